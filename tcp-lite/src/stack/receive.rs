@@ -17,7 +17,7 @@ use crate::ip::{self, Ecn, IpHeader, PROTOCOL_TCP, Refused, Upper};
 use crate::listener::Admission;
 use crate::syn_cookie::SynCookies;
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{OpenParams, Tcb, Verdict, syn_ack, timestamp};
+use crate::tcp::{OpenParams, Tcb, TimestampClock, Verdict, syn_ack};
 use crate::{Deadline, frame};
 
 /// Bytes of a frame that are searched for headers: Ethernet with a tag, IPv6 and TCP with all options are
@@ -331,7 +331,7 @@ impl Stack {
         syn.options.mss.get_or_insert_with(|| default_peer_mss(&tuple.remote));
         SynCookies::forget_the_rest(&self.config.tcp, &mut syn);
         let iss = self.syn_cookies.make(now, &tuple, &syn);
-        let clock = || timestamp(self.secrets.timestamp_offset(&tuple), now);
+        let clock = || TimestampClock::new(self.secrets.timestamp_offset(&tuple)).value(now);
         let mut syn_ack = syn_ack(&self.config.tcp, &syn, (iss, self.own_mss(&tuple.remote)), clock);
         SynCookies::mark(&mut syn_ack, &syn);
         match self.queue_answer(mac, tuple, syn_ack) {

@@ -18,7 +18,7 @@
 //!
 //! | floor | modules | what |
 //! |---|---|---|
-//! | 0 | `seq`, `header`, `info`, `open_params` | positions, the header, what users see, what the SYNs agree on |
+//! | 0 | `seq`, `header`, `info`, `open_params`, `timestamp_clock` | positions, the header, what users see, what the SYNs agree on, our timestamps |
 //! | 1 | `congestion`, `slabs` | congestion control; records shared by all connections |
 //! | 2 | `ctx` | what a call borrows from the stack |
 //! | 3 | `send`, `receive` | the two halves |
@@ -64,6 +64,7 @@ mod receive;
 mod send;
 mod seq;
 mod slabs;
+mod timestamp_clock;
 
 #[cfg(test)]
 mod tests;
@@ -73,11 +74,12 @@ pub(crate) use connection::{
 };
 pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub use info::{ConnInfo, SendError, State};
-pub(crate) use open_params::{OpenParams, timestamp};
+pub(crate) use open_params::OpenParams;
 pub(crate) use send::Payload;
 pub(crate) use slabs::{
     EXTERNAL_VIEWS, MAX_EVICTION_REQUESTS, MAX_TRAIN, OutOfOrderSlab, PageKey, SearchSlab, SegmentKey,
     SegmentSlab,
 };
+pub(crate) use timestamp_clock::TimestampClock;
 
 pub use crate::out_of_order::OutOfOrder;

@@ -2,7 +2,6 @@
 //! on ([`Agreed`]; RFC 9293 section 3.7.1, RFC 7323 section 1.3, RFC 2018 section 2, RFC 3168 section
 //! 6.1.1).
 
-use crate::Instant;
 use crate::facade::TcpSeqNumber;
 
 /// Initial parameters of a connection; the stack decides them.
@@ -45,12 +44,6 @@ impl Agreed {
     pub(super) fn option_bytes(&self) -> u16 {
         if self.timestamps { 12 } else { 0 }
     }
-}
-
-/// Our timestamp at this time, on a clock with this offset ([`OpenParams::timestamp_offset`]).
-#[inline]
-pub(crate) fn timestamp(offset: u32, now: Instant) -> u32 {
-    offset.wrapping_add(now.total_millis() as u32)
 }
 
 /// Payload of a segment of `mss` bytes, less the options that every segment has (RFC 6691).

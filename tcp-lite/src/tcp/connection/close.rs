@@ -43,7 +43,7 @@ impl Tcb {
     /// The peer did not answer in time.
     pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>) {
         // A peer that has not answered our SYN knows of no connection.
-        let send_rst = self.send.is_syn_acked();
+        let send_rst = self.send.positions().is_syn_acked();
         self.terminate(ctx, CloseReason::TimedOut, send_rst);
     }
 

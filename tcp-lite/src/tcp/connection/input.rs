@@ -101,7 +101,7 @@ impl Tcb {
         }
         // Fifth: ACK.
         let Some(ack) = header.ack else { return Verdict::Done };
-        let ack = self.send.ack_position(ack);
+        let ack = self.send.positions().position(ack);
         if self.state == State::SynReceived {
             self.establish(ctx, header);
             if syn_ack_again {

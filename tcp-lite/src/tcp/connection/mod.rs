@@ -134,8 +134,8 @@ impl Tcb {
 
     /// The stream offsets behind everything that is pushed, and behind everything that is acknowledged.
     pub(crate) fn send_offsets(&self) -> (u64, u64) {
-        let (pushed, acknowledged) = self.send.pushed_and_acknowledged();
-        (offset_of(pushed), offset_of(acknowledged))
+        let positions = self.send.positions();
+        (offset_of(positions.end()), offset_of(positions.acknowledged()))
     }
 
     /// The user withholds the acknowledgement of the peer's bytes from this stream offset on; `None`: of
@@ -146,7 +146,7 @@ impl Tcb {
 
     /// As [`Stack::sequence_mark`](crate::Stack::sequence_mark): the same for both ends.
     pub(crate) fn sequence_mark(&self) -> u32 {
-        (self.send.seq(0).0 ^ self.receive.seq(0).0) as u32
+        (self.send.positions().seq(0).0 ^ self.receive.seq(0).0) as u32
     }
 
     /// Segments were queued.
@@ -157,16 +157,12 @@ impl Tcb {
 
     /// Called when the user has taken an event that is not raised again before it was taken.
     pub(crate) fn on_event_taken(&mut self, event: &Event) {
-        match event {
-            Event::Writable { .. } => self.send.on_writable_taken(),
-            Event::Acknowledged { .. } => self.send.on_acknowledged_taken(),
-            _ => {}
-        }
+        self.send.events_mut().on_taken(event);
     }
 
     /// Sets whether all acknowledgements of the peer are reported.
     pub(crate) fn report_acknowledgements(&mut self, on: bool) {
-        self.send.report_acknowledgements(on);
+        self.send.events_mut().report_acknowledgements(on);
     }
 
     /// Acknowledges now if any received bytes are not acknowledged yet.
@@ -241,7 +237,7 @@ impl Tcb {
     /// Whether this sequence number is sent and not acknowledged, so that an ICMP error that quotes it is
     /// plausible (RFC 5927).
     pub(crate) fn covers_outstanding(&self, seq: TcpSeqNumber) -> bool {
-        self.send.covers_outstanding(seq)
+        self.send.positions().covers_outstanding(seq)
     }
 
     /// Called when a router reports that the segment from `seq` on is larger than `mss`. Returns whether
@@ -252,7 +248,7 @@ impl Tcb {
 
     /// Whether our SYN was sent more than once.
     pub(crate) fn has_sent_syn_again(&self) -> bool {
-        self.send.has_sent_syn_again()
+        self.send.syn_sends() > 1
     }
 
     /// The state and the statistics of the connection, for the user.

@@ -38,7 +38,7 @@ impl Tcb {
     /// A segment in SYN-SENT.
     pub(super) fn on_segment_in_syn_sent(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) -> Verdict {
         // Only our SYN can be acknowledged, and only after it was sent.
-        let acceptable = header.ack.map(|ack| self.send.is_ack_of_syn(ack));
+        let acceptable = header.ack.map(|ack| self.send.positions().is_ack_of_syn(ack));
         if acceptable == Some(false) {
             return header.rst_reply(0).map_or(Verdict::Done, Verdict::Reset);
         }
@@ -76,7 +76,7 @@ impl Tcb {
         };
         self.send.establish(ctx, &handshake);
         self.restart_keepalive(ctx);
-        self.state = if self.send.is_fin_due() { State::FinWait1 } else { State::Established };
+        self.state = if self.send.positions().is_fin_due() { State::FinWait1 } else { State::Established };
         self.reported = Reported::Opened;
         ctx.established();
     }
@@ -100,7 +100,7 @@ impl Tcb {
     /// path may drop SYNs with these bits.
     pub(super) fn ecn_setup_flags(&self, config: &TcpConfig) -> Flags {
         match self.state {
-            State::SynSent if config.ecn == EcnMode::Request && !self.send.has_sent_syn() => {
+            State::SynSent if config.ecn == EcnMode::Request && self.send.syn_sends() == 0 => {
                 Flags::ECE | Flags::CWR
             }
             State::SynReceived if self.send.agreed().ecn => Flags::ECE,
@@ -124,7 +124,7 @@ impl Tcb {
 
     /// Whether a segment in SYN-RECEIVED has no acknowledgement, or one of our SYN, which was sent.
     pub(crate) fn acknowledges_our_syn(&self, header: &TcpHeader) -> bool {
-        header.ack.is_none_or(|ack| self.send.is_ack_of_syn(ack))
+        header.ack.is_none_or(|ack| self.send.positions().is_ack_of_syn(ack))
     }
 
     /// Whether this is the peer's SYN or SYN-ACK, received again.

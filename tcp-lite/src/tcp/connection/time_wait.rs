@@ -28,7 +28,7 @@ impl Tcb {
         self.state = State::TimeWait;
         self.dispose(ctx);
         self.fin_at = ctx.now;
-        self.wait_for_silence(ctx, self.send.rto() * 7 / 2);
+        self.wait_for_silence(ctx, self.send.info().rto * 7 / 2);
         self.raise_closed(ctx, CloseReason::Graceful);
     }
 
@@ -76,6 +76,6 @@ impl Tcb {
     /// An initial sequence number for the next connection with the same 4-tuple: `iss`, or a higher one
     /// if `iss` is not above all numbers that this connection used (RFC 9293 section 3.6.1).
     pub(crate) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
-        self.send.next_iss(iss)
+        self.send.positions().next_iss(iss)
     }
 }

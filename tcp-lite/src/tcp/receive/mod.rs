@@ -20,10 +20,10 @@
 //! The receiving half knows nothing of the sending half. Its fields are private; `connection` calls its
 //! methods.
 
-mod check;
 mod delayed_ack;
 mod ecn_echo;
 mod held;
+mod invariants;
 mod payload;
 mod sack;
 mod timestamps;

@@ -19,6 +19,7 @@ use super::{Pending, SendHalf};
 use crate::Duration;
 use crate::tcp::ctx::Ctx;
 use crate::tcp::header::SackBlock;
+use crate::tcp::timestamp_clock::rtt_us;
 
 /// The fields of an acceptable segment that concern the sending half.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +62,7 @@ struct PriorSendState {
 impl SendHalf {
     /// Our SYN is acknowledged and the peer's has arrived.
     pub(in crate::tcp) fn establish(&mut self, ctx: &mut Ctx<'_>, segment: &Handshake) {
-        let syn_lost = self.has_sent_syn_again();
+        let syn_lost = self.syn_sends() > 1;
         let sample_us = match self.loss.syn_sends() {
             // A SYN cookie: the time of the SYN-ACK is not known.
             0 => None,
@@ -71,19 +72,19 @@ impl SendHalf {
             _ => self
                 .echo_ms(segment.echo)
                 .filter(|echo_ms| !is_before(*echo_ms, self.loss.syn_sent_at().total_millis() as u32))
-                .and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
+                .and_then(|echo_ms| rtt_us(ctx.now, echo_ms, ctx.config.rto_max)),
         };
         self.rate.establish(ctx.now, ctx.config, self.path.emss(), (sample_us, syn_lost));
         if sample_us.is_some() {
             self.loss.on_rtt_sample();
         }
         self.pending.remove(Pending::SYN);
-        self.queue.on_syn_acked();
+        self.queue.positions_mut().on_syn_acked();
         if self.path.start(ctx, self.agreed.sack) {
             self.on_emss_lowered(ctx);
         }
         let shift = if segment.is_syn { 0 } else { self.agreed.window_scale.unwrap_or(0) };
-        self.queue.establish_window(segment.pos, u64::from(segment.window) << shift);
+        self.queue.window_mut().establish(segment.pos, u64::from(segment.window) << shift);
         self.loss.on_established(ctx.now);
     }
 
@@ -101,7 +102,7 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn on_usual_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         let AckInfo { ack, pos, window, .. } = *segment;
-        let (una, outstanding) = (self.queue.una(), self.queue.outstanding());
+        let (una, outstanding) = (self.queue.positions().una(), self.queue.positions().outstanding());
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         if ack == una && outstanding == 0 {
             self.rate.advance_pace(ctx.now);
@@ -122,7 +123,9 @@ impl SendHalf {
         self.rate.sample_rtt(ctx.now, rtt_us);
         self.loss.on_rtt_sample();
         self.on_progress(ctx);
-        self.raise_acknowledged(ctx, run.external);
+        if self.events.on_acknowledged(run.external) {
+            ctx.acknowledged();
+        }
         ctx.counters.reordering_seen += u64::from(self.loss.on_run(rtt_us, sent, (first_end, end)));
         // What is left was sent later, so none of it is overtaken.
         debug_assert!(
@@ -135,8 +138,8 @@ impl SendHalf {
             delivered: end - first,
             rtt_us: Some(rtt_us),
             pipe: outstanding,
-            una: self.queue.una(),
-            nxt: self.queue.nxt(),
+            una: self.queue.positions().una(),
+            nxt: self.queue.positions().nxt(),
             ece: false,
         };
         self.rate.on_ack(ctx.now, ctx.config, self.path.emss(), &acked);
@@ -156,8 +159,8 @@ impl SendHalf {
             loss.on_ecn_echo(ctx, state, ack);
         }
         let prior = PriorSendState {
-            una: self.queue.una(),
-            outstanding: self.queue.outstanding(),
+            una: self.queue.positions().una(),
+            outstanding: self.queue.positions().outstanding(),
             pipe: self.pipe(),
         };
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
@@ -178,7 +181,9 @@ impl SendHalf {
             self.queue.acknowledge(ctx.segments, ack, &mut sample);
             self.learn_rtt(ctx, &mut sample);
             self.on_progress(ctx);
-            self.raise_acknowledged(ctx, sample.external);
+            if self.events.on_acknowledged(sample.external) {
+                ctx.acknowledged();
+            }
         }
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
         let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
@@ -188,7 +193,7 @@ impl SendHalf {
             let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty() };
             self.respond_to_ack(ctx, &sample, kind, (prior.pipe, ece));
         }
-        let fin_acked = self.queue.take_fin_acked();
+        let fin_acked = self.queue.positions_mut().take_fin_acked();
         self.on_window(ctx);
         fin_acked
     }
@@ -209,8 +214,8 @@ impl SendHalf {
             delivered: sample.delivered,
             rtt_us: sample.rtt_us,
             pipe,
-            una: self.queue.una(),
-            nxt: self.queue.nxt(),
+            una: self.queue.positions().una(),
+            nxt: self.queue.positions().nxt(),
             ece,
         };
         if grows {
@@ -243,8 +248,9 @@ impl SendHalf {
         sample: &mut AckSample,
     ) -> bool {
         let mut mtu_probe_answered = false;
-        let (una, nxt, space) = (self.queue.una(), self.queue.nxt(), self.space);
-        let span = |(start, end)| (space.pos(start, una), space.pos(end, una));
+        let positions = *self.queue.positions();
+        let (una, nxt) = (positions.una(), positions.nxt());
+        let span = |(start, end)| (positions.position(start), positions.position(end));
         let mut blocks = sack.iter().map(|block| span(*block)).peekable();
         if let Some(&(start, end)) = blocks.peek() {
             let second = sack.get(1).map(|block| span(*block));
@@ -267,7 +273,7 @@ impl SendHalf {
         // found at once (see `queue/index.rs`).
         for (start, end) in blocks.rev() {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
-                self.queue.sack(ctx.segments, (start as u64, end as u64), sample);
+                self.queue.sent().sack(ctx.segments, (start as u64, end as u64), sample);
             }
         }
         mtu_probe_answered
@@ -284,7 +290,7 @@ impl SendHalf {
     #[inline]
     fn echo_ms(&self, echo: Option<u32>) -> Option<u32> {
         let echo = echo.filter(|_| self.agreed.timestamps)?;
-        Some(echo.wrapping_sub(self.timestamp_offset))
+        Some(self.clock.sent_ms(echo))
     }
 
     /// Karn's rule: measures by the clock if the acknowledged segment was sent once, else by the echoed
@@ -292,21 +298,12 @@ impl SendHalf {
     fn learn_rtt(&mut self, ctx: &Ctx<'_>, sample: &mut AckSample) {
         sample.rtt_us = match sample.sampled {
             Some(sent_at) => Some(micros_since(ctx.now, sent_at)),
-            None => sample.echo_ms().and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
+            None => sample.echo_ms().and_then(|echo_ms| rtt_us(ctx.now, echo_ms, ctx.config.rto_max)),
         };
         if let Some(rtt_us) = sample.rtt_us {
             self.rate.sample_rtt(ctx.now, rtt_us);
             self.loss.on_rtt_sample();
         }
-    }
-
-    /// The RTT by the echoed timestamp, which is unambiguous even for retransmitted segments (RFC 7323
-    /// section 4).
-    #[inline]
-    pub(in crate::tcp) fn timestamp_rtt_us(&self, ctx: &Ctx<'_>, echo_ms: u32) -> Option<u64> {
-        let elapsed_ms = (ctx.now.total_millis() as u32).wrapping_sub(echo_ms);
-        // Older than the largest RTO, or from the future: not an echo of ours.
-        (elapsed_ms as u64 <= ctx.config.rto_max.total_millis()).then(|| u64::from(elapsed_ms.max(1)) * 1000)
     }
 
     /// SND.UNA advanced.

@@ -16,6 +16,7 @@
 //! |---|---|---|
 //! | the user queues segments | `push.rs` | RFC 9293 section 3.10.2 |
 //! | an acknowledgement arrives | `ack.rs`, `ack_sample.rs` | RFC 9293 section 3.10.7.4, RFC 2018, 2883, 7323 |
+//! | the user's events | `user_events.rs` | |
 //! | the next segment to send | `next.rs`, `train.rs` | RFC 9293 section 3.8, RFC 5681 |
 //! | the timer | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
@@ -25,7 +26,7 @@
 
 mod ack;
 mod ack_sample;
-mod check;
+mod invariants;
 mod loss;
 mod next;
 mod path_mtu;
@@ -36,6 +37,7 @@ mod retransmission;
 #[cfg(test)]
 mod test_access;
 mod train;
+mod user_events;
 
 pub(super) use ack::{AckInfo, Handshake};
 #[cfg(test)]
@@ -48,11 +50,12 @@ use bitflags::bitflags;
 
 use self::loss::{LossRecovery, SendState};
 use self::path_mtu::PathMtu;
-use self::queue::SendQueue;
+use self::queue::{Positions, SendQueue};
 use self::rate::RateControl;
+use self::user_events::UserEvents;
 use super::ctx::Ctx;
-use super::open_params::{Agreed, OpenParams, timestamp};
-use super::seq::SeqSpace;
+use super::open_params::{Agreed, OpenParams};
+use super::timestamp_clock::TimestampClock;
 use crate::Duration;
 use crate::facade::TcpSeqNumber;
 
@@ -72,25 +75,9 @@ bitflags! {
     }
 }
 
-bitflags! {
-    /// The user's requests for events, and the events that are queued and not taken yet.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    struct UserEvents: u8 {
-        /// A segment was refused: `Event::Writable` is to be raised when there is space.
-        const WRITABLE_WANTED = 1;
-        /// `Event::Writable` is queued, and covers all refusals until it is taken.
-        const WRITABLE_QUEUED = 2;
-        /// `Event::Acknowledged` is queued, and covers all acknowledgements until it is taken.
-        const ACKNOWLEDGED_QUEUED = 4;
-        /// All acknowledgements are reported.
-        const REPORTS_ACKS = 8;
-    }
-}
-
 /// The sending half of one connection.
 #[derive(Debug)]
 pub(super) struct SendHalf {
-    space: SeqSpace,
     queue: SendQueue,
     loss: LossRecovery,
     rate: RateControl,
@@ -98,8 +85,7 @@ pub(super) struct SendHalf {
     agreed: Agreed,
     pending: Pending,
     events: UserEvents,
-    /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
-    timestamp_offset: u32,
+    clock: TimestampClock,
     /// Number of retransmissions.
     retransmits: u64,
 }
@@ -122,15 +108,14 @@ impl SendHalf {
     /// A new half whose SYN has to be sent. `agreed`: what the SYN offers.
     pub(super) fn new(ctx: &Ctx<'_>, params: &OpenParams, agreed: Agreed) -> Self {
         let mut half = Self {
-            space: SeqSpace::new(params.iss),
-            queue: SendQueue::new(),
+            queue: SendQueue::new(params.iss),
             path: PathMtu::new(params),
             rate: RateControl::new(ctx.config, u32::from(params.mss)),
             loss: LossRecovery::new(ctx.now),
             agreed,
             pending: Pending::SYN,
-            events: UserEvents::empty(),
-            timestamp_offset: params.timestamp_offset,
+            events: UserEvents::default(),
+            clock: TimestampClock::new(params.timestamp_offset),
             retransmits: 0,
         };
         half.path.set_options(agreed.option_bytes());
@@ -146,10 +131,10 @@ impl SendHalf {
     /// The peer's SYN has arrived, with this result, its MSS option and its window.
     pub(super) fn agree(&mut self, agreed: Agreed, peer_mss: Option<u16>, window: u16) {
         self.agreed = agreed;
-        self.pending.set(Pending::ECT, agreed.ecn && !self.has_sent_syn_again());
+        self.pending.set(Pending::ECT, agreed.ecn && self.syn_sends() <= 1);
         self.path.set_options(agreed.option_bytes());
         self.path.set_peer_mss(peer_mss);
-        self.queue.on_syn_window(u64::from(window));
+        self.queue.window_mut().on_syn(u64::from(window));
     }
 
     /// ECN is not used after all.
@@ -171,7 +156,7 @@ impl SendHalf {
     /// The SYN-ACK was sent by a control block that was dropped (a SYN cookie).
     pub(super) fn on_syn_sent_before(&mut self) {
         self.pending.remove(Pending::SYN);
-        self.queue.on_syn_sent();
+        self.queue.positions_mut().on_syn_sent();
     }
 
     /// A segment without payload below the window has to be sent, which makes the peer answer.
@@ -181,13 +166,7 @@ impl SendHalf {
 
     /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).
     pub(super) fn close(&mut self) {
-        self.queue.close();
-    }
-
-    /// Whether the user has closed, and our FIN has to be sent.
-    #[inline]
-    pub(super) fn is_fin_due(&self) -> bool {
-        self.queue.is_fin_due()
+        self.queue.positions_mut().close();
     }
 
     /// Releases everything shared, and stops all timers.
@@ -201,93 +180,40 @@ impl SendHalf {
     pub(super) fn stop(&mut self) {
         self.pending = Pending::empty();
         self.loss.cancel_probe();
-        self.queue.forget_fin();
+        self.queue.positions_mut().forget_fin();
         self.loss.stop_timers();
     }
 
-    /// The sequence number of a position.
+    /// The events that the user has taken, or wants.
     #[inline]
-    pub(super) fn seq(&self, pos: u64) -> TcpSeqNumber {
-        self.space.seq(pos)
+    pub(super) fn events_mut(&mut self) -> &mut UserEvents {
+        &mut self.events
     }
 
-    /// SND.NXT, as a position.
+    /// What is pushed, sent and acknowledged.
     #[inline]
-    pub(super) fn nxt(&self) -> u64 {
-        self.queue.nxt()
+    pub(super) fn positions(&self) -> &Positions {
+        self.queue.positions()
     }
 
-    /// Positions behind everything that is pushed, and behind everything that is acknowledged.
-    pub(super) fn pushed_and_acknowledged(&self) -> (u64, u64) {
-        (self.queue.end(), self.queue.end() - self.queue.queued())
-    }
-
-    /// Whether the peer has acknowledged anything, and so knows of the connection.
-    #[inline]
-    pub(super) fn is_syn_acked(&self) -> bool {
-        self.queue.una() > 0
-    }
-
-    /// Whether this sequence number is sent and not acknowledged, so that an ICMP error that quotes it is
-    /// plausible (RFC 5927).
-    pub(super) fn covers_outstanding(&self, seq: TcpSeqNumber) -> bool {
-        let pos = self.space.pos(seq, self.queue.una());
-        (self.queue.una() as i64..self.queue.nxt() as i64).contains(&pos)
-    }
-
-    /// The position of an acknowledgement number.
-    #[inline]
-    pub(super) fn ack_position(&self, ack: TcpSeqNumber) -> i64 {
-        self.space.pos(ack, self.queue.una())
-    }
-
-    /// RFC 5961 section 5.2: rejects acknowledgements of bytes never sent, and too old ones.
+    /// As [`Positions::is_ack_acceptable`], by the peer's largest window.
     #[inline]
     pub(super) fn is_ack_acceptable(&self, ack: i64) -> bool {
-        let oldest = self.queue.una() as i64 - self.queue.max_window() as i64;
-        ack <= self.queue.nxt() as i64 && ack >= oldest
+        self.queue.positions().is_ack_acceptable(ack, self.queue.window().max())
     }
 
-    /// Whether `ack` acknowledges no less than earlier segments, and no more than was sent, so that the
-    /// segment may be a predicted one.
+    /// The clock of our timestamps.
     #[inline]
-    pub(super) fn is_ack_expected(&self, ack: TcpSeqNumber) -> bool {
-        let pos = self.ack_position(ack);
-        self.queue.una() as i64 <= pos && pos <= self.queue.nxt() as i64
-    }
-
-    /// Whether this acknowledges exactly our SYN, which was sent.
-    pub(super) fn is_ack_of_syn(&self, ack: TcpSeqNumber) -> bool {
-        self.queue.nxt() > 0 && ack == self.space.seq(1)
-    }
-
-    /// An initial sequence number for the next connection with the same 4-tuple: `iss`, or a higher one
-    /// if `iss` is not above all numbers that this connection used by more than an unscaled window (RFC
-    /// 9293 section 3.6.1).
-    pub(super) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
-        // As Linux in `tcp_timewait_state_process`: SND.NXT + 65535 + 2, beyond a whole window.
-        let least = self.queue.nxt() + u64::from(u16::MAX) + 2;
-        let above = self.space.pos(iss, self.queue.nxt()) >= least as i64;
-        if above { iss } else { self.space.seq(least) }
-    }
-
-    /// The retransmission timeout.
-    pub(super) fn rto(&self) -> Duration {
-        self.rate.rto()
-    }
-
-    /// TSval of a segment sent now (RFC 7323 section 3.2). The clock ticks in milliseconds.
-    #[inline]
-    pub(super) fn timestamp(&self, ctx: &Ctx<'_>) -> u32 {
-        timestamp(self.timestamp_offset, ctx.now)
+    pub(super) fn clock(&self) -> TimestampClock {
+        self.clock
     }
 
     /// Statistics for the user.
     pub(super) fn info(&self) -> SendInfo {
         SendInfo {
             emss: self.path.emss(),
-            end: self.queue.end(),
-            queued: self.queue.queued(),
+            end: self.queue.positions().end(),
+            queued: self.queue.positions().queued(),
             srtt_us: self.rate.srtt_us(),
             rto: self.rate.rto(),
             cwnd: self.rate.cwnd(),
@@ -311,11 +237,12 @@ impl SendHalf {
     /// A router reports that the path carries only `mss` (as [`OpenParams::mss`]), and not the segment from
     /// `seq` on (RFC 1191, RFC 8201). Returns whether there is such a segment.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
-        if self.covers_outstanding(seq) {
+        if self.positions().covers_outstanding(seq) {
             self.set_path_mss(ctx, mss);
             return true;
         }
-        self.path.on_probe_too_big(ctx, self.space.pos(seq, self.queue.una()), mss)
+        let pos = self.positions().position(seq);
+        self.path.on_probe_too_big(ctx, pos, mss)
     }
 
     /// The path carries only `mss`.
@@ -328,8 +255,8 @@ impl SendHalf {
     fn on_emss_lowered(&mut self, ctx: &mut Ctx<'_>) {
         let emss = self.path.emss();
         self.rate.set_emss(emss);
-        self.queue.mark_oversized(ctx.segments, emss);
-        if self.queue.has_lost() {
+        self.queue.sent().mark_oversized(ctx.segments, emss);
+        if self.queue.scoreboard().has_lost() {
             // The lost segments are retransmitted in a size that fits; their acknowledgement replaces the
             // probe's.
             self.loss.cancel_probe();

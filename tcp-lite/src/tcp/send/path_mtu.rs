@@ -229,7 +229,7 @@ impl PathMtu {
         if search.stage != SearchStage::Gathering {
             return;
         }
-        let mut cursor = queue.head();
+        let mut cursor = queue.segments().head();
         while let Some(key) = cursor {
             let segment = ctx.segments.get(key);
             if segment.end() > ack {

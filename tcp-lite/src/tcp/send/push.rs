@@ -1,10 +1,10 @@
 //! Segments queued by the user (RFC 9293 section 3.10.2, SEND).
 
-use dp::{ExtBuf, Mempool};
+use dp::ExtBuf;
 
-use super::{SendHalf, UserEvents};
+use super::SendHalf;
 use crate::tcp::ctx::Ctx;
-use crate::tcp::slabs::{BULK_SEGMENTS, PageKey};
+use crate::tcp::slabs::PageKey;
 use crate::{Instant, SendError};
 
 impl SendHalf {
@@ -15,11 +15,11 @@ impl SendHalf {
         &mut self,
         ctx: &mut Ctx<'_>,
     ) -> Result<(PageKey, usize), SendError> {
-        let (queued, emss) = (self.queue.queued(), self.path.emss());
+        let (queued, emss) = (self.queue.positions().queued(), self.path.emss());
         // An empty queue takes one segment in any case.
         if queued > 0 {
             let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_bytes);
-            if full || ctx.segments.is_full_for(self.queue.segments()) {
+            if full || ctx.segments.is_full_for(self.queue.segments().count()) {
                 return Err(self.full());
             }
         } else if ctx.segments.is_full() {
@@ -27,8 +27,7 @@ impl SendHalf {
             // user must retry.
             return Err(SendError::NoMbuf);
         }
-        let bulk = self.bulk_pool(ctx);
-        match self.queue.page(ctx.segments, (ctx.pool, bulk), emss as usize) {
+        match self.queue.page(ctx.segments, (ctx.pool, ctx.bulk_pool), emss as usize) {
             Ok(page) => Ok((page, emss as usize)),
             Err(SendError::BufferFull) => Err(self.full()),
             Err(error) => {
@@ -38,18 +37,10 @@ impl SendHalf {
         }
     }
 
-    /// The pool of large buffers, once enough segments are queued to use it.
-    #[inline]
-    fn bulk_pool<'a>(&self, ctx: &Ctx<'a>) -> Option<&'a Mempool> {
-        ctx.bulk_pool.filter(|_| self.queue.queued() >= BULK_SEGMENTS * u64::from(self.path.emss()))
-    }
-
     /// The send buffer is full: the user gets an event when it has space again.
     #[cold]
     fn full(&mut self) -> SendError {
-        if !self.events.contains(UserEvents::WRITABLE_QUEUED) {
-            self.events |= UserEvents::WRITABLE_WANTED;
-        }
+        self.events.on_refused();
         SendError::BufferFull
     }
 
@@ -76,7 +67,7 @@ impl SendHalf {
 
     #[inline(always)]
     fn before_push(&mut self, ctx: &mut Ctx<'_>) {
-        if self.queue.queued() == 0 {
+        if self.queue.positions().queued() == 0 {
             self.loss.restart_user_timeout(ctx.now);
             // Acknowledgements and probes sent meanwhile are no data.
             self.rate.on_idle(ctx.now, self.loss.idle_time(ctx.now));
@@ -94,54 +85,18 @@ impl SendHalf {
     /// a quarter makes events rare, each for many segments.
     #[inline]
     pub(super) fn raise_writable(&mut self, ctx: &mut Ctx<'_>) {
-        if self.events.contains(UserEvents::WRITABLE_WANTED) {
+        if self.events.wants_writable() {
             self.raise_wanted(ctx);
         }
     }
 
     fn raise_wanted(&mut self, ctx: &mut Ctx<'_>) {
-        let queued = self.queue.queued();
+        let queued = self.queue.positions().queued();
         let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
-            && !ctx.segments.is_full_for(self.queue.segments())
-            && self.queue.may_have_page(ctx.segments, self.bulk_pool(ctx), self.path.emss() as usize);
-        if queued == 0 || room {
-            self.events.remove(UserEvents::WRITABLE_WANTED);
-            if self.queue.may_push() {
-                self.events |= UserEvents::WRITABLE_QUEUED;
-                ctx.writable();
-            }
+            && !ctx.segments.is_full_for(self.queue.segments().count())
+            && self.queue.may_have_page(ctx.segments, ctx.bulk_pool, self.path.emss() as usize);
+        if (queued == 0 || room) && self.events.on_space(self.queue.positions().may_push()) {
+            ctx.writable();
         }
-    }
-
-    /// Segments are acknowledged; `external`: some of them have external memory. Raises
-    /// `Event::Acknowledged` if the user wants to know, unless it waits already.
-    #[inline]
-    pub(super) fn raise_acknowledged(&mut self, ctx: &mut Ctx<'_>, external: bool) {
-        if external || self.events.contains(UserEvents::REPORTS_ACKS) {
-            self.raise_reported(ctx);
-        }
-    }
-
-    #[cold]
-    fn raise_reported(&mut self, ctx: &mut Ctx<'_>) {
-        if !self.events.contains(UserEvents::ACKNOWLEDGED_QUEUED) {
-            self.events |= UserEvents::ACKNOWLEDGED_QUEUED;
-            ctx.acknowledged();
-        }
-    }
-
-    /// The user has taken `Event::Acknowledged` off the event queue.
-    pub(in crate::tcp) fn on_acknowledged_taken(&mut self) {
-        self.events.remove(UserEvents::ACKNOWLEDGED_QUEUED);
-    }
-
-    /// Sets whether all acknowledgements are reported.
-    pub(in crate::tcp) fn report_acknowledgements(&mut self, on: bool) {
-        self.events.set(UserEvents::REPORTS_ACKS, on);
-    }
-
-    /// The user has taken `Event::Writable` off the event queue.
-    pub(in crate::tcp) fn on_writable_taken(&mut self) {
-        self.events.remove(UserEvents::WRITABLE_WANTED | UserEvents::WRITABLE_QUEUED);
     }
 }

@@ -7,22 +7,8 @@ use crate::tcp::ctx::Ctx;
 use crate::{Duration, Instant};
 
 impl SendHalf {
-    pub(in crate::tcp) fn una(&self) -> u64 {
-        self.queue.una()
-    }
-
-    /// Positions sent and not acknowledged.
-    pub(in crate::tcp) fn outstanding(&self) -> u64 {
-        self.queue.outstanding()
-    }
-
-    /// Behind the last byte pushed.
-    pub(in crate::tcp) fn end(&self) -> u64 {
-        self.queue.end()
-    }
-
     pub(in crate::tcp) fn lost_bytes(&self) -> u64 {
-        self.queue.lost_bytes()
+        self.queue.scoreboard().lost_bytes()
     }
 
     pub(in crate::tcp) fn bytes_in_pipe(&self) -> u64 {

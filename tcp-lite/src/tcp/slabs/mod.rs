@@ -2,10 +2,11 @@
 //! queued segments and their pages, ranges ahead of a frontier, and path MTU searches.
 //!
 //! This module has the storage, its limits, and the rules that concern the records of all connections: how
-//! many records and buffers each connection may have (`segment.rs`, `pages.rs`), and which connection has to
-//! give up bytes ahead of its frontier (`out_of_order.rs`). The sizes that a search tries are with its
-//! record (`search.rs`). The rest of the records' meaning is in `send` and `receive`.
+//! many records and buffers each connection may have (`segment.rs`, `pages.rs`, `connection_pages.rs`), and
+//! which connection has to give up bytes ahead of its frontier (`out_of_order.rs`). The sizes that a search
+//! tries are with its record (`search.rs`). The rest of the records' meaning is in `send` and `receive`.
 
+mod connection_pages;
 mod external;
 mod out_of_order;
 mod pages;
@@ -14,12 +15,11 @@ mod ranges;
 mod search;
 mod segment;
 
+pub(super) use connection_pages::ConnectionPages;
 pub(crate) use external::EXTERNAL_VIEWS;
 pub(crate) use out_of_order::{MAX_EVICTION_REQUESTS, OutOfOrderSlab};
 pub(super) use out_of_order::{RangesKey, Room};
-pub(super) use pages::BULK_SEGMENTS;
 pub(crate) use pages::PageKey;
-pub(super) use pages::PageKind;
 pub(super) use places::{Place, leap_number};
 pub(crate) use search::SearchSlab;
 pub(super) use search::{Probe, Search, SearchKey, SearchStage};

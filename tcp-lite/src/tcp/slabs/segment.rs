@@ -11,6 +11,7 @@ use arrayvec::ArrayVec;
 use bitflags::bitflags;
 use dp::{Mbuf, Mempool};
 
+use super::connection_pages::ConnectionPages;
 use super::external::{ExternalKey, Externals};
 use super::pages::{PageKey, PageKind, Pages};
 use super::places::Place;
@@ -476,13 +477,13 @@ impl SegmentSlab {
 
     /// Removes segments from the front of a queue: those that end at or below `una`, and have no other mark
     /// than [`Marks::IN_FLIGHT`], as long as the order of transmission, from its `oldest` segment on, is that
-    /// of the queue. Updates the number of small pages of the connection, and the page that it writes to.
+    /// of the queue. `own`: the pages of the connection.
     #[inline(always)]
     pub(in crate::tcp) fn remove_run(
         &mut self,
         (head, oldest): (SegmentKey, Option<SegmentKey>),
         una: u64,
-        (small_pages, open): (&mut u32, &mut Option<PageKey>),
+        own: &mut ConnectionPages,
     ) -> Run {
         let (mut cursor, mut oldest, mut count, mut last) = (Some(head), oldest, 0, head);
         let (mut external, mut end) = (false, 0);
@@ -505,10 +506,7 @@ impl SegmentSlab {
                 self.externals.remove(key);
             }
             if let Some(kind) = self.pages.leave(page) {
-                *small_pages -= u32::from(kind == PageKind::Small);
-                if *open == Some(page) {
-                    *open = None;
-                }
+                own.on_freed(page, kind);
             }
         };
         let removed = (count > 0).then(|| {

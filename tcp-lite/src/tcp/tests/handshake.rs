@@ -3,7 +3,7 @@
 use super::wire::*;
 use crate::facade::TcpSeqNumber;
 use crate::tcp::header::{Flags, Options, TcpHeader};
-use crate::tcp::{State, syn_ack, timestamp};
+use crate::tcp::{State, TimestampClock, syn_ack};
 use crate::{CloseReason, Duration, EcnMode, Instant, TcpConfig};
 
 // Proves MPA-279.
@@ -117,7 +117,7 @@ fn answers_lost_in_the_handshake_make_no_long_round_trip() {
         pair.run_for(Duration::from_secs(20));
         assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
         let host = pair.host(from).tcb();
-        let (srtt_us, rto) = (host.sending().srtt_us(), host.sending().rto());
+        let (srtt_us, rto) = (host.sending().srtt_us(), host.sending().info().rto);
         assert!(srtt_us <= 2000 && rto <= Duration::from_secs(3), "{from:?}: {srtt_us} us, {rto}");
     }
 }
@@ -180,7 +180,7 @@ fn a_syn_ack_without_a_control_block_is_that_of_one() {
         syn.flags.set(Flags::ECE | Flags::CWR, !has(4) || has(2));
         let now = Instant::from_millis(5000);
         let params = host.params;
-        let clock = || timestamp(params.timestamp_offset, now);
+        let clock = || TimestampClock::new(params.timestamp_offset).value(now);
         let without = syn_ack(&host.config, &syn, (params.iss, params.mss), clock);
         host.accept(now, &syn);
         assert_eq!(host.transmit(now).unwrap().header, without, "{bits:06b}");

@@ -359,7 +359,7 @@ fn ready() -> Pair {
         pair.a.push(pair.now, &pattern(nr * BASE, BASE)).expect("room");
     }
     assert!(pair.run_until(Duration::from_millis(50), |pair| pair.a.tcb().sending().has_path_probe()));
-    assert!(pair.a.tcb().sending().outstanding() > 0);
+    assert!(pair.a.tcb().sending().positions().outstanding() > 0);
     pair
 }
 
@@ -394,7 +394,7 @@ fn an_answer_to_a_probe_is_waited_for_as_long_as_any_acknowledgement() {
     for _ in 0..6 {
         pair.a.tcb.as_mut().expect("a connection").sending_mut().back_off();
     }
-    let rto = pair.a.tcb().sending().rto();
+    let rto = pair.a.tcb().sending().info().rto;
     assert!(rto > pair.a.config.path_mtu.probe_timer);
     assert!(is_probing(&mut pair));
     assert_eq!(pair.a.tcb().sending().search_due(), Some(pair.now + rto));

@@ -70,7 +70,7 @@ fn a_probe_carries_what_was_never_sent_when_there_is_any() {
     let end = push(&mut pair, count);
     pair.plan = wire(|_| None);
     pair.run_for(us(500));
-    let (sent, nxt) = (pair.data_sent(Side::A).len(), pair.a.tcb().sending().nxt());
+    let (sent, nxt) = (pair.data_sent(Side::A).len(), pair.a.tcb().sending().positions().nxt());
     assert!(
         sent < count && pair.a.tcb().sending().bytes_in_pipe() >= pair.a.tcb().sending().window(),
         "the window is full"
@@ -98,7 +98,7 @@ fn a_tail_loss_probe_that_repaired_a_loss_reduces_the_window_and_a_spurious_one_
         assert!(pair.a.holds_nothing());
         let before = pair.a.tcb().sending().window();
         let end = push(&mut pair, 1);
-        assert!(pair.run_until(ms(20), |pair| pair.a.tcb().sending().una() > end));
+        assert!(pair.run_until(ms(20), |pair| pair.a.tcb().sending().positions().una() > end));
         assert_eq!((pair.a.counters.tail_loss_probes, pair.a.counters.rto_expired), (1, 0));
         (before, pair.a.tcb().sending().window())
     };
@@ -251,7 +251,7 @@ fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
     let window = pair.a.tcb().sending().window();
     let recovering = |pair: &Pair| pair.a.tcb().sending().phase() == Phase::Fast;
     assert!(pair.run_until(ms(100), recovering));
-    let flight = pair.a.tcb().sending().outstanding();
+    let flight = pair.a.tcb().sending().positions().outstanding();
     // Without what limited transmit let out beyond the window.
     let ssthresh = flight.min(window) / 2;
     let started: Instant = pair.now;
@@ -291,7 +291,7 @@ fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
     let mut pair = Pair::established(config, config);
     push(&mut pair, 150);
     pair.transmit();
-    let flight = pair.a.tcb().sending().outstanding();
+    let flight = pair.a.tcb().sending().positions().outstanding();
     let mut ack = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
     ack.header.flags = Default::default();
     ack.header.options.timestamps = None;
@@ -302,6 +302,6 @@ fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
         while pair.a.transmit(now).is_some() {}
     }
     assert_eq!(pair.a.counters.fast_retransmits, 1);
-    let out = pair.a.tcb().sending().outstanding();
+    let out = pair.a.tcb().sending().positions().outstanding();
     assert!(out > flight && out <= 2 * flight, "{out} bytes are out, {flight} were");
 }

@@ -142,7 +142,7 @@ fn a_spurious_reduction_is_not_undone_after_congestion_marks() {
 
 /// Loses the first `times` transmissions of the segment with this number.
 fn lose_again(pair: &mut Pair, nr: usize, mut times: usize) {
-    let from = pair.a.tcb().sending().end() as usize - 1 + nr * EMSS;
+    let from = pair.a.tcb().sending().positions().end() as usize - 1 + nr * EMSS;
     pair.plan = Box::new(move |side, packet| {
         let it = side == Side::A && packet.payload == pattern(from, EMSS);
         let lost = it && times > 0;
@@ -179,7 +179,7 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
         lose_again(&mut pair, 2, 2);
         pair.push(160);
         assert!(pair.run_until(ms(50), |pair| pair.a.counters.lost_retransmits == 1));
-        let (high, nxt) = (pair.a.tcb().sending().recovery_point(), pair.a.tcb().sending().nxt());
+        let (high, nxt) = (pair.a.tcb().sending().recovery_point(), pair.a.tcb().sending().positions().nxt());
         assert_eq!(high, nxt, "{congestion:?}: all that is in flight is of this recovery");
         // In the proportion of the new threshold to what is in flight: no burst by one acknowledgement.
         let before = pair.data_sent(Side::A).len();

@@ -54,7 +54,7 @@ impl Forger {
     /// Segments sent so far.
     fn sent(&self) -> usize {
         let sending = self.pair.a.tcb().sending();
-        (sending.una() + sending.outstanding() - 1) as usize / SEGMENT
+        (sending.positions().nxt() - 1) as usize / SEGMENT
     }
 
     /// Sends all segments that may be sent; returns their number, and the maximum records visited to find

@@ -11,7 +11,7 @@ impl Pair {
 
     /// The same, of segments of `len` bytes.
     pub(super) fn push_of(&mut self, segments: usize, len: usize) -> u64 {
-        let from = self.a.tcb().sending().end() as usize - 1;
+        let from = self.a.tcb().sending().positions().end() as usize - 1;
         for nr in 0..segments {
             self.a.push(self.now, &pattern(from + nr * len, len)).unwrap();
         }

@@ -61,7 +61,7 @@ fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed
     pair.plan = Box::new(|_, _| vec![]);
     pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
     pair.transmit();
-    let (sent_at, rto) = (pair.now, pair.a.tcb().sending().rto());
+    let (sent_at, rto) = (pair.now, pair.a.tcb().sending().info().rto);
     let mut heard = 0;
     while since_us(&pair, sent_at) < 9_000_000 {
         pair.now = pair.a.tcb().deadline().expect("a timer runs");
@@ -78,7 +78,7 @@ fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed
         }
     }
     assert!(heard >= 9, "heard {heard} times");
-    assert_eq!((pair.a.counters.rto_expired, pair.a.tcb().sending().rto()), (1, rto * 2));
+    assert_eq!((pair.a.counters.rto_expired, pair.a.tcb().sending().info().rto), (1, rto * 2));
     assert_eq!((pair.a.counters.path_mtu_black_holes, pair.a.tcb().sending().emss()), (0, EMSS as u32));
     // It goes out as soon as it can, whole.
     pair.plan = Box::new(|_, _| vec![DELAY]);
@@ -99,7 +99,7 @@ fn a_timeout_after_what_was_stuck_is_sent_again_counts_as_ever() {
     pair.plan = Box::new(|_, _| vec![]);
     pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
     pair.transmit();
-    let rto = pair.a.tcb().sending().rto();
+    let rto = pair.a.tcb().sending().info().rto;
     for _ in 0..5 {
         pair.now = pair.a.tcb().deadline().expect("a timer runs");
         let now = pair.now;

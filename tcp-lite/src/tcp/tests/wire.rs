@@ -277,7 +277,10 @@ impl Host {
                 }
                 Payload::MtuProbe(_) => {
                     let end = u64::from(offset) + payload.len() as u64;
-                    assert!(end < self.tcb().sending().una(), "a probe of what is not acknowledged");
+                    assert!(
+                        end < self.tcb().sending().positions().una(),
+                        "a probe of what is not acknowledged"
+                    );
                     self.probes.push((now, offset, payload.clone()));
                 }
             }

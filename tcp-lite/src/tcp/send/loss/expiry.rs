@@ -69,7 +69,7 @@ impl LossRecovery {
                 self.timers.delay_rto(ctx.now + state.rate.rto());
                 TimerAction::Nothing
             }
-            SendTimer::Rto if state.queue.una() == 0 => {
+            SendTimer::Rto if state.queue.positions().una() == 0 => {
                 if !self.timers.on_syn_timeout(ctx.config.syn_retries) {
                     return TimerAction::GiveUp;
                 }
@@ -97,30 +97,30 @@ impl LossRecovery {
     pub(in crate::tcp::send) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, state: SendState<'_>) {
         let SendState { queue, rate, agreed, .. } = state;
         ctx.counters.rto_expired += 1;
-        queue.send_fin_again();
+        queue.positions_mut().send_fin_again();
         let was = self.phase;
-        let in_flight = queue.outstanding();
-        let oldest = queue.head().map(|key| ctx.segments.get(key).sent);
+        let in_flight = queue.positions().outstanding();
+        let oldest = queue.segments().head().map(|key| ctx.segments.get(key).sent);
         // Unacknowledged segments sent by this time are lost (RFC 8985 section 6.3).
         let lost_before = match agreed.sack {
             true => ctx.now - self.rack.loss_delay(self.reordering_window(queue, rate)),
             false => ctx.now,
         };
-        let is_first_timeout = queue.mark_timed_out(ctx.segments, lost_before);
+        let is_first_timeout = queue.sent().mark_timed_out(ctx.segments, lost_before);
         self.timers.set_reorder(None);
         let timeout = match was {
             Phase::Loss if !is_first_timeout => Timeout::Again,
-            Phase::Open | Phase::Fast if rate.answers(queue.una(), oldest) => Timeout::Answered,
+            Phase::Open | Phase::Fast if rate.answers(queue.positions().una(), oldest) => Timeout::Answered,
             _ => Timeout::Congestion,
         };
         let before = rate.on_timeout(ctx.now, in_flight, timeout, queue.sent_so_far());
         if timeout != Timeout::Again {
-            self.undo.start(queue.una(), queue.nxt(), true, Some(before));
+            self.undo.start(queue.positions().una(), queue.positions().nxt(), true, Some(before));
         }
         // With timestamps, Eifel detects a spurious timeout sooner, on any acknowledgement.
         self.frto.on_timeout(was == Phase::Open && !agreed.timestamps);
         self.phase = Phase::Loss;
-        self.recovery_point = queue.nxt();
+        self.recovery_point = queue.positions().nxt();
         self.dup_acks = 0;
         self.loss_probe.forget();
         self.timers.delay_rto(ctx.now + rate.rto());

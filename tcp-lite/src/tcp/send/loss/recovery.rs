@@ -63,7 +63,7 @@ impl LossRecovery {
             && !self.loss_probe.is_own(bytes)
         {
             // (A duplicate of a tail loss probe is no sign of reordering.)
-            self.rack.on_dsack(state.queue.una(), state.queue.nxt());
+            self.rack.on_dsack(state.queue.positions().una(), state.queue.positions().nxt());
         }
         let news = if kind.dup_ack || sample.dsack.is_some() || !self.is_idle() {
             self.advance_recovery(ctx, state, sample, kind)
@@ -100,12 +100,12 @@ impl LossRecovery {
         let repaired = self.reduce_if_probe_repaired(ctx, state, sample, kind);
         let undone = self.undo_if_spurious(ctx, state, sample, dup_ack);
         let was = self.phase;
-        if was != Phase::Open && sample.acked > 0 && state.queue.una() >= self.recovery_point {
+        if was != Phase::Open && sample.acked > 0 && state.queue.positions().una() >= self.recovery_point {
             self.end_recovery(ctx.segments, state.queue);
         } else if was == Phase::Fast && sample.acked > 0 && !state.agreed.sack {
             // A partial acknowledgement: the oldest segment now is lost, too (RFC 6582 section 3.2, step
             // 3).
-            state.queue.mark_head_lost(ctx.segments);
+            state.queue.sent().mark_head_lost(ctx.segments);
         }
         RecoveryNews { was, delivered, undone, repaired }
     }
@@ -138,7 +138,7 @@ impl LossRecovery {
     /// recovery began. If not, the peer forges them to make us send more than the network takes (RFC
     /// 5681 section 3.2, step 4).
     fn is_dup_ack_plausible(&self, state: &SendState<'_>) -> bool {
-        let outstanding = self.recovery_point.saturating_sub(state.queue.una());
+        let outstanding = self.recovery_point.saturating_sub(state.queue.positions().una());
         self.phase != Phase::Fast || u64::from(self.dup_acks) * u64::from(state.emss) < outstanding
     }
 
@@ -151,11 +151,13 @@ impl LossRecovery {
         sample: &AckSample,
         kind: AckKind,
     ) -> bool {
-        let repaired = self.loss_probe.on_ack(state.queue.una(), sample, kind.plain);
+        let repaired = self.loss_probe.on_ack(state.queue.positions().una(), sample, kind.plain);
         if repaired {
             // (There is no probe during recovery.)
-            let (oldest, in_flight) =
-                (state.queue.una() - sample.acked, state.queue.outstanding() + sample.acked);
+            let (oldest, in_flight) = (
+                state.queue.positions().una() - sample.acked,
+                state.queue.positions().outstanding() + sample.acked,
+            );
             if state.reduce_for_loss(ctx, &Loss { oldest, latest: None, in_flight }).is_some() {
                 self.undo.forget();
             }
@@ -180,7 +182,7 @@ impl LossRecovery {
 
     fn run_frto(&mut self, ctx: &Ctx<'_>, state: &SendState<'_>, sample: &AckSample, dup_ack: bool) -> bool {
         let standing = AckState {
-            una: state.queue.una(),
+            una: state.queue.positions().una(),
             recovery_point: self.recovery_point,
             sack: state.agreed.sack,
             dup_ack,
@@ -192,7 +194,7 @@ impl LossRecovery {
     /// The originals arrived: restores the threshold and the marks at once, and the window by slow start
     /// (RFC 4015). Returns `false`, and leaves the recovery, if too many of this flight were undone.
     fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>, sample: &AckSample) -> bool {
-        let (una, nxt) = (state.queue.una(), state.queue.nxt());
+        let (una, nxt) = (state.queue.positions().una(), state.queue.positions().nxt());
         let episode = match self.phase {
             Phase::Open => self.undo.take(),
             Phase::Fast | Phase::Loss => self.undo.take_in_progress(una, nxt, &mut self.undone),
@@ -211,11 +213,11 @@ impl LossRecovery {
         if self.phase != Phase::Open {
             self.phase = Phase::Open;
             // The recovery has retransmitted nothing that is still unacknowledged.
-            self.recovery_point = state.queue.una().saturating_sub(1);
+            self.recovery_point = state.queue.positions().una().saturating_sub(1);
             self.dup_acks = 0;
             self.frto = Frto::Off;
-            state.queue.restore_lost(ctx.segments);
-            state.queue.forget_retransmissions(ctx.segments);
+            state.queue.sent().restore_lost(ctx.segments);
+            state.queue.sent().forget_retransmissions(ctx.segments);
         }
         if let Some(before) = episode.reduced {
             let burst = sample.acked.min(u64::from(initial_window(state.emss)));
@@ -230,7 +232,7 @@ impl LossRecovery {
         self.dup_acks = 0;
         self.frto = Frto::Off;
         self.rack.on_recovered();
-        queue.forget_retransmissions(segments);
+        queue.sent().forget_retransmissions(segments);
     }
 
     /// Marks lost segments, and starts recovery if there is none yet. Returns whether any segment was
@@ -248,7 +250,7 @@ impl LossRecovery {
     /// Whether a segment arrived that was sent later than the one longest in flight.
     #[inline]
     pub(in crate::tcp::send) fn is_overtaken(&self, queue: &SendQueue, segments: &SegmentSlab) -> bool {
-        queue.is_overtaken(segments, &self.rack)
+        queue.scoreboard().is_overtaken(segments, &self.rack)
     }
 
     #[inline(never)]
@@ -265,8 +267,10 @@ impl LossRecovery {
             // RFC 6582 section 3.2, step 2: duplicate acknowledgements caused by an earlier recovery's
             // retransmissions prove nothing. They may come until something beyond that recovery is
             // acknowledged.
-            let is_beyond = state.queue.una() > self.recovery_point;
-            open && is_beyond && self.dup_acks >= DUP_THRESHOLD && state.queue.mark_head_lost(ctx.segments)
+            let is_beyond = state.queue.positions().una() > self.recovery_point;
+            open && is_beyond
+                && self.dup_acks >= DUP_THRESHOLD
+                && state.queue.sent().mark_head_lost(ctx.segments)
         };
         if lost && open {
             self.start_recovery(ctx, state, latest);
@@ -279,14 +283,14 @@ impl LossRecovery {
     /// RFC 8985 section 6.2, steps 4 and 5.
     fn detect_overtaken(&self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) -> Detected {
         let window = self.reordering_window(state.queue, state.rate);
-        state.queue.detect_lost(ctx.segments, &self.rack, window, ctx.now)
+        state.queue.sent().detect_lost(ctx.segments, &self.rack, window, ctx.now)
     }
 
     /// RACK's reordering window: how long a segment may be overtaken before it counts as lost.
     pub(in crate::tcp::send) fn reordering_window(&self, queue: &SendQueue, rate: &RateControl) -> Duration {
         self.rack.reordering_window(&ReorderingInputs {
             recovering: self.phase != Phase::Open,
-            sacked_segments: queue.sacked_segments(),
+            sacked_segments: queue.scoreboard().sacked_segments(),
             min_rtt_us: rate.min_rtt_us(),
             srtt_us: rate.srtt_us(),
         })
@@ -295,17 +299,17 @@ impl LossRecovery {
     /// `latest`: the latest lost transmission, if it is known.
     fn start_recovery(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>, latest: Option<Sent>) {
         ctx.counters.fast_retransmits += 1;
-        let in_flight = state.queue.outstanding();
+        let in_flight = state.queue.positions().outstanding();
         // Segments sent beyond the window by limited transmit do not count (RFC 5681 section 3.2, step
         // 2).
         let beyond = in_flight.saturating_sub(u64::from(state.rate.cwnd()));
         let limited = beyond.min(u64::from((DUP_THRESHOLD - 1) * state.emss));
-        let loss = Loss { oldest: state.queue.una(), latest, in_flight: in_flight - limited };
+        let loss = Loss { oldest: state.queue.positions().una(), latest, in_flight: in_flight - limited };
         let reduced = state.reduce_for_loss(ctx, &loss);
         self.phase = Phase::Fast;
-        self.recovery_point = state.queue.nxt();
+        self.recovery_point = state.queue.positions().nxt();
         self.prr = Prr::new(in_flight);
-        self.undo.start(state.queue.una(), state.queue.nxt(), false, reduced);
+        self.undo.start(state.queue.positions().una(), state.queue.positions().nxt(), false, reduced);
         self.loss_probe.forget();
     }
 
@@ -317,7 +321,7 @@ impl LossRecovery {
 
     /// RACK found a loss during recovery; `latest` is the latest lost transmission.
     fn reduce_in_recovery(&mut self, ctx: &Ctx<'_>, state: &mut SendState<'_>, latest: Sent) {
-        let (oldest, in_flight) = (state.queue.una(), state.queue.outstanding());
+        let (oldest, in_flight) = (state.queue.positions().una(), state.queue.positions().outstanding());
         if state.reduce_for_loss(ctx, &Loss { oldest, latest: Some(latest), in_flight }).is_some() {
             self.restart_prr(state);
         }
@@ -327,7 +331,7 @@ impl LossRecovery {
     /// with the new threshold.
     fn restart_prr(&mut self, state: &SendState<'_>) {
         if self.phase == Phase::Fast {
-            self.recovery_point = state.queue.nxt();
+            self.recovery_point = state.queue.positions().nxt();
             self.prr = Prr::new(self.pipe_of(state));
         }
     }
@@ -339,7 +343,7 @@ impl LossRecovery {
             // Even if the recovery is spurious, the reduction was justified.
             self.undo.keep_reduction();
         }
-        let (in_flight, sent) = (state.queue.outstanding(), state.queue.sent_so_far());
+        let (in_flight, sent) = (state.queue.positions().outstanding(), state.queue.sent_so_far());
         if !state.rate.reduce_for_marks(ctx.now, (ack, recovering), in_flight, sent) {
             return;
         }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::TcpConfig;
+use crate::facade::TcpSeqNumber;
 use crate::tcp::send::queue::test_queue::TestQueue;
 
 const LEN: u64 = 100;
@@ -24,7 +25,7 @@ impl Sender {
         rate.sample_rtt(at(0), 10_000);
         loss.on_rtt_sample();
         for nr in 0..segments {
-            let idle = made.queue.outstanding() == 0;
+            let idle = made.queue.positions().outstanding() == 0;
             assert!(made.send(LEN as usize, at(nr)));
             loss.on_new_sent(at(nr), LEN as u32, idle);
         }
@@ -128,7 +129,7 @@ fn a_run_of_arrivals_cancels_the_probe_and_the_reordering_timer() {
 fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
     // A SYN.
     let mut sender = Sender::new(0);
-    sender.made.queue = SendQueue::new();
+    sender.made.queue = SendQueue::new(TcpSeqNumber(0));
     assert_eq!(sender.armed(at(100), true, true), Some((600_000, SendTimer::Stuck)));
     assert_eq!(sender.armed(at(200), true, true), Some((600_000, SendTimer::Stuck)), "it keeps running");
     assert_eq!(sender.armed(at(200), true, false), None);
@@ -136,14 +137,14 @@ fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
     let mut sender = Sender::new(3);
     let is_stuck = |sender: &Sender| sender.loss.is_stuck(&sender.made.slab, &sender.made.queue, false);
     assert!(!is_stuck(&sender), "in flight");
-    sender.made.queue.mark_timed_out(&mut sender.made.slab, at(50));
+    sender.made.queue.sent().mark_timed_out(&mut sender.made.slab, at(50));
     assert!(is_stuck(&sender));
     sender.loss.frto = Frto::New(1);
     assert!(!is_stuck(&sender), "F-RTO holds it back");
     // A FIN behind an empty queue.
     let mut sender = Sender::new(0);
     assert!(!is_stuck(&sender));
-    sender.made.queue.close();
+    sender.made.queue.positions_mut().close();
     assert!(is_stuck(&sender));
     assert_eq!(sender.armed(at(100), true, false), Some((600_000, SendTimer::Stuck)));
 }
@@ -153,7 +154,7 @@ fn a_closed_window_is_probed_ever_later_and_an_open_one_within_a_second() {
     for is_open in [false, true] {
         let mut sender = Sender::new(0);
         if is_open {
-            sender.made.queue.establish_window(1, 50);
+            sender.made.queue.window_mut().establish(1, 50);
         }
         assert!(sender.made.push(LEN as usize));
         let rto_us = sender.rto_us();

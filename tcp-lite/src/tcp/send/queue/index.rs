@@ -167,20 +167,21 @@ mod tests {
 
         /// A part of the sent segments, in 256ths, is acknowledged.
         fn acknowledge(&mut self, part: u8) {
-            let ack = self.queue.una + (self.queue.nxt - self.queue.una) * u64::from(part) / 256;
+            let positions = *self.queue.positions();
+            let ack = positions.una() + positions.outstanding() * u64::from(part) / 256;
             self.queue.acknowledge(&mut self.slab, ack, &mut sample());
         }
 
         /// The segment at a part of those that were sent.
         fn at(&self, part: u8) -> Option<SegmentKey> {
-            let oldest = self.queue.oldest_sent()?;
+            let oldest = self.queue.segments.oldest_sent()?;
             let all: Vec<_> = self.slab.iter_from(oldest).collect();
             all.get(all.len() * usize::from(part) / 256).copied()
         }
 
         fn split(&mut self, part: u8) {
             let Some(key) = self.at(part).filter(|key| self.slab.get(*key).len > 1) else { return };
-            self.queue.set_marks(&mut self.slab, key, Marks::LOST);
+            self.queue.sent().set_marks(&mut self.slab, key, Marks::LOST);
             assert!(self.queue.split(&mut self.slab, key, 1));
             self.queue.drop_acknowledged(&mut self.slab);
         }
@@ -189,19 +190,19 @@ mod tests {
         fn find(&mut self, part: u8) -> u64 {
             let Some(right) = self.at(part) else { return 0 };
             let (pos, end) = (self.slab.get(right).pos, self.slab.get(right).end());
-            let ends = (self.queue.head.unwrap(), self.queue.last_sent.unwrap());
-            assert_eq!(self.queue.index.find(&mut self.slab, ends, pos), right);
+            let ends = (self.queue.segments.head().unwrap(), self.queue.segments.last_sent().unwrap());
+            assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, pos), right);
             self.queue.check(&self.slab).expect("invariants");
             for nr in 1..5 {
                 // Other segments are found meanwhile.
                 let other = self.at(part.wrapping_add(17 * nr)).unwrap();
                 let pos = self.slab.get(other).pos;
-                assert_eq!(self.queue.index.find(&mut self.slab, ends, pos), other);
+                assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, pos), other);
             }
             self.queue.check(&self.slab).expect("invariants");
             let before = self.slab.visits();
-            assert_eq!(self.queue.index.find(&mut self.slab, ends, end - 1), right);
-            assert_eq!(self.queue.index.find(&mut self.slab, ends, 0), ends.0, "the oldest");
+            assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, end - 1), right);
+            assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, 0), ends.0, "the oldest");
             self.slab.visits() - before
         }
     }
@@ -233,10 +234,10 @@ mod tests {
             queued.send_some(3);
             queued.find(0);
             if wraps {
-                let oldest = queued.queue.head.unwrap();
+                let oldest = queued.queue.segments.head().unwrap();
                 let place = Place { number: u32::MAX - 9, far_number: u32::MAX - 9, ..Place::first(oldest) };
                 queued.slab.set_place(oldest, place);
-                queued.queue.index = Index { last: Some((1, oldest)), ..Index::default() };
+                *queued.queue.scoreboard.index_mut() = Index { last: Some((1, oldest)), ..Index::default() };
             }
             for step in steps {
                 match step {
@@ -258,9 +259,9 @@ mod tests {
         let mut queued = queued();
         queued.send_some(4000);
         let find = |queued: &mut TestQueue, nr: u64| {
-            let ends = (queued.queue.head.unwrap(), queued.queue.last_sent.unwrap());
+            let ends = (queued.queue.segments.head().unwrap(), queued.queue.segments.last_sent().unwrap());
             let before = queued.slab.visits();
-            let key = queued.queue.index.find(&mut queued.slab, ends, 1 + nr * LEN as u64);
+            let key = queued.queue.scoreboard.index_mut().find(&mut queued.slab, ends, 1 + nr * LEN as u64);
             assert_eq!(queued.slab.get(key).pos, 1 + nr * LEN as u64);
             queued.slab.visits() - before
         };
@@ -307,11 +308,11 @@ mod tests {
         let mut queued = queued();
         queued.send_some(6000);
         queued.find(0);
-        let ends = (queued.queue.head.unwrap(), queued.queue.last_sent.unwrap());
+        let ends = (queued.queue.segments.head().unwrap(), queued.queue.segments.last_sent().unwrap());
         let mut most = 0;
         for nr in 0..6000 {
             let before = queued.slab.visits();
-            queued.queue.index.find(&mut queued.slab, ends, 1 + nr * LEN as u64);
+            queued.queue.scoreboard.index_mut().find(&mut queued.slab, ends, 1 + nr * LEN as u64);
             most = most.max(queued.slab.visits() - before);
         }
         // Three for a leap, or a step, and there are 26 in the worst case.

@@ -1,6 +1,7 @@
 //! A doubly linked list through the records of the send queue. A segment is in one list at a time.
 
-use crate::tcp::slabs::{SegmentKey, SegmentSlab};
+use crate::invariant::Check;
+use crate::tcp::slabs::{Segment, SegmentKey, SegmentSlab};
 
 /// The ends of the list.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,5 +66,43 @@ impl SegmentList {
             Some(first) => slab.get_mut(first).earlier = None,
             None => self.last = None,
         }
+    }
+}
+
+/// Walks a list from `first`, for checks; returns an error for a dangling or circular link.
+pub(super) fn walk(
+    slab: &SegmentSlab,
+    first: Option<SegmentKey>,
+    next: impl Fn(&Segment) -> Option<SegmentKey>,
+) -> impl Iterator<Item = Check<(SegmentKey, &Segment)>> {
+    let (mut cursor, mut left) = (first, slab.len());
+    std::iter::from_fn(move || {
+        let key = cursor.take()?;
+        let Some(segment) = slab.find(key) else {
+            return Some(Err(format!("{key:?} is linked and not there")));
+        };
+        if left == 0 {
+            return Some(Err("segments linked in a circle".into()));
+        }
+        left -= 1;
+        cursor = next(segment);
+        Some(Ok((key, segment)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_queue::FiveSegments;
+    use super::*;
+    use crate::invariant::assert_found;
+
+    #[test]
+    fn segments_linked_in_a_circle_are_found() {
+        let mut q = FiveSegments::new();
+        q.segment(3).later = Some(q.keys[2]);
+        let mut circle = walk(&q.slab, Some(q.keys[2]), |segment| segment.later);
+        assert_found(circle.find_map(Check::err).map_or(Ok(()), Err), "segments linked in a circle");
+        // In a whole check the link back to the segment before it shows first.
+        assert_found(q.check(), "the order of transmission is torn at 201");
     }
 }

@@ -3,41 +3,46 @@
 //!
 //! A segment is cut only by the callers of [`SendQueue::split`]: after a drop of EMSS, or by the persist
 //! timer. An acknowledgement in the middle of a segment leaves it whole. The records are in
-//! `slabs/segment.rs`, which are lost is in `scoreboard.rs`, and the order of transmission in
-//! `flight.rs`.
+//! `slabs/segment.rs`.
+//!
+//! The parts of the queue, each with its own fields and checks:
+//!
+//! | part | what it knows | where |
+//! |---|---|---|
+//! | [`QueuedSegments`] | the list of segments, and which were sent | `segments.rs`, `train.rs` |
+//! | [`ConnectionPages`] | the pages that segments are written to | `slabs/connection_pages.rs` |
+//! | [`Scoreboard`] | which segments are in flight, have arrived or are lost | `scoreboard.rs`, `flight.rs`, `index.rs` |
+//! | [`Positions`] | sequence numbers, SND.UNA, SND.NXT, the FIN | `positions.rs` |
+//! | [`PeerWindow`] | SND.WND | `window.rs` |
+//!
+//! [`SendQueue`] has the steps that change several of them: a segment is queued, sent, cut or acknowledged.
 
-mod check;
 mod flight;
 mod index;
+mod invariants;
 mod list;
+mod positions;
 mod scoreboard;
+mod segments;
 #[cfg(test)]
 pub(super) mod test_queue;
+mod train;
 mod window;
 
+pub(super) use self::positions::Positions;
 pub(super) use self::scoreboard::Detected;
+pub(super) use self::train::TrainLimits;
 
 use dp::{ExtBuf, Mempool};
 
-use self::flight::Flight;
-use self::index::Index;
-use self::list::SegmentList;
+use self::scoreboard::{Scoreboard, SentSegments};
+use self::segments::QueuedSegments;
 use self::window::PeerWindow;
 use super::ack_sample::AckSample;
 use crate::Instant;
+use crate::facade::TcpSeqNumber;
 use crate::tcp::SendError;
-use crate::tcp::slabs::{Marks, PageKey, PageKind, RemovedRun, Segment, SegmentKey, SegmentSlab};
-
-/// Our FIN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fin {
-    /// The user has not closed.
-    NotAsked,
-    /// To be sent behind the queue, for the first time or, after a timeout, again.
-    Due,
-    Sent,
-    Acked,
-}
+use crate::tcp::slabs::{ConnectionPages, Marks, PageKey, RemovedRun, Segment, SegmentKey, SegmentSlab};
 
 /// A snapshot of all that was sent so far: a reduction of the congestion window covers congestion among
 /// these bytes only.
@@ -49,161 +54,78 @@ pub(super) struct SentSoFar {
     pub(super) transmissions: u32,
 }
 
-/// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` also count SYN
-/// and FIN.
+/// The send queue of one connection.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    head: Option<SegmentKey>,
-    tail: Option<SegmentKey>,
-    /// The first segment that was never sent.
-    unsent: Option<SegmentKey>,
-    /// The last segment that was sent; `None` if no sent segment is queued.
-    last_sent: Option<SegmentKey>,
-    /// The page that the next segment is written to, if it fits.
-    open_page: Option<PageKey>,
-    /// Segments in flight, in the order of transmission.
-    flight: Flight,
-    /// Segments marked lost, in the order in which they were marked, except that the oldest segment is
-    /// first, since it holds up the peer's user. So the next retransmission is found without a search.
-    lost: SegmentList,
-    index: Index,
-    /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
-    /// order of the queue.
-    orderly_from: u64,
-    /// The oldest unacknowledged position (SND.UNA).
-    una: u64,
-    /// The next position to send (SND.NXT).
-    nxt: u64,
-    /// Position behind the last byte pushed: that of the FIN.
-    end: u64,
+    segments: QueuedSegments,
+    pages: ConnectionPages,
+    scoreboard: Scoreboard,
+    positions: Positions,
     /// The peer's window (SND.WND).
     window: PeerWindow,
-    fin: Fin,
-    /// Bytes with [`Marks::SACKED`], and the number of their segments.
-    sacked_bytes: u64,
-    sacked_segments: u32,
-    /// Bytes with [`Marks::LOST`].
-    lost_bytes: u32,
-    /// Segments in the queue.
-    segments: u32,
-    /// Pages from the pool of small buffers, the open one included.
-    small_pages: u32,
 }
 
 impl SendQueue {
-    /// Nothing was sent, not even the SYN.
-    pub(super) fn new() -> Self {
+    /// Nothing was sent, not even the SYN, which has the sequence number `iss`.
+    pub(super) fn new(iss: TcpSeqNumber) -> Self {
         Self {
-            head: None,
-            tail: None,
-            unsent: None,
-            last_sent: None,
-            open_page: None,
-            flight: Flight::default(),
-            lost: SegmentList::default(),
-            index: Index::default(),
-            orderly_from: 0,
-            una: 0,
-            nxt: 0,
-            end: 1,
+            segments: QueuedSegments::default(),
+            pages: ConnectionPages::default(),
+            scoreboard: Scoreboard::default(),
+            positions: Positions::new(iss),
             window: PeerWindow::new(),
-            fin: Fin::NotAsked,
-            sacked_bytes: 0,
-            sacked_segments: 0,
-            lost_bytes: 0,
-            segments: 0,
-            small_pages: 0,
         }
     }
 
-    /// The oldest segment.
+    /// The segments.
     #[inline]
-    pub(super) fn head(&self) -> Option<SegmentKey> {
-        self.head
+    pub(super) fn segments(&self) -> &QueuedSegments {
+        &self.segments
     }
 
-    /// The oldest segment, if it was sent.
+    /// What is pushed, sent and acknowledged.
     #[inline]
-    pub(super) fn oldest_sent(&self) -> Option<SegmentKey> {
-        self.head.filter(|key| self.unsent != Some(*key))
+    pub(super) fn positions(&self) -> &Positions {
+        &self.positions
     }
 
-    /// The first segment that was never sent.
+    /// As [`positions`](Self::positions), to send the SYN and the FIN.
     #[inline]
-    pub(super) fn unsent(&self) -> Option<SegmentKey> {
-        self.unsent
+    pub(super) fn positions_mut(&mut self) -> &mut Positions {
+        &mut self.positions
     }
 
-    /// Whether any segment was never sent.
+    /// Which segments are in flight, which have arrived and which are lost.
     #[inline]
-    pub(super) fn has_unsent(&self) -> bool {
-        self.unsent.is_some()
+    pub(super) fn scoreboard(&self) -> &Scoreboard {
+        &self.scoreboard
     }
 
-    /// The oldest unacknowledged position (SND.UNA).
+    /// The segments that were sent, to mark them.
     #[inline]
-    pub(super) fn una(&self) -> u64 {
-        self.una
+    pub(super) fn sent(&mut self) -> SentSegments<'_> {
+        self.scoreboard.of(&self.segments, self.positions.nxt())
     }
 
-    /// The next position to send (SND.NXT).
+    /// Whether the oldest segment is lost.
     #[inline]
-    pub(super) fn nxt(&self) -> u64 {
-        self.nxt
-    }
-
-    /// Position behind the last byte pushed: that of the FIN.
-    #[inline]
-    pub(super) fn end(&self) -> u64 {
-        self.end
-    }
-
-    /// Whether any segment is marked lost.
-    #[inline]
-    pub(super) fn has_lost(&self) -> bool {
-        self.lost_bytes > 0
-    }
-
-    /// Segments selectively acknowledged.
-    #[inline]
-    pub(super) fn sacked_segments(&self) -> u32 {
-        self.sacked_segments
-    }
-
-    /// Segments in the queue.
-    #[inline]
-    pub(super) fn segments(&self) -> u32 {
-        self.segments
+    pub(super) fn is_oldest_lost(&self) -> bool {
+        let lost = self.scoreboard.next_to_retransmit();
+        lost.is_some() && lost == self.segments.head()
     }
 
     /// The page that is written to.
     pub(super) fn open_page(&self) -> Option<PageKey> {
-        self.open_page
-    }
-
-    /// Bytes of unacknowledged segments, sent or not.
-    #[inline]
-    pub(super) fn queued(&self) -> u64 {
-        self.end.saturating_sub(self.una.max(1))
-    }
-
-    /// Positions sent and not acknowledged: SND.NXT - SND.UNA.
-    #[inline]
-    pub(super) fn outstanding(&self) -> u64 {
-        self.nxt - self.una
+        self.pages.open()
     }
 
     /// Bytes outstanding and neither selectively acknowledged nor marked lost (with SACK, RFC 6675's `pipe`).
     #[inline]
     pub(super) fn not_sacked_nor_lost(&self) -> u64 {
-        self.outstanding().saturating_sub(self.sacked_bytes + u64::from(self.lost_bytes))
+        self.positions.outstanding().saturating_sub(self.scoreboard.sacked_or_lost_bytes())
     }
 
-    /// The page to write the next segment of up to `bytes` to; opens a new one from the pools `(small,
-    /// bulk)` if needed.
-    ///
-    /// # Errors
-    /// As [`Pages::open`].
+    /// As [`ConnectionPages::page`], for this connection.
     #[inline]
     pub(super) fn page(
         &mut self,
@@ -211,141 +133,56 @@ impl SendQueue {
         pools: (&Mempool, Option<&Mempool>),
         bytes: usize,
     ) -> Result<PageKey, SendError> {
-        if let Some(open) = self.open_page
-            && slab.has_room(open, bytes)
-        {
-            return Ok(open);
-        }
-        // A page that is full is freed with its last segment.
-        let (page, kind) = slab.open_page(pools, bytes, self.small_pages)?;
-        self.small_pages += u32::from(kind == PageKind::Small);
-        self.open_page = Some(page);
-        Ok(page)
+        let queued = self.positions.queued();
+        self.pages.page(slab, pools, bytes, queued)
     }
 
     /// Whether [`page`](Self::page) has space for `bytes`: it does not return [`SendError::BufferFull`].
     pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<&Mempool>, bytes: usize) -> bool {
-        self.open_page.is_some_and(|open| slab.has_room(open, bytes))
-            || slab.may_open_page(bulk, bytes, self.small_pages)
+        self.pages.may_have_page(slab, bulk, bytes, self.positions.queued())
     }
 
     /// Nothing was written to the page: frees it if it is empty.
     pub(super) fn close_page(&mut self, slab: &mut SegmentSlab) {
-        if let Some(open) = self.open_page
-            && let Some(kind) = slab.close_page_if_empty(open)
-        {
-            self.on_page_freed(open, kind);
-        }
-    }
-
-    #[inline]
-    fn on_page_freed(&mut self, page: PageKey, kind: PageKind) {
-        self.small_pages -= u32::from(kind == PageKind::Small);
-        if self.open_page == Some(page) {
-            self.open_page = None;
-        }
-    }
-
-    /// Our SYN was sent, perhaps again.
-    pub(super) fn on_syn_sent(&mut self) {
-        self.nxt = self.nxt.max(1);
-    }
-
-    /// Our SYN is acknowledged.
-    pub(super) fn on_syn_acked(&mut self) {
-        self.una = 1;
-    }
-
-    /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).
-    pub(super) fn close(&mut self) {
-        self.fin = Fin::Due;
-    }
-
-    /// Whether the user has not closed.
-    pub(super) fn may_push(&self) -> bool {
-        self.fin == Fin::NotAsked
-    }
-
-    /// Whether our FIN has to be sent, perhaps behind other segments.
-    #[inline]
-    pub(super) fn is_fin_due(&self) -> bool {
-        self.fin == Fin::Due
+        self.pages.close_if_empty(slab);
     }
 
     /// Whether our FIN has to be sent, and nothing before it.
     #[inline]
     pub(super) fn is_fin_next(&self) -> bool {
-        self.fin == Fin::Due && !self.has_unsent() && !self.has_lost() && self.una > 0
-    }
-
-    /// Our FIN was sent. Returns whether it was sent before.
-    pub(super) fn on_fin_sent(&mut self) -> bool {
-        let again = self.nxt > self.end;
-        self.fin = Fin::Sent;
-        self.nxt = self.end + 1;
-        again
-    }
-
-    /// Our FIN may be lost: it has to be sent again, if it was sent and is not acknowledged.
-    pub(super) fn send_fin_again(&mut self) {
-        if self.fin == Fin::Sent {
-            self.fin = Fin::Due;
-        }
-    }
-
-    /// Whether our FIN was acknowledged since the last call.
-    #[inline]
-    pub(super) fn take_fin_acked(&mut self) -> bool {
-        let acked = self.fin != Fin::Acked && self.una > self.end;
-        if acked {
-            self.fin = Fin::Acked;
-        }
-        acked
-    }
-
-    /// The connection is over: no FIN is sent.
-    pub(super) fn forget_fin(&mut self) {
-        self.fin = Fin::NotAsked;
+        self.positions.is_fin_due()
+            && !self.segments.has_unsent()
+            && !self.scoreboard.has_lost()
+            && self.positions.is_syn_acked()
     }
 
     /// What has been sent so far.
     pub(super) fn sent_so_far(&self) -> SentSoFar {
-        SentSoFar { nxt: self.nxt, transmissions: self.flight.count() }
+        SentSoFar { nxt: self.positions.nxt(), transmissions: self.scoreboard.transmissions() }
     }
 
-    /// The peer's SYN announces a window of `bytes`.
-    pub(super) fn on_syn_window(&mut self, bytes: u64) {
-        self.window.on_syn(bytes);
+    /// The peer's window.
+    #[inline]
+    pub(super) fn window(&self) -> &PeerWindow {
+        &self.window
     }
 
-    /// The segment at `pos` that establishes the connection announces a window of `bytes`.
-    pub(super) fn establish_window(&mut self, pos: i64, bytes: u64) {
-        self.window.establish(pos, bytes);
+    /// As [`window`](Self::window), for the segments of the handshake.
+    pub(super) fn window_mut(&mut self) -> &mut PeerWindow {
+        &mut self.window
     }
 
     /// A segment at `pos` acknowledges up to `ack` and announces a window of `bytes`. Older segments change
     /// nothing. Returns whether the window's edge moved.
     #[inline]
     pub(super) fn update_window(&mut self, pos: i64, ack: u64, bytes: u64) -> bool {
-        self.window.update(pos, ack, self.una, bytes)
-    }
-
-    /// First position that must not be sent.
-    #[inline]
-    pub(super) fn edge(&self) -> u64 {
-        self.window.edge()
-    }
-
-    /// The largest window that the peer has announced, bytes.
-    #[inline]
-    pub(super) fn max_window(&self) -> u64 {
-        self.window.max()
+        self.window.update(pos, ack, self.positions.una(), bytes)
     }
 
     /// Whether the peer's window reaches beyond SND.NXT.
     #[inline]
     pub(super) fn is_window_open(&self) -> bool {
-        self.nxt < self.window.edge()
+        self.positions.nxt() < self.window.edge()
     }
 
     /// Whether a segment fits the peer's window.
@@ -356,14 +193,14 @@ impl SendQueue {
 
     /// Whether there is a new segment that fits the peer's window.
     pub(super) fn is_new_sendable(&self, slab: &SegmentSlab) -> bool {
-        self.unsent.is_some_and(|key| self.fits_window(slab.get(key)))
+        self.segments.unsent().is_some_and(|key| self.fits_window(slab.get(key)))
     }
 
     /// Whether the peer's window does not cover the oldest queued segment: nothing is in flight and the
     /// window is too small for the next segment, or the window shrank below what is in flight.
     #[inline]
     pub(super) fn is_blocked_by_window(&self, slab: &SegmentSlab) -> bool {
-        self.head.is_some_and(|key| !self.fits_window(slab.get(key)))
+        self.segments.head().is_some_and(|key| !self.fits_window(slab.get(key)))
     }
 
     /// Whether the peer offers less than a segment, and less than half of the largest window it has
@@ -372,65 +209,49 @@ impl SendQueue {
     /// have to wait (RFC 9293 section 3.8.6.2.1, condition 3).
     #[inline]
     pub(super) fn is_window_silly(&self, slab: &SegmentSlab) -> bool {
-        let offered = self.window.edge().saturating_sub(self.una);
+        let offered = self.window.edge().saturating_sub(self.positions.una());
         2 * offered < self.window.max() && self.is_blocked_by_window(slab)
     }
 
     /// Queues the next `bytes` bytes of the open page as a segment, with their sum, if it is known.
     #[inline(always)]
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize, sum: Option<u16>) {
-        let Some(page) = self.open_page else { return };
-        let key = slab.insert(page, bytes, self.end, sum);
+        let Some(page) = self.pages.open() else { return };
+        let key = slab.insert(page, bytes, self.positions.end(), sum);
         self.append(slab, key, bytes);
     }
 
     /// As [`push`](Self::push), with external memory behind the first `at` bytes.
     pub(super) fn push_external(&mut self, slab: &mut SegmentSlab, bytes: usize, external: (ExtBuf, u32)) {
-        let Some(page) = self.open_page else { return };
+        let Some(page) = self.pages.open() else { return };
         let all = bytes + external.0.len();
-        let key = slab.insert_external(page, bytes, self.end, external);
+        let key = slab.insert_external(page, bytes, self.positions.end(), external);
         self.append(slab, key, all);
     }
 
     #[inline(always)]
     fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey, bytes: usize) {
-        self.end += bytes as u64;
-        self.segments += 1;
-        match self.tail {
-            Some(tail) => slab.get_mut(tail).next = Some(key),
-            None => self.head = Some(key),
-        }
-        self.tail = Some(key);
-        self.unsent = self.unsent.or(Some(key));
+        self.positions.on_pushed(bytes);
+        self.segments.append(slab, key);
     }
 
     /// The first unsent segment was sent. Returns its length.
     #[inline]
     pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) -> u32 {
-        let Some(key) = self.unsent else { return 0 };
-        let sent = self.flight.number_transmission(now);
-        let segment = slab.get_mut(key);
-        debug_assert!(segment.marks.is_empty(), "a segment that was never sent has no marks");
-        segment.sent = sent;
-        segment.marks = Marks::IN_FLIGHT;
-        let len = segment.len;
-        self.nxt = segment.end();
-        self.unsent = segment.next;
-        self.last_sent = Some(key);
-        self.flight.list.append(slab, key);
+        let Some(key) = self.segments.unsent() else { return 0 };
+        let segment = slab.get(key);
+        let (len, end, next) = (segment.len, segment.end(), segment.next);
+        self.scoreboard.on_sent(slab, key, now);
+        self.positions.on_sent(end);
+        self.segments.on_sent(key, next);
         len
-    }
-
-    /// The last segment in the queue that was sent.
-    pub(super) fn last_sent_segment(&self) -> Option<SegmentKey> {
-        self.oldest_sent().and(self.last_sent)
     }
 
     /// Whether each segment in flight was sent once, in the order of the queue, and none of them is known to
     /// have arrived or to be lost.
     #[inline]
     pub(super) fn is_orderly(&self) -> bool {
-        self.una >= self.orderly_from
+        self.scoreboard.is_orderly(self.positions.una())
     }
 
     /// As [`acknowledge`](Self::acknowledge), while the queue [is orderly](Self::is_orderly). Changes nothing
@@ -438,37 +259,27 @@ impl SendQueue {
     #[inline]
     pub(super) fn acknowledge_orderly(&mut self, slab: &mut SegmentSlab, ack: u64) -> Option<RemovedRun> {
         debug_assert!(self.is_orderly(), "segments with marks, or in another order");
-        let (removed, goes_on) = self.remove_run(slab, self.head?, ack);
+        let (removed, goes_on) = self.remove_run(slab, self.segments.head()?, ack);
         debug_assert!(!goes_on, "segments are left that are acknowledged");
         let removed = removed?;
-        self.una = ack;
+        self.positions.on_acknowledged(ack);
         Some(removed)
     }
 
     /// Removes the segments that are wholly below `ack`, which is at most `nxt`.
     pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64, sample: &mut AckSample) {
-        sample.acked += ack.saturating_sub(self.una);
-        self.una = self.una.max(ack);
-        while let Some(head) = self.head {
-            let (removed, goes_on) = self.remove_run(slab, head, self.una);
+        sample.acked += self.positions.on_acknowledged(ack);
+        while let Some(head) = self.segments.head() {
+            let (removed, goes_on) = self.remove_run(slab, head, self.positions.una());
             if let Some(removed) = removed {
                 sample.acknowledge_run(&removed);
             }
-            let Some(key) = self.head.filter(|_| goes_on) else { break };
+            let Some(key) = self.segments.head().filter(|_| goes_on) else { break };
             // A segment that was sent out of order or again, or that had arrived before.
             sample.acknowledge(slab.get(key));
             self.remove_head(slab);
         }
-        self.put_oldest_first(slab);
-    }
-
-    /// Called when the oldest segment has changed: if it is lost, it is the next to be retransmitted.
-    fn put_oldest_first(&mut self, slab: &mut SegmentSlab) {
-        let later = self.lost.first.is_some_and(|first| self.head != Some(first));
-        if let Some(head) = self.head.filter(|head| later && slab.get(*head).marks.contains(Marks::LOST)) {
-            self.lost.unlink(slab, head);
-            self.lost.insert_after(slab, None, head);
-        }
+        self.sent().put_oldest_first(slab);
     }
 
     /// Removes the segments up to `una` at the front that were sent once, in the order of the queue, and
@@ -480,92 +291,36 @@ impl SendQueue {
         head: SegmentKey,
         una: u64,
     ) -> (Option<RemovedRun>, bool) {
-        let pages = (&mut self.small_pages, &mut self.open_page);
-        let run = slab.remove_run((head, self.flight.oldest()), una, pages);
+        let run = slab.remove_run((head, self.scoreboard.oldest_in_flight()), una, &mut self.pages);
         if run.removed.is_none() {
             return (None, run.goes_on);
         }
-        self.flight.list.set_first(slab, run.oldest);
-        self.segments -= run.count;
-        self.head = run.next;
-        if run.next.is_none() {
-            self.tail = None;
-        }
+        self.scoreboard.on_run_removed(slab, run.oldest);
+        self.segments.on_run_removed(run.count, run.next);
         (run.removed, run.goes_on)
     }
 
     /// Drops the oldest segment if it is the acknowledged part of a segment that was split. Returns
     /// whether it did.
     pub(super) fn drop_acknowledged(&mut self, slab: &mut SegmentSlab) -> bool {
-        let acknowledged = self.head.is_some_and(|key| slab.get(key).end() <= self.una);
+        let acknowledged =
+            self.segments.head().is_some_and(|key| slab.get(key).end() <= self.positions.una());
         if acknowledged {
             self.remove_head(slab);
-            self.put_oldest_first(slab);
+            self.sent().put_oldest_first(slab);
         }
         acknowledged
     }
 
     fn remove_head(&mut self, slab: &mut SegmentSlab) {
-        let Some(key) = self.head else { return };
-        self.set_marks(slab, key, Marks::empty());
+        let Some(key) = self.segments.head() else { return };
+        self.sent().set_marks(slab, key, Marks::empty());
         let next = slab.get(key).next;
         if let Some((page, kind)) = slab.release(key) {
-            self.on_page_freed(page, kind);
+            self.pages.on_freed(page, kind);
         }
         slab.free(key, key, 1);
-        self.segments -= 1;
-        self.head = next;
-        if next.is_none() {
-            self.tail = None;
-        }
-        if self.unsent == Some(key) {
-            self.unsent = next;
-        }
-    }
-
-    /// Replaces a segment's marks, and updates the sums and lists. A segment that gets [`Marks::IN_FLIGHT`]
-    /// becomes the last in the order of transmission, one that gets [`Marks::LOST`] the last to be
-    /// retransmitted, or the first if it is the oldest.
-    #[inline]
-    pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
-        let segment = slab.get_mut(key);
-        let (old, len) = (segment.marks, u64::from(segment.len));
-        segment.marks = marks;
-        if !marks.contains(Marks::IN_FLIGHT) && old.contains(Marks::IN_FLIGHT) {
-            self.flight.list.unlink(slab, key);
-        }
-        if !marks.contains(Marks::LOST) && old.contains(Marks::LOST) {
-            self.lost.unlink(slab, key);
-        }
-        if marks.contains(Marks::IN_FLIGHT) && !old.contains(Marks::IN_FLIGHT) {
-            self.flight.list.append(slab, key);
-        }
-        if marks.contains(Marks::LOST) && !old.contains(Marks::LOST) {
-            match self.head == Some(key) {
-                true => self.lost.insert_after(slab, None, key),
-                false => self.lost.append(slab, key),
-            }
-        }
-        if !(marks - Marks::IN_FLIGHT).is_empty() {
-            self.orderly_from = self.nxt;
-        }
-        if !(old | marks).intersects(Marks::SACKED | Marks::LOST) {
-            return;
-        }
-        if old.contains(Marks::SACKED) {
-            self.sacked_bytes -= len;
-            self.sacked_segments -= 1;
-        }
-        if old.contains(Marks::LOST) {
-            self.lost_bytes -= len as u32;
-        }
-        if marks.contains(Marks::SACKED) {
-            self.sacked_bytes += len;
-            self.sacked_segments += 1;
-        }
-        if marks.contains(Marks::LOST) {
-            self.lost_bytes += len as u32;
-        }
+        self.segments.on_head_removed(key, next);
     }
 
     /// Splits a segment that is lost or unsent so that its first part has `at` bytes; the rest becomes its
@@ -583,23 +338,14 @@ impl SendQueue {
         );
         let second = slab.split(key, at);
         slab.get_mut(second).marks = marks;
-        self.index.on_split(slab, key, second);
-        self.segments += 1;
-        if marks.contains(Marks::LOST) {
-            self.lost.insert_after(slab, Some(key), second);
-        }
-        if self.last_sent == Some(key) {
-            self.last_sent = Some(second);
-        }
-        if self.tail == Some(key) {
-            self.tail = Some(second);
-        }
+        self.scoreboard.on_split(slab, key, second);
+        self.segments.on_split(key, second);
         true
     }
 
     /// Drops all segments.
     pub(super) fn clear(&mut self, slab: &mut SegmentSlab) {
-        while self.head.is_some() {
+        while self.segments.head().is_some() {
             self.remove_head(slab);
         }
         self.close_page(slab);
@@ -608,16 +354,9 @@ impl SendQueue {
 
 #[cfg(test)]
 impl SendQueue {
-    /// Bytes marked lost.
-    pub(super) fn lost_bytes(&self) -> u64 {
-        u64::from(self.lost_bytes)
-    }
-
     /// Acts as if `bytes` more bytes had been sent and acknowledged.
     pub(super) fn skip(&mut self, bytes: u64) {
         self.window.advance(bytes);
-        for pos in [&mut self.una, &mut self.nxt, &mut self.end] {
-            *pos += bytes;
-        }
+        self.positions.skip(bytes);
     }
 }

@@ -1,14 +1,19 @@
-//! Marks on the segments of the send queue: which have arrived, and which are lost (RFC 2018, RFC 8985).
+//! Marks on the segments of the send queue: which are in flight, which have arrived, and which are lost (RFC
+//! 2018, RFC 8985).
 //!
 //! The recovery process is in `loss/recovery.rs`, RACK's state in `loss/rack.rs`.
 
-use super::SendQueue;
+use super::flight::Flight;
+use super::index::Index;
+use super::list::{SegmentList, walk};
+use super::segments::QueuedSegments;
+use crate::invariant::{Check, ensure};
 use crate::tcp::send::ack_sample::AckSample;
 use crate::tcp::send::loss::Rack;
 use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab, Sent};
 use crate::{Duration, Instant};
 
-/// Result of [`SendQueue::detect_lost`].
+/// Result of [`SentSegments::detect_lost`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp::send) struct Detected {
     /// Segments newly marked lost.
@@ -21,7 +26,189 @@ pub(in crate::tcp::send) struct Detected {
     pub(in crate::tcp::send) next: Option<Instant>,
 }
 
-impl SendQueue {
+/// Which segments of one queue are in flight, which have arrived and which are lost.
+#[derive(Debug, Default)]
+pub(in crate::tcp::send) struct Scoreboard {
+    /// Segments in flight, in the order of transmission.
+    flight: Flight,
+    /// Segments marked lost, in the order in which they were marked, except that the oldest segment is
+    /// first, since it holds up the peer's user. So the next retransmission is found without a search.
+    lost: SegmentList,
+    index: Index,
+    /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
+    /// order of the queue.
+    orderly_from: u64,
+    /// Bytes with [`Marks::SACKED`], and the number of their segments.
+    sacked_bytes: u64,
+    sacked_segments: u32,
+    /// Bytes with [`Marks::LOST`].
+    lost_bytes: u32,
+}
+
+impl Scoreboard {
+    /// Whether any segment is marked lost.
+    #[inline]
+    pub(in crate::tcp::send) fn has_lost(&self) -> bool {
+        self.lost_bytes > 0
+    }
+
+    /// Segments selectively acknowledged.
+    #[inline]
+    pub(in crate::tcp::send) fn sacked_segments(&self) -> u32 {
+        self.sacked_segments
+    }
+
+    /// Bytes selectively acknowledged or marked lost.
+    #[inline]
+    pub(super) fn sacked_or_lost_bytes(&self) -> u64 {
+        self.sacked_bytes + u64::from(self.lost_bytes)
+    }
+
+    /// The next segment to retransmit: the oldest one if it is lost, else that marked lost first.
+    #[inline]
+    pub(in crate::tcp::send) fn next_to_retransmit(&self) -> Option<SegmentKey> {
+        self.lost.first
+    }
+
+    /// Whether a segment arrived that was sent later than the one longest in flight.
+    #[inline]
+    pub(in crate::tcp::send) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
+        self.flight.oldest().is_some_and(|key| rack.overtakes(slab.get(key).sent))
+    }
+
+    /// Whether each segment in flight was sent once, in the order of the queue, and none of them is known to
+    /// have arrived or to be lost; `una`: SND.UNA.
+    #[inline]
+    pub(super) fn is_orderly(&self, una: u64) -> bool {
+        una >= self.orderly_from
+    }
+
+    /// The segment in flight that was sent longest ago.
+    #[inline]
+    pub(super) fn oldest_in_flight(&self) -> Option<SegmentKey> {
+        self.flight.oldest()
+    }
+
+    /// Transmissions of segments; wraps.
+    pub(super) fn transmissions(&self) -> u32 {
+        self.flight.count()
+    }
+
+    /// To mark the segments of a queue that were sent, up to SND.NXT, `nxt`.
+    #[inline]
+    pub(super) fn of<'a>(&'a mut self, segments: &'a QueuedSegments, nxt: u64) -> SentSegments<'a> {
+        SentSegments { board: self, segments, nxt }
+    }
+
+    /// A segment was sent for the first time.
+    #[inline]
+    pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, key: SegmentKey, now: Instant) {
+        let sent = self.flight.number_transmission(now);
+        let segment = slab.get_mut(key);
+        debug_assert!(segment.marks.is_empty(), "a segment that was never sent has no marks");
+        segment.sent = sent;
+        segment.marks = Marks::IN_FLIGHT;
+        self.flight.list.append(slab, key);
+    }
+
+    /// The segments sent longest ago were removed; `oldest` is the first of those that are left.
+    #[inline]
+    pub(super) fn on_run_removed(&mut self, slab: &mut SegmentSlab, oldest: Option<SegmentKey>) {
+        self.flight.list.set_first(slab, oldest);
+    }
+
+    /// A segment that is lost or unsent was split: `second` is its rest, with the same marks.
+    pub(super) fn on_split(&mut self, slab: &mut SegmentSlab, first: SegmentKey, second: SegmentKey) {
+        self.index.on_split(slab, first, second);
+        if slab.get(second).marks.contains(Marks::LOST) {
+            self.lost.insert_after(slab, Some(first), second);
+        }
+    }
+
+    /// Sums and both orders agree with the marks.
+    pub(super) fn check(&self, slab: &SegmentSlab, segments: &QueuedSegments) -> Check {
+        let (mut sacked, mut lost, mut in_flight) = ((0, 0), (0, 0), 0);
+        let mut is_sent = true;
+        for key in walk(slab, segments.head(), |segment| segment.next) {
+            let (key, segment) = key?;
+            is_sent &= segments.unsent() != Some(key);
+            let len = u64::from(segment.len);
+            let place = segment.marks & (Marks::SACKED | Marks::LOST | Marks::IN_FLIGHT);
+            let places = place.bits().count_ones();
+            ensure!(places == u32::from(is_sent), "{:?} at {}", segment.marks, segment.pos);
+            let is_orderly = segment.pos < self.orderly_from || segment.marks == Marks::IN_FLIGHT;
+            ensure!(is_orderly || !is_sent, "{:?} in an orderly queue at {}", segment.marks, segment.pos);
+            match place {
+                Marks::SACKED => sacked = (sacked.0 + len, sacked.1 + 1),
+                Marks::LOST => lost = (lost.0 + len, lost.1 + 1),
+                Marks::IN_FLIGHT => in_flight += 1,
+                _ => {}
+            }
+        }
+        let counted = (self.sacked_bytes, self.sacked_segments, u64::from(self.lost_bytes));
+        let sums = (sacked.0, sacked.1, lost.0);
+        ensure!(counted == sums, "SACKed, lost: {counted:?} of {sums:?}");
+        let mut earlier: Option<SegmentKey> = None;
+        for key in walk(slab, self.flight.oldest(), |segment| segment.later) {
+            let (key, segment) = key?;
+            ensure!(segment.marks.contains(Marks::IN_FLIGHT), "in flight and marked {:?}", segment.marks);
+            ensure!(segment.earlier == earlier, "the order of transmission is torn at {}", segment.pos);
+            // The parts of a split segment were sent together.
+            let in_order = earlier.is_none_or(|earlier| !slab.get(earlier).sent.is_after(segment.sent));
+            ensure!(in_order, "sent before the one in front: {}", segment.pos);
+            let was_before = earlier.is_none_or(|earlier| slab.get(earlier).pos < segment.pos);
+            let fits = was_before || segment.pos < self.orderly_from;
+            ensure!(fits, "sent in another order than that of the queue: {}", segment.pos);
+            in_flight -= 1;
+            earlier = Some(key);
+        }
+        ensure!(in_flight == 0, "{in_flight} segments in flight are not linked");
+        ensure!(self.flight.list.last == earlier, "the newest in flight is {:?}", self.flight.list.last);
+        self.check_lost(slab, segments.head(), lost.1)?;
+        self.index.check(slab, segments.oldest_sent())?;
+        check_sacked(slab, segments.head())
+    }
+
+    /// `count` segments are marked lost, and linked with the oldest segment first.
+    fn check_lost(&self, slab: &SegmentSlab, head: Option<SegmentKey>, mut count: i32) -> Check {
+        let mut earlier: Option<SegmentKey> = None;
+        for key in walk(slab, self.lost.first, |segment| segment.later) {
+            let (key, segment) = key?;
+            ensure!(segment.marks.contains(Marks::LOST), "lost and marked {:?}", segment.marks);
+            ensure!(segment.earlier == earlier, "the lost segments are torn at {}", segment.pos);
+            ensure!(earlier.is_none() || head != Some(key), "the oldest is not sent again first");
+            count -= 1;
+            earlier = Some(key);
+        }
+        ensure!(count == 0, "{count} lost segments are not linked");
+        ensure!(self.lost.last == earlier, "the last one lost is {:?}", self.lost.last);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Scoreboard {
+    /// Bytes marked lost.
+    pub(in crate::tcp::send) fn lost_bytes(&self) -> u64 {
+        u64::from(self.lost_bytes)
+    }
+
+    /// The index of the segments by position.
+    pub(super) fn index_mut(&mut self) -> &mut Index {
+        &mut self.index
+    }
+}
+
+/// The segments of a queue that were sent, and the scoreboard that their marks are counted on.
+#[derive(Debug)]
+pub(in crate::tcp::send) struct SentSegments<'a> {
+    board: &'a mut Scoreboard,
+    segments: &'a QueuedSegments,
+    /// SND.NXT.
+    nxt: u64,
+}
+
+impl SentSegments<'_> {
     /// The peer reports that it holds `start..end`, which was sent: marks the segments wholly inside.
     /// However many were marked before, they are skipped in few steps.
     pub(in crate::tcp::send) fn sack(
@@ -30,8 +217,10 @@ impl SendQueue {
         (start, end): (u64, u64),
         sample: &mut AckSample,
     ) {
-        let (Some(oldest), Some(last_sent)) = (self.oldest_sent(), self.last_sent_segment()) else { return };
-        let mut cursor = Some(self.index.find(slab, (oldest, last_sent), start));
+        let (Some(oldest), Some(last_sent)) = (self.segments.oldest_sent(), self.segments.last_sent()) else {
+            return;
+        };
+        let mut cursor = Some(self.board.index.find(slab, (oldest, last_sent), start));
         let mut inside: Option<(SegmentKey, SegmentKey)> = None;
         while let Some(key) = cursor {
             let segment = slab.get(key);
@@ -60,12 +249,6 @@ impl SendQueue {
         }
     }
 
-    /// Whether a segment arrived that was sent later than the one longest in flight.
-    #[inline]
-    pub(in crate::tcp::send) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
-        self.flight.oldest().is_some_and(|key| rack.overtakes(slab.get(key).sent))
-    }
-
     /// Marks segments lost that were overtaken for longer than `window` (RFC 8985 section 6.2, step 5).
     /// The RFC's timer waits for the last of the overtaken segments, this one for the first.
     pub(in crate::tcp::send) fn detect_lost(
@@ -76,7 +259,7 @@ impl SendQueue {
         now: Instant,
     ) -> Detected {
         let mut detected = Detected::default();
-        while let Some(key) = self.flight.oldest() {
+        while let Some(key) = self.board.flight.oldest() {
             let segment = slab.get(key);
             if !rack.overtakes(segment.sent) {
                 break;
@@ -97,7 +280,7 @@ impl SendQueue {
     /// Marks the oldest segment lost, if it is in flight and was not retransmitted in this recovery.
     /// Returns whether it did.
     pub(in crate::tcp::send) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
-        let Some(key) = self.head else { return false };
+        let Some(key) = self.segments.head() else { return false };
         let marks = slab.get(key).marks;
         let lost = marks.contains(Marks::IN_FLIGHT) && !marks.contains(Marks::RETRANSMITTED_IN_RECOVERY);
         if lost {
@@ -117,20 +300,18 @@ impl SendQueue {
     /// All lost segments are then retransmitted in the order of the queue. Returns whether the oldest
     /// segment had not been retransmitted before.
     pub(in crate::tcp::send) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
-        let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
-        let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RETRANSMITTED));
-        let mut cursor = self.head;
+        let reneged = self.segments.head().is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
+        let first =
+            self.segments.head().is_none_or(|key| !slab.get(key).marks.contains(Marks::RETRANSMITTED));
+        let mut cursor = self.segments.oldest_sent();
         while let Some(key) = cursor {
-            if self.unsent == Some(key) {
-                break;
-            }
             let segment = slab.get(key);
             let (marks, sent_at) = (segment.marks, segment.sent.at);
-            cursor = segment.next;
-            let old = self.head == Some(key) || sent_at <= before;
+            cursor = self.segments.if_sent(segment.next);
+            let old = self.segments.head() == Some(key) || sent_at <= before;
             if marks.contains(Marks::LOST) {
-                self.lost.unlink(slab, key);
-                self.lost.append(slab, key);
+                self.board.lost.unlink(slab, key);
+                self.board.lost.append(slab, key);
             } else if reneged || old && marks.contains(Marks::IN_FLIGHT) {
                 self.mark_lost(slab, key);
             }
@@ -141,12 +322,9 @@ impl SendQueue {
 
     /// Recovery is over: retransmitted segments may be inferred lost again.
     pub(in crate::tcp::send) fn forget_retransmissions(&mut self, slab: &mut SegmentSlab) {
-        let mut cursor = self.head;
+        let mut cursor = self.segments.oldest_sent();
         while let Some(key) = cursor {
-            if self.unsent == Some(key) {
-                break;
-            }
-            cursor = slab.get(key).next;
+            cursor = self.segments.if_sent(slab.get(key).next);
             clear_retransmitted_in_recovery(slab, key);
         }
     }
@@ -155,7 +333,7 @@ impl SendQueue {
     /// if they were marked in the order of transmission, or nearly so. If the search for their places passes
     /// as many segments as there are, the rest stays lost and is retransmitted.)
     pub(in crate::tcp::send) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
-        let (mut cursor, mut near, mut steps) = (self.lost.first, None, self.segments);
+        let (mut cursor, mut near, mut steps) = (self.board.lost.first, None, self.segments.count());
         while let Some(key) = cursor {
             let segment = slab.get(key);
             cursor = segment.later;
@@ -163,7 +341,7 @@ impl SendQueue {
             near = near.filter(|near| sent.is_after(slab.get(*near).sent));
             self.set_marks(slab, key, marks - Marks::LOST);
             // Not by `set_marks`, which would append the segment as the one sent last.
-            if !self.flight.restore(slab, near, key, &mut steps) {
+            if !self.board.flight.restore(slab, near, key, &mut steps) {
                 self.set_marks(slab, key, marks);
                 break;
             }
@@ -175,26 +353,70 @@ impl SendQueue {
     /// Marks segments in flight of more than `emss` bytes lost: the path dropped them. The others are
     /// not affected.
     pub(in crate::tcp::send) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
-        let mut cursor = self.head;
-        while let Some(key) = cursor.filter(|key| self.unsent != Some(*key)) {
+        let mut cursor = self.segments.oldest_sent();
+        while let Some(key) = cursor {
             let segment = slab.get(key);
-            cursor = segment.next;
+            cursor = self.segments.if_sent(segment.next);
             if segment.len > emss && segment.marks.contains(Marks::IN_FLIGHT) {
                 self.mark_lost(slab, key);
             }
         }
     }
 
-    /// Whether the oldest segment is lost.
-    #[inline]
-    pub(in crate::tcp::send) fn is_oldest_lost(&self) -> bool {
-        self.lost.first.is_some() && self.lost.first == self.head
+    /// Called when the oldest segment has changed: if it is lost, it is the next to be retransmitted.
+    pub(super) fn put_oldest_first(&mut self, slab: &mut SegmentSlab) {
+        let later = self.board.lost.first.is_some_and(|first| self.segments.head() != Some(first));
+        if let Some(head) =
+            self.segments.head().filter(|head| later && slab.get(*head).marks.contains(Marks::LOST))
+        {
+            self.board.lost.unlink(slab, head);
+            self.board.lost.insert_after(slab, None, head);
+        }
     }
 
-    /// The next segment to retransmit: the oldest one if it is lost, else that marked lost first.
+    /// Replaces a segment's marks, and updates the sums and lists. A segment that gets [`Marks::IN_FLIGHT`]
+    /// becomes the last in the order of transmission, one that gets [`Marks::LOST`] the last to be
+    /// retransmitted, or the first if it is the oldest.
     #[inline]
-    pub(in crate::tcp::send) fn next_to_retransmit(&self) -> Option<SegmentKey> {
-        self.lost.first
+    pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
+        let segment = slab.get_mut(key);
+        let (old, len) = (segment.marks, u64::from(segment.len));
+        segment.marks = marks;
+        if !marks.contains(Marks::IN_FLIGHT) && old.contains(Marks::IN_FLIGHT) {
+            self.board.flight.list.unlink(slab, key);
+        }
+        if !marks.contains(Marks::LOST) && old.contains(Marks::LOST) {
+            self.board.lost.unlink(slab, key);
+        }
+        if marks.contains(Marks::IN_FLIGHT) && !old.contains(Marks::IN_FLIGHT) {
+            self.board.flight.list.append(slab, key);
+        }
+        if marks.contains(Marks::LOST) && !old.contains(Marks::LOST) {
+            match self.segments.head() == Some(key) {
+                true => self.board.lost.insert_after(slab, None, key),
+                false => self.board.lost.append(slab, key),
+            }
+        }
+        if !(marks - Marks::IN_FLIGHT).is_empty() {
+            self.board.orderly_from = self.nxt;
+        }
+        if !(old | marks).intersects(Marks::SACKED | Marks::LOST) {
+            return;
+        }
+        if old.contains(Marks::SACKED) {
+            self.board.sacked_bytes -= len;
+            self.board.sacked_segments -= 1;
+        }
+        if old.contains(Marks::LOST) {
+            self.board.lost_bytes -= len as u32;
+        }
+        if marks.contains(Marks::SACKED) {
+            self.board.sacked_bytes += len;
+            self.board.sacked_segments += 1;
+        }
+        if marks.contains(Marks::LOST) {
+            self.board.lost_bytes += len as u32;
+        }
     }
 
     /// A segment was retransmitted, in a recovery or not.
@@ -205,7 +427,7 @@ impl SendQueue {
         now: Instant,
         recovering: bool,
     ) {
-        let sent = self.flight.number_transmission(now);
+        let sent = self.board.flight.number_transmission(now);
         let segment = slab.get_mut(key);
         segment.sent = sent;
         let marks = segment.marks - (Marks::LOST | Marks::IN_FLIGHT);
@@ -248,206 +470,31 @@ fn clear_retransmitted_in_recovery(slab: &mut SegmentSlab, key: SegmentKey) {
     slab.get_mut(key).marks -= Marks::RETRANSMITTED_IN_RECOVERY;
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::test_queue::TestQueue;
-    use super::*;
-    use crate::tcp::send::ack_sample::RetransmitFilter;
-
-    const LEN: u64 = 100;
-
-    fn at(ms: i64) -> Instant {
-        Instant::from_millis(ms)
-    }
-
-    /// A queue of `count` segments, sent a millisecond apart.
-    fn queue(count: i64) -> (SegmentSlab, SendQueue) {
-        let TestQueue { slab, queue, .. } = test_queue(count);
-        (slab, queue)
-    }
-
-    fn test_queue(count: i64) -> TestQueue {
-        let mut made = TestQueue::new(64);
-        for nr in 0..count {
-            assert!(made.send(LEN as usize, at(nr)));
+/// From each selectively acknowledged segment, the links lead to the last segment of its run.
+fn check_sacked(slab: &SegmentSlab, head: Option<SegmentKey>) -> Check {
+    // Positions of segments of this run whose links lead beyond the present segment.
+    let mut beyond = 0;
+    for key in walk(slab, head, |segment| segment.next) {
+        let (_, segment) = key?;
+        let is_sacked = segment.marks.contains(Marks::SACKED);
+        ensure!(is_sacked || segment.pos > beyond, "a run of SACKed segments leads beyond {}", segment.pos);
+        if !is_sacked {
+            continue;
         }
-        made
-    }
-
-    fn sample() -> AckSample {
-        AckSample::new(RetransmitFilter { echo_ms: None, horizon: at(1 << 20) })
-    }
-
-    /// The bounds of segments `from..to`.
-    fn span(from: u64, to: u64) -> (u64, u64) {
-        (1 + from * LEN, 1 + to * LEN)
-    }
-
-    /// Marks segments `from..to`; returns how many were not marked before.
-    fn sack(slab: &mut SegmentSlab, queue: &mut SendQueue, (start, end): (u64, u64)) -> u64 {
-        let mut sample = sample();
-        queue.sack(slab, (start, end), &mut sample);
-        queue.check(slab).expect("invariants");
-        sample.delivered / LEN
-    }
-
-    #[test]
-    fn blocks_mark_what_is_wholly_inside_and_count_once() {
-        let (mut slab, mut queue) = queue(12);
-        assert_eq!(sack(&mut slab, &mut queue, span(5, 7)), 2);
-        assert_eq!(sack(&mut slab, &mut queue, span(5, 7)), 0);
-        assert_eq!(sack(&mut slab, &mut queue, span(5, 9)), 2, "grown at its end");
-        assert_eq!(sack(&mut slab, &mut queue, span(3, 9)), 2, "and in front");
-        assert_eq!(
-            sack(&mut slab, &mut queue, (span(9, 9).0, span(9, 11).1 - 1)),
-            1,
-            "the last is not whole"
+        let next = segment.next.filter(|next| slab.get(*next).marks.contains(Marks::SACKED));
+        ensure!(
+            next.is_some() == segment.later.is_some(),
+            "a run of SACKed segments is torn at {}",
+            segment.pos
         );
-        assert_eq!(sack(&mut slab, &mut queue, span(9, 11)), 1, "now it is");
-        assert_eq!(sack(&mut slab, &mut queue, (span(0, 0).0 + 50, span(0, 2).1)), 1, "nor was the first");
-        assert_eq!(sack(&mut slab, &mut queue, span(0, 2)), 1);
-        assert_eq!(queue.sacked_segments, 10);
-    }
-
-    #[test]
-    fn no_walk_begins_at_a_segment_that_has_left_the_queue() {
-        let (mut slab, mut queue) = queue(20);
-        // One walk ended at a segment, and another one at a block, which both are acknowledged then.
-        assert_eq!(sack(&mut slab, &mut queue, (span(4, 4).0 + 1, span(4, 4).0 + 2)), 0);
-        queue.acknowledge(&mut slab, span(0, 6).1, &mut sample());
-        assert_eq!(sack(&mut slab, &mut queue, span(8, 9)), 1);
-        queue.acknowledge(&mut slab, span(0, 11).1, &mut sample());
-        assert_eq!(sack(&mut slab, &mut queue, span(13, 14)), 1);
-    }
-
-    #[test]
-    fn a_segment_with_the_record_of_one_that_left_is_not_in_front_of_the_oldest() {
-        let mut made = test_queue(4);
-        let first = made.queue.head.expect("a segment");
-        assert_eq!(sack(&mut made.slab, &mut made.queue, span(2, 3)), 1);
-        made.queue.acknowledge(&mut made.slab, span(0, 1).1, &mut sample());
-        assert!(made.send(LEN as usize, at(9)));
-        let TestQueue { mut slab, mut queue, .. } = made;
-        assert_eq!(queue.last_sent, Some(first), "the same record");
-        assert_eq!(sack(&mut slab, &mut queue, span(4, 5)), 1);
-        assert_eq!(sack(&mut slab, &mut queue, span(1, 2)), 1);
-        assert_eq!(slab.get(first).later, None);
-    }
-
-    #[test]
-    fn a_block_that_is_repeated_marks_what_was_cut_since() {
-        let (mut slab, mut queue) = queue(3);
-        let block = (span(0, 1).0 + 50, span(0, 2).1);
-        assert_eq!(sack(&mut slab, &mut queue, block), 1, "the first is not whole");
-        let first = queue.head.expect("a segment");
-        assert!(queue.mark_head_lost(&mut slab));
-        assert!(queue.split(&mut slab, first, 50));
-        let mut sample = sample();
-        queue.sack(&mut slab, block, &mut sample);
-        queue.check(&slab).expect("invariants");
-        assert_eq!((sample.delivered, queue.sacked_segments), (50, 2));
-    }
-
-    #[test]
-    fn an_overtaken_segment_or_retransmission_is_marked_lost() {
-        let (mut slab, mut queue) = queue(5);
-        let mut rack = Rack::new();
-        let mut now = at(10);
-        let mut detect = |slab: &mut SegmentSlab, queue: &mut SendQueue, nr, now, window_ms| {
-            let mut sample = sample();
-            queue.sack(slab, span(nr, nr + 1), &mut sample);
-            let _ = rack.on_ack(now, &sample);
-            let detected = queue.detect_lost(slab, &rack, Duration::from_millis(window_ms), now);
-            queue.check(slab).expect("invariants");
-            detected
-        };
-        // Number 2 took 8 ms: 0 is due at 9, 1 at 10.
-        let detected = detect(&mut slab, &mut queue, 2, now, 1);
-        assert_eq!((detected.lost, detected.lost_again, detected.next), (2, 0, None));
-        for nr in 0..2 {
-            let key = queue.next_to_retransmit().expect("lost");
-            assert_eq!(slab.get(key).pos, span(nr, nr).0, "the oldest first");
-            queue.on_retransmitted(&mut slab, key, at(10), true);
+        if let Some(later) = segment.later {
+            let found = slab.find(later).map_or(0, |later| later.pos);
+            ensure!(found > segment.pos, "a way from {} to {later:?}, which is at {found}", segment.pos);
+            beyond = beyond.max(found);
         }
-        // 4 was sent before both; 1, sent again, after 0 and after 3.
-        let detected = detect(&mut slab, &mut queue, 4, at(12), 3);
-        assert_eq!((detected.lost, detected.next), (0, Some(at(14))), "the window is not over");
-        now = at(20);
-        let detected = detect(&mut slab, &mut queue, 1, now, 1);
-        assert_eq!((detected.lost, detected.next), (1, Some(at(21))), "3 now, 0 in a moment");
-        let detected = queue.detect_lost(&mut slab, &rack, Duration::ZERO, now);
-        assert_eq!((detected.lost, detected.lost_again), (1, 1));
-        assert_eq!(queue.not_sacked_nor_lost(), 0);
     }
-
-    #[test]
-    fn a_segment_marked_lost_by_mistake_is_in_flight_again() {
-        let (mut slab, mut queue) = queue(6);
-        let first = queue.head.expect("a segment");
-        queue.on_retransmitted(&mut slab, first, at(10), true);
-        queue.mark_timed_out(&mut slab, at(3));
-        assert_eq!(queue.not_sacked_nor_lost(), 2 * LEN);
-        queue.restore_lost(&mut slab);
-        queue.check(&slab).expect("invariants");
-        assert_eq!(queue.not_sacked_nor_lost(), 6 * LEN);
-        assert_eq!(queue.flight.oldest(), slab.get(first).next, "the first was sent last");
-    }
-
-    #[test]
-    fn lost_segments_are_retransmitted_as_they_were_marked_but_the_oldest_first() {
-        let (mut slab, mut queue) = queue(8);
-        let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
-        for nr in [5, 3, 0, 4] {
-            queue.mark_lost(&mut slab, keys[nr]);
-        }
-        let order = |slab: &SegmentSlab, queue: &SendQueue| {
-            queue.check(slab).expect("invariants");
-            let lost = std::iter::successors(queue.next_to_retransmit(), |key| slab.get(*key).later);
-            lost.map(|lost| keys.iter().position(|key| *key == lost)).collect::<Vec<_>>()
-        };
-        assert_eq!(order(&slab, &queue), [0, 5, 3, 4].map(Some));
-        assert!(queue.is_oldest_lost());
-        queue.acknowledge(&mut slab, span(0, 2).1, &mut sample());
-        assert_eq!(order(&slab, &queue), [5, 3, 4].map(Some));
-        assert!(!queue.is_oldest_lost());
-        queue.acknowledge(&mut slab, span(0, 3).1, &mut sample());
-        assert_eq!(order(&slab, &queue), [3, 5, 4].map(Some), "the oldest now");
-        queue.mark_timed_out(&mut slab, at(6));
-        assert_eq!(order(&slab, &queue), [3, 4, 5, 6].map(Some), "in order after a timeout");
-        queue.on_retransmitted(&mut slab, keys[3], at(9), true);
-        assert_eq!(sack(&mut slab, &mut queue, span(4, 5)), 1);
-        assert_eq!(order(&slab, &queue), [5, 6].map(Some));
-        assert!(queue.split(&mut slab, keys[5], 50));
-        let second = slab.get(keys[5]).later.expect("it follows the first part");
-        assert_eq!((slab.get(second).pos, slab.get(second).later), (span(5, 5).0 + 50, Some(keys[6])));
-    }
-
-    /// Of every other one, the retransmission was lost, too.
-    #[test]
-    fn segments_sent_in_another_order_are_put_back_in_so_many_steps_as_there_are() {
-        let (mut slab, mut queue) = queue(60);
-        let keys: Vec<_> = slab.iter_from(queue.head.expect("a segment")).collect();
-        queue.mark_timed_out(&mut slab, at(100));
-        for nr in (1..60).step_by(2) {
-            queue.on_retransmitted(&mut slab, keys[nr], at(200), true);
-        }
-        queue.mark_timed_out(&mut slab, at(300));
-        assert_eq!(queue.lost_bytes(), 60 * LEN);
-        let before = slab.visits();
-        queue.restore_lost(&mut slab);
-        let steps = slab.visits() - before;
-        queue.check(&slab).expect("invariants");
-        assert!(steps <= 6 * 60, "{steps}");
-        assert!((LEN..50 * LEN).contains(&queue.lost_bytes()), "the rest stays lost: {}", queue.lost_bytes());
-    }
-
-    #[test]
-    fn a_peer_that_takes_back_what_it_acknowledged_gets_everything_again() {
-        let (mut slab, mut queue) = queue(4);
-        assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3);
-        queue.mark_timed_out(&mut slab, at(0));
-        queue.check(&slab).expect("invariants");
-        assert_eq!(queue.lost_bytes(), 4 * LEN);
-        assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3, "what was known before counts for nothing");
-    }
+    Ok(())
 }
+
+#[cfg(test)]
+mod tests;

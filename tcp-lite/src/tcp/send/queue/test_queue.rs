@@ -4,7 +4,9 @@ use dp::Mempool;
 
 use super::SendQueue;
 use crate::Instant;
-use crate::tcp::slabs::SegmentSlab;
+use crate::facade::TcpSeqNumber;
+use crate::invariant::{Check, assert_found};
+use crate::tcp::slabs::{Marks, Segment, SegmentKey, SegmentSlab};
 
 /// A queue that begins at position 1, and the memory of its segments.
 pub(in crate::tcp::send) struct TestQueue {
@@ -16,8 +18,9 @@ pub(in crate::tcp::send) struct TestQueue {
 impl TestQueue {
     /// A queue with memory for this many segments.
     pub(in crate::tcp::send) fn new(segments: usize) -> Self {
-        let (slab, mut queue) = (SegmentSlab::new(segments, segments), SendQueue::new());
-        (queue.una, queue.nxt) = (1, 1);
+        let (slab, mut queue) = (SegmentSlab::new(segments, segments), SendQueue::new(TcpSeqNumber(0)));
+        queue.positions.on_syn_sent();
+        queue.positions.on_syn_acked();
         Self { slab, queue, pool: Mempool::heap("test", 64, 2048) }
     }
 
@@ -37,5 +40,63 @@ impl TestQueue {
             self.queue.on_sent(&mut self.slab, now);
         }
         has_space
+    }
+}
+
+/// A queue of five segments: SACKed, lost, two in flight, unsent.
+pub(super) struct FiveSegments {
+    pub(super) slab: SegmentSlab,
+    pub(super) queue: SendQueue,
+    pub(super) keys: [SegmentKey; 5],
+}
+
+impl FiveSegments {
+    /// Bytes of each.
+    pub(super) const LEN: u64 = 100;
+
+    pub(super) fn new() -> Self {
+        let mut made = TestQueue::new(64);
+        for ms in 0..4 {
+            assert!(made.send(Self::LEN as usize, Instant::from_millis(ms)));
+        }
+        assert!(made.push(Self::LEN as usize));
+        let TestQueue { mut slab, mut queue, .. } = made;
+        let keys: Vec<_> = slab.iter_from(queue.segments.head().expect("a segment")).collect();
+        let keys: [SegmentKey; 5] = keys.try_into().expect("five segments");
+        queue.sent().set_marks(&mut slab, keys[0], Marks::SACKED);
+        queue.sent().set_marks(&mut slab, keys[1], Marks::LOST);
+        queue.scoreboard.index_mut().find(&mut slab, (keys[0], keys[3]), 0);
+        Self { slab, queue, keys }
+    }
+
+    pub(super) fn check(&self) -> Check {
+        self.queue.check(&self.slab)
+    }
+
+    pub(super) fn segment(&mut self, number: usize) -> &mut Segment {
+        self.slab.get_mut(self.keys[number])
+    }
+
+    /// A key without a record.
+    pub(super) fn dangling(&mut self) -> SegmentKey {
+        let page = self.segment(0).page;
+        let key = self.slab.insert(page, 1, 0, None);
+        self.slab.release(key);
+        self.slab.free(key, key, 1);
+        key
+    }
+}
+
+/// Breaks a queue.
+pub(super) type Break = fn(&mut FiveSegments);
+
+/// Each of these is found by the check of the queue, which names what is wrong.
+#[track_caller]
+pub(super) fn assert_all_found(broken: &[(Break, &str)]) {
+    for (break_it, what) in broken {
+        let mut queued = FiveSegments::new();
+        queued.check().expect("invariants");
+        break_it(&mut queued);
+        assert_found(queued.check(), what);
     }
 }

@@ -3,7 +3,7 @@
 
 /// The peer's window. Positions as in `seq.rs`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PeerWindow {
+pub(in crate::tcp::send) struct PeerWindow {
     /// First position that must not be sent.
     edge: u64,
     /// The largest window seen, bytes.
@@ -20,12 +20,12 @@ impl PeerWindow {
     }
 
     /// The peer's SYN announces `bytes`.
-    pub(super) fn on_syn(&mut self, bytes: u64) {
+    pub(in crate::tcp::send) fn on_syn(&mut self, bytes: u64) {
         self.max = bytes;
     }
 
     /// The segment at `pos` that establishes the connection announces `bytes`.
-    pub(super) fn establish(&mut self, pos: i64, bytes: u64) {
+    pub(in crate::tcp::send) fn establish(&mut self, pos: i64, bytes: u64) {
         *self = Self { edge: 1 + bytes, max: self.max.max(bytes), wl1: pos, wl2: 1 };
     }
 
@@ -45,13 +45,13 @@ impl PeerWindow {
 
     /// First position that must not be sent.
     #[inline]
-    pub(super) fn edge(&self) -> u64 {
+    pub(in crate::tcp::send) fn edge(&self) -> u64 {
         self.edge
     }
 
     /// The largest window seen, bytes.
     #[inline]
-    pub(super) fn max(&self) -> u64 {
+    pub(in crate::tcp::send) fn max(&self) -> u64 {
         self.max
     }
 }
@@ -61,5 +61,49 @@ impl PeerWindow {
     /// Moves the edge, for tests of what lies far ahead.
     pub(super) fn advance(&mut self, bytes: u64) {
         self.edge += bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window of 1000 bytes, announced by the segment at 5, which acknowledged up to 1.
+    fn window() -> PeerWindow {
+        let mut window = PeerWindow::new();
+        window.on_syn(700);
+        window.establish(5, 1000);
+        window
+    }
+
+    #[test]
+    fn the_window_counts_from_what_the_same_segment_acknowledges() {
+        let mut window = window();
+        assert_eq!((window.edge(), window.max()), (1001, 1000));
+        assert!(window.update(5, 101, 1, 1000), "moved");
+        assert!(!window.update(6, 301, 101, 800), "not moved");
+        assert_eq!((window.edge(), window.max()), (1101, 1000));
+        assert!(window.update(7, 301, 301, 100), "shrunk");
+        assert_eq!((window.edge(), window.max()), (401, 1000), "the largest one seen");
+        assert!(window.update(7, 301, 301, 2000));
+        assert_eq!((window.edge(), window.max()), (2301, 2000));
+    }
+
+    #[test]
+    fn older_segments_change_nothing() {
+        let mut window = window();
+        assert!(window.update(10, 101, 1, 1000));
+        for (pos, ack, una) in [(9, 201, 101), (10, 100, 100), (11, 100, 101)] {
+            assert!(!window.update(pos, ack, una, 5000), "{pos} {ack}");
+            assert_eq!((window.edge(), window.max()), (1101, 1000));
+        }
+    }
+
+    #[test]
+    fn the_window_of_a_syn_may_be_the_largest() {
+        let mut window = PeerWindow::new();
+        window.on_syn(700);
+        window.establish(1, 500);
+        assert_eq!((window.edge(), window.max()), (501, 700));
     }
 }

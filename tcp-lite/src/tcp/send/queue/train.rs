@@ -1,0 +1,124 @@
+//! Which segments behind a new one may leave together with it (see `send/train.rs`).
+
+use super::SendQueue;
+use crate::tcp::slabs::{EXTERNAL_VIEWS, SegmentKey, SegmentSlab};
+
+/// The limits of a train.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp::send) struct TrainLimits {
+    /// Maximum segments.
+    pub(in crate::tcp::send) segments: usize,
+    /// Maximum contiguous ranges of memory.
+    pub(in crate::tcp::send) views: usize,
+    /// Maximum bytes of payload.
+    pub(in crate::tcp::send) bytes: u64,
+    /// A segment joins only if those in front of it have fewer bytes than this: what the congestion window
+    /// leaves.
+    pub(in crate::tcp::send) allowance: u64,
+}
+
+impl SendQueue {
+    /// The number of segments that may leave together from the new segment `first` on: they are as long as
+    /// it is, except that the last may be shorter, all have external memory or none, and the peer's window
+    /// covers them. Also returns whether the last of them is the last of the queue.
+    #[inline]
+    pub(in crate::tcp::send) fn train(
+        &self,
+        slab: &SegmentSlab,
+        first: SegmentKey,
+        limits: &TrainLimits,
+    ) -> (usize, bool) {
+        let bytes = u64::from(slab.get(first).len);
+        let external = slab.is_external(first);
+        let mut views = limits.views;
+        if external {
+            views = views.saturating_sub(EXTERNAL_VIEWS - 1);
+        }
+        let (mut last, mut count, mut sum) = (first, 1, bytes);
+        while count < limits.segments
+            && sum < limits.allowance
+            && let Some(next) = self.follower(slab, last, bytes)
+        {
+            let segment = slab.get(next);
+            if sum + u64::from(segment.len) > limits.bytes {
+                break;
+            }
+            if external || !slab.get(last).adjoins(segment) {
+                let more = if external { EXTERNAL_VIEWS } else { 1 };
+                if views <= more {
+                    break;
+                }
+                views -= more;
+            }
+            sum += u64::from(segment.len);
+            (last, count) = (next, count + 1);
+        }
+        (count, slab.get(last).next.is_none())
+    }
+
+    /// The segment that may follow `last`, the end of a train that began with a segment of `bytes`.
+    #[inline]
+    fn follower(&self, slab: &SegmentSlab, last: SegmentKey, bytes: u64) -> Option<SegmentKey> {
+        let before = slab.get(last);
+        // A shorter segment ends the train.
+        let next = before.next.filter(|_| u64::from(before.len) == bytes)?;
+        let segment = slab.get(next);
+        let fits = u64::from(segment.len) <= bytes
+            && segment.external.is_some() == before.external.is_some()
+            && self.fits_window(segment);
+        fits.then_some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_queue::TestQueue;
+    use super::*;
+
+    const ALL: TrainLimits = TrainLimits { segments: 100, views: 100, bytes: 1 << 16, allowance: 1 << 16 };
+
+    /// The train of new segments of these lengths, in pages of 2048 bytes, in a window of `window` bytes.
+    fn train(lengths: &[usize], window: u64, limits: &TrainLimits) -> (usize, bool) {
+        let mut made = TestQueue::new(64);
+        made.queue.window_mut().establish(1, window);
+        for bytes in lengths {
+            assert!(made.push(*bytes));
+        }
+        let first = made.queue.segments().unsent().expect("a segment");
+        made.queue.train(&made.slab, first, limits)
+    }
+
+    #[test]
+    fn segments_as_long_as_the_first_and_one_shorter_one_leave_together() {
+        assert_eq!(train(&[100; 5], 1000, &ALL), (5, true));
+        assert_eq!(train(&[100, 100, 50], 1000, &ALL), (3, true));
+        assert_eq!(train(&[100, 100, 50, 50], 1000, &ALL), (3, false), "a shorter one is the last");
+        assert_eq!(train(&[100, 101], 1000, &ALL), (1, false), "none is longer than the first");
+    }
+
+    #[test]
+    fn the_peers_window_covers_all_of_them() {
+        assert_eq!(train(&[100; 5], 300, &ALL), (3, false));
+        assert_eq!(train(&[100; 5], 399, &ALL), (3, false));
+        assert_eq!(train(&[100; 5], 400, &ALL), (4, false));
+    }
+
+    #[test]
+    fn a_train_has_at_most_so_many_segments_bytes_and_views() {
+        assert_eq!(train(&[100; 5], 1000, &TrainLimits { segments: 2, ..ALL }), (2, false));
+        assert_eq!(train(&[100; 5], 1000, &TrainLimits { segments: 1, ..ALL }), (1, false));
+        assert_eq!(train(&[100; 5], 1000, &TrainLimits { bytes: 299, ..ALL }), (2, false));
+        assert_eq!(train(&[100; 5], 1000, &TrainLimits { bytes: 300, ..ALL }), (3, false));
+        // Two segments in each page.
+        assert_eq!(train(&[1000; 5], 9000, &TrainLimits { views: 1, ..ALL }), (2, false));
+        assert_eq!(train(&[1000; 5], 9000, &TrainLimits { views: 2, ..ALL }), (4, false));
+        assert_eq!(train(&[1000; 5], 9000, &TrainLimits { views: 3, ..ALL }), (5, true));
+    }
+
+    #[test]
+    fn any_byte_that_the_congestion_window_leaves_allows_one_more_segment() {
+        for (allowance, segments) in [(0, 1), (100, 1), (101, 2), (200, 2), (201, 3)] {
+            assert_eq!(train(&[100; 5], 1000, &TrainLimits { allowance, ..ALL }).0, segments, "{allowance}");
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The pages of one connection: the one that its next segment is written to, and the number of small ones,
+//! which the connection's share limits. The pages of all connections are in `pages.rs`.
+
+use dp::Mempool;
+
+use super::pages::{BULK_SEGMENTS, PageKey, PageKind};
+use super::segment::SegmentSlab;
+use crate::invariant::{Check, ensure};
+use crate::tcp::info::SendError;
+
+/// The pages of one connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::tcp) struct ConnectionPages {
+    /// The page that the next segment is written to, if it fits.
+    open: Option<PageKey>,
+    /// Pages from the pool of small buffers, the open one included.
+    small: u32,
+}
+
+impl ConnectionPages {
+    /// The page that is written to.
+    #[inline]
+    pub(in crate::tcp) fn open(&self) -> Option<PageKey> {
+        self.open
+    }
+
+    /// The page to write the next segment of up to `bytes` to; opens a new one from the pools `(small,
+    /// bulk)` if needed. `queued`: unacknowledged bytes of the connection.
+    ///
+    /// # Errors
+    /// As [`Pages::open`](super::pages::Pages::open).
+    #[inline]
+    pub(in crate::tcp) fn page(
+        &mut self,
+        slab: &mut SegmentSlab,
+        (small, bulk): (&Mempool, Option<&Mempool>),
+        bytes: usize,
+        queued: u64,
+    ) -> Result<PageKey, SendError> {
+        if let Some(open) = self.open
+            && slab.has_room(open, bytes)
+        {
+            return Ok(open);
+        }
+        // A page that is full is freed with its last segment.
+        let bulk = bulk.filter(|_| uses_bulk(bytes, queued));
+        let (page, kind) = slab.open_page((small, bulk), bytes, self.small)?;
+        self.small += u32::from(kind == PageKind::Small);
+        self.open = Some(page);
+        Ok(page)
+    }
+
+    /// Whether [`page`](Self::page) has space for `bytes`: it does not return [`SendError::BufferFull`].
+    pub(in crate::tcp) fn may_have_page(
+        &self,
+        slab: &SegmentSlab,
+        bulk: Option<&Mempool>,
+        bytes: usize,
+        queued: u64,
+    ) -> bool {
+        let bulk = bulk.filter(|_| uses_bulk(bytes, queued));
+        self.open.is_some_and(|open| slab.has_room(open, bytes))
+            || slab.may_open_page(bulk, bytes, self.small)
+    }
+
+    /// Nothing was written to the open page: frees it if it is empty.
+    pub(in crate::tcp) fn close_if_empty(&mut self, slab: &mut SegmentSlab) {
+        if let Some(open) = self.open
+            && let Some(kind) = slab.close_page_if_empty(open)
+        {
+            self.on_freed(open, kind);
+        }
+    }
+
+    /// A page was freed with its last segment.
+    #[inline]
+    pub(in crate::tcp) fn on_freed(&mut self, page: PageKey, kind: PageKind) {
+        self.small -= u32::from(kind == PageKind::Small);
+        if self.open == Some(page) {
+            self.open = None;
+        }
+    }
+
+    /// The connection has segments in these pages. The segments of a page are consecutive.
+    pub(in crate::tcp) fn check(&self, slab: &SegmentSlab, pages: impl Iterator<Item = PageKey>) -> Check {
+        let (mut last, mut small) = (None, 0);
+        for page in pages {
+            if last.replace(page) != Some(page) {
+                small += u32::from(slab.page_kind(page) == PageKind::Small);
+            }
+        }
+        let unused = self.open.filter(|open| last != Some(*open));
+        small += u32::from(unused.is_some_and(|open| slab.page_kind(open) == PageKind::Small));
+        ensure!(self.small == small, "{} small pages of {small}", self.small);
+        Ok(())
+    }
+}
+
+/// Whether a connection with so many bytes `queued` gets a large buffer for a segment of up to `bytes`.
+#[inline]
+fn uses_bulk(bytes: usize, queued: u64) -> bool {
+    queued >= BULK_SEGMENTS * bytes as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariant::assert_found;
+    use crate::tcp::slabs::SegmentKey;
+
+    const BYTES: usize = 1000;
+
+    /// The pages of one connection, and its segments of a thousand bytes.
+    struct Connection {
+        slab: SegmentSlab,
+        pools: [Mempool; 2],
+        own: ConnectionPages,
+        segments: Vec<SegmentKey>,
+    }
+
+    impl Connection {
+        fn new() -> Self {
+            let pools = [Mempool::heap("small", 8, 2048), Mempool::heap("bulk", 1, 1 << 14)];
+            Self {
+                slab: SegmentSlab::new(16, 8),
+                pools,
+                own: ConnectionPages::default(),
+                segments: Vec::new(),
+            }
+        }
+
+        /// Writes a segment, with `queued` bytes queued.
+        fn write(&mut self, queued: u64) -> PageKind {
+            let [small, bulk] = &self.pools;
+            assert!(self.own.may_have_page(&self.slab, Some(bulk), BYTES, queued));
+            let page = self.own.page(&mut self.slab, (small, Some(bulk)), BYTES, queued).expect("a page");
+            self.segments.push(self.slab.insert(page, BYTES, 1, None));
+            self.check().expect("invariants");
+            self.slab.page_kind(page)
+        }
+
+        /// Frees the oldest segment.
+        fn free(&mut self) {
+            let key = self.segments.remove(0);
+            if let Some((page, kind)) = self.slab.release(key) {
+                self.own.on_freed(page, kind);
+            }
+            self.slab.free(key, key, 1);
+            self.check().expect("invariants");
+        }
+
+        fn check(&self) -> Check {
+            self.own.check(&self.slab, self.segments.iter().map(|key| self.slab.get(*key).page))
+        }
+    }
+
+    #[test]
+    fn a_page_is_filled_before_the_next_is_opened() {
+        let mut connection = Connection::new();
+        for small in [1, 1, 2, 2, 3] {
+            assert_eq!(connection.write(0), PageKind::Small);
+            assert_eq!(connection.own.small, small);
+        }
+        let open = connection.own.open();
+        for (left, small) in [(4, 3), (3, 2), (2, 2), (1, 1)] {
+            connection.free();
+            assert_eq!((connection.segments.len(), connection.own.small), (left, small));
+            assert_eq!(connection.own.open(), open);
+        }
+        connection.free();
+        assert_eq!((connection.own.open(), connection.own.small), (None, 0), "freed with its last segment");
+    }
+
+    #[test]
+    fn large_buffers_are_for_a_connection_with_many_bytes_queued() {
+        let mut connection = Connection::new();
+        let bulk = BULK_SEGMENTS * BYTES as u64;
+        assert_eq!(connection.write(bulk - 1), PageKind::Small);
+        assert_eq!(connection.write(bulk), PageKind::Small, "the open page has room");
+        assert_eq!(connection.write(bulk), PageKind::Bulk);
+        assert_eq!(connection.own.small, 1);
+        for _ in 0..2 {
+            connection.free();
+        }
+        assert_eq!(connection.own.small, 0);
+        assert!(connection.own.open().is_some(), "the large one");
+    }
+
+    #[test]
+    fn a_page_that_nothing_was_written_to_is_freed() {
+        let mut connection = Connection::new();
+        connection.write(0);
+        connection.own.close_if_empty(&mut connection.slab);
+        assert!(connection.own.open().is_some(), "it has a segment");
+        connection.free();
+        let [small, bulk] = &connection.pools;
+        connection.own.page(&mut connection.slab, (small, Some(bulk)), BYTES, 0).expect("a page");
+        connection.own.close_if_empty(&mut connection.slab);
+        assert_eq!((connection.own.open(), connection.own.small), (None, 0));
+    }
+
+    #[test]
+    fn a_wrong_number_of_small_pages_is_found() {
+        for (added, what) in [(1, "2 small pages of 1"), (-1, "0 small pages of 1")] {
+            let mut connection = Connection::new();
+            connection.write(0);
+            connection.own.small = connection.own.small.wrapping_add_signed(added);
+            assert_found(connection.check(), what);
+        }
+    }
+}
