@@ -97,7 +97,7 @@ static inline void *uwarp_pool_private(struct rte_mempool *pool)
 	return (char *)rte_mempool_get_priv(pool) + sizeof(struct rte_pktmbuf_pool_private);
 }
 
-/* Number of objects in the ring that all threads share. Unlike rte_mempool_avail_count(), takes constant time. */
+/* Objects in the ring that all threads share. Takes constant time, unlike rte_mempool_avail_count(). */
 static inline unsigned int uwarp_pool_common_count(const struct rte_mempool *pool)
 {
 	return rte_mempool_ops_get_count(pool);
