@@ -114,12 +114,12 @@ fn interface_of(socket: &OwnedFd) -> Option<u32> {
     if sockopt::socket_domain(socket).ok()? != AddressFamily::PACKET {
         return None;
     }
-    // SAFETY: a C structure of numbers: zero is a value of each.
+    // SAFETY: all-zero bytes are valid for this C struct of numbers.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     let number = socket.as_raw_fd();
-    // SAFETY: `address` and `bytes` are local variables to write to, and `bytes` has the length of the first:
-    // the kernel writes no more.
+    // SAFETY: `address` and `bytes` are writable local variables, and `bytes` has the length of the first: the
+    // kernel writes no more.
     let done = unsafe { libc::getsockname(number, (&raw mut address).cast(), &raw mut bytes) };
     (done == 0).then_some(address.sll_ifindex as u32)
 }

@@ -73,7 +73,7 @@ impl RssConfig {
     /// The key and the types of packets that the device uses.
     fn in_use(&self, port_id: u16) -> Option<(Vec<u8>, u64)> {
         let mut key = vec![0; self.key.len().max(usize::from(USUAL_KEY_BYTES))];
-        // SAFETY: a C structure of numbers and a pointer: zero is a value of each.
+        // SAFETY: all-zero bytes are valid for this C struct of numbers and a pointer.
         let mut conf: sys::rte_eth_rss_conf = unsafe { MaybeUninit::zeroed().assume_init() };
         (conf.rss_key, conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
         // SAFETY: the caller has the port open. `conf` is a local variable, and its key has `rss_key_len`
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     fn about(functions: u64, key: u8, table: u16) -> sys::rte_eth_dev_info {
-        // SAFETY: a C structure of numbers and raw pointers: zero is a value of each.
+        // SAFETY: all-zero bytes are valid for this C struct of numbers and raw pointers.
         let mut about: sys::rte_eth_dev_info = unsafe { std::mem::zeroed() };
         (about.flow_type_rss_offloads, about.hash_key_size, about.reta_size) = (functions, key, table);
         about

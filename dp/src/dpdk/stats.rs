@@ -30,9 +30,9 @@ impl Device {
         }
         // Drivers read clear-on-read registers and add them to their counts without a lock.
         let _one_at_a_time = self.stats_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: a C structure of numbers: zero is a value of each.
+        // SAFETY: all-zero bytes are valid for this C struct of numbers.
         let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };
-        // SAFETY: `self` keeps the port open, and `stats` is a local variable to write to.
+        // SAFETY: `self` keeps the port open, and `stats` is a writable local variable.
         let done = unsafe { sys::rte_eth_stats_get(self.port_id, &mut stats) };
         (done == 0).then_some(Basic {
             missed: stats.imissed,

@@ -23,8 +23,7 @@ const DRIVERS: &[&str] = &[
     "net_virtio_user",
 ];
 
-/// The drivers of virtual devices that are linked in. The library of `net_virtio_user` is
-/// `net_virtio`.
+/// The drivers of virtual devices that are linked. The library of `net_virtio_user` is `net_virtio`.
 pub(super) fn drivers() -> impl Iterator<Item = &'static str> {
     let is_linked = |name: &&str| dpdk_sys::DRIVERS.iter().any(|library| name.starts_with(library));
     DRIVERS.iter().copied().filter(is_linked)
@@ -96,7 +95,8 @@ pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     let Some(path) = listens_on(spec) else { return Ok(()) };
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
-        // No file, or not a socket: the driver will report an error.
+        // Without a file there is nothing to remove. If the file is not a socket, the driver reports an
+        // error.
         _ => return Ok(()),
     }
     match UnixStream::connect(path) {
