@@ -45,7 +45,7 @@ pub struct Station {
 /// The living stations of the wire of `folder`, by number; none if the folder does not exist.
 ///
 /// # Errors
-/// The system's, if the folder cannot be read, or if no socket can be made to probe the stations.
+/// The system's error, if the folder cannot be read, or if no socket can be made to probe the stations.
 pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -103,7 +103,7 @@ pub(super) enum Probed {
 /// Determines the state of a station by connecting to its socket.
 ///
 /// # Errors
-/// The system's, if this process has no descriptor or memory for the probe.
+/// The system's error, if this process has no descriptor or memory for the probe.
 fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
     let socket = socket()?;
     let connected = connect(&socket, address);
