@@ -1,9 +1,9 @@
-//! The Internet checksum (RFC 1071): computes it over bytes, and fills in one that the sender left to
-//! the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
+//! The Internet checksum (RFC 1071): computes the checksum of bytes, and fills in a checksum that the sender
+//! has left to the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
 //!
 //! [`complete`] is for code that needs complete frames: a capture, the slow path, a link that corrupts a
-//! frame. It is not a parser for the data path, and knows just enough of Ethernet, VLAN tags and IP to find a
-//! TCP or UDP checksum field.
+//! frame. It is not for the data path, and parses Ethernet, VLAN tags and IP only to find a TCP or UDP
+//! checksum field.
 
 mod partial;
 #[cfg(test)]
@@ -21,13 +21,13 @@ const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
-/// IPv6 extension headers that may precede a whole TCP segment. All have their length in 8-byte units in
-/// the second byte (RFC 8200 sections 4.3, 4.4, 4.6).
+/// IPv6 extension headers that may precede a whole TCP segment. The second byte of each is its length in
+/// 8-byte units (RFC 8200 sections 4.3, 4.4, 4.6).
 const IPV6_EXTENSIONS: [u8; 3] = [0, 43, 60];
 
-/// Fills in the TCP or UDP checksum of an Ethernet `frame`, whatever its field contains. Returns whether
-/// the field was filled in: `false` for other protocols, for fragments, and for frames shorter than
-/// their headers say.
+/// Fills in the TCP or UDP checksum of an Ethernet `frame`. The old value of the field does not matter.
+/// Returns `false` for other protocols, for fragments, and for frames that are shorter than their headers
+/// say.
 ///
 /// ```
 /// let mut arp = [0_u8; 60];
@@ -37,7 +37,8 @@ pub fn complete(frame: &mut [u8]) -> bool {
     try_complete(frame).is_some()
 }
 
-/// Fills in the IPv4 header checksum of an Ethernet `frame`. Returns whether it is IPv4 with a whole header.
+/// Fills in the IPv4 header checksum of an Ethernet `frame`. Returns `false` if the frame does not have a
+/// whole IPv4 header.
 pub fn complete_ipv4_header(frame: &mut [u8]) -> bool {
     try_complete_ipv4_header(frame).is_some()
 }
@@ -57,7 +58,7 @@ fn try_complete(frame: &mut [u8]) -> Option<()> {
     segment[field..field + 2].fill(0);
     sum += u64::from(protocol) + segment.len() as u64 + folded(segment);
     let checksum = match !fold(sum) {
-        // A UDP checksum of 0 would say that there is none (RFC 768).
+        // A UDP checksum of 0 means that the sender has computed no checksum (RFC 768).
         0 if protocol == PROTOCOL_UDP => 0xffff,
         checksum => checksum,
     };
@@ -78,7 +79,7 @@ fn try_complete_ipv4_header(frame: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// The EtherType behind any VLAN tags, and the bytes behind it.
+/// The EtherType behind any VLAN tags, and the bytes behind the EtherType.
 fn network_layer(frame: &mut [u8]) -> Option<(u16, &mut [u8])> {
     let mut at = 12;
     loop {
@@ -96,11 +97,11 @@ fn ipv4_header_bytes(packet: &[u8]) -> Option<usize> {
     (first >> 4 == 4 && bytes >= 20 && bytes <= packet.len()).then_some(bytes)
 }
 
-/// Sum of the addresses, the transport segment, and its protocol.
+/// The sum of the IP addresses, the transport segment, and its protocol number.
 fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     let header_bytes = ipv4_header_bytes(packet)?;
     let total_bytes = usize::from(u16_at(packet, 2)?);
-    // More fragments, or a fragment offset: the checksum covers bytes of other packets.
+    // The packet is a fragment, so the checksum covers bytes of other packets.
     if u16_at(packet, 6)? & 0x3fff != 0 {
         return None;
     }
@@ -109,7 +110,7 @@ fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     Some((addresses, packet.get_mut(header_bytes..total_bytes)?, protocol))
 }
 
-/// As [`ipv4_transport`], for IPv6. Returns `None` for a packet whose routing header has segments
+/// Does for IPv6 what [`ipv4_transport`] does. Returns `None` for a packet whose routing header has segments
 /// left: its checksum covers the final destination, and the packet is not for this host.
 fn ipv6_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     if *packet.first()? >> 4 != 6 || packet.len() < 40 {
@@ -134,10 +135,10 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// Sum of the 16-bit words, an odd last byte padded with zero.
+/// The sum of the 16-bit words. If the number of bytes is odd, the last byte is padded with zero.
 fn folded(bytes: &[u8]) -> u64 {
-    // The sum is in memory order, so its folded 16-bit word is converted from network order like
-    // any other word.
+    // `partial` adds words in memory order, so the folded word is converted from network byte order like any
+    // other word.
     u64::from(u16::from_be(fold(partial(bytes))))
 }
 

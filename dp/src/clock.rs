@@ -1,7 +1,8 @@
 //! Time for code outside the sans-I/O core: the TSC, calibrated once.
 //!
-//! Protocol code never calls this; it gets the time as an argument. Without a cycle counter of constant
-//! rate (other processors, or an x86 whose TSC may stop), the system's monotonic clock is used.
+//! Protocol code never calls the clock, since it gets the time as an argument. If there is no cycle counter
+//! of constant rate (on other processors, or on an x86 whose TSC may stop), the system's monotonic clock is
+//! used.
 
 mod restart;
 #[cfg(test)]
@@ -12,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use restart::Restarts;
 
-/// How long the counter is compared with the system's clock. The rate is then known to a few parts per
-/// million, and the process starts without a noticeable delay.
+/// How long the counter is compared with the system's clock. This gives the rate with an error of a few parts
+/// per million, and does not delay the start of the process noticeably.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
-/// A monotonic clock that starts near zero when it is made. Clones share its zero.
+/// A monotonic clock that starts near zero when it is made. Clones show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start_cycles: u64,
@@ -26,7 +27,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Calibrates against the system's monotonic clock (once per process, some milliseconds).
+    /// Makes a clock. The first call in a process takes some milliseconds to calibrate the counter with the
+    /// system's monotonic clock.
     pub fn new() -> Self {
         let hz = calibrated_hz();
         let us_per_cycle = ((1_000_000_u128 << 64) / u128::from(hz)) as u64;
@@ -43,14 +45,14 @@ impl Clock {
     /// the counter costs about a hundred instructions.
     #[inline]
     pub fn us_at(&self, cycles: u64) -> u64 {
-        // Saturating: cores' counters may differ by a few cycles.
+        // The subtraction saturates, since the counters of two cores may differ by a few cycles.
         let cycles = cycles.saturating_sub(self.start_cycles);
         ((u128::from(cycles) * u128::from(self.us_per_cycle)) >> 64) as u64
     }
 
-    /// The cycle counter (nanoseconds on machines without one). It continues from its last value when the
-    /// processor's counter restarts: after the machine was suspended, or after the process or its virtual
-    /// machine was restored on another machine.
+    /// The cycle counter, or nanoseconds on machines without a cycle counter. If the processor's counter
+    /// restarts, the returned value continues from its last value. The counter restarts after the machine was
+    /// suspended, or after the process or its virtual machine was restored on another machine.
     #[inline]
     pub fn cycles() -> u64 {
         static RESTARTS: Restarts = Restarts::new();
@@ -70,14 +72,14 @@ impl Default for Clock {
     }
 }
 
-/// Replaces the counter: nanoseconds since the first call in this process.
+/// The nanoseconds since the first call in this process, for machines without a cycle counter.
 fn nanoseconds() -> u64 {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     nanoseconds_between(*ORIGIN.get_or_init(Instant::now), Instant::now())
 }
 
-/// Nanoseconds from `origin` to `now`. They wrap below zero if `now` is before `origin`: the clock of a
-/// restored process may have been set back.
+/// Nanoseconds from `origin` to `now`. If `now` is before `origin`, the number wraps below zero: the clock of
+/// a restored process may have been set back.
 fn nanoseconds_between(origin: Instant, now: Instant) -> u64 {
     let behind = origin.saturating_duration_since(now).as_nanos() as u64;
     (now.saturating_duration_since(origin).as_nanos() as u64).wrapping_sub(behind)
@@ -94,13 +96,13 @@ fn calibrated_hz() -> u64 {
         let (cycles_after, after) = simultaneous();
         let cycles = u128::from(cycles_after.saturating_sub(cycles_before));
         let nanoseconds = (after - before).as_nanos().max(1);
-        // Above 1 MHz, so that `us_per_cycle` fits; no counter is slower.
+        // The rate is more than 1 MHz, so that `us_per_cycle` does not overflow. No counter is slower.
         ((cycles * 1_000_000_000 / nanoseconds) as u64).max(1_000_001)
     })
 }
 
-/// The counter and the clock, read at nearly the same moment: the closest of several pairs of
-/// readings, since the thread may be interrupted within a pair.
+/// Readings of the counter and of the clock at nearly the same time. The thread may be interrupted between
+/// the two readings, so the closest of several pairs is returned.
 fn simultaneous() -> (u64, Instant) {
     (0..16)
         .map(|_| {
@@ -119,9 +121,9 @@ mod counter {
     use core::arch::x86_64::{__cpuid, _rdtsc};
     use std::sync::OnceLock;
 
-    /// Whether the TSC runs at a constant rate and never stops: by CPUID (AMD64 manual volume 3,
-    /// 8000_0007h EDX bit 8), or because the kernel, which may know better under a hypervisor, uses it
-    /// as its clock source.
+    /// Whether the TSC runs at a constant rate and never stops. This is so if CPUID says it (AMD64 manual
+    /// volume 3, 8000_0007h EDX bit 8), or if the kernel uses the TSC as its clock source. (Under a
+    /// hypervisor the kernel may know more than CPUID.)
     #[inline]
     pub(super) fn is_steady() -> bool {
         static STEADY: OnceLock<bool> = OnceLock::new();

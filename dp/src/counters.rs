@@ -1,26 +1,26 @@
-//! Sets of counters. A macro derives the sum and the list of the counters from the fields of the
-//! struct.
+//! Sets of counters. For a struct of counters, a macro generates the sum of two sets, and the list of the
+//! counters.
 
 /// A counter as a monitoring system shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The metric's name: the prefix of its set, then the name of the field
+    /// The metric's name: the prefix of its set, the name of the field, and the suffix
     /// (`uwarp_tcp_tx_retransmits_total`).
     pub name: &'static str,
-    /// The name of its set, which is that of the struct (`StackCounters`).
+    /// The name of the set's struct (`StackCounters`).
     pub set: &'static str,
-    /// The name of its field.
+    /// The name of the field.
     pub field: &'static str,
-    /// The documentation of the field, as written.
+    /// The documentation of the field as it is in the source.
     doc: &'static str,
-    /// Its value.
+    /// The value of the counter.
     pub value: u64,
-    /// True for a counter that only grows; false for a gauge.
+    /// True for a counter that only grows, and false for a gauge.
     pub is_total: bool,
 }
 
 impl Metric {
-    /// For the macro [`counters`](crate::counters!).
+    /// Used by the macro [`counters`](crate::counters!).
     #[doc(hidden)]
     pub fn new([set, field, name, doc]: [&'static str; 4], value: u64) -> Self {
         Self { name, set, field, doc, value, is_total: name.ends_with("_total") }
@@ -47,7 +47,7 @@ impl Metric {
 /// A field of a set of counters: a number, or a nested set.
 #[doc(hidden)]
 pub trait Field {
-    /// Calls `each` for the number, or for each number of the set. `words` is the first argument of
+    /// Calls `each` for the number, or for each number of the nested set. `words` is the first argument of
     /// [`Metric::new`].
     fn list(&self, words: [&'static str; 4], each: &mut dyn FnMut(Metric));
 }

@@ -1,12 +1,12 @@
-//! Invariants: what must hold between any two calls, whatever has arrived.
+//! Invariants: conditions that must hold between any two calls, whatever frames have arrived.
 //!
-//! A structure states its invariants in a `check` method. The simulator and the fuzz targets call all
-//! checks after every step; no other code calls them, so they cost nothing elsewhere. A check may allocate.
+//! A structure has its invariants in a method `check`. The simulator and the fuzz targets call all checks
+//! after every step. No other code calls them, so they cost nothing in a program. A check may allocate.
 
 /// The result of a check: the invariant that does not hold, as an error.
 pub type Check<T = ()> = Result<T, String>;
 
-/// Returns from a check with an error, unless something holds.
+/// Returns from a check with an error, unless a condition holds.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! ensure {
@@ -19,11 +19,11 @@ macro_rules! ensure {
 
 pub use ensure;
 
-/// Asserts that a check fails, with a message that contains `what`. Only tests call it. It is generic, so no
-/// other build has code for it.
+/// Asserts that a check fails with a message that contains `what`. Only tests call this function. It is
+/// generic, so other builds have no code for it.
 ///
 /// # Panics
-/// When the check succeeds, or its message does not contain `what`.
+/// If the check succeeds, or if its message does not contain `what`.
 #[track_caller]
 pub fn assert_found<T: std::fmt::Debug>(check: Check<T>, what: &str) {
     let message = check.expect_err(what);

@@ -1,11 +1,11 @@
 //! Poll-mode data plane: ports and their queues, packet buffers, hugepage regions and the clock.
 //!
-//! Four backends stand behind one [`Port`] trait and one [`Mbuf`] type: DPDK (feature `dpdk`, on by default),
-//! a wire between processes (`local`, Linux), a packet socket on an ordinary interface (`packet`, Linux), and
-//! an in-memory link that loses, delays, reorders, duplicates and corrupts frames by a seeded plan. This
-//! crate knows nothing of TCP or iWARP.
+//! Four backends have the same [`Port`] trait and [`Mbuf`] type: DPDK (feature `dpdk`, on by default), a wire
+//! between processes (`local`, Linux), a packet socket on an ordinary interface (`packet`, Linux), and an
+//! in-memory link that loses, delays, reorders, duplicates and corrupts frames by a seeded plan. This crate
+//! does not depend on the TCP stack or on iWARP.
 //!
-//! A frame is an [`Mbuf`] from a [`Mempool`], with one owner. Ports send and receive bursts of them.
+//! A frame is an [`Mbuf`] from a [`Mempool`], and has one owner. Ports send and receive bursts of frames.
 //!
 //! ```
 //! use dp::{Burst, link};
@@ -21,7 +21,7 @@
 //! assert_eq!(burst[0].head(), [0xff; 60]);
 //! ```
 //!
-//! Also here: a capture on any port ([`pcap::Tap`]), memory to register ([`Region`]), the clock
+//! This crate also has a capture for any port ([`pcap::Tap`]), memory to register ([`Region`]), the clock
 //! ([`Clock`]) and a profiler ([`profile`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

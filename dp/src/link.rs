@@ -1,12 +1,12 @@
-//! A wire within one process: two ports connected by rings in memory, with a seeded plan of faults. (The
-//! trait [`Link`](crate::Link) is something else: the state of the link of any port.)
+//! A wire within one process: two ports that are connected by rings in memory, with a seeded plan of faults.
+//! (The trait [`Link`](crate::Link) has another meaning: the state of any port's link.)
 //!
-//! Frames without a fault are moved, not copied: the receiver gets the sender's own buffer, and if the
-//! sender kept a view of it, the bytes are read-only for both. Duplicated or corrupted frames are copied
-//! first. The same seed, frames and times give the same result; the faults of a frame depend only on the
-//! seed and its ordinal in its direction.
+//! Frames without a fault are moved, not copied: the receiver gets the sender's own buffer. If the sender
+//! still has a view of the buffer, the bytes are read-only for both. Duplicated or corrupted frames are
+//! copied first. The same seed, frames and times give the same result. The faults of a frame depend only on
+//! the seed and on the frame's ordinal in its direction.
 //!
-//! A plan with delay or reordering needs a common clock at both ends.
+//! If a plan has delays or reordering, both ends must use the same clock.
 
 mod config;
 mod faults;
@@ -28,43 +28,45 @@ use steering::{Inbox, Mesh, Single, Wires};
 use wire::{Receiver, Sender, Wire};
 
 impl LinkConfig {
-    /// A pool for each end, as [`pair`] makes them.
+    /// Makes the pools of the two ends, like [`pair`] does.
     pub fn pools(&self) -> [Mempool; 2] {
         port::NAMES.map(|name| Mempool::heap(name, self.mbufs, port::data_bytes(self)))
     }
 }
 
-/// Two ports connected by a wire in memory. Either end may move to another thread. Dropping one end
-/// takes the other's link down; frames in flight still arrive.
+/// Two ports that are connected by a wire in memory. Each end may be used in another thread. When one end is
+/// dropped, the link of the other end goes down, but frames in flight still arrive.
 pub fn pair(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>) {
     let (a, b, _control) = pair_with_control(config);
     (a, b)
 }
 
-/// As [`pair`], with existing pools, the first port's first. For callers that make many links of one
-/// configuration, one after another. Buffers that an earlier link did not free are missing from the pools.
+/// Makes two ports like [`pair`], with existing pools: the first is for the first port. Callers can use this
+/// to make many links of one configuration, one after another. Buffers that an earlier link has not freed are
+/// missing in the pools.
 pub fn pair_over(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>) {
     let (a, b, _control) = controlled(config, pools);
     (a, b)
 }
 
-/// As [`pair`], with a handle to the wire: to take the link down, and to count the faults.
+/// Makes two ports like [`pair`], and a handle that can take the link down and count the faults.
 pub fn pair_with_control(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>, LinkControl) {
     controlled(config, &config.pools())
 }
 
-/// The ports of the queues of one end of a link, by their numbers.
+/// The ports of the queues of one end of a link, in the order of the queues.
 pub type QueuePorts = Vec<Box<dyn Port>>;
 
-/// A link with several queues at each end. All queues of an end share one address. Returns the ports of the
-/// first end, and those of the second. `config` applies to each queue, which has its own pools and its own
-/// faults. The ports may be on different threads. The link goes down when all queues of an end are dropped.
+/// Makes a link with several queues at each end. All queues of an end share one address. Returns the ports of
+/// the first end and the ports of the second end. `config` applies to each queue, which has its own pools and
+/// its own faults. The ports may be on different threads. The link goes down when all queues of an end are
+/// dropped.
 ///
-/// The link has a ring of [`LinkConfig::ring_frames`] frames for each pair of queues between which frames
-/// can go. A queue that is not polled stalls its senders, as a network with pause frames does.
+/// The link has a ring of [`LinkConfig::ring_frames`] frames for each pair of queues between which frames can
+/// be sent. If a queue is not polled, it stalls its senders, as in a network with pause frames.
 ///
 /// # Panics
-/// If `queues` is 0 or exceeds [`MAX_QUEUES`].
+/// If `queues` is 0 or more than [`MAX_QUEUES`].
 pub fn queues(config: &LinkConfig, queues: usize, steering: LinkSteering) -> (QueuePorts, QueuePorts) {
     assert!((1..=MAX_QUEUES).contains(&queues), "a link has 1 to {MAX_QUEUES} queues");
     let shared = Arc::new(Shared::new(queues));
@@ -106,22 +108,22 @@ fn controlled(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<
     (a, b, control)
 }
 
-/// A wire from a queue of end `from` to a queue with this pool.
+/// Makes a wire from a queue of end `from` to a queue with this pool.
 fn ends(config: &LinkConfig, from: usize, pool: &Mempool) -> (Sender, Receiver) {
     wire::ends(if from == 0 { &config.a_to_b } else { &config.b_to_a }, config.ring_frames, pool)
 }
 
-/// The wires of a link with one queue at each end, which have these pools.
+/// Makes the wires of a link with one queue at each end. The queues have these pools.
 fn singles(config: &LinkConfig, pools: &[Mempool; 2]) -> [Single; 2] {
     let [(a_out, b_in), (b_out, a_in)] = [0, 1].map(|end| ends(config, end, &pools[1 - end]));
     [Single { sender: a_out, receiver: a_in }, Single { sender: b_out, receiver: b_in }]
 }
 
-/// The wires from each queue of either end to each of the other. Both have these pools.
+/// Makes the wires from each queue of each end to each queue of the other end. The queues have these pools.
 fn meshes(config: &LinkConfig, pools: &[[Mempool; 2]], rss: &Rss) -> Vec<[Mesh; 2]> {
     let [inboxes_a, inboxes_b]: [Arc<[Inbox]>; 2] =
         [0, 1].map(|_end| pools.iter().map(|_| Inbox::default()).collect());
-    // For each end and queue: the wires on which the queue sends, and those on which it receives.
+    // For each end and queue: the wires on which the queue sends, and the wires on which it receives.
     let mut sending = [0, 1].map(|_end| pools.iter().map(|_| Vec::new()).collect::<Vec<_>>());
     let mut receiving = [0, 1].map(|_end| pools.iter().map(|_| Vec::new()).collect::<Vec<_>>());
     for end in [0, 1] {
@@ -152,28 +154,28 @@ fn meshes(config: &LinkConfig, pools: &[[Mempool; 2]], rss: &Rss) -> Vec<[Mesh; 
 #[derive(Clone)]
 pub struct LinkControl {
     shared: Arc<Shared>,
-    /// The wire from each end to the other.
+    /// The wires from the first end to the second, and from the second end to the first.
     wires: [Arc<Wire>; 2],
 }
 
 impl LinkControl {
-    /// Connects or disconnects the cable, for both ends. A link stays down once one of its ends is gone.
+    /// Connects or disconnects the cable for both ends. If one end was dropped, the link is down for ever.
     pub fn set_up(&self, up: bool) {
         self.shared.set_plugged(up);
     }
 
-    /// Takes the device of the first port away for good, as if a NIC were unplugged. The second port has no
-    /// link from then on.
+    /// Removes the device of the first port, as if a NIC were unplugged. From then on the link of the second
+    /// port is down.
     pub fn take_away_a(&self) {
         self.shared.take_away(0);
     }
 
-    /// Faults so far of frames from the first port to the second.
+    /// The faults of frames from the first port to the second so far.
     pub fn faults_a_to_b(&self) -> LinkFaults {
         self.wires[0].faults.snapshot()
     }
 
-    /// Faults so far of frames from the second port to the first.
+    /// The faults of frames from the second port to the first so far.
     pub fn faults_b_to_a(&self) -> LinkFaults {
         self.wires[1].faults.snapshot()
     }

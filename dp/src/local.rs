@@ -1,24 +1,25 @@
-//! A wire between processes of one user, in shared memory. The wire within one process is
-//! [`link`](crate::link), which `iwperf local` uses.
+//! A wire between processes of one user, in shared memory. (For a wire within one process, see
+//! [`link`](crate::link).)
 //!
-//! A wire is a rendezvous folder. Each process claims a *station*, a number from 1 to 65535, whose Ethernet
+//! A wire is a rendezvous folder. Each process claims a *station*, a number from 1 to 65535. Its Ethernet
 //! address is `02:00:64:40` followed by the number. To send the first frame to another station, a port
-//! connects to that station's socket in the folder, and hands over memory with a ring in each direction. All
-//! later frames are copied into a ring by the sender and out of it by the receiver. There is no hub and no
-//! extra thread, and no privilege is needed. Frames to anything but a station are dropped and counted.
+//! connects to that station's socket in the folder, and passes it shared memory with a ring in each
+//! direction. The sender copies each later frame into a ring, and the receiver copies it out of the ring.
+//! There is no hub and no extra thread, and no privilege is needed. Frames to addresses other than stations
+//! are dropped and counted.
 //!
-//! TCP frames of up to 64 KiB pass whole, and their checksum is left undone.
+//! TCP frames of at most 64 KiB are passed uncut, and their checksum is not computed.
 //!
-//! A port that is polled makes a system call now and then, to look at its sockets. A port that is going to
-//! sleep announces it ([`Sleep::arm_wakeup`](crate::Sleep::arm_wakeup)), and its peers wake it. A station
-//! whose process ends or is killed is reported ([`Link::next_departed`](crate::Link::next_departed)) as soon
-//! as all its frames have been received. A station that does not exist is reported as well.
+//! A port that is polled sometimes makes a system call to read its sockets. A port that is about to sleep
+//! announces this ([`Sleep::arm_wakeup`](crate::Sleep::arm_wakeup)), and its peers wake it. If the process of
+//! a station ends or is killed, the port reports this ([`Link::next_departed`](crate::Link::next_departed))
+//! as soon as it has received all frames of the station. It also reports stations that do not exist.
 //!
-//! Every process validates what other processes write: the worst that a process can do to another is to end
-//! their pair of rings. All processes of a wire belong to one user, who may do more than that by other
-//! means.
+//! Each process validates what other processes write, so a process can do no more harm to another than to end
+//! their pair of rings. All processes of a wire belong to one user, who has other means to do more.
 //!
-//! A forked child has no part in the wire: its copy of the port receives nothing and drops what it sends.
+//! A forked child cannot use the wire: its copy of the port receives nothing, and drops all frames that it
+//! should send.
 
 mod atomic;
 mod claim;
@@ -53,8 +54,8 @@ pub use port::LocalPort;
 
 use crate::Port;
 
-/// Opens a port: claims a station and listens. May wait some milliseconds for other processes that claim a
-/// station.
+/// Opens a port: claims a station and listens. The call may wait some milliseconds for other processes that
+/// are claiming a station.
 ///
 /// # Errors
 /// See [`LocalError`].

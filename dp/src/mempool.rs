@@ -1,8 +1,8 @@
-//! Pools of packet buffers: fixed in number and size, shared by threads.
+//! Pools of packet buffers. The number and size of the buffers are fixed, and threads share the pools.
 //!
-//! A [`Mempool`] is a handle to a pool of either backend: heap (`mempool/heap.rs`) or DPDK mempool
-//! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use: the memory is freed when
-//! all buffers are back.
+//! A [`Mempool`] is a handle to a pool of one of the backends: heap (`mempool/heap.rs`) or DPDK mempool
+//! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use: the memory is freed when all
+//! buffers are returned.
 
 #[cfg(feature = "dpdk")]
 pub(crate) mod dpdk;
@@ -38,9 +38,9 @@ impl Mempool {
     /// A pool of `count` buffers with `data_bytes` each (behind [`HEADROOM`](crate::mbuf::HEADROOM)
     /// bytes), on the heap. Needs no DPDK.
     ///
-    /// All memory is allocated here. There are `count` additional descriptors for
-    /// [`Mbuf::share`](crate::Mbuf::share) and [`Mbuf::external`](crate::Mbuf::external): on average every
-    /// buffer can have two views.
+    /// This call allocates all memory. There are `count` additional descriptors for
+    /// [`Mbuf::share`](crate::Mbuf::share) and [`Mbuf::external`](crate::Mbuf::external), so each buffer can
+    /// have two views on average.
     ///
     /// # Panics
     /// If `count` is 0, or there is not enough memory.
@@ -57,7 +57,7 @@ impl Mempool {
         }
     }
 
-    /// Capacity of one buffer, bytes, without headroom.
+    /// Capacity of one buffer in bytes, without the headroom.
     pub fn data_bytes(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.data_bytes(),
@@ -75,7 +75,7 @@ impl Mempool {
         }
     }
 
-    /// Free buffers (approximate while other threads allocate).
+    /// Number of free buffers. It is approximate while other threads allocate.
     pub fn available(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.available(),

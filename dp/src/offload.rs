@@ -1,37 +1,37 @@
 //! Offloads of one frame.
 
-/// State of a received frame's TCP checksum.
+/// The state of a received frame's TCP checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// Not checked by the device: verify in software.
+    /// The device has not checked the checksum, so it has to be verified in software.
     #[default]
     Unknown,
-    /// Verified by the device.
+    /// The device has verified the checksum.
     Good,
-    /// The device found the checksum wrong.
+    /// The device has found that the checksum is wrong.
     Bad,
-    /// The data is good, and the field contains only the pseudo-header sum (virtio's `NEEDS_CSUM`,
-    /// DPDK's `NONE`). Counts as good; the field is filled in before the slow path or a capture sees the
+    /// The data are good, and the field contains only the sum of the pseudo-header (virtio's `NEEDS_CSUM`,
+    /// DPDK's `NONE`). This counts as good. The field is filled in before the slow path or a capture gets the
     /// frame.
     Partial,
 }
 
-/// Offloads requested for a frame to be sent. Set only what [`Offloads`](crate::Offloads) of the port
-/// has.
+/// The offloads that are requested for a frame to send. Only offloads that are in the port's
+/// [`Offloads`](crate::Offloads) may be set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxOffload {
     /// Fill in the IPv4 header checksum.
     pub ipv4_checksum: bool,
-    /// Fill in the TCP checksum; the field contains the pseudo-header sum.
+    /// Fill in the TCP checksum. The field contains the sum of the pseudo-header.
     pub tcp_checksum: bool,
-    /// IPv6 rather than IPv4 (devices need to know).
+    /// True for IPv6 and false for IPv4, which devices need to know.
     pub ipv6: bool,
-    /// Cut the frame into pieces with this many bytes of payload; 0: do not cut.
+    /// Cut the frame into pieces with this number of payload bytes. 0 means that the frame is not cut.
     pub tso_segment_bytes: u16,
-    /// Ethernet header length, VLAN tag included.
+    /// Length of the Ethernet header, including a VLAN tag.
     pub l2_bytes: u8,
-    /// IP header length.
+    /// Length of the IP header.
     pub l3_bytes: u8,
-    /// TCP header length.
+    /// Length of the TCP header.
     pub l4_bytes: u8,
 }

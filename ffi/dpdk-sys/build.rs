@@ -1,4 +1,4 @@
-//! Finds DPDK, links its drivers in statically and makes the bindings.
+//! Finds DPDK, links its drivers statically, and generates the bindings.
 //!
 //! If something is missing, the error is one line that names the package to install.
 
@@ -9,8 +9,8 @@ mod link;
 
 use std::path::PathBuf;
 
-/// The bindings to Debian 12's DPDK, recorded. `tests/recorded.rs` compares them with those that this script
-/// makes.
+/// Recorded bindings to Debian 12's DPDK. `tests/recorded.rs` compares them with the bindings that this
+/// script generates.
 const RECORDED: &str = "build/bindings-22.11.txt";
 
 /// The oldest DPDK release that has the names (`RTE_ETH_*`, `RTE_MBUF_F_*`) of the bindings.

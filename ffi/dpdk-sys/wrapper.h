@@ -1,8 +1,8 @@
-/* Input of bindgen: the DPDK headers, and the few things in them that bindgen cannot see.
+/* Input of bindgen: the DPDK headers, and definitions for what bindgen does not find in them.
  *
- * - bindgen does not see macros made with RTE_BIT64(); it does see the `static const` copies named K_*.
+ * - bindgen does not bind macros that use RTE_BIT64(), so the constants K_* are copies of their values.
  * - Field paths inside `struct rte_mbuf` differ between releases (flat, or in nested anonymous structs);
- *   offsetof() finds them in all. src/mbuf.rs builds the accessors on these offsets.
+ *   offsetof() works in all releases. The accessors in src/mbuf.rs use these offsets.
  * - Inline functions are wrapped by wrap_static_fns.
  */
 #define _GNU_SOURCE
@@ -91,13 +91,13 @@ static const uint64_t K_RSS_IPV6_TCP = RTE_ETH_RSS_NONFRAG_IPV6_TCP;
 /* rte_errno is a macro over a per-lcore variable. */
 static inline int *rte_errno_ptr(void) { return &rte_errno; }
 
-/* rte_pktmbuf_priv_flags and the private area of a pool, behind DPDK's own. */
+/* The caller's part of a pool's private area, behind DPDK's part. */
 static inline void *uwarp_pool_private(struct rte_mempool *pool)
 {
 	return (char *)rte_mempool_get_priv(pool) + sizeof(struct rte_pktmbuf_pool_private);
 }
 
-/* Objects in the ring all threads share: constant time, unlike rte_mempool_avail_count(). */
+/* Objects in the ring that all threads share. Takes constant time, unlike rte_mempool_avail_count(). */
 static inline unsigned int uwarp_pool_common_count(const struct rte_mempool *pool)
 {
 	return rte_mempool_ops_get_count(pool);

@@ -1,4 +1,4 @@
-//! Makes the bindings to rdma-core's headers, and gives the library its symbol versions.
+//! Generates the bindings to rdma-core's headers, and gives the symbols of the library their versions.
 //!
 //! If something is missing, the error is one line that names the package to install.
 
@@ -46,11 +46,11 @@ fn main() {
     }
 }
 
-/// Gives each exported function its name and version.
+/// Exports each function under its name and version.
 ///
-/// The compiler exports functions without versions, by its own linker script, which takes precedence over
-/// ours. So our functions have names with a prefix in Rust, and the linker defines the names of libibverbs
-/// and librdmacm.
+/// The compiler exports functions without versions by its own linker script, which takes precedence over
+/// ours. So in Rust our functions have names with a prefix, and the linker defines the names of libibverbs
+/// and librdmacm as aliases.
 fn version_symbols(out: &Path) -> Result<(), String> {
     let map = Path::new(env!("CARGO_MANIFEST_DIR")).join("uwarp.map");
     let text = std::fs::read_to_string(&map).expect("the script lies beside this file");
@@ -74,7 +74,7 @@ struct Symbol<'a> {
     name: &'a str,
     /// The version node of the symbol.
     node: &'a str,
-    /// The name of our function or variable behind it, without the prefix.
+    /// The name of our function or variable for this symbol, without the prefix.
     ours: &'a str,
 }
 
@@ -93,8 +93,8 @@ fn symbols(map: &str) -> Vec<Symbol<'_>> {
     symbols
 }
 
-/// Assigns the private names of libibverbs the versions of later releases, each of which has its own node: a
-/// linker script. Drivers call the same functions in all releases.
+/// Makes a linker script that also defines libibverbs's private names under the versions of later releases,
+/// since each release has its own version node. Drivers call the same functions in all releases.
 fn later_versions(map: &str, symbols: &[Symbol<'_>]) -> String {
     const PRIVATE: &str = "IBVERBS_PRIVATE_";
     const REGISTER: &str = "verbs_register_driver_";
@@ -118,8 +118,8 @@ fn later_versions(map: &str, symbols: &[Symbol<'_>]) -> String {
 
 /// Builds a stub library to link programs with. It has the name and the symbol versions of rdma-core's
 /// library, so that a program linked with it runs on both. The stub's functions do nothing: the dynamic
-/// linker uses those of libuwarp.so in their place (`DT_FILTER`), also for a program that opens the stub
-/// with `dlopen`.
+/// linker uses the functions of libuwarp.so in their place (`DT_FILTER`), even for a program that opens the
+/// stub with `dlopen`.
 fn stand_in<'a>(
     out: &Path,
     library: &str,
@@ -168,7 +168,7 @@ fn bind(out: &Path) -> Result<(), String> {
         .prepend_enum_name(false)
         .default_enum_style(bindgen::EnumVariation::Consts)
         .generate_comments(false)
-        // Sizes and offsets of every struct are checked when this crate is compiled.
+        // The compiler checks the size and the offsets of each struct.
         .layout_tests(true)
         .derive_default(true);
     for name in TYPES {
@@ -177,7 +177,7 @@ fn bind(out: &Path) -> Result<(), String> {
     for name in CONSTANTS {
         builder = builder.allowlist_var(name);
     }
-    // bindgen panics if libclang is missing, with an unhelpful message.
+    // If libclang is missing, bindgen panics with an unhelpful message.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let generated = panic::catch_unwind(panic::AssertUnwindSafe(|| builder.generate()));

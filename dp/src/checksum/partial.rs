@@ -1,8 +1,8 @@
-//! The one's complement sum of the Internet checksum (RFC 1071) over contiguous bytes: alone, or in the same
-//! pass that copies them.
+//! The one's complement sum of the Internet checksum (RFC 1071) over contiguous bytes. The sum can also be
+//! computed while the bytes are copied.
 //!
-//! 32-bit words are added to 64-bit accumulators, in the widest vectors of the CPU, which are detected
-//! at run time. The caller combines the sums of pieces.
+//! 32-bit words are added to 64-bit accumulators in the CPU's widest vectors, which are detected at run time.
+//! If the bytes are in several pieces, the caller adds their sums.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -14,11 +14,12 @@ mod plain;
 pub use avx2::Avx2Lanes;
 use plain::{BLOCK, small};
 
-/// From this length on, vectors pay for the detection of CPU features.
+/// The minimum number of bytes for which vectors are faster, including the detection of CPU features.
 const LONG: usize = 2 * BLOCK;
 
-/// The partial checksum of `bytes`: the sum of their 16-bit words in memory order, an odd last byte padded
-/// with zero; neither folded nor complemented. Below 2^48 for any frame.
+/// The partial checksum of `bytes`: the sum of their 16-bit words in memory order, which is neither folded
+/// nor complemented. If the number of bytes is odd, the last byte is padded with zero. For any frame the sum
+/// is below 2^48.
 ///
 /// ```
 /// let folded = (dp::checksum::partial(&[1, 2, 3]) % 0xffff) as u16;
@@ -32,7 +33,7 @@ pub fn partial(bytes: &[u8]) -> u64 {
 /// Copies `src` to `dst` and returns its [`partial`] checksum.
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 #[inline]
 pub fn copy_partial(dst: &mut [u8], src: &[u8]) -> u64 {
     assert_eq!(dst.len(), src.len(), "copy between runs of different length");
@@ -67,12 +68,12 @@ impl Instructions {
     fn partial(self, bytes: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `supported` only,
-            // after they have detected it.
+            // SAFETY: the CPU has AVX-512: only `best` and the tests' `supported` make this value, and both
+            // check the CPU first.
             Self::Avx512 => unsafe { avx512::partial(bytes) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `supported` only,
-            // after they have detected it.
+            // SAFETY: the CPU has AVX2: only `best` and the tests' `supported` make this value, and both
+            // check the CPU first.
             Self::Avx2 => unsafe { avx2::partial(bytes) },
             Self::Plain => plain::blocks(bytes),
         }
@@ -81,12 +82,12 @@ impl Instructions {
     fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX-512: this value is made by `best` and by the tests' `supported` only,
-            // after they have detected it.
+            // SAFETY: the CPU has AVX-512: only `best` and the tests' `supported` make this value, and both
+            // check the CPU first.
             Self::Avx512 => unsafe { avx512::copy(dst, src) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the CPU has AVX2: this value is made by `best` and by the tests' `supported` only,
-            // after they have detected it.
+            // SAFETY: the CPU has AVX2: only `best` and the tests' `supported` make this value, and both
+            // check the CPU first.
             Self::Avx2 => unsafe { avx2::copy(dst, src) },
             Self::Plain => plain::copied_blocks(dst, src),
         }

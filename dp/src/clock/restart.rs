@@ -1,22 +1,23 @@
 //! A monotonic counter on top of a cycle counter that may restart.
 //!
 //! The cycle counter restarts at zero or at any other value after the machine was suspended to memory, and
-//! when a process or a virtual machine is restored on another machine. A clock that waited for the counter to
-//! catch up would stop all timers for as long as the first machine had run. The time that has passed
-//! meanwhile is unknown: the clock continues as if none had.
+//! when a process or a virtual machine is restored on another machine. If the clock waited until the counter
+//! reaches its old value, all timers would stop for as long as the first machine had run. It is unknown how
+//! much time has passed until the restart, so the clock continues as if no time had passed.
 //!
-//! A counter that jumps ahead is not corrected: as far as this process can know, that time has
+//! If a counter jumps ahead, this is not corrected, since the process cannot know that the time has not
 //! passed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter that falls by more than this has restarted. 2^27 cycles are tens of milliseconds: the counters
-/// of two processors differ by less, and so do the readings of two threads that are interrupted in between.
+/// If a counter falls by more than this, it has restarted. 2^27 cycles are tens of milliseconds. The counters
+/// of two processors differ by less, and the readings of two threads that are interrupted in between also
+/// differ by less.
 const JITTER: u64 = 1 << 27;
 
-/// A reading is recorded when the counter has advanced by this much since the last recorded one.
-/// This is rare enough that threads on many processors can share the cache line.
+/// A reading is recorded when the counter has advanced by this number of cycles since the last recorded
+/// reading. Recordings are so rare that threads on many processors can share the cache line.
 const STEP: u64 = 1 << 26;
 
 /// The offset that is added to a counter, and a recent value of the sum.
@@ -26,11 +27,11 @@ const STEP: u64 = 1 << 26;
 pub(super) struct Restarts {
     /// [`STEP`] for a steady counter; 0 for any other counter, and before the first reading.
     step: AtomicU64,
-    /// Added to the raw counter: 0 until the raw counter restarts. Sums wrap.
+    /// The number that is added to the raw counter: 0 until the raw counter restarts. The sum may wrap.
     ahead: AtomicU64,
-    /// A recent value of the sum, less than [`STEP`] old.
+    /// A value of the sum, at most [`STEP`] behind the present value.
     recent: AtomicU64,
-    /// Held while `ahead` and `recent` are changed after a restart of the raw counter.
+    /// Locked while `ahead` and `recent` are changed after a restart of the raw counter.
     lock: Mutex<()>,
 }
 
@@ -44,8 +45,8 @@ impl Restarts {
         }
     }
 
-    /// Reads the counter: `steady` if `is_steady`, otherwise `other`. `is_steady` always returns the same
-    /// value. The result continues from its last value when the counter restarts.
+    /// Reads the counter `steady` if `is_steady` returns true, and otherwise `other`. `is_steady` must always
+    /// return the same value. If the counter restarts, the result continues from its last value.
     #[inline]
     pub(super) fn read(
         &self,
@@ -64,8 +65,8 @@ impl Restarts {
         self.read_any(|| if is_steady() { (steady(), STEP) } else { (other(), 0) })
     }
 
-    /// As [`read`](Self::read), for a reading that may be far from `recent`. `counter` returns a reading
-    /// and the counter's step.
+    /// The slow path of [`read`](Self::read), for a reading that may be far from `recent`. `counter` returns
+    /// a reading and the counter's step.
     #[cold]
     fn read_any(&self, counter: impl Fn() -> (u64, u64)) -> u64 {
         let ahead = self.ahead.load(Ordering::Acquire);
@@ -76,7 +77,7 @@ impl Restarts {
         if since < STEP || since.wrapping_neg() <= JITTER {
             return value;
         }
-        // A holder that panics leaves no change half done.
+        // A panic with the lock held leaves consistent values, so a poisoned lock is used.
         let _lock = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let (ahead, recent) = (self.ahead.load(Ordering::Relaxed), self.recent.load(Ordering::Relaxed));
         let (counted, _) = counter();
@@ -99,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// The first reading of the counter: so large that the counter can fall by more than `JITTER`.
+    /// The first reading of the counter. It is so large that the counter can fall by more than `JITTER`.
     const BEGIN: u64 = 1 << 50;
 
     impl Restarts {
@@ -122,7 +123,7 @@ mod tests {
             for passed in [1, STEP, STEP + 1, 40 * STEP, 1 << 40] {
                 assert_eq!(read(anew.wrapping_add(passed)), BEGIN + 3 * STEP + passed, "{anew}");
             }
-            // And again.
+            // The counter restarts again.
             assert_eq!(read(7), BEGIN + 3 * STEP + (1 << 40));
             assert_eq!(read(7 + STEP), BEGIN + 4 * STEP + (1 << 40));
         }
@@ -140,8 +141,8 @@ mod tests {
         assert_eq!(read(BEGIN - JITTER - 1), BEGIN, "it began anew");
     }
 
-    /// The readings of a counter that is not steady are ignored, whether it stands still or is close to
-    /// the other one.
+    /// The readings of a counter that is not steady are ignored, even if the counter does not advance or is
+    /// close to the other counter.
     #[test]
     fn a_counter_that_is_not_steady_is_replaced() {
         for unsteady in [0, 9, BEGIN, BEGIN + 40 * STEP, BEGIN + 50 * STEP] {
@@ -166,12 +167,12 @@ mod tests {
             let raw = BEGIN + reading * (STEP / 256);
             assert_eq!(restarts.read(|| raw, is_steady, || unreachable!()), raw);
         }
-        // Twice for each step that is recorded: before the lock is taken, and with it.
+        // `is_steady` is called twice for each recorded step: before the lock is taken, and with the lock.
         assert_eq!(asked.get(), 8);
     }
 
-    /// A thread that notices a restart may find, once it has the lock, that another thread has already
-    /// handled the restart, on a processor whose counter is a little ahead.
+    /// A thread that notices a restart may find under the lock that another thread has already handled the
+    /// restart, on a processor whose counter is a little ahead.
     #[test]
     fn of_two_threads_that_find_a_new_beginning_one_deals_with_it() {
         let restarts = Restarts::new();
@@ -199,22 +200,22 @@ mod tests {
         }
     }
 
-    /// A counter restarts while threads read it: the sum continues for all of them.
+    /// A counter restarts while threads read it. The sum continues for all threads.
     #[test]
     fn all_threads_go_on_from_one_place() {
-        /// How far the counter advances between two restarts. It is far more than `JITTER`, so that the
-        /// reading of a thread that was delayed across a restart is not taken for that of another
-        /// processor.
+        /// How far the counter advances between two restarts. The number is much larger than `JITTER`, so
+        /// that an old reading of a thread that was delayed during a restart does not look like a reading of
+        /// another processor.
         const RUN: u64 = 4 * JITTER;
         let (restarts, raw, stop) = (Restarts::new(), AtomicU64::new(BEGIN), AtomicBool::new(false));
         let counter = || raw.fetch_add(1 << 12, Ordering::Relaxed);
-        // Returns whether none of its readings was far behind the one before.
+        // Returns true if no reading was far behind the previous reading.
         let reader = || {
             let (mut last, mut goes_on) = (restarts.read_steady(counter), true);
             while !stop.load(Ordering::Relaxed) {
                 let value = restarts.read_steady(counter);
-                // A reading is up to JITTER behind the latest recorded one, and the reading before was up to
-                // STEP ahead of the latest recorded one.
+                // A reading is at most JITTER behind the latest recorded reading, and the previous reading
+                // was at most STEP ahead of it.
                 goes_on &= value + JITTER + STEP > last;
                 last = last.max(value);
             }
@@ -233,8 +234,8 @@ mod tests {
             readers.into_iter().all(|reader| reader.join().is_ok_and(|goes_on| goes_on)) && go_on
         });
         assert!(go_on);
-        // After each restart the sum continued from the latest recorded reading, which was less than STEP
-        // old, and the next run began up to JITTER behind that reading.
+        // After each restart the sum has continued from the latest recorded reading, which was at most STEP
+        // behind, and the next run began at most JITTER behind that reading.
         assert!(restarts.read_steady(counter) > BEGIN + 20 * (RUN - STEP - JITTER));
     }
 }

@@ -20,34 +20,34 @@ use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{DpdkPool, MAX_DATA_BYTES};
 use crate::{Offloads, PortInfo, Queue};
 
-/// Ethernet header and a VLAN tag, bytes.
+/// Bytes of an Ethernet header with a VLAN tag.
 const L2_BYTES: usize = 18;
 
-/// Devices that report a largest frame of 1518 bytes although they send and receive larger frames.
-/// The configured MTU is used for them instead.
+/// Devices that report a maximum frame of 1518 bytes although they send and receive larger frames. For these
+/// devices the configured MTU is used.
 const UNDERSTATED_MTU: &[&str] = &["net_af_packet", "net_memif"];
 
-/// Smallest packet buffer, bytes.
+/// Minimum bytes of a packet buffer.
 const MIN_MBUF_BYTES: usize = 2048;
 
-/// Smallest packet buffer where frames of 64 KiB arrive in chains. Each boundary between two buffers may
-/// split an FPDU, and a split FPDU costs more than a contiguous one.
+/// Minimum bytes of a packet buffer if frames of 64 KiB arrive in chains. Each boundary between two buffers
+/// may split an FPDU, which costs more than a contiguous FPDU.
 const MIN_LARGE_FRAME_MBUF_BYTES: usize = 4096;
 
 /// The device side of a vhost-user socket.
 const VHOST: &str = "net_vhost";
 
-/// The two sides of a vhost-user socket and of a memif socket. Such a device has one peer, and the
-/// link is up while the peer is connected.
+/// The drivers of the two sides of a vhost-user socket and of a memif socket. Such a device has one peer, and
+/// its link is up while the peer is connected.
 const POINT_TO_POINT: &[&str] = &[VHOST, "net_virtio_user", "net_memif"];
 
-/// Devices that do not count missing receive buffers.
+/// Devices that do not count how often a receive buffer was missing.
 const NO_RX_NO_MBUF_COUNT: &[&str] = &[VHOST];
 
 /// Devices that always receive into chains of buffers, without reporting the offload.
 const ALWAYS_SCATTER: &[&str] = &[VHOST];
 
-/// Each of our offloads with DPDK's bit for it.
+/// Our offloads, each with DPDK's bit.
 const RX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::RX_IPV4_CHECKSUM, sys::K_RX_IPV4_CKSUM),
     (Offloads::RX_TCP_CHECKSUM, sys::K_RX_TCP_CKSUM),
@@ -61,31 +61,31 @@ const TX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::TX_TSO, sys::K_TX_TCP_TSO),
 ];
 
-/// Approximate size of a large buffer, unless the driver's limit for one descriptor is lower. NICs
-/// take less than 64 KiB per descriptor.
+/// Approximate bytes of a large buffer, unless the driver's limit for one descriptor is lower. NICs support
+/// less than 64 KiB per descriptor.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Minimum number of views of large buffers: enough for a cache for each thread.
+/// Minimum number of views of large buffers, so that each thread can have a cache of views.
 const MIN_BULK_VIEWS: u32 = 4096;
 
-/// A started device; stopped and closed when its last port is dropped.
+/// A started device. It is stopped and closed when its last port is dropped.
 pub(super) struct Device {
-    /// Dropped before the handle: the driver may report events until it is closed.
+    /// This field is dropped before the handle: the driver may report events until the device is closed.
     events: Option<LinkEvents>,
-    /// Dropped next, so that the device is closed before the pools are released.
+    /// This field is dropped before the pools, so that the device is closed before the pools are released.
     handle: DeviceHandle,
     pub(super) port_id: u16,
-    /// One for each queue.
+    /// The pools of each queue.
     pub(super) pools: Vec<QueuePools>,
     /// Limits of frames to send.
     pub(super) limits: TxLimits,
-    /// Held while statistics are read.
+    /// Locked while statistics are read.
     pub(super) stats_lock: Mutex<()>,
-    /// Whether only the port can notice that receive buffers ran out.
+    /// True if the driver does not count missing receive buffers, so that only the port can notice this.
     pub(super) lacks_rx_no_mbuf_count: bool,
-    /// The device has no TSO, but the other side of its socket may accept uncut frames.
+    /// True if the device has no TSO, but the other side of its socket may accept uncut frames.
     may_pass_large_frames: bool,
-    /// The device was configured with an interrupt for each receive queue.
+    /// True if the device was configured with an interrupt for each receive queue.
     has_rx_interrupts: bool,
 }
 
@@ -132,9 +132,9 @@ fn setup(
     // SAFETY: `handle` keeps the port open, and `about` has room for its properties.
     ok("asking what it can do", unsafe { sys::rte_eth_dev_info_get(id, about.as_mut_ptr()) })?;
     // SAFETY: `about` was zeroed and then filled in. Its fields are numbers and raw pointers, for which any
-    // bits are a value.
+    // bits are valid.
     let about = unsafe { about.assume_init() };
-    // SAFETY: DPDK has set the name of the driver, a constant C string, as the call above has succeeded.
+    // SAFETY: the call above has succeeded, so `driver_name` points to a constant C string.
     let driver = unsafe { CStr::from_ptr(about.driver_name) }.to_string_lossy().into_owned();
 
     let most = about.max_rx_queues.min(about.max_tx_queues);
@@ -170,8 +170,8 @@ fn setup(
         limits.driver.tso_buffers = 1;
     }
 
-    // SAFETY: a C structure of numbers, enumerations with a zero, and raw pointers: zero is a value of each.
-    // For DPDK these are the defaults.
+    // SAFETY: all-zero bytes are valid for this C struct of numbers, enumerations with a zero, and raw
+    // pointers. For DPDK, zeros mean the defaults.
     let mut conf: sys::rte_eth_conf = unsafe { std::mem::zeroed() };
     conf.rxmode.mtu = u32::from(row.mtu_with_tag(device_mtu, about.max_mtu));
     conf.rxmode.offloads = bits(RX_OFFLOADS, offloads) & about.rx_offload_capa;
@@ -184,18 +184,17 @@ fn setup(
         rss.fill(&mut conf);
     }
     let configure = |conf: &sys::rte_eth_conf| {
-        // The first vhost device that is configured starts vhost's thread. DPDK decides without a lock
-        // which device is the first; two such threads would free the same connection twice.
+        // The first vhost device that is configured starts vhost's thread. DPDK has no lock for this, so two
+        // devices could start a thread each, and both threads would free the same connection.
         let _one_at_a_time = lock();
-        // SAFETY: `handle` keeps the port open, it is not started, and nobody else uses it. The configuration
-        // is copied.
+        // SAFETY: `handle` keeps the port open. The port is not started, and nobody else uses it. The call
+        // copies the configuration.
         unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, conf) }
     };
     conf.intr_conf.set_rxq(u32::from(with_interrupts));
     let mut configured = configure(&conf);
     if configured < 0 && with_interrupts {
-        // Not every device has interrupts for its queues. The ports of a device without them are
-        // polled.
+        // Not every device has interrupts for its queues. If it has none, its ports are polled.
         eal::log::mark();
         conf.intr_conf.set_rxq(0);
         configured = configure(&conf);
@@ -203,13 +202,15 @@ fn setup(
     ok("configuring it", configured)?;
 
     let (mut rx_desc, mut tx_desc) = (config.rx_desc, config.tx_desc);
-    // SAFETY: `handle` keeps the port open, and it was configured above. Both numbers are local variables.
+    // SAFETY: `handle` keeps the port open, and the port was configured above. Both numbers are local
+    // variables.
     ok("sizing its rings", unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &mut rx_desc, &mut tx_desc) })?;
 
-    // SAFETY: takes any port number, and only reads.
+    // SAFETY: the function takes any port number, and only reads.
     let node_of_device = unsafe { sys::rte_eth_dev_socket_id(id) };
     let node = config.socket.and_then(|socket| i32::try_from(socket).ok()).unwrap_or(node_of_device);
-    // A pool for each queue: no queue takes the buffers of another, nor waits for its lines in the cache.
+    // Each queue has its own pool. So queues do not take each other's buffers, and do not wait for each
+    // other's cache lines.
     let count = config.mbufs.unwrap_or((4 * (u32::from(rx_desc) + u32::from(tx_desc))).max(8192));
     let has_bulk = config.bulk_mbufs > 0 && offloads.contains(Offloads::TX_MULTI_SEGMENT);
     let pools = (0..config.queues).map(|_| {
@@ -217,7 +218,7 @@ fn setup(
             .map_err(|errno| DeviceError::memory(count, mbuf_bytes, errno))?;
         let bulk = || {
             let (count, bytes) = (config.bulk_mbufs, bulk_bytes(config.mtu, limits.driver.buffer_bytes));
-            // Many frames in a ring may refer to parts of one buffer.
+            // Many frames in a ring may refer to parts of one buffer, each by its own view.
             let views = count.max(2 * u32::from(tx_desc)).max(MIN_BULK_VIEWS);
             DpdkPool::new(eal, name, (count, views), bytes, node)
                 .map_err(|errno| DeviceError::memory(count, bytes, errno))
@@ -225,7 +226,7 @@ fn setup(
         Ok(QueuePools { pool, bulk: has_bulk.then(bulk).transpose()? })
     });
     let pools = pools.collect::<Result<Vec<_>, DeviceError>>()?;
-    // From here on `device` owns the pools, and it is closed before they are released.
+    // From here on `device` owns the pools, and is closed before the pools are released.
     let mut device = Device {
         events: LinkEvents::listen(id),
         handle,
@@ -251,7 +252,7 @@ fn setup(
     filter::open(id, config.promiscuous, &config.addresses)
         .map_err(|errno| DeviceError::setup(name, "telling it the multicast groups", errno))?;
     let mut address = sys::rte_ether_addr { addr_bytes: [0; 6] };
-    // SAFETY: `device` keeps the port open, and `address` is a local variable to write to.
+    // SAFETY: `device` keeps the port open, and `address` is a writable local variable.
     ok("asking for its address", unsafe { sys::rte_eth_macaddr_get(id, &mut address) })?;
 
     let info = PortInfo {
@@ -263,20 +264,20 @@ fn setup(
     Ok((device, info))
 }
 
-/// Size of a large buffer, bytes: whole segments, and no more than the driver takes in one descriptor.
+/// Bytes of a large buffer: a whole number of segments, and at most the driver's limit for one descriptor.
 fn bulk_bytes(mtu: u16, buffer_bytes: usize) -> usize {
     let mtu = usize::from(mtu);
     (BULK_BYTES.min(buffer_bytes) / mtu * mtu).clamp(mtu, MAX_DATA_BYTES)
 }
 
-/// The MTU to configure on the device; some devices report too small a maximum.
+/// The MTU to configure on the device. Some devices report too small a maximum.
 fn device_mtu(
     name: &str,
     driver: &str,
     about: &sys::rte_eth_dev_info,
     asked: u16,
 ) -> Result<u16, DeviceError> {
-    // The frame overhead as ethdev computes it.
+    // The overhead of a frame, computed like ethdev does.
     let overhead = if about.max_mtu != u16::MAX && about.max_rx_pktlen > u32::from(about.max_mtu) {
         about.max_rx_pktlen - u32::from(about.max_mtu)
     } else {
@@ -292,7 +293,7 @@ fn device_mtu(
     Ok(asked)
 }
 
-/// Whether frames larger than the MTU may be received.
+/// Whether the device may deliver frames that are larger than the MTU.
 fn receives_large_frames(about: &sys::rte_eth_dev_info, driver: &str, config: &DeviceConfig) -> bool {
     let joins = about.rx_offload_capa & sys::K_RX_TCP_LRO != 0 && drivers::find(driver).joins;
     ALWAYS_SCATTER.contains(&driver) || joins && config.offloads.contains(Offloads::RX_LRO)
@@ -321,11 +322,11 @@ fn choose_offloads(
     if !drivers::find(driver).joins {
         offloads.remove(Offloads::RX_LRO);
     }
-    // TSO requires that the device computes the checksum of each piece.
+    // TSO works only if the device computes the checksum of each piece.
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || !drivers::find(driver).tso {
         offloads.remove(Offloads::TX_TSO);
     }
-    // Scatter disables a NIC's fast path: use it only if frames can be longer than a buffer.
+    // Scatter disables a NIC's fast path, so it is enabled only if frames can be longer than a buffer.
     if !frames_need_scatter && !offloads.contains(Offloads::RX_LRO) {
         offloads.remove(Offloads::RX_SCATTER);
     }
@@ -343,8 +344,8 @@ impl Device {
         let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
         for queue in 0..queues {
             let defaults = std::ptr::null();
-            // SAFETY: the port was configured with this queue (`setup`), and is not started. `Device` drops
-            // its handle, which closes the port, before its pools, so the pool outlives the queue.
+            // SAFETY: the port was configured with this queue (`setup`), and is not started. The pool is
+            // released after the queue: `Device` drops its handle, which closes the port, before its pools.
             let rx = unsafe {
                 let pool = self.pools[usize::from(queue)].pool.raw();
                 sys::rte_eth_rx_queue_setup(id, queue, rx_desc, node as u32, defaults, pool)
@@ -361,10 +362,10 @@ impl Device {
         Ok(())
     }
 
-    /// The interrupt of a receive queue, if it has one. Call it on a started device.
+    /// The interrupt of a receive queue, if the queue has one. The device must be started.
     pub(super) fn interrupt(&self, queue: u16) -> Option<RxInterrupt> {
         let (probed, listener) = (self.handle.probed.of_queue(queue), self.events.as_ref()?.listener());
-        // The interrupts of virtual devices are known to work: tests cover them.
+        // The interrupts of virtual devices are known to work, since tests cover them.
         let is_proven = self.handle.is_virtual();
         RxInterrupt::of(self.port_id, queue, probed, self.has_rx_interrupts, is_proven, listener)
     }
@@ -375,31 +376,32 @@ impl Device {
     /// DPDK's vhost device has no flag for this, since the answer is unknown until a driver connects.
     /// Once a driver is connected, the device describes such frames as virtio requires.
     ///
-    /// This is asked each time, since no event tells it. The vhost callbacks of the connection belong to
-    /// the port's driver, and a second registration for the socket would replace them. The link event comes
-    /// too early for a peer that connects between the configuration of the port and that of its queues: its
-    /// connection has no number yet at that event, and no later event follows.
+    /// The answer is not stored, since no event reports when it changes. The vhost callbacks of the
+    /// connection belong to the port's driver, and a second registration for the socket would replace them.
+    /// If a peer connects between the configuration of the port and the configuration of its queues, the link
+    /// event comes too early: the connection has no number yet, and no later event follows.
     pub(super) fn passes_large_frames(&self) -> bool {
         const NEEDED: u64 = sys::K_GUEST_CSUM | sys::K_GUEST_TSO4 | sys::K_GUEST_TSO6 | sys::K_MRG_RXBUF;
         let Some(events) = self.events.as_ref().filter(|_| self.may_pass_large_frames) else { return false };
         let _held = events.listener().hold_connection();
         let Some(connection) = self.vhost_connection() else { return false };
         let mut features = 0;
-        // SAFETY: `features` is a local variable to write to. The connection was found with `_held`: vhost
-        // removes the connection's number before it reports that the link is down, and frees the
-        // connection after `on_event` has returned, which waits for `_held`.
+        // SAFETY: `features` is a writable local variable. `_held` was taken before the connection was found.
+        // Vhost first removes the connection's number, then reports that the link is down, and frees the
+        // connection only after `on_event` has returned. `on_event` waits for `_held`, so the connection is
+        // not freed during the call.
         let done = unsafe { sys::rte_vhost_get_negotiated_features(connection, &mut features) };
         done == 0 && features & NEEDED == NEEDED
     }
 
-    /// Whether the device was taken away. Nothing may access the device then.
+    /// Whether the device was taken away. If so, nothing may access the device.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.handle.gone().load(Ordering::Relaxed)
     }
 
-    /// Whether frames can pass once the driver reports that the link is up. The vhost driver reports it
-    /// before the queues know the number of the connection, and drops frames in between.
+    /// Whether the device can send frames while the driver reports that the link is up. The vhost driver
+    /// reports this before the queues know the number of the connection, and drops frames until then.
     pub(super) fn is_connected(&self) -> bool {
         !self.may_pass_large_frames || self.vhost_connection().is_some()
     }
@@ -409,7 +411,8 @@ impl Device {
         if !self.may_pass_large_frames {
             return None;
         }
-        // SAFETY: `may_pass_large_frames` is true for a port of `net_vhost` only, which `self` keeps open.
+        // SAFETY: `may_pass_large_frames` is true only for a port of `net_vhost`, and `self` keeps the port
+        // open.
         let connection = unsafe { sys::rte_eth_vhost_get_vid_from_port_id(self.port_id) };
         (connection >= 0).then_some(connection)
     }
@@ -422,8 +425,8 @@ impl Drop for Device {
         if eal::is_forked() || !cannot_close {
             return;
         }
-        // The backend may still write to the rings and their buffers, or the driver still holds them: they
-        // must exist until this process ends.
+        // The backend may still write to the rings and their buffers, or the driver still uses them. So they
+        // are kept until this process ends.
         self.handle.abandoned = true;
         std::mem::forget(self.pools.clone());
     }
@@ -458,7 +461,7 @@ mod tests {
 
     #[test]
     fn frames_are_joined_by_drivers_alone_that_deliver_them() {
-        // SAFETY: a C structure of numbers and raw pointers: zero is a value of each.
+        // SAFETY: all-zero bytes are valid for this C struct of numbers and raw pointers.
         let mut about: sys::rte_eth_dev_info = unsafe { std::mem::zeroed() };
         about.rx_offload_capa = sys::K_RX_TCP_LRO | sys::K_RX_SCATTER;
         let config = DeviceConfig::default();

@@ -1,14 +1,14 @@
 //! Limits of drivers that ethdev does not report: the longest buffer of a frame, the number of buffers,
 //! the segment sizes for TSO, and offloads that do not work.
 //!
-//! Of these, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`. Beyond its
-//! limits, a driver drops the frame every time it is sent, or sends different bytes. Every driver that is
-//! linked in has a row, even where the limits of [`UNKNOWN`] fit. So the source of a new driver has to be
-//! read before it is added. Files (below `drivers/net`) and names are those of DPDK 22.11.11.
+//! Of these limits, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`. If a frame
+//! exceeds a limit, the driver drops it each time it is sent, or sends different bytes. Every linked driver
+//! has a row, even if the limits of [`UNKNOWN`] are right. So the source of a new driver has to be checked
+//! before the driver is added. File names (below `drivers/net`) and other names are those of DPDK 22.11.11.
 //!
-//! Some limits are not listed, because no frame of this crate's users comes near them: a minimum length (17
-//! bytes for i40e, iavf and ice, 14 for ixgbe), headers of at most 512 bytes for TSO (igb, igc), TCP
-//! headers within 255 bytes (em), and frames of at most 256 KiB for TSO (i40e, ice).
+//! Some limits are not listed, because no frame of this crate's users exceeds them: a minimum length (17
+//! bytes for i40e, iavf and ice, 14 bytes for ixgbe), headers of at most 512 bytes for TSO (igb, igc), a TCP
+//! header within the first 255 bytes (em), and frames of at most 256 KiB for TSO (i40e, ice).
 
 use dpdk_sys as sys;
 
@@ -22,17 +22,17 @@ pub(super) struct Driver {
     pub(super) buffer_bytes: usize,
     /// Maximum buffers of a frame that is sent without TSO.
     pub(super) buffers: usize,
-    /// Maximum buffers of a frame that is cut by TSO.
+    /// Maximum buffers of a frame that TSO cuts.
     pub(super) tso_buffers: usize,
-    /// A frame must have this many buffers fewer than the maximum that the device reports.
+    /// The number by which the buffers of a frame must be fewer than the maximum that the device reports.
     spare_buffers: usize,
-    /// Whether TSO works with frames whose headers are in their own buffer, as ours are.
+    /// True if TSO works with frames whose headers are in their own buffer, as in our frames.
     pub(super) tso: bool,
-    /// Segment sizes for TSO.
+    /// The supported segment sizes for TSO.
     pub(super) mss: Mss,
-    /// Whether frames coalesced by LRO are delivered.
+    /// True if the device delivers frames that LRO has coalesced.
     pub(super) joins: bool,
-    /// Bytes of a VLAN tag that count against the device's MTU.
+    /// Bytes of a VLAN tag that count toward the device's MTU.
     pub(super) mtu_tag_bytes: u16,
     /// Bytes that a receive buffer needs in addition to the frame.
     pub(super) rx_header_bytes: usize,
@@ -40,23 +40,23 @@ pub(super) struct Driver {
     pub(super) rx_unit: usize,
     /// Maximum bytes that the device receives into one buffer.
     pub(super) rx_buffer_bytes: usize,
-    /// Whether received flows are spread over several queues without RSS: by the peer, or by Linux.
+    /// True if the peer or Linux spreads received flows over several queues without RSS.
     pub(super) spreads: bool,
-    /// Whether the driver copies the frames that it sends, so that their bytes may lie in any memory.
+    /// True if the driver copies the frames that it sends, so that their bytes may be in any memory.
     pub(super) copies: bool,
 }
 
-/// For a driver without a row.
+/// The limits of a driver without a row.
 const UNKNOWN: Driver = Driver {
-    // Most descriptors have 14 bits for the length.
+    // Most descriptors have at least 14 bits for the length.
     buffer_bytes: (16 << 10) - 1,
-    // Limited only by the maximum that the device reports.
+    // Only the maximum that the device reports limits the number of buffers.
     buffers: MAX_SEGMENTS,
     tso_buffers: MAX_SEGMENTS,
     spare_buffers: 0,
     tso: true,
-    // The lower bound is that of i40e and iavf. The upper bound is below that of every driver that
-    // has one.
+    // The lower bound is that of i40e and iavf. The upper bound is lower than that of any driver with an
+    // upper bound.
     mss: Mss { least: 256, most: 9000 },
     joins: true,
     mtu_tag_bytes: 0,
@@ -67,13 +67,13 @@ const UNKNOWN: Driver = Driver {
     copies: false,
 };
 
-/// A virtual device: frames are copied, or described with 32-bit lengths. The peer chooses the queue of a
-/// frame, or Linux does by a hash of its flow (PACKET_FANOUT_HASH of net_af_packet, queues of a tap, RSS of
-/// the interface under net_af_xdp).
+/// A virtual device: the driver copies frames, or describes them with 32-bit lengths. The queue of a frame is
+/// chosen by the peer, or by Linux from a hash of the flow (PACKET_FANOUT_HASH of net_af_packet, queues of a
+/// tap, RSS of the interface under net_af_xdp).
 const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, spreads: true, ..UNKNOWN };
 
 /// A virtual device whose driver copies each frame by its virtual address: lib/vhost/virtio_net.c,
-/// mbuf_to_desc() with sync_fill_seg(). (net_af_packet and net_tap copy frames too, but no test sends
+/// mbuf_to_desc() with sync_fill_seg(). (net_af_packet and net_tap also copy frames, but no test sends
 /// external memory through them.)
 const COPYING: Driver = Driver { copies: true, ..VIRTUAL };
 
@@ -190,8 +190,8 @@ pub(super) fn find(name: &str) -> Driver {
 }
 
 impl Driver {
-    /// These limits, narrowed by those that the device reports: the buffers of any frame (for TSO),
-    /// and those of a frame that is not cut. Zero means not reported.
+    /// These limits, combined with the limits that the device reports: the maximum buffers of any frame (for
+    /// TSO), and of a frame that is not cut. A reported zero means no limit.
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,
@@ -202,17 +202,18 @@ impl Driver {
         Self { buffers, tso_buffers, ..self }
     }
 
-    /// The MTU to configure so that frames with a VLAN tag pass as well, unless it would exceed `most`.
+    /// The MTU to configure so that the device also accepts frames with a VLAN tag. It is at most `most`, or
+    /// `mtu` if that is larger.
     pub(super) fn mtu_with_tag(&self, mtu: u16, most: u16) -> u16 {
         mtu.saturating_add(self.mtu_tag_bytes).min(most.max(mtu))
     }
 
-    /// Bytes of a frame that fit into a receive buffer of this size.
+    /// Maximum bytes of a frame in a receive buffer of this size.
     pub(super) fn rx_room(&self, mbuf_bytes: usize) -> usize {
         mbuf_bytes.min(self.rx_buffer_bytes) / self.rx_unit * self.rx_unit
     }
 
-    /// The limits that senders must keep.
+    /// The limits that senders must observe.
     pub(super) fn tso_limits(&self) -> TsoLimits {
         TsoLimits { buffers: self.tso_buffers, mss: self.mss }
     }
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(counts("net_ixgbe", reported(40, 40)), (40, 40));
         assert_eq!(counts("net_bnxt", reported(0, 0)), (31, 31));
         assert_eq!(counts("net_virtio", reported(0, 0)), (MAX_SEGMENTS, MAX_SEGMENTS));
-        // The limit for any frame also bounds frames that are not cut.
+        // The limit for any frame also applies to frames that are not cut.
         assert_eq!(counts("net_of_tomorrow", reported(4, 0)), (4, 4));
     }
 

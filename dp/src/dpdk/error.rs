@@ -5,11 +5,11 @@ use std::io;
 use super::PciProblem;
 use crate::eal::{self, errno_text};
 
-/// Why a device cannot be used. Each message is one line and says what to do.
+/// The reason why a device cannot be used. Each message is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The process is a fork of the one that started EAL.
+    /// The process was forked from the process that started EAL.
     #[error(
         "this process is a fork of one that uses DPDK: open devices after the fork, or spawn a new program"
     )]
@@ -29,7 +29,7 @@ pub enum DeviceError {
         device: String,
         /// What DPDK logged.
         log: String,
-        /// The drivers of virtual devices that are linked in.
+        /// The drivers of virtual devices that are linked.
         drivers: String,
     },
     /// The driver matches the device but cannot use it.
@@ -52,14 +52,14 @@ pub enum DeviceError {
         /// The system's error.
         cause: String,
     },
-    /// A virtual device without an argument that its driver needs.
+    /// The options of a virtual device lack an argument that its driver needs.
     #[error("{device} needs {argument}: give {device},{argument}={example}")]
     MissingArgument {
         /// The device.
         device: String,
         /// The name of the argument.
         argument: &'static str,
-        /// A value as it could be.
+        /// An example of a value.
         example: &'static str,
     },
     /// The interface that a virtual device shares with the kernel does not exist.
@@ -70,14 +70,14 @@ pub enum DeviceError {
         /// The interface.
         interface: String,
     },
-    /// No privilege to open a packet socket, or to make an interface.
+    /// The process lacks the privilege to open a packet socket, or to make an interface.
     #[error(
         "{device} needs {capability}: run as root or with it (`setcap {capability}+ep PROGRAM` gives it to a program)"
     )]
     NoPrivilege {
         /// The device.
         device: String,
-        /// The capability, in the words of `setcap`.
+        /// The capability, by its name in `setcap`.
         capability: &'static str,
     },
     /// The folder of the device's unix socket does not exist.
@@ -86,7 +86,7 @@ pub enum DeviceError {
         /// The socket's path.
         path: String,
     },
-    /// Already open in this process.
+    /// The device is already open in this process.
     #[error("{device} is open already: drop its ports first, or give the second one another name")]
     InUse {
         /// The device as requested.
@@ -106,7 +106,7 @@ pub enum DeviceError {
         /// The system's error.
         cause: String,
     },
-    /// More queues than the device has, or none.
+    /// More pairs of queues are requested than the device has, or no pair.
     #[error("{device} has 1 to {most} pairs of queues, {asked} were asked for")]
     Queues {
         /// The device.
@@ -116,7 +116,7 @@ pub enum DeviceError {
         /// The number requested.
         asked: u16,
     },
-    /// Several queues on a device that would receive all frames on one of them.
+    /// Several queues are requested on a device that would receive all frames on one of them.
     #[error(
         "{device} works with 1 pair of queues, {asked} were asked for: its driver {driver} spreads no received flows over \
          several, as RSS is missing or left out"
@@ -129,36 +129,36 @@ pub enum DeviceError {
         /// The number requested.
         asked: u16,
     },
-    /// An MTU that the device does not support.
+    /// The device does not support the MTU.
     #[error("{device} has MTUs from {least} to {most}, {asked} was asked for")]
     Mtu {
         /// The device.
         device: String,
-        /// Its smallest, bytes.
+        /// The minimum MTU of the device in bytes.
         least: u16,
-        /// Its largest, bytes.
+        /// The maximum MTU of the device in bytes.
         most: u16,
-        /// The requested one, bytes.
+        /// The requested MTU in bytes.
         asked: u16,
     },
-    /// Buffers that cannot hold a frame, on a device that uses one buffer per frame.
+    /// A buffer has no room for a whole frame, and the device uses one buffer per frame.
     #[error("{device} needs a whole frame in one buffer: {frame_bytes} bytes, the buffers have {mbuf_bytes}")]
     BufferTooSmall {
         /// The device.
         device: String,
-        /// Largest frame, bytes.
+        /// Bytes of the largest frame.
         frame_bytes: usize,
-        /// Size of a buffer, bytes.
+        /// Bytes of a buffer.
         mbuf_bytes: usize,
     },
-    /// No memory for the pool.
+    /// There is no memory for the pool.
     #[error(
         "no memory for {count} buffers of {bytes} bytes: {cause}; give DPDK more (hugepages or MiB) or ask for fewer"
     )]
     Memory {
         /// Number of buffers.
         count: u32,
-        /// Size of each.
+        /// Bytes of each buffer.
         bytes: usize,
         /// The error text.
         cause: String,
@@ -187,8 +187,8 @@ impl DeviceError {
     }
 }
 
-/// The kind tells an absent device, a busy device and an excessive request apart; the error itself
-/// is kept.
+/// The kind distinguishes an absent device, a busy device and an excessive request. The `io::Error` contains
+/// the original error.
 impl From<DeviceError> for io::Error {
     fn from(error: DeviceError) -> Self {
         let kind = match &error {

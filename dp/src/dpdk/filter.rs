@@ -1,7 +1,7 @@
-//! The frames that a device receives: frames to its own address, broadcasts, and as many other frames as the
-//! device can be made to receive.
+//! The receive filter of a device: it receives frames to its own address, broadcasts, and as many other
+//! frames as it supports.
 //!
-//! VLAN filters and VLAN stripping stay off, so tagged frames arrive unchanged.
+//! VLAN filters and VLAN stripping are never enabled, so tagged frames arrive unchanged.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use dpdk_sys as sys;
 const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
 /// The multicast groups that a host with these addresses must receive: all nodes, and the solicited-node
-/// group of each IPv6 address (RFC 4291 section 2.7.1). IPv4 needs broadcasts only.
+/// group of each IPv6 address (RFC 4291 section 2.7.1). IPv4 needs no groups, only broadcasts.
 fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     let six = addresses.iter().filter_map(|address| match address {
         IpAddr::V6(address) => Some(address.octets()),
@@ -26,12 +26,12 @@ fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     groups
 }
 
-/// Sets the receive filter of a started port: all frames if `promiscuous`, and all multicast frames.
-/// If the device supports neither, it is given the groups of `addresses`.
+/// Sets the receive filter of a started port: all frames if `promiscuous`, and all multicast frames. If the
+/// device supports neither, it gets the groups of `addresses`.
 ///
 /// # Errors
-/// The error number if the device has a list of groups and refuses ours. A device without such a list does
-/// not filter, or its filter cannot be set.
+/// The error number if the device has a list of groups and refuses our list. It is no error if the device has
+/// no such list: either it does not filter, or its filter cannot be changed.
 pub(super) fn open(port_id: u16, promiscuous: bool, addresses: &[IpAddr]) -> Result<(), i32> {
     // SAFETY: the caller keeps the port open.
     let takes_all = promiscuous && unsafe { sys::rte_eth_promiscuous_enable(port_id) } == 0;
@@ -45,8 +45,8 @@ pub(super) fn open(port_id: u16, promiscuous: bool, addresses: &[IpAddr]) -> Res
     if groups.is_empty() {
         return Ok(());
     }
-    // SAFETY: the caller keeps the port open, and the array has as many elements as it says, which are
-    // copied.
+    // SAFETY: the caller keeps the port open. The array has as many elements as the last argument says, and
+    // the call copies them.
     let done =
         unsafe { sys::rte_eth_dev_set_mc_addr_list(port_id, groups.as_mut_ptr(), groups.len() as u32) };
     match -done {

@@ -1,4 +1,4 @@
-//! Checks whether a frame can be sent unchanged, and copies it if not.
+//! Checks whether a frame can be sent unchanged. If not, copies it.
 
 use super::drivers::Driver;
 use crate::{Mbuf, Mempool};
@@ -6,11 +6,11 @@ use crate::{Mbuf, Mempool};
 /// Result of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// The device can send it.
+    /// The device can send the frame.
     AsIs,
     /// The device can send the same bytes in fewer or shorter buffers.
     Copy,
-    /// The device cannot send it.
+    /// The device cannot send the frame at all.
     Never,
 }
 
@@ -19,13 +19,13 @@ pub(super) enum Fit {
 pub(super) struct TxLimits {
     /// Maximum length of an uncut frame.
     pub(super) frame_bytes: usize,
-    /// Limits of its driver.
+    /// The limits of the driver.
     pub(super) driver: Driver,
 }
 
 impl TxLimits {
-    /// Checks a frame of `bytes` bytes in `buffers` buffers, to be cut at `cut_at` (0: not to be cut).
-    /// `longest` returns the length of its longest buffer, and is called only if a buffer may be too
+    /// Checks a frame of `bytes` bytes in `buffers` buffers that TSO cuts at `cut_at` (0 means that it is not
+    /// cut). `longest` returns the length of the longest buffer, and is called only if a buffer may be too
     /// long.
     pub(super) fn fit(
         &self,
@@ -50,9 +50,9 @@ impl TxLimits {
         }
     }
 
-    /// A copy of the frame in as few buffers as possible, all from one pool: from `small`, unless the
-    /// device cannot send that many. `None` if neither pool has enough buffers, or if even large
-    /// buffers are too many.
+    /// A copy of the frame in as few buffers as possible, all from one pool. The pool is `small`, unless the
+    /// copy would have more buffers than the device can send. `None` if neither pool has enough buffers, or
+    /// if the device cannot send as many large buffers.
     pub(super) fn copy(&self, frame: &Mbuf, small: &Mempool, large: Option<&Mempool>) -> Option<Mbuf> {
         let most = self.buffers(frame.tx_offload().tso_segment_bytes != 0);
         let room = |pool: &Mempool| pool.data_bytes().min(self.driver.buffer_bytes);
@@ -85,7 +85,7 @@ mod tests {
         TxLimits { frame_bytes: 1518, driver: drivers::find(driver).with_reported(&reported) }
     }
 
-    /// A frame of `buffers` times `bytes`, to be cut at `cut_at`.
+    /// A frame of `buffers` buffers of `bytes` bytes each that TSO cuts at `cut_at`.
     fn frame(buffers: usize, bytes: usize, cut_at: u16) -> Mbuf {
         let pool = Mempool::heap("frame", buffers, bytes);
         let mut frame: Option<Mbuf> = None;

@@ -1,8 +1,8 @@
 //! Finding, making and removing the devices that DPDK drives.
 //!
-//! A PCI device that was listed when EAL started has a port from then on. Any other device, and a device
-//! that was removed, is probed when it is opened. A device is removed with its last port, so it can be
-//! opened again or bound to another Linux driver.
+//! A PCI device that was listed when EAL started has a DPDK port from then on. All other devices, and devices
+//! that were removed, are probed when they are opened. A device is removed when its last port is dropped, so
+//! it can be opened again or bound to another Linux driver.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -31,33 +31,33 @@ pub(super) fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A device that DPDK has probed, used by us alone; closed and removed when it is dropped.
+/// A device that DPDK has probed and that only we use. It is closed and removed on drop.
 pub(super) struct DeviceHandle {
     pub(super) port_id: u16,
     watch: Watch,
     bus: &'static CStr,
-    /// Its name on the bus.
+    /// The name of the device on the bus.
     name: CString,
     /// The vhost-user backend whose answers the driver waits for.
     pub(super) backend: Option<VhostUserBackend>,
     /// Descriptors that the driver has opened.
     pub(super) probed: ProbedDescriptors,
     pub(super) started: bool,
-    /// It cannot be closed, because its backend does not answer.
+    /// True if the device cannot be closed, because its backend does not answer.
     pub(super) abandoned: bool,
-    /// Whether the device's registers stay accessible until the device is closed, even after it was taken
-    /// away. `vfio-pci` keeps the device that long. Behind a `uio` driver the registers vanish at once, and
-    /// a DPDK driver may wait for them for ever.
+    /// True if the device's registers can be accessed until the device is closed, even after it was taken
+    /// away. `vfio-pci` keeps the device that long. Behind a `uio` driver the registers disappear at once,
+    /// and a DPDK driver may wait for them for ever.
     keeps_registers: bool,
 }
 
 impl DeviceHandle {
-    /// Set once the device is gone.
+    /// The flag that is set when the device is taken away.
     pub(super) fn gone(&self) -> &Gone {
         &self.watch.gone
     }
 
-    /// Whether it is a virtual device.
+    /// Whether the device is virtual.
     pub(super) fn is_virtual(&self) -> bool {
         self.bus != PCI
     }
@@ -67,7 +67,7 @@ impl DeviceHandle {
         !self.keeps_registers && self.gone().load(Ordering::Relaxed)
     }
 
-    /// Takes the port, unless it is open.
+    /// Takes the port. Fails if it is already open.
     fn take(
         open: &mut BTreeSet<u16>,
         port_id: u16,
@@ -93,7 +93,7 @@ impl DeviceHandle {
     }
 }
 
-/// Whether a `uio` driver of Linux has the PCI device.
+/// Whether the PCI device is bound to a `uio` driver of Linux.
 fn is_behind_uio(name: &CStr) -> bool {
     let address = name.to_str().ok().and_then(|name| name.parse().ok());
     address.is_some_and(|address| Holder::of(Path::new(SYSFS), address).is_uio())
@@ -182,40 +182,38 @@ pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceErro
     Ok((name.to_owned(), handle))
 }
 
-/// Makes DPDK look for the device on its bus and give it to a driver. Returns 0, or a negative error
-/// number.
+/// Makes DPDK find the device on its bus and attach a driver. Returns 0, or a negative error number.
 fn probe(devargs: &CStr) -> i32 {
-    // SAFETY: EAL runs, since `open`, the only caller of the callers, has an `Eal`. The arguments are a C
-    // string, which is copied, and callers hold the lock, which excludes other calls that add or remove
-    // devices.
+    // SAFETY: EAL runs, since `device::open`, from which all calls come, has an `Eal`. The call copies the C
+    // string. The callers hold the lock that excludes other calls that add or remove devices.
     unsafe { sys::rte_dev_probe(devargs.as_ptr()) }
 }
 
 fn port_id(name: &CStr) -> Option<u16> {
     let mut id = 0;
-    // SAFETY: the name is a C string, and `id` a local variable to write to. Callers hold the lock, so no
-    // device is added or removed meanwhile.
+    // SAFETY: the name is a C string, and `id` is a writable local variable. The callers hold the lock, so no
+    // device is added or removed during the call.
     (unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut id) } == 0).then_some(id)
 }
 
 impl Drop for DeviceHandle {
     fn drop(&mut self) {
         if eal::is_forked() || self.abandoned || self.lacks_registers() {
-            // The device belongs to the parent, or cannot be closed.
+            // The device belongs to the parent process, or cannot be closed.
             return;
         }
         let mut open = lock();
         self.watch.end();
-        // Errors are ignored, as nothing can be done about them.
+        // Errors of the following calls are ignored, since nothing can be done about them.
         if self.started {
-            // SAFETY: this handle owns the port (`OPEN` has it once). No thread uses a queue any more: each
+            // SAFETY: this handle owns the port, which is in `OPEN`. No thread uses a queue any more: each
             // `QueuePort` holds the `Device`, which is being dropped.
             unsafe { sys::rte_eth_dev_stop(self.port_id) };
         }
-        // SAFETY: this handle owns the port, it is stopped, and no thread uses a queue any more. The buffers
-        // in its rings go back to a pool that `Device` drops after this handle.
+        // SAFETY: this handle owns the port, the port is stopped, and no thread uses a queue any more. The
+        // buffers in the rings are returned to a pool that `Device` drops after this handle.
         unsafe { sys::rte_eth_dev_close(self.port_id) };
-        // SAFETY: both names are C strings. The device is one of that bus, its port is closed, and the lock
+        // SAFETY: both names are C strings. The device is on this bus, and its port is closed. The lock
         // (`open`) excludes other calls that add or remove devices.
         unsafe { sys::rte_eal_hotplug_remove(self.bus.as_ptr(), self.name.as_ptr()) };
         open.remove(&self.port_id);

@@ -1,5 +1,5 @@
-//! Receive interrupts: a descriptor that becomes readable when frames arrive for a queue whose port
-//! sleeps.
+//! Receive interrupts: a sleeping port has a descriptor that becomes readable when frames arrive for its
+//! queue.
 //!
 //! | driver | what wakes | the peer or device is asked |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | NICs behind `vfio-pci` | the device interrupts, and the kernel writes to an eventfd | by a register |
 //! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | not at all: the descriptor is always readable then |
 //!
-//! A port sleeps on its own epoll descriptor, which stays the same when a vhost peer brings a new eventfd.
-//! The epoll descriptor is edge-triggered: nobody reads the eventfds, so their counters only grow. Events
-//! from before a sleep are taken from it when the port is about to sleep.
+//! A port sleeps on its own epoll descriptor, which does not change when a vhost peer connects with a new
+//! eventfd. The eventfds are registered edge-triggered (EPOLLET), since nobody reads them to reset their
+//! counters. Before a sleep, the port takes the earlier events from the epoll descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -24,18 +24,18 @@ use super::link_events::Listener;
 use super::vdev;
 use crate::eal::pci::{Holder, PciAddress, SYSFS, VFIO, split};
 
-/// The keys of events.
+/// The keys of epoll events.
 const FRAMES: u64 = 0;
 const LINK: u64 = 1;
 
-/// Time between two polls of a sleeping port whose interrupt is not proven: the same as for a port
-/// without interrupts.
+/// Time between two polls of a sleeping port whose interrupt is not known to work. A port without interrupts
+/// is polled as often.
 const UNPROVEN_LOOK_US: u64 = 200;
 
-/// Maximum events taken with one call. Further events end the next sleep at once.
+/// Maximum number of events that one call takes. If there are more, the next sleep ends at once.
 const EVENTS_AT_ONCE: usize = 8;
 
-/// Each event wakes once.
+/// Each event wakes the port once (edge-triggered).
 const EDGES: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 
 fn key(of: u64) -> epoll::EventData {
@@ -53,7 +53,7 @@ pub(super) fn asks_for_interrupts(spec: &PortSpec) -> bool {
     let Ok(address) = text.parse::<PciAddress>() else { return false };
     match Holder::of(Path::new(SYSFS), address) {
         Holder::UserSpace { driver, .. } => driver == VFIO,
-        // Drivers that share the device with Linux.
+        // The driver shares the device with Linux.
         Holder::Linux(_) => true,
         Holder::Absent | Holder::Nobody => false,
     }
@@ -64,15 +64,15 @@ pub(super) struct RxInterrupt {
     port_id: u16,
     queue: u16,
     epoll: OwnedFd,
-    /// Duplicates of the driver's descriptors: one, or several of which one reports frames.
+    /// Duplicates of the driver's descriptors. At least one of them reports frames.
     descriptors: Vec<OwnedFd>,
-    /// True if the descriptors report frames only after the driver was asked for an interrupt.
-    /// Otherwise they are readable whenever frames wait.
+    /// True if the descriptors report frames only while the interrupt is enabled. Otherwise they are readable
+    /// whenever frames wait.
     is_switched: bool,
-    /// The descriptors report only an error: their interface is down or gone.
+    /// True if the descriptors report only an error, since their interface is down or removed.
     is_broken: bool,
-    /// The interrupt is known to work. Not every NIC interrupts as its driver promises (QEMU's e1000e
-    /// never does), so a sleeping port is polled now and then until its NIC was seen to interrupt.
+    /// True if the interrupt is known to work. Some NICs never interrupt although their driver supports it
+    /// (QEMU's e1000e), so a sleeping port is also polled until its first interrupt.
     is_proven: bool,
     /// Frames received before the interrupt was armed.
     frames_before: u64,
@@ -81,8 +81,8 @@ pub(super) struct RxInterrupt {
 
 impl RxInterrupt {
     /// The interrupt of a queue of a started device, if it has one. Its descriptors were found when the
-    /// device was probed, or the driver returns one. The caller keeps the device started while this value
-    /// lives.
+    /// device was probed, or the driver returns a descriptor. The caller keeps the device started until the
+    /// returned value is dropped.
     pub(super) fn of(
         port_id: u16,
         queue: u16,
@@ -121,9 +121,9 @@ impl RxInterrupt {
         self.epoll.as_fd()
     }
 
-    /// From now on an arriving frame makes [`epoll`](Self::epoll) readable; the caller then polls once for
-    /// frames that arrived earlier. Returns `false` if the link may have changed, or if the device
-    /// refuses. `frames`: the number of frames received so far.
+    /// From now on an arriving frame makes [`epoll`](Self::epoll) readable. The caller then has to poll once
+    /// for frames that arrived earlier. Returns `false` if the link may have changed, or if the device
+    /// refuses. `frames` is the number of frames received so far.
     pub(super) fn arm(&mut self, frames: u64) -> bool {
         let (link, told) = self.take_wakeups();
         let came = frames != std::mem::replace(&mut self.frames_before, frames);
@@ -136,36 +136,37 @@ impl RxInterrupt {
         } else if self.is_broken {
             true
         } else {
-            // `net_tap` receives nothing before a signal handler has run, which may come after the wake-up.
-            // Modifying the registration makes epoll check the descriptor again, which is readable while a
-            // frame waits.
+            // `net_tap` receives a frame only after its signal handler has run, which may be after the
+            // wake-up. Modifying the registration makes epoll check again whether the descriptor is readable,
+            // which it is while a frame waits.
             self.descriptors.iter().all(|fd| epoll::modify(&self.epoll, fd, key(FRAMES), EDGES).is_ok())
         };
-        // The flag in the ring is written before the ring is read. The peer does the same in turn.
+        // This orders the write of the flag in the ring before the port's next read of the ring. The peer
+        // writes the ring and then reads the flag in the same way.
         fence(Ordering::SeqCst);
         armed
     }
 
-    /// No frame has to be reported until the next [`arm`](Self::arm).
+    /// Disables the interrupt until the next [`arm`](Self::arm).
     pub(super) fn disarm(&mut self) {
         if self.is_switched {
-            // Errors are ignored: a device that keeps reporting frames wakes no port that does not
-            // sleep.
+            // Errors are ignored: if the device still reports frames, this has no effect while the port does
+            // not sleep.
             self.switch_off();
         }
     }
 
-    /// When to poll the port although nothing woke it, if it was last polled at `polled_us`.
+    /// The time at which a sleeping port should be polled, if it was last polled at `polled_us`. `None` if
+    /// its interrupt is known to work.
     pub(super) fn next_look_us(&self, polled_us: u64) -> Option<u64> {
         (!self.is_proven).then_some(polled_us + UNPROVEN_LOOK_US)
     }
 
-    /// Takes the events so far. Returns whether there was a link event, and whether there was a
-    /// frame event.
+    /// Takes the pending events. Returns whether there was a link event, and whether there was a frame event.
     fn take_wakeups(&mut self) -> (bool, bool) {
         let mut room = [const { std::mem::MaybeUninit::uninit() }; EVENTS_AT_ONCE];
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) else {
-            // No event can be taken: sleeps end at once.
+            // No event can be taken, so sleeps end at once.
             return (false, false);
         };
         let (mut link, mut told) = (false, false);
@@ -183,8 +184,8 @@ impl RxInterrupt {
 
     fn switch_on(&self) -> i32 {
         let _held = self.listener.hold_connection();
-        // SAFETY: `self` belongs to a `QueuePort`, which keeps the port open and started. A connection of
-        // vhost that the driver knows exists while it is held.
+        // SAFETY: `self` belongs to a `QueuePort`, which keeps the port open and started. If the driver has a
+        // vhost connection, the connection is not freed during the call, since it is held.
         unsafe { sys::rte_eth_dev_rx_intr_enable(self.port_id, self.queue) }
     }
 
@@ -197,7 +198,7 @@ impl RxInterrupt {
 
 /// A duplicate of the descriptor that the driver has for a queue.
 fn descriptor_of(port_id: u16, queue: u16) -> Option<OwnedFd> {
-    // SAFETY: takes any port and queue, and only reads.
+    // SAFETY: the function takes any port and queue number, and only reads.
     let number = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(port_id, queue) };
     if number < 0 {
         return None;
@@ -214,8 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// An interrupt that needs no request, of a device that does not exist, with the descriptor
-    /// that it watches.
+    /// An interrupt without a device that is always enabled, and the descriptor that it watches.
     fn interrupt() -> (RxInterrupt, OwnedFd, Arc<Listener>) {
         let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let listener = Arc::new(Listener::new().unwrap());
@@ -234,7 +234,7 @@ mod tests {
     fn only_a_frame_that_was_told_of_proves_an_interrupt() {
         let (mut interrupt, fd, _listener) = interrupt();
         let is_looked_at = |interrupt: &RxInterrupt| interrupt.next_look_us(1000) == Some(1200);
-        // Frames without an event, and an event without a frame.
+        // Frames without an event, and then an event without a frame: the interrupt is not known to work.
         assert!(interrupt.arm(0) && interrupt.arm(3) && is_looked_at(&interrupt));
         rustix::io::write(&fd, &1_u64.to_ne_bytes()).unwrap();
         assert!(interrupt.arm(3) && is_looked_at(&interrupt));

@@ -1,7 +1,8 @@
-//! Events of a driver while a port sleeps: the link has changed, queues came or went, the device is gone.
+//! Events of a driver while a port sleeps: the link has changed, queues were added or removed, or the device
+//! was taken away.
 //!
-//! Drivers report these events on DPDK's threads. A vhost connection ends on such a thread too, and its
-//! memory is freed after the callback has returned. So the callback waits while a port uses the connection.
+//! Drivers report these events on DPDK's threads. Such a thread also ends a vhost connection, and frees its
+//! memory after the callback has returned. So the callback waits while a port uses the connection.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,31 +19,31 @@ const EVENTS: [sys::rte_eth_event_type; 3] =
 
 /// State that the ports of a device share with the event callback.
 pub(super) struct Listener {
-    /// An eventfd to which each event writes. Nobody reads it: edge-triggered epoll reports each
-    /// write.
+    /// An eventfd to which the callback writes for each event. Nobody reads the eventfd, since edge-triggered
+    /// epoll reports each write.
     wake: OwnedFd,
     /// Locked while a port uses the connection of the device.
     connection: Mutex<()>,
 }
 
 impl Listener {
-    /// `None` without a descriptor.
+    /// Returns `None` if there is no free descriptor.
     pub(super) fn new() -> Option<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
         Some(Self { wake, connection: Mutex::new(()) })
     }
 
-    /// Each event wakes an edge-triggered epoll that watches this descriptor.
+    /// The descriptor that each event makes readable, for an edge-triggered epoll.
     pub(super) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
     pub(super) fn wake(&self) {
-        // The write fails only after 2^64 - 1 events; the descriptor is readable then.
+        // The write fails only after 2^64 - 1 events. Even then the descriptor is readable.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// While the guard is held, vhost frees no existing connection.
+    /// Until the guard is dropped, vhost does not free an existing connection.
     pub(super) fn hold_connection(&self) -> MutexGuard<'_, ()> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -55,12 +56,13 @@ pub(super) struct LinkEvents {
 }
 
 impl LinkEvents {
-    /// Listens to an open device; `None` without a descriptor or memory.
+    /// Registers for the events of an open device. Returns `None` if there is no free descriptor or no
+    /// memory.
     pub(super) fn listen(port_id: u16) -> Option<Self> {
         let events = Self { port_id, listener: Arc::new(Listener::new()?) };
         let all = EVENTS.iter().all(|event| {
-            // SAFETY: the caller keeps the port open. `on_event` gets the listener, which lives until `drop`
-            // has ended the registration.
+            // SAFETY: the caller keeps the port open. `on_event` gets the listener, which is not freed before
+            // `drop` has ended the registration.
             unsafe {
                 sys::rte_eth_dev_callback_register(port_id, *event, Some(on_event), events.argument()) == 0
             }
@@ -83,12 +85,13 @@ impl Drop for LinkEvents {
             return;
         }
         for event in EVENTS {
-            // SAFETY: the device is open, as its owner drops this first. The call takes any callback.
+            // SAFETY: the device is open, since its owner drops this value first. The call takes any
+            // callback.
             while unsafe {
                 sys::rte_eth_dev_callback_unregister(self.port_id, event, Some(on_event), self.argument())
             } == -libc::EAGAIN
             {
-                // The callback is running, and does not take long.
+                // The callback is running now, and returns soon.
                 std::thread::yield_now();
             }
         }
@@ -96,20 +99,20 @@ impl Drop for LinkEvents {
 }
 
 /// # Safety
-/// `argument` is a [`Listener`] that lives during the call.
+/// `argument` points to a [`Listener`] that is valid during the call.
 unsafe extern "C" fn on_event(
     _port: u16,
     event: sys::rte_eth_event_type,
     argument: *mut c_void,
     _details: *mut c_void,
 ) -> i32 {
-    // SAFETY: the caller, DPDK, passes on the argument of the registration, a `Listener` that lives until the
-    // registration has ended, which waits for this call.
+    // SAFETY: the caller, DPDK, passes the argument of the registration. This `Listener` is not freed before
+    // the registration has ended, and the end of the registration waits for this call.
     let listener = unsafe { &*argument.cast::<Listener>() };
     if event == sys::RTE_ETH_EVENT_INTR_LSC {
-        // vhost frees a connection after it has reported that the link is down; from then on ports find no
-        // connection. vhost holds no lock of the connection's queues here, so a port that waits for such a
-        // lock while it holds the connection cannot deadlock with it.
+        // vhost reports that the link is down before it frees a connection, and ports do not find the
+        // connection any more. vhost holds no lock of the connection's queues here. So there is no deadlock
+        // with a port that holds the connection and waits for such a lock.
         drop(listener.hold_connection());
     }
     listener.wake();

@@ -1,14 +1,15 @@
 //! Ports on DPDK devices: NICs by PCI address, virtual devices by name and arguments.
 //!
-//! [`open`] sets up a device and returns one [`Port`] for each pair of queues. A device is closed and
-//! removed when the last of its ports is dropped, and can be opened again. A device that is taken away in
-//! use reports [`LinkState::Gone`](crate::LinkState::Gone). Drop its ports then: Linux waits for that
-//! before it releases a device behind `vfio-pci`. If the backend of a `net_virtio_user` device does not
-//! answer when its last port is dropped (the backend's process is stopped), the device and its memory stay
-//! until this process ends.
+//! [`open`] sets up a device and returns one [`Port`] for each pair of queues. A device is closed and removed
+//! when the last of its ports is dropped, and can be opened again. If a device is taken away while it is
+//! open, its ports report [`LinkState::Gone`](crate::LinkState::Gone). Then the ports should be dropped,
+//! since Linux waits for this before it releases a device behind `vfio-pci`. If the backend of a
+//! `net_virtio_user` device does not answer when its last port is dropped (the backend's process is stopped),
+//! the device and its memory exist until this process ends.
 //!
-//! Most devices have a descriptor to sleep on ([`Sleep::poll_fd`](crate::Sleep::poll_fd) has the table). A
-//! NIC or a peer is asked for interrupts only before a sleep, so a port that is polled costs no system call.
+//! The ports of most devices have a descriptor to sleep on (see the table at
+//! [`Sleep::poll_fd`](crate::Sleep::poll_fd)). The interrupts of a NIC or of a peer are enabled only before a
+//! sleep, so polling a port needs no system call.
 
 mod config;
 mod descriptors;
@@ -43,11 +44,11 @@ use crate::eal::Eal;
 use crate::mempool::{Backend, dpdk::DpdkPool};
 use crate::{Mempool, Port};
 
-/// Opens a device and starts it: one port for each pair of queues, in their order.
+/// Opens a device and starts it. Returns one port for each pair of queues, in the order of the queues.
 ///
-/// Each port has its own pool. The counters of the first port include the frames that the device drops or
-/// has no buffer for. [`PortInfo::queue`](crate::PortInfo::queue) says how the device chooses queues, if it
-/// hashes.
+/// Each port has its own pool. The counters of the first port include the frames that the device drops or for
+/// which it has no buffer. If the device hashes flows, [`PortInfo::queue`](crate::PortInfo::queue) says how
+/// it chooses the queue.
 ///
 /// # Errors
 /// [`DeviceError`], one line that says what to do.
@@ -65,14 +66,14 @@ pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<
 /// [`DeviceError::Memory`].
 ///
 /// # Panics
-/// If `count` is 0 or `data_bytes` exceeds 65,407, the most a DPDK buffer can hold.
+/// If `count` is 0, or if `data_bytes` is more than 65,407, the maximum of a DPDK buffer.
 pub fn mempool(eal: Eal, name: &str, count: u32, data_bytes: usize) -> Result<Mempool, DeviceError> {
     let pool = DpdkPool::new(eal, name, (count, count), data_bytes, crate::mempool::dpdk::ANY_NODE)
         .map_err(|errno| DeviceError::memory(count, data_bytes, errno))?;
     Ok(Mempool { backend: Backend::Dpdk(pool) })
 }
 
-/// The drivers that are linked in, by library name: `net_vhost`, `net_ixgbe`, ...
+/// The drivers that are linked, by library name: `net_vhost`, `net_ixgbe`, ...
 pub fn drivers() -> &'static [&'static str] {
     dpdk_sys::DRIVERS
 }

@@ -1,13 +1,13 @@
 //! Why a PCI device cannot be opened.
 //!
-//! EAL's error says little when it cannot use a device. The cause is found afterwards, from sysfs and
-//! from EAL's log.
+//! If EAL cannot use a device, its error says little. So this module then finds the cause in sysfs and in
+//! EAL's log.
 
 use std::path::Path;
 
 use crate::eal::pci::{Holder, PciAddress, identity};
 
-/// Why a PCI device cannot be opened. Each message is one line and says what to do.
+/// The reason why a PCI device cannot be opened. Each message is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PciProblem {
@@ -17,22 +17,22 @@ pub enum PciProblem {
     /// There is no such device.
     #[error("this machine has no such PCI device: see `lspci -D`, or /sys/bus/pci/devices")]
     Absent,
-    /// No Linux driver is bound to it.
+    /// The device is not bound to a Linux driver.
     #[error(
         "the device is bound to no driver: bind it to vfio-pci (where there is an IOMMU) or uio_pci_generic, such as by \
          `dpdk-devbind.py -b vfio-pci`"
     )]
     Unbound,
-    /// A kernel driver uses it.
+    /// The device is bound to a driver of the kernel.
     #[error(
         "the device belongs to Linux, whose driver {driver} has it: bind it to vfio-pci (where there is an IOMMU) or \
          uio_pci_generic, such as by `dpdk-devbind.py -b vfio-pci`"
     )]
     Linux {
-        /// The driver.
+        /// The kernel's driver.
         driver: String,
     },
-    /// The device needs physical addresses, and EAL was started with virtual ones.
+    /// The device needs physical addresses, and EAL was started with virtual addresses.
     #[error(
         "the device is bound to {driver}, which gives it physical addresses alone, and DPDK was started for virtual ones: \
          name the device in EalConfig::pci, in a new process"
@@ -55,7 +55,7 @@ pub enum PciProblem {
         /// The Linux driver that passes it to user space.
         driver: String,
     },
-    /// EAL refused it.
+    /// EAL has refused the device.
     #[error("DPDK refused the device, which is bound to {driver}: {log}")]
     Refused {
         /// The Linux driver that passes it to user space.
@@ -63,32 +63,32 @@ pub enum PciProblem {
         /// What EAL logged.
         log: String,
     },
-    /// No DPDK driver supports it.
+    /// No linked DPDK driver supports the device.
     #[error(
         "no driver of DPDK that is linked in drives a device {identity} (vendor:device); there are {drivers}"
     )]
     Unsupported {
         /// Vendor and device id.
         identity: String,
-        /// The drivers that are linked in.
+        /// The drivers that are linked.
         drivers: String,
     },
 }
 
-/// State of this process, and of its attempt to probe a device.
+/// The state of EAL, and the result of an attempt to probe a device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
-    /// EAL has no hugepages.
+    /// True if EAL has no hugepages.
     pub(super) is_ordinary: bool,
-    /// EAL gives devices virtual addresses.
+    /// True if EAL gives virtual addresses to devices.
     pub(super) is_virtual: bool,
-    /// EAL found no driver for it.
+    /// True if EAL has found no driver for the device.
     pub(super) lacks_driver: bool,
     /// What EAL logged.
     pub(super) log: String,
 }
 
-/// Why EAL has no port for the device, from `sysfs`.
+/// Finds the reason why EAL has no port for the device. `sysfs` is the folder of sysfs.
 pub(super) fn problem(sysfs: &Path, address: PciAddress, known: Known) -> PciProblem {
     let holder = Holder::of(sysfs, address);
     let needs_hugepages = holder.needs_hugepages();

@@ -1,8 +1,8 @@
 //! One pair of queues of a device, as a [`Port`].
 //!
-//! Errors are counted, and the port continues: a full ring leaves frames with the caller; while the link
-//! is down or a vhost peer is gone, frames are dropped; an empty pool stops reception until buffers
-//! return.
+//! After an error the port counts it and continues. If a ring is full, frames are left in the caller's burst.
+//! While the link is down or a vhost peer is gone, frames are dropped. If the pool is empty, the port
+//! receives nothing until buffers are returned.
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
@@ -27,30 +27,30 @@ use crate::{
     PortLayer, Queue, Sleep, Statistics, tso,
 };
 
-/// Attempts to send on a full ring between two checks of the link state: a check may be a system call.
-/// One check in 64 attempts costs next to nothing, and delays the detection of a lost peer only a
-/// little.
+/// Number of attempts to send on a full ring between two checks of the link state. A check may need a system
+/// call. One check per 64 attempts costs little, and delays the detection of a lost peer only a little.
 const FULL_TRIES_PER_LINK_CHECK: u32 = 64;
 
-/// Buffers that a vhost device takes at once for reception (`VHOST_MAX_PKT_BURST` of its driver).
+/// Number of buffers that a vhost device allocates at once for reception (`VHOST_MAX_PKT_BURST` of its
+/// driver).
 const VHOST_BURST: usize = 32;
 
 pub(super) struct QueuePort {
-    /// Dropped before the device, whose driver owns the descriptor.
+    /// This field is dropped before the device, whose driver owns the descriptor.
     interrupt: Option<RxInterrupt>,
-    /// Frames found by the last poll before a sleep: they are received first.
+    /// Frames that the last poll before a sleep has found. The next receive call returns them first.
     ahead: Burst,
-    /// When the port was last polled, by its user's clock.
+    /// The time of the last poll, by the clock of the port's user.
     polled_us: u64,
     device: Arc<Device>,
     queue: u16,
     base: PortBase,
-    /// The device's counts when it was last asked.
+    /// The device's counts at the last query.
     device_counts: Cell<Basic>,
     link: LinkState,
     passes_large_frames: bool,
     rx_limit: RxLimit,
-    /// Consecutive attempts that met a full ring.
+    /// Number of consecutive attempts to send on a full ring.
     full_tries: u32,
 }
 
@@ -82,9 +82,9 @@ impl QueuePort {
         if self.device.is_gone() {
             return LinkState::Gone;
         }
-        // SAFETY: a C structure of numbers: zero is a value of each.
+        // SAFETY: all-zero bytes are valid for this C struct of numbers.
         let mut link: sys::rte_eth_link = unsafe { mem::zeroed() };
-        // SAFETY: `device` keeps the port open, and `link` is a local variable to write to.
+        // SAFETY: `device` keeps the port open, and `link` is a writable local variable.
         let done = unsafe { sys::rte_eth_link_get_nowait(self.device.port_id, &mut link) };
         let says_up = done == 0 && u32::from(link.link_status()) == sys::RTE_ETH_LINK_UP;
         if says_up && self.device.is_connected() { LinkState::Up } else { LinkState::Down }
@@ -100,7 +100,7 @@ impl QueuePort {
             self.passes_large_frames = false;
             return link;
         }
-        // Asked each time: a peer may have been replaced by another since the last call.
+        // This is checked each time, since the peer may have changed since the last call.
         self.passes_large_frames = self.device.passes_large_frames();
         link
     }
@@ -132,7 +132,7 @@ impl QueuePort {
         let mut raw = [const { MaybeUninit::<NonNull<sys::rte_mbuf>>::uninit() }; BURST];
         // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. `raw` has
         // room for `room` pointers: it is as long as a `Burst`, and `room` is at most the number of free
-        // places.
+        // elements of a `Burst`.
         let count = unsafe {
             sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr().cast(), room as u16)
                 as usize
@@ -150,8 +150,8 @@ impl QueuePort {
         for raw in &raw[..count] {
             // SAFETY: rx_burst has written the first `count` pointers, and none is null.
             let raw = unsafe { raw.assume_init() };
-            // SAFETY: rx_burst passes on the ownership of `count` well-formed chains of the pool that its
-            // queue was set up with, which `DpdkPool::new` made.
+            // SAFETY: rx_burst returns `count` well-formed chains, which we now own. They are from the pool
+            // with which the queue was set up, and which `DpdkPool::new` has made.
             let chain = unsafe { DpdkChain::from_raw(raw) };
             bytes += chain.len();
             frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
@@ -162,13 +162,13 @@ impl QueuePort {
         count
     }
 
-    /// A copy of the frame that the device can send.
+    /// A copy of the frame in buffers that the device can send.
     fn copy(&self, frame: &Mbuf) -> Option<Mbuf> {
         self.device.limits.copy(frame, &self.base.mempool, self.base.bulk_mempool.as_ref())
     }
 
-    /// Keeps only frames that the device can send, all in DPDK buffers; returns whether any requests an
-    /// offload.
+    /// Copies frames that the device cannot send as they are, and removes frames that it cannot send at all.
+    /// Then all frames are in DPDK buffers. Returns whether any frame requests an offload.
     fn make_sendable(&mut self, frames: &mut Burst) -> bool {
         let mut wants_offload = false;
         let mut at = 0;
@@ -195,29 +195,29 @@ impl QueuePort {
         wants_offload
     }
 
-    /// Sends the frames that the device accepts. Frames are left over if the ring is full.
+    /// Sends the frames that the device accepts. If the ring is full, the other frames are left in `frames`.
     fn send(&mut self, frames: &mut Burst, wants_offload: bool) {
         let (port, queue) = (self.device.port_id, self.queue);
         while !frames.is_empty() {
             let mut raw = [ptr::null_mut(); BURST];
             let mut bytes = [0; BURST];
             for ((raw, bytes), frame) in raw.iter_mut().zip(&mut bytes).zip(frames.iter()) {
-                // `make_sendable` left only DPDK buffers.
+                // `make_sendable` has left only frames in DPDK buffers.
                 *raw = frame.as_dpdk().map_or(ptr::null_mut(), DpdkChain::as_raw);
                 *bytes = frame.len();
             }
             let given = frames.len() as u16;
             let ready = if wants_offload {
                 // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. The
-                // array starts with `given` chains that `frames` owns and nobody else accesses. Their headers
-                // may be written: `make_sendable` has copied frames with shared headers.
+                // array starts with `given` chains that `frames` owns and nobody else accesses. The call may
+                // write to their headers, since `make_sendable` has copied frames with shared headers.
                 unsafe { sys::rte_eth_tx_prepare(port, queue, raw.as_mut_ptr(), given) }
             } else {
                 given
             };
             // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. The
             // array starts with at least `ready` chains that `frames` owns. The call takes over the first
-            // `sent` of them, which are forgotten below, and none of the others.
+            // `sent` chains, which are forgotten below, and no others.
             let sent = unsafe { sys::rte_eth_tx_burst(port, queue, raw.as_mut_ptr(), ready) };
             frames.drain(..usize::from(sent)).for_each(mem::forget);
             self.base.counters.tx_frames += u64::from(sent);
@@ -226,15 +226,15 @@ impl QueuePort {
                 return;
             }
             if ready < given {
-                // The driver does not support the offloads of this frame, and will not later.
+                // The driver will never support the offloads of this frame.
                 let refused = frames.remove(0);
                 self.send_plain(&refused);
             }
         }
     }
 
-    /// Sends a TCP frame as frames without offloads: cut and summed here, each in one buffer. Pieces
-    /// without a buffer or a free descriptor are dropped.
+    /// Sends a TCP frame without offloads: cuts it into pieces in one buffer each, and computes their
+    /// checksums. If there is no buffer or no free descriptor for a piece, the piece is dropped.
     #[cold]
     fn send_plain(&mut self, frame: &Mbuf) {
         let offload = frame.tx_offload();
@@ -252,7 +252,7 @@ impl QueuePort {
             let bytes = piece.len();
             let mut raw = piece.as_raw();
             // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. `piece`
-            // owns the one chain. The call takes it over if it returns 1, and `piece` is forgotten then.
+            // owns the chain. If the call returns 1, it has taken over the chain, and `piece` is forgotten.
             if unsafe { sys::rte_eth_tx_burst(port, queue, &raw mut raw, 1) } == 1 {
                 mem::forget(piece);
                 self.base.counters.tx_frames += 1;
@@ -309,7 +309,7 @@ impl Port for QueuePort {
                 self.full_tries = 0;
                 return given;
             }
-            // The ring is full, or the peer will never empty it.
+            // The ring is full. Perhaps the peer is gone and will never empty it.
             if self.full_tries.is_multiple_of(FULL_TRIES_PER_LINK_CHECK) {
                 self.check_link();
             }
@@ -338,7 +338,7 @@ impl Link for QueuePort {
 
 impl Statistics for QueuePort {
     fn counters(&self) -> PortCounters {
-        // These counts are of the whole device; its first queue reports them.
+        // These are counts of the whole device, so only its first queue reports them.
         if self.queue == 0
             && let Some(stats) = self.device.basic_stats()
         {
@@ -371,7 +371,7 @@ impl Sleep for QueuePort {
         if !interrupt.arm(self.base.counters.rx_frames)
             || self.device.pools[usize::from(self.queue)].pool.is_low(VHOST_BURST)
         {
-            // Without buffers the poll below finds nothing, and no further event would report the
+            // Without free buffers the poll below would find nothing, and no further event would report the
             // waiting frames.
             return false;
         }

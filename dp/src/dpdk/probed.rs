@@ -1,10 +1,11 @@
-//! Descriptors that a driver opens when a device is probed and that become readable when frames arrive, but
-//! that DPDK's API does not return.
+//! Descriptors that become readable when frames arrive, but that DPDK's API does not return. The driver opens
+//! them when a device is probed.
 //!
 //! - `net_af_packet` has no interrupts, but a packet socket for each queue.
 //! - `net_virtio_user` has an eventfd for each ring. The API returns them only if the device is configured
-//!   with interrupts. But then a thread of DPDK watches the device's socket, and may use the device after it
-//!   was closed: the handler cannot be removed while it runs, and `virtio_dev_stop` does not try again.
+//!   with interrupts. But in this case a thread of DPDK watches the device's socket, and may use the device
+//!   after it was closed: the handler cannot be removed while it runs, and `virtio_dev_stop` tries to remove
+//!   it only once.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -17,8 +18,8 @@ use super::{descriptors, vdev};
 /// A device that is about to be probed.
 pub(super) struct Probe {
     kind: DescriptorKind,
-    /// Duplicates of the descriptors that the process had before the probe. While they are open, no new
-    /// file gets the inode or id of one of them.
+    /// Duplicates of the descriptors that the process had before the probe. While they are open, no new file
+    /// gets the same inode or id.
     before: Vec<OwnedFd>,
 }
 
@@ -34,13 +35,13 @@ enum DescriptorKind {
 #[derive(Default)]
 pub(super) struct ProbedDescriptors {
     found: Vec<OwnedFd>,
-    /// True if there is one descriptor for each queue, in the order of the queues. Otherwise it is
-    /// unknown which descriptor belongs to which queue.
+    /// True if `found` has one descriptor for each queue, in the order of the queues. Otherwise it is unknown
+    /// which descriptor belongs to which queue.
     is_by_queue: bool,
 }
 
 impl Probe {
-    /// `None` if the driver is another one, or its interface does not exist.
+    /// Returns `None` if the driver is not one of the two above, or if its interface does not exist.
     pub(super) fn of(spec: &str) -> Option<Self> {
         let kind = if let Some((interface, queues)) = vdev::packet_sockets(spec) {
             DescriptorKind::PacketSockets { interface: number_of(interface)?, queues }
@@ -52,26 +53,27 @@ impl Probe {
         Some(Self { kind, before: descriptors::all().filter(|fd| kind.number(fd).is_some()).collect() })
     }
 
-    /// The descriptors of the device, which has been probed since.
+    /// The descriptors of the device. Called after the device was probed.
     pub(super) fn finish(self) -> ProbedDescriptors {
         let before: BTreeSet<u64> = self.before.iter().filter_map(|fd| self.kind.number(fd)).collect();
         let is_new = |fd: &OwnedFd| self.kind.number(fd).is_some_and(|number| !before.contains(&number));
         let found: Vec<OwnedFd> = descriptors::all().filter(is_new).collect();
         match self.kind {
-            // The driver opens them one after the other, so their numbers ascend.
+            // The driver opens the sockets in the order of the queues, so their numbers ascend.
             DescriptorKind::PacketSockets { queues, .. } if found.len() == queues => {
                 ProbedDescriptors { found, is_by_queue: true }
             }
             DescriptorKind::PacketSockets { .. } => ProbedDescriptors::default(),
-            // Other threads may have opened eventfds as well. A port that waits for one of those wakes in
-            // vain now and then. The peer writes to a queue's eventfd only while that queue's port sleeps.
+            // Other threads may have opened eventfds at the same time. If a port waits for one of these, it
+            // is sometimes woken without a frame. The peer writes to a queue's eventfd only while the port of
+            // this queue sleeps.
             DescriptorKind::Eventfds => ProbedDescriptors { found, is_by_queue: false },
         }
     }
 }
 
 impl ProbedDescriptors {
-    /// The descriptors that become readable when frames come for a queue; empty if they are not known.
+    /// The descriptors that become readable when frames arrive for a queue. Empty if they are not known.
     pub(super) fn of_queue(&self, queue: u16) -> &[OwnedFd] {
         if self.is_by_queue {
             self.found.get(usize::from(queue)).map_or(&[], std::slice::from_ref)
@@ -114,12 +116,12 @@ fn interface_of(socket: &OwnedFd) -> Option<u32> {
     if sockopt::socket_domain(socket).ok()? != AddressFamily::PACKET {
         return None;
     }
-    // SAFETY: a C structure of numbers: zero is a value of each.
+    // SAFETY: all-zero bytes are valid for this C struct of numbers.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     let number = socket.as_raw_fd();
-    // SAFETY: `address` and `bytes` are local variables to write to, and `bytes` has the length of the first:
-    // the kernel writes no more.
+    // SAFETY: `address` and `bytes` are writable local variables, and `bytes` has the length of the first: the
+    // kernel writes no more.
     let done = unsafe { libc::getsockname(number, (&raw mut address).cast(), &raw mut bytes) };
     (done == 0).then_some(address.sll_ifindex as u32)
 }
@@ -140,7 +142,7 @@ mod tests {
         let opened = [new(), new()];
         let found = probe.finish();
         let numbers: Vec<_> = found.of_queue(3).iter().filter_map(eventfd_id).collect();
-        // Other tests of this process may open some meanwhile.
+        // Other tests of this process may open eventfds at the same time.
         assert!(opened.iter().all(|fd| numbers.contains(&eventfd_id(fd).unwrap())), "{numbers:?}");
         assert!(!numbers.contains(&old), "{numbers:?}");
         assert!(Probe::of("net_vhost0,iface=/a").is_none());

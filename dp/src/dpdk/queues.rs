@@ -1,19 +1,19 @@
-//! How many pairs of queues may be used on a device.
+//! Checks how many pairs of queues may be used on a device.
 
 use super::drivers::Driver;
 use crate::Offloads;
 
-/// Why the requested number of queue pairs cannot be used.
+/// The reason why the requested number of queue pairs cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// The device has only this many pairs.
     Most(u16),
-    /// Nothing spreads received flows over several queues: only one pair works.
+    /// Nothing spreads received flows over several queues, so only one pair works.
     Unspread,
 }
 
-/// Checks that `asked` pairs of queues can be used on a device that has `most`, with these offloads in use.
-/// Where nothing spreads flows, all frames arrive on the first queue and the other queues would receive
+/// Checks that `asked` pairs of queues can be used on a device that has `most` pairs, with these offloads in
+/// use. If nothing spreads flows, all frames arrive on the first queue, and the other queues would receive
 /// nothing.
 pub(super) fn check(asked: u16, most: u16, offloads: Offloads, driver: &Driver) -> Result<(), Refusal> {
     if asked == 0 || asked > most {

@@ -1,8 +1,8 @@
 //! Receive side scaling of a device. The device hashes with our key, and its redirection table lists all
 //! queues in turn, so [`Rss`] can compute the queue of a flow.
 //!
-//! If a device does not report its key or functions, the queue of a flow is unknown. Its queues still
-//! work: the user of the ports hands over frames that arrive at another queue than expected.
+//! If a device does not report its key or functions, the queue of a flow is unknown. The queues still work:
+//! the user of the ports passes frames on if they arrive at another queue than expected.
 
 use std::mem::MaybeUninit;
 
@@ -17,19 +17,18 @@ const USUAL_KEY_BYTES: u8 = 40;
 /// Entries of the table in one `rte_eth_rss_reta_entry64`.
 const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
 
-/// The hashing that a device is configured with.
+/// The hashing for which a device is configured.
 pub(super) struct RssConfig {
-    /// Unpredictable, so that no peer can choose flows that all go to one queue.
+    /// The key of the hash. It is random, so that no peer can choose flows that all go to one queue.
     key: Vec<u8>,
-    /// Types of packets (`rss_hf`).
+    /// The types of packets that are hashed (`rss_hf`).
     functions: u64,
-    /// Entries of the table.
+    /// The number of entries of the redirection table.
     table_entries: u16,
 }
 
 impl RssConfig {
-    /// The configuration for a device with these properties; `None` if it hashes neither IP nor
-    /// TCP.
+    /// The configuration for a device with these properties. `None` if the device hashes neither IP nor TCP.
     pub(super) fn new(about: &sys::rte_eth_dev_info) -> Option<Self> {
         let functions = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP);
         if functions == 0 {
@@ -37,15 +36,15 @@ impl RssConfig {
         }
         let bytes = if about.hash_key_size == 0 { USUAL_KEY_BYTES } else { about.hash_key_size };
         let mut key = vec![0; usize::from(bytes)];
-        // Without entropy the device keeps the key of its driver.
+        // If the system has no random bytes, the device uses the key of its driver.
         if rustix::rand::getrandom(&mut key[..], GetRandomFlags::empty()) != Ok(key.len()) {
             key.clear();
         }
         Some(Self { key, functions, table_entries: about.reta_size })
     }
 
-    /// Writes it into the configuration of the device. `conf` then points to the key: it must not
-    /// outlive `self`.
+    /// Writes the hashing into the configuration of the device. Afterwards `conf` points to the key, so
+    /// `conf` must not be used after `self` is dropped.
     pub(super) fn fill(&mut self, conf: &mut sys::rte_eth_conf) {
         conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
         let rss = &mut conf.rx_adv_conf.rss_conf;
@@ -55,8 +54,8 @@ impl RssConfig {
         }
     }
 
-    /// Sets the table of a started device to all `queues` in turn. Returns how the device chooses queues;
-    /// `None` if it does not report that.
+    /// Sets the redirection table of a started device to all `queues` in turn. Returns the rule by which the
+    /// device chooses queues; `None` if the device does not report it.
     pub(super) fn settle(&self, port_id: u16, queues: u16) -> Option<Rss> {
         let (key, functions) = self.in_use(port_id)?;
         let table = self.set_table(port_id, queues)?;
@@ -73,11 +72,11 @@ impl RssConfig {
     /// The key and the types of packets that the device uses.
     fn in_use(&self, port_id: u16) -> Option<(Vec<u8>, u64)> {
         let mut key = vec![0; self.key.len().max(usize::from(USUAL_KEY_BYTES))];
-        // SAFETY: a C structure of numbers and a pointer: zero is a value of each.
+        // SAFETY: all-zero bytes are valid for this C struct of numbers and a pointer.
         let mut conf: sys::rte_eth_rss_conf = unsafe { MaybeUninit::zeroed().assume_init() };
         (conf.rss_key, conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
         // SAFETY: the caller has the port open. `conf` is a local variable, and its key has `rss_key_len`
-        // bytes to write to, as many as the device says that its key has.
+        // writable bytes, which is the length of the device's key.
         let done = unsafe { sys::rte_eth_dev_rss_hash_conf_get(port_id, &mut conf) };
         (done == 0).then_some((key, conf.rss_hf))
     }
@@ -92,15 +91,15 @@ impl RssConfig {
                 sys::rte_eth_rss_reta_entry64 { mask: u64::MAX >> (GROUP - chunk.len()), reta }
             })
             .collect();
-        // SAFETY: the caller has the port open. The groups have as many entries as the table, which has the
-        // table length that the device reports.
+        // SAFETY: the caller has the port open. The groups have `table_entries` entries, the table length
+        // that the device reports.
         let done =
             unsafe { sys::rte_eth_dev_rss_reta_update(port_id, groups.as_mut_ptr(), self.table_entries) };
         (done == 0).then_some(table)
     }
 }
 
-/// A table of all queues in turn; `None` if its length is no power of two.
+/// A table of all queues in turn. `None` if `entries` is not a power of two.
 fn round_robin(entries: u16, queues: u16) -> Option<Vec<u16>> {
     entries.is_power_of_two().then(|| (0..entries).map(|entry| entry % queues).collect())
 }
@@ -110,7 +109,7 @@ mod tests {
     use super::*;
 
     fn about(functions: u64, key: u8, table: u16) -> sys::rte_eth_dev_info {
-        // SAFETY: a C structure of numbers and raw pointers: zero is a value of each.
+        // SAFETY: all-zero bytes are valid for this C struct of numbers and raw pointers.
         let mut about: sys::rte_eth_dev_info = unsafe { std::mem::zeroed() };
         (about.flow_type_rss_offloads, about.hash_key_size, about.reta_size) = (functions, key, table);
         about

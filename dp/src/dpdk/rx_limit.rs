@@ -1,13 +1,13 @@
-//! How many frames to take from a device at once.
+//! The number of frames that a port takes from a device at once.
 
 use crate::BURST;
 
-/// Maximum bytes to take at once: they should still be in the core's L2 cache when they are placed.
-/// 512 KiB is at most half of an L2 cache, and leaves space for the destination. A full burst of 64
-/// KiB frames would be 4 MiB.
+/// Maximum bytes to take at once, so that they are still in the core's L2 cache when they are placed. 512 KiB
+/// is at most half of an L2 cache, which leaves space for the destination. A full burst of 64 KiB frames
+/// would be 4 MiB.
 const BYTES: usize = 512 << 10;
 
-/// Minimum frames of a burst: smaller bursts cost more than they save.
+/// Minimum frames of a burst, since smaller bursts cost more than they save.
 const LEAST: usize = 4;
 
 /// Maximum frames of the next burst, derived from the frame sizes of the last burst.

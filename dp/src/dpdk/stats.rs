@@ -1,4 +1,4 @@
-//! The statistics of a device: the few that ethdev defines for every device, and all those of its
+//! The statistics of a device: the few counts that ethdev defines for every device, and all counts of its
 //! driver.
 
 use std::ffi::CStr;
@@ -14,25 +14,25 @@ use crate::port::{DeviceStat, DeviceStats};
 /// The counts that ethdev keeps for a whole device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Basic {
-    /// Frames that came while no descriptor was free.
+    /// Frames that arrived while no descriptor was free.
     pub(super) missed: u64,
     /// Frames with errors.
     pub(super) errors: u64,
-    /// Times no buffer was free.
+    /// Number of times that no buffer was free.
     pub(super) no_mbuf: u64,
 }
 
 impl Device {
-    /// The counts of the whole device; `None` if it cannot be asked.
+    /// The counts of the whole device. `None` if the device cannot be read.
     pub(super) fn basic_stats(&self) -> Option<Basic> {
         if is_forked() || self.is_gone() {
             return None;
         }
         // Drivers read clear-on-read registers and add them to their counts without a lock.
         let _one_at_a_time = self.stats_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: a C structure of numbers: zero is a value of each.
+        // SAFETY: all-zero bytes are valid for this C struct of numbers.
         let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };
-        // SAFETY: `self` keeps the port open, and `stats` is a local variable to write to.
+        // SAFETY: `self` keeps the port open, and `stats` is a writable local variable.
         let done = unsafe { sys::rte_eth_stats_get(self.port_id, &mut stats) };
         (done == 0).then_some(Basic {
             missed: stats.imissed,
@@ -41,7 +41,7 @@ impl Device {
         })
     }
 
-    /// All counts of the driver; none if it cannot be asked.
+    /// All counts of the driver. Empty if the device cannot be read.
     fn all_stats(&self) -> Vec<DeviceStat> {
         if is_forked() || self.is_gone() {
             return Vec::new();
@@ -50,7 +50,7 @@ impl Device {
         // SAFETY: `self` keeps the port open. Without an array the call only returns the number.
         let count = unsafe { sys::rte_eth_xstats_get_names(self.port_id, std::ptr::null_mut(), 0) };
         let Ok(count) = u32::try_from(count) else { return Vec::new() };
-        // SAFETY: a C structure of characters: zero is a value of each, and an empty string.
+        // SAFETY: all-zero bytes are valid for this C struct of characters, and are an empty string.
         let no_name: sys::rte_eth_xstat_name = unsafe { mem::zeroed() };
         let mut names = vec![no_name; count as usize];
         let mut values = vec![sys::rte_eth_xstat { id: 0, value: 0 }; count as usize];
@@ -58,8 +58,8 @@ impl Device {
         let named = unsafe { sys::rte_eth_xstats_get_names(self.port_id, names.as_mut_ptr(), count) };
         // SAFETY: `self` keeps the port open, and the array has `count` elements to write to.
         let read = unsafe { sys::rte_eth_xstats_get(self.port_id, values.as_mut_ptr(), count) };
-        // Larger than the array if the number of counts has changed since, which only a reconfiguration
-        // does.
+        // A number larger than the array means that the number of counts has changed, which happens only if
+        // the device is reconfigured.
         let valid = |number: i32| usize::try_from(number).ok().filter(|&number| number <= count as usize);
         let (Some(named), Some(read)) = (valid(named), valid(read)) else { return Vec::new() };
         values[..read]
@@ -70,7 +70,7 @@ impl Device {
     }
 }
 
-/// The statistics of a device, for as long as it is open.
+/// The statistics of a device while the device is open.
 pub(super) fn of(device: &Arc<Device>) -> DeviceStats {
     let device: Weak<Device> = Arc::downgrade(device);
     DeviceStats::new(move || device.upgrade().map_or_else(Vec::new, |device| device.all_stats()))

@@ -1,9 +1,10 @@
-//! Notices when a device in use is taken away: a NIC is unplugged, or unbound from its Linux driver.
+//! Detects that an open device is taken away: a NIC is unplugged, or unbound from its Linux driver.
 //!
-//! Two sources report it, both on EAL's interrupt thread. One is the bus: Linux requests a device behind
-//! `vfio-pci` back and waits until its ports are dropped; for a device behind a `uio` driver, Linux only
-//! reports that it is gone. The other source is a few drivers. The registers of a device that is gone cannot
-//! be accessed: the first access raises SIGBUS, and DPDK's handler maps ordinary memory in their place.
+//! Two sources report this, both on EAL's interrupt thread. The first source is the bus: Linux asks for a
+//! device behind `vfio-pci` and waits until its ports are dropped, but only reports that a device behind a
+//! `uio` driver is gone. The second source is the driver, but only few drivers report this. The registers of
+//! a removed device cannot be accessed: the first access raises SIGBUS, and DPDK's handler maps ordinary
+//! memory in place of the registers.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -12,17 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use dpdk_sys as sys;
 
-/// Set once the device is gone.
+/// The flag that is set when the device is taken away.
 pub(super) type Gone = Arc<AtomicBool>;
 
-/// The open devices by port number: the name on the bus, and where to note that it is gone.
+/// The open devices by port number, each with its name on the bus and its flag.
 static WATCHED: Mutex<BTreeMap<u16, (String, Gone)>> = Mutex::new(BTreeMap::new());
 
 fn watched() -> MutexGuard<'static, BTreeMap<u16, (String, Gone)>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the device of this port is gone, while the port is open or after it could not be closed.
+/// Whether the device of this port was taken away. The port is open, or could not be closed.
 pub(super) fn is_gone(port_id: u16) -> bool {
     watched().get(&port_id).is_some_and(|(_, gone)| gone.load(Ordering::Relaxed))
 }
@@ -34,8 +35,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches an open port. `is_pci`: its device can be unplugged. Without uevents (in a network namespace
-    /// of another user), only the driver reports it.
+    /// Watches an open port. If `is_pci`, also watches the bus. In a network namespace of another user there
+    /// are no uevents, so only the driver reports that the device is gone.
     pub(super) fn new(port_id: u16, name: &CStr, is_pci: bool) -> Self {
         if is_pci {
             watch_the_bus();
@@ -43,9 +44,9 @@ impl Watch {
         let gone = Gone::default();
         let name = name.to_string_lossy().into_owned();
         watched().insert(port_id, (name, Arc::clone(&gone)));
-        // After an error, events of the driver are not received.
+        // Errors are ignored: then the events of the driver are not received.
         //
-        // SAFETY: the port is open. `on_driver` stays for the life of the process, and ignores its argument.
+        // SAFETY: the port is open. `on_driver` exists until the process ends, and ignores its argument.
         unsafe {
             sys::rte_eth_dev_callback_register(
                 port_id,
@@ -60,7 +61,7 @@ impl Watch {
     /// Ends the watch, before the port is closed.
     pub(super) fn end(&self) {
         watched().remove(&self.port_id);
-        // SAFETY: the port is open still, and the callback was registered with these arguments.
+        // SAFETY: the port is still open, and the callback was registered with these arguments.
         unsafe {
             sys::rte_eth_dev_callback_unregister(
                 self.port_id,
@@ -72,22 +73,22 @@ impl Watch {
     }
 }
 
-/// Makes EAL report all devices that are taken away; done once per process.
+/// Makes EAL report all devices that are taken away. Only the first call in a process has an effect.
 fn watch_the_bus() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        // SAFETY: EAL runs, since a device is open. `on_bus` stays for the life of the process, and ignores
-        // its argument. A null name stands for all devices.
+        // SAFETY: EAL runs, since a device is open. `on_bus` exists until the process ends, and ignores its
+        // argument. A null name means all devices.
         unsafe { sys::rte_dev_event_callback_register(std::ptr::null(), Some(on_bus), std::ptr::null_mut()) };
-        // SAFETY: EAL runs. It replaces the handler of SIGBUS, and calls the one before for signals that are
-        // not of a device's registers.
+        // SAFETY: EAL runs. The call replaces the handler of SIGBUS. The new handler calls the old handler if
+        // an access to other memory than a device's registers has caused the signal.
         unsafe { sys::rte_dev_hotplug_handle_enable() };
-        // SAFETY: EAL runs, whose interrupt thread reads the socket that this opens.
+        // SAFETY: EAL runs. Its interrupt thread reads the socket that this call opens.
         unsafe { sys::rte_dev_event_monitor_start() };
     });
 }
 
-/// The bus reports that a device was added or removed.
+/// Called when the bus reports that a device was added or removed.
 ///
 /// # Safety
 /// `name` is null, or a C string that does not change during the call.
@@ -102,7 +103,7 @@ unsafe extern "C" fn on_bus(name: *const c_char, event: sys::rte_dev_event_type,
     }
 }
 
-/// A driver reports that its device is gone.
+/// Called when a driver reports that its device is gone.
 unsafe extern "C" fn on_driver(
     port_id: u16,
     _event: sys::rte_eth_event_type,
@@ -137,14 +138,14 @@ mod tests {
             unsafe { on_bus(name, event, std::ptr::null_mut()) };
             assert_eq!(state(), [false, false]);
         }
-        // SAFETY: a constant C string.
+        // SAFETY: the name is a constant C string.
         unsafe { on_bus(first, sys::RTE_DEV_EVENT_REMOVE, std::ptr::null_mut()) };
         assert_eq!(state(), [true, false]);
         let null = std::ptr::null_mut;
-        // SAFETY: the function has no conditions.
+        // SAFETY: the function has no preconditions.
         unsafe { on_driver(903, sys::RTE_ETH_EVENT_INTR_RMV, null(), null()) };
         assert_eq!(state(), [true, false]);
-        // SAFETY: the function has no conditions.
+        // SAFETY: the function has no preconditions.
         unsafe { on_driver(902, sys::RTE_ETH_EVENT_INTR_RMV, null(), null()) };
         assert_eq!(state(), [true, true]);
         watched().retain(|port_id, _| ![901, 902].contains(port_id));

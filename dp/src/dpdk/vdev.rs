@@ -11,7 +11,7 @@ use rustix::thread::CapabilitySet;
 
 use super::DeviceError;
 
-/// The drivers of virtual devices, by the names that the devices begin with.
+/// The drivers of virtual devices. The name of a device begins with the name of its driver.
 const DRIVERS: &[&str] = &[
     "net_af_packet",
     "net_af_xdp",
@@ -23,8 +23,7 @@ const DRIVERS: &[&str] = &[
     "net_virtio_user",
 ];
 
-/// The drivers of virtual devices that are linked in. The library of `net_virtio_user` is
-/// `net_virtio`.
+/// The drivers of virtual devices that are linked. The library of `net_virtio_user` is `net_virtio`.
 pub(super) fn drivers() -> impl Iterator<Item = &'static str> {
     let is_linked = |name: &&str| dpdk_sys::DRIVERS.iter().any(|library| name.starts_with(library));
     DRIVERS.iter().copied().filter(is_linked)
@@ -62,13 +61,13 @@ pub(super) fn is_virtio_user(spec: &str) -> bool {
     name.starts_with("net_virtio_user") || name.starts_with("virtio_user")
 }
 
-/// Whether it is a memif device. Several memif devices of a process may listen on one socket.
+/// Whether this is a memif device. Several memif devices of a process may listen on one socket.
 fn is_memif(spec: &str) -> bool {
     name(spec).starts_with("net_memif")
 }
 
-/// The vhost-user socket between a device and its backend, if its driver uses one, and whether the
-/// device listens on it.
+/// The vhost-user socket between a device and its backend, and whether the device listens on it. `None` if
+/// the driver uses no such socket.
 pub(super) fn vhost_user_backend(spec: &str) -> Option<(&str, bool)> {
     let path = argument(spec, "path").filter(|_| is_virtio_user(spec))?;
     Some((path, listens_on(spec).is_some()))
@@ -84,19 +83,20 @@ fn is_af_packet(spec: &str) -> bool {
     name(spec).starts_with("net_af_packet")
 }
 
-/// Minimum receive buffer that the driver requires at any MTU, bytes: `net_af_packet` requires its ring's
-/// frame size (`framesz`).
+/// Minimum bytes of a receive buffer that the driver requires at any MTU. `net_af_packet` requires the frame
+/// size of its ring (`framesz`).
 pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
     let framesz = argument(spec, "framesz").filter(|_| is_af_packet(spec));
     framesz.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
-/// Removes the socket file of a process that was killed, which prevents others from listening.
+/// Removes the socket file of a killed process. While the file exists, no other process can listen there.
 pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     let Some(path) = listens_on(spec) else { return Ok(()) };
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
-        // No file, or not a socket: the driver will report an error.
+        // Without a file there is nothing to remove. If the file is not a socket, the driver reports an
+        // error.
         _ => return Ok(()),
     }
     match UnixStream::connect(path) {
@@ -107,15 +107,15 @@ pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     }
 }
 
-/// Per driver: the argument that it needs, with an example value.
+/// The drivers that need an argument, each with the name of the argument and an example of a value.
 const NEEDED: &[(&str, &str, &str)] = &[
     ("net_vhost", "iface", "/tmp/wire.sock"),
     ("net_virtio_user", "path", "/tmp/wire.sock"),
     ("net_af_packet", "iface", "eth0"),
 ];
 
-/// Checks that the device has the arguments and the folder that it needs: its driver would only report
-/// that it cannot open the device.
+/// Checks that the device has the argument and the folder that it needs. Its driver would not report what is
+/// missing.
 pub(super) fn check(spec: &str) -> Result<(), DeviceError> {
     let needed = NEEDED.iter().find(|(driver, ..)| name(spec).starts_with(driver));
     if let Some(&(_, argument, example)) = needed
@@ -132,14 +132,14 @@ pub(super) fn check(spec: &str) -> Result<(), DeviceError> {
     }
 }
 
-/// Why the driver has refused the device, if the cause is outside the driver.
+/// The error that made the driver refuse the device, if the cause is outside of the driver.
 pub(super) fn problem(spec: &str) -> Option<DeviceError> {
     lacks_server(spec).or_else(|| lacks_interface(spec)).or_else(|| lacks_privilege(spec, capabilities()))
 }
 
 fn lacks_interface(spec: &str) -> Option<DeviceError> {
     let (interface, _) = packet_sockets(spec)?;
-    // sysfs may be that of another network namespace.
+    // The interface is looked up by a socket, since sysfs may show another network namespace.
     let socket = UnixDatagram::unbound().ok()?;
     let is_absent = rustix::net::netdevice::name_to_index(socket, interface) == Err(Errno::NODEV);
     is_absent

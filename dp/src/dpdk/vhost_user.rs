@@ -1,8 +1,8 @@
-//! The socket between a `net_virtio_user` device and its vhost-user backend, another process.
+//! The socket between a `net_virtio_user` device and its vhost-user backend, which is another process.
 //!
 //! The driver waits for each answer of the backend without a timeout, so a stopped backend (SIGSTOP, a
-//! debugger) would also stop the process that opens or closes the device. Therefore reads from the
-//! socket get a timeout, and before the device is closed the backend is sent a request to see whether it
+//! debugger) would also stop the process that opens or closes the device. Therefore reads from the socket get
+//! a timeout. Before the device is closed, we send a request to the backend, and check whether the backend
 //! still answers.
 
 use std::collections::BTreeSet;
@@ -15,13 +15,14 @@ use std::time::Duration;
 use super::descriptors::{self, inode};
 use super::vdev;
 
-/// Timeout of an answer. The backend answers on a dedicated thread.
+/// Timeout of an answer. It is short, since the backend answers on a dedicated thread.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// `VHOST_USER_GET_FEATURES` of version 1, without payload: allowed at any time, and changes nothing.
+/// The message `VHOST_USER_GET_FEATURES` of version 1, without payload. It is allowed at any time, and
+/// changes nothing.
 const GET_FEATURES: [u32; 3] = [1, 1, 0];
 
-/// Length of the answer: the same header, and the features.
+/// Length of the answer: a header of the same length, and the features.
 const FEATURES_BYTES: usize = 12 + 8;
 
 /// The socket to the backend of a device.
@@ -31,18 +32,18 @@ pub(super) struct VhostUserBackend {
     socket: DriverSocket,
 }
 
-/// How to find the driver's socket, which DPDK's API does not return.
+/// The way to find the driver's socket, which DPDK's API does not return.
 #[derive(Clone, Debug)]
 enum DriverSocket {
-    /// The device listens, and each backend that connects gets a new socket, whose name is the
+    /// The device listens, and has a new socket for each backend that connects. The name of the socket is the
     /// path.
     Listens,
     /// The device connects once, when it is probed. `before` has the inodes of the sockets that this process
     /// had before.
     Probed { before: BTreeSet<u64> },
-    /// Its inode.
+    /// The device has connected. This is the inode of its socket.
     Connected(u64),
-    /// No new socket has the name of the path.
+    /// The device has connected, but no new socket with the name of the path was found.
     Unknown,
 }
 
@@ -71,14 +72,14 @@ impl VhostUserBackend {
     /// Sets a timeout on the driver's reads from now on.
     pub(super) fn bound_waits(&self) {
         if let Some(socket) = self.socket() {
-            // If the timeout cannot be set, nothing changes.
+            // Errors are ignored: without a timeout the driver waits as before.
             let _ = socket.set_read_timeout(Some(ANSWER_TIMEOUT));
         }
     }
 
-    /// Whether the backend is disconnected or answers, so that the device can be closed. Otherwise the
-    /// backend may use the device's memory whenever it runs again; the socket is shut down to tell it to
-    /// stop.
+    /// Whether the device can be closed, since the backend is disconnected or answers. Otherwise the backend
+    /// may use the device's memory whenever it runs again. In this case the socket is shut down, so that the
+    /// backend stops.
     pub(super) fn lets_go(&self) -> bool {
         let Some(mut socket) = self.socket() else { return true };
         if socket.set_read_timeout(Some(ANSWER_TIMEOUT)).is_err() {
@@ -106,8 +107,8 @@ impl VhostUserBackend {
         })
     }
 
-    /// How well the name of the backend matches the path. The listener may have given it relative to another
-    /// directory, or from within a container.
+    /// How well the name of the backend's socket matches the path. The name may be relative to another
+    /// directory, or may be a path in a container.
     fn compare(&self, name: &SocketAddr) -> Option<Match> {
         let name = name.as_pathname()?;
         let file = |path: &Path| path.file_name().map(OsStr::to_owned);
@@ -125,7 +126,7 @@ enum Match {
     Path,
 }
 
-/// Duplicates of all descriptors of this process, which may be sockets.
+/// Duplicates of all descriptors of this process, which need not be sockets.
 fn sockets() -> impl Iterator<Item = UnixStream> {
     descriptors::all().map(UnixStream::from)
 }
@@ -142,7 +143,7 @@ mod tests {
         (UnixListener::bind(&path).unwrap(), path.display().to_string())
     }
 
-    /// A device that connects when it is probed, and the driver's socket.
+    /// The backend of a device that connects when it is probed, and the driver's socket.
     fn connect(path: &str) -> (VhostUserBackend, UnixStream) {
         let mut device = VhostUserBackend::of(&format!("net_virtio_user0,path={path}")).unwrap();
         assert!(device.lets_go(), "it is not connected yet");
@@ -180,8 +181,8 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
-    /// A request on the socket of another device would disturb that device: its backend would take the
-    /// request for one of its own device.
+    /// A request on the socket of another device would disturb that device, since its backend would regard it
+    /// as a request of that device.
     #[test]
     fn a_device_without_a_backend_leaves_the_sockets_of_others_alone() {
         let folders = ["one", "other"].map(|name| {

@@ -1,4 +1,4 @@
-//! EAL's options as types, and the command line made of them.
+//! EAL's options, and the command line that they become.
 
 use std::fs;
 use std::path::Path;
@@ -9,8 +9,8 @@ use super::pci::{self, Holder, NoAddress, PciAddress};
 /// A PCI address that no machine has: bus ff of the last possible domain.
 const NO_DEVICE: &str = "pci:ffffffff:ff:1f.7";
 
-/// Configuration of DPDK's environment (EAL). The default runs unprivileged, with hugepages if any are
-/// free.
+/// Configuration of DPDK's environment (EAL). The default needs no privileges, and uses hugepages if enough
+/// are free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EalConfig {
     /// Memory for packet buffers. Default: [`Memory::Auto`] with 512 MiB.
@@ -19,39 +19,39 @@ pub struct EalConfig {
     pub cores: Cores,
     /// PCI addresses (`0000:03:00.0` or `03:00.0`) of devices that will be opened, each optionally followed
     /// by a comma and arguments for its driver. EAL derives the address mode from these devices. Other
-    /// devices can be opened too if the mode suits them; with an empty list, the mode suits devices behind
-    /// an IOMMU. Virtual devices are not listed here. Default: none.
+    /// devices can also be opened if they support this mode. With an empty list, the mode is for devices
+    /// behind an IOMMU. Virtual devices need not be listed. Default: none.
     pub pci: Vec<String>,
     /// Files through which other DPDK processes can find this one. Default: [`Files::None`].
     pub files: Files,
     /// Address mode of devices. [`Iova::Auto`] means virtual unless there are PCI devices.
     /// Default: [`Iova::Auto`].
     pub iova: Iova,
-    /// One file for all memory instead of one per page: a virtio-user device can pass only a few files
-    /// to its peer. Default: `true`.
+    /// True if one file has all memory, and false if each page has its own file. A virtio-user device can
+    /// pass only a few files to its peer. Default: `true`.
     pub single_file_segments: bool,
-    /// Copies DPDK's log to standard error, from level notice up. Otherwise the log is only kept to be
-    /// shown in errors. Default: `false`.
+    /// Copies lines of DPDK's log with level notice or higher to standard error. Otherwise the log is only
+    /// used in errors. Default: `false`.
     pub log_to_stderr: bool,
-    /// Further EAL arguments, as on the command line of a DPDK program. They are appended. Default: none.
+    /// Additional EAL arguments in the form of a DPDK program's command line. Default: none.
     pub extra: Vec<String>,
 }
 
 /// Memory for packet buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Hugepages if at least `mib` MiB are free, otherwise as [`Memory::Ordinary`]. A PCI device
-    /// without an IOMMU cannot use ordinary pages; with such a device, too few free hugepages are an
-    /// error: [`EalError::PciHugepages`](super::EalError::PciHugepages).
+    /// Hugepages if at least `mib` MiB are free, and otherwise ordinary pages. A PCI device without an IOMMU
+    /// cannot use ordinary pages. With such a device, too few free hugepages are an error:
+    /// [`EalError::PciHugepages`](super::EalError::PciHugepages).
     Auto {
-        /// MiB needed.
+        /// The number of MiB that are needed.
         mib: u32,
     },
     /// Hugepages, allocated on demand.
     Hugepages,
-    /// Ordinary pages: `mib` MiB, allocated at the start. Slower, and unusable for most NICs.
+    /// Ordinary pages: `mib` MiB are allocated at the start. They are slower, and most NICs cannot use them.
     Ordinary {
-        /// Total MiB.
+        /// The number of MiB to allocate.
         mib: u32,
     },
 }
@@ -59,16 +59,16 @@ pub enum Memory {
 /// CPUs of the thread that starts EAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// Unchanged.
+    /// The thread may run on the same CPUs as before.
     Floating,
-    /// Pinned to this CPU.
+    /// The thread is pinned to this CPU.
     Pinned(usize),
 }
 
 /// Files through which other DPDK processes can find this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// No files: any number of processes can run side by side, and nothing is left behind.
+    /// No files. Any number of processes can run at the same time, and no file is left behind.
     None,
     /// Files with this prefix, which no other process may use.
     Prefix(String),
@@ -77,7 +77,7 @@ pub enum Files {
 /// Address mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Iova {
-    /// Virtual without PCI devices, otherwise EAL's choice.
+    /// Virtual addresses if there are no PCI devices; otherwise EAL chooses.
     Auto,
     /// Virtual addresses (an IOMMU translates them).
     Virtual,
@@ -102,7 +102,7 @@ impl Default for EalConfig {
 }
 
 impl EalConfig {
-    /// A configuration that works everywhere, unprivileged and without hugepages: for tests.
+    /// A configuration for tests. It works everywhere, without privileges and hugepages.
     pub fn ordinary(mib: u32) -> Self {
         Self { memory: Memory::Ordinary { mib }, ..Self::default() }
     }
@@ -125,7 +125,7 @@ impl EalConfig {
             Files::None => arguments.push("--in-memory".to_owned()),
         }
         if pci.is_empty() {
-            // With a list of allowed devices, EAL ignores all devices that are not in it, and can scan
+            // With a list of allowed devices, EAL ignores all other devices at the start, but can still scan
             // the bus later.
             arguments.extend(["-a".to_owned(), NO_DEVICE.to_owned()]);
         }
@@ -140,7 +140,7 @@ impl EalConfig {
             Iova::Auto | Iova::Virtual => arguments.push("--iova-mode=va".to_owned()),
             Iova::Physical => arguments.push("--iova-mode=pa".to_owned()),
         }
-        // One lcore, number 0, on one CPU or on all allowed ones; `-l N` would always pin.
+        // There is one lcore with number 0, on one CPU or on all allowed CPUs. (`-l N` would always pin it.)
         let place = match cores {
             Cores::Pinned(cpu) => cpu.to_string(),
             Cores::Floating => {
@@ -155,8 +155,8 @@ impl EalConfig {
 }
 
 impl Memory {
-    /// MiB of ordinary pages to use if `huge_free_mib` MiB of hugepages are free; `None` if hugepages
-    /// are used.
+    /// The number of MiB of ordinary pages to use if `huge_free_mib` MiB of hugepages are free. `None` means
+    /// hugepages.
     pub(super) fn ordinary_mib(self, huge_free_mib: u64) -> Option<u32> {
         match self {
             Self::Auto { mib } if huge_free_mib < u64::from(mib) => Some(mib),
@@ -178,7 +178,7 @@ impl EalConfig {
         self.pci.iter().map(parse).collect()
     }
 
-    /// The arguments for the driver of this device, with their comma.
+    /// The arguments for the driver of this device, including the comma before them.
     pub(super) fn pci_arguments(&self, address: PciAddress) -> String {
         let entries = self.pci.iter().map(|entry| pci::split(entry));
         let of_it = entries.filter(|(place, _)| place.parse() == Ok(address));
@@ -209,7 +209,7 @@ impl EalConfig {
     }
 }
 
-/// MiB of free hugepages of all sizes.
+/// The number of MiB in free hugepages of all sizes.
 pub(super) fn huge_free_mib(sysfs: &Path) -> u64 {
     let Ok(sizes) = fs::read_dir(sysfs.join("kernel/mm/hugepages")) else { return 0 };
     sizes

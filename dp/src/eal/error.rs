@@ -1,12 +1,12 @@
-//! Why EAL does not start.
+//! The errors of starting EAL.
 
 use std::io;
 
-/// Why EAL is not running. Each message is one line and says what to do.
+/// The reason why EAL is not running. Each message is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EalError {
-    /// EAL was started before, with different options.
+    /// EAL was already started with different options.
     #[error(
         "DPDK was already started in this process with other options: use the same ones, or another process"
     )]
@@ -38,7 +38,7 @@ pub enum EalError {
         /// MiB needed.
         mib: u32,
     },
-    /// The process is a fork of the one that started EAL.
+    /// The process was forked from the process that started EAL.
     #[error(
         "this process is a fork of one that uses DPDK: start DPDK after the fork, or spawn a new program"
     )]
@@ -58,17 +58,17 @@ pub enum EalError {
     /// Any other error.
     #[error("DPDK does not start: {cause} ({log}); arguments: {arguments}")]
     Init {
-        /// `rte_errno` in words.
+        /// The text of `rte_errno`.
         cause: String,
         /// What DPDK logged.
         log: String,
-        /// The arguments it was started with.
+        /// The arguments of EAL.
         arguments: String,
     },
 }
 
-/// The kind tells missing memory, a missing permission and a bad argument apart; the error itself
-/// is kept.
+/// The kind distinguishes missing memory, a missing permission and a bad argument. The `io::Error` contains
+/// the original error.
 impl From<EalError> for io::Error {
     fn from(error: EalError) -> Self {
         let kind = match error {

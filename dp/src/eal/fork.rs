@@ -6,18 +6,18 @@ use dpdk_sys as sys;
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is a fork of the one that started EAL.
+/// Whether this process was forked from the process that started EAL.
 #[inline]
 pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// Sets [`is_forked`] in children forked from now on.
+/// Makes [`is_forked`] return true in children that are forked from now on.
 pub(super) fn watch_for_forks() {
     extern "C" fn in_child() {
         FORKED.store(true, Ordering::Relaxed);
     }
-    // SAFETY: `in_child` stays for the life of the process, and only stores to an atomic, which is allowed in
-    // a forked child. On failure (no memory) forks go unnoticed, as they do in DPDK.
+    // SAFETY: `in_child` exists until the process ends, and only stores to an atomic, which is allowed in a
+    // forked child. If the call fails (no memory), forks are not detected, as in DPDK.
     unsafe { sys::pthread_atfork(None, None, Some(in_child)) };
 }

@@ -1,5 +1,4 @@
-//! DPDK's log: the last lines are kept, so that an error can show its cause and a tool's output stays
-//! clean.
+//! DPDK's log. The last lines are stored instead of printed, so that an error can show its cause.
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_void};
@@ -10,55 +9,55 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dpdk_sys as sys;
 
-/// Number of lines kept. It bounds the memory; an error shows at most the last four of them.
+/// Maximum number of stored lines, which limits the memory. An error shows at most the last four lines.
 const KEPT: usize = 64;
 /// `RTE_LOG_WARNING`; smaller numbers are more severe.
 const WARNING: i32 = 5;
 /// `RTE_LOG_ERR`.
 const ERROR: i32 = 4;
-/// `_IOLBF`: write whole lines.
+/// `_IOLBF`: stdio writes whole lines.
 const LINE_BUFFERED: i32 = 1;
 
 static LINES: Mutex<VecDeque<(i32, String)>> = Mutex::new(VecDeque::new());
 static TO_STDERR: AtomicBool = AtomicBool::new(false);
 
-/// Redirects DPDK's log here. Called once, before `rte_eal_init`, which otherwise opens standard error
-/// and syslog.
+/// Redirects DPDK's log to `write`. Called once before `rte_eal_init`, which would otherwise open standard
+/// error and syslog.
 pub(super) fn capture(to_stderr: bool) {
     TO_STDERR.store(to_stderr, Ordering::Relaxed);
     let functions = sys::cookie_io_functions_t { read: None, write: Some(write), seek: None, close: None };
-    // SAFETY: the mode is a C string. `write` ignores the cookie, gets from stdio the bytes that it asks for,
-    // and stays for the life of the process.
+    // SAFETY: the mode is a C string. `write` ignores the cookie, has the signature and the conditions that
+    // stdio expects, and exists until the process ends.
     let stream = unsafe { sys::fopencookie(ptr::null_mut(), c"w".as_ptr(), functions) };
     if stream.is_null() {
-        // No memory for a stream: the log goes to DPDK's default.
+        // There is no memory for a stream, so DPDK uses its default log.
         return;
     }
-    // SAFETY: `stream` was just opened, nothing was written to it, and without a buffer of ours stdio makes
-    // its own.
+    // SAFETY: `stream` was just opened, and nothing was written to it. With a null pointer stdio makes its
+    // own buffer.
     unsafe { sys::setvbuf(stream, ptr::null_mut(), LINE_BUFFERED, 4096) };
     // SAFETY: `stream` is open, and is never closed. No other thread logs yet: EAL is not started.
     unsafe { sys::rte_openlog_stream(stream) };
 }
 
-/// Discards the log, so that [`trouble`] returns only what follows.
+/// Discards the stored lines, so that [`trouble`] returns only later lines.
 pub(crate) fn mark() {
     if let Ok(mut lines) = LINES.lock() {
         lines.clear();
     }
 }
 
-/// The last warnings and errors since [`mark`], in one line; empty if there were none.
+/// The last warnings and errors since [`mark`] in one line. Empty if there were none.
 pub(crate) fn trouble() -> String {
     last(WARNING)
 }
 
-/// The last errors since [`mark`], in one line; empty if there were none.
+/// The last errors since [`mark`] in one line. Empty if there were none.
 pub(crate) fn errors() -> String {
     last(ERROR)
 }
 
-/// The last lines since [`mark`] of this severity or worse, in one.
+/// The last lines since [`mark`] with at least this severity, joined to one line.
 fn last(level: i32) -> String {
     let Ok(lines) = LINES.lock() else { return String::new() };
     let mut told: Vec<&str> = lines.iter().filter(|(of, _)| *of <= level).map(|(_, line)| &**line).collect();
@@ -69,12 +68,12 @@ fn last(level: i32) -> String {
 /// # Safety
 /// `text` points to `bytes` bytes that may be read and that nobody writes during the call.
 unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, bytes: usize) -> i64 {
-    // SAFETY: the caller, stdio, promises `bytes` bytes, which are of its buffer and locked during the call.
+    // SAFETY: the caller, stdio, passes `bytes` bytes of its buffer, which is locked during the call.
     let text = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
     // SAFETY: may be called at any time: reads a variable of this thread.
     let level = unsafe { sys::rte_log_cur_msg_loglevel() };
     if TO_STDERR.load(Ordering::Relaxed) {
-        // If standard error is closed there is no place to report that.
+        // Errors are ignored: if standard error is closed, they cannot be reported.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
     if let Ok(mut lines) = LINES.lock() {

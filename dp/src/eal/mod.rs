@@ -1,8 +1,9 @@
-//! DPDK's environment abstraction layer: started on demand, once per process, from typed options.
+//! DPDK's environment abstraction layer (EAL). It is started on demand, once per process, with the options in
+//! [`EalConfig`].
 //!
-//! EAL is process-wide state that cannot be undone: memory, the calling thread's affinity, drivers.
-//! [`Eal::start`] starts it, or checks that it runs with the same options. The returned value proves
-//! that it runs, and can be copied freely.
+//! EAL is state of the whole process that cannot be undone: memory, the calling thread's affinity, drivers.
+//! [`Eal::start`] starts EAL, or checks that it runs with the same options. The returned value proves that
+//! EAL runs, and can be copied.
 
 mod config;
 mod error;
@@ -29,13 +30,13 @@ pub struct Eal {
     _started: (),
 }
 
-/// EAL's options, once it runs.
+/// EAL's options. `None` until EAL has started.
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
 /// See [`STARTED`].
 struct Started {
     config: EalConfig,
-    /// Packet buffers are in ordinary pages.
+    /// True if packet buffers are in ordinary pages.
     is_ordinary: bool,
 }
 
@@ -44,7 +45,7 @@ impl Eal {
     /// calling thread becomes EAL's main thread.
     ///
     /// # Errors
-    /// [`EalError`]; DPDK itself writes one more line to standard error when it fails. After
+    /// [`EalError`]. If EAL fails, DPDK itself writes one more line to standard error. After
     /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`] and
     /// [`EalError::BadArgument`] another attempt is possible.
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
@@ -81,23 +82,23 @@ impl Eal {
         mode == sys::RTE_IOVA_VA
     }
 
-    /// The arguments that EAL's options have for the driver of this PCI device, with their comma.
+    /// The arguments in EAL's options for the driver of this PCI device, including the comma before them.
     pub(crate) fn pci_arguments(self, address: PciAddress) -> String {
         let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         started.as_ref().map_or_else(String::new, |started| started.config.pci_arguments(address))
     }
 
-    /// EAL, if it runs in this process. EAL of a parent does not count in a forked child.
+    /// Returns a value if EAL runs in this process. In a forked child of a process with EAL, returns `None`.
     pub fn running() -> Option<Self> {
         let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         (started.is_some() && !is_forked()).then_some(Self { _started: () })
     }
 
-    /// The version of DPDK, in its own words: `DPDK 22.11.11`.
+    /// The version of DPDK in the form `DPDK 22.11.11`.
     pub fn version() -> &'static str {
-        // SAFETY: may be called at any time, and returns a constant C string.
+        // SAFETY: the function may be called at any time, and returns a constant C string.
         let version = unsafe { sys::rte_version() };
-        // SAFETY: DPDK makes the string once, with a zero at its end, and keeps it.
+        // SAFETY: DPDK makes this C string once, and never frees it.
         unsafe { CStr::from_ptr(version) }.to_str().unwrap_or("DPDK")
     }
 }
@@ -107,16 +108,16 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
         .iter()
         .map(|text| CString::new(text.as_str()).map_err(|_| EalError::BadArgument { argument: text.clone() }))
         .collect::<Result<_, _>>()?;
-    // EAL permutes the vector and keeps pointers to the strings, so both are leaked.
+    // EAL permutes the vector and stores pointers to the strings, so both are leaked.
     let strings: &'static [CString] = owned.leak();
     let vector: Vec<*mut c_char> =
         strings.iter().map(|text| text.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect();
     log::capture(config.log_to_stderr);
     log::mark();
     let vector = vector.leak();
-    // SAFETY: the vector has `argc` C strings and a null pointer, and neither it nor they are ever freed.
-    // `start`, the only caller, holds the lock on `STARTED` and found EAL not started. After a failure EAL
-    // refuses a second call by itself.
+    // SAFETY: the vector has `argc` C strings and a null pointer. The vector and the strings are never freed.
+    // `start`, the only caller, holds the lock on `STARTED`, and EAL is not started. After a failure EAL
+    // itself refuses a second call.
     let done = unsafe { sys::rte_eal_init(strings.len() as i32, vector.as_mut_ptr()) };
     if done >= 0 {
         return Ok(());
@@ -132,19 +133,21 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
     Err(EalError::Init { cause: errno_text(errno), log, arguments: arguments[1..].join(" ") })
 }
 
-/// The error number of the last call of DPDK by this thread that failed (`rte_errno`).
+/// The error number of this thread's last failed call of DPDK (`rte_errno`).
 pub(crate) fn errno() -> i32 {
-    // SAFETY: may be called at any time, and returns the address of a variable of this thread.
+    // SAFETY: the function may be called at any time, and returns the address of a variable of this thread.
     let place = unsafe { sys::rte_errno_ptr() };
-    // SAFETY: the variable lives as long as its thread, this one, which alone accesses it.
+    // SAFETY: the variable belongs to this thread. Only this thread accesses it, and it exists until the
+    // thread ends.
     unsafe { *place }
 }
 
 /// The text of a DPDK error number.
 pub(crate) fn errno_text(errno: i32) -> String {
-    // SAFETY: takes any number, and returns a C string that stays until this thread calls it again.
+    // SAFETY: the function takes any number. The returned C string is valid until this thread calls the
+    // function again.
     let text = unsafe { sys::rte_strerror(errno) };
-    // SAFETY: the C string of the call before, which is copied before this thread can make another.
+    // SAFETY: `text` is a C string, which is copied before this thread calls the function again.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 

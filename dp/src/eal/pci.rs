@@ -8,13 +8,13 @@ use std::str::FromStr;
 /// Root of sysfs.
 pub(crate) const SYSFS: &str = "/sys";
 
-/// The Linux driver that passes a device to user space, behind an IOMMU if there is one.
+/// The Linux driver that passes a device to user space, and uses the IOMMU if there is one.
 pub(crate) const VFIO: &str = "vfio-pci";
 
 /// Linux drivers that pass a device to user space without an IOMMU.
 const UIO: &[&str] = &["uio_pci_generic", "igb_uio"];
 
-/// The name of a device's IOMMU group if `vfio-pci` has it without an IOMMU.
+/// The name of a device's IOMMU group if the device is bound to `vfio-pci` without an IOMMU.
 const NO_IOMMU: &str = "vfio-noiommu";
 
 /// A PCI address: `0000:03:00.0`, or `03:00.0` in domain 0.
@@ -52,7 +52,7 @@ impl FromStr for PciAddress {
     }
 }
 
-/// As Linux and DPDK write it.
+/// Writes the address in the form of Linux and DPDK.
 impl fmt::Display for PciAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { domain, bus, device, function } = self;
@@ -60,7 +60,8 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// Splits a device's text into its address, and the arguments for its driver with their comma.
+/// Splits a device's text into its address and the arguments for its driver. The arguments include the comma
+/// before them.
 pub(crate) fn split(entry: &str) -> (&str, &str) {
     entry.split_at(entry.find(',').unwrap_or(entry.len()))
 }
@@ -70,7 +71,7 @@ pub(crate) fn split(entry: &str) -> (&str, &str) {
 pub(crate) enum Holder {
     /// There is no such device.
     Absent,
-    /// No driver.
+    /// The device is not bound to a driver.
     Nobody,
     /// A kernel driver, which uses the device itself.
     Linux(String),
@@ -78,7 +79,7 @@ pub(crate) enum Holder {
     UserSpace {
         /// The driver's name.
         driver: String,
-        /// An IOMMU translates the device's addresses.
+        /// True if an IOMMU translates the device's addresses.
         iommu: bool,
     },
 }
@@ -101,15 +102,15 @@ impl Holder {
         Self::UserSpace { driver, iommu: group.exists() && is_real }
     }
 
-    /// Whether the device can be used only with physical addresses, and so only with hugepages: other
-    /// pages have no fixed physical address.
+    /// Whether the device can be used only with physical addresses. Such a device needs hugepages, since
+    /// other pages have no fixed physical address.
     pub(crate) fn needs_hugepages(&self) -> bool {
         matches!(self, Self::UserSpace { iommu: false, .. })
     }
 }
 
 impl Holder {
-    /// Whether one of the `uio` drivers has it.
+    /// Whether the device is bound to a `uio` driver.
     pub(crate) fn is_uio(&self) -> bool {
         matches!(self, Self::UserSpace { driver, .. } if UIO.contains(&driver.as_str()))
     }
@@ -132,7 +133,7 @@ pub(crate) mod fake {
 
     use super::*;
 
-    /// A folder that goes with the value.
+    /// A folder that is removed on drop.
     pub(crate) struct Sysfs(pub(crate) PathBuf);
 
     impl Sysfs {
@@ -142,8 +143,8 @@ pub(crate) mod fake {
             Self(root)
         }
 
-        /// A device with its driver and the name of its IOMMU group (empty: it has no file of that name), if
-        /// it has any.
+        /// Makes a device, optionally with a driver and an IOMMU group. If the name of the group is empty,
+        /// the group has no name file.
         pub(crate) fn device(&self, address: &str, driver: Option<&str>, group: Option<&str>) -> PciAddress {
             let device = self.0.join("bus/pci/devices").join(address);
             fs::create_dir_all(&device).unwrap();

@@ -1,5 +1,5 @@
-//! Threads registered with EAL. A registered thread has caches in the mempools, so allocation takes a
-//! third of the time.
+//! Registers threads with EAL. A registered thread has caches in the mempools, so an allocation takes a third
+//! of the time.
 
 use std::cell::Cell;
 
@@ -10,11 +10,11 @@ use super::{Eal, is_forked};
 /// `LCORE_ID_ANY`: the lcore id of a thread that EAL does not know.
 const NO_LCORE: u32 = u32::MAX;
 
-/// Registers the calling thread with EAL until it ends; ports do so when a thread first uses them. No
-/// effect on a registered thread.
+/// Registers the calling thread with EAL until the thread ends. Ports call this when a thread first uses
+/// them. It has no effect on a registered thread.
 ///
-/// Returns whether the thread is registered now: `false` if EAL's table is full (128 threads) or EAL is
-/// not running. Everything also works without registration, only slower.
+/// Returns whether the thread is registered now: `false` if EAL's table is full (128 threads) or EAL is not
+/// running. Without registration everything works, but is slower.
 #[inline]
 pub fn register_thread() -> bool {
     REGISTRATION.with(|registration| match registration.state.get() {
@@ -30,11 +30,11 @@ thread_local! {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RegistrationState {
-    /// Not tried yet.
+    /// Registration was not tried yet.
     Unknown,
-    /// Registered by us: unregistered when the thread ends.
+    /// We have registered the thread, and unregister it when it ends.
     Registered,
-    /// Registered by EAL itself.
+    /// EAL itself has registered the thread.
     Known,
     /// EAL's table is full.
     Refused,
@@ -70,7 +70,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         if self.state.get() == RegistrationState::Registered && !is_forked() {
-            // SAFETY: `register` registered this thread, which ends now, and EAL never stops.
+            // SAFETY: `register` has registered this thread, which ends now. EAL never stops.
             unsafe { sys::rte_thread_unregister() };
         }
     }

@@ -11,42 +11,42 @@ pub struct LinkPlan {
     pub duplicate_ppm: u32,
     /// Probability that a frame is held back by `reorder_us`.
     pub reorder_ppm: u32,
-    /// How long a reordered frame is held back, microseconds.
+    /// How many microseconds a reordered frame is held back.
     pub reorder_us: u32,
     /// Probability that one bit of a frame is flipped.
     pub corrupt_ppm: u32,
-    /// Time on the wire, microseconds.
+    /// Microseconds that each frame is on the wire.
     pub delay_us: u32,
-    /// Ordinals (from 0, in this direction) of frames that are lost, independently of the probabilities.
+    /// The ordinals of frames that are lost in addition, counted from 0 in this direction.
     pub drop_exactly: Vec<u64>,
 }
 
-/// How a link handles a large TCP frame that asks to be cut at
+/// How a link handles a large TCP frame that requests to be cut at
 /// [`TxOffload::tso_segment_bytes`](crate::TxOffload).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkTso {
-    /// The ports of the link take no large frames.
+    /// The ports of the link do not support large frames.
     #[default]
     Off,
-    /// The ports cut large frames, as a NIC does: frames of the MTU arrive.
+    /// The ports cut large frames as a NIC does, so frames of at most the MTU arrive.
     Cut,
-    /// The ports pass large frames uncut, as virtio does: large frames arrive.
+    /// The ports pass large frames uncut as virtio does, so large frames arrive.
     Whole,
 }
 
-/// How [`pair`](super::pair) makes a link: its buffers, its faults and its offloads.
+/// The configuration of a link that [`pair`](super::pair) makes: its buffers, faults and offloads.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
-    /// Largest IP packet of both ports, bytes. A longer frame is dropped, unless [`tso`](Self::tso) is on
-    /// and the frame asks to be cut. Default: 1500.
+    /// Bytes of the largest IP packet of both ports. A longer frame is dropped, unless [`tso`](Self::tso) is
+    /// on and the frame requests to be cut. Default: 1500.
     pub mtu: u16,
     /// Buffers in the pool of each port. Default: 8192.
     pub mbufs: usize,
     /// Large buffers of each port, for bulk sending. Default: 0.
     pub bulk_mbufs: usize,
-    /// Frames in flight in one direction at which its sender sees a full ring. Default: 1024.
+    /// Number of frames in flight in one direction with which the sender's ring is full. Default: 1024.
     pub ring_frames: usize,
-    /// Seed of everything random. Default: 0.
+    /// Seed of the random faults. Default: 0.
     pub seed: u64,
     /// Faults from the first port to the second. Default: no faults.
     pub a_to_b: LinkPlan,
@@ -59,7 +59,7 @@ pub struct LinkConfig {
     /// Handling of large frames. Needs `checksum_offload`. Default: [`LinkTso::Off`].
     pub tso: LinkTso,
     /// Limits of the large frames that the ports accept. Frames beyond the limits are dropped, as by a
-    /// driver. Default: that of [`TsoLimits`].
+    /// driver. Default: the default of [`TsoLimits`].
     pub tso_limits: TsoLimits,
     /// The value of [`PortInfo::point_to_point`](crate::PortInfo::point_to_point). Default: `false`, so that
     /// connections survive a cable that is unplugged for a while.

@@ -1,17 +1,17 @@
-//! The random generator of one direction: decides the faults of each frame.
+//! The random generator of one direction, which decides the faults of each frame.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 use super::config::LinkPlan;
 
-/// Faults of one frame. A lost frame has no other fault.
+/// The faults of one frame. A lost frame has no other fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FrameFaults {
     pub(super) lost: bool,
     pub(super) duplicated: bool,
     pub(super) held: bool,
-    /// Selects the bit to flip.
+    /// If the frame is corrupted: a number that selects the bit to flip.
     pub(super) corrupted: Option<u32>,
 }
 
@@ -21,13 +21,13 @@ pub(super) struct FaultGenerator {
     rng: ChaCha8Rng,
     /// Number of frames whose faults have been decided.
     ordinal: u64,
-    /// Whether any probability is above 0.
+    /// True if any probability is above 0.
     random: bool,
 }
 
 impl FaultGenerator {
-    /// The generator of direction `stream` (0 or 1): each direction has its own stream of the one seed.
-    /// `None` for a plan without faults.
+    /// The generator of one direction and queue. Each has its own stream of random numbers from the same
+    /// seed. `None` for a plan without faults.
     pub(super) fn new(plan: &LinkPlan, seed: u64, stream: u64) -> Option<Self> {
         let mut plan = plan.clone();
         plan.drop_exactly.sort_unstable();
@@ -49,8 +49,8 @@ impl FaultGenerator {
         if fate.lost { FrameFaults { lost: true, ..FrameFaults::default() } } else { fate }
     }
 
-    /// Always draws the same number of times, so that one probability does not change the effect of the
-    /// others.
+    /// Decides the random faults of a frame. Always draws the same number of random numbers, so that one
+    /// probability does not change the effect of the others.
     fn draw(&mut self) -> FrameFaults {
         let lost = self.hits(self.plan.drop_ppm);
         let duplicated = self.hits(self.plan.duplicate_ppm);
@@ -61,7 +61,8 @@ impl FaultGenerator {
     }
 
     fn hits(&mut self, ppm: u32) -> bool {
-        // The upper half of a 64-bit product: uniform over a million to one part in 4000.
+        // The upper half of a 64-bit product. Its values are uniform from 0 to 999,999, with an error of
+        // 1/4000.
         let draw = (u64::from(self.rng.next_u32()) * 1_000_000) >> 32;
         draw < u64::from(ppm)
     }

@@ -12,28 +12,28 @@ use crate::{
     PortLayer, Queue, Sleep, Statistics, TxOffload, checksum, tso,
 };
 
-/// Ethernet header and a VLAN tag: the maximum bytes of a frame beside the IP packet.
+/// Bytes of an Ethernet header with a VLAN tag: the maximum bytes of a frame in addition to the IP packet.
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
-/// Size of a large buffer.
+/// Bytes of a large buffer.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Smallest buffer of a link's pool, as is usual for devices.
+/// Minimum bytes of a buffer in a link's pool, as usual for devices.
 const DATA_BYTES_MIN: usize = 2048;
 
-/// Names of the ends and of their pools.
+/// The names of the ends and of their pools.
 pub(super) const NAMES: [&str; 2] = ["link-a", "link-b"];
 
-/// Size of a buffer of a link's pool, bytes.
+/// Bytes of a buffer in a link's pool.
 pub(super) fn data_bytes(config: &LinkConfig) -> usize {
     (usize::from(config.mtu) + FRAME_OVERHEAD_BYTES).next_multiple_of(64).max(DATA_BYTES_MIN)
 }
 
-/// State shared by both ends.
+/// The state that both ends share.
 pub(super) struct Shared {
-    /// Whether the cable is connected.
+    /// True if the cable is connected.
     plugged: AtomicBool,
-    /// How many queues of each end still exist; 0 if the device of the end was taken away.
+    /// The number of queues of each end that are not dropped. 0 if the device of the end was taken away.
     present: [AtomicUsize; 2],
 }
 
@@ -47,26 +47,26 @@ impl Shared {
         self.plugged.store(up, Ordering::Release);
     }
 
-    /// The device of this end is gone for good.
+    /// Called when the device of this end is taken away.
     pub(super) fn take_away(&self, end: usize) {
         self.present[end].store(0, Ordering::Release);
     }
 
-    /// A port of this end is gone.
+    /// Called when a port of this end is dropped.
     fn leave(&self, end: usize) {
         let one_less = |queues: usize| queues.checked_sub(1);
-        // The count is 0 already if the device was taken away before.
+        // The count may already be 0, if the device was taken away before.
         let _left = self.present[end].fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
     }
 
-    /// Whether this end still exists.
+    /// Whether this end has ports and was not taken away.
     #[inline]
     fn is_present(&self, end: usize) -> bool {
-        // A link has two ends.
+        // `end` is 0 or 1.
         self.present[end & 1].load(Ordering::Acquire) > 0
     }
 
-    /// The link state as seen by this end.
+    /// The link state that this end sees.
     #[inline]
     fn state(&self, end: usize) -> LinkState {
         if self.is_present(end) && self.is_present(end ^ 1) && self.plugged.load(Ordering::Acquire) {
@@ -84,7 +84,7 @@ pub(super) struct LinkPort<W: Wires> {
     end: usize,
     shared: Arc<Shared>,
     base: PortBase,
-    /// The faults of the frames that we send; `None` if the plan has none.
+    /// Decides the faults of the frames that we send. `None` if the plan has no faults.
     generator: Option<FaultGenerator>,
     delay_us: u64,
     reorder_us: u64,
@@ -146,17 +146,17 @@ impl<W: Wires> LinkPort<W> {
         self.base.counters.link_changes += 1;
     }
 
-    /// Number of frames that the port makes of this one: 1 if it is not cut.
+    /// Number of frames into which the port cuts this frame. 1 if the frame is not cut.
     fn pieces(&self, frame: &Mbuf) -> u64 {
         if self.tso == LinkTso::Cut { tso::pieces(frame) as u64 } else { 1 }
     }
 
-    /// How many of the first `run` frames fit on the wire.
+    /// The number of the first `run` frames for which the wire has room.
     #[inline]
     fn fitting(&self, wire: usize, frames: &Burst, run: usize) -> usize {
         let mut room = self.wires.sender(wire).room();
         if self.tso != LinkTso::Cut {
-            // Each frame takes one place.
+            // Each frame needs one place in the ring.
             return run.min(usize::try_from(room).unwrap_or(usize::MAX));
         }
         let fits = |frame: &&Mbuf| {
@@ -167,7 +167,7 @@ impl<W: Wires> LinkPort<W> {
         frames[..run].iter().take_while(fits).count()
     }
 
-    /// Sends one frame, cut if the port does that; the caller has checked that it fits the wire.
+    /// Sends one frame, and cuts it if the port does so. The caller has checked that the wire has room.
     #[inline]
     fn send(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
         if frame.tx_offload().tso_segment_bytes > 0 {
@@ -176,7 +176,7 @@ impl<W: Wires> LinkPort<W> {
         self.send_one(wire, now_us, frame);
     }
 
-    /// Sends one frame that asks to be cut.
+    /// Sends one frame that requests to be cut.
     fn send_large(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
         if !self.base.info.tso.allow(&frame) {
             self.base.counters.tx_dropped += 1;
@@ -210,17 +210,18 @@ impl<W: Wires> LinkPort<W> {
         }
     }
 
-    /// Whether a frame longer than the MTU may pass.
+    /// Whether a frame may be longer than the MTU.
     fn passes_whole(&self, frame: &Mbuf) -> bool {
         self.base.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0
     }
 
-    /// Puts a frame on the wire, to arrive after `wait_us`.
+    /// Puts a frame on the wire. It arrives after `wait_us` microseconds.
     #[inline(always)]
     fn put(&mut self, wire: usize, now_us: u64, wait_us: u64, mut frame: Mbuf) {
         let wire = self.wires.sender_mut(wire);
         if frame.has_external() {
-            // A frame on the wire has its own bytes, as behind a device.
+            // The frame may refer to memory that later changes. A frame that a device has sent cannot change,
+            // so this frame is copied.
             let Some(copy) = frame.deep_copy(&wire.pool) else { return wire.no_mbuf() };
             frame = copy;
         }
@@ -262,8 +263,8 @@ impl<W: Wires> LinkPort<W> {
     }
 }
 
-/// A copy of `frame` with one bit flipped, selected by `which`. Its checksum is completed first: the
-/// receiver trusts a partial checksum, and would not notice the corruption.
+/// A copy of `frame` in which the bit that `which` selects is flipped. The copy's checksum is filled in
+/// before: otherwise the receiver would trust the partial checksum, and would not notice the corruption.
 fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
     let mut copy = frame.deep_copy(pool)?;
     let partial = copy.tx_offload().tcp_checksum;
@@ -324,7 +325,7 @@ impl<W: Wires> Port for LinkPort<W> {
                 self.base.counters.tx_ring_full += frames.len() as u64;
                 break;
             }
-            // The receiving queue of this wire is gone.
+            // The receiving queue of this wire was dropped.
             self.base.counters.tx_dropped += frames.drain(..run - taken).count() as u64;
         }
         self.wires.flush();

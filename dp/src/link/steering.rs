@@ -1,8 +1,8 @@
-//! The wires of one end: chooses the wire of a frame to send, and finds the wires with frames to receive.
+//! The wires of one queue: chooses the wire for a frame to send, and finds the wires with frames to receive.
 //!
-//! A receiving queue has a wire from each queue that may send to it. With more than one wire, each sender
-//! sets its bit in the inbox of the receiving queue. So a poll reads one word, and then only the wires with
-//! frames.
+//! A receiving queue has a wire from each queue that may send to it. If there is more than one wire, each
+//! sender sets its bit in the inbox of the receiving queue. So a poll reads one word, and then only the wires
+//! with frames.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,65 +11,65 @@ use super::wire::{Receiver, Sender};
 use crate::rss::RSS_KEY_BYTES;
 use crate::{Burst, Flow, Mbuf, Rss, RssFields};
 
-/// Maximum queues of an end: each has one bit of a word.
+/// Maximum queues of an end. Each queue has one bit of a 64-bit word.
 pub const MAX_QUEUES: usize = 64;
 
-/// Entries of the redirection table: a common number for NICs.
+/// Entries of the redirection table. Many NICs have this number.
 const TABLE_ENTRIES: usize = 128;
 
 /// How a link with [several queues](super::queues) chooses the receiving queue of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkSteering {
-    /// By a hash of addresses and TCP ports, as a NIC does: [`Rss`]. Frames without a TCP segment go to the
-    /// first queue.
+    /// By a hash of addresses and TCP ports, as in a NIC: [`Rss`]. Frames without a TCP segment are sent to
+    /// the first queue.
     #[default]
     Rss,
-    /// To the queue with the same number as the sending queue, as vhost-user does. The ports announce no
-    /// rule.
+    /// By the number of the sending queue, as vhost-user does: the receiving queue has the same number. The
+    /// ports announce no rule.
     SenderQueue,
 }
 
 impl LinkSteering {
-    /// The rule that both ends announce.
+    /// The rule that the ports of both ends announce.
     pub(super) fn announced(self, queues: usize) -> Option<Rss> {
         if self == Self::SenderQueue || queues == 1 {
             return None;
         }
-        // An arbitrary key without regularity.
+        // An arbitrary key that has no regular pattern.
         let key: Vec<u8> = (0..RSS_KEY_BYTES).map(|at| (at as u8).wrapping_mul(167) ^ 0x6d).collect();
         let table: Vec<u16> = (0..TABLE_ENTRIES).map(|entry| (entry % queues) as u16).collect();
         Rss::new(&key, &table, RssFields::Ports, RssFields::Ports)
     }
 }
 
-/// A bit for each sending queue that has put frames on its wire to this receiving queue. In its own cache
-/// line.
+/// A word with a bit for each sending queue that has put frames on its wire to this receiving queue. The word
+/// has its own cache line.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Inbox(AtomicU64);
 
 /// The wires of one queue, in both directions.
 pub(super) trait Wires: Send {
-    /// The number of the wire for the first of these frames, and how many of the leading frames use the same
-    /// wire.
+    /// Returns the number of the wire for the first of these frames, and the number of frames at the
+    /// beginning that use the same wire.
     fn choose(&mut self, frames: &Burst) -> (usize, usize);
 
     /// The sending end of a wire.
     fn sender(&self, wire: usize) -> &Sender;
 
-    /// The sending end of a wire, mutable.
+    /// The sending end of a wire, as a mutable reference.
     fn sender_mut(&mut self, wire: usize) -> &mut Sender;
 
-    /// Shows the receiving queues the frames sent since the last call.
+    /// Makes the frames that were sent since the last call visible to the receiving queues.
     fn flush(&mut self);
 
     /// The receiving ends.
     fn receivers(&self) -> &[Receiver];
 
-    /// Passes due frames to `deliver`, at most `room` frames.
+    /// Passes at most `room` due frames to `deliver`.
     fn receive(&mut self, now_us: u64, room: usize, deliver: impl FnMut(Mbuf)) -> usize;
 
-    /// When the next frame may be due.
+    /// The earliest time at which the next frame may be due.
     fn next_due_us(&self) -> Option<u64>;
 }
 
@@ -112,20 +112,20 @@ impl Wires for Single {
     }
 }
 
-/// Wires to and from each queue of the other end.
+/// The wires to and from each queue of the other end.
 pub(super) struct Mesh {
     senders: Box<[Sender]>,
     receivers: Box<[Receiver]>,
     rss: Rss,
     /// The number of our queue.
     index: usize,
-    /// The flow of the last frame sent, and its queue: saves the hash for further frames of the flow.
+    /// The flow of the last sent frame, and its queue. For further frames of this flow no hash is computed.
     last: Option<(Flow, usize)>,
-    /// The inboxes of both ends, our end's first.
+    /// The inboxes of our end's queues, and of the other end's queues.
     inboxes: [Arc<[Inbox]>; 2],
-    /// The queues that frames were sent to since the last flush, as bits.
+    /// Bits of the queues to which frames were sent since the last flush.
     unflushed: u64,
-    /// The wires on which frames may wait, as bits, from the inbox's last reading.
+    /// Bits of the wires on which frames may wait, as of the last reading of the inbox.
     unread: u64,
     /// The wire that is read first.
     turn: u32,
@@ -197,7 +197,8 @@ impl Wires for Mesh {
     }
 
     fn receive(&mut self, now_us: u64, room: usize, mut deliver: impl FnMut(Mbuf)) -> usize {
-        // Load first: a swap in each poll would take the cache line away from the senders.
+        // The word is loaded first, since a swap in each poll would take the cache line away from the
+        // senders.
         if self.inbox().load(Ordering::Relaxed) != 0 {
             self.unread |= self.inbox().swap(0, Ordering::Acquire);
         }
@@ -205,7 +206,7 @@ impl Wires for Mesh {
         for from in bits(self.unread.rotate_right(self.turn)) {
             let from = (from as u32 + self.turn) % u64::BITS;
             if taken == room {
-                // The first wire that was not read for this burst.
+                // The next burst begins with the first wire that was not read for this burst.
                 self.turn = from;
                 break;
             }
@@ -224,7 +225,7 @@ impl Wires for Mesh {
     }
 }
 
-/// The positions of the bits that are set.
+/// The indexes of the bits that are set.
 fn bits(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let first = (word != 0).then(|| word.trailing_zeros() as usize);

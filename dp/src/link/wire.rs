@@ -1,4 +1,4 @@
-//! One wire of a link, from a sending queue to a receiving one: the ring between the threads, and the
+//! One wire of a link from a sending queue to a receiving queue: the ring between the threads, and the
 //! receiver's queue of frames that are not due yet.
 
 use std::collections::VecDeque;
@@ -10,10 +10,10 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::config::LinkPlan;
 use crate::{BURST, Mbuf, Mempool};
 
-/// Faults of one direction so far.
+/// The faults of one direction so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaults {
-    /// Frames lost, by chance or by [`LinkPlan::drop_exactly`].
+    /// Frames lost, at random or by [`LinkPlan::drop_exactly`].
     pub lost: u64,
     /// Frames delivered twice.
     pub duplicated: u64,
@@ -28,7 +28,7 @@ pub struct LinkFaults {
 /// A frame in flight.
 pub(super) struct InFlight {
     pub(super) due_us: u64,
-    /// Due at once, at any time of the receiver's clock: the plan has no delay.
+    /// True if the plan has no delay: the frame is due at once, whatever the receiver's clock shows.
     pub(super) at_once: bool,
     pub(super) frame: Mbuf,
 }
@@ -39,20 +39,21 @@ impl InFlight {
     }
 }
 
-/// State shared by both ends of a wire, on cache lines of its own.
+/// The state that both ends of a wire share. It has its own cache lines.
 #[repr(align(128))]
 pub(super) struct Wire {
-    /// Total frames that the receiver has taken; written by the receiver.
+    /// Total number of frames that the receiver has taken. Only the receiver writes it.
     delivered: AtomicU64,
-    /// On a wire with reordering: a lower bound of the due times of the frames added since the receiver last
-    /// looked; `u64::MAX` if there are none. Unused on other wires, where the first frame is the first due.
+    /// On a wire with reordering: a lower bound of the due times of the frames that were added since the
+    /// receiver's last check, or `u64::MAX` if no frame was added. Other wires do not use it, since their
+    /// first frame is due first.
     ring_due_us: AtomicU64,
     pub(super) faults: FaultCounters,
 }
 
-/// The two ends of a wire with this plan, whose receiving queue has this pool.
+/// Makes the two ends of a wire with this plan. The receiving queue has this pool.
 pub(super) fn ends(plan: &LinkPlan, ring_frames: usize, pool: &Mempool) -> (Sender, Receiver) {
-    // Every frame in the ring may be duplicated.
+    // Each frame in the ring may be duplicated.
     let frames = 2 * ring_frames.max(BURST);
     let (producer, consumer) = RingBuffer::new(frames);
     let in_order = plan.reorder_ppm == 0;
@@ -77,28 +78,28 @@ pub(super) fn ends(plan: &LinkPlan, ring_frames: usize, pool: &Mempool) -> (Send
 pub(super) struct Sender {
     pub(super) wire: Arc<Wire>,
     ring: Producer<InFlight>,
-    /// For copies of duplicated or corrupted frames: the pool of the queue that receives them.
+    /// The pool of the receiving queue, from which the copies of duplicated or corrupted frames are made.
     pub(super) pool: Mempool,
-    /// Frames put on the wire, including copies and excluding lost ones.
+    /// Number of frames that were put on the wire, including copies and excluding lost frames.
     sent: u64,
     ring_frames: u64,
-    /// As in [`Receiver`].
+    /// The same as [`Receiver::in_order`].
     in_order: bool,
 }
 
 impl Sender {
-    /// Frames that may be added now.
+    /// The number of frames that may be added now.
     pub(super) fn room(&self) -> u64 {
         let in_flight = self.sent - self.wire.delivered.load(Ordering::Acquire);
         self.ring_frames.saturating_sub(in_flight)
     }
 
-    /// Whether the receiving queue is gone.
+    /// Whether the receiving queue was dropped.
     pub(super) fn is_abandoned(&self) -> bool {
         self.ring.is_abandoned()
     }
 
-    /// Adds one frame; the caller has checked that it fits.
+    /// Adds one frame. The caller has checked that there is room.
     #[inline]
     pub(super) fn push(&mut self, frame: InFlight) {
         let due_us = frame.due_us;
@@ -106,7 +107,8 @@ impl Sender {
         debug_assert!(!refused, "the sender counts what is in flight");
         self.sent += 1;
         if !self.in_order {
-            // Stored after the push: the receiver may look once too early, but never too late.
+            // This is stored after the push. So the receiver may check the ring once too early, but never
+            // misses a frame.
             self.wire.ring_due_us.fetch_min(due_us, Ordering::Release);
         }
     }
@@ -118,7 +120,7 @@ impl Sender {
     }
 }
 
-/// [`LinkFaults`] as counters: written by the sender, read by anyone.
+/// The counters of [`LinkFaults`]. The sender writes them, and any thread may read them.
 #[derive(Default)]
 pub(super) struct FaultCounters {
     pub(super) lost: Counter,
@@ -159,12 +161,12 @@ impl Counter {
 pub(super) struct Receiver {
     pub(super) wire: Arc<Wire>,
     ring: Consumer<InFlight>,
-    /// Frames taken off the ring that were not due or did not fit the burst, by due time; equal times in
-    /// sending order.
+    /// Frames that were taken off the ring but were not due, or had no room in the burst. They are sorted by
+    /// due time, and with equal times in the order of sending.
     waiting: VecDeque<InFlight>,
     delivered: u64,
-    /// Whether frames leave the ring in the order of their due times. Then only the first frame is checked,
-    /// and it waits in the ring until it is due.
+    /// True if the frames in the ring are in the order of their due times. In this case only the first frame
+    /// is checked, and waits in the ring until it is due.
     in_order: bool,
 }
 
@@ -198,7 +200,7 @@ impl Receiver {
         taken
     }
 
-    /// Whether no frame is in flight on this wire, due or not.
+    /// Whether no frame is in flight on this wire, whether due or not.
     pub(super) fn is_empty(&self) -> bool {
         self.ring.is_empty() && self.waiting.is_empty()
     }
@@ -213,12 +215,13 @@ impl Receiver {
         waiting.into_iter().chain(ring).min()
     }
 
-    /// Takes all frames off the ring, and inserts each into `waiting` by its due time.
+    /// Moves all frames from the ring to `waiting`, which is sorted by due time.
     fn sort(&mut self) {
         if self.ring.is_empty() {
             return;
         }
-        // A swap, not a store: it acquires the sender's `fetch_min` together with the push before it.
+        // This is a swap instead of a store, since it has to acquire the sender's `fetch_min` and the push
+        // before it.
         self.wire.ring_due_us.swap(u64::MAX, Ordering::AcqRel);
         while let Ok(frame) = self.ring.pop() {
             let place =

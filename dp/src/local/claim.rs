@@ -1,8 +1,8 @@
-//! Stations: each belongs to at most one living process.
+//! Stations. Each belongs to at most one process.
 //!
-//! The owner of a station listens on the socket `<station>.sock` in the folder. When it dies, the kernel
-//! closes the socket, and connecting to the file is refused: then the file is stale. Only the holder of the
-//! folder's lock (`flock`) makes or replaces such files, so two processes never take over the same one.
+//! The owner of a station listens on the socket `<station>.sock` in the folder. When the owner ends, the
+//! kernel closes the socket. Then the file is stale: connections to it are refused. Only the holder of the
+//! folder's lock (`flock`) makes or replaces such files, so two processes never claim the same station.
 
 use std::fs::File;
 use std::io;
@@ -21,31 +21,33 @@ use super::credentials::credentials;
 use super::fork::OwnFd;
 use super::{LocalError, WireFolder};
 
-/// Maximum wait for the folder's lock without progress, that is, while no process claims a station. A claim
-/// takes far below a millisecond, but a thousand processes may start at once.
+/// Maximum wait for the folder's lock while no process claims a station. A claim takes much less than a
+/// millisecond, but a thousand processes may start at the same time.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Maximum pause between two attempts to get the lock. With shorter pauses, a thousand waiting processes
-/// would take the CPUs away from the one that holds the lock.
+/// would take the CPUs away from the process that holds the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(32);
 
-/// Length of the listener's queue of connections: this many processes may start at once.
+/// Length of the listener's queue of connections. This is the number of processes that can connect at the
+/// same time.
 const BACKLOG: i32 = 1024;
 
-/// A living station ([`stations`]).
+/// A station whose process exists ([`stations`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station {
-    /// Its number, 1 to 65535.
+    /// The number of the station, 1 to 65535.
     pub number: u16,
-    /// The process that claimed the station, as its PID in this process's namespace; 0 if it is in another
-    /// PID namespace, or if its queue of connections is full.
+    /// The PID of the station's process in this process's PID namespace. 0 if the process is in another PID
+    /// namespace, or if its queue of connections is full.
     pub pid: i32,
 }
 
-/// The living stations of the wire of `folder`, by number; none if the folder does not exist.
+/// The stations of the wire in `folder` whose processes exist, sorted by number. Empty if the folder does not
+/// exist.
 ///
 /// # Errors
-/// The system's, if the folder cannot be read, or if no socket can be made to probe the stations.
+/// The system's error, if the folder cannot be read, or if no socket can be made to probe the stations.
 pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -67,7 +69,7 @@ pub fn stations(folder: &Path) -> io::Result<Vec<Station>> {
     Ok(found)
 }
 
-/// The path of the socket of a station.
+/// The path of a station's socket.
 fn path(folder: &Path, station: u16) -> PathBuf {
     folder.join(file_name(station))
 }
@@ -76,12 +78,12 @@ fn file_name(station: u16) -> String {
     format!("{station}.sock")
 }
 
-/// The address of the socket of a station.
+/// The address of a station's socket.
 pub(super) fn address(folder: &Path, station: u16) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new(path(folder, station))
 }
 
-/// A new socket, which never blocks.
+/// A new socket in non-blocking mode.
 pub(super) fn socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -90,28 +92,28 @@ pub(super) fn socket() -> Result<OwnedFd, Errno> {
 /// The state of a station.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Probed {
-    /// Nobody has it.
+    /// No process has claimed the station.
     Free,
-    /// Its owner is dead.
+    /// The station's process has ended.
     Stale,
-    /// Its owner listens.
+    /// The station's process listens.
     Living { pid: i32 },
     /// The state cannot be determined, or the file is not a station's socket.
     Unclear,
 }
 
-/// Determines the state of a station by connecting to its socket.
+/// Connects to a station's socket to determine the station's state.
 ///
 /// # Errors
-/// The system's, if this process has no descriptor or memory for the probe.
+/// The system's error, if this process has no descriptor or memory for the probe.
 fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
     let socket = socket()?;
     let connected = connect(&socket, address);
     state(connected.map(|()| credentials(&socket).map_or(0, |peer| peer.pid)))
 }
 
-/// The state of a station, from the result of connecting to its socket: the PID of the other side, or the
-/// system's error.
+/// The state of a station, derived from the result of connecting to its socket: the PID of the other side, or
+/// the system's error.
 ///
 /// # Errors
 /// As [`probe`].
@@ -127,21 +129,21 @@ pub(super) fn state(connected: Result<i32, Errno>) -> Result<Probed, Errno> {
     }
 }
 
-/// Whether the error means that this process or the system has run out of a resource. Such an error says
+/// Whether the error means that this process or the system has run out of a resource, so that the error says
 /// nothing about the other side.
 pub(super) fn is_lack(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
 }
 
 /// Whether a station may exist although connecting to it, or sending it a hello, has failed with this error.
-/// Possible causes: the station's queue of connections is full; the station has closed the socket, because
-/// this process was stopped for long after it connected, or because the station has ended (the next attempt
-/// finds out); or this process has no descriptor or memory for the connection now.
+/// There are three possible causes. The station's queue of connections is full. Or the station has closed the
+/// socket, because this process was stopped for long after it connected, or because the station has ended,
+/// which the next attempt will show. Or this process has no descriptor or memory for the connection now.
 pub(super) fn may_be_there(errno: Errno) -> bool {
     matches!(errno, Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) || is_lack(errno)
 }
 
-/// A claimed station: its socket, which is removed when the claim is dropped.
+/// A claimed station. Its socket is removed when the claim is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) station: u16,
@@ -150,18 +152,18 @@ pub(super) struct Claim {
     /// Accepts the connections of other stations.
     pub(super) listener: OwnFd,
     path: PathBuf,
-    /// Tells the file from one that replaced it.
+    /// The device and inode of the socket's file, by which another file with this path is detected.
     inode: (u64, u64),
 }
 
 impl Claim {
-    /// Claims `station` of the wire of `folder`, or any free station.
+    /// Claims `station` of the wire in `folder`, or any free station if `station` is `None`.
     pub(super) fn new(folder: &Path, station: Option<u16>) -> Result<Self, LocalError> {
         if station == Some(0) {
             return Err(LocalError::Invalid("station 0 does not exist: choose one from 1 to 65535".into()));
         }
         let (wire, opened) = WireFolder::with_lock(folder)?;
-        // The path of the longest socket name must fit.
+        // The longest socket path must fit in an address.
         address(wire.path(), u16::MAX).map_err(|_| LocalError::TooLong(folder.to_owned()))?;
         lock(&opened, folder)?;
         let (station, listener) = match station {
@@ -179,8 +181,8 @@ impl Claim {
     }
 }
 
-/// Binds the socket of any free station. The search begins at a number derived from the process id, so that
-/// successive processes get numbers that were not used lately. The caller holds the lock.
+/// Binds the socket of a free station. The search begins at a number that is derived from the PID, so that
+/// new processes get numbers that were not used recently. The caller holds the lock.
 fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
     for step in 0..u32::from(u16::MAX) {
@@ -193,7 +195,7 @@ fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     Err(LocalError::Full(folder.to_owned()))
 }
 
-/// Binds the socket of a station, if nobody has it. The caller holds the lock.
+/// Binds the socket of a station, if no process has claimed it. The caller holds the lock.
 fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     let system = |errno: Errno| LocalError::System(errno.into());
@@ -201,7 +203,8 @@ fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
     let path = path(folder, station);
     match probe(&address).map_err(system)? {
         Probed::Free => {}
-        // A file of another kind refuses connections as well. It belongs to somebody else: leave it.
+        // A file that is not a socket also refuses connections. It is not removed, since it does not belong
+        // to us.
         Probed::Stale if !is_socket(&path) => return Err(LocalError::Taken { station, pid: 0 }),
         Probed::Stale => match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -217,12 +220,12 @@ fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // A child leaves the station to its parent.
+        // In a forked child the station belongs to the parent.
         if !self.listener.is_open() {
             return;
         }
-        // While we listen, nobody replaces the file, unless somebody removes the folder. If removing the
-        // file fails, the next owner of the station replaces it.
+        // Other processes do not replace the file while we listen, but a user may remove the folder. If
+        // removing the file fails, the next owner of the station replaces the file.
         let ours = std::fs::symlink_metadata(&self.path);
         if ours.is_ok_and(|found| (found.dev(), found.ino()) == self.inode) {
             let _ = std::fs::remove_file(&self.path);
@@ -234,7 +237,7 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// Takes the folder's lock, until `opened` is dropped.
+/// Takes the folder's lock. It is released when `opened` is dropped.
 fn lock(opened: &File, folder: &Path) -> Result<(), LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     let (mut since, mut latest) = (Instant::now(), None);
@@ -246,7 +249,8 @@ fn lock(opened: &File, folder: &Path) -> Result<(), LocalError> {
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(failed(errno.into())),
         }
-        // A claim creates a file, which changes the folder's time: the lock has passed to another process.
+        // If the folder's modification time has changed, another process has claimed a station in the
+        // meantime.
         let changed = Some(opened.metadata().and_then(|folder| folder.modified()).map_err(failed)?);
         if changed != latest {
             (since, latest) = (Instant::now(), changed);

@@ -3,35 +3,37 @@
 use std::io;
 use std::path::PathBuf;
 
-/// A port to open: see [`open`](super::open).
+/// The options of [`open`](super::open).
 #[derive(Clone, Debug)]
 pub struct LocalConfig {
-    /// The rendezvous folder, which is the wire: ports of one folder see each other. An absolute path;
-    /// usually that of [`default_folder`](super::default_folder).
+    /// The rendezvous folder, as an absolute path. Ports of the same folder are on the same wire.
+    /// [`default_folder`](super::default_folder) returns the usual path.
     pub folder: PathBuf,
-    /// The station to claim, 1 to 65535; `None`: any free one. Default: `None`.
+    /// The station to claim, 1 to 65535. `None` means any free station. Default: `None`.
     pub station: Option<u16>,
-    /// Largest IP packet, bytes, at least 576. Ports of one wire may differ. Default: 9000.
+    /// Bytes of the largest IP packet, at least 576. Ports of one wire may have different values.
+    /// Default: 9000.
     pub mtu: u16,
-    /// Buffers in the pool of the port, each of the MTU and at least 2 KiB. Default: 4096.
+    /// Number of buffers in the pool of the port. Each has room for the MTU, and at least 2 KiB.
+    /// Default: 4096.
     pub mbufs: usize,
     /// Number of buffers of 32 KiB for bulk sending, and also of buffers of 64 KiB for receiving
     /// superframes. Default: 256.
     pub bulk_mbufs: usize,
-    /// Maximum size of each of the two rings that the port makes for a peer, bytes: a power of two from 256
-    /// KiB to 256 MiB. Rings of 512 KiB and more begin with 128 or 256 KiB, and grow when they are full. All
-    /// rings that a port writes may together grow by at most 8 x `ring_bytes`. Default: 2 MiB.
+    /// Maximum bytes of each of the two rings that the port makes for a peer: a power of two from 256 KiB to
+    /// 256 MiB. Rings of 512 KiB and more begin with 128 or 256 KiB, and grow when they are full. All rings
+    /// to which a port writes may together grow by at most 8 x `ring_bytes`. Default: 2 MiB.
     pub ring_bytes: usize,
 }
 
 impl LocalConfig {
-    /// The defaults for the wire of `folder`.
+    /// The default options for the wire in `folder`.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder, station: None, mtu: 9000, mbufs: 4096, bulk_mbufs: 256, ring_bytes: 2 << 20 }
     }
 }
 
-/// Why a port could not be opened. Each error is one line that says what to do.
+/// The reason why a port could not be opened. Each message is one line that says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalError {
@@ -44,25 +46,25 @@ pub enum LocalError {
     /// The folder is a symbolic link, or not a folder.
     #[error("{} is no folder: remove it, or choose another folder for the wire", .0.display())]
     Link(PathBuf),
-    /// The folder belongs to somebody else.
+    /// The folder belongs to another user.
     #[error("{} belongs to user {owner}, not to user {uid}: choose another folder for the wire", .folder.display())]
     Owner {
-        /// The folder, or one on the way to it.
+        /// The folder, or one of its parent folders.
         folder: PathBuf,
         /// The owner's user id.
         owner: u32,
         /// The user id of this process.
         uid: u32,
     },
-    /// Other users may use the folder, or its owner may not.
+    /// The permissions of the folder allow other users to use it, or do not allow its owner to use it.
     #[error("{} has mode {mode:o}: run chmod 700 on it, or choose another folder for the wire", .folder.display())]
     Mode {
         /// The folder.
         folder: PathBuf,
-        /// Its mode.
+        /// The mode of the folder.
         mode: u32,
     },
-    /// Other users may replace the folder by another one.
+    /// Other users may replace the folder by another folder.
     #[error(
         "others may rename what is in {} (mode {mode:o}): run chmod +t on it, or choose another folder for the wire",
         .folder.display()
@@ -70,7 +72,7 @@ pub enum LocalError {
     Movable {
         /// A parent folder of the wire's folder.
         folder: PathBuf,
-        /// Its mode.
+        /// The mode of the folder.
         mode: u32,
     },
     /// The folder could not be made or opened.
@@ -90,9 +92,9 @@ pub enum LocalError {
     /// The station is in use.
     #[error("station {station} belongs to process {pid}: choose another station, or none for any")]
     Taken {
-        /// The station asked for.
+        /// The requested station.
         station: u16,
-        /// The process that has it; 0 if it is not known.
+        /// The PID of the process that has the station; 0 if it is not known.
         pid: i32,
     },
     /// Every station is in use.
@@ -106,8 +108,8 @@ pub enum LocalError {
     System(#[source] io::Error),
 }
 
-/// The kind tells a missing folder, a missing permission and the lack of a free station apart; the error
-/// itself is kept.
+/// The kind distinguishes a missing folder, a missing permission and the lack of a free station. The
+/// `io::Error` contains the original error.
 impl From<LocalError> for io::Error {
     fn from(error: LocalError) -> Self {
         let kind = match &error {

@@ -1,16 +1,16 @@
 //! Chooses the cheaper of two strategies for copying long frames into a ring.
 //!
-//! A copy that bypasses the caches ([`streaming`](super::streaming)) runs at the speed of the memory. A copy
-//! through the caches is faster where both processes share a cache, and several times slower where the lines
-//! come from another chip of the processor. The scheduler or a hypervisor moves processes while they run. So
-//! the strategy that is not in use is tried once in a while, and chosen if it needs less time.
+//! A copy that bypasses the caches ([`streaming`](super::streaming)) is as fast as the memory. A copy through
+//! the caches is faster if both processes share a cache, and several times slower if the lines come from
+//! another chip of the processor. The scheduler or a hypervisor may move the processes at any time. So
+//! sometimes the other strategy is tried, and is chosen if it needs less time.
 //!
 //! The cost of a copy depends on how the same lines were written one lap of the ring earlier. So a trial
 //! takes two laps, and only the second lap is timed.
 
 use crate::Clock;
 
-/// How a frame is copied.
+/// The way in which a frame is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyStrategy {
     ThroughCaches,
@@ -26,23 +26,23 @@ impl CopyStrategy {
     }
 }
 
-/// Laps of the ring in a trial.
+/// Number of laps of the ring in a trial.
 const TRIAL: u64 = 2;
 
-/// Laps between two trials.
+/// Number of laps between two trials.
 const SETTLED: u64 = 64;
 
-/// The choice for one ring. Only long frames are counted.
+/// The choice for one ring. It counts only long frames.
 #[derive(Debug)]
 pub(super) struct StrategyChoice {
-    /// Bytes of the ring.
+    /// Bytes of a lap, which is the size of the ring.
     lap: u64,
     strategy: CopyStrategy,
     is_trial: bool,
-    /// Bytes until the trial ends, or until the next trial begins. The last lap before that is timed.
+    /// Bytes until the trial ends, or until the next trial begins. The last lap before this is timed.
     left: u64,
     cycles: u64,
-    /// Cycles of the last lap before the trial.
+    /// The cycles of the last lap before the trial.
     settled_cycles: u64,
 }
 
@@ -50,7 +50,7 @@ impl StrategyChoice {
     pub(super) fn new(ring_bytes: usize) -> Self {
         let lap = ring_bytes as u64;
         let strategy = CopyStrategy::ThroughCaches;
-        // The first trial comes soon.
+        // The first trial begins soon.
         Self { lap, strategy, is_trial: false, left: TRIAL * lap, cycles: 0, settled_cycles: 0 }
     }
 
@@ -95,14 +95,14 @@ mod tests {
     const FRAME: usize = 1 << 16;
     const RING: usize = 32 * FRAME;
 
-    /// A model of the caches: a frame costs `fresh` if the lap before was copied by the same strategy.
+    /// A model of the caches. A frame costs `fresh` if the same strategy has copied the previous lap.
     struct Machine {
         lap_before: CopyStrategy,
         fresh: [u64; 2],
     }
 
     impl Machine {
-        /// Copies one lap of frames. Returns how many of them were copied through the caches.
+        /// Copies one lap of frames. Returns the number of frames that were copied through the caches.
         fn lap(&mut self, choice: &mut StrategyChoice) -> usize {
             let (mut through, before) = (0, self.lap_before);
             for _ in 0..RING / FRAME {
@@ -125,7 +125,7 @@ mod tests {
         let mut machine = Machine { lap_before: CopyStrategy::ThroughCaches, fresh: NEAR };
         for fresh in [NEAR, FAR, NEAR, NEAR, FAR] {
             machine.fresh = fresh;
-            // Until the next trial has ended.
+            // The loop continues until the next trial has ended.
             for _ in 0..SETTLED + TRIAL {
                 machine.lap(&mut choice);
             }
@@ -137,7 +137,8 @@ mod tests {
         }
     }
 
-    /// The cost of a trial's first lap depends on the strategy that wrote the same lines in the lap before.
+    /// The cost of a trial's first lap depends on the strategy that has written the same lines in the
+    /// previous lap.
     #[test]
     fn the_last_lap_alone_is_timed() {
         let mut choice = StrategyChoice::new(RING);

@@ -1,13 +1,13 @@
-//! Which process is on the other side of a socket.
+//! The process on the other side of a socket.
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The process that listens on the other side, or that connected.
+/// The process that listens on the other side, or that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Credentials {
-    /// Its PID in our PID namespace; 0 if it has none there.
+    /// The PID of the process in our PID namespace; 0 if it has none there.
     pub(super) pid: i32,
-    /// Its effective user id.
+    /// The effective user id of the process.
     pub(super) uid: u32,
 }
 
@@ -16,8 +16,8 @@ pub(super) struct Credentials {
 pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the pointers are to a value of `bytes` bytes and to its length, both of which live through the
-    // call. Every bit pattern is an `ucred`.
+    // SAFETY: the pointers refer to `found`, which has `bytes` bytes, and to `bytes`. Both are local
+    // variables. Every bit pattern is a valid `ucred`.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -31,13 +31,13 @@ pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
         .then_some(Credentials { pid: found.pid, uid: found.uid })
 }
 
-/// The PID, in our PID namespace, of the process on the other side of a connected socket; `None` if it has
-/// none there.
+/// The PID of the process on the other side of a connected socket, in our PID namespace. `None` if the
+/// process has no PID there.
 pub fn pid_of_peer(socket: impl AsFd) -> Option<i32> {
     credentials(socket).map(|peer| peer.pid).filter(|pid| *pid > 0)
 }
 
-/// Whether the process on the other side belongs to the same user as this one.
+/// Whether the process on the other side belongs to the same user as this process.
 pub(super) fn is_same_user(socket: impl AsFd) -> bool {
     credentials(socket).is_some_and(|other| other.uid == rustix::process::geteuid().as_raw())
 }

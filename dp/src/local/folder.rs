@@ -1,9 +1,9 @@
-//! The rendezvous folder of a wire: its path, and the checks that it can be trusted.
+//! The rendezvous folder of a wire: its path, and the checks that it is safe against other users.
 //!
-//! The folder itself has to belong to this user, and nobody else may enter it. Its ancestor folders have to
-//! belong to this user or to root. If other users may write to an ancestor that is not sticky, they can
-//! rename its entries and put something else in their place. A folder below such an ancestor is used through
-//! a descriptor, which refers to the folder wherever it is moved ([`WireFolder`]).
+//! The folder itself has to belong to this user, and its mode must not allow other users to enter it. Its
+//! ancestor folders have to belong to this user or to root. If other users may write to an ancestor without
+//! the sticky bit, they can replace the entries of this ancestor. A folder below such an ancestor is used
+//! through a descriptor, which still refers to the same folder if it is moved ([`WireFolder`]).
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -18,21 +18,22 @@ use rustix::io::Errno;
 
 use super::LocalError;
 
-/// The owner that a user namespace shows for a user that it does not map: in a container, the real root.
+/// The owner that a user namespace shows for users that it does not map, for instance for the real root in a
+/// container.
 const OVERFLOW_UID: u32 = 65_534;
 
-/// Maximum symbolic links in a path; the kernel's limit.
+/// Maximum symbolic links in a path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// The mode bits that give permissions to other users. The sticky and set-ID bits are not checked: they give
-/// no access, and a new folder inherits the setgid bit of its parent.
+/// The mode bits that give permissions to other users. The sticky and set-ID bits are not checked, since they
+/// give no access, and a new folder inherits the setgid bit of its parent.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 const OWNER: u32 = 0o700;
 const STICKY: u32 = 0o1000;
 
-/// The folder of the wire `net`: `$UWARP_DIR/<net>`, else `$XDG_RUNTIME_DIR/uwarp/<net>`, else
-/// `/tmp/uwarp-<uid>/<net>`. A variable that is empty or not absolute counts as unset.
+/// The folder of the wire `net`: `$UWARP_DIR/<net>`, or else `$XDG_RUNTIME_DIR/uwarp/<net>`, or else
+/// `/tmp/uwarp-<uid>/<net>`. A variable that is empty or no absolute path counts as unset.
 ///
 /// # Errors
 /// [`LocalError::Name`] if `net` is not a plain name.
@@ -48,12 +49,12 @@ pub fn default_folder(net: &str) -> Result<PathBuf, LocalError> {
     Ok(parent.join(net))
 }
 
-/// Opens the folder, and creates it if it does not exist, for this user alone. Nobody else can put another
-/// folder in its place, so its path can be used later on.
+/// Opens a folder that only this user may enter, and creates it if it does not exist. Other users cannot
+/// replace the folder, so its path can be used later.
 ///
 /// # Errors
-/// [`LocalError`], if `folder` is not absolute, belongs to somebody else, or can be entered or moved by
-/// other users.
+/// [`LocalError`], if `folder` is not absolute, or belongs to another user, or if other users can enter or
+/// move it.
 pub fn private_folder(folder: &Path) -> Result<File, LocalError> {
     match open(folder)? {
         (opened, None) => Ok(opened),
@@ -65,7 +66,7 @@ pub fn private_folder(folder: &Path) -> Result<File, LocalError> {
 #[derive(Debug)]
 pub struct WireFolder {
     path: PathBuf,
-    /// Keeps `path` valid if it names a descriptor.
+    /// The open folder, if `path` names its descriptor.
     _held: Option<File>,
 }
 
@@ -74,33 +75,33 @@ impl WireFolder {
     /// [`path`](Self::path) names a descriptor.
     ///
     /// # Errors
-    /// [`LocalError`], if `folder` is not absolute, belongs to somebody else, or can be entered by other
-    /// users; also if other users can move it and `/proc` is missing.
+    /// [`LocalError`], if `folder` is not absolute, or belongs to another user, or if other users can enter
+    /// it. Also if other users can move it and `/proc` is missing.
     pub fn open(folder: &Path) -> Result<Self, LocalError> {
         Self::with_lock(folder).map(|(folder, _)| folder)
     }
 
-    /// As [`open`](Self::open), with its own descriptor for the folder's lock.
+    /// Opens the folder like [`open`](Self::open). Also returns another descriptor for the folder's lock.
     pub(super) fn with_lock(folder: &Path) -> Result<(Self, File), LocalError> {
         let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
         let (opened, movable) = open(folder)?;
         let Some(movable) = movable else {
             return Ok((Self { path: folder.to_owned(), _held: None }, opened));
         };
-        // A second open file, since the lock ends when its own open file is closed.
+        // This is a second open file, since the lock ends when the first open file is closed.
         let held = rustix::fs::openat(&opened, ".", FOLDER, Mode::empty());
         let held = File::from(held.map_err(|errno| failed(errno.into()))?);
         let path = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
         if leads_to(&path, &opened) { Ok((Self { path, _held: Some(held) }, opened)) } else { Err(movable) }
     }
 
-    /// A path to the folder, valid while this value lives.
+    /// A path to the folder. It is valid until this value is dropped.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Whether `path` names the folder that is `opened`. A path through `/proc` fails this check if `/proc` is
+/// Whether `path` names the folder `opened`. For a path through `/proc`, the result is false if `/proc` is
 /// missing or is not procfs.
 fn leads_to(path: &Path, opened: &File) -> bool {
     let inode = |found: Metadata| (found.dev(), found.ino());
@@ -112,22 +113,22 @@ fn leads_to(path: &Path, opened: &File) -> bool {
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens a folder that is ours, and creates it first if it does not exist. If other users can move the
-/// folder, the second value is the error for callers that do not accept that.
+/// Opens a folder of this user, and creates it before if it does not exist. If other users can move the
+/// folder, the second value is the error for callers that do not accept this.
 fn open(folder: &Path) -> Result<(File, Option<LocalError>), LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     if !folder.is_absolute() {
         return Err(LocalError::Relative(folder.to_owned()));
     }
     let us = User::current();
-    // Checked before anything is created, and again afterwards: somebody else may have created a part in
-    // between.
+    // The path is checked before anything is created, and again afterwards, since another user may have
+    // created a part in between.
     us.check_way(folder)?;
     DirBuilder::new().recursive(true).mode(OWNER).create(folder).map_err(failed)?;
     let movable = us.check_way(folder)?;
     let opened =
         File::from(rustix::fs::open(folder, FOLDER, Mode::empty()).map_err(|errno| match errno {
-            // A symbolic link, which other users could point elsewhere.
+            // The folder is a symbolic link, which other users could change.
             Errno::LOOP | Errno::NOTDIR => LocalError::Link(folder.to_owned()),
             errno => failed(errno.into()),
         })?);
@@ -136,20 +137,20 @@ fn open(folder: &Path) -> Result<(File, Option<LocalError>), LocalError> {
     Ok((opened, movable))
 }
 
-/// Who this process is, and whom it trusts.
+/// The user of this process, and the users that it trusts.
 #[derive(Clone, Copy, Debug)]
 struct User {
     uid: u32,
-    /// True if files of [`OVERFLOW_UID`] may belong to the real root.
+    /// True if files with the owner [`OVERFLOW_UID`] may belong to the real root.
     trusts_overflow: bool,
 }
 
 /// What other users can do with the entries of a trusted folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entries {
-    /// Only their owners can move them.
+    /// Only the owners of the entries can move them.
     Stay,
-    /// Other users can move them.
+    /// Other users can move the entries.
     Move,
 }
 
@@ -183,7 +184,7 @@ impl User {
     }
 
     /// Checks each existing ancestor folder and symbolic link of `folder`. If other users may move the
-    /// entries of one of them, returns the error that names that folder.
+    /// entries of an ancestor, returns the error that names this ancestor.
     fn check_way(self, folder: &Path) -> Result<Option<LocalError>, LocalError> {
         let mut movable = None;
         let mut at = PathBuf::from("/");
@@ -198,17 +199,17 @@ impl User {
             if self.check_ancestor(&at, found.uid(), mode)? == Entries::Move && movable.is_none() {
                 movable = Some(LocalError::Movable { folder: at.clone(), mode });
             }
-            // Resolves the next folder, following links.
+            // Resolves the next component of the path, and follows links.
             loop {
                 let Some(name) = left.pop_front() else { return Ok(movable) };
                 let next = at.join(&name);
                 let found = match std::fs::symlink_metadata(&next) {
-                    // The rest of the path does not exist, and will be created.
+                    // The rest of the path does not exist yet.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(movable),
                     found => found.map_err(|source| LocalError::Folder { folder: next.clone(), source })?,
                 };
                 if !found.is_symlink() {
-                    // `..` leads to a folder that was checked before, or to one beside the target of a link.
+                    // `..` is a folder that was already checked, or the parent of a link's target.
                     at = if name == ".." { at.parent().unwrap_or(&at).to_owned() } else { next };
                     break;
                 }
@@ -231,7 +232,7 @@ impl User {
     }
 }
 
-/// Puts the components of a path in front of those in `left`.
+/// Inserts the components of a path in front of the components in `left`.
 fn prepend(left: &mut VecDeque<OsString>, path: &Path) {
     for part in path.components().rev() {
         match part {
@@ -242,9 +243,9 @@ fn prepend(left: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// Whether a user namespace with this `/proc/self/uid_map` does not map [`OVERFLOW_UID`]. Then files with
-/// this owner belong to users outside of the namespace. In a namespace that maps all users, the number is
-/// that of `nobody`.
+/// Whether a user namespace with this `/proc/self/uid_map` does not map [`OVERFLOW_UID`]. If so, files with
+/// this owner belong to users outside of the namespace. In a namespace that maps all users, the number
+/// belongs to `nobody`.
 fn leaves_out_overflow(map: &str) -> bool {
     let mut ranges = map.lines().map(|line| {
         let mut words = line.split_whitespace().map(str::parse::<u64>);
@@ -253,7 +254,7 @@ fn leaves_out_overflow(map: &str) -> bool {
             _ => None,
         }
     });
-    // An empty map says nothing.
+    // If the map is empty, nothing is known.
     let is_known = !map.is_empty();
     is_known && ranges.all(|range| range.is_some_and(|range| !range.contains(&u64::from(OVERFLOW_UID))))
 }
@@ -264,7 +265,7 @@ mod tests {
 
     const FOLDER: &str = "/a/b";
 
-    /// A wire is never used through a path that names another folder than the checked one.
+    /// A path is used only if it names the folder that was checked.
     #[test]
     fn a_path_leads_to_the_folder_that_is_open_or_to_another_one() {
         let opened = File::open("/dev").unwrap();
@@ -324,7 +325,7 @@ mod tests {
             (user, 0, 0o3777, Some(Entries::Stay)),
             (user, 1000, 0o1770, Some(Entries::Stay)),
             (user, 0, 0o777, Some(Entries::Move)),
-            // A Kubernetes emptyDir.
+            // The mode of a Kubernetes emptyDir.
             (user, 0, 0o2777, Some(Entries::Move)),
             (user, 1000, 0o775, Some(Entries::Move)),
             (user, 1000, 0o702, Some(Entries::Move)),
@@ -344,9 +345,9 @@ mod tests {
     #[test]
     fn the_overflow_uid_is_trusted_only_where_a_user_namespace_leaves_it_out() {
         for (map, trusted) in [
-            // Outside of user namespaces.
+            // The map outside of user namespaces.
             ("         0          0 4294967295\n", false),
-            // A rootless container.
+            // The maps of rootless containers.
             ("         0       1000          1\n", true),
             ("         0       1000          1\n         1     100000      65533\n", true),
             ("         0       1000          1\n         1     100000      65534\n", false),

@@ -1,28 +1,29 @@
-//! Forks of the process: a child has no part in its parent's wire.
+//! Forks of the process: a child cannot use its parent's wire.
 //!
-//! The mappings of rings are not inherited (`MADV_DONTFORK`). Descriptors are, until the child calls `exec`.
-//! A child that kept them would keep the sockets open after its parent is killed, and peers would not
-//! notice. So they are closed in the child before `fork` returns there. The child's copy of a port then does
-//! nothing: the port compares [`generation`] with the generation in which it was opened.
+//! The mappings of rings are not inherited (`MADV_DONTFORK`). Descriptors are inherited until the child calls
+//! `exec`. With the descriptors, the child would keep the sockets open after its parent is killed, and peers
+//! would not notice this. So the child closes the descriptors before `fork` returns. After this, the child's
+//! copy of a port does nothing: the port compares [`generation`] with the generation in which it was opened.
 //!
-//! A child that was created without the C library (by a bare `clone` system call) keeps the descriptors, and
-//! gets a SIGSEGV if it uses the port.
+//! A child that was created without the C library (by the system call `clone`) has open descriptors, and gets
+//! a SIGSEGV if it uses the port.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// How many forks lie between this process and the process that opened the first port.
+/// The number of forks between the process that opened the first port and this process.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// Descriptors that a child closes. Descriptors beyond this number stay open in children until `exec`.
+/// The descriptors that a child closes. If there are more, the other descriptors are open in children until
+/// `exec`.
 static OPEN: [AtomicI32; 1024] = [const { AtomicI32::new(FREE) }; 1024];
 
-/// No descriptor.
+/// The value of an element without a descriptor.
 const FREE: i32 = -1;
 
-/// Changes in every child that is forked.
+/// A number that differs between a process and its forked children.
 #[inline]
 pub(super) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -35,26 +36,27 @@ fn watch_for_forks() {
         for place in &OPEN {
             let fd = place.swap(FREE, Ordering::Relaxed);
             if fd != FREE {
-                // SAFETY: the number is that of an `OwnFd` of the parent, which does not close it in a child.
-                // So nobody else closes it here, and every use of it checks `generation` first.
+                // SAFETY: the descriptor belongs to an `OwnFd` of the parent, which does not close it in a
+                // child. So nobody else closes the descriptor here. Every use of the descriptor first checks
+                // `generation`.
                 unsafe { rustix::io::close(fd) };
             }
         }
     }
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // SAFETY: `in_child` stays for the life of this library; the C library removes the handler when it
-        // unloads the library. It only uses atomics and calls `close`, which is allowed in a forked child.
-        // On failure (no memory) children keep the descriptors.
+        // SAFETY: `in_child` exists while this library is loaded. The C library removes the handler when it
+        // unloads the library. `in_child` only uses atomics and calls `close`, which is allowed in a forked
+        // child. If the call fails (no memory), children do not close the descriptors.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
 }
 
-/// A descriptor that is not open in children.
+/// A descriptor that forked children close.
 #[derive(Debug)]
 pub struct OwnFd {
     fd: ManuallyDrop<OwnedFd>,
-    /// Its place in `OPEN`.
+    /// The index of the descriptor in `OPEN`.
     place: Option<usize>,
     generation: u32,
 }
@@ -69,7 +71,7 @@ impl OwnFd {
         Self { fd: ManuallyDrop::new(fd), place, generation: generation() }
     }
 
-    /// Whether it is open: false in a child of the process that opened it.
+    /// Whether the descriptor is open. False in a child of the process that opened it.
     pub fn is_open(&self) -> bool {
         self.generation == generation()
     }
@@ -88,7 +90,7 @@ impl Drop for OwnFd {
         // SAFETY: the value is being dropped, so nobody uses the field again.
         let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
         if !self.is_open() {
-            // The child has closed it, and the number may be that of another file.
+            // The child has closed the descriptor, and the number may belong to another file now.
             let _: RawFd = fd.into_raw_fd();
             return;
         }

@@ -1,9 +1,10 @@
 //! The messages that two stations exchange on their socket.
 //!
 //! A station with a frame for another station connects to it, and sends [`Kind::Hello`] with the memory of
-//! both rings. The other station answers [`Kind::Welcome`]; or [`Kind::Crossed`], if both have connected at
-//! the same time and its own memory is to be used. It answers [`Kind::Again`] if it stops waiting for the
-//! hello. Later messages have one byte and wake the other side. The socket ends when either process ends.
+//! both rings. The other station answers [`Kind::Welcome`]. If both have connected at the same time and the
+//! memory of the other station is to be used, it answers [`Kind::Crossed`]. If it does not wait for the hello
+//! any longer, it answers [`Kind::Again`]. Later messages have one byte and wake the other side. When one of
+//! the processes ends, the other side of the socket notices.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,7 +17,7 @@ use rustix::net::{
     SendFlags, recv, recvmsg, send, sendmsg,
 };
 
-/// The name and the version of the protocol. Another version has another number, and may have any layout.
+/// The name and the version number of the protocol. Messages of other versions may have any layout.
 const MAGIC: [u8; 8] = *b"uwarp\0l2";
 
 /// Bytes of a message.
@@ -32,10 +33,10 @@ pub(super) enum Kind {
     Hello,
     /// Accepts the rings of the receiver's hello.
     Welcome,
-    /// Declines the receiver's rings: the sender uses those of its own hello.
+    /// Declines the receiver's rings. The sender uses the rings of its own hello.
     Crossed,
-    /// The sender no longer waits for the receiver's hello, because other connections need the place:
-    /// connect again.
+    /// The sender does not wait for the receiver's hello any longer, because it has too many connections. The
+    /// receiver has to connect again.
     Again,
 }
 
@@ -45,9 +46,9 @@ pub(super) struct Message {
     pub(super) kind: Kind,
     /// The station of the sender.
     pub(super) station: u16,
-    /// Bytes of each ring of a hello.
+    /// Bytes of each ring, in a hello.
     pub(super) ring_bytes: u64,
-    /// A random number that identifies the sender's port: a later process at the same station has another
+    /// A random number that identifies the sender's port. A later process at the same station has another
     /// number.
     pub(super) instance: u64,
     /// The number of the sender's latest hello, counted from 1.
@@ -72,7 +73,7 @@ impl Message {
         bytes
     }
 
-    /// The message in these bytes, if it is one.
+    /// Decodes a message. `None` if the bytes are not a message.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().ok()?;
         if bytes[..8] != MAGIC || bytes[12..16] != [0; 4] {
@@ -98,14 +99,14 @@ impl Message {
     }
 }
 
-/// Sends a message, with a descriptor if there is one.
+/// Sends a message, with the descriptor `memory` if it is given.
 pub(super) fn tell(socket: impl AsFd, message: &Message, memory: Option<&OwnedFd>) -> Result<(), Errno> {
     let bytes = message.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = memory.map(|fd| [fd.as_fd()]);
     if let Some(fds) = &fds {
-        // The buffer has space for one descriptor.
+        // This cannot fail, since the buffer has space for one descriptor.
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -115,24 +116,24 @@ pub(super) fn tell(socket: impl AsFd, message: &Message, memory: Option<&OwnedFd
 /// A result of reading a socket.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// Nothing, so far.
+    /// Nothing has arrived.
     Silence,
     /// A wake-up message.
     Wake,
     /// A message, with the descriptor that came with it.
     Message(Message, Option<OwnedFd>),
-    /// Something else.
+    /// Bytes that are not a message.
     Nonsense,
-    /// The other side is gone.
+    /// The other side has closed the socket.
     End,
 }
 
-/// Takes the next message of a socket. Descriptors that nobody asked for are closed.
+/// Reads the next message of a socket. Unexpected descriptors are closed.
 pub(super) fn hear(socket: impl AsFd) -> Heard {
     let mut bytes = [0; MESSAGE_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    // The other side has closed its socket without reading all our messages. The error hides the messages
+    // If the other side has closed its socket without reading all our messages, an error hides the messages
     // that it sent before, until the error is read with `SO_ERROR`.
     let _ = socket_error(&socket);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -152,18 +153,17 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     }
 }
 
-/// Wakes the other side. A full socket holds wake-up messages already; the end of a socket is found when the
-/// socket is read.
+/// Wakes the other side. Errors are ignored: a full socket already has wake-up messages, and reading the
+/// socket shows whether it is closed.
 #[inline]
 pub(super) fn wake(socket: impl AsFd) {
     let _ = send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
-/// Takes a bounded number of wake-up messages. Returns `false` if another message came, or if the other side
-/// is gone.
+/// Reads a bounded number of wake-up messages. Returns `false` if another message arrives, or if the other
+/// side has closed the socket.
 pub(super) fn take_wakes(socket: impl AsFd) -> bool {
-    /// Maximum messages taken. One comes for each sleep; only a peer that sends needless wake-ups sends
-    /// more.
+    /// Maximum number of messages. A correct peer sends one message for each sleep.
     const MOST: usize = 16;
     let socket = socket.as_fd();
     let mut bytes = [0; 2];

@@ -1,4 +1,4 @@
-//! A process that breaks the rules of a wire, for tests: it sends and writes anything.
+//! A process that breaks the rules of a wire, for tests. It can send and write any bytes.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::hello::{self, Kind, Message};
 use super::memory::{self, SharedMemory};
 use super::peer::memory_bytes;
 
-/// The descriptor that a hello comes with.
+/// The descriptor that a hello carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// None.
@@ -27,7 +27,7 @@ pub enum Offer {
     Socket,
 }
 
-/// A peer that breaks the rules: see the module.
+/// A peer that breaks the rules of a wire.
 #[derive(Debug)]
 pub struct Hostile {
     socket: OwnedFd,
@@ -44,7 +44,7 @@ impl Hostile {
 
     /// Sends any bytes.
     pub fn say(&self, bytes: &[u8]) {
-        // The other side may have closed the socket.
+        // Errors are ignored: the other side may have closed the socket.
         let _ = send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
@@ -67,15 +67,15 @@ impl Hostile {
         }
     }
 
-    /// Stores word `nr` (modulo the size) in the memory of its latest hello, if there is one. Words 0 to 127
-    /// are the positions and marks of both rings; the data begin at word 512.
+    /// Stores word `nr` (modulo the size) in the memory of the latest hello, if that hello had memory. Words
+    /// 0 to 127 are the positions and marks of both rings. The data begin at word 512.
     pub fn store(&self, nr: usize, value: u64) {
         if let Some(memory) = &self.memory {
             memory.word(nr % (memory.len() / 8) * 8).store(value, Ordering::Release);
         }
     }
 
-    /// Loads word `nr`, counted as for [`store`](Self::store); 0 without memory.
+    /// Loads word `nr`, counted like in [`store`](Self::store). Returns 0 without memory.
     pub fn load(&self, nr: usize) -> u64 {
         let load = |memory: &SharedMemory| memory.word(nr % (memory.len() / 8) * 8).load(Ordering::Acquire);
         self.memory.as_ref().map_or(0, load)

@@ -1,4 +1,4 @@
-//! Another station: the state of the connection with it, and the pair of rings.
+//! Another station: the state of its connection, and the pair of rings.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -13,39 +13,39 @@ use super::memory::{self, SharedMemory};
 use super::ring::{self, Broken, CONTROL_BYTES, Consumer, Place, Producer};
 use crate::Mbuf;
 
-/// How long a ring may stay full, without the reader taking anything, before frames for it are dropped. A
-/// stopped station must not block the frames for other stations for ever. The time is longer than a busy
-/// machine keeps a process from running.
+/// How long a ring may be full, while the reader takes nothing, before frames for the ring are dropped. A
+/// stopped station must not block the frames for other stations for ever. The time is longer than a process
+/// waits for a processor on a busy machine.
 const STUCK_US: u64 = 100_000;
 
-/// Maximum frames that wait here for one station, until the pair is made or the ring has space. So a slow
-/// station does not block the frames for other stations. Further frames stay with the caller, for at most
-/// [`STUCK_US`].
+/// Maximum number of frames that wait here for one station, until there is a pair of rings or space in the
+/// ring. So a slow station does not block the frames for other stations. The caller keeps further frames for
+/// at most [`STUCK_US`].
 const MAX_WAITING: usize = 64;
 
-/// Time until the second attempt to connect to a station whose queue of connections is full, or that has no
-/// place for us. The pause doubles with each attempt, up to `MAX_REDIAL_US`.
+/// Time until the second attempt to connect to a station whose queue of connections is full, or that has too
+/// many connections in setup. The pause doubles with each attempt, to at most `MAX_REDIAL_US`.
 const REDIAL_US: u64 = 1000;
 const MAX_REDIAL_US: u64 = 64_000;
 
-/// Records are published after this many bytes, so that the reader reads while we write.
+/// Records are published after this number of bytes, so that the reader reads while we write.
 const PUBLISH_BYTES: u64 = 32 << 10;
 
-/// Bytes in front of the data of the rings: the control words, in their own page.
+/// Bytes of the page with the control words, which is in front of the data of the rings.
 const WORDS_BYTES: usize = 4096;
 
 const _: () = assert!(2 * CONTROL_BYTES <= WORDS_BYTES);
 
-/// How much the rings of a port may grow together, in rings of the maximum size. With many peers, each peer
-/// gets few bytes at a time, for which a small ring is enough.
+/// The number of rings of the maximum size whose bytes limit the growth of all rings of a port. With many
+/// peers, each peer gets few bytes at a time, for which a small ring is enough.
 const GROWN_RINGS: usize = 8;
 
-/// Bytes by which the rings of a port may grow together.
+/// Bytes by which all rings of a port together may grow.
 pub(super) fn allowance(ring_bytes: usize) -> usize {
     GROWN_RINGS * ring_bytes
 }
 
-/// Bytes of the memory of a pair of rings; `None` if `ring_bytes` is not allowed.
+/// Bytes of the memory for a pair of rings. `None` if `ring_bytes` is not allowed.
 pub(super) fn memory_bytes(ring_bytes: u64) -> Option<usize> {
     let bytes = usize::try_from(ring_bytes).ok()?;
     let fits = bytes.is_power_of_two() && (ring::MIN_RING_BYTES..=ring::MAX_RING_BYTES).contains(&bytes);
@@ -55,26 +55,26 @@ pub(super) fn memory_bytes(ring_bytes: u64) -> Option<usize> {
 /// Another station.
 pub(super) struct Peer {
     pub(super) state: PeerState,
-    /// Frames for it that wait until there is a pair, or space in the ring.
+    /// Frames for the station that wait until there is a pair of rings, or space in the ring.
     pub(super) waiting: VecDeque<Mbuf>,
-    /// When the first frame for the station, or its hello, came.
+    /// The time of the first frame for the station, or of its hello.
     pub(super) since_us: u64,
-    /// Time between the last attempt to connect to it and the next one.
+    /// Time between the last and the next attempt to connect to the station.
     pause_us: u64,
 }
 
 /// The state of the connection with a station.
 pub(super) enum PeerState {
-    /// We have to connect again: the station's queue of connections is full, or the station has answered
-    /// that its own hello is in flight and that its rings are to be used.
+    /// We have to connect again: the station's queue of connections is full, or the station has answered that
+    /// it has sent a hello, too, and that its rings are to be used.
     Dialing { again_us: u64 },
-    /// The station has our hello, with the memory of the rings.
+    /// We have sent our hello with the memory of the rings.
     Greeted { socket: OwnFd, memory: Arc<SharedMemory> },
     /// The pair of rings is in use.
     Paired(Pair),
 }
 
-/// The fate of a frame.
+/// The result of sending a frame.
 #[derive(Debug)]
 pub(super) enum Sent {
     /// The frame is in the ring.
@@ -83,7 +83,7 @@ pub(super) enum Sent {
     Kept,
     /// Too many frames wait here.
     Refused(Mbuf),
-    /// The frame was dropped: the station is gone, or has not read for long.
+    /// The frame was dropped, since the station has ended or has not read for long.
     Lost,
 }
 
@@ -98,14 +98,14 @@ impl Peer {
         matches!(self.state, PeerState::Paired(_)) && !self.waiting.is_empty()
     }
 
-    /// When to connect to it again.
+    /// The time of the next attempt to connect to the station. Doubles the pause.
     pub(super) fn next_attempt_us(&mut self, now_us: u64) -> u64 {
         let again_us = now_us + self.pause_us;
         self.pause_us = (2 * self.pause_us).min(MAX_REDIAL_US);
         again_us
     }
 
-    /// Sends a frame, or keeps it until it can be sent.
+    /// Sends a frame, or keeps the frame until it can be sent.
     ///
     /// # Errors
     /// [`Broken`].
@@ -134,7 +134,8 @@ impl Peer {
                 false
             }
             // Some frames wait for a station that does not run, since a retransmission may take seconds.
-            // Further frames for it are dropped, so that they do not block frames for other stations.
+            // Further frames for the station are dropped, so that they do not block frames for other
+            // stations.
             _ => now_us.saturating_sub(self.since_us) >= STUCK_US,
         };
         if self.waiting.len() < MAX_WAITING {
@@ -144,8 +145,8 @@ impl Peer {
         if is_late { Sent::Lost } else { Sent::Refused(frame) }
     }
 
-    /// Sends waiting frames, as many as the ring takes. Returns how many were dropped because the station is
-    /// gone or stuck. `allowance`: bytes by which the ring may grow.
+    /// Sends waiting frames until the ring is full. Returns the number of frames that were dropped because
+    /// the station has ended or does not read. `allowance` is the number of bytes by which the ring may grow.
     ///
     /// # Errors
     /// [`Broken`].
@@ -160,7 +161,7 @@ impl Peer {
         while let Some(frame) = self.waiting.front() {
             let is_written = pair.write(frame)? || pair.tx.grow(allowance) && pair.write(frame)?;
             if !is_written {
-                // The peer has to see the frames in the ring, or it never gets empty.
+                // The peer has to know of the frames in the ring, since otherwise it would never take them.
                 pair.publish();
                 if !pair.is_stuck(now_us) {
                     return Ok(0);
@@ -177,26 +178,26 @@ impl Peer {
     }
 }
 
-/// Which of the two rings in the memory a station writes.
+/// The role of a station: it decides to which of the two rings in the memory the station writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// It made the memory, and writes the first ring.
+    /// The station has made the memory, and writes to the first ring.
     Maker,
-    /// It got the memory, and writes the second ring.
+    /// The station has received the memory, and writes to the second ring.
     Taker,
 }
 
 /// A pair of rings with another station.
 pub(super) struct Pair {
-    /// `None`: the other process is gone; its last frames are still to be read.
+    /// `None` if the other process has ended. Its last frames may not be read yet.
     pub(super) socket: Option<OwnFd>,
     pub(super) tx: Producer,
     pub(super) rx: Consumer,
-    /// The instance number of the other process, and the serial number of its latest hello when the pair was
-    /// made.
+    /// The instance number of the other process.
     pub(super) instance: u64,
+    /// The serial number of its latest hello when the pair was made.
     pub(super) serial: u64,
-    /// Since when the ring is full, and the reader's position at that time.
+    /// While the ring is full: the time at which it became full, and the reader's position at that time.
     full: Option<(u64, u64)>,
 }
 
@@ -233,7 +234,7 @@ impl Pair {
         WORDS_BYTES + self.tx.bytes() + self.rx.bytes()
     }
 
-    /// Writes a frame to the ring. `false`: there is no space.
+    /// Writes a frame to the ring. Returns `false` if there is no space.
     ///
     /// # Errors
     /// [`Broken`].
@@ -243,8 +244,8 @@ impl Pair {
         self.tx.write(frame.len(), marks, frame.segments())
     }
 
-    /// Called while the ring is full. Returns whether the ring has been full for [`STUCK_US`] without the
-    /// reader taking anything.
+    /// Called while the ring is full. Returns whether the ring has been full for [`STUCK_US`] while the
+    /// reader took nothing.
     fn is_stuck(&mut self, now_us: u64) -> bool {
         let taken = self.tx.taken();
         match self.full {
@@ -256,7 +257,7 @@ impl Pair {
         }
     }
 
-    /// Shows the reader the records that were written, and wakes it if it sleeps.
+    /// Makes the written records visible to the reader, and wakes the reader if it sleeps.
     #[inline]
     pub(super) fn publish(&mut self) {
         if self.tx.unpublished() > 0
@@ -268,7 +269,7 @@ impl Pair {
     }
 }
 
-/// New memory for a pair, and the descriptor to send.
+/// Makes memory for a pair of rings. Returns its mapping, and the descriptor to send.
 pub(super) fn make_memory(ring_bytes: usize) -> Result<(Arc<SharedMemory>, OwnedFd), Errno> {
     let bytes = memory_bytes(ring_bytes as u64).ok_or(Errno::INVAL)?;
     let first = ring::first_bytes(ring_bytes);

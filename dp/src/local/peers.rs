@@ -1,8 +1,7 @@
-//! All stations that a port communicates with, and their sockets: connecting, accepting, and noticing
-//! stations that are gone.
+//! All stations with which a port communicates, and their sockets. This module connects, accepts, and detects
+//! stations that have ended.
 //!
-//! Nothing here blocks. [`Peers::look`] handles all that sockets and timers have made possible since the
-//! last call.
+//! Nothing in this module blocks. [`Peers::look`] handles all socket events and timers since the last call.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -21,71 +20,73 @@ use super::memory::{self, SharedMemory};
 use super::peer::{self, Pair, Peer, PeerState, Side, make_memory, memory_bytes};
 use super::{LocalCounters, LocalError};
 
-/// How long a station may leave our hello unanswered. Both sides only have to be polled once or twice, but
-/// the station's process may be stopped, or one of a thousand that start at once. TCP gives up earlier.
+/// How long a station may take to answer our hello. Both sides only have to be polled once or twice, but the
+/// station's process may be stopped, or may start together with a thousand others. TCP gives up earlier.
 const ANSWER_US: u64 = 60_000_000;
 
-/// How long an accepted socket may stay without a hello that can be answered. After that the connecting
-/// process is told to connect again.
+/// How long an accepted socket may wait for a hello that can be answered. After this time we tell the
+/// connecting process to connect again.
 const GREETING_US: u64 = 2_000_000;
 
-/// Maximum accepted sockets that wait for a hello, or for the end of the station's previous pair. Further
-/// connections wait in the listener's queue.
+/// Maximum number of accepted sockets that wait for a hello, or for the end of the station's previous pair.
+/// Further connections wait in the listener's queue.
 const MAX_GREETINGS: usize = 64;
 
-/// How long an accepted socket keeps its place while other connections wait for one.
+/// How long an accepted socket may wait for its hello while other connections wait in the listener's queue.
 const PLACE_US: u64 = 10_000;
 
-/// How long a handshake makes every poll look at the sockets, which is a system call. A handshake that takes
-/// longer waits for a process that does not run.
+/// How long each poll reads the sockets during a handshake, which is a system call. If a handshake takes
+/// longer, it waits for a process that does not run.
 const HASTE_US: u64 = 10_000;
 
 /// How long the listener is ignored after the process has run out of descriptors.
 const DEAF_US: u64 = 100_000;
 
-/// Time until we connect again to a station whose own hello is in flight: the hello may have been lost.
+/// Time until we connect again to a station that has sent its own hello, since that hello may be lost.
 const CROSSED_US: u64 = 1_000_000;
 
-/// Maximum events taken with one call.
+/// Maximum number of events that one call takes.
 const EVENTS: usize = 32;
 
-/// Keys of events: the listener, a socket without a station yet, or the socket of a station.
+/// The keys of events: for the listener, for a socket whose station is not known yet, and for the socket of a
+/// station.
 const LISTENER: u64 = 0;
 const GREETING: u64 = 1 << 32;
 const STATION: u64 = 2 << 32;
 
-/// A socket that another station has connected to ours.
+/// A socket by which another station has connected to ours.
 struct Greeting {
     socket: OwnFd,
-    /// Its number in keys.
+    /// The number of the socket in keys.
     token: u32,
     since_us: u64,
-    /// Its hello, which waits until the station's previous pair has ended.
+    /// The hello that has arrived on the socket. It waits until the station's previous pair has ended.
     hello: Option<(Message, OwnedFd)>,
 }
 
-/// All stations that a port communicates with: see the module.
+/// All stations with which a port communicates.
 pub(super) struct Peers {
     pub(super) claim: Claim,
     epoll: OwnFd,
     ring_bytes: usize,
     /// A random number: see [`Message::instance`].
     instance: u64,
-    /// Hellos sent so far.
+    /// The number of hellos that were sent.
     serial: u64,
-    /// The station numbers of `list`, in the same order. Searched linearly: most ports have few peers.
+    /// The station numbers of `list`, in the same order. They are searched linearly, since most ports have
+    /// few peers.
     stations: Vec<u16>,
     pub(super) list: Vec<Peer>,
     greetings: Vec<Greeting>,
     next_token: u32,
-    /// Stations that are gone but not yet reported to the user. Until then nothing is received from these
-    /// station numbers, so that the user does not take a new process for the old one.
+    /// Stations that have ended, but are not yet reported to the user. Until a station is reported, nothing
+    /// is received from its number, so that the user does not confuse a new process with the old process.
     departed: VecDeque<u16>,
-    /// When to listen again.
+    /// The time at which to listen again, if the listener is ignored.
     deaf_until_us: Option<u64>,
     /// Bytes by which the rings that we write may still grow.
     pub(super) allowance: usize,
-    /// Whether frames may wait for space in a ring.
+    /// True if frames may wait for space in a ring.
     pub(super) backlogged: bool,
     pub(super) counters: LocalCounters,
 }
@@ -116,7 +117,8 @@ impl Peers {
         })
     }
 
-    /// Readable when [`look`](Self::look) has something to do, or when a reader was woken.
+    /// A descriptor that is readable when [`look`](Self::look) has something to do, or when a reader was
+    /// woken.
     pub(super) fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -148,13 +150,12 @@ impl Peers {
         unpaired.map(|peer| peer.since_us).chain(self.greetings.iter().map(|it| it.since_us))
     }
 
-    /// Whether a recent handshake is in progress, so that every poll should look at the sockets.
+    /// Whether a recent handshake is in progress, so that each poll should read the sockets.
     pub(super) fn is_in_haste(&self, now_us: u64) -> bool {
         self.handshakes().any(|since_us| now_us.saturating_sub(since_us) < HASTE_US)
     }
 
-    /// The next time at which a handshake continues without a message or is given up, or at which to listen
-    /// again.
+    /// The next time at which a handshake continues without a message or ends, or at which to listen again.
     pub(super) fn next_due_us(&self) -> Option<u64> {
         let unpaired = self.list.iter().filter_map(|peer| match peer.state {
             PeerState::Dialing { again_us } => Some(again_us),
@@ -165,20 +166,20 @@ impl Peers {
         unpaired.chain(greetings).chain(self.deaf_until_us).min()
     }
 
-    /// The next station to be reported as gone.
+    /// The next station to report as ended.
     #[inline]
     pub(super) fn next_departed(&mut self) -> Option<u16> {
         self.departed.pop_front()
     }
 
-    /// Whether a station is gone that was not yet reported to the user.
+    /// Whether a station has ended that is not yet reported to the user.
     #[inline]
     pub(super) fn has_departed(&self) -> bool {
         !self.departed.is_empty()
     }
 
-    /// The index of a station; starts connecting to it if it is not in the list. `None` if the station does
-    /// not exist.
+    /// The index of a station. If the station is not in the list, starts connecting to it. `None` if the
+    /// station does not exist.
     #[cold]
     pub(super) fn begin(&mut self, now_us: u64, station: u16) -> Option<usize> {
         if self.departed.contains(&station) {
@@ -240,7 +241,7 @@ impl Peers {
     /// Reads the sockets, and continues handshakes. Returns whether more events wait.
     pub(super) fn look(&mut self, now_us: u64) -> bool {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
-        // A failed wait finds nothing: the next look tries again.
+        // If the wait fails, there are no events, and the next call tries again.
         let found = epoll::wait(&self.epoll, &mut events, Some(&Timespec::default()));
         let events = found.map_or(&mut [][..], |(events, _)| events);
         let more = events.len() == EVENTS;
@@ -266,7 +267,7 @@ impl Peers {
         more
     }
 
-    /// Continues handshakes that wait for something other than a message, and ends those that take too long.
+    /// Continues handshakes that do not wait for a message, and ends handshakes that take too long.
     fn go_on(&mut self, now_us: u64) {
         for at in (0..self.greetings.len()).rev() {
             self.settle(now_us, at);
@@ -307,7 +308,8 @@ impl Peers {
                 Ok(socket) => OwnFd::new(socket),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
-                // Without descriptors the listener stays readable, and we would never sleep.
+                // If there is no descriptor, the listener is ignored for a while. Otherwise it would always
+                // be readable, and we would never sleep.
                 Err(_) => return self.listen(Some(now_us + DEAF_US)),
             };
             if !is_same_user(&socket) {
@@ -319,7 +321,7 @@ impl Peers {
             let key = epoll::EventData::new_u64(GREETING | u64::from(token));
             if epoll::add(&self.epoll, &socket, key, epoll::EventFlags::IN).is_ok() {
                 self.greetings.push(Greeting { socket, token, since_us: now_us, hello: None });
-                // Usually its hello is there already.
+                // Usually the hello has already arrived.
                 self.hear_greeting(self.greetings.len() - 1);
             }
             if self.greetings.len() > MAX_GREETINGS {
@@ -328,14 +330,15 @@ impl Peers {
         }
     }
 
-    /// Called when all places are taken. If the oldest greeting keeps its place, returns until when.
+    /// Called when there are [`MAX_GREETINGS`] greetings. Returns the time until which the oldest greeting
+    /// may wait. If this time is over, answers the greeting's hello, if that is possible, and returns `None`.
     fn no_place_until_us(&mut self, now_us: u64) -> Option<u64> {
         let Greeting { since_us, hello, .. } = self.greetings.first()?;
         let until_us = since_us + PLACE_US;
         if now_us < until_us {
             return Some(until_us);
         }
-        // Its hello may have come since the last look; then it is answered, if possible.
+        // The hello of the oldest greeting may have arrived since the last check.
         if hello.is_none() {
             self.hear_greeting(0);
         }
@@ -345,16 +348,16 @@ impl Peers {
         None
     }
 
-    /// Listens from now on, or not before this time.
+    /// Listens from now on, or from time `deaf_until_us` on.
     fn listen(&mut self, deaf_until_us: Option<u64>) {
         self.deaf_until_us = deaf_until_us;
         let flags = if deaf_until_us.is_some() { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
         let key = epoll::EventData::new_u64(LISTENER);
-        // The listener is in the set, so this does not fail; if it did, the next event would retry.
+        // Errors are ignored: the listener is in the epoll set, so the call does not fail.
         let _ = epoll::modify(&self.epoll, &self.claim.listener, key, flags);
     }
 
-    /// Reads a message from a socket that has no station yet.
+    /// Reads a message from a socket whose station is not known yet.
     fn hear_greeting(&mut self, at: usize) {
         let greeting = &mut self.greetings[at];
         match hello::hear(&greeting.socket) {
@@ -368,7 +371,7 @@ impl Peers {
             {
                 greeting.hello = Some((message, memfd));
             }
-            // The other side only probed whether we live, or has given up.
+            // The other side has only checked whether this station exists, or has given up.
             Heard::End => self.drop_greeting(at),
             Heard::Message(..) | Heard::Nonsense | Heard::Wake => self.refuse(at),
         }
@@ -387,15 +390,15 @@ impl Peers {
             // Both have connected. The lower station's rings are used.
             PeerState::Greeted { .. } if self.claim.station > station => self.adopt(now_us, at),
             PeerState::Greeted { .. } => {
-                // If the station is gone, our own socket will report it.
+                // Errors are ignored: if the station has ended, our own socket will show it.
                 let _ = hello::tell(&self.greetings[at].socket, &self.message(Kind::Crossed), None);
                 self.drop_greeting(at);
             }
-            // The station sent this hello before it agreed on the existing pair.
+            // The station has sent this hello before it agreed to the present pair.
             PeerState::Paired(pair) if pair.instance == instance && serial <= pair.serial => {
                 self.drop_greeting(at);
             }
-            // The station has restarted, or another process claims its number: the old pair has to end
+            // The station has restarted, or another process has claimed its number. The old pair has to end
             // first.
             PeerState::Paired(pair) => {
                 if pair.socket.is_some() {
@@ -419,7 +422,7 @@ impl Peers {
         if hello::tell(&socket, &self.message(Kind::Welcome), None).is_err()
             || epoll::add(&self.epoll, &socket, key, epoll::EventFlags::IN).is_err()
         {
-            // The station is gone, or this process has no memory.
+            // The station has ended, or this process has no memory.
             return;
         }
         let place = match self.find(message.station) {
@@ -430,7 +433,7 @@ impl Peers {
         self.pair_up(place, Pair::new(socket, &Arc::new(memory), Side::Taker, known));
     }
 
-    /// Reads a message from a station, or the end of its socket.
+    /// Reads a message from a station, or notices the end of its socket.
     fn hear_peer(&mut self, now_us: u64, at: usize) {
         let station = self.stations[at];
         match &mut self.list[at].state {
@@ -478,7 +481,7 @@ impl Peers {
         self.replace(at, PeerState::Paired(pair));
     }
 
-    /// Changes the state of a peer; a socket of the old one is closed.
+    /// Changes the state of a peer, and closes the socket of the old state.
     fn replace(&mut self, at: usize, state: PeerState) {
         let before = std::mem::replace(&mut self.list[at].state, state);
         self.close(before);
@@ -495,7 +498,7 @@ impl Peers {
         }
     }
 
-    /// Removes a station that is gone, and queues it for [`next_departed`](Self::next_departed).
+    /// Removes a station that has ended, and adds it to the queue of [`next_departed`](Self::next_departed).
     pub(super) fn remove(&mut self, at: usize) {
         let station = self.stations.swap_remove(at);
         let Peer { state, waiting, .. } = self.list.swap_remove(at);
@@ -503,17 +506,18 @@ impl Peers {
         crate::trace::station_left(station, waiting.len());
         self.counters.lost += waiting.len() as u64;
         self.counters.departed += 1;
-        // No connection begins with a station whose departure is not yet reported, so it is reported once.
+        // Until the end of a station is reported, no new connection to its number begins. So the number is in
+        // the queue only once.
         debug_assert!(!self.departed.contains(&station), "station {station} departs twice");
         self.departed.push_back(station);
     }
 
     fn take_greeting(&mut self, at: usize) -> Option<Greeting> {
         let greeting = self.greetings.remove(at);
-        // A place for another connection is free now.
+        // Now there is room for another connection.
         self.deaf_until_us = self.deaf_until_us.map(|_| 0);
-        // The socket gets another key, or is closed. Closing does not remove it from the set while another
-        // process has a descriptor of it.
+        // The socket is removed from the epoll set, since it gets another key or is closed. Closing the
+        // socket does not remove it from the set while another process has a descriptor of the socket.
         epoll::delete(&self.epoll, &greeting.socket).ok()?;
         Some(greeting)
     }
@@ -525,7 +529,7 @@ impl Peers {
     /// Tells the other side to connect again.
     fn put_off(&mut self, at: usize) {
         self.counters.put_off += 1;
-        // If it is gone, nothing is lost.
+        // Errors are ignored: the other side may have ended.
         let _ = hello::tell(&self.greetings[at].socket, &self.message(Kind::Again), None);
         self.drop_greeting(at);
     }
@@ -536,8 +540,8 @@ impl Peers {
     }
 }
 
-/// Removes a socket from the set and closes it. The removal is explicit, since a closed socket stays in the
-/// set while another process has a descriptor of it.
+/// Removes a socket from the epoll set and closes it. Closing does not remove the socket from the set while
+/// another process has a descriptor of the socket.
 fn forget(epoll: &OwnFd, socket: Option<OwnFd>) {
     if let Some(socket) = socket
         && epoll.is_open()

@@ -14,48 +14,48 @@ use crate::{
     Sleep, Statistics,
 };
 
-/// The Ethernet addresses of a wire: these bytes, then the number of the station.
+/// The first bytes of the Ethernet addresses of a wire. The number of the station follows.
 const MAC_PREFIX: [u8; 4] = [0x02, 0, 0x64, 0x40];
 
-/// Size of a buffer for bulk sending, bytes.
+/// Bytes of a buffer for bulk sending.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Size of a buffer for a received superframe, bytes: the longest one fits.
+/// Bytes of a buffer for a received superframe. It has room for the longest superframe.
 const SUPERFRAME_BYTES: usize = ring::MAX_FRAME_BYTES.next_multiple_of(64);
 
-/// Smallest buffer of the pool, as is usual for devices.
+/// Minimum bytes of a buffer in the pool, as usual for devices.
 const DATA_BYTES_MIN: usize = 2048;
 
-/// Ethernet header and a VLAN tag: the maximum bytes of a frame beside the IP packet.
+/// Bytes of an Ethernet header with a VLAN tag: the maximum bytes of a frame in addition to the IP packet.
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
-/// Maximum bytes of one received burst: they should still be in the core's cache when they are placed.
+/// Maximum bytes of one received burst, so that they are still in the core's cache when they are placed.
 const RX_BYTES: usize = 256 << 10;
 
-/// Time between two looks at the sockets while the port is polled. A look is a system call.
+/// Time between two reads of the sockets while the port is polled. Reading them is a system call.
 const LOOK_US: u64 = 100;
 
 /// Time between attempts to send frames that wait for space in a ring.
 const SPACE_US: u64 = 50;
 
-/// Polls without a frame between two looks, if the caller's clock stands still.
+/// Number of polls without a frame between two reads of the sockets, if the caller's clock does not advance.
 const LOOK_POLLS: u32 = 256;
 
-/// A station of a local wire: see [`local`](super).
+/// A port on a local wire, which has claimed a station: see [`local`](super).
 pub struct LocalPort {
     base: PortBase,
     /// Buffers for superframes.
     superframes: Mempool,
     peers: Peers,
-    /// The index of the peer that the latest frame went to.
+    /// The index of the peer to which the latest frame was sent.
     latest: usize,
     /// The index of the peer that is read first.
     turn: usize,
-    /// When to look at the sockets next: at this time of the caller's clock, or after `LOOK_POLLS` polls.
+    /// The sockets are read next at this time of the caller's clock, or after `LOOK_POLLS` polls.
     look_at_us: u64,
     idle_polls: u32,
     now_us: u64,
-    /// The process that opened the port.
+    /// The fork generation of the process that opened the port.
     generation: u32,
 }
 
@@ -99,19 +99,19 @@ impl LocalPort {
         self.peers.claim.station
     }
 
-    /// The fates of other stations so far.
+    /// The counters of connections to other stations.
     pub fn local_counters(&self) -> LocalCounters {
         self.peers.counters
     }
 
-    /// Whether this process is a forked child of the process that opened the port; the port does nothing
-    /// then.
+    /// Whether this process is a forked child of the process that opened the port. If so, the port does
+    /// nothing.
     #[inline]
     fn is_forked(&self) -> bool {
         self.generation != fork::generation()
     }
 
-    /// Sends one frame. Returns the frame if it has to wait.
+    /// Sends one frame. If the frame has to wait, returns it.
     #[inline]
     fn send(&mut self, now_us: u64, mut frame: Mbuf) -> Option<Mbuf> {
         let bytes = frame.len();
@@ -131,7 +131,7 @@ impl LocalPort {
         }
         if is_external {
             let Some(copy) = frame.deep_copy(&self.base.mempool) else {
-                // No buffer is free now; buffers are freed when frames are acknowledged.
+                // No buffer is free now. Buffers are freed when frames are acknowledged.
                 return Some(frame);
             };
             frame = copy;
@@ -155,8 +155,8 @@ impl LocalPort {
         None
     }
 
-    /// The station that a frame is addressed to; `None` if it is not another station, or if the frame is too
-    /// long.
+    /// The station to which a frame is addressed. `None` if the address is not that of another station, or if
+    /// the frame is too long.
     #[inline]
     fn destination(&self, frame: &Mbuf, is_external: bool) -> Option<u16> {
         let bytes = frame.len();
@@ -177,7 +177,7 @@ impl LocalPort {
         (mac[..4] == MAC_PREFIX && station != 0 && station != self.station()).then_some(station)
     }
 
-    /// Publishes the records written for the latest peer.
+    /// Makes the records that were written for the latest peer visible to that peer.
     #[inline]
     fn publish_latest(&mut self) {
         if let Some(peer) = self.peers.list.get_mut(self.latest)
@@ -201,7 +201,7 @@ impl LocalPort {
         self.peers.backlogged = waits;
     }
 
-    /// Ends a pair whose other side has written something invalid.
+    /// Ends a pair of rings whose other side has written something invalid.
     #[cold]
     fn end_broken(&mut self, at: usize) {
         self.peers.counters.broken += 1;
@@ -209,7 +209,7 @@ impl LocalPort {
         self.peers.remove(at);
     }
 
-    /// Receives from the peer at this index until `left` bytes are used up.
+    /// Receives from the peer at this index, at most `left` bytes.
     #[inline]
     fn receive(&mut self, at: usize, left: &mut usize, frames: &mut Burst) -> Received {
         let Self { base: PortBase { mempool, counters, .. }, superframes, peers, .. } = self;
@@ -228,7 +228,7 @@ impl LocalPort {
                 Err(Broken) => break Received::Broken,
             };
             let Some(frame) = take(mempool, superframes, rx, record) else {
-                // The record stays in the ring.
+                // No buffer is free, so the record is not taken from the ring.
                 counters.rx_no_mbuf += 1;
                 break Received::Some;
             };
@@ -244,16 +244,16 @@ impl LocalPort {
         received
     }
 
-    /// Looks at the sockets.
+    /// Reads the sockets, and sets the time of the next read.
     fn look(&mut self) {
         self.idle_polls = 0;
         let more = self.peers.look(self.now_us);
-        // During a handshake every poll looks at the sockets, so that the first frame is not delayed.
+        // During a handshake each poll reads the sockets, so that the first frame is not delayed.
         let at_once = more || self.peers.is_in_haste(self.now_us);
         self.look_at_us = if at_once { 0 } else { self.now_us + LOOK_US };
     }
 
-    /// Whether frames wait, or other work for a poll.
+    /// Whether frames or other work for a poll are waiting.
     fn has_news(&self) -> bool {
         let waits = |peer: &Peer| match &peer.state {
             PeerState::Paired(pair) => pair.rx.has_news() || pair.socket.is_none(),
@@ -274,15 +274,16 @@ impl LocalPort {
 
 /// A result of reading from a peer.
 enum Received {
-    /// Some frames or none.
+    /// Any number of frames was received.
     Some,
-    /// All frames of a process that has ended were read.
+    /// The process has ended, and all its frames were received.
     End,
     /// The ring has a record that a correct peer cannot have written.
     Broken,
 }
 
-/// Copies a record to packet buffers: one, or a chain if no large one is free. `None`: no buffer is free.
+/// Copies a record to one packet buffer, or to a chain if no large buffer is free. `None` if there are not
+/// enough free buffers.
 #[inline]
 fn take(pool: &Mempool, superframes: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
     let mut frame = if record.bytes <= pool.data_bytes() {
@@ -299,7 +300,7 @@ fn take(pool: &Mempool, superframes: &Mempool, rx: &Consumer, record: Record) ->
     Some(frame)
 }
 
-/// A buffer of `pool` with `bytes` bytes of the oldest record, from `offset` on.
+/// A new buffer from `pool` with `bytes` bytes of the oldest record, from `offset` on.
 #[inline]
 fn filled(pool: &Mempool, rx: &Consumer, offset: usize, bytes: usize) -> Option<Mbuf> {
     let mut frame = pool.alloc_filled(0, bytes)?;
@@ -308,7 +309,7 @@ fn filled(pool: &Mempool, rx: &Consumer, offset: usize, bytes: usize) -> Option<
     Some(frame)
 }
 
-/// A record in a chain of buffers.
+/// Copies a record to a chain of buffers.
 #[cold]
 fn take_chain(pool: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
     let part = |offset: usize| filled(pool, rx, offset, (record.bytes - offset).min(pool.data_bytes()));
@@ -375,7 +376,7 @@ impl Port for LocalPort {
         if self.peers.backlogged {
             self.flush(now_us);
         }
-        // Usually `left` stays empty, and nothing is moved.
+        // Usually `left` is empty, and nothing is moved.
         let mut left = Burst::new();
         for frame in frames.drain(..) {
             if !left.is_empty() {
@@ -395,7 +396,7 @@ impl Port for LocalPort {
 }
 
 impl Link for LocalPort {
-    /// Always up: stations can go away, but the wire cannot.
+    /// The link is always up: stations can end, but the wire cannot go down.
     fn link_state(&mut self) -> LinkState {
         if self.is_forked() { LinkState::Down } else { LinkState::Up }
     }
@@ -435,7 +436,7 @@ impl Sleep for LocalPort {
             return;
         }
         self.each_ring(Consumer::mark_awake);
-        // The sockets are looked at after the frames that woke us were received: somebody waits for those.
+        // The next poll reads the sockets only after it has received the frames that woke us.
         self.look_at_us = 0;
     }
 

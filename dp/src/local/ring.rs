@@ -1,19 +1,19 @@
 //! A ring of bytes in shared memory, which carries frames from one process to another.
 //!
 //! Each frame is one record: a word with the frame's length and marks, then its bytes, padded to whole cache
-//! lines, so that no line has bytes of two records. Positions count bytes since the ring was made and never
-//! decrease. The writer owns the tail, the reader the head. Each side also keeps a private copy of its
-//! position, and publishes it once for many records. Each value that the other side has published is checked
-//! when it is read: an impossible position or an impossible record is [`Broken`].
+//! lines, so that no line has bytes of two records. Positions count bytes since the ring was made, and never
+//! decrease. The tail belongs to the writer, and the head belongs to the reader. Each side also has a private
+//! copy of its position, and publishes the position once for many records. Each side checks the values that
+//! the other side has published: an impossible position or an impossible record is [`Broken`].
 //!
 //! ```text
 //! control: | tail | head | sleeper |   a pair of lines each, since processors fetch lines in pairs
 //! data:    | record | record | ...     a power of two
 //! ```
 //!
-//! A ring begins with the first part of its data. It grows to four times its size when it is full and has
-//! been used for some laps ([`Producer::grow`]): the writer allocates the memory, and writes a record
-//! without a frame. Behind this record both sides use the larger ring.
+//! At first a ring uses only a part of its data. If it is full and has been used for some laps, it grows to
+//! four times its size ([`Producer::grow`]): the writer allocates the memory, and writes a record without a
+//! frame. After this record both sides use the larger ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,13 +34,14 @@ const TAIL: usize = 0;
 const HEAD: usize = 128;
 const SLEEPER: usize = 256;
 
-/// The word in front of the bytes of a frame: the length in its lower half, the marks in its upper half.
+/// Bytes of the word in front of a frame. Its lower half is the length of the frame, and its upper half has
+/// the marks.
 const HEADER_BYTES: usize = 8;
 
-/// The mark of a frame whose TCP checksum field has only the sum of the pseudo-header.
+/// The mark of a frame in whose TCP checksum field there is only the sum of the pseudo-header.
 pub(super) const PARTIAL_CHECKSUM: u32 = 1;
 
-/// The mark of a record without a frame, behind which the ring has [`GROWTH`] times as many bytes.
+/// The mark of a record without a frame. After this record the ring has [`GROWTH`] times as many bytes.
 const GROWN: u32 = 2;
 
 /// The header word of a record without a frame.
@@ -49,18 +50,18 @@ const GROWN_RECORD: u64 = (GROWN as u64) << 32;
 /// The factor by which a ring grows. A factor of two would be too small: see [`Place::behind_growth`].
 pub(super) const GROWTH: usize = 4;
 
-/// Minimum bytes of the first part of a ring that grows: enough for a few frames of maximum length.
+/// Minimum bytes of a ring before it grows: enough for a few frames of maximum length.
 const MIN_FIRST_BYTES: usize = 128 << 10;
 
-/// Minimum laps of a ring before it grows. So a ring's memory is smaller than the bytes that were sent
-/// through it.
+/// Minimum laps of a ring before it grows. So a ring never has more memory than the number of bytes that were
+/// sent through it.
 const GROWTH_LAPS: u64 = 4;
 
-/// The reader releases space after this many bytes, so that the writer writes while the reader reads.
+/// The reader releases space after this number of bytes, so that the writer writes while the reader reads.
 const RELEASE_BYTES: u64 = 64 << 10;
 
-/// Bytes of a small record that are prefetched, so that its cache lines are transferred together and not one
-/// after another.
+/// Number of bytes of the next record that are prefetched, so that the cache lines of a small record are
+/// transferred together and not one after another.
 const AHEAD_BYTES: u64 = 4 * LINE as u64;
 
 /// Minimum bytes of a frame: an Ethernet header.
@@ -79,20 +80,20 @@ pub(super) const MAX_RING_BYTES: usize = 256 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// Where a ring lies in the shared memory.
+/// The place of a ring in the shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    /// Offset of its control words.
+    /// Offset of the ring's control words.
     pub(super) control: usize,
-    /// Offset of its data.
+    /// Offset of the ring's data.
     pub(super) data: usize,
-    /// Bytes of its data that are in use: a power of two, and a multiple of a line.
+    /// Bytes of the ring's data that are in use: a power of two, and a multiple of a line.
     pub(super) bytes: usize,
-    /// Maximum bytes of its data: `bytes` times [`GROWTH`] for each time that the ring may still grow.
+    /// Maximum bytes of the ring's data: `bytes` times [`GROWTH`] for each time that the ring may still grow.
     pub(super) limit: usize,
 }
 
-/// Initial bytes of a ring.
+/// The number of bytes with which a ring begins.
 pub(super) const fn first_bytes(limit: usize) -> usize {
     let mut bytes = limit;
     while bytes / GROWTH >= MIN_FIRST_BYTES {
@@ -128,14 +129,14 @@ impl Place {
         (self.bytes - if self.may_grow() { LINE } else { 0 }) as u64
     }
 
-    /// The position of the first record in the larger ring, if the record at `position` says that the ring
-    /// grows; `None` if it cannot grow there.
+    /// The position of the first record in the larger ring, if the record at `position` announces that the
+    /// ring grows. `None` if the ring cannot grow there.
     ///
-    /// The first record has to lie right behind the old ring in memory, so the ring grows in one of
-    /// [`GROWTH`] laps only. Let the old ring have B bytes, the larger ring 4 B, and the first record be at
-    /// N, a multiple of B. The reader is at H, at most 2 B below N. The records that the reader has not
-    /// taken lie in the old ring: the oldest is at offset H - (N - B), or at H - (N - 2 B) if H is below N -
-    /// B. The writer reaches the old ring again at N + 3 B, and writes below H + 4 B. So the writer never
+    /// The first record has to be directly behind the old ring in memory, so the ring can grow only in one of
+    /// [`GROWTH`] laps. Let the old ring have B bytes, the larger ring 4 B, and the first record be at N, a
+    /// multiple of B. The reader is at H, at most 2 B below N. The records that the reader has not taken are
+    /// in the old ring: the oldest is at offset H - (N - B), or at H - (N - 2 B) if H is below N - B. The
+    /// writer reaches the old ring again at N + 3 B, and writes only below H + 4 B. So the writer never
     /// overwrites the oldest record.
     fn behind_growth(&self, position: u64) -> Option<u64> {
         let old = self.bytes as u64;
@@ -149,11 +150,11 @@ impl Place {
 pub(super) struct Producer {
     memory: Arc<SharedMemory>,
     place: Place,
-    /// Where the next record goes.
+    /// The position of the next record.
     tail: u64,
-    /// The reader knows of all records below this position.
+    /// All records below this position are published.
     published: u64,
-    /// The reader's position when it was last read.
+    /// The reader's position at the last reading.
     head: u64,
     /// Maximum bytes of records that the reader has not released.
     capacity: u64,
@@ -171,7 +172,7 @@ impl Producer {
     }
 
     /// Called when the ring is full. Grows the ring if it may grow, has been used for some laps, and
-    /// `allowance` has the bytes. Returns whether the ring has grown.
+    /// `allowance` has enough bytes. Returns whether the ring has grown.
     #[cold]
     pub(super) fn grow(&mut self, allowance: &mut usize) -> bool {
         let Place { data, bytes, .. } = self.place;
@@ -181,7 +182,7 @@ impl Producer {
             return false;
         }
         if self.memory.take(start..data + larger).is_err() {
-            // The machine has no memory for the growth. The ring keeps its size from now on.
+            // The machine has no memory for the growth. From now on the ring does not grow.
             self.place.limit = bytes;
             self.capacity = self.place.capacity();
             return false;
@@ -197,7 +198,7 @@ impl Producer {
         true
     }
 
-    /// Bytes by which the ring has grown, which were taken from the allowance.
+    /// Bytes by which the ring has grown. They were subtracted from the allowance.
     pub(super) fn grown_bytes(&self) -> usize {
         self.grown
     }
@@ -207,7 +208,8 @@ impl Producer {
         self.place.bytes
     }
 
-    /// Writes a record with the bytes of `parts`, `bytes` in all. Returns `false` if the ring is full.
+    /// Writes a record with the bytes of `parts`, which have `bytes` bytes in total. Returns `false` if the
+    /// ring is full.
     ///
     /// # Errors
     /// [`Broken`].
@@ -264,18 +266,18 @@ impl Producer {
         Ok(())
     }
 
-    /// Bytes that the reader does not know of.
+    /// Number of bytes in records that are not published.
     #[inline]
     pub(super) fn unpublished(&self) -> u64 {
         self.tail - self.published
     }
 
-    /// The reader's position when it was last read: the bytes that it has taken since the ring was made.
+    /// The reader's position at the last reading: the bytes that it has taken since the ring was made.
     pub(super) fn taken(&self) -> u64 {
         self.head
     }
 
-    /// Shows the reader the records written so far. Returns whether it has to be woken.
+    /// Publishes the records that were written so far. Returns whether the reader has to be woken.
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
         self.published = self.tail;
@@ -286,8 +288,8 @@ impl Producer {
         wakes
     }
 
-    /// Writes to the free lines of the next record, so that the processor fetches them from the reader's
-    /// cache now, and not when somebody waits for the record.
+    /// Writes to the free lines of the next record, so that the processor fetches the lines from the reader's
+    /// cache now, and not when the reader waits for the record.
     #[inline]
     fn claim_ahead(&self) {
         if self.room() >= AHEAD_BYTES {
@@ -299,7 +301,7 @@ impl Producer {
     }
 }
 
-/// Copies a part of a record to its position.
+/// Copies a part of a record to `position`.
 #[inline]
 fn copy_in(memory: &SharedMemory, place: Place, position: u64, part: &[u8], strategy: CopyStrategy) {
     let (at, to_end) = place.at(position);
@@ -310,7 +312,7 @@ fn copy_in(memory: &SharedMemory, place: Place, position: u64, part: &[u8], stra
     }
 }
 
-/// A record that was written and not yet taken.
+/// A record that the reader has not taken yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     /// Bytes of the frame.
@@ -323,11 +325,11 @@ pub(super) struct Record {
 pub(super) struct Consumer {
     memory: Arc<SharedMemory>,
     place: Place,
-    /// The next record.
+    /// The position of the next record.
     head: u64,
-    /// The writer knows that everything below this position is free.
+    /// The space below this position is released to the writer.
     released: u64,
-    /// The writer's position when it was last read.
+    /// The writer's position at the last reading.
     tail: u64,
 }
 
@@ -337,7 +339,7 @@ impl Consumer {
         Self { memory, place, head: 0, released: 0, tail: 0 }
     }
 
-    /// The oldest record; it stays until [`advance`](Self::advance).
+    /// Returns the oldest record, which is not taken before [`advance`](Self::advance).
     ///
     /// # Errors
     /// [`Broken`].
@@ -347,7 +349,7 @@ impl Consumer {
             return Ok(None);
         }
         let (at, _) = self.place.at(self.head);
-        // Read once: the writer may change it at any time.
+        // The header is read only once, since the writer may change it at any time.
         let header = self.memory.word(at).load(Ordering::Relaxed);
         let (bytes, marks) = (header as u32 as usize, (header >> 32) as u32);
         let fits = (MIN_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&bytes)
@@ -358,7 +360,8 @@ impl Consumer {
         Ok(Some(Record { bytes, marks }))
     }
 
-    /// The oldest record has no frame. If it announces a growth of the ring, returns the record behind it.
+    /// Called if the oldest record has no frame. If it announces that the ring grows, returns the next
+    /// record.
     #[cold]
     fn peek_behind_growth(&mut self, header: u64) -> Result<Option<Record>, Broken> {
         match self.place.behind_growth(self.head) {
@@ -376,7 +379,7 @@ impl Consumer {
         self.place.bytes
     }
 
-    /// Reads the writer's position. Returns whether a record waits.
+    /// Reads the writer's position. Returns whether there is a record to take.
     #[inline]
     fn look(&mut self) -> Result<bool, Broken> {
         let tail = self.memory.word(self.place.control + TAIL).load(Ordering::Acquire);
@@ -392,7 +395,7 @@ impl Consumer {
         Ok(true)
     }
 
-    /// Fetches the lines of the oldest record.
+    /// Prefetches the lines of the oldest record.
     #[inline]
     fn fetch_ahead(&self) {
         for ahead in (0..(self.tail - self.head).min(AHEAD_BYTES)).step_by(LINE) {
@@ -402,7 +405,7 @@ impl Consumer {
     }
 
     /// Copies bytes of the oldest record, from `offset` on. The caller knows the record's length from
-    /// [`peek`](Self::peek); bytes beyond the length may be any bytes of the ring.
+    /// [`peek`](Self::peek). Beyond the length, any bytes of the ring are copied.
     #[inline]
     pub(super) fn copy(&self, offset: usize, out: &mut [u8]) {
         let (at, to_end) = self.place.at(self.head + (HEADER_BYTES + offset) as u64);
@@ -414,8 +417,8 @@ impl Consumer {
         }
     }
 
-    /// Takes the oldest record, which [`peek`](Self::peek) returned. The space is released to the writer
-    /// after each 64 KiB; [`release`](Self::release) releases the rest.
+    /// Takes the oldest record, which [`peek`](Self::peek) has returned. The space is released to the writer
+    /// after each 64 KiB. [`release`](Self::release) releases the rest.
     #[inline]
     pub(super) fn advance(&mut self, record: Record) {
         self.head += record_bytes(record.bytes);
@@ -425,7 +428,7 @@ impl Consumer {
         }
     }
 
-    /// Bytes that were taken and are not free for the writer.
+    /// Bytes that were taken and are not released to the writer.
     #[inline]
     pub(super) fn unreleased(&self) -> u64 {
         self.head - self.released
@@ -435,7 +438,7 @@ impl Consumer {
     #[inline]
     pub(super) fn release(&mut self) {
         self.released = self.head;
-        // Release: the copies happen before the writer reuses the space.
+        // The store has Release order, so that the copies happen before the writer uses the space again.
         self.memory.word(self.place.control + HEAD).store(self.head, Ordering::Release);
     }
 
@@ -450,7 +453,7 @@ impl Consumer {
     }
 
     /// Whether the reader has something to read: a known record that it has not taken, or a new position of
-    /// the writer, valid or not.
+    /// the writer, which may be invalid.
     pub(super) fn has_news(&self) -> bool {
         self.head != self.tail
             || self.memory.word(self.place.control + TAIL).load(Ordering::Acquire) != self.tail

@@ -1,12 +1,12 @@
 //! Copies that bypass the caches, for long parts of frames.
 //!
-//! The lines of a ring are in the reader's cache, since the reader read them a lap ago. An ordinary store
-//! first fetches the line from there, which costs more than the copy if the cache is on another chip of the
-//! processor. A non-temporal store fetches nothing; the reader later gets the bytes from memory, with
-//! sequential reads.
+//! The lines of a ring are in the reader's cache, since the reader has read them in the previous lap. An
+//! ordinary store first fetches the line from this cache, which costs more than the copy if the cache is on
+//! another chip of the processor. A non-temporal store fetches nothing. Later the reader gets the bytes from
+//! memory by sequential reads.
 
-/// Minimum length for streaming copies. A shorter part is read soon, and a streaming copy has to wait for
-/// the memory at its end.
+/// Minimum length for streaming copies. Shorter parts are read so soon that the bytes should be in a cache,
+/// and a streaming copy has to wait for the memory at its end.
 pub(super) const MIN_BYTES: usize = 8 << 10;
 
 /// Bytes of a cache line.
@@ -17,8 +17,8 @@ const LINE: usize = 64;
 /// stores become visible after the copied bytes.
 ///
 /// # Safety
-/// `to..to + bytes.len()` is mapped and writable, does not overlap `bytes`, and is accessed by raw copies
-/// only.
+/// `to..to + bytes.len()` is mapped and writable, does not overlap `bytes`, and is accessed only by raw
+/// copies.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(to.align_offset(LINE).min(bytes.len()));
@@ -26,8 +26,8 @@ pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
     let at_lines = to.wrapping_add(head.len());
     // SAFETY: `head` is the front of the caller's bytes, and is copied to the front of the range.
     unsafe { head.as_ptr().copy_to_nonoverlapping(to, head.len()) };
-    // SAFETY: the lines follow `head` in the bytes, and are copied behind it in the range. If there are any,
-    // `head` ended at a line.
+    // SAFETY: the lines follow `head` in the caller's bytes, and are copied behind it in the range. If there
+    // is a line, `head` ends at a multiple of 64.
     unsafe { copy_lines(at_lines, lines) };
     let at_tail = at_lines.wrapping_add(lines.len() * LINE);
     // SAFETY: `tail` is the end of the caller's bytes, and is copied to the end of the range.
@@ -37,17 +37,17 @@ pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
 /// Copies whole lines.
 ///
 /// # Safety
-/// The bytes at `to`, as many as `lines` has, are mapped and writable, do not overlap `lines`, and are
-/// accessed by raw copies only. If there are any, `to` is a multiple of 64.
+/// The range at `to` with the length of `lines` is mapped and writable, does not overlap `lines`, and is
+/// accessed only by raw copies. If `lines` is not empty, `to` is a multiple of 64.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_lines(to: *mut u8, lines: &[[u8; LINE]]) {
     if lines.is_empty() {
         return;
     }
-    // SAFETY: each of the `lines.len()` rounds reads a line of `lines` and writes the line at its place in
-    // the caller's range. `movntps` wants addresses that are multiples of 16, and these are multiples of 64.
-    // Every x86-64 has SSE. `sfence` ends the copy: non-temporal stores are in no order with others, and the
-    // compiler takes the block for stores like any others.
+    // SAFETY: each of the `lines.len()` rounds reads a line of `lines`, and writes the corresponding line of
+    // the caller's range. `movntps` needs addresses that are multiples of 16, and these are multiples of 64.
+    // Every x86-64 has SSE. `sfence` at the end is needed, since non-temporal stores are not ordered with
+    // other stores, and the compiler treats the block like ordinary stores.
     unsafe {
         std::arch::asm!(
             "2:",
@@ -79,7 +79,7 @@ unsafe fn copy_lines(to: *mut u8, lines: &[[u8; LINE]]) {
 /// On other processors, copies through the caches.
 ///
 /// # Safety
-/// As on x86-64.
+/// The conditions of the function for x86-64.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn copy(to: *mut u8, bytes: &[u8]) {
     // SAFETY: the caller promises the range at `to`.
@@ -91,8 +91,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// All bytes are copied and no neighbouring byte changes, wherever in a line the copy begins and
-        /// ends.
+        /// All bytes are copied and no adjacent byte changes, at whatever offset in a line the copy begins
+        /// and ends.
         #[test]
         fn a_copy_is_exact(from in 0..64_usize, to in 0..64_usize, len in 0..1000_usize) {
             let source: Vec<u8> = (0..from + len).map(|i| (i * 7 + 1) as u8).collect();

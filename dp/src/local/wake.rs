@@ -12,10 +12,10 @@ use super::atomic::{AtomicU64, Ordering, fence};
 /// The reader polls.
 const AWAKE: u64 = 0;
 
-/// The reader sleeps, or is about to.
+/// The reader sleeps, or is about to sleep.
 const ASLEEP: u64 = 1;
 
-/// Writer: makes everything below `value` visible. Returns whether the reader has to be woken.
+/// Called by the writer: publishes all records below `value`. Returns whether the reader has to be woken.
 #[inline]
 pub(super) fn publish(tail: &AtomicU64, value: u64, sleeper: &AtomicU64) -> bool {
     tail.store(value, Ordering::Release);
@@ -24,20 +24,20 @@ pub(super) fn publish(tail: &AtomicU64, value: u64, sleeper: &AtomicU64) -> bool
     sleeper.load(Ordering::Relaxed) != AWAKE && sleeper.swap(AWAKE, Ordering::Relaxed) != AWAKE
 }
 
-/// Reader: announces that it is going to sleep. Must be followed by [`settle`], then by a check of each
-/// tail.
+/// Called by the reader: announces that it is about to sleep. Then the reader has to call [`settle`], and to
+/// check each tail.
 #[inline]
 pub(super) fn mark_sleeping(sleeper: &AtomicU64) {
     sleeper.store(ASLEEP, Ordering::Relaxed);
 }
 
-/// Reader: orders the marks before the checks of the tails that follow.
+/// Called by the reader: orders the marks before the following checks of the tails.
 #[inline]
 pub(super) fn settle() {
     fence(Ordering::SeqCst);
 }
 
-/// Reader: announces that it polls again.
+/// Called by the reader: announces that it polls again.
 #[inline]
 pub(super) fn mark_awake(sleeper: &AtomicU64) {
     sleeper.store(AWAKE, Ordering::Relaxed);

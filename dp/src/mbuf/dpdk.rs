@@ -1,21 +1,20 @@
 //! Packet buffers of DPDK: chains of `rte_mbuf`.
 //!
 //! Rules of access:
-//! - Every `rte_mbuf` of a chain is owned by one [`DpdkChain`]. A further view is an *indirect* mbuf of its
-//!   own, attached to the one with the storage, which counts its owners.
-//! - Bytes are written only through `&mut DpdkChain`, and only while the storage has one owner. Bytes that no
-//!   view covers are an exception ([`DpdkChain::room`]).
-//! - Bytes are read through `&DpdkChain`, which excludes a `&mut` of the same view; other views only read as
-//!   well.
-//! - External memory (`K_F_EXTERNAL`) belongs to an [`ExtBuf`], and is only read, by raw copies.
+//! - Every `rte_mbuf` of a chain is owned by one [`DpdkChain`]. Another view is a separate *indirect* mbuf
+//!   that is attached to the mbuf with the storage. The mbuf with the storage counts the owners.
+//! - Bytes are written only through `&mut DpdkChain`, and only while the storage has one owner. Exception:
+//!   bytes that no view covers ([`DpdkChain::room`]).
+//! - Bytes are read through `&DpdkChain`, so there is no `&mut` of the same view. Other views also only read.
+//! - External memory (`K_F_EXTERNAL`) belongs to an [`ExtBuf`], and is only read by raw copies.
 //!
-//! A chain is well formed: `next` leads from the head through all its segments to null; the head counts these
-//! (`nb_segs`) and their bytes (`pkt_len`); the data of each (`data_off`, `data_len`) lie inside its buffer
-//! (`buf_len`), which is mapped while the mbuf is in use, and was zeroed when it was mapped. The methods of
-//! [`DpdkChain`] and DPDK's own functions keep it so.
+//! Every chain is well formed. That means: `next` leads from the head through all segments to null. The head
+//! has the number of segments (`nb_segs`) and of their bytes (`pkt_len`). The data of each segment
+//! (`data_off`, `data_len`) are inside its buffer (`buf_len`). The buffer is mapped while the mbuf is in use,
+//! and was zeroed when it was mapped. The methods of [`DpdkChain`] and DPDK's functions preserve this.
 //!
-//! These rules cannot cover a vhost or memif *peer*, which shares the memory of its device and could
-//! write at any time. DPDK trusts such a peer, and so do we; do not connect untrusted ones.
+//! These rules cannot include a vhost or memif *peer*, which shares the memory of its device and could write
+//! at any time. Like DPDK, this crate trusts such a peer, so do not connect an untrusted peer.
 
 mod segment;
 
@@ -33,45 +32,47 @@ use crate::mempool::ExtBuf;
 use crate::mempool::dpdk::{DpdkPool, home};
 use crate::offload::{Checksum, TxOffload};
 
-/// Maximum bytes of external memory in one mbuf, which counts them in 16 bits.
+/// Maximum bytes of external memory in one mbuf, whose length has 16 bits.
 const MAX_EXTERNAL_BYTES: usize = u16::MAX as usize;
 
 /// One or more linked segments.
 ///
-/// Not `Sync`: when a chain has one owner, DPDK counts the second owner without an atomic, so two threads
-/// must not [`share`](Self::share) the same chain at once.
+/// The type is not `Sync`: if a chain has one owner, DPDK counts the second owner without an atomic, so two
+/// threads must not [`share`](Self::share) the same chain at the same time.
 pub(crate) struct DpdkChain {
     head: NonNull<sys::rte_mbuf>,
 }
 
-// SAFETY: the chain owns its mbufs, and no other thread accesses these. The storage that they share with
-// other chains is written only by a lone owner, and its owners are counted by atomics (a lone owner
-// excepted). Mempools take an mbuf back from any thread.
+// SAFETY: the chain owns its mbufs, and no other thread accesses them. Storage that is shared with other
+// chains is written only by a sole owner. The owners are counted by atomics, except by a sole owner. Any
+// thread may return an mbuf to its mempool.
 unsafe impl Send for DpdkChain {}
 
 impl DpdkChain {
     /// Takes over an mbuf chain.
     ///
     /// # Safety
-    /// `head` is the head of a well-formed chain whose mbufs are of pools made by [`DpdkPool::new`], and
-    /// nobody else owns one of them.
+    /// `head` is the head of a well-formed chain. Its mbufs are from pools that [`DpdkPool::new`] has made,
+    /// and nobody else owns one of them.
     pub(crate) unsafe fn from_raw(head: NonNull<sys::rte_mbuf>) -> Self {
         Self { head }
     }
 
-    /// The mbuf chain, still owned by `self`: to take ownership, the caller must `mem::forget` this.
+    /// The mbuf chain. `self` still owns it: to take ownership, the caller has to `mem::forget` the
+    /// `DpdkChain`.
     pub(crate) fn as_raw(&self) -> *mut sys::rte_mbuf {
         self.head.as_ptr()
     }
 
     /// An empty buffer of `pool`.
     pub(crate) fn alloc(pool: &DpdkPool) -> Option<Self> {
-        // SAFETY: a new mbuf is a well-formed chain of one segment, and nobody else owns it. Its pool is one
-        // that `DpdkPool::new` made.
+        // SAFETY: a new mbuf is a well-formed chain of one segment, and nobody else owns it. `DpdkPool::new`
+        // has made its pool.
         pool.alloc().map(|head| unsafe { Self::from_raw(head) })
     }
 
-    /// A buffer of `pool` with `front` bytes of the headroom and `bytes` bytes behind it as its data.
+    /// A buffer of `pool` whose data are the last `front` bytes of the headroom and the `bytes` bytes behind
+    /// it.
     pub(crate) fn alloc_filled(pool: &DpdkPool, front: usize, bytes: usize) -> Option<Self> {
         let mut chain = Self::alloc(pool)?;
         chain.reveal_front(front);
@@ -79,7 +80,7 @@ impl DpdkChain {
         Some(chain)
     }
 
-    /// A view of `memory`, with a descriptor of `pool` for each 65,535 bytes.
+    /// A view of `memory`. Each 65,535 bytes need a descriptor of `pool`.
     pub(crate) fn external(pool: &DpdkPool, memory: ExtBuf) -> Option<Self> {
         let (now, later) = (memory.len().min(MAX_EXTERNAL_BYTES), memory.len());
         let mut chain = Self::attached(pool, memory.slice(0..now)?)?;
@@ -92,20 +93,20 @@ impl DpdkChain {
         Some(chain)
     }
 
-    /// A view of `memory`, at most [`MAX_EXTERNAL_BYTES`], of one segment.
+    /// A view of `memory` in one segment. `memory` has at most [`MAX_EXTERNAL_BYTES`] bytes.
     fn attached(pool: &DpdkPool, memory: ExtBuf) -> Option<Self> {
         let bytes = memory.len() as u16;
-        // SAFETY: a descriptor is an mbuf without room, a well-formed chain of one segment, and nobody else
-        // owns it. Its pool is one that `DpdkPool::new` made.
+        // SAFETY: a descriptor is an mbuf without room, which is a well-formed chain of one segment, and
+        // nobody else owns it. `DpdkPool::new` has made its pool.
         let mut chain = unsafe { Self::from_raw(pool.descriptor()?) };
         let shared = memory.shared().add()?;
         // SAFETY: the mbuf is in use, has no other owner, and is not attached to anything. `add` has counted
-        // it as a view, so the memory lives until DPDK has freed the mbuf and called back.
+        // it as a view, so the memory is not released before DPDK has freed the mbuf and called `release`.
         unsafe {
             sys::rte_pktmbuf_attach_extbuf(
                 chain.as_raw(),
                 memory.as_ptr().as_ptr().cast(),
-                // Ports that read by this address send a copy (`Offloads::TX_EXTERNAL`).
+                // Ports that would read by this address send a copy (`Offloads::TX_EXTERNAL`).
                 sys::K_BAD_IOVA,
                 bytes,
                 shared,
@@ -159,7 +160,8 @@ impl DpdkChain {
         if bytes > self.headroom() || head.storage_owners() != 1 {
             return None;
         }
-        // The new start lies in the headroom. The length of a buffer is 16 bits, so these sums fit.
+        // The new start is in the headroom. The length of a buffer has 16 bits, so these sums do not
+        // overflow.
         let (offset, length) = (head.data_off() - bytes as u16, head.data_len() + bytes as u16);
         let all = head.pkt_len() + bytes as u32;
         let mut head = self.first_mut();
@@ -185,18 +187,18 @@ impl DpdkChain {
     /// The tailroom of a chain of one segment, even if the storage is shared.
     ///
     /// # Safety
-    /// No other view covers bytes behind the segment's data, and none will during the borrow.
+    /// During the borrow, no other view covers bytes behind the segment's data.
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         let head = self.first();
         let start = head.data().wrapping_add(head.data_len() as usize);
-        // SAFETY: the tailroom lies behind the data inside the buffer, which is mapped and initialised as the
-        // chain is well formed. The caller promises that no other view covers it, and `&mut self` excludes
-        // this one for as long as the slice lives.
+        // SAFETY: the tailroom is behind the data inside the buffer, which is mapped and initialised, since
+        // the chain is well formed. The caller promises that no other view covers the tailroom, and `&mut
+        // self` is borrowed while the slice is used.
         unsafe { std::slice::from_raw_parts_mut(start, head.tailroom()) }
     }
 
     /// Adds the first `bytes` bytes of the tailroom of a chain of one segment to its data, even if the
-    /// storage is shared. Returns the length of the data before.
+    /// storage is shared. Returns the previous length of the data.
     pub(crate) fn grow(&mut self, bytes: usize) -> usize {
         let head = self.first();
         assert!(bytes <= head.tailroom(), "data stay inside the buffer");
@@ -208,17 +210,17 @@ impl DpdkChain {
         before as usize
     }
 
-    /// The last `bytes` bytes of the headroom for writing; `None` if there are fewer, or if the storage is
-    /// shared.
+    /// The last `bytes` bytes of the headroom, for writing. `None` if the headroom has fewer bytes, or if the
+    /// storage is shared.
     pub(crate) fn front(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let head = self.first();
         if bytes > self.headroom() || head.storage_owners() != 1 {
             return None;
         }
         let start = head.data().wrapping_sub(bytes);
-        // SAFETY: the headroom lies before the data inside the buffer, which is mapped and initialised as the
-        // chain is well formed, and has at least `bytes`. The storage has one owner, `self`, which is
-        // borrowed mutably for as long as the slice lives.
+        // SAFETY: the headroom is before the data inside the buffer, which is mapped and initialised, since
+        // the chain is well formed. The headroom has at least `bytes` bytes. The only owner of the storage is
+        // `self`, which is borrowed mutably while the slice is used.
         Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
     }
 
@@ -234,7 +236,7 @@ impl DpdkChain {
     fn reveal_front(&mut self, bytes: usize) {
         assert!(bytes <= self.headroom(), "data stay inside the buffer");
         let head = self.first();
-        // The length of a buffer is 16 bits, so these sums fit.
+        // The length of a buffer has 16 bits, so these sums do not overflow.
         let (offset, length) = (head.data_off() - bytes as u16, head.data_len() + bytes as u16);
         let all = head.pkt_len() + bytes as u32;
         let mut head = self.first_mut();
@@ -266,7 +268,8 @@ impl DpdkChain {
         head.set_pkt_len(all - bytes as u32);
     }
 
-    /// Frees the first segment, and makes `next`, the one behind it, the head. The caller sets its `pkt_len`.
+    /// Frees the first segment, and makes the next segment, `next`, the head. The caller has to set the
+    /// `pkt_len` of the new head.
     fn free_first(&mut self, next: NonNull<sys::rte_mbuf>) {
         let head = self.first();
         let flags = head.ol_flags() & !STORAGE_FLAGS;
@@ -280,12 +283,12 @@ impl DpdkChain {
         head.set_ol_flags(flags | kept);
         head.set_tx_offload(offload);
         head.set_nb_segs(count - 1);
-        // SAFETY: `old` was the chain's own, and is unlinked from it now: a segment without a next one, which
-        // nobody else owns.
+        // SAFETY: `old` was a segment of the chain, and is now unlinked from it. It has no next segment, and
+        // nobody else owns it.
         unsafe { sys::rte_pktmbuf_free_seg(old.as_ptr()) };
     }
 
-    /// Empties a chain of one segment, and returns true, unless its storage is shared.
+    /// Empties a chain of one segment and returns true. If the storage is shared, returns false.
     #[inline]
     pub(crate) fn rewind(&mut self) -> bool {
         if self.is_head_shared() {
@@ -316,8 +319,8 @@ impl DpdkChain {
         head.set_nb_segs(kept);
         head.set_pkt_len(bytes as u32);
         if let Some(rest) = rest {
-            // SAFETY: `rest` was the chain's own, and is unlinked from it now. rte_pktmbuf_free follows
-            // `next` to the last segment, and none of them has another owner.
+            // SAFETY: `rest` was a part of the chain, and is now unlinked from it. rte_pktmbuf_free follows
+            // `next` to the last segment, and no segment has another owner.
             unsafe { sys::rte_pktmbuf_free(rest.as_ptr()) };
         }
     }
@@ -332,25 +335,26 @@ impl DpdkChain {
         let mut head = self.first_mut();
         head.set_nb_segs(count);
         head.set_pkt_len(all);
-        // Its segments are now of this chain.
+        // The segments of `tail` belong to this chain now.
         std::mem::forget(tail);
         Ok(())
     }
 
     pub(crate) fn share(&self) -> Option<Self> {
-        // SAFETY: the head is in use, and of a pool that `DpdkPool::new` made. So that pool's memory, and
-        // with it its `Home`, lives at least as long as the borrow of `self`.
+        // SAFETY: the head is in use, and `DpdkPool::new` has made its pool. So the pool's memory and its
+        // `Home` are not freed during the borrow of `self`.
         let home = unsafe { home(self.first().pool()) };
-        // SAFETY: the chain is well formed and ours, and `home` names a live pool of descriptors.
-        // rte_pktmbuf_clone reads the chain, and counts up the owners of its storage: without an atomic if
-        // there is one, which is `self`, and only on this thread since `DpdkChain` is not `Sync`.
+        // SAFETY: the chain is well formed and belongs to `self`, and the pool of descriptors in `home` is
+        // not freed. rte_pktmbuf_clone reads the chain, and increments the number of the storage's owners. If
+        // `self` is the only owner, it does this without an atomic, but only in this thread, since
+        // `DpdkChain` is not `Sync`.
         let view = unsafe { sys::rte_pktmbuf_clone(self.as_raw(), home.descriptors) };
         let Some(view) = NonNull::new(view) else {
             home.exhausted.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        // SAFETY: the clone is a well-formed chain of new mbufs of `home.descriptors`, a pool of
-        // `DpdkPool::new`.
+        // SAFETY: the clone is a well-formed chain of new mbufs from `home.descriptors`, which
+        // `DpdkPool::new` has made.
         Some(unsafe { Self::from_raw(view) })
     }
 
@@ -358,7 +362,7 @@ impl DpdkChain {
         self.views().any(|segment| segment.storage_owners() != 1)
     }
 
-    /// Whether the first segment's storage is shared: a driver may not write headers into it then.
+    /// Whether the first segment's storage is shared. If so, a driver must not write headers into it.
     pub(crate) fn is_head_shared(&self) -> bool {
         self.first().storage_owners() != 1
     }
@@ -405,7 +409,7 @@ impl DpdkChain {
         if ipv4_checksum {
             flags |= sys::K_F_TX_IP_CKSUM;
         }
-        // DPDK: TSO implies the TCP checksum, but some drivers test for both flags.
+        // In DPDK, TSO implies the TCP checksum, but some drivers check both flags.
         if tcp_checksum || cuts {
             flags |= sys::K_F_TX_TCP_CKSUM;
         }
@@ -453,12 +457,12 @@ impl DpdkChain {
 const TX_FLAGS: u64 =
     sys::K_F_TX_IP_CKSUM | sys::K_F_TX_L4_MASK | sys::K_F_TX_TCP_SEG | sys::K_F_TX_IPV4 | sys::K_F_TX_IPV6;
 
-/// Flags that describe a segment's storage; they stay with the segment.
+/// Flags that describe a segment's storage. They are not changed with the metadata.
 const STORAGE_FLAGS: u64 = sys::K_F_INDIRECT | sys::K_F_EXTERNAL;
 
 impl Drop for DpdkChain {
     fn drop(&mut self) {
-        // In a forked child the memory is shared with the parent, or a copy of it: do not touch it.
+        // In a forked child the memory is shared with the parent, or is a copy, so nothing is freed.
         if crate::eal::is_forked() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Packet buffers on the heap: chains of descriptors of a [`HeapPool`], whose module has the rules of
-//! access.
+//! Packet buffers on the heap: chains of descriptors of a [`HeapPool`]. The rules of access are in the module
+//! of [`HeapPool`].
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -14,8 +14,8 @@ use crate::offload::{Checksum, TxOffload};
 /// One or more linked segments.
 pub(crate) struct HeapChain {
     head: Handle,
-    /// Makes the type `!Sync` like DPDK's chains, so a program that compiles with one backend compiles with
-    /// the other.
+    /// Makes the type `!Sync` like DPDK's chains, so that a program compiles either with both backends or
+    /// with neither.
     _not_sync: PhantomData<Cell<()>>,
 }
 
@@ -26,7 +26,8 @@ impl HeapChain {
         pool.alloc(0, 0).map(Self::new)
     }
 
-    /// A buffer of `pool` with `front` bytes of the headroom and `bytes` bytes behind it as its data.
+    /// A buffer of `pool` whose data are the last `front` bytes of the headroom and the `bytes` bytes behind
+    /// it.
     #[inline]
     pub(crate) fn alloc_filled(pool: &Arc<HeapPool>, front: usize, bytes: usize) -> Option<Self> {
         pool.alloc(front, bytes).map(Self::new)
@@ -40,7 +41,7 @@ impl HeapChain {
         chain
     }
 
-    /// A view of all of `memory`, with a descriptor of `pool`.
+    /// A view of the whole `memory`. It needs a descriptor of `pool`.
     pub(crate) fn external(pool: &Arc<HeapPool>, memory: ExtBuf) -> Option<Self> {
         pool.external(memory).map(Self::new)
     }
@@ -105,15 +106,15 @@ impl HeapChain {
     /// The tailroom of a chain of one segment, even if the storage is shared.
     ///
     /// # Safety
-    /// No other view covers bytes behind the segment's data, and none will during the borrow.
+    /// During the borrow, no other view covers bytes behind the segment's data.
     #[inline]
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
-        // SAFETY: the caller promises that no other view covers the bytes, and none will during the borrow.
+        // SAFETY: the caller promises that no other view covers the bytes during the borrow.
         unsafe { self.head.room() }
     }
 
     /// Adds the first `bytes` bytes of the tailroom of a chain of one segment to its data, even if the
-    /// storage is shared. Returns the length of the data before.
+    /// storage is shared. Returns the previous length of the data.
     #[inline]
     pub(crate) fn grow(&mut self, bytes: usize) -> usize {
         let before = self.head.len();
@@ -122,7 +123,7 @@ impl HeapChain {
         before
     }
 
-    /// Empties a chain of one segment, and returns true, unless its storage is shared.
+    /// Empties a chain of one segment and returns true. If the storage is shared, returns false.
     #[inline]
     pub(crate) fn rewind(&mut self) -> bool {
         if self.head.is_shared() {
@@ -133,8 +134,8 @@ impl HeapChain {
         true
     }
 
-    /// The last `bytes` bytes of the headroom for writing; `None` if there are fewer, or if the storage is
-    /// shared.
+    /// The last `bytes` bytes of the headroom, for writing. `None` if the headroom has fewer bytes, or if the
+    /// storage is shared.
     #[inline]
     pub(crate) fn front(&mut self, bytes: usize) -> Option<&mut [u8]> {
         self.head.front(bytes)
@@ -197,7 +198,7 @@ impl HeapChain {
         let mut last = &mut *view.head;
         let mut segment = self.head.next.as_deref();
         while let Some(original) = segment {
-            // On failure, dropping `view` frees the segments shared so far.
+            // If this fails, dropping `view` frees the segments that were shared so far.
             last = last.next.insert(original.share()?);
             segment = original.next.as_deref();
         }

@@ -1,11 +1,11 @@
 //! The packet buffer: an owned chain of segments with headroom.
 //!
-//! There is one concrete type for all backends. An [`Mbuf`] is a view (offset and length for each segment)
-//! of storage that may have several owners: [`Mbuf::share`] makes another view of the same bytes, which are
-//! read-only for all as long as there is more than one. Views are independent: trimming one leaves the other
-//! unchanged.
+//! All backends have the same concrete type. An [`Mbuf`] is a view (offset and length for each segment) of
+//! storage that may have several owners. [`Mbuf::share`] makes another view of the same bytes. While there is
+//! more than one view, the bytes are read-only. Views are independent: trimming a view does not change other
+//! views.
 //!
-//! Inside it is either a buffer of a heap pool (`heap.rs`) or a DPDK `rte_mbuf` (`dpdk.rs`).
+//! An [`Mbuf`] contains either a buffer of a heap pool (`heap.rs`) or a DPDK `rte_mbuf` (`dpdk.rs`).
 
 #[cfg(test)]
 mod model_tests;
@@ -29,19 +29,19 @@ pub use crate::offload::{Checksum, TxOffload};
 
 /// An owned packet buffer of at least one segment.
 ///
-/// Dropping it frees the storage of each segment of which it was the last view.
+/// Dropping it frees the storage of each segment that has no other view.
 ///
-/// It is `Send` and not `Sync`: DPDK counts the second view of a buffer without an atomic, so two threads
-/// must not [`share`](Self::share) the same `Mbuf` at once. Give each thread its own view.
+/// The type is `Send` and not `Sync`: DPDK counts the second view of a buffer without an atomic, so two
+/// threads must not [`share`](Self::share) the same `Mbuf` at the same time. Each thread needs its own view.
 pub struct Mbuf {
     raw: Raw,
 }
 
 /// The chain of one backend. Both kinds have the methods of [`Mbuf`] under the same names.
 pub(crate) enum Raw {
-    /// Of a heap pool.
+    /// A chain of a heap pool.
     Heap(heap::HeapChain),
-    /// Of a DPDK mempool.
+    /// A chain of a DPDK mempool.
     #[cfg(feature = "dpdk")]
     Dpdk(dpdk::DpdkChain),
 }
@@ -58,8 +58,8 @@ macro_rules! each {
 }
 
 impl Mempool {
-    /// One empty buffer with [`HEADROOM`] bytes in front; `None` (counted) if the
-    /// pool is empty.
+    /// An empty buffer with [`HEADROOM`] bytes in front. If the pool is empty, counts this and returns
+    /// `None`.
     pub fn alloc(&self) -> Option<Mbuf> {
         match &self.backend {
             Backend::Heap(pool) => Some(Mbuf::from_raw(Raw::Heap(heap::HeapChain::alloc(pool)?))),
@@ -68,9 +68,9 @@ impl Mempool {
         }
     }
 
-    /// One buffer whose data are the last `front` bytes of the headroom and the `bytes` bytes behind it,
-    /// with old contents; `None` (counted) if the pool is empty. For a frame whose length is known: `front`
-    /// is the length of its headers.
+    /// A buffer whose data are the last `front` bytes of the headroom and the `bytes` bytes behind it. The
+    /// data have old contents. If the pool is empty, counts this and returns `None`. This is for a frame
+    /// whose length is known: `front` is the length of its headers.
     ///
     /// ```
     /// # use dp::Mempool;
@@ -80,7 +80,7 @@ impl Mempool {
     /// ```
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If the headroom has fewer than `front` bytes, or the buffer fewer than `bytes`.
     #[inline]
     pub fn alloc_filled(&self, front: usize, bytes: usize) -> Option<Mbuf> {
         match &self.backend {
@@ -96,10 +96,10 @@ impl Mempool {
 }
 
 impl Mbuf {
-    /// A view of all of `memory`, which lives until its last view is dropped; `None` if `pool` has no free
-    /// descriptor, or DPDK has too many views of the memory. The view is meant to be chained behind a buffer
-    /// with the headers and sent. Its bytes can be [copied](Self::copy_to), but are not available as slices.
-    /// A port without [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a copy.
+    /// A view of the whole `memory`, whose owner is dropped with the last view. `None` if `pool` has no free
+    /// descriptor, or if DPDK has too many views of the memory. The view is meant to be chained behind a
+    /// buffer with the headers, and then sent. Its bytes can be [copied](Self::copy_to), but are not
+    /// available as slices. A port without [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a copy.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
             Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::HeapChain::external(pool, memory)?))),
@@ -117,7 +117,7 @@ impl Mbuf {
         self.raw
     }
 
-    /// The chain, if it is one of DPDK.
+    /// The chain, if it is in DPDK's memory.
     #[cfg(feature = "dpdk")]
     #[inline]
     pub(crate) fn as_dpdk(&self) -> Option<&dpdk::DpdkChain> {
@@ -127,19 +127,19 @@ impl Mbuf {
         }
     }
 
-    /// Bytes of all segments.
+    /// Number of bytes of all segments.
     #[inline]
     pub fn len(&self) -> usize {
         each!(&self.raw, chain => chain.len())
     }
 
-    /// Whether there are no bytes.
+    /// Whether the segments have no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Segments in the chain, at least 1.
+    /// Number of segments in the chain, at least 1.
     #[inline]
     pub fn segment_count(&self) -> usize {
         each!(&self.raw, chain => chain.segment_count())
@@ -160,46 +160,46 @@ impl Mbuf {
     /// The first segment's bytes.
     ///
     /// # Panics
-    /// If it is a view of external memory.
+    /// If the first segment is a view of external memory.
     #[inline]
     pub fn head(&self) -> &[u8] {
         each!(&self.raw, chain => chain.head())
     }
 
-    /// The first segment's bytes for writing; `None` while the storage is shared.
+    /// The first segment's bytes, for writing. `None` while the storage is shared.
     #[inline]
     pub fn head_mut(&mut self) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.head_mut())
     }
 
-    /// Free bytes in front of the first segment's data; 0 for external memory.
+    /// Number of free bytes in front of the first segment's data. 0 for external memory.
     #[inline]
     pub fn headroom(&self) -> usize {
         each!(&self.raw, chain => chain.headroom())
     }
 
-    /// Free bytes behind the last segment's data; 0 for external memory.
+    /// Number of free bytes behind the last segment's data. 0 for external memory.
     #[inline]
     pub fn tailroom(&self) -> usize {
         each!(&self.raw, chain => chain.tailroom())
     }
 
-    /// Grows the first segment by `bytes` at its front and returns them (they have old contents); `None`
+    /// Adds `bytes` bytes at the front of the first segment, and returns them. They have old contents. `None`
     /// if the headroom is too small or the storage is shared.
     #[inline]
     pub fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.prepend(bytes))
     }
 
-    /// Grows the last segment by `bytes` and returns them (they have old contents); `None` if the
-    /// tailroom is too small or the storage is shared.
+    /// Adds `bytes` bytes at the end of the last segment, and returns them. They have old contents. `None` if
+    /// the tailroom is too small or the storage is shared.
     #[inline]
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.append(bytes))
     }
 
-    /// Drops `bytes` from the front; whole segments are freed. Works on shared storage, since it only
-    /// changes the view.
+    /// Removes `bytes` bytes from the front, and frees segments that become empty. This also works with
+    /// shared storage, since only the view changes.
     ///
     /// # Panics
     /// If there are fewer bytes.
@@ -208,14 +208,14 @@ impl Mbuf {
         each!(&mut self.raw, chain => chain.advance(bytes));
     }
 
-    /// Keeps the first `bytes` and drops the rest. No effect if there are fewer.
+    /// Keeps only the first `bytes` bytes. No effect if there are fewer bytes.
     #[inline]
     pub fn truncate(&mut self, bytes: usize) {
         each!(&mut self.raw, chain => chain.truncate(bytes));
     }
 
-    /// Appends the segments of `tail`, which must be of the same backend (both heap or both DPDK).
-    /// Metadata are those of the head.
+    /// Appends the segments of `tail`, which must be of the same backend (both heap or both DPDK). The chain
+    /// has the metadata of its head.
     ///
     /// # Errors
     /// Returns `tail` if the chain would exceed [`MAX_SEGMENTS`] or the backends differ.
@@ -233,7 +233,7 @@ impl Mbuf {
         }
     }
 
-    /// Another view of the same bytes and metadata; `None` if a pool has no free descriptor.
+    /// Another view of the same bytes and metadata. `None` if a pool has no free descriptor.
     pub fn share(&self) -> Option<Self> {
         match &self.raw {
             Raw::Heap(chain) => Some(Self { raw: Raw::Heap(chain.share()?) }),
@@ -248,31 +248,32 @@ impl Mbuf {
         each!(&self.raw, chain => chain.views().any(|view| view.is_external()))
     }
 
-    /// Whether any segment's storage has another owner (external memory always has one).
+    /// Whether any segment's storage has another owner. External memory always has another owner.
     #[inline]
     pub fn is_shared(&self) -> bool {
         each!(&self.raw, chain => chain.is_shared())
     }
 
-    /// Copies up to `out.len()` bytes from `offset` on; returns how many were copied.
+    /// Copies at most `out.len()` bytes from `offset` on. Returns the number of copied bytes.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         each!(&self.raw, chain => copy_views(chain.views(), offset, out))
     }
 
-    /// Passes the address and length of each part that has bytes to `take`, in order: memory that can be read
-    /// by raw copies, as a system call makes them, while the frame exists.
+    /// Passes the address and length of each part that has bytes to `take`, in order. While the frame exists,
+    /// the memory may be read by raw copies, for instance by a system call.
     #[cfg(target_os = "linux")]
     #[inline]
     pub(crate) fn for_each_part(&self, mut take: impl FnMut(*const u8, usize)) {
         each!(&self.raw, chain => chain.views().filter(|view| view.len() > 0).for_each(|view| take(view.start(), view.len())));
     }
 
-    /// A copy of bytes and metadata in as few buffers of `pool` as possible; `None` if it has too few.
+    /// A copy of the bytes and metadata in as few buffers of `pool` as possible. `None` if the pool has too
+    /// few buffers.
     pub fn deep_copy(&self, pool: &Mempool) -> Option<Self> {
         self.copy_to_buffers(pool, pool.data_bytes())
     }
 
-    /// As [`Mbuf::deep_copy`], with at most `most` bytes of data in each buffer.
+    /// A copy like [`Mbuf::deep_copy`], with at most `most` bytes of data in each buffer.
     pub(crate) fn copy_to_buffers(&self, pool: &Mempool, most: usize) -> Option<Self> {
         let mut copy: Option<Self> = None;
         let mut done = 0;
@@ -295,7 +296,7 @@ impl Mbuf {
         Some(copy)
     }
 
-    /// Appends all of `bytes` to the last segment, or nothing: `false` where [`Mbuf::append`] returns
+    /// Appends `bytes` to the last segment. Returns `false` and appends nothing if [`Mbuf::append`] returns
     /// `None`.
     #[must_use]
     pub fn append_slice(&mut self, bytes: &[u8]) -> bool {
@@ -308,7 +309,7 @@ impl Mbuf {
         }
     }
 
-    /// State of a received frame's TCP checksum.
+    /// The state of a received frame's TCP checksum.
     #[inline]
     pub fn rx_checksum(&self) -> Checksum {
         each!(&self.raw, chain => chain.rx_checksum())
@@ -320,13 +321,13 @@ impl Mbuf {
         each!(&mut self.raw, chain => chain.set_rx_checksum(state));
     }
 
-    /// The offloads requested from the port that sends this frame; none by default.
+    /// The offloads that the port which sends this frame has to do. Default: none.
     #[inline]
     pub fn tx_offload(&self) -> TxOffload {
         each!(&self.raw, chain => chain.tx_offload())
     }
 
-    /// Replaces the offloads requested from the port that sends this frame.
+    /// Sets the offloads that the port which sends this frame has to do.
     #[inline]
     pub fn set_tx_offload(&mut self, offload: TxOffload) {
         each!(&mut self.raw, chain => chain.set_tx_offload(offload));

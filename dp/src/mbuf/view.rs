@@ -2,18 +2,19 @@
 
 /// One segment of a chain, of either backend.
 pub(crate) trait View {
-    /// Bytes of data.
+    /// Number of data bytes.
     fn len(&self) -> usize;
 
-    /// Whether the data are external memory.
+    /// Whether the data are in external memory.
     fn is_external(&self) -> bool;
 
-    /// Address of the first byte. The bytes can be read by raw copies while the chain exists. Bytes that are
-    /// not external memory may be read in any way while the chain is not written.
+    /// The address of the first byte. While the chain exists, the bytes may be read by raw copies. Bytes that
+    /// are not in external memory may be read in any way while nobody writes to the chain.
     #[cfg(target_os = "linux")]
     fn start(&self) -> *const u8;
 
-    /// Copies the data from `offset` on to `out`, as many bytes as exist and fit; returns how many.
+    /// Copies data from `offset` on to `out`, until the data end or `out` is full. Returns the number of
+    /// copied bytes.
     fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize;
 }
 
@@ -29,7 +30,7 @@ pub(super) fn copy_views<V: View>(views: impl Iterator<Item = V>, offset: usize,
     done
 }
 
-/// Copies bytes of a slice, as [`View::copy_to`] does.
+/// Does for a slice what [`View::copy_to`] does for a segment.
 pub(super) fn copy_slice(bytes: &[u8], offset: usize, out: &mut [u8]) -> usize {
     let bytes = bytes.get(offset..).unwrap_or_default();
     let copied = bytes.len().min(out.len());

@@ -1,11 +1,11 @@
 //! The owner of external memory, with DPDK's count of its views (`struct rte_mbuf_ext_shared_info`).
 //!
-//! [`ExtShared`] and each mbuf hold one count. Mbufs are made through the `ExtShared`, or from other mbufs.
-//! The owner is dropped when the count becomes 0: by DPDK's callback, or by the drop of `ExtShared`.
+//! The count is the number of mbufs, plus one for [`ExtShared`]. Mbufs are made with the `ExtShared`, or from
+//! other mbufs. When the count becomes 0, DPDK's callback or the drop of `ExtShared` drops the owner.
 //!
-//! DPDK changes a count of 1 without an atomic. This is sound. If the count is 1, either one mbuf is left
-//! and `ExtShared` is gone, so nobody else changes the count; or only `ExtShared` is left, and only `add`
-//! changes the count, with an atomic.
+//! DPDK changes a count of 1 without an atomic. This is sound: if the count is 1, there is either only one
+//! mbuf, so that nobody else changes the count, or only `ExtShared`, so that only `add` changes the count,
+//! with an atomic.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use dpdk_sys as sys;
 
-/// Maximum views made by [`ExtShared::add`]. The count has 16 bits; the rest is for views that DPDK makes of
-/// views.
+/// The count up to which [`ExtShared::add`] makes views. The count has 16 bits, and the rest is for views
+/// that DPDK makes from other views.
 const MAX_VIEWS: u16 = 1 << 15;
 
-/// The shared count and the owner of external memory: see the module.
+/// The owner of external memory, with the count of the memory's views.
 pub(crate) struct ExtShared {
     raw: NonNull<Counted>,
 }
@@ -30,9 +30,9 @@ struct Counted {
     _owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: the owner is `Send + Sync`, and the count is changed by atomics, except by the last of its users.
+// SAFETY: the owner is `Send + Sync`, and the count is changed by atomics, except by its last user.
 unsafe impl Send for ExtShared {}
-// SAFETY: through `&ExtShared` the count is changed, by atomics, and nothing else.
+// SAFETY: through `&ExtShared` only the count is changed, by atomics.
 unsafe impl Sync for ExtShared {}
 
 impl ExtShared {
@@ -43,27 +43,29 @@ impl ExtShared {
         let raw = NonNull::from(Box::leak(counted));
         // SAFETY: the value was just made, and is freed only when the count becomes 0.
         let info = unsafe { raw.as_ref() }.info.get();
-        // SAFETY: a field of the live value, which nobody else knows yet.
+        // SAFETY: the field belongs to the new value, which nobody else knows yet.
         unsafe { (*info).fcb_opaque = raw.as_ptr().cast() };
         Self { raw }
     }
 
     fn count(&self) -> &AtomicU16 {
-        // SAFETY: `self` has one of the counts, so the value lives.
+        // SAFETY: the count includes `self`, so the value is not freed.
         let info = unsafe { self.raw.as_ref() }.info.get();
-        // SAFETY: a field of the live value, whose address is taken without a reference to the rest.
+        // SAFETY: the field belongs to a value that is not freed. No reference to other fields is made.
         let count = unsafe { &raw mut (*info).refcnt };
-        // SAFETY: the field lives as long as `self` and is aligned. While `self` has one of the counts,
-        // others change it by atomics: DPDK sees 2 or more, as the mbuf that it handles has one of its own.
+        // SAFETY: the field is aligned, and is not freed before `self`. While the count includes `self`,
+        // others change it only by atomics: DPDK sees a count of at least 2, since the count also includes
+        // the mbuf that DPDK handles.
         unsafe { AtomicU16::from_ptr(count) }
     }
 
-    /// Counts one more view. Returns the count for the mbuf to refer to; `None` if there are too many views.
+    /// Counts one more view. Returns a pointer to the count, for the mbuf. `None` if there are too many
+    /// views.
     pub(crate) fn add(&self) -> Option<*mut sys::rte_mbuf_ext_shared_info> {
-        // Relaxed, as in `Arc::clone`: the new view is made from one that exists.
+        // Relaxed is enough, as in `Arc::clone`, since the new view is made from an existing owner.
         let more = |count: u16| (count < MAX_VIEWS).then_some(count + 1);
         self.count().fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        // SAFETY: `self` has one of the counts, so the value lives.
+        // SAFETY: the count includes `self`, so the value is not freed.
         Some(unsafe { self.raw.as_ref() }.info.get())
     }
 }
@@ -71,15 +73,16 @@ impl ExtShared {
 impl Drop for ExtShared {
     fn drop(&mut self) {
         if self.count().fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: the value is of `Box::leak`, and the count is 0: no mbuf refers to it, and none will.
+            // SAFETY: the value is from `Box::leak`, and the count is 0, so no mbuf refers to the value now
+            // or later.
             drop(unsafe { Box::from_raw(self.raw.as_ptr()) });
         }
     }
 }
 
-/// DPDK has taken the count to 0.
+/// Called by DPDK when it has decremented the count to 0.
 extern "C" fn release(_start: *mut c_void, counted: *mut c_void) {
-    // SAFETY: `new` gave DPDK this pointer, which is of `Box::leak`. The count is 0, so nobody else has it,
-    // and nobody takes the count to 0 again.
+    // SAFETY: `new` has given this pointer to DPDK, and it is from `Box::leak`. The count is 0, so nobody
+    // else uses the value, and nobody decrements the count to 0 again.
     drop(unsafe { Box::from_raw(counted.cast::<Counted>()) });
 }

@@ -1,13 +1,12 @@
-//! The free items of a pool: a stack shared by threads, with a small cache for each thread in front of
-//! it.
+//! The free items of a pool: a stack that threads share, and a small cache for each thread.
 //!
-//! The list is last in, first out: only the buffers in use at a time occupy the processor's cache, even if
-//! the pool is far larger. (A queue would cycle through all of the pool's memory.) A thread accesses the
-//! shared stack once per batch, and its own cache without a locked instruction. No call allocates. A thread
-//! may have to wait while another thread moves a batch.
+//! The list is last in, first out. So the processor's cache has only as many buffers as are used at a time,
+//! even if the pool is much larger. (A queue would cycle through the whole memory of the pool.) A thread
+//! accesses the shared stack once per batch. It accesses its own cache without a locked instruction. No call
+//! allocates memory. A thread may have to wait while another thread moves a batch.
 //!
-//! As with DPDK's pools, other threads do not get the items in the cache of a living thread. All caches
-//! together hold at most a quarter of a pool.
+//! As in DPDK's pools, a thread cannot get items that are in the cache of another running thread. All caches
+//! together have at most a quarter of a pool.
 
 mod slot;
 #[cfg(test)]
@@ -19,14 +18,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slot::{Claimed, SLOTS};
 
-/// Maximum items of a cache. Small pools have smaller caches, so that the caches do not hide items that
-/// other threads need.
+/// Maximum number of items in a cache. Small pools have smaller caches, so that the caches do not hide items
+/// that other threads need.
 const CACHE_MAX: usize = 128;
 
-/// Minimum items of a cache. A pool whose caches would be smaller has no caches.
+/// Minimum size of a cache. A pool whose caches would be smaller has no caches.
 const CACHE_MIN: usize = 8;
 
-/// Free items of a pool.
+/// The free items of a pool.
 pub(super) struct FreeList<T> {
     depot: Stack<T>,
     /// The cache of each slot.
@@ -35,20 +34,20 @@ pub(super) struct FreeList<T> {
 }
 
 impl<T> FreeList<T> {
-    /// A list of these items. It never holds more items than these.
+    /// A list of these items. It never has more items.
     pub(super) fn new(items: Vec<T>) -> Self {
-        // All caches together hold at most a quarter.
+        // All caches together have at most a quarter of the items.
         let share = (items.len() / (4 * SLOTS)).min(CACHE_MAX);
         let cache_max = if share < CACHE_MIN { 0 } else { share };
         Self { depot: Stack::new(items), caches: std::array::from_fn(|_| Cache::new(cache_max)), cache_max }
     }
 
-    /// Number of items (approximate while other threads use the list).
+    /// Number of items. It is approximate while other threads use the list.
     pub(super) fn len(&self) -> usize {
         self.caches.iter().map(Cache::len).sum::<usize>() + self.depot.len()
     }
 
-    /// An item; `None` if the only free items are in the caches of other threads.
+    /// Takes an item. `None` if all free items are in the caches of other threads.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         let found = self.own_cache().and_then(|mut cache| cache.pop());
@@ -67,7 +66,7 @@ impl<T> FreeList<T> {
         found.or_else(|| Claimed::unowned().find_map(|slot| self.abandoned(&slot).pop()))
     }
 
-    /// Puts an item back.
+    /// Returns an item to the list.
     #[inline]
     pub(super) fn push(&self, item: T) {
         let Some(mut cache) = self.own_cache() else { return self.push_to_depot(item) };
@@ -100,7 +99,7 @@ impl<T> FreeList<T> {
         self.cache_max.div_ceil(2)
     }
 
-    /// The calling thread's cache; `None` if it has no slot, or if there are no caches.
+    /// The calling thread's cache. `None` if the thread has no slot, or if there are no caches.
     #[inline]
     fn own_cache(&self) -> Option<Taken<'_, T>> {
         if self.cache_max == 0 {
@@ -109,23 +108,23 @@ impl<T> FreeList<T> {
         Some(Taken { cache: self.caches.get(slot::own())? })
     }
 
-    /// The cache of a slot that no thread owns: it has the items that the slot's last owner left when it
-    /// ended.
+    /// The cache of a slot that no thread owns. It has the items that were in the cache when the slot's last
+    /// owner ended.
     fn abandoned<'a>(&'a self, slot: &'a Claimed) -> Taken<'a, T> {
         Taken { cache: &self.caches[slot.number()] }
     }
 }
 
-/// A stack that only the owner of its slot uses.
+/// A stack that only the thread with its slot uses.
 #[repr(align(128))]
 struct Cache<T> {
     items: UnsafeCell<Vec<T>>,
-    /// Length of `items` when it was last used.
+    /// The length of `items` after the last use.
     len: AtomicUsize,
 }
 
-// SAFETY: only `Taken` accesses `items`. `FreeList` makes one of the cache of the slot that the calling
-// thread owns (`slot::own`), or has claimed for as long as the `Taken` lives (`Claimed`). A slot has one
+// SAFETY: only `Taken` accesses `items`. `FreeList` makes a `Taken` only for the cache of a slot that the
+// calling thread owns (`slot::own`), or has claimed while the `Taken` exists (`Claimed`). A slot has one
 // owner at a time, and the accesses of two owners are ordered (`slot`). The items are `Send`, so they may
 // move between threads.
 unsafe impl<T: Send> Sync for Cache<T> {}
@@ -140,7 +139,7 @@ impl<T> Cache<T> {
     }
 }
 
-/// A cache in use; when dropped, publishes its length.
+/// A cache in use. On drop it publishes its length.
 struct Taken<'a, T> {
     cache: &'a Cache<T>,
 }
@@ -148,9 +147,9 @@ struct Taken<'a, T> {
 impl<T> Taken<'_, T> {
     #[inline]
     fn items(&mut self) -> &mut Vec<T> {
-        // SAFETY: the calling thread owns the slot of the cache (`Cache`). It has no other `Taken` of it: no
-        // function of `FreeList` makes a second one while it has one, or calls anything that could. So this
-        // is the only one, and it is borrowed mutably for as long as the reference lives.
+        // SAFETY: the calling thread owns the slot of the cache (`Cache`). This is its only `Taken` for the
+        // cache: while a function of `FreeList` has a `Taken`, it makes no second one, and calls nothing that
+        // could. The `Taken` is borrowed mutably while the reference is used.
         unsafe { &mut *self.cache.items.get() }
     }
 
@@ -173,11 +172,11 @@ impl<T> Drop for Taken<'_, T> {
     }
 }
 
-/// A locked stack, on cache lines of its own.
+/// A stack with a lock. It has its own cache lines.
 #[repr(align(128))]
 struct Stack<T> {
     items: Mutex<Vec<T>>,
-    /// Length of `items` when it was last unlocked, to be read without the lock.
+    /// The length of `items` at the last unlocking. It is read without the lock.
     len: AtomicUsize,
 }
 
@@ -191,14 +190,14 @@ impl<T> Stack<T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    // A poisoned lock can be used: no code under it leaves a stack in an inconsistent state.
+    // A poisoned lock can be used, since a panic under the lock leaves a consistent stack.
 
     fn lock(&self) -> Locked<'_, T> {
         Locked { items: self.items.lock().unwrap_or_else(PoisonError::into_inner), len: &self.len }
     }
 }
 
-/// A locked stack; publishes its length when dropped.
+/// A locked stack. On drop it publishes its length.
 struct Locked<'a, T> {
     items: MutexGuard<'a, Vec<T>>,
     len: &'a AtomicUsize,

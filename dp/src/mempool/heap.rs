@@ -1,16 +1,17 @@
 //! The heap backend of a pool: one slab of blocks, their view counts, and the descriptors.
 //!
-//! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view
-//! of a block. A free descriptor is in one of two lists: `buffers`, bound to a free block, or `spares`,
-//! unbound and meant for further views. There are `count` blocks and `2 * count` descriptors, and each
-//! block always has at least one descriptor, so neither list ever holds more than `count`.
+//! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view of a
+//! block. A free descriptor is in one of two lists. In `buffers` each descriptor has a free block. In
+//! `spares` the descriptors have no block, and are meant for further views. There are `count` blocks and `2 *
+//! count` descriptors. Each block always has at least one descriptor, so each list has at most `count`
+//! descriptors.
 //!
 //! Rules of access:
-//! - A [`Segment`] in use is owned by exactly one [`Handle`], and keeps its pool (hence its block)
-//!   alive.
-//! - The bytes of a block are written only through `&mut Segment` of a block with one view, so no other
-//!   segment exists that could read them. Bytes that no view covers are an exception ([`Segment::room`]).
-//! - Bytes are read through `&Segment`, which excludes that `&mut Segment`; other views only read as well.
+//! - A [`Segment`] in use is owned by exactly one [`Handle`], and has a reference to its pool, so that its
+//!   block is not freed.
+//! - The bytes of a block are written only through `&mut Segment`, and only while the block has one view, so
+//!   no other segment can read them. Exception: bytes that no view covers ([`Segment::room`]).
+//! - Bytes are read through `&Segment`, so there is no `&mut` of the same view. Other views also only read.
 
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -27,9 +28,9 @@ use crate::offload::{Checksum, TxOffload};
 pub(crate) struct HeapPool {
     name: String,
     data_bytes: usize,
-    /// Keeps the memory of the blocks.
+    /// The memory of the blocks.
     _slab: Slab,
-    /// Number of views of each block; 0 or 1 while the block is free.
+    /// Number of views of each block. 0 or 1 while the block is free.
     views: Box<[AtomicU32]>,
     /// Free descriptors, each with a free block.
     buffers: FreeList<Box<Segment>>,
@@ -77,14 +78,14 @@ impl HeapPool {
         self.exhausted.load(Ordering::Relaxed)
     }
 
-    /// Bytes of one block, headroom included.
+    /// Bytes of one block, including the headroom.
     #[inline]
     fn block_bytes(&self) -> usize {
         HEADROOM + self.data_bytes
     }
 
-    /// The descriptor of a buffer whose data are the last `front` bytes of the headroom and the `bytes`
-    /// bytes behind it.
+    /// Allocates a buffer whose data are the last `front` bytes of the headroom and the `bytes` bytes behind
+    /// it. Returns its descriptor.
     ///
     /// # Panics
     /// If the headroom or the block has fewer bytes.
@@ -95,14 +96,14 @@ impl HeapPool {
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
         };
-        // Relaxed: the thread that pushed the descriptor had the last view, and the list's lock orders
-        // its accesses before ours.
+        // Relaxed is enough: the thread that has pushed the descriptor had the last view, and the list's lock
+        // orders the accesses of that thread before ours.
         self.views[block.index()].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM - front, front + bytes);
         Some(Handle::new(segment))
     }
 
-    /// The descriptor of a view of external memory.
+    /// Makes a view of external memory. Returns its descriptor.
     #[inline]
     pub(crate) fn external(self: &Arc<Self>, memory: ExtBuf) -> Option<Handle> {
         let mut segment = self.spare(0, memory.len())?;
@@ -110,7 +111,7 @@ impl HeapPool {
         Some(Handle::new(segment))
     }
 
-    /// A descriptor for another view of `length` bytes at `offset`, not yet bound.
+    /// A descriptor without a block, for another view of `length` bytes at `offset`.
     #[inline]
     fn spare(self: &Arc<Self>, offset: usize, length: usize) -> Option<Box<Segment>> {
         let mut segment = self.counted(self.spares.pop())?;
@@ -118,23 +119,23 @@ impl HeapPool {
         Some(segment)
     }
 
-    /// Counts one more view of `block`; the caller must have one.
+    /// Counts one more view of `block`. The caller must have a view of it.
     #[inline]
     fn add_view(&self, block: Block) {
-        // Relaxed, as in `Arc::clone`: the new view is made from one that exists.
+        // Relaxed is enough, as in `Arc::clone`, since the new view is made from an existing view.
         let before = self.views[block.index()].fetch_add(1, Ordering::Relaxed);
         debug_assert!(before > 0, "a view is made from a view");
     }
 
-    /// Whether `block`, of which the caller has a view, has another one.
+    /// Whether `block` has another view. The caller has a view of it.
     #[inline]
     fn is_shared(&self, block: Block) -> bool {
-        // Acquire pairs with the Release in `free`: reads through a dropped view happen before our
-        // writes.
+        // The Acquire pairs with the Release in `free`, so that reads through a dropped view happen before
+        // our writes.
         self.views[block.index()].load(Ordering::Acquire) > 1
     }
 
-    /// Takes a descriptor back, with its block if this was the last view.
+    /// Returns a descriptor to the pool. If it was the last view of its block, also returns the block.
     fn free(&self, mut segment: Box<Segment>) {
         if let Storage::Block(block) = segment.storage
             && self.drop_view(block)
@@ -146,18 +147,18 @@ impl HeapPool {
         self.spares.push(segment);
     }
 
-    /// Ends one view of `block`; returns whether it was the last.
+    /// Ends one view of `block`. Returns whether it was the last view.
     #[inline]
     fn drop_view(&self, block: Block) -> bool {
-        // Fast path without a locked instruction: while ours is the only view, no other thread can make one.
-        // The count stays at 1, which is the value that `alloc` sets.
+        // This fast path needs no locked instruction: while ours is the only view, no other thread can make
+        // another. The count remains 1, which is the value that `alloc` sets.
         if !self.is_shared(block) {
             return true;
         }
         if self.views[block.index()].fetch_sub(1, Ordering::Release) > 1 {
             return false;
         }
-        // Pairs with the Release of the other views, as in `Arc::drop`.
+        // The fence pairs with the Release of the other views, as in `Arc::drop`.
         fence(Ordering::Acquire);
         true
     }
@@ -171,28 +172,28 @@ impl HeapPool {
     }
 }
 
-/// The storage that a segment is a view of.
+/// The storage of a segment's view.
 enum Storage {
-    /// None: a spare descriptor.
+    /// No storage, in a spare descriptor.
     None,
-    /// A block of the segment's own pool; valid for [`HeapPool::block_bytes`], which are initialised.
+    /// A block of the segment's pool. It has [`HeapPool::block_bytes`] bytes, which are initialised.
     Block(Block),
     /// External bytes, which are only copied.
     External(ExtBuf),
 }
 
-/// A descriptor: one view of one storage.
+/// A descriptor: one view of a storage.
 pub(crate) struct Segment {
     storage: Storage,
-    /// The pool of the descriptor and the block; `None` while it is free.
+    /// The pool of the descriptor and the block. `None` while the descriptor is free.
     pool: Option<Arc<HeapPool>>,
-    /// Offset of the data in the storage, bytes.
+    /// Offset of the data in the storage in bytes.
     offset: usize,
-    /// Bytes of data; `offset + length` never exceeds the storage.
+    /// Number of data bytes. `offset + length` never exceeds the storage.
     length: usize,
     /// The rest of the chain.
     pub(crate) next: Option<Handle>,
-    /// Metadata of the whole chain; valid in its first segment only.
+    /// Metadata of the whole chain. Valid only in its first segment.
     pub(crate) meta: ChainMeta,
 }
 
@@ -213,7 +214,7 @@ impl Segment {
         Self { storage, pool: None, offset: 0, length: 0, next: None, meta: ChainMeta::default() }
     }
 
-    /// Puts a descriptor from `pool` into use.
+    /// Initializes a descriptor from `pool` for use.
     #[inline]
     fn reset(&mut self, pool: Arc<HeapPool>, offset: usize, length: usize) {
         let Self { storage: _, pool: home, offset: own_offset, length: own_length, next, meta } = self;
@@ -249,16 +250,16 @@ impl Segment {
                 let start = block.start().as_ptr().wrapping_add(self.offset);
                 // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` never exceeds
                 // them (`Segment::length`). The data of a view are written only through `&mut Segment` while
-                // the block has one view: if that is this one, `&self` excludes it; if there are others, only
-                // `room` is written, which no view covers. The slice is bound to `&self`, which holds the
-                // pool and so the block.
+                // the block has one view. If this is the only view, the borrow `&self` prevents this. If
+                // there are other views, only `room` is written, which no view covers. The slice borrows
+                // `self`, which holds the pool and so the block.
                 unsafe { std::slice::from_raw_parts(start, self.length) }
             }
             Storage::External(_) => panic!("external memory has no slice: copy it"),
         }
     }
 
-    /// The external memory, and where in it the data begin; `None` for other storage.
+    /// The external memory, and the offset of the data in it. `None` for other storage.
     #[inline]
     pub(crate) fn external(&self) -> Option<(&ExtBuf, usize)> {
         match &self.storage {
@@ -267,7 +268,7 @@ impl Segment {
         }
     }
 
-    /// The data for writing; `None` if the storage is shared.
+    /// The data, for writing. `None` if the storage is shared.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let Storage::Block(block) = self.storage else { return None };
@@ -277,9 +278,9 @@ impl Segment {
         debug_assert!(self.offset + self.length <= self.pool().block_bytes());
         let start = block.start().as_ptr().wrapping_add(self.offset);
         // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` never exceeds them
-        // (`Segment::length`). The block has one view, `self`, which is borrowed mutably for as long as the
-        // slice lives; only that view could make another one. Reads through former views happened before
-        // (`is_shared` has the Acquire). `self` holds the pool and so the block.
+        // (`Segment::length`). The only view of the block is `self`, which is borrowed mutably while the
+        // slice is used, so nobody can make another view. Reads through former views have happened before
+        // (the Acquire in `is_shared`). `self` holds the pool and so the block.
         Some(unsafe { std::slice::from_raw_parts_mut(start, self.length) })
     }
 
@@ -293,7 +294,7 @@ impl Segment {
         match &self.storage {
             Storage::None => false,
             Storage::Block(block) => self.pool().is_shared(*block),
-            // The memory's owner may access it too.
+            // The owner of the memory may also access it.
             Storage::External(_) => true,
         }
     }
@@ -317,20 +318,20 @@ impl Segment {
     /// The tailroom, even if the storage is shared.
     ///
     /// # Safety
-    /// No other view covers bytes behind the segment's data, and none will during the borrow.
+    /// During the borrow, no other view covers bytes behind the segment's data.
     #[inline]
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         let Storage::Block(block) = self.storage else { return &mut [] };
         let (at, bytes) = (self.offset + self.length, self.tailroom());
         let start = block.start().as_ptr().wrapping_add(at);
-        // SAFETY: the block has `block_bytes` initialised bytes, of which the tailroom is the part behind the
-        // data. The caller promises that no other view covers it, and `&mut self` excludes this one for as
-        // long as the slice lives. `self` holds the pool and so the block.
+        // SAFETY: the block has `block_bytes` initialised bytes, and the tailroom is the part behind the
+        // data. The caller promises that no other view covers the tailroom, and `self` is borrowed mutably
+        // while the slice is used. `self` holds the pool and so the block.
         unsafe { std::slice::from_raw_parts_mut(start, bytes) }
     }
 
-    /// The last `bytes` bytes of the headroom for writing; `None` if there are fewer, or if the storage is
-    /// shared.
+    /// The last `bytes` bytes of the headroom, for writing. `None` if the headroom has fewer bytes, or if the
+    /// storage is shared.
     #[inline]
     pub(crate) fn front(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let Storage::Block(block) = self.storage else { return None };
@@ -338,15 +339,15 @@ impl Segment {
             return None;
         }
         let start = block.start().as_ptr().wrapping_add(self.offset - bytes);
-        // SAFETY: the block has `block_bytes` initialised bytes, of which the headroom is the part before
-        // `offset`, which has at least `bytes`. The block has one view, `self`, which is borrowed mutably for
-        // as long as the slice lives; only that view could make another one. Reads through former views
-        // happened before (`is_shared` has the Acquire). `self` holds the pool and so the block.
+        // SAFETY: the block has `block_bytes` initialised bytes, and the headroom is the part before
+        // `offset`, with at least `bytes` bytes. The only view of the block is `self`, which is borrowed
+        // mutably while the slice is used, so nobody can make another view. Reads through former views have
+        // happened before (the Acquire in `is_shared`). `self` holds the pool and so the block.
         Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
     }
 
-    /// Adds the last `bytes` bytes of the headroom to the data; `false` if the headroom is shorter or the
-    /// storage is shared.
+    /// Adds the last `bytes` bytes of the headroom to the data. Returns `false` if the headroom is shorter or
+    /// the storage is shared.
     #[inline]
     pub(crate) fn grow_front(&mut self, bytes: usize) -> bool {
         let grows = bytes <= self.headroom() && self.is_writable();
@@ -357,8 +358,8 @@ impl Segment {
         grows
     }
 
-    /// Adds the first `bytes` bytes of the tailroom to the data; `false` if the tailroom is shorter or the
-    /// storage is shared.
+    /// Adds the first `bytes` bytes of the tailroom to the data. Returns `false` if the tailroom is shorter
+    /// or the storage is shared.
     #[inline]
     pub(crate) fn grow_back(&mut self, bytes: usize) -> bool {
         let grows = bytes <= self.tailroom() && self.is_writable();
@@ -375,7 +376,7 @@ impl Segment {
         self.length += bytes;
     }
 
-    /// Drops the first `bytes` bytes of the data.
+    /// Removes the first `bytes` bytes of the data.
     #[inline]
     pub(crate) fn trim_front(&mut self, bytes: usize) {
         assert!(bytes <= self.length, "{bytes} of {} bytes", self.length);
@@ -390,7 +391,7 @@ impl Segment {
         self.length = bytes;
     }
 
-    /// Another view of the first `bytes` bytes of a block's view, and of `front` bytes before them.
+    /// Another view of the first `bytes` bytes of this view of a block, and of `front` bytes before them.
     #[inline]
     pub(crate) fn share_from(&self, front: usize, bytes: usize) -> Option<Handle> {
         let Storage::Block(block) = self.storage else { return None };
@@ -402,7 +403,7 @@ impl Segment {
         Some(Handle::new(view))
     }
 
-    /// Another view of the same bytes, not linked to anything.
+    /// Another view of the same bytes. It is not linked to a next segment.
     #[inline]
     pub(crate) fn share(&self) -> Option<Handle> {
         let mut view = self.pool().spare(self.offset, self.length)?;
@@ -418,7 +419,7 @@ impl Segment {
     }
 }
 
-/// The owner of a descriptor in use; returns it to its pool when dropped.
+/// The owner of a descriptor in use. On drop it returns the descriptor to its pool.
 pub(crate) struct Handle {
     segment: ManuallyDrop<Box<Segment>>,
 }
@@ -429,7 +430,7 @@ impl Handle {
         Self { segment: ManuallyDrop::new(segment) }
     }
 
-    /// The descriptor, which the caller has to return.
+    /// The descriptor. The caller has to return it to the pool.
     #[inline]
     fn into_segment(self) -> Box<Segment> {
         let mut this = ManuallyDrop::new(self);
@@ -465,7 +466,7 @@ impl Drop for Handle {
 
 /// Returns a chain of descriptors to their pools.
 fn give_back(mut segment: Box<Segment>) {
-    // A loop, not recursion: each link is cut before its segment is freed.
+    // This is a loop instead of recursion, so each segment is unlinked before it is freed.
     loop {
         let next = segment.next.take();
         let pool = segment.pool.take().unwrap_or_else(|| not_in_use());
@@ -475,7 +476,7 @@ fn give_back(mut segment: Box<Segment>) {
     }
 }
 
-/// Never inlined: otherwise callers with a loop would build the panic message before the loop.
+/// This is never inlined, since otherwise callers with a loop would build the panic message before the loop.
 #[cold]
 #[inline(never)]
 fn not_in_use() -> ! {

@@ -10,7 +10,7 @@ const BLOCK_ALIGN: usize = 64;
 /// itself instead of using the system's fresh pages, which are zero.
 const ALIGN: usize = 16;
 
-/// Equal blocks in one allocation, zeroed so that no byte is ever uninitialised.
+/// Blocks of equal size in one allocation, which is zeroed so that no byte is ever uninitialised.
 pub(super) struct Slab {
     /// The start of the allocation.
     start: NonNull<u8>,
@@ -21,10 +21,10 @@ pub(super) struct Slab {
     count: usize,
 }
 
-// SAFETY: a `Slab` accesses no byte of its memory: it returns addresses, and frees the memory, which any
-// thread may do. Reads and writes through the addresses have their own arguments, in `heap.rs`.
+// SAFETY: a `Slab` accesses no byte of its memory. It only returns addresses and frees the memory, which any
+// thread may do. The unsafe code in `heap.rs` says why reads and writes through the addresses are sound.
 unsafe impl Send for Slab {}
-// SAFETY: through `&Slab` addresses are computed from fields that nobody changes, and no byte is accessed.
+// SAFETY: `&Slab` is only used to compute addresses from fields that nobody changes. No byte is accessed.
 unsafe impl Sync for Slab {}
 
 impl Slab {
@@ -33,19 +33,19 @@ impl Slab {
         let blocks = stride.checked_mul(count).and_then(|bytes| bytes.checked_add(BLOCK_ALIGN - ALIGN));
         let layout = blocks.and_then(|bytes| Layout::from_size_align(bytes, ALIGN).ok());
         let layout = layout.expect("a pool fits the address space");
-        // SAFETY: the layout is not empty: `HeapPool::new` checks that `count` is at least 1, and a block has
-        // its headroom.
+        // SAFETY: the layout is not empty: `HeapPool::new` checks that `count` is at least 1, and each block
+        // has a headroom.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         let skipped = start.addr().get().wrapping_neg() % BLOCK_ALIGN;
         debug_assert!(skipped <= BLOCK_ALIGN - ALIGN, "the address is a multiple of `ALIGN`");
-        // SAFETY: `start` is a multiple of `ALIGN`, so at most `BLOCK_ALIGN - ALIGN` bytes are skipped, and
-        // the one allocation has as many beside the blocks.
+        // SAFETY: `start` is a multiple of `ALIGN`, so at most `BLOCK_ALIGN - ALIGN` bytes are skipped. The
+        // allocation has as many bytes in addition to the blocks.
         let base = unsafe { start.add(skipped) };
         Self { start, layout, base, stride, count }
     }
 
-    /// A block, whose bytes are initialised.
+    /// The block with this index. Its bytes are initialised.
     ///
     /// # Panics
     /// If the slab has no block `index`.
@@ -58,27 +58,27 @@ impl Slab {
     }
 }
 
-/// The place of a block of a [`Slab`]. It does not keep the slab alive.
+/// The place of a block of a [`Slab`]. It has no reference to the slab.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     index: u32,
     start: NonNull<u8>,
 }
 
-// SAFETY: a `Block` accesses no byte of the memory: it returns an address. Reads and writes through it have
-// their own arguments, in `heap.rs`.
+// SAFETY: a `Block` accesses no byte of the memory. It only returns an address. The unsafe code in `heap.rs`
+// says why reads and writes through the address are sound.
 unsafe impl Send for Block {}
-// SAFETY: through `&Block` the fields are copied, which nobody changes, and no byte is accessed.
+// SAFETY: `&Block` is only used to copy the fields, which nobody changes. No byte is accessed.
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Its number in the slab.
+    /// The index of the block in the slab.
     #[inline]
     pub(super) fn index(self) -> usize {
         self.index as usize
     }
 
-    /// Its first byte; valid for its bytes while the slab lives.
+    /// The address of the first byte. It is valid for the bytes of the block until the slab is dropped.
     #[inline]
     pub(super) fn start(self) -> NonNull<u8> {
         self.start
@@ -87,8 +87,8 @@ impl Block {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: `new` allocated `start` with this layout, and it is freed here only. Nobody uses a block
-        // any more: every descriptor in use holds the pool (`Segment::pool`), and with it the slab.
+        // SAFETY: `new` has allocated `start` with this layout, and only this code frees it. Nobody uses a
+        // block any more: each descriptor in use holds the pool (`Segment::pool`), and so the slab.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }

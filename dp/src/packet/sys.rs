@@ -151,7 +151,7 @@ pub(super) type InterfaceAddress = (String, Option<IpAddr>);
 /// All interfaces and the IP addresses that the kernel has on them.
 pub(super) fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
     let mut list = ptr::null_mut();
-    // SAFETY: `list` is a local variable to write to.
+    // SAFETY: `list` is a writable local variable.
     check(unsafe { libc::getifaddrs(&mut list) })?;
     let mut found = Vec::new();
     let mut at = list;

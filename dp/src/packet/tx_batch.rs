@@ -70,6 +70,6 @@ impl TxBatch {
 
 /// A message without address, parts and control data.
 fn no_message() -> msghdr {
-    // SAFETY: a C structure of numbers and raw pointers: zero is a value of each.
+    // SAFETY: all-zero bytes are valid for this C struct of numbers and raw pointers.
     unsafe { std::mem::zeroed() }
 }

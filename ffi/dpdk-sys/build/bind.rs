@@ -1,7 +1,7 @@
 //! Bindings by bindgen, and the C shim for inline functions of DPDK's headers.
 //!
-//! Only the listed names are bound: bindgen fails on the whole headers, and takes a second with this
-//! list.
+//! Only the listed names are bound, since bindgen fails on the whole headers. With this list bindgen takes
+//! one second.
 
 use std::panic;
 use std::path::Path;
@@ -117,7 +117,8 @@ pub(crate) fn generate(cflags: &[String], out: &Path) -> Result<(), String> {
         .clang_args(cflags)
         .wrap_static_fns(true)
         .wrap_static_fns_path(&shim)
-        // The layouts differ between releases: mbuf.rs uses offsets, and pools are only passed by pointer.
+        // The layouts of these structs differ between releases. `mbuf.rs` accesses mbufs by offsets, and
+        // pools are only passed by pointer.
         .opaque_type("rte_mbuf")
         .opaque_type("rte_mempool")
         .opaque_type("rte_device")
@@ -136,7 +137,7 @@ pub(crate) fn generate(cflags: &[String], out: &Path) -> Result<(), String> {
     for name in CONSTANTS {
         builder = builder.allowlist_var(name);
     }
-    // bindgen panics if libclang is missing, with an unhelpful message.
+    // If libclang is missing, bindgen panics with an unhelpful message.
     let hook = panic::take_hook();
     panic::set_hook(Box::new(|_| {}));
     let generated = panic::catch_unwind(panic::AssertUnwindSafe(|| builder.generate()));

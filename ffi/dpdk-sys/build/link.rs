@@ -1,8 +1,8 @@
-//! Which DPDK archives are linked, and the system libraries they need.
+//! The DPDK archives that are linked, and the system libraries that they need.
 //!
-//! DPDK's drivers register themselves in constructors and nothing refers to them, so every archive is
-//! linked whole. `pkg-config --static --libs` lists everything DPDK was built with (crypto, pcap,
-//! systemd, ...), hence our own list.
+//! Each archive is linked whole, since nothing refers to DPDK's drivers, which register themselves in
+//! constructors. The lists here are our own, since `pkg-config --static --libs` lists everything that DPDK
+//! was built with (crypto, pcap, systemd, ...).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,18 +32,19 @@ const LIBRARIES: &[&str] = &[
     "mempool_ring",
 ];
 
-/// Libraries that only some releases have: shared by drivers, or split off in newer releases.
+/// Libraries that only some releases have: drivers share them, or newer releases have split them off from
+/// other libraries.
 const SOME_LIBRARIES: &[&str] = &["log", "argparse", "common_iavf", "common_ionic", "net_common_intel"];
 
-/// System libraries of the above, by pkg-config name.
+/// The pkg-config names of the system libraries that `LIBRARIES` need.
 const SYSTEM: &[&str] = &["numa", "libbsd"];
 
-/// A driver and the system libraries (pkg-config names) that only it needs; it is left out if they are
-/// missing.
+/// A driver, and the pkg-config names of the system libraries that only this driver needs. If one of these is
+/// missing, the driver is not linked.
 struct Driver(&'static str, &'static [&'static str]);
 
-/// Virtual devices first, then NICs. Drivers that need a vendor's user-space libraries (mlx4, mlx5) are
-/// left out.
+/// The drivers that are linked: first those of virtual devices, and then those of NICs. Drivers that need a
+/// vendor's user-space libraries (mlx4, mlx5) are not in the list.
 const DRIVERS: &[Driver] = &[
     Driver("net_af_packet", &[]),
     Driver("net_af_xdp", &["libxdp", "libbpf"]),
@@ -68,7 +69,7 @@ const DRIVERS: &[Driver] = &[
     Driver("net_vmxnet3", &[]),
 ];
 
-/// Location of DPDK, and how to compile against it.
+/// The location of DPDK, and the flags to compile with it.
 pub(crate) struct Dpdk {
     /// Flags for the C compiler and libclang.
     pub(crate) cflags: Vec<String>,
@@ -98,7 +99,7 @@ pub(crate) fn find(oldest: &str) -> Result<Dpdk, String> {
     Ok(Dpdk { cflags: cflags.split_whitespace().map(str::to_owned).collect(), archives })
 }
 
-/// Tells cargo what to link; returns the names of the linked drivers.
+/// Prints the link instructions for cargo, and returns the names of the linked drivers.
 pub(crate) fn link(dpdk: &Dpdk) -> Result<Vec<&'static str>, String> {
     println!("cargo:rustc-link-search=native={}", dpdk.archives.display());
     for name in LIBRARIES {

@@ -1,10 +1,10 @@
 //! Bindings to the installed DPDK, generated at build time, with its drivers linked in.
 //!
-//! Raw names and raw pointers only: `dp` makes them safe. [`mbuf`] has the accessors of `struct
-//! rte_mbuf`, whose field paths differ between DPDK releases.
+//! This crate has only C names and raw pointers. The crate `dp` has a safe interface. [`mbuf`] has accessors
+//! for `struct rte_mbuf`, whose field paths differ between DPDK releases.
 //!
-//! With `DOCS_RS` set, DPDK need not be installed: the bindings come from a recorded file, and nothing can
-//! be linked.
+//! If `DOCS_RS` is set, DPDK need not be installed. Then the bindings come from a recorded file, and programs
+//! cannot be linked.
 
 #![no_std]
 
@@ -13,5 +13,5 @@ pub mod mbuf;
 
 pub use bindings::*;
 
-/// The drivers that were linked in, by library name: `net_vhost`, `net_ixgbe`, ...
+/// The library names of the linked drivers: `net_vhost`, `net_ixgbe`, ...
 pub const DRIVERS: &[&str] = include!(concat!(env!("OUT_DIR"), "/drivers.rs"));

@@ -1,12 +1,12 @@
-//! The bindings with which documentation is built where DPDK is missing.
+//! Checks the recorded bindings, from which documentation is built without DPDK.
 
 use std::ffi::CStr;
 
 #[test]
 fn the_recorded_bindings_are_those_of_their_release() {
-    // SAFETY: it may be called at any time.
+    // SAFETY: `rte_version` may be called at any time.
     let version = unsafe { dpdk_sys::rte_version() };
-    // SAFETY: DPDK returned a string, which it never changes or frees.
+    // SAFETY: DPDK has returned a C string, which is never changed or freed.
     let version = unsafe { CStr::from_ptr(version) }.to_string_lossy();
     if !version.starts_with("DPDK 22.11.") {
         println!("{version}: not the release of the record");

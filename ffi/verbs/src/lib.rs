@@ -1,12 +1,13 @@
-//! libibverbs and librdmacm on uwarp: RDMA programs run unmodified, without kernel RDMA, an RDMA device or
+//! libibverbs and librdmacm on uwarp: RDMA programs run unmodified, and need no kernel RDMA, RDMA device or
 //! privileges.
 //!
 //! `libuwarp.so` exports the functions of both libraries under their symbol versions. A program loads it by
 //! `LD_PRELOAD`, or as `libibverbs.so.1` and `librdmacm.so.1` in a folder on `LD_LIBRARY_PATH`. The launcher
-//! `uwarp` sets either up. Programs may also link against it, with rdma-core's headers.
+//! `uwarp` sets up both ways. Programs may also be compiled with rdma-core's headers and linked with the
+//! library.
 //!
 //! Nothing starts when the library is loaded. The first call that opens a device or makes an event channel
-//! starts the wire that `UWARP_NET` names, and a thread that moves the data.
+//! opens the wire that `UWARP_NET` names, and starts a thread that moves the data.
 //!
 //! | layer | folder |
 //! |---|---|

@@ -4,18 +4,18 @@ use std::arch::x86_64::*;
 
 use super::plain::{BLOCK, small};
 
-/// Sums at each position of a vector of 32 bytes, for code that has loaded the vectors for another purpose.
-/// Each sum has 64 bits. The sum of the even words is `all - (odd << 32)`, modulo 2^64, so the words of a
-/// pair are never separated.
+/// 64-bit sums at each position of a vector of 32 bytes. Code that has loaded the vectors for another purpose
+/// can use them. The sum of the even words is `all - (odd << 32)` modulo 2^64, so the even words need no
+/// separate sum.
 pub struct Avx2Lanes {
-    /// Sums of pairs of words, each pair taken as one 32-bit number, modulo 2^64.
+    /// Sums modulo 2^64. Each pair of 32-bit words is added as one 64-bit number.
     all: __m256i,
     /// Sums of odd words.
     odd: __m256i,
 }
 
 impl Avx2Lanes {
-    /// The sum of nothing.
+    /// Sums of zero vectors.
     ///
     /// # Safety
     /// The CPU has AVX2.
@@ -82,7 +82,7 @@ pub(super) fn partial(bytes: &[u8]) -> u64 {
         lanes.add(load(half));
     }
     match bytes.last_chunk() {
-        // An odd length would put the bytes at other places in their words.
+        // With an odd length, the last bytes would be at other positions in their words.
         Some(end) if !rest.is_empty() && bytes.len().is_multiple_of(2) => {
             lanes.add(last_bytes(end, rest.len()))
         }
@@ -91,11 +91,11 @@ pub(super) fn partial(bytes: &[u8]) -> u64 {
     lanes.sum()
 }
 
-/// The last `bytes` bytes of `end`, behind zeros.
+/// A vector with the last `bytes` bytes of `end` at its end, and zeros before.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn last_bytes(end: &[u8; BLOCK / 2], bytes: usize) -> __m256i {
-    /// 32 zeros, and 32 bytes of ones: the 32 bytes at `n` end in `n` bytes of ones.
+    /// 32 bytes 0x00, followed by 32 bytes 0xff. So the last `n` of the 32 bytes at index `n` are 0xff.
     static MASK: [u8; BLOCK] = {
         let mut mask = [0; BLOCK];
         mask.split_at_mut(BLOCK / 2).1.copy_from_slice(&[0xff; BLOCK / 2]);
@@ -125,7 +125,8 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_pairs, dst_last) = dst_halves.as_chunks_mut();
     let (pairs, last) = halves.as_chunks();
     let mut lanes = Avx2Lanes::new();
-    // Two vectors a step: the compiler makes a loop that stores one into a call of memcpy and a second pass.
+    // Each step stores two vectors: the compiler would turn a loop that stores one vector into a call of
+    // memcpy and a second pass.
     for ([dst_a, dst_b], [a, b]) in dst_pairs.iter_mut().zip(pairs) {
         let words = [copy_half(dst_a, a), copy_half(dst_b, b)];
         lanes.add(words[0]);

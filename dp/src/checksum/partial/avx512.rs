@@ -4,10 +4,10 @@ use std::arch::x86_64::*;
 
 use super::plain::{BLOCK, small};
 
-/// Sums at each position of a vector, 64 bits each. The sum of the even words is `all - (odd << 32)`,
-/// modulo 2^64, so the words of a pair are never separated.
+/// 64-bit sums at each position of a vector. The sum of the even words is `all - (odd << 32)` modulo 2^64, so
+/// the even words need no separate sum.
 struct Avx512Lanes {
-    /// Sums of pairs of words, each pair taken as one 32-bit number, modulo 2^64.
+    /// Sums modulo 2^64. Each pair of 32-bit words is added as one 64-bit number.
     all: __m512i,
     /// Sums of odd words.
     odd: __m512i,
@@ -71,7 +71,8 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_pairs, dst_last) = dst_blocks.as_chunks_mut();
     let (pairs, last) = blocks.as_chunks();
     let mut lanes = Avx512Lanes::new();
-    // Two blocks a step: the compiler makes a loop that stores one into a call of memcpy and a second pass.
+    // Each step stores two blocks: the compiler would turn a loop that stores one block into a call of memcpy
+    // and a second pass.
     for ([dst_a, dst_b], [a, b]) in dst_pairs.iter_mut().zip(pairs) {
         let words = [copy_block(dst_a, a), copy_block(dst_b, b)];
         lanes.add(words[0]);

@@ -12,26 +12,25 @@ use crate::mempool::external::copy_raw;
 /// A segment of a chain, for reading.
 #[derive(Clone, Copy)]
 pub(crate) struct DpdkSegment<'a> {
-    /// An mbuf of the chain that is borrowed: it is in use, and nobody writes its fields during the borrow.
+    /// An mbuf of the borrowed chain. It is in use, and nobody writes its fields during the borrow.
     pub(super) raw: NonNull<sys::rte_mbuf>,
     pub(super) chain: PhantomData<&'a sys::rte_mbuf>,
 }
 
 /// A segment of a chain, for writing. The methods of the chain keep it well formed.
 pub(super) struct DpdkSegmentMut<'a> {
-    /// An mbuf of the chain that is borrowed: it is in use, and nobody else accesses its fields during the
-    /// borrow.
+    /// An mbuf of the borrowed chain. It is in use, and nobody else accesses its fields during the borrow.
     pub(super) raw: NonNull<sys::rte_mbuf>,
     pub(super) chain: PhantomData<&'a mut sys::rte_mbuf>,
 }
 
-/// Defines methods that read a field, or a value computed from fields.
+/// Defines methods that read a field, or compute a value from fields.
 macro_rules! reads {
     ($($name:ident: $type:ty;)*) => {$(
         #[inline(always)]
         pub(super) fn $name(self) -> $type {
-            // SAFETY: `raw` is an mbuf in use, so its pool lives, and nobody writes its fields during the
-            // borrow. DPDK accesses the count of several owners by atomics.
+            // SAFETY: `raw` is an mbuf in use, so its pool is not freed. Nobody writes its fields during the
+            // borrow, except that DPDK changes the count of several owners by atomics.
             unsafe { field::$name(self.raw.as_ptr()) }
         }
     )*};
@@ -42,8 +41,8 @@ macro_rules! writes {
     ($($name:ident: $type:ty;)*) => {$(
         #[inline(always)]
         pub(super) fn $name(&mut self, value: $type) {
-            // SAFETY: `raw` is an mbuf in use, so its pool lives, and nobody else accesses its fields during
-            // the borrow.
+            // SAFETY: `raw` is an mbuf in use, so its pool is not freed. Nobody else accesses its fields
+            // during the borrow.
             unsafe { field::$name(self.raw.as_ptr(), value) }
         }
     )*};
@@ -65,7 +64,8 @@ impl<'a> DpdkSegment<'a> {
 
     #[inline(always)]
     pub(super) fn next(self) -> Option<Self> {
-        // SAFETY: `raw` is an mbuf in use, so its pool lives, and nobody writes its fields during the borrow.
+        // SAFETY: `raw` is an mbuf in use, so its pool is not freed. Nobody writes its fields during the
+        // borrow.
         let next = unsafe { field::next(self.raw.as_ptr()) };
         NonNull::new(next).map(|raw| Self { raw, chain: PhantomData })
     }
@@ -80,10 +80,10 @@ impl<'a> DpdkSegment<'a> {
 
     pub(super) fn bytes(self) -> &'a [u8] {
         assert!(!self.is_external(), "external memory has no slice: copy it");
-        // SAFETY: the data lie inside the buffer, which is mapped and initialised, as the chain is well
+        // SAFETY: the data are inside the buffer, which is mapped and initialised, since the chain is well
         // formed. The data of a view are written only through `&mut DpdkChain` while the storage has one
-        // owner. If that is this chain, it is borrowed for the life of the slice; if there are others, only
-        // `room` is written, which no view covers.
+        // owner. If this chain is the owner, it is borrowed while the slice is used. If there are several
+        // owners, only `room` is written, which no view covers.
         unsafe { std::slice::from_raw_parts(self.data(), self.data_len() as usize) }
     }
 }
@@ -107,9 +107,9 @@ impl View for DpdkSegment<'_> {
             return copy_slice(self.bytes(), offset, out);
         }
         let bytes = View::len(self).saturating_sub(offset).min(out.len());
-        // SAFETY: the data of an mbuf with external memory lie inside an `ExtBuf`, which lives until DPDK
-        // frees the last view, and whose bytes may be read by raw copies (the contract of
-        // `ExtBuf::from_raw`). `offset + bytes` is at most their length.
+        // SAFETY: the data of an mbuf with external memory are inside an `ExtBuf`, which is not dropped
+        // before DPDK has freed the last view. Its bytes may be read by raw copies (the contract of
+        // `ExtBuf::from_raw`). `offset + bytes` is at most the length of the data.
         unsafe { copy_raw(self.data().wrapping_add(offset), &mut out[..bytes]) };
         bytes
     }
@@ -136,17 +136,17 @@ impl<'a> DpdkSegmentMut<'a> {
         Some(Self { raw, chain: PhantomData })
     }
 
-    /// The bytes for writing; `None` if the storage is shared.
+    /// The bytes, for writing. `None` if the storage is shared.
     pub(super) fn bytes_mut(self) -> Option<&'a mut [u8]> {
         let segment = self.get();
         if segment.storage_owners() != 1 {
             return None;
         }
         let (start, length) = (segment.data(), segment.data_len() as usize);
-        // SAFETY: the data lie inside the buffer, which is mapped and initialised, as the chain is well
-        // formed. The storage has one owner, this chain, which is borrowed mutably for the life of the slice:
-        // so no other view of the bytes exists, or can be made. Counting the owners (Acquire) has ordered the
-        // accesses of former ones before these.
+        // SAFETY: the data are inside the buffer, which is mapped and initialised, since the chain is well
+        // formed. The only owner of the storage is this chain, which is borrowed mutably while the slice is
+        // used. So there is no other view of the bytes, and nobody can make one. Reading the number of owners
+        // with Acquire has ordered the accesses of former owners before these.
         Some(unsafe { std::slice::from_raw_parts_mut(start, length) })
     }
 }

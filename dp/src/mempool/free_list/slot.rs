@@ -1,7 +1,7 @@
-//! Slots of threads. A slot is a small number that one thread owns from its first call until the thread
-//! ends. The data of a slot are used by one thread at a time, without a lock.
+//! Slots of threads. A slot is a small number that one thread owns from its first call until it ends. Only
+//! one thread at a time uses the data of a slot, so it needs no lock.
 //!
-//! A thread that finds no free slot stays without one.
+//! If a thread finds no free slot at its first call, it never gets one.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,14 +15,14 @@ const NONE: usize = usize::MAX - 1;
 
 /// A bit for each slot that is owned.
 ///
-/// The Acquire of the thread that sets a bit pairs with the Release of the one that cleared it. So the
-/// accesses of two owners of a slot are ordered.
+/// The Acquire of the thread that sets a bit pairs with the Release of the thread that has cleared the bit.
+/// So the accesses of two owners of a slot are ordered.
 static OWNED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The slot of this thread. Needs no destructor, so that it can be read until the thread is gone.
+    /// The slot of this thread. It has no destructor, so that it can be read until the thread has ended.
     static SLOT: Cell<usize> = const { Cell::new(UNASKED) };
-    /// Gives the slot back when the thread ends.
+    /// Releases the slot when the thread ends.
     static ENDING: Ending = const { Ending };
 }
 
@@ -30,7 +30,7 @@ struct Ending;
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        // Destructors that run later see that the thread has no slot.
+        // Destructors that run later find that the thread has no slot.
         let slot = SLOT.replace(NONE);
         if slot < SLOTS {
             OWNED.fetch_and(!(1 << slot), Ordering::Release);
@@ -38,7 +38,7 @@ impl Drop for Ending {
     }
 }
 
-/// The slot of the calling thread; not below [`SLOTS`] if it has none.
+/// The slot of the calling thread. At least [`SLOTS`] if the thread has no slot.
 #[inline]
 pub(super) fn own() -> usize {
     let slot = SLOT.get();
@@ -47,24 +47,25 @@ pub(super) fn own() -> usize {
 
 #[cold]
 fn ask() -> usize {
-    // `try_with` fails in a thread that is already ending: nothing would give its slot back.
+    // `try_with` fails in a thread that is already ending. Such a thread gets no slot, since nothing would
+    // release it.
     let found = ENDING.try_with(|_| ()).is_ok().then(|| (0..SLOTS).find(|slot| try_own(*slot))).flatten();
     SLOT.set(found.unwrap_or(NONE));
     SLOT.get()
 }
 
-/// Sets the bit of a slot, unless it is set.
+/// Sets the bit of a slot. Returns whether the bit was not set before.
 fn try_own(slot: usize) -> bool {
     OWNED.fetch_or(1 << slot, Ordering::Acquire) & 1 << slot == 0
 }
 
-/// A slot that no thread owned, until it is dropped.
+/// A slot that no thread owned, and that is claimed until this value is dropped.
 pub(super) struct Claimed(usize);
 
 impl Claimed {
-    /// Claims the slots that no thread owns, one after the other.
+    /// Claims the slots that no thread owns, one after another.
     pub(super) fn unowned() -> impl Iterator<Item = Self> {
-        // Only a claimed slot becomes a value, whose drop gives the slot back.
+        // Only a slot that was claimed becomes a `Claimed`, since its drop releases the slot.
         (0..SLOTS).filter(|slot| try_own(*slot)).map(Self)
     }
 
@@ -93,7 +94,7 @@ mod tests {
             assert!(slot >= SLOTS || !try_own(slot), "the slot of this thread was given back");
             slot < SLOTS
         };
-        // Other tests may have all slots for a while.
+        // Other tests may own all slots for some time.
         let found_one = (0..10_000).any(|_| {
             std::thread::sleep(Duration::from_millis(1));
             std::thread::spawn(search).join().unwrap()

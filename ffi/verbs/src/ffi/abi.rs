@@ -40,7 +40,7 @@ impl From<VerbsError> for Errno {
             VerbsError::Inaccessible(_) => Errno(libc::EFAULT),
             VerbsError::PortInUse(_) => Errno(libc::EADDRINUSE),
             VerbsError::System(error) => error.into(),
-            // Also for variants that were added after this function was written.
+            // Also for variants that `VerbsError` got after this function was written.
             _ => EIO,
         }
     }
@@ -67,7 +67,7 @@ pub(crate) struct StartError {
     /// One line that says what to do.
     pub(crate) line: String,
     pub(crate) errno: Errno,
-    /// A resource was missing that may be available later: the next call tries again.
+    /// True if a resource was missing that may be available later. Then the next call tries again.
     pub(crate) is_transient: bool,
 }
 
@@ -79,15 +79,16 @@ impl From<String> for StartError {
 }
 
 impl StartError {
-    /// The errno is the system's, if this process or the system has run out of a resource.
+    /// If this process or the system has run out of a resource, the errno is the system's; otherwise
+    /// `ENODEV`.
     pub(crate) fn new(error: &(dyn std::error::Error + 'static)) -> Self {
         Self::with_line(error.to_string(), error)
     }
 
-    /// As [`new`](Self::new), with a line that says more than the error.
+    /// Does the same as [`new`](Self::new), with a line that says more than the error.
     pub(crate) fn with_line(line: String, error: &(dyn std::error::Error + 'static)) -> Self {
         let causes = std::iter::successors(Some(error), |error| error.source());
-        // EAGAIN if the system refuses to make a thread.
+        // The system's error is EAGAIN if it refuses to make a thread.
         let of_system = causes.filter_map(|error| error.downcast_ref::<std::io::Error>());
         let exhaustion = of_system
             .into_iter()
@@ -99,7 +100,8 @@ impl StartError {
     }
 }
 
-/// Refuses an object whose `handle` is not the one that it was made with, as the kernel does.
+/// Fails if the `handle` field of an object differs from the handle that the object got when it was made: the
+/// kernel also refuses such objects.
 pub(crate) fn check_handle(handle: u32, made_with: u32) -> Outcome<()> {
     if handle == made_with { Ok(()) } else { Err(ENOENT) }
 }
@@ -108,18 +110,18 @@ pub(crate) fn check_handle(handle: u32, made_with: u32) -> Outcome<()> {
 pub(crate) fn set_errno(Errno(number): Errno) {
     // SAFETY: the function has no precondition, and returns the address of the calling thread's errno.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: the address is valid for the thread that asked for it, which is this one.
+    // SAFETY: the address is valid in this thread, which has called `__errno_location`.
     unsafe { *place = number };
 }
 
-/// Runs the body of an exported function. A panic becomes `EIO`: it must not unwind into C. A call in a
-/// forked child of a process that uses the library gets `EIO`, too.
+/// Runs the body of an exported function. A panic becomes `EIO`, since it must not unwind into C. A call in a
+/// forked child of a process that uses the library also gets `EIO`.
 pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     if fork::is_child() {
         return Err(EIO);
     }
-    // The panic may leave state half changed. The locks that it held are poisoned, so later calls that need
-    // them fail in the same way.
+    // A panic may leave state half changed. Locks that were held during the panic are poisoned, so later
+    // calls that need these locks also fail with `EIO`.
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(EIO))
 }
 
@@ -150,7 +152,7 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
     })
 }
 
-/// Prints one line if `UWARP_LOG` is set: why a call was refused, where the error number says too little.
+/// If `UWARP_LOG` is set, prints one line that says why a call was refused.
 pub(crate) fn log(line: impl FnOnce() -> String) {
     if is_logging() {
         complain(&line());
@@ -162,13 +164,13 @@ pub(crate) fn is_logging() -> bool {
     static IS_ON: OnceLock<bool> = OnceLock::new();
     match IS_ON.get() {
         Some(is_on) => *is_on,
-        // Another call reports a mistake in the settings, or a file that cannot be read now.
+        // If the settings have a mistake or the file cannot be read, another call reports this.
         None => settings::get(Key::Log).is_ok_and(|log| *IS_ON.get_or_init(|| log.is_some())),
     }
 }
 
-/// Prints one line for the user on stderr; stdout belongs to the program. If stderr is closed or its reader
-/// is gone, the line is lost.
+/// Prints one line for the user on stderr, since stdout belongs to the program. The line is lost if stderr is
+/// closed or has no reader.
 pub(crate) fn complain(line: &str) {
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("uwarp: {line}\n").as_bytes());
 }

@@ -1,12 +1,13 @@
-//! A queue with a descriptor that is readable while an item waits.
+//! A queue with a descriptor that is readable while the queue has an item.
 //!
 //! The kernel's verbs channels work like this: a program polls the descriptor, or sets `O_NONBLOCK` on it
 //! with `fcntl`, and reads one event with a call of the library. Here the descriptor is a semaphore
-//! (`EFD_SEMAPHORE`) that counts the items. The count changes together with the items, under their lock. So
-//! no call reads the descriptor when no item waits, and removing an object's items also lowers the count.
+//! (`EFD_SEMAPHORE`) that counts the items. The count and the items change together, under the lock of the
+//! items. So no call reads the descriptor while the queue is empty, and removing an object's items also
+//! lowers the count.
 //!
-//! Therefore a thread cannot wait for an item in a read of the descriptor. It waits on a futex. A signal
-//! interrupts that wait as it interrupts a read: after a handler with `SA_RESTART` the wait continues.
+//! Therefore a thread does not wait for an item in a read of the descriptor, but on a futex. Signals
+//! interrupt this wait like a read: after a handler with `SA_RESTART` the wait continues.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -22,17 +23,17 @@ use rustix::thread::futex;
 
 use crate::ffi::abi::Outcome;
 
-/// A queue with a descriptor: see the module.
+/// A queue with a descriptor: see the module's documentation.
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
     items: Mutex<Items<T>>,
-    /// Changes with each item that is added, for threads that wait.
+    /// A counter on which threads wait. It changes when an item is added while a thread waits.
     added: AtomicU32,
 }
 
 struct Items<T> {
     waiting: VecDeque<T>,
-    /// Threads that wait for an item.
+    /// The number of threads that wait for an item.
     waiters: u32,
 }
 
@@ -49,7 +50,8 @@ impl<T> EventQueue<T> {
         Ok(Self { fd, items, added: AtomicU32::new(0) })
     }
 
-    /// Makes a queue whose descriptor has at least this number, if the process's limit allows it.
+    /// Makes a queue whose descriptor has a number of at least `least`, if the process's limit allows such a
+    /// number.
     pub(crate) fn above(least: c_int) -> Outcome<Self> {
         let mut queue = Self::new()?;
         if let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&queue.fd, least) {
@@ -66,9 +68,9 @@ impl<T> EventQueue<T> {
         LockedQueue { queue: self, items: self.items.lock().expect("no holder of this lock panics") }
     }
 
-    /// Takes the oldest item. Meanwhile the engine runs, on its own thread or in this call. Without an item
-    /// the call waits; if the program has made the descriptor non-blocking, it fails with `EAGAIN`. A signal
-    /// ends the wait with `EINTR`.
+    /// Takes the oldest item. If the queue is empty, the call waits, or fails with `EAGAIN` if the program
+    /// has made the descriptor non-blocking. During the call the engine runs on its own thread or in this
+    /// thread. A signal ends the wait with `EINTR`.
     ///
     /// `take` is called with the item while the queue is locked. So a thread that removes the items of an
     /// object either finds the item, or sees the effect of `take`.
@@ -86,7 +88,7 @@ impl<T> EventQueue<T> {
         })
     }
 
-    /// As [`next`](Self::next); `wait` returns when an item may be there.
+    /// Does the work of [`next`](Self::next). `wait` waits until the queue may have an item.
     fn pop<R>(
         &self,
         take: impl FnOnce(T) -> R,
@@ -114,8 +116,8 @@ impl<T> LockedQueue<'_, T> {
     pub(crate) fn push(&mut self, item: T) {
         self.items.waiting.push_back(item);
         let written = rustix::io::write(&self.queue.fd, &1u64.to_ne_bytes());
-        // The write succeeds: a semaphore counts to 2^64 - 2, and the descriptor stays open while the queue
-        // lives, unless the program has closed it.
+        // The write succeeds: a semaphore counts to 2^64 - 2, and the descriptor is open until the queue is
+        // dropped, unless the program has closed it.
         debug_assert!(written.is_ok(), "{written:?}");
         if self.items.waiters > 0 {
             self.queue.added.fetch_add(1, Ordering::Relaxed);
@@ -124,7 +126,7 @@ impl<T> LockedQueue<'_, T> {
         }
     }
 
-    /// Removes the items for which `is_gone` returns true, and returns them in order.
+    /// Removes the items for which `is_gone` returns true, and returns these items in order.
     pub(crate) fn remove(&mut self, is_gone: impl Fn(&T) -> bool) -> Vec<T> {
         if !self.items.waiting.iter().any(&is_gone) {
             return Vec::new();
@@ -134,13 +136,13 @@ impl<T> LockedQueue<'_, T> {
             if is_gone(&item) { gone.push(item) } else { self.items.waiting.push_back(item) }
         }
         for _ in &gone {
-            // Errors are ignored: a descriptor that the program has closed needs no count.
+            // Errors are ignored: if the program has closed the descriptor, the count does not matter.
             let _ = self.uncount();
         }
         gone
     }
 
-    /// The oldest item.
+    /// Removes the oldest item.
     fn pop(&mut self) -> Outcome<Option<T>> {
         if self.items.waiting.is_empty() {
             return Ok(None);
@@ -160,10 +162,10 @@ impl<T> LockedQueue<'_, T> {
         }
     }
 
-    /// Waits until an item may be there.
+    /// Waits until the queue may have an item.
     fn wait(mut self) -> Outcome<()> {
         let queue = self.queue;
-        // Read with the lock: an item that is added later changes it.
+        // The counter is read under the lock, so an item that is added later changes it.
         let seen = queue.added.load(Ordering::Relaxed);
         self.items.waiters += 1;
         drop(self);

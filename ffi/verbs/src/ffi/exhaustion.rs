@@ -1,6 +1,6 @@
 //! Errors that report an exhausted resource.
 
-/// Whether the error means that this process or the system has run out of a resource: a later call may
+/// Whether the error means that this process or the system has run out of a resource. If so, a later call may
 /// succeed.
 pub(crate) fn is_exhaustion(error: &std::io::Error) -> bool {
     let of_this_kind = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::ENOBUFS];

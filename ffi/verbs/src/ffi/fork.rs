@@ -1,4 +1,4 @@
-//! Whether this process is a forked child of a process that has started the engine.
+//! Detects whether this process is a forked child of a process that has started the engine.
 //!
 //! The engine's thread does not exist in a child, the engine's descriptors belong to the parent, and another
 //! thread may have held any lock during the fork. So each call in a child fails with `EIO` before it touches
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process is such a child.
+/// Whether this process was forked from a process that has started the engine.
 #[inline]
 pub(crate) fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
@@ -16,7 +16,7 @@ pub(crate) fn is_child() -> bool {
 
 /// Makes [`is_child`] return true in children that are forked from now on.
 pub(crate) fn watch() -> Result<(), String> {
-    // SAFETY: the handler only stores to a static, which is allowed in a child.
+    // SAFETY: the handler only stores to an atomic static, which is allowed in a forked child.
     match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
         0 => Ok(()),
         _ => Err("the system has no memory for a handler of fork".into()),

@@ -1,9 +1,9 @@
-//! The handles of objects that are not destroyed. A handle is the address that the program has.
+//! The handles of objects that are not destroyed. A handle is the object's address, which the program has.
 //!
 //! Some programs, just before they end, destroy a channel while another thread waits for its events. With a
-//! kernel channel, that thread keeps waiting. A thread that calls just after the destruction must not access
-//! freed memory. So channels are looked up among the live handles, and such a late thread waits for ever,
-//! too.
+//! kernel channel, that thread keeps waiting. A thread that asks for an event just after the destruction must
+//! not access freed memory. So each call looks up its channel in the table of live handles, and the late
+//! thread also waits for ever.
 //!
 //! Some programs also pass identifiers and channels that they have destroyed. Such a call fails with EINVAL
 //! instead of crashing.
@@ -11,8 +11,8 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// The objects of one kind that are not destroyed, by their addresses. `T` is the part of an object that a
-/// call keeps alive.
+/// The objects of one kind that are not destroyed, by their addresses. `T` is a shared part of the object,
+/// which stays valid while a call uses it.
 pub(crate) struct LiveHandles<T> {
     known: Mutex<Option<HashMap<usize, T>>>,
 }
@@ -36,7 +36,7 @@ impl<T: Clone> LiveHandles<T> {
         self.known().as_mut().and_then(|known| known.remove(&address))
     }
 
-    /// An object, if it is not destroyed.
+    /// The shared part of an object; `None` if the object is destroyed.
     pub(crate) fn get(&self, address: usize) -> Option<T> {
         self.known().as_ref().and_then(|known| known.get(&address).cloned())
     }
@@ -47,8 +47,8 @@ impl<T: Clone> LiveHandles<T> {
         match self.get(address) {
             Some(found) => found,
             None => loop {
-                // SAFETY: the call has no argument. It returns after a signal, and the thread may be
-                // cancelled in it.
+                // SAFETY: `pause` has no argument and no precondition. It returns after a signal, so it is
+                // called in a loop.
                 unsafe { libc::pause() };
             },
         }

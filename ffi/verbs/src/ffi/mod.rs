@@ -8,7 +8,7 @@
 //! | `c_str.rs`, `sockaddr.rs` | strings and addresses in structs of C |
 //! | `event_fd.rs` | a queue with a descriptor that programs poll |
 //! | `live_handles.rs`, `use_count.rs`, `pending_acks.rs` | when an object may be used, and destroyed |
-//! | `resources.rs`, `exhaustion.rs` | checks for memory and descriptors before they are needed, and errors of exhausted resources |
+//! | `resources.rs`, `exhaustion.rs` | checks that memory and descriptors are available, and errors of exhausted resources |
 //! | `fork.rs`, `signals.rs`, `shared_objects.rs` | the process of the program: its children, its signals, another libibverbs in it |
 
 pub(crate) mod abi;

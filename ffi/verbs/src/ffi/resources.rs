@@ -1,13 +1,12 @@
-//! Checks that memory and descriptors are available: for the start of the engine, before anything is made or
-//! read, and for each object.
+//! Checks that memory and descriptors are available, before the engine starts and before each object is made.
 //!
-//! The pools, queues and threads of an engine have sizes that do not depend on the program. Most of them are
-//! made by allocations that abort the process if memory is missing. So the start first maps all of that
-//! memory and unmaps it again: a process with a limit (`ulimit -v`) gets `ENOMEM` and one line instead. A
-//! process without free descriptors gets `EMFILE`, and not a half-made engine.
+//! The pools, queues and threads of an engine have sizes that do not depend on the program. Most of their
+//! allocations abort the process if memory is missing. So before the start the library maps as much memory
+//! and unmaps it again: a process with too low a limit (`ulimit -v`) gets `ENOMEM` and one line on stderr. A
+//! process without free descriptors gets `EMFILE`.
 //!
-//! Likewise, the memory that an object takes, here and in the engine, is checked before the object is made.
-//! The check asks for more than the object takes, since other threads of the program may allocate meanwhile.
+//! In the same way the library checks that there is memory for an object before it makes the object. It maps
+//! more than the object takes, since other threads of the program may allocate at the same time.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,13 +16,14 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ffi::abi::{self, Errno, Outcome, StartError};
 
-/// Descriptors that the start takes, some of them only for a moment.
+/// Number of descriptors that must be free at the start; the engine closes some of them again.
 const START_DESCRIPTORS: usize = 16;
 
-/// Bytes of address space that the start takes, including the stacks of its threads.
+/// Bytes of address space that the engine takes, including the stacks of its threads.
 const START_BYTES: usize = 112 << 20;
 
-/// Bytes that an object may take besides its queues, including its connection and the allocators' overhead.
+/// Maximum bytes that an object takes in addition to its queues, including its connection and the allocators'
+/// overhead.
 const OBJECT_BYTES: usize = 2 << 20;
 
 /// Maximum bytes of an entry of a work queue.
@@ -32,7 +32,7 @@ pub(crate) const REQUEST_BYTES: usize = 512;
 /// Maximum bytes of an entry of a completion queue.
 pub(crate) const COMPLETION_BYTES: usize = 64;
 
-/// The number of regions whose memory is checked at once: each takes a few kilobytes.
+/// Number of memory regions that one check covers. Each region takes a few kilobytes.
 const REGIONS: u32 = 64;
 
 /// Checks that there are descriptors and memory for the start.
@@ -73,14 +73,14 @@ pub(crate) fn check_for_region() -> Outcome<()> {
     if REGISTERED.load(Ordering::Relaxed).is_multiple_of(REGIONS) {
         check_for_object(0)?;
     }
-    // Counted after the check: without memory, the next call checks again.
+    // The region is counted after the check, so if the check fails, the next call checks again.
     REGISTERED.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
 /// Maps `bytes` bytes, and unmaps them again.
 fn map_and_unmap(bytes: usize) -> io::Result<()> {
-    // SAFETY: a new private mapping at an address that the kernel chooses, which nobody else uses.
+    // SAFETY: the kernel chooses an unused address for the new private mapping.
     let place = unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -89,7 +89,7 @@ fn map_and_unmap(bytes: usize) -> io::Result<()> {
     if place == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the mapping was made above, and nobody has its address.
+    // SAFETY: the mapping was made above, and nobody else uses it.
     unsafe { libc::munmap(place, bytes) };
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! The settings of the library: variables of the environment, and a file with the same keys.
 //!
-//! `UWARP_NET=local:job7` corresponds to `net = "local:job7"` in the file `uwarp.toml`. The file is the
-//! first of `$UWARP_CONF`, `$XDG_CONFIG_HOME/uwarp/uwarp.toml` and `/etc/uwarp.toml` that exists. A variable
-//! that is set and not empty overrides the file.
+//! `UWARP_NET=local:job7` corresponds to `net = "local:job7"` in the file `uwarp.toml`. If `$UWARP_CONF` is
+//! set, it names the file, which must be readable. Otherwise the file is `$XDG_CONFIG_HOME/uwarp/uwarp.toml`
+//! or, if that does not exist, `/etc/uwarp.toml`. A variable that is set and not empty overrides the file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,8 @@ impl Setting {
         }
     }
 
-    /// A prefix for errors about the value: the file and the line; empty for a variable.
+    /// A prefix for errors about the value: the file and line in which it is set. Empty if an environment
+    /// variable sets the value.
     pub(crate) fn origin(&self) -> String {
         match &self.place {
             Place::Environment(_) => String::new(),
@@ -94,7 +95,7 @@ impl Key {
     }
 }
 
-/// A value; `None` if it is not set.
+/// The value of a key; `None` if the key is not set.
 ///
 /// # Errors
 /// One line about the variable or about the file.
@@ -106,15 +107,15 @@ pub(crate) fn get(key: Key) -> Result<Option<Setting>, String> {
     }
 }
 
-/// As [`get`]; `None` also after an error, which another call reports.
+/// The text of a value; `None` if the key is not set, or after an error (which another call reports).
 pub(crate) fn text(key: Key) -> Option<String> {
     get(key).ok().flatten().map(|setting| setting.text)
 }
 
 type Settings = Vec<(Key, Setting)>;
 
-/// The settings in the file. The file is read once; it is read again if the process had no descriptor for
-/// it.
+/// The settings in the file. The file is read once, or again if the process had run out of a resource at the
+/// first attempt.
 fn in_file() -> Result<&'static Settings, String> {
     static FILE: OnceLock<Result<Settings, String>> = OnceLock::new();
     if FILE.get().is_none() {
@@ -131,7 +132,7 @@ fn in_file() -> Result<&'static Settings, String> {
 /// Why the settings of the file are not available.
 struct ReadError {
     line: String,
-    /// The process has run out of a resource.
+    /// True if the process has run out of a resource. Then the next call reads the file again.
     is_transient: bool,
 }
 
@@ -169,8 +170,7 @@ fn read() -> Result<Settings, ReadError> {
     Ok(Settings::new())
 }
 
-/// Whether the file does not exist for this user. Another user's home folder that cannot be read counts as
-/// absent.
+/// Whether the file does not exist for this user. A file that this user may not read counts as absent.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),

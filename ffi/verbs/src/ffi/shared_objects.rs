@@ -1,9 +1,9 @@
 //! Shared objects of the process, and the detection of another libibverbs among them.
 //!
 //! A program that opens libibverbs itself (`dlopen`) gets the file that the dynamic linker finds, which may
-//! be rdma-core's. That library finds no device, and reports nothing. But its calls of its own exported
-//! functions reach this library, because a preloaded library comes first for every name. So this library
-//! notices it.
+//! be rdma-core's. rdma-core's library finds no device, and reports nothing. But its calls of its own
+//! exported functions reach this library, because the dynamic linker looks up each name in preloaded
+//! libraries first. So this library can detect rdma-core's.
 
 use std::ffi::{CStr, c_void};
 use std::path::Path;
@@ -15,8 +15,8 @@ use crate::ffi::abi;
 /// Maximum stack frames to examine. The caller of an exported function is among the first.
 const FRAMES: usize = 16;
 
-/// Called by a function that rdma-core's `ibv_get_device_list` calls. With `UWARP_LOG`, reports once that
-/// the device list is not that of this library.
+/// Called by a function that rdma-core's `ibv_get_device_list` calls. If `UWARP_LOG` is set, reports once
+/// that the program's device list is from another libibverbs.
 pub(crate) fn warn_of_other_libibverbs() {
     static SAID: Once = Once::new();
     if !abi::is_logging() || SAID.is_completed() {
@@ -41,13 +41,13 @@ fn is_libibverbs(path: &str) -> bool {
 fn caller() -> Option<String> {
     let (own, _) = object_of(caller as *mut c_void)?;
     let mut frames = [ptr::null_mut::<c_void>(); FRAMES];
-    // SAFETY: the array has room for so many addresses.
+    // SAFETY: the array has room for `FRAMES` addresses.
     let count = unsafe { libc::backtrace(frames.as_mut_ptr(), FRAMES as libc::c_int) };
     let frames = frames.into_iter().take(usize::try_from(count).unwrap_or(0));
     frames.filter_map(object_of).find(|(object, _)| *object != own).map(|(_, path)| path)
 }
 
-/// Where the library or program with this address begins, and its file.
+/// The start address and the file of the library or program that contains `address`.
 pub(crate) fn object_of(address: *mut c_void) -> Option<(usize, String)> {
     let mut info = libc::Dl_info {
         dli_fname: ptr::null(),
@@ -55,11 +55,11 @@ pub(crate) fn object_of(address: *mut c_void) -> Option<(usize, String)> {
         dli_sname: ptr::null(),
         dli_saddr: ptr::null_mut(),
     };
-    // SAFETY: the function takes any address, and the struct is writable.
+    // SAFETY: `dladdr` takes any address, and `info` is writable.
     if unsafe { libc::dladdr(address, &raw mut info) } == 0 || info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the name is a string, which lives as long as the library is loaded.
+    // SAFETY: `dli_fname` is a C string, which is valid while its library is loaded.
     let path = unsafe { CStr::from_ptr(info.dli_fname) };
     Some((info.dli_fbase as usize, path.to_string_lossy().into_owned()))
 }

@@ -1,16 +1,18 @@
-//! Signals: threads of this library handle none, and writing to a closed socket does not end the program.
+//! Signals: the program's signals are not delivered to threads of this library, and a write to a closed
+//! socket does not end the program.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Runs `start`, which makes threads, with all signals blocked, so that the new threads handle no signal of
-/// the program. Faults are not blocked: they are delivered to the thread that causes them.
+/// Runs `start`, which makes threads, with all signals blocked, so that no signal of the program is delivered
+/// to the new threads. The signals of faults, such as SIGSEGV, are not blocked: the kernel delivers them to
+/// the thread that causes them.
 pub(crate) fn with_blocked<T>(start: impl FnOnce() -> T) -> T {
     let mut all = empty();
-    // SAFETY: the set is a valid place.
+    // SAFETY: `all` is a writable `sigset_t`.
     unsafe { libc::sigfillset(&raw mut all) };
     for fault in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
-        // SAFETY: the set was filled above.
+        // SAFETY: `sigfillset` has initialized `all`.
         unsafe { libc::sigdelset(&raw mut all, fault) };
     }
     let before = mask(libc::SIG_BLOCK, &all);
@@ -23,15 +25,15 @@ pub(crate) fn with_blocked<T>(start: impl FnOnce() -> T) -> T {
 /// program.
 pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
     let mut pipe = empty();
-    // SAFETY: the set was emptied.
+    // SAFETY: `pipe` was initialized by `empty`.
     unsafe { libc::sigaddset(&raw mut pipe, libc::SIGPIPE) };
     let was_pending = is_sigpipe_pending();
     let before = mask(libc::SIG_BLOCK, &pipe);
     let result = write();
     if !was_pending && is_sigpipe_pending() {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the set and the time are valid places, and no place for the signal's data is allowed. The
-        // signal is blocked by this thread, which takes it here.
+        // SAFETY: `pipe` and `now` are valid, and the pointer for the signal's data may be NULL. The call
+        // takes the pending SIGPIPE, which this thread has blocked.
         unsafe { libc::sigtimedwait(&raw const pipe, ptr::null_mut(), &raw const now) };
     }
     mask(libc::SIG_SETMASK, &before);
@@ -40,25 +42,25 @@ pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
 
 fn empty() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: the call writes the whole set, whose place is valid.
+    // SAFETY: `set` is writable memory for a `sigset_t`.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    // SAFETY: it was written above.
+    // SAFETY: `sigemptyset` has initialized `set`.
     unsafe { set.assume_init() }
 }
 
 /// Changes the signal mask of this thread, and returns the previous mask.
 fn mask(how: libc::c_int, set: &libc::sigset_t) -> libc::sigset_t {
     let mut before = empty();
-    // SAFETY: both sets are valid places.
+    // SAFETY: `set` is readable and `before` is writable.
     unsafe { libc::pthread_sigmask(how, ptr::from_ref(set), &raw mut before) };
     before
 }
 
 fn is_sigpipe_pending() -> bool {
     let mut pending = empty();
-    // SAFETY: the set is a valid place.
+    // SAFETY: `pending` is a writable `sigset_t`.
     unsafe { libc::sigpending(&raw mut pending) };
-    // SAFETY: the set was filled above.
+    // SAFETY: `sigpending` has filled `pending`.
     unsafe { libc::sigismember(&raw const pending, libc::SIGPIPE) == 1 }
 }
 
@@ -69,10 +71,10 @@ mod tests {
 
     use super::*;
 
-    /// The calling thread's mask.
+    /// Whether the calling thread blocks the signal.
     fn blocked(signal: libc::c_int) -> bool {
         let now = mask(libc::SIG_BLOCK, &empty());
-        // SAFETY: the set is a valid place that was filled.
+        // SAFETY: `now` was initialized by `mask`.
         unsafe { libc::sigismember(&raw const now, signal) == 1 }
     }
 
@@ -95,13 +97,13 @@ mod tests {
         let write_plainly = || {
             let (left, right) = UnixStream::pair().unwrap();
             drop(right);
-            // SAFETY: the descriptor is open, and the byte is readable.
+            // SAFETY: the descriptor is open, and one byte is readable.
             let done =
                 unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&left), b"x".as_ptr().cast(), 1) };
             assert_eq!(done, -1);
         };
         let handler = count as extern "C" fn(libc::c_int) as libc::sighandler_t;
-        // SAFETY: the handler stays, and only counts.
+        // SAFETY: the handler is a function that only changes an atomic counter.
         let before = unsafe { libc::signal(libc::SIGPIPE, handler) };
         write();
         write_plainly();
@@ -109,7 +111,7 @@ mod tests {
         without_sigpipe(write_plainly);
         assert_eq!(TAKEN.load(Ordering::Relaxed), 1);
         assert!(!blocked(libc::SIGPIPE) && !is_sigpipe_pending());
-        // SAFETY: the value is what the first call returned.
+        // SAFETY: `before` is the handler that the first call returned.
         unsafe { libc::signal(libc::SIGPIPE, before) };
     }
 

@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 /// Reads an address; `None` for NULL and for families other than IPv4 and IPv6.
 ///
 /// # Safety
-/// `address` is NULL or points to a socket address as long as its family says.
+/// `address` is NULL or points to a socket address with the length that its family has.
 pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: the caller promises the same.
     match unsafe { family(address) } {
         libc::AF_INET => {
             // SAFETY: the family says that it is as long as this.
@@ -35,11 +35,11 @@ pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> 
 pub(crate) unsafe fn family(address: *const libc::sockaddr) -> i32 {
     // SAFETY: every socket address has a family.
     let place = unsafe { &raw const (*address).sa_family };
-    // SAFETY: as above. The address may have any alignment.
+    // SAFETY: the field is readable. It may have any alignment.
     i32::from(unsafe { place.read_unaligned() })
 }
 
-/// Writes an address where C has room for one of any family.
+/// Writes an address to a C struct that has room for an address of any family.
 ///
 /// # Safety
 /// `place` points to a `sockaddr_storage`.
@@ -70,7 +70,7 @@ pub(crate) unsafe fn write(place: *mut libc::sockaddr_storage, address: SocketAd
     }
 }
 
-/// Bytes of an address of its family.
+/// The number of bytes of the C struct for the family of `address`.
 pub(crate) fn size(address: SocketAddr) -> usize {
     if address.is_ipv4() { size_of::<libc::sockaddr_in>() } else { size_of::<libc::sockaddr_in6>() }
 }

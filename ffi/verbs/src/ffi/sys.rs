@@ -1,7 +1,8 @@
 //! The types of rdma-core's headers, as bindgen finds them on the build machine.
 //!
 //! bindgen asserts the size and offsets of each type against the header of the build machine. The assertions
-//! below fix the offsets of release 44, on which programs compiled elsewhere rely; later releases keep them.
+//! below check the offsets of release 44, on which programs that were compiled elsewhere rely. Later releases
+//! have the same offsets.
 
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals, missing_docs, unreachable_pub)]
 #![allow(

@@ -1,8 +1,9 @@
-//! How many objects use an object, which cannot be destroyed before them (the kernel's `usecnt`).
+//! Counts the objects that use another object. An object cannot be destroyed while other objects use it (the
+//! kernel's `usecnt`).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of users of an object: see the module.
+/// The number of objects that use this object.
 #[derive(Default)]
 pub(crate) struct UseCount(AtomicUsize);
 

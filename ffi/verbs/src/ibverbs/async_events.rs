@@ -22,7 +22,8 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
         // If the program closes the device while a thread waits here, the thread keeps waiting.
         let queue = open.async_events.events();
         let QueuedEvent { event: code, element } = queue.next(&open.process.engine, |waiting| {
-            // Runs with the queue locked: destroying the object either waits for this event, or removes it.
+            // This closure runs with the queue locked. So a thread that destroys the object either waits
+            // until this event is acknowledged, or removes the event before.
             if let Some(element) = &waiting.element {
                 element.pending_acks.add();
             }
@@ -34,7 +35,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
             Some(element) => out.element.cq = element.object as *mut sys::ibv_cq,
             None => out.element.port_num = 1,
         }
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { event.write(out) };
         Ok(0)
     })
@@ -43,7 +44,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
 /// See `ibv_ack_async_event(3)`.
 ///
 /// # Safety
-/// `event` is one that was delivered, and its object is not destroyed.
+/// `event` was returned by [`ibv_get_async_event`], and its object is not destroyed.
 #[unsafe(export_name = "uw_ibv_ack_async_event")]
 pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut sys::ibv_async_event) {
     let _ = abi::guarded(|| {
@@ -55,7 +56,8 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut sys::ibv_async_e
         ) {
             return Ok(());
         }
-        // SAFETY: the event is of an object, and every member of the union that names one is a pointer.
+        // SAFETY: the event belongs to an object, and each member of the union that refers to an object is a
+        // pointer.
         let object = unsafe { event.element.cq }.cast::<c_void>() as usize;
         if let Some(process) = process::started() {
             process.async_events.ack(object);

@@ -12,7 +12,7 @@ use crate::ffi::use_count::UseCount;
 use crate::ffi::{resources, sys};
 use crate::ibverbs::device::OpenDevice;
 
-/// The event queue of a channel. An entry is the address of a completion queue that has an event.
+/// The event queue of a channel. Each event is the address of its completion queue.
 pub(crate) type CqEvents = Arc<EventQueue<usize>>;
 
 /// A completion channel (`ibv_comp_channel`).
@@ -20,15 +20,16 @@ pub(crate) type CqEvents = Arc<EventQueue<usize>>;
 pub(crate) struct CompChannel {
     c: UnsafeCell<sys::ibv_comp_channel>,
     pub(crate) events: CqEvents,
-    /// Completion queues that report to it.
+    /// The number of completion queues that use this channel.
     use_count: UseCount,
 }
 
 impl CompChannel {
     /// # Safety
-    /// `channel` is one that this library has handed out, and is not destroyed.
+    /// `channel` was returned by this library, and is not destroyed while the reference is used.
     pub(crate) unsafe fn of<'a>(channel: *mut sys::ibv_comp_channel) -> &'a Self {
-        // SAFETY: the C struct is the first part of a `Channel`, which lives until it is destroyed.
+        // SAFETY: the C struct is the first field of a `CompChannel`, which is freed only when the channel is
+        // destroyed.
         unsafe { &*channel.cast::<Self>() }
     }
 
@@ -41,7 +42,7 @@ impl CompChannel {
     }
 }
 
-/// The live channels, for threads that wait for events.
+/// The channels that are not destroyed, for threads that wait for events.
 pub(crate) static CHANNELS: LiveHandles<CqEvents> = LiveHandles::new();
 
 /// See `ibv_create_comp_channel(3)`.
@@ -72,11 +73,11 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
 /// See `ibv_destroy_comp_channel(3)`.
 ///
 /// # Safety
-/// `channel` lives, and is destroyed once.
+/// `channel` is valid, and is not used after a call that succeeds.
 #[unsafe(export_name = "uw_ibv_destroy_comp_channel")]
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut sys::ibv_comp_channel) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a channel that lives.
+        // SAFETY: the caller passes a channel that is valid during the call.
         let this = unsafe { CompChannel::of(channel) };
         if this.use_count.in_use() {
             return Err(EBUSY);
@@ -84,9 +85,9 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut sys::ibv_
         // SAFETY: the field is never changed.
         let context = unsafe { (*this.c.get()).context };
         CHANNELS.remove(channel as usize);
-        // SAFETY: the address is that of a box, and the caller gives it up.
+        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
         drop(unsafe { Box::from_raw(channel.cast::<CompChannel>()) });
-        // SAFETY: a context is not closed while it has objects.
+        // SAFETY: a context is not freed while it has objects.
         unsafe { OpenDevice::of(context) }.remove();
         Ok(())
     })

@@ -26,30 +26,31 @@ pub(crate) struct Cq {
     c: UnsafeCell<sys::ibv_cq_ex>,
     pub(crate) cq: CompletionQueue,
     process: &'static Process,
-    /// Delivered events that are not acknowledged. Shared, since the call that acknowledges the last one may
-    /// outlive the queue.
+    /// The delivered events that are not acknowledged. An `Arc`, since the call that acknowledges the last
+    /// event may return after the queue is freed.
     pub(crate) pending_acks: Arc<PendingAcks>,
-    /// Queue pairs that complete here.
+    /// The number of queue pairs whose requests complete on this queue.
     use_count: UseCount,
-    /// For engine queue pairs that the program knows by another number, that number. A queue pair that was
-    /// reset gets a new engine queue pair but keeps its number.
+    /// True if `numbers` is not empty.
     renumbered: AtomicBool,
+    /// The number that the program knows, by the engine's number, where the two differ: a queue pair that was
+    /// reset gets a new engine queue pair, but keeps its number.
     numbers: Mutex<HashMap<u32, u32>>,
-    /// The completion that a poll of `ibv_cq_ex` has reached, between `ibv_start_poll` and `ibv_end_poll`.
+    /// The current completion of a poll of an `ibv_cq_ex`, between `ibv_start_poll` and `ibv_end_poll`.
     pub(crate) polled: CriticalSection<Option<WorkCompletion>>,
-    /// The queue's address, for the event callback; 0 once the queue is destroyed.
+    /// The address of this struct, for the event callback; 0 once the queue is destroyed.
     place: Arc<AtomicUsize>,
 }
 
-/// Maximum completions that are translated at a time.
+/// Maximum number of completions that are translated at a time.
 const BATCH: usize = 16;
 const FEW: usize = 2;
 
 impl Cq {
     /// # Safety
-    /// `cq` is one that this library has handed out, and is not destroyed.
+    /// `cq` was returned by this library, and is not destroyed while the reference is used.
     pub(crate) unsafe fn of<'a>(cq: *mut sys::ibv_cq) -> &'a Self {
-        // SAFETY: the C struct is the first part of a `Cq`, which lives until it is destroyed.
+        // SAFETY: the C struct is the first field of a `Cq`, which is freed only when it is destroyed.
         unsafe { &*cq.cast::<Self>() }
     }
 
@@ -58,7 +59,8 @@ impl Cq {
     }
 
     pub(crate) fn user_context(&self) -> *mut c_void {
-        // SAFETY: the field is set when the queue is made, and perhaps by the program before events come.
+        // SAFETY: nobody writes the field during this call: it is set when the queue is made, and programs
+        // may change it before the first event.
         unsafe { (*self.c.get()).cq_context }
     }
 
@@ -84,14 +86,15 @@ impl Cq {
         self.numbers.lock().expect("no holder of this lock panics")
     }
 
-    /// From now on completions of the engine's queue pair `number` are reported for `known`, the number that
-    /// the program knows.
+    /// From now on the completions of the engine's queue pair `number` have the number `known`, which the
+    /// program knows.
     pub(crate) fn renumber(&self, number: u32, known: u32) {
         self.numbers().insert(number, known);
         self.renumbered.store(true, Ordering::Release);
     }
 
-    /// Called when the engine's queue pair `number` was reset or destroyed: drops its completions.
+    /// Drops the completions of the engine's queue pair `number`. Called when that queue pair was reset or
+    /// destroyed.
     pub(crate) fn forget(&self, number: u32) {
         let mut numbers = self.numbers();
         numbers.remove(&number);
@@ -105,15 +108,15 @@ impl Cq {
             return self.poll_renumbered(out);
         }
         let got = self.cq.poll(out);
-        // A queue pair may have been renumbered since.
+        // A queue pair may have been renumbered after the check above.
         if self.renumbered.load(Ordering::Acquire) {
             translate(&self.numbers(), &mut out[..got]);
         }
         got
     }
 
-    /// The numbers stay locked throughout, so that no number is forgotten while one of its completions is in
-    /// hand.
+    /// The numbers are locked during the whole call, so that no number is removed between taking a completion
+    /// and translating it.
     #[cold]
     fn poll_renumbered(&self, out: &mut [WorkCompletion]) -> usize {
         let numbers = self.numbers();
@@ -124,11 +127,11 @@ impl Cq {
 
     /// Fails if the `handle` field is not that of this queue.
     pub(crate) fn check(&self) -> Outcome<()> {
-        // SAFETY: the field is not written while a call with the object runs.
+        // SAFETY: nobody writes the field while a call uses the object.
         abi::check_handle(unsafe { (*self.c.get()).handle }, self.cq.cq_num())
     }
 
-    /// Whether no completion waits. If the queue is empty, polls the engine and checks again.
+    /// Whether the queue is empty. If so, polls the engine and checks again.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.cq.is_empty() && {
@@ -140,7 +143,7 @@ impl Cq {
     /// Makes a queue of at least `cqe` entries.
     ///
     /// # Safety
-    /// `context` is open, `channel` is NULL or lives.
+    /// `context` is open, `channel` is NULL or valid.
     pub(crate) unsafe fn make(
         context: *mut sys::ibv_context,
         cqe: usize,
@@ -154,16 +157,15 @@ impl Cq {
         resources::check_for_object(cqe * resources::COMPLETION_BYTES)?;
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        // SAFETY: the caller passes NULL or a channel that lives.
+        // SAFETY: the caller passes NULL or a channel that is valid during the call.
         let events = (!channel.is_null()).then(|| unsafe { CompChannel::of(channel) });
-        // The engine's queue needs its callback now, but the address of the program's queue is known only
-        // later.
+        // The engine's queue needs its callback now, but the address of the `Cq` is known only later.
         let place = Arc::new(AtomicUsize::new(0));
         let handler: Option<CqEventHandler> = events.map(|channel| {
             let (events, place) = (Arc::clone(&channel.events), Arc::clone(&place));
             let handler: CqEventHandler = Arc::new(move |_| {
-                // A destroyed queue has no address. The address is read under the lock with which the
-                // queue's events are removed.
+                // The address of a destroyed queue is 0. It is read under the lock under which the events of
+                // a destroyed queue are removed.
                 let mut events = events.lock();
                 let at = place.load(Ordering::Acquire);
                 if at != 0 {
@@ -172,7 +174,7 @@ impl Cq {
             });
             handler
         });
-        // Not strict: programs choose the size, and a queue may have fewer entries than the requests that
+        // Not strict: programs choose the size, and the queue may have fewer entries than requests that can
         // complete on it.
         let options = CqOptions { handler: handler.as_ref(), strict: Some(false), ..CqOptions::new(cqe) };
         let cq = open.process.context.create_cq_with(&options)?;
@@ -213,7 +215,7 @@ impl Cq {
 /// See `ibv_create_cq(3)`.
 ///
 /// # Safety
-/// `context` is open, `channel` is NULL or lives.
+/// `context` is open, `channel` is NULL or valid.
 #[unsafe(export_name = "uw_ibv_create_cq")]
 pub(crate) unsafe extern "C" fn ibv_create_cq(
     context: *mut sys::ibv_context,
@@ -225,7 +227,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     abi::pointer(|| {
         let cqe = usize::try_from(cqe).map_err(|_| EINVAL)?;
         let vector = u32::try_from(vector).map_err(|_| EINVAL)?;
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         let cq = unsafe { Cq::make(context, cqe, cq_context, channel, vector) }?;
         Ok(Box::leak(cq).as_c().cast())
     })
@@ -234,17 +236,17 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 /// See `ibv_resize_cq(3)`.
 ///
 /// # Safety
-/// `cq` lives.
+/// `cq` is valid.
 #[unsafe(export_name = "uw_ibv_resize_cq")]
 pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut sys::ibv_cq, cqe: c_int) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(cq) };
         let entries =
             usize::try_from(cqe).ok().filter(|&cqe| cqe > 0 && cqe <= limits::MAX_CQE).ok_or(EINVAL)?;
         resources::check_for_object(entries * resources::COMPLETION_BYTES)?;
         this.cq.resize(entries)?;
-        // SAFETY: the caller does not use the queue in two threads while it is resized.
+        // SAFETY: the program does not use the queue in another thread during the resize.
         unsafe { (*this.c.get()).cqe = cqe };
         Ok(())
     })
@@ -253,11 +255,11 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut sys::ibv_cq, cqe: c_int) 
 /// See `ibv_destroy_cq(3)`: waits until all events that were delivered are acknowledged.
 ///
 /// # Safety
-/// `cq` lives, and is destroyed once.
+/// `cq` is valid, and is not used after a call that succeeds.
 #[unsafe(export_name = "uw_ibv_destroy_cq")]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(cq) };
         this.check()?;
         if this.use_count.in_use() {
@@ -265,7 +267,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
         }
         let (context, channel) = (this.context(), this.channel());
         if !channel.is_null() {
-            // SAFETY: a channel is not destroyed while a queue reports to it.
+            // SAFETY: a channel is not destroyed while it has completion queues.
             let channel = unsafe { CompChannel::of(channel) };
             let mut events = channel.events.lock();
             let at = this.place.swap(0, Ordering::AcqRel);
@@ -273,16 +275,16 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
             drop(events);
         }
         this.process.async_events.forget(ObjectKind::Cq, this.cq.cq_num());
-        // In this order: no further event is delivered.
+        // The events are removed before the wait, so that no further event is delivered.
         this.pending_acks.wait();
         this.process.async_events.remove(this.as_c() as usize);
         if !channel.is_null() {
             // SAFETY: as above.
             unsafe { CompChannel::of(channel) }.remove();
         }
-        // SAFETY: the address is that of a leaked box, and the caller gives it up.
+        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
         drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
-        // SAFETY: a context is not closed while it has objects.
+        // SAFETY: a context is not freed while it has objects.
         unsafe { OpenDevice::of(context) }.remove();
         Ok(())
     })
@@ -291,17 +293,17 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
 /// `ibv_poll_cq`: takes completions, and polls the engine if no completion waits.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out: *mut sys::ibv_wc) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(cq) };
         let wanted = usize::try_from(count).map_err(|_| EINVAL)?;
         // Most polls find nothing.
         if wanted == 0 || this.is_empty() {
             return Ok(0);
         }
-        // Most programs ask for one or two completions in a loop; a larger array would cost more than the
-        // rest.
+        // Most programs ask for one or two completions per poll. A larger array would cost more time than the
+        // rest of the poll.
         let take = if wanted <= FEW { take_into::<FEW> } else { take_into::<BATCH> };
-        // SAFETY: the caller passes an array of `count` places.
+        // SAFETY: the caller passes a writable array of `count` elements.
         let taken = unsafe { take(this, wanted, out) };
         Ok(taken as c_int)
     })
@@ -310,7 +312,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
 /// Moves up to `wanted` completions to `out`, `N` at a time.
 ///
 /// # Safety
-/// `out` has `wanted` writable places.
+/// `out` points to an array of `wanted` writable elements.
 unsafe fn take_into<const N: usize>(this: &Cq, wanted: usize, out: *mut sys::ibv_wc) -> usize {
     let mut taken = 0;
     let mut batch = [WorkCompletion::default(); N];
@@ -318,9 +320,9 @@ unsafe fn take_into<const N: usize>(this: &Cq, wanted: usize, out: *mut sys::ibv
         let room = N.min(wanted - taken);
         let got = this.poll(&mut batch[..room]);
         for (index, completion) in batch[..got].iter().enumerate() {
-            // SAFETY: the caller's array has `wanted` places, and `taken + index` is below that.
+            // SAFETY: the caller's array has `wanted` elements, and `taken + index` is less.
             let place = unsafe { out.add(taken + index) };
-            // SAFETY: as above; the place is writable.
+            // SAFETY: the element is writable.
             unsafe { place.write(wc_of(completion)) };
         }
         taken += got;
@@ -334,11 +336,11 @@ unsafe fn take_into<const N: usize>(this: &Cq, wanted: usize, out: *mut sys::ibv
 /// `ibv_req_notify_cq`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_only: c_int) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(cq) };
         this.check()?;
         if this.channel().is_null() {
-            // Some programs arm queues without a channel, and expect no error.
+            // Some programs request events of queues that have no channel, and expect no error.
             return Ok(());
         }
         // The program is about to wait, so it will not poll the engine.
@@ -387,8 +389,8 @@ pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
     }
 }
 
-/// The value of `vendor_err`: layer, type and code of the stream's error, or MPA's code for a lost
-/// connection.
+/// The value of `vendor_err`: who reported the stream's error, and its layer, type and code. A lost
+/// connection has MPA's layer and code.
 pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
     let Some(cause) = completion.cause else { return 0 };
     match (cause.stream(), cause.mpa_code()) {
@@ -403,14 +405,14 @@ pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
 /// The immediate data or the invalidated key, and the corresponding flags.
 pub(crate) fn immediate_of(completion: &WorkCompletion) -> (u32, u32) {
     match (completion.immediate, completion.invalidated) {
-        // The immediate is in network byte order, in the first four of the eight bytes sent.
+        // The program's immediate data are the first four of the eight bytes sent, in network byte order.
         (Some([a, b, c, d, ..]), _) => (u32::from_ne_bytes([a, b, c, d]), sys::IBV_WC_WITH_IMM),
         (None, Some(rkey)) => (rkey, sys::IBV_WC_WITH_INV),
         (None, None) => (0, 0),
     }
 }
 
-/// The length of the message, bytes; for the immediate of a Write, the length of the Write.
+/// The length of the message in bytes. For a Write with immediate, the length of the Write.
 pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
     match (completion.opcode, completion.immediate) {
         (WcOpcode::RecvImmediate, Some([.., a, b, c, d])) => u32::from_be_bytes([a, b, c, d]),
@@ -418,7 +420,7 @@ pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
     }
 }
 
-/// Replaces engine numbers by the numbers that the program knows.
+/// Replaces the engine's queue pair numbers by the numbers that the program knows.
 fn translate(numbers: &HashMap<u32, u32>, completions: &mut [WorkCompletion]) {
     for completion in completions {
         if let Some(known) = numbers.get(&completion.qp_num) {
@@ -508,7 +510,7 @@ mod tests {
             (None, 0),
             (Some(stream(false)), 0x0001_0203),
             (Some(stream(true)), 0x0101_0203),
-            // A connection that is gone, in MPA's words.
+            // A lost connection is reported with MPA's code.
             (Some(ConnectionError::PeerClosed), 0x0002_0001),
             (Some(ConnectionError::Tcp(CloseReason::TimedOut)), 0x0002_0001),
             (Some(ConnectionError::NoRoute), 0),

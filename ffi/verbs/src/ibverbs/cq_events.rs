@@ -14,7 +14,7 @@ use crate::process;
 /// See `ibv_get_cq_event(3)`.
 ///
 /// # Safety
-/// `channel` lives, `cq` and `cq_context` are writable.
+/// `channel` is valid, `cq` and `cq_context` are writable.
 #[unsafe(export_name = "uw_ibv_get_cq_event")]
 pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut sys::ibv_comp_channel,
@@ -25,15 +25,16 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         let events = CHANNELS.get_or_block(channel as usize);
         let (at, context) = events.next(&process::started().ok_or(EIO)?.engine, |at| {
             let at = at as *mut sys::ibv_cq;
-            // SAFETY: a completion queue that is destroyed removes its events with the channel locked, as it
-            // is here. So this one lives, and from here on waits for the program to acknowledge the event.
+            // SAFETY: the channel is locked, and a completion queue removes its events under this lock before
+            // it is destroyed. So this completion queue is not destroyed. From here on its destruction waits
+            // until the program has acknowledged the event.
             let queue = unsafe { Cq::of(at) };
             queue.pending_acks.add();
             (at, queue.user_context())
         })?;
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *cq = at };
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *cq_context = context };
         Ok(0)
     })
@@ -42,14 +43,14 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 /// See `ibv_ack_cq_events(3)`.
 ///
 /// # Safety
-/// `cq` lives.
+/// `cq` is valid.
 #[unsafe(export_name = "uw_ibv_ack_cq_events")]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut sys::ibv_cq, count: c_uint) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller passes a completion queue that lives.
+        // SAFETY: the caller passes a completion queue that is valid during the call.
         let pending_acks = Arc::clone(&unsafe { Cq::of(cq) }.pending_acks);
-        // The completion queue may be freed before this call returns: another thread may be waiting to
-        // destroy it.
+        // The completion queue may be freed before this call returns, since another thread may wait in
+        // `ibv_destroy_cq`.
         pending_acks.ack(count.into());
         Ok(())
     });

@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     init: *mut sys::ibv_cq_init_attr_ex,
 ) -> *mut sys::ibv_cq_ex {
     abi::pointer(|| {
-        // SAFETY: the caller passes a struct that is readable.
+        // SAFETY: the caller passes a pointer to a readable struct.
         let init = unsafe { &*init };
         if init.wc_flags & !FIELDS != 0 {
             return Err(EOPNOTSUPP);
@@ -38,7 +38,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             if init.parent_domain.is_null() {
                 return Err(EINVAL);
             }
-            // SAFETY: the caller passes a domain that lives.
+            // SAFETY: the caller passes a domain that is valid during the call.
             let parent = unsafe { Pd::of(init.parent_domain) };
             parent.check()?;
             if !parent.is_parent() {
@@ -49,14 +49,14 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if has_flags && init.flags & !(sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0 {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         let mut cq =
             unsafe { Cq::make(context, init.cqe as usize, init.cq_context, init.channel, init.comp_vector) }?;
         if is_for_one_thread {
             cq.polled.for_one_thread();
         }
         let cq = Box::leak(cq).as_c();
-        // SAFETY: the queue was made above, and nobody else has it.
+        // SAFETY: the queue was made above, and nobody else uses it.
         let c = unsafe { &mut *cq };
         c.start_poll = Some(start_poll);
         c.next_poll = Some(next_poll);
@@ -76,16 +76,16 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 }
 
 /// Takes the next completion, and sets the fields that programs read without a call. The calling thread has
-/// entered the section.
+/// entered the critical section.
 fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> Outcome<()> {
-    // SAFETY: the caller passes a queue that lives.
+    // SAFETY: the caller passes a queue that is valid during the call.
     let this = unsafe { Cq::of(at.cast()) };
     let mut out = [WorkCompletion::default()];
     let count = if may_turn && this.is_empty() { 0 } else { this.poll(&mut out) };
     let mut polled = this.polled.inside()?;
     *polled = (count > 0).then_some(out[0]);
     let completion = polled.as_ref().ok_or(abi::ENOENT)?;
-    // SAFETY: a queue is polled by one thread at a time: the one that has entered the section.
+    // SAFETY: this thread has entered the critical section, so no other thread polls the queue.
     unsafe { (*at).wr_id = completion.wr_id };
     // SAFETY: as above.
     unsafe { (*at).status = cq::status_of(completion) };
@@ -98,14 +98,14 @@ fn number(result: Outcome<()>) -> c_int {
 
 unsafe extern "C" fn start_poll(at: *mut sys::ibv_cq_ex, attr: *mut sys::ibv_poll_cq_attr) -> c_int {
     number(abi::guarded(|| {
-        // SAFETY: the caller passes a struct that is readable.
+        // SAFETY: the caller passes a pointer to a readable struct.
         if unsafe { (*attr).comp_mask } != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(at.cast()) };
         drop(this.polled.enter()?);
-        // A poll that fails to start needs no `ibv_end_poll`.
+        // If `ibv_start_poll` fails, programs do not call `ibv_end_poll`.
         advance(at, true).inspect_err(|_| drop(this.polled.leave()))
     }))
 }
@@ -116,7 +116,7 @@ unsafe extern "C" fn next_poll(at: *mut sys::ibv_cq_ex) -> c_int {
 
 unsafe extern "C" fn end_poll(at: *mut sys::ibv_cq_ex) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         drop(unsafe { Cq::of(at.cast()) }.polled.leave()?);
         Ok(())
     });
@@ -125,7 +125,7 @@ unsafe extern "C" fn end_poll(at: *mut sys::ibv_cq_ex) {
 /// Reads a field of the current completion.
 fn read<T: Default>(at: *mut sys::ibv_cq_ex, field: impl FnOnce(&Cq, &WorkCompletion) -> T) -> T {
     abi::guarded(|| {
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(at.cast()) };
         let polled = this.polled.inside()?;
         Ok(polled.as_ref().map(|completion| field(this, completion)).unwrap_or_default())

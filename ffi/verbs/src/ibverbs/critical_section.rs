@@ -1,15 +1,15 @@
-//! Critical sections of programs: one call enters, and a later call leaves (`ibv_wr_start` to
-//! `ibv_wr_complete` or `ibv_wr_abort`, `ibv_start_poll` to `ibv_end_poll`).
+//! Critical sections of programs: one call enters the section, and a later call leaves it (`ibv_wr_start` and
+//! `ibv_wr_complete` or `ibv_wr_abort`; `ibv_start_poll` and `ibv_end_poll`).
 //!
-//! No lock is held between the two calls, since the calls in between need the value. Another thread that
-//! enters waits until the section is left, as it would wait for a driver's lock.
+//! No lock is held between the two calls, since the calls in between need the value. A thread that wants to
+//! enter waits until the other thread has left the section, as it would wait for a driver's lock.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use crate::ffi::abi::{self, Outcome};
 
-/// A critical section around a value: see the module.
+/// A critical section around a value.
 pub(crate) struct CriticalSection<T> {
     inside: Mutex<Inside<T>>,
     left: Condvar,
@@ -21,11 +21,11 @@ pub(crate) struct CriticalSection<T> {
 struct Inside<T> {
     value: T,
     is_entered: bool,
-    /// Threads that wait until the section is left.
+    /// The number of threads that wait until the section is free.
     waiting: usize,
 }
 
-/// The value of a section, for one call.
+/// Access to the value of a section during one call.
 pub(crate) struct SectionGuard<'a, T>(MutexGuard<'a, Inside<T>>);
 
 impl<T> CriticalSection<T> {
@@ -34,7 +34,8 @@ impl<T> CriticalSection<T> {
         Self { inside, left: Condvar::new(), is_shared }
     }
 
-    /// Called if the program has promised that only one thread uses the section.
+    /// From now on no thread waits to enter. Called if the program has promised that only one thread uses the
+    /// section.
     pub(crate) fn for_one_thread(&mut self) {
         self.is_shared = false;
     }
@@ -46,7 +47,7 @@ impl<T> CriticalSection<T> {
         Ok(locked)
     }
 
-    /// As [`enter`](Self::enter), but the section is left when the returned guard is dropped.
+    /// Enters the section like [`enter`](Self::enter), and leaves it when the returned guard is dropped.
     pub(crate) fn lock(&self) -> Outcome<SectionGuard<'_, T>> {
         let mut locked = self.inside()?;
         while self.is_shared && locked.0.is_entered {
@@ -60,7 +61,7 @@ impl<T> CriticalSection<T> {
 
     /// The value, for the thread that has entered the section.
     pub(crate) fn inside(&self) -> Outcome<SectionGuard<'_, T>> {
-        // A panic with the lock held leaves the value half changed.
+        // If a panic has poisoned the lock, the value may be half changed.
         Ok(SectionGuard(self.inside.lock().map_err(|_| abi::EIO)?))
     }
 
@@ -69,8 +70,8 @@ impl<T> CriticalSection<T> {
         let mut locked = self.inside()?;
         locked.0.is_entered = false;
         if locked.0.waiting > 0 {
-            // Wakes all waiting threads: a thread that entered by `lock` never calls `leave`, so it would
-            // not wake the next one.
+            // Wakes all waiting threads: a thread that enters by `lock` never calls `leave`, so it would not
+            // wake another thread.
             self.left.notify_all();
         }
         Ok(locked)

@@ -18,7 +18,7 @@ use crate::process::{identity, limits};
 /// The device of this library, in the layout that programs read.
 struct Device(sys::ibv_device);
 
-// SAFETY: the strings and numbers in it are never changed, and its function pointers are NULL.
+// SAFETY: the strings and numbers of the struct are never changed, and its function pointers are NULL.
 unsafe impl Sync for Device {}
 // SAFETY: as above.
 unsafe impl Send for Device {}
@@ -29,7 +29,7 @@ pub(crate) struct OpenDevice {
     c: UnsafeCell<sys::verbs_context>,
     pub(crate) process: &'static Process,
     pub(crate) async_events: AsyncQueue,
-    /// Live objects that were made with the context.
+    /// The number of objects that were made with the context and are not destroyed.
     objects: UseCount,
 }
 
@@ -56,21 +56,22 @@ fn device() -> *mut sys::ibv_device {
 }
 
 impl OpenDevice {
-    /// The context of an address that this library has handed out.
+    /// The open device to which `context` belongs.
     ///
     /// # Safety
-    /// `context` is one that `ibv_open_device` returned, and is not closed.
+    /// `context` was returned by `ibv_open_device`, and is not closed while the reference is used.
     pub(crate) unsafe fn of<'a>(context: *mut sys::ibv_context) -> &'a Self {
         let offset = std::mem::offset_of!(sys::verbs_context, context);
-        // SAFETY: programs have the address of this field of the first part of an `OpenDevice`.
+        // SAFETY: `context` is the address of the field `context` of a `verbs_context`, which is the first
+        // field of an `OpenDevice`.
         let whole = unsafe { context.byte_sub(offset) };
-        // SAFETY: the address is that of an `OpenDevice`, which lives until it is closed.
+        // SAFETY: the address is that of an `OpenDevice`, which is freed only when it is closed.
         unsafe { &*whole.cast::<Self>() }
     }
 
-    /// The address that programs have.
+    /// The address that programs know.
     pub(crate) fn as_c(&self) -> *mut sys::ibv_context {
-        // SAFETY: the field lies within the value that the cell owns. No reference to it is made.
+        // SAFETY: the field is part of the value in the cell. No reference to the field is made.
         unsafe { &raw mut (*self.c.get()).context }
     }
 
@@ -79,7 +80,7 @@ impl OpenDevice {
         self.objects.inc();
     }
 
-    /// Called when an object of the context is gone.
+    /// Called when an object of the context was destroyed.
     pub(crate) fn remove(&self) {
         self.objects.dec();
     }
@@ -117,7 +118,7 @@ impl OpenDevice {
 #[unsafe(export_name = "uw_ibv_get_device_list")]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut sys::ibv_device {
     if !count.is_null() {
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *count = 1 };
     }
     Box::into_raw(Box::new([device(), ptr::null_mut()])).cast()
@@ -126,11 +127,11 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
 /// See `ibv_free_device_list(3)`.
 ///
 /// # Safety
-/// `list` is one of [`ibv_get_device_list`], and freed once.
+/// `list` was returned by [`ibv_get_device_list`], and is not used after the call.
 #[unsafe(export_name = "uw_ibv_free_device_list")]
 pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut sys::ibv_device) {
     if !list.is_null() {
-        // SAFETY: the list is a box of two pointers, and the caller gives it up.
+        // SAFETY: the list is a leaked `Box` of two pointers, and the caller does not use it again.
         drop(unsafe { Box::from_raw(list.cast::<[*mut sys::ibv_device; 2]>()) });
     }
 }
@@ -145,7 +146,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut sys::ibv_device
     unsafe { &raw const (*device).name }.cast()
 }
 
-/// See `ibv_get_device_guid(3)`: in network byte order.
+/// See `ibv_get_device_guid(3)`: returns the GUID in network byte order.
 ///
 /// # Safety
 /// `device` is one of the list.
@@ -175,12 +176,12 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut sys::ibv_context)
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
         open.process.async_events.remove_queue(&open.async_events);
-        // As with a kernel device, closing succeeds although the program has left objects behind. They are
-        // freed with the process.
+        // As with a kernel device, closing succeeds although the program has not destroyed all objects. They
+        // are freed when the process ends.
         if open.objects.in_use() {
             return Ok(());
         }
-        // SAFETY: the address is that of a leaked box, and the caller gives it up.
+        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
         drop(unsafe { Box::from_raw(ptr::from_ref(open).cast_mut()) });
         Ok(())
     })
@@ -204,7 +205,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     attr: *mut sys::ibv_device_attr,
 ) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a writable struct.
+        // SAFETY: the caller passes a pointer to a writable struct.
         unsafe { attr.write(limits::device()) };
         Ok(())
     })
@@ -217,7 +218,7 @@ unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes NULL or a readable struct.
+        // SAFETY: the caller passes NULL or a pointer to a readable struct.
         if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
             return Err(EINVAL);
         }
@@ -225,29 +226,31 @@ unsafe extern "C" fn query_device_ex(
         if size < size_of::<sys::ibv_device_attr>() {
             return Err(EINVAL);
         }
-        // SAFETY: the caller passes a struct of that size.
+        // SAFETY: the caller passes a pointer to a struct of that size.
         unsafe { put(&whole, attr, size) };
         Ok(())
     })
 }
 
-/// Copies a struct to a caller whose struct has `size` bytes: fewer if the caller was compiled with older
-/// headers than this library, more if with newer ones. Fields that this library does not know are set to 0.
+/// Copies a struct to a caller whose struct has `size` bytes: fewer than ours if the caller was compiled with
+/// older headers than this library, and more if it was compiled with newer headers. Fields that this library
+/// does not know are set to 0.
 ///
 /// # Safety
 /// `out` has `size` writable bytes.
 unsafe fn put<T>(whole: &T, out: *mut T, size: usize) {
     let bytes = size.min(size_of::<T>());
-    // SAFETY: the caller's struct has `size` bytes, and ours `size_of::<T>()`: the bytes that both have are
-    // copied.
+    // SAFETY: the caller's struct has `size` bytes, and `whole` has `size_of::<T>()` bytes. At most the
+    // smaller number is copied.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), out.cast::<u8>(), bytes) };
     // SAFETY: the caller's struct has `size` bytes, and `bytes` is at most that.
     let rest = unsafe { out.cast::<u8>().add(bytes) };
-    // SAFETY: bytes beyond our struct, up to the caller's `size`.
+    // SAFETY: the caller's struct has `size - bytes` more bytes from `rest`.
     unsafe { ptr::write_bytes(rest, 0, size - bytes) };
 }
 
-/// The exported function is for programs that were compiled with older headers, and writes the old struct.
+/// See `ibv_query_port(3)`. This exported function writes the old struct, for programs that were compiled
+/// with older headers.
 ///
 /// # Safety
 /// `context` is open, `attr` is writable.
@@ -257,9 +260,9 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut sys::_compat_ibv_port_attr,
 ) -> c_int {
-    // The header does not define the old struct. The old struct is the new one up to the first added field.
+    // The header does not define the old struct, which ends before the first field that was added.
     let size = std::mem::offset_of!(sys::ibv_port_attr, port_cap_flags2);
-    // SAFETY: the caller's promises are passed on.
+    // SAFETY: the caller promises the same.
     unsafe { query_port_of(context, port, attr.cast(), size) }
 }
 
@@ -275,7 +278,7 @@ unsafe extern "C" fn query_port_of(
         }
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        // SAFETY: the caller passes a struct of that size.
+        // SAFETY: the caller passes a pointer to a struct of that size.
         unsafe { put(&limits::port(&open.process.net), attr, size) };
         Ok(())
     })
@@ -298,7 +301,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         }
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { gid.write(sys::ibv_gid { raw: open.process.net.gid() }) };
         Ok(0)
     })
@@ -336,16 +339,16 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
         }
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        // SAFETY: the caller passes an entry of that size.
+        // SAFETY: the caller passes an entry of `size` bytes.
         unsafe { put(&gid_entry(open), entry, size) };
         Ok(())
     })
 }
 
-/// See `ibv_query_gid_table(3)`: the number of entries, or a negative error number.
+/// See `ibv_query_gid_table(3)`: returns the number of entries, or a negative error number.
 ///
 /// # Safety
-/// `context` is open, `entries` has `max` entries of `size` writable bytes.
+/// `context` is open, `entries` is writable and has `max` entries of `size` bytes.
 #[unsafe(export_name = "uw__ibv_query_gid_table")]
 pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut sys::ibv_context,
@@ -360,14 +363,14 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         }
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
-        // SAFETY: the caller passes room for one entry of that size at least.
+        // SAFETY: the caller passes room for at least one entry of `size` bytes.
         unsafe { put(&gid_entry(open), entries, size) };
         Ok(1)
     });
     count.unwrap_or_else(|Errno(number)| -(number as ssize_t))
 }
 
-/// Called by `ibv_devinfo`: the type of a GID as in the kernel's sysfs.
+/// Returns the type of a GID as in the kernel's sysfs. `ibv_devinfo` calls this function.
 ///
 /// # Safety
 /// `context` is open, `kind` is writable.
@@ -382,7 +385,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
         if (port, index) != (1, 0) {
             return Err(EINVAL);
         }
-        // SAFETY: the caller passes a writable place. 0 is IB/RoCE v1, which iWARP devices have too.
+        // SAFETY: the caller passes a pointer to writable memory. 0 is IB/RoCE v1, the type that kernel iWARP
+        // devices report.
         unsafe { *kind = 0 };
         Ok(0)
     })
@@ -403,7 +407,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
         if (port, index) != (1, 0) {
             return Err(EINVAL);
         }
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *pkey = 0xffff };
         Ok(0)
     })
@@ -422,8 +426,8 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     abi::minus_one(|| if (port, pkey) == (1, 0xffff) { Ok(0) } else { Err(EINVAL) })
 }
 
-/// The mount point of sysfs, which has no entry for this device. rdma-core's `ibv_get_device_list` calls
-/// this.
+/// The mount point of sysfs, which has no entry for this device. rdma-core's `ibv_get_device_list` calls this
+/// function.
 #[unsafe(export_name = "uw_ibv_get_sysfs_path")]
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     crate::ffi::shared_objects::warn_of_other_libibverbs();

@@ -2,7 +2,7 @@
 //! itself.
 //!
 //! A TCP connection has two ends, and each end is a queue pair of the engine. So a queue pair that a program
-//! connects to itself needs a second engine queue pair. The second one does the sends, and its messages
+//! connects to itself needs a second engine queue pair. The second engine queue pair sends, and its messages
 //! arrive at the first.
 
 use std::time::Duration;
@@ -13,9 +13,9 @@ use iwarp::verbs::{QpAttr, QpState, QueuePair, RNR_RETRY_FOR_EVER, SendBatch, Se
 use crate::ffi::abi::Outcome;
 use crate::ibverbs::wr_batch::WrBuilder;
 
-/// The engine's queue pairs of one program queue pair: see the module.
+/// The engine's queue pairs of one queue pair of the program.
 pub(crate) struct EngineQps {
-    /// Takes the receives, and also the sends unless there is a far end.
+    /// The engine queue pair that gets the receive requests, and also the send requests if `far` is `None`.
     pub(crate) qp: QueuePair,
     /// The other end of a queue pair that is connected to itself.
     pub(crate) far: Option<QueuePair>,
@@ -31,7 +31,7 @@ impl EngineQps {
         [&self.qp].into_iter().chain(&self.far)
     }
 
-    /// The state of the stream. If one of two ends has failed, its state counts.
+    /// The state of the stream. If one of the two ends has failed, the state of that end.
     #[inline]
     pub(crate) fn state(&self) -> QpState {
         let has_failed = |state: &QpState| matches!(state, QpState::Terminate | QpState::Error);
@@ -39,7 +39,7 @@ impl EngineQps {
         far.unwrap_or_else(|| self.qp.state())
     }
 
-    /// Limits the access rights of the peer.
+    /// Sets the access rights of the peer.
     pub(crate) fn set_remote_access(&self, access: Access) -> Outcome<()> {
         self.all().try_for_each(|qp| Ok(qp.set_remote_access(access)?))
     }
@@ -54,7 +54,7 @@ impl EngineQps {
         self.all().for_each(|qp| qp.set_retry_time(time));
     }
 
-    /// Holds back further sends. If `asks`, an event reports when no send is in progress.
+    /// Holds back further sends. If `asks`, an event is generated when no send is in progress.
     pub(crate) fn hold_sends(&self, asks: bool) {
         self.all().for_each(QueuePair::hold_sends);
         if asks {
@@ -67,7 +67,7 @@ impl EngineQps {
         self.all().for_each(QueuePair::resume_sends);
     }
 
-    /// Whether the send queues have room for all of these requests.
+    /// Whether the send queues have room for all requests of the list.
     pub(crate) fn has_room(&self, requests: &[WrBuilder]) -> bool {
         let is_near = |builder: &&WrBuilder| self.far.is_none() || is_of_window(&builder.request.op);
         let near = requests.iter().filter(is_near).count();
@@ -83,7 +83,7 @@ impl EngineQps {
         self.all().try_for_each(|qp| Ok(qp.modify(QpState::Error)?))
     }
 
-    /// The engine queue pair whose send queue has the program's requests.
+    /// The engine queue pair to which the program's send requests are posted.
     pub(crate) fn sender(&self) -> &QueuePair {
         self.far.as_ref().unwrap_or(&self.qp)
     }
@@ -100,8 +100,8 @@ pub(crate) struct SendBatches<'a> {
     far: Option<SendBatch<'a>>,
 }
 
-/// Whether the operation binds or invalidates a window. Such an operation goes to the end at which the
-/// peer's requests arrive, since windows are used there.
+/// Whether the operation binds or invalidates a window. Such an operation is posted at the end at which the
+/// peer's requests arrive, since these requests use the windows.
 fn is_of_window(op: &SendOp) -> bool {
     matches!(op, SendOp::BindWindow(_) | SendOp::LocalInvalidate { .. })
 }

@@ -25,7 +25,7 @@ const _: () = assert!(OPTIONAL & sys::IBV_ACCESS_OPTIONAL_FIRST != 0);
 
 /// The access rights for the flags of `ibv_reg_mr`, and whether offsets start at 0.
 pub(crate) fn access_of(flags: c_uint) -> Outcome<(Access, bool)> {
-    // It makes no difference whether the pages are huge pages.
+    // `IBV_ACCESS_HUGETLB` has no effect here.
     let flags = flags & !(OPTIONAL | sys::IBV_ACCESS_HUGETLB);
     if flags & sys::IBV_ACCESS_ON_DEMAND != 0 {
         return Err(EOPNOTSUPP);
@@ -42,17 +42,17 @@ pub(crate) fn access_of(flags: c_uint) -> Outcome<(Access, bool)> {
 
 impl Mr {
     /// # Safety
-    /// `mr` is one that this library has handed out, and is not deregistered.
+    /// `mr` was returned by this library, and is not deregistered while the reference is used.
     unsafe fn of<'a>(mr: *mut sys::ibv_mr) -> &'a Self {
-        // SAFETY: the C struct is the first part of an `Mr`, which lives until it is deregistered.
+        // SAFETY: the C struct is the first field of an `Mr`, which is freed only when it is deregistered.
         unsafe { &*mr.cast::<Self>() }
     }
 }
 
-/// Registers `length` bytes from `addr` whose offsets start at `base`.
+/// Registers `length` bytes from `addr`. `base` is the address by which peers name the first byte.
 ///
 /// # Safety
-/// As `ibv_reg_mr(3)` demands: the memory is mapped until the region is deregistered.
+/// The memory is mapped until the region is deregistered, as `ibv_reg_mr(3)` demands.
 unsafe fn register(
     pd: &Pd,
     addr: *mut c_void,
@@ -62,13 +62,13 @@ unsafe fn register(
 ) -> Outcome<MemoryRegion> {
     let options = MrOptions { base, ..MrOptions::new(access) };
     // SAFETY: the program promises mapped memory until it deregisters the region. The program is C code,
-    // which accesses memory that a device may change through raw pointers. An access to a page that is
-    // missing or read-only becomes an error: a guard catches the fault.
+    // which uses raw pointers for memory that a device may change. If this library accesses a page that is
+    // missing or read-only, a guard catches the fault, and the request fails with an error.
     Ok(unsafe { pd.pd.reg_user_mr(addr.cast(), length, &options) }?)
 }
 
 /// # Safety
-/// As `ibv_reg_mr(3)` demands.
+/// `pd` is valid. The memory is mapped until the region is deregistered.
 unsafe fn make(
     pd: *mut sys::ibv_pd,
     addr: *mut c_void,
@@ -79,11 +79,11 @@ unsafe fn make(
     abi::pointer(|| {
         let (access, zero_based) = access_of(flags)?;
         let base = if zero_based { Base::Zero } else { Base::Iova(iova) };
-        // SAFETY: the caller passes a domain that lives.
+        // SAFETY: the caller passes a domain that is valid during the call.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
         resources::check_for_region()?;
-        // SAFETY: the caller's promise about the memory is passed on.
+        // SAFETY: the caller promises the same about the memory.
         let region = unsafe { register(domain, addr, length, base, access) }?;
         domain.add();
         let c = sys::ibv_mr {
@@ -103,7 +103,7 @@ unsafe fn make(
 /// See `ibv_reg_mr(3)`.
 ///
 /// # Safety
-/// `pd` lives; the memory is mapped until the region is deregistered.
+/// `pd` is valid. The memory is mapped until the region is deregistered.
 #[unsafe(export_name = "uw_ibv_reg_mr")]
 pub(crate) unsafe extern "C" fn ibv_reg_mr(
     pd: *mut sys::ibv_pd,
@@ -111,14 +111,14 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut sys::ibv_mr {
-    // SAFETY: the caller's promises are passed on.
+    // SAFETY: the caller promises the same.
     unsafe { make(pd, addr, length, addr as u64, access as c_uint) }
 }
 
 /// See `ibv_reg_mr_iova(3)`.
 ///
 /// # Safety
-/// As [`ibv_reg_mr`].
+/// The conditions of [`ibv_reg_mr`].
 #[unsafe(export_name = "uw_ibv_reg_mr_iova")]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut sys::ibv_pd,
@@ -127,14 +127,14 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut sys::ibv_mr {
-    // SAFETY: the caller's promises are passed on.
+    // SAFETY: the caller promises the same.
     unsafe { make(pd, addr, length, iova, access as c_uint) }
 }
 
-/// `ibv_reg_mr` and `ibv_reg_mr_iova` with flags that are not constants.
+/// Called in place of `ibv_reg_mr` and `ibv_reg_mr_iova` if the flags are not constants.
 ///
 /// # Safety
-/// As [`ibv_reg_mr`].
+/// The conditions of [`ibv_reg_mr`].
 #[unsafe(export_name = "uw_ibv_reg_mr_iova2")]
 pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut sys::ibv_pd,
@@ -143,14 +143,14 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut sys::ibv_mr {
-    // SAFETY: the caller's promises are passed on.
+    // SAFETY: the caller promises the same.
     unsafe { make(pd, addr, length, iova, access) }
 }
 
-/// See `ibv_reg_dmabuf_mr(3)`: no device exists that could access such memory.
+/// See `ibv_reg_dmabuf_mr(3)`. The call is refused, since no device could access such memory.
 ///
 /// # Safety
-/// `pd` lives.
+/// `pd` is valid.
 #[unsafe(export_name = "uw_ibv_reg_dmabuf_mr")]
 pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut sys::ibv_pd,
@@ -178,10 +178,10 @@ fn check_rereg(flags: c_uint, addr: *mut c_void, length: usize, access: c_int) -
     Ok(())
 }
 
-/// See `ibv_rereg_mr(3)`: 0, or one of the negative codes of that page.
+/// See `ibv_rereg_mr(3)`: returns 0, or one of the negative codes in that man page.
 ///
 /// # Safety
-/// `mr` lives; the promises of [`ibv_reg_mr`] hold for new memory.
+/// `mr` is valid. New memory is mapped until the region is deregistered.
 #[unsafe(export_name = "uw_ibv_rereg_mr")]
 pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut sys::ibv_mr,
@@ -197,10 +197,10 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         return sys::IBV_REREG_MR_ERR_INPUT;
     }
     let result = abi::guarded(|| {
-        // SAFETY: the caller passes a region that lives.
+        // SAFETY: the caller passes a region that is valid during the call.
         let this = unsafe { Mr::of(mr) };
         let mut region = this.region.lock().expect("no holder of this lock panics");
-        // SAFETY: the lock is held by whoever changes the fields.
+        // SAFETY: this thread holds the lock under which the fields are changed.
         let mut c = unsafe { this.c.get().read() };
         let before = c.pd;
         if flags & sys::IBV_REREG_MR_CHANGE_PD != 0 {
@@ -216,24 +216,24 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         if flags == sys::IBV_REREG_MR_CHANGE_ACCESS
             && let Some(region) = &mut *region
         {
-            // The keys are kept, since peers know them. Memory that was registered read-only is registered
-            // again.
+            // If possible, only the access rights change, so that the keys that peers know are still valid.
+            // Memory that was registered read-only is registered again.
             let key = region.rkey() as u8;
             if region.reregister(access, key).is_ok() {
                 return Ok(());
             }
         }
-        // SAFETY: the caller passes a domain that lives, or the region has it.
+        // SAFETY: the caller passes a valid domain, or the region uses the domain.
         let domain = unsafe { Pd::of(c.pd) };
-        // The new registration is made first: if it is refused, the region stays unchanged. SAFETY: the
-        // caller's promise about the memory is passed on.
+        // The new registration is made first: if it fails, the region is unchanged. SAFETY: the caller
+        // promises the same about the memory.
         let new = unsafe { register(domain, c.addr, c.length, Base::VirtualAddress, access) }?;
         (c.lkey, c.rkey) = (new.lkey(), new.rkey());
         domain.add();
-        // SAFETY: the domain before lives: it has this region as its user.
+        // SAFETY: the old domain is not deallocated while this region uses it.
         unsafe { Pd::of(before) }.remove();
         drop(region.replace(new));
-        // SAFETY: the lock is held. Programs read the fields after this call has returned.
+        // SAFETY: this thread holds the lock. Programs read the fields only after this call has returned.
         unsafe { this.c.get().write(c) };
         Ok(())
     });
@@ -250,11 +250,11 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
 /// See `ibv_dereg_mr(3)`.
 ///
 /// # Safety
-/// `mr` lives, and is deregistered once.
+/// `mr` is valid, and is not used after a call that succeeds.
 #[unsafe(export_name = "uw_ibv_dereg_mr")]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a region that lives.
+        // SAFETY: the caller passes a region that is valid during the call.
         abi::check_handle(unsafe { (*mr).handle }, 0)?;
         // SAFETY: as above.
         let this = unsafe { Mr::of(mr) };
@@ -266,11 +266,11 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
             return Err(EBUSY);
         }
         drop(region);
-        // SAFETY: the fields are those of a region that lives.
+        // SAFETY: the region is valid during the call.
         let pd = unsafe { (*this.c.get()).pd };
         // SAFETY: a domain is not deallocated while it has regions.
         unsafe { Pd::of(pd) }.remove();
-        // SAFETY: the address is that of a box, and the caller gives it up.
+        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
         Ok(())
     })
@@ -279,7 +279,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
 /// See `ibv_import_mr(3)`: objects of another process cannot be shared.
 ///
 /// # Safety
-/// `pd` lives.
+/// `pd` is valid.
 #[unsafe(export_name = "uw_ibv_import_mr")]
 pub(crate) unsafe extern "C" fn ibv_import_mr(_pd: *mut sys::ibv_pd, _handle: u32) -> *mut sys::ibv_mr {
     abi::pointer(|| Err(EOPNOTSUPP))
@@ -308,7 +308,7 @@ mod tests {
             (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, Ok((local | Access::REMOTE_WRITE, false))),
             (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_ATOMIC, Ok((local | Access::REMOTE_ATOMIC, false))),
             (IBV_ACCESS_MW_BIND, Ok((Access::MW_BIND, false))),
-            // Ignored flags: those that make no difference, and those that a device may ignore.
+            // Flags that are ignored: `IBV_ACCESS_HUGETLB`, and flags that a device may ignore.
             (IBV_ACCESS_HUGETLB | IBV_ACCESS_RELAXED_ORDERING, Ok((Access::empty(), false))),
             (OPTIONAL, Ok((Access::empty(), false))),
             (IBV_ACCESS_ON_DEMAND, Err(EOPNOTSUPP)),

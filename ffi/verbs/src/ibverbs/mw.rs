@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut sys::ibv_pd, kind: sys::ibv_mw
             sys::IBV_MW_TYPE_2 => WindowKind::Type2,
             _ => return Err(EINVAL),
         };
-        // SAFETY: the caller passes a domain that lives.
+        // SAFETY: the caller passes a domain that is valid during the call.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
         resources::check_for_object(0)?;
@@ -42,9 +42,9 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut sys::ibv_pd, kind: sys::ibv_mw
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut sys::ibv_mw) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a window that lives.
+        // SAFETY: the caller passes a window that is valid during the call.
         abi::check_handle(unsafe { (*mw).handle }, 0)?;
-        // SAFETY: the caller passes a window that lives, and gives it up.
+        // SAFETY: the caller passes a valid window, and does not use it again.
         let this = unsafe { Box::from_raw(mw.cast::<Mw>()) };
         let pd = this.c.into_inner().pd;
         drop(this.window);
@@ -61,11 +61,11 @@ pub(crate) unsafe extern "C" fn bind_mw(
     bind: *mut sys::ibv_mw_bind,
 ) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         let qp = unsafe { Qp::of(qp) };
-        // SAFETY: the C struct is the first part of an `Mw`, which lives.
+        // SAFETY: the C struct is the first field of an `Mw`, which is valid during the call.
         let this = unsafe { &*mw.cast::<Mw>() };
-        // SAFETY: the caller passes a request that is readable.
+        // SAFETY: the caller passes a pointer to a readable request.
         let bind = unsafe { &*bind };
         if this.window.kind() != WindowKind::Type1 {
             return Err(EINVAL);
@@ -77,7 +77,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
         let _others_wait = qp.posting()?;
         qp.current().qp.post_bind_mw(&this.window, &request)?;
         this.bound.store(rkey, Ordering::Relaxed);
-        // SAFETY: the caller does not use the window in two threads while it binds it.
+        // SAFETY: the program does not use the window in another thread during the bind.
         unsafe { (*this.c.get()).rkey = rkey };
         Ok(())
     })

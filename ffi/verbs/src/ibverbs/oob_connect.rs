@@ -1,11 +1,11 @@
-//! Connections that programs set up out of band, as on InfiniBand: each end learns the other's GID (or LID)
-//! and queue pair number by its own means, and moves its queue pair to RTR.
+//! Connections that programs set up out of band, as on InfiniBand: each end learns the GID (or LID) and queue
+//! pair number of the other end without the connection manager, and moves its queue pair to RTR.
 //!
 //! iWARP needs a TCP connection with an initiator. Both ends know both names, so they agree on the roles
-//! without a message: the end with the smaller pair of GID and number connects when it enters RTR. The other
-//! end listens, on one port for the whole process. A request for a queue pair that is not in RTR yet is
-//! parked until the queue pair enters RTR. `ibv_modify_qp` never waits for the peer, since one thread may
-//! set up both ends.
+//! without a message: the end with the smaller pair of GID and number is the initiator, and connects when it
+//! enters RTR. The other end listens; all queue pairs of a process share one port. A connection request for a
+//! queue pair that is not in RTR yet is parked until the queue pair enters RTR. `ibv_modify_qp` never waits
+//! for the peer, since one thread may set up both ends.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,8 +19,8 @@ use crate::process::Process;
 use crate::process::limits;
 use crate::process::oob_connections::{Expected, MAX_PARKED, PARKED};
 
-/// The port of these connections on every address of a wire (the number of RFC 7306, whose messages they
-/// need).
+/// The port of out-of-band connections on every address of a wire. (The number of RFC 7306, since these
+/// connections use its messages.)
 const PORT: u16 = 7306;
 
 /// The maximum code of a timeout, which has five bits.
@@ -32,7 +32,7 @@ pub(crate) struct OobConnection {
     cm: Option<CmId>,
 }
 
-/// The name of a queue pair: its GID and number, in the order that decides on the roles.
+/// The name of a queue pair: its GID and number. The smaller name is the initiator's.
 type QpName = ([u8; 16], u32);
 
 /// Called when a queue pair enters INIT: from now on a peer may connect to it.
@@ -50,7 +50,7 @@ pub(crate) fn prepare(process: &Process) -> Outcome<()> {
     Ok(())
 }
 
-/// The end that a queue pair in RTR is to be connected to.
+/// The peer's end of a connection.
 #[derive(Clone, Copy)]
 pub(crate) struct RemoteQp {
     address: IpAddr,
@@ -63,7 +63,7 @@ impl RemoteQp {
         Ok(Self { address: remote_of(process, vector)?, number })
     }
 
-    /// Whether it is our queue pair `number`.
+    /// Whether this is our queue pair `number`.
     pub(crate) fn is(&self, process: &Process, number: u32) -> bool {
         self.name() == (process.net.gid(), number)
     }
@@ -86,12 +86,12 @@ pub(crate) fn start(
     let pair = QpNumbers { from: number, to: peer.number };
     let mut param = ConnParam {
         responder_resources: u16::from(attr.max_dest_rd_atomic.clamp(1, limits::MAX_RD_ATOM)),
-        // The program sets this only at RTS, but the connection is made before.
+        // The program sets the initiator's depth only at RTS, but the connection is made earlier.
         initiator_depth: limits::MAX_RD_ATOM.into(),
         ib_semantics: true,
         min_rnr_timer: attr.min_rnr_timer & MAX_RNR_TIMER,
         outlives_peer: true,
-        // A queue pair in RTR waits for its peer.
+        // A queue pair in RTR waits until its peer is in RTR, too.
         timeout: PARKED,
         ..ConnParam::default()
     };
@@ -135,10 +135,10 @@ pub(crate) fn stop(process: &Process, number: u32, connection: &mut OobConnectio
     drop(connection.cm.take());
 }
 
-/// The address that a program's address vector names.
+/// The address on the wire for an address vector of the program.
 fn remote_of(process: &Process, vector: &sys::ibv_ah_attr) -> Outcome<IpAddr> {
     if vector.is_global != 0 {
-        // SAFETY: every member of the union is bytes.
+        // SAFETY: `raw` is an array of bytes, which has no invalid values.
         return Ok(of_gid(unsafe { vector.grh.dgid.raw }));
     }
     if vector.dlid == 0 {

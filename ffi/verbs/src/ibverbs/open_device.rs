@@ -10,7 +10,7 @@ use crate::process::{self, Process};
 /// See `ibv_open_device(3)`.
 ///
 /// # Safety
-/// `device` is one of the list.
+/// `device` is from the list of devices.
 #[unsafe(export_name = "uw_ibv_open_device")]
 pub(crate) unsafe extern "C" fn ibv_open_device(_device: *mut sys::ibv_device) -> *mut sys::ibv_context {
     abi::pointer(|| open(process::get_or_start()?))

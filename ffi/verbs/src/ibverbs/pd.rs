@@ -15,7 +15,7 @@ use crate::ibverbs::device::OpenDevice;
 pub(crate) struct Pd {
     c: UnsafeCell<sys::ibv_pd>,
     pub(crate) pd: ProtectionDomain,
-    /// Live objects that were made with the domain.
+    /// The number of objects that were made with the domain and are not destroyed.
     use_count: UseCount,
     /// The parts of a parent domain; `None` for an ordinary domain.
     parent_of: Option<ParentDomain>,
@@ -28,30 +28,30 @@ struct ParentDomain {
     td: *mut sys::ibv_td,
 }
 
-/// A thread domain (`ibv_td`): the program promises to use the objects of a parent domain with it in one
-/// thread at a time. The only effect is that their critical sections
-/// ([`CriticalSection`](super::critical_section::CriticalSection)) never make a thread wait.
+/// A thread domain (`ibv_td`): the program promises to use the objects of a parent domain that has this
+/// thread domain in only one thread at a time. The only effect is that no thread waits for the critical
+/// sections of these objects ([`CriticalSection`](super::critical_section::CriticalSection)).
 #[repr(C)]
 struct Td {
     c: UnsafeCell<sys::ibv_td>,
-    /// Live parent domains that were made with it.
+    /// The number of parent domains that were made with the thread domain and are not deallocated.
     use_count: UseCount,
 }
 
 impl Td {
     /// # Safety
-    /// `td` is one that this library has handed out, and is not deallocated.
+    /// `td` was returned by this library, and is not deallocated while the reference is used.
     unsafe fn of<'a>(td: *mut sys::ibv_td) -> &'a Self {
-        // SAFETY: the C struct is the first part of a `Td`, which lives until it is deallocated.
+        // SAFETY: the C struct is the first field of a `Td`, which is freed only when it is deallocated.
         unsafe { &*td.cast::<Self>() }
     }
 }
 
 impl Pd {
     /// # Safety
-    /// `pd` is one that this library has handed out, and is not deallocated.
+    /// `pd` was returned by this library, and is not deallocated while the reference is used.
     pub(crate) unsafe fn of<'a>(pd: *mut sys::ibv_pd) -> &'a Self {
-        // SAFETY: the C struct is the first part of a `Pd`, which lives until it is deallocated.
+        // SAFETY: the C struct is the first field of a `Pd`, which is freed only when it is deallocated.
         unsafe { &*pd.cast::<Self>() }
     }
 
@@ -59,16 +59,16 @@ impl Pd {
         self.c.get()
     }
 
-    /// A domain of `context`.
+    /// Makes a domain of `context`.
     ///
     /// # Safety
     /// `context` is open.
     pub(crate) unsafe fn make(context: *mut sys::ibv_context, pd: ProtectionDomain) -> *mut sys::ibv_pd {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller promises the same.
         unsafe { Self::make_parent(context, pd, None) }
     }
 
-    /// As [`make`](Self::make); with `parent_of`, makes a parent domain.
+    /// Makes a domain of `context`, or a parent domain if `parent_of` is given.
     ///
     /// # Safety
     /// `context` is open.
@@ -94,13 +94,13 @@ impl Pd {
     }
 
     pub(crate) fn context(&self) -> *mut sys::ibv_context {
-        // SAFETY: the field is never changed, here or by programs.
+        // SAFETY: neither this library nor programs change the field.
         unsafe { (*self.c.get()).context }
     }
 
     /// Fails if the `handle` field is not that of this domain.
     pub(crate) fn check(&self) -> Outcome<()> {
-        // SAFETY: the field is not written while a call with the object runs.
+        // SAFETY: nobody writes the field while a call uses the object.
         abi::check_handle(unsafe { (*self.c.get()).handle }, self.pd.pd_num())
     }
 
@@ -132,28 +132,28 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut sys::ibv_context) -> 
 /// See `ibv_dealloc_pd(3)`.
 ///
 /// # Safety
-/// `pd` lives, and is deallocated once.
+/// `pd` is valid, and is not used after a call that succeeds.
 #[unsafe(export_name = "uw_ibv_dealloc_pd")]
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
     abi::status(|| -> Outcome<()> {
-        // SAFETY: the caller passes a domain that lives.
+        // SAFETY: the caller passes a domain that is valid during the call.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
         if domain.use_count.in_use() {
             return Err(EBUSY);
         }
         let context = domain.context();
-        // SAFETY: the address is that of a leaked box, and the caller gives it up.
+        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
         let gone = unsafe { Box::from_raw(pd.cast::<Pd>()) };
         if let Some(ParentDomain { pd, td }) = gone.parent_of {
-            // SAFETY: a domain is not deallocated while a parent domain has it.
+            // SAFETY: a domain is not deallocated while a parent domain uses it.
             unsafe { Pd::of(pd) }.remove();
             if !td.is_null() {
                 // SAFETY: as above.
                 unsafe { Td::of(td) }.use_count.dec();
             }
         }
-        // SAFETY: a context is not closed while it has objects.
+        // SAFETY: a context is not freed while it has objects.
         unsafe { OpenDevice::of(context) }.remove();
         Ok(())
     })
@@ -166,13 +166,13 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     init: *mut sys::ibv_parent_domain_init_attr,
 ) -> *mut sys::ibv_pd {
     abi::pointer(|| {
-        // SAFETY: the caller passes a struct that is readable.
+        // SAFETY: the caller passes a pointer to a readable struct.
         let init = unsafe { &*init };
         let known = sys::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | sys::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
         if init.pd.is_null() || init.comp_mask & !known != 0 {
             return Err(EINVAL);
         }
-        // SAFETY: the caller passes a domain that lives.
+        // SAFETY: the caller passes a domain that is valid during the call.
         let domain = unsafe { Pd::of(init.pd) };
         domain.check()?;
         if domain.context() != context || domain.is_parent() {
@@ -180,7 +180,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         }
         domain.add();
         if !init.td.is_null() {
-            // SAFETY: the caller passes a thread domain that lives.
+            // SAFETY: the caller passes a thread domain that is valid during the call.
             unsafe { Td::of(init.td) }.use_count.inc();
         }
         let parent_of = ParentDomain { pd: init.pd, td: init.td };
@@ -195,7 +195,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     init: *mut sys::ibv_td_init_attr,
 ) -> *mut sys::ibv_td {
     abi::pointer(|| {
-        // SAFETY: the caller passes a struct that is readable.
+        // SAFETY: the caller passes a pointer to a readable struct.
         if unsafe { (*init).comp_mask } != 0 {
             return Err(EINVAL);
         }
@@ -209,14 +209,14 @@ pub(crate) unsafe extern "C" fn alloc_td(
 /// `ibv_dealloc_td`.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut sys::ibv_td) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a domain that lives.
+        // SAFETY: the caller passes a domain that is valid during the call.
         if unsafe { Td::of(td) }.use_count.in_use() {
             return Err(EBUSY);
         }
-        // SAFETY: the address is that of a box, and the caller gives it up.
+        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
         let gone = unsafe { Box::from_raw(td.cast::<Td>()) };
         let context = gone.c.into_inner().context;
-        // SAFETY: a context is not closed while it has objects.
+        // SAFETY: a context is not freed while it has objects.
         unsafe { OpenDevice::of(context) }.remove();
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! Posting: C requests are translated one by one, and the doorbell rings once for a list.
+//! Posting requests: each C request of a list is translated, and the doorbell rings once for the whole list.
 
 use arrayvec::ArrayVec;
 use iwarp::verbs::{MAX_SGE, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest};
@@ -16,10 +16,10 @@ pub(crate) unsafe extern "C" fn post_send(
     first: *mut sys::ibv_send_wr,
     bad: *mut *mut sys::ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a writable place.
+    // SAFETY: the caller passes a pointer to writable memory.
     unsafe { mark_in_child(first, bad) };
     abi::status(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         let this = unsafe { Qp::of(qp) };
         let mut next = first;
         let posting = this.posting();
@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn post_send(
             let _others_wait = posting?;
             // SAFETY: the caller passes a list that ends with NULL.
             while let Some(request) = unsafe { next.as_ref() } {
-                // SAFETY: the request is one of the caller's list.
+                // SAFETY: the request is in the caller's list.
                 unsafe { post_one(request, list) }?;
                 next = request.next;
             }
@@ -36,21 +36,21 @@ pub(crate) unsafe extern "C" fn post_send(
         };
         let result = sends_in(this.state_of(&current)).and_then(|()| this.post(current, post));
         if result.is_err() {
-            // SAFETY: the caller passes a writable place.
+            // SAFETY: the caller passes a pointer to writable memory.
             unsafe { *bad = next };
         }
         result
     })
 }
 
-/// Whether a queue pair takes sends in `state`.
+/// Checks that send requests may be posted in `state`.
 fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
     match state {
         sys::IBV_QPS_RESET | sys::IBV_QPS_INIT => {
             abi::log(|| format!("refused: a send in state {state} of the queue pair"));
             Err(EINVAL)
         }
-        // In RTR sends wait for the connection: perftest's server posts in this state.
+        // In RTR, posted sends wait for the connection. (perftest's server posts sends in RTR.)
         _ => Ok(()),
     }
 }
@@ -58,9 +58,9 @@ fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
 /// Translates a request and posts it.
 ///
 /// # Safety
-/// The list of elements is readable; elements of an inline request are readable memory.
+/// The list of elements is readable. If the request is inline, the memory of its elements is readable.
 unsafe fn post_one(request: &sys::ibv_send_wr, list: &mut SendBatches<'_>) -> Outcome<()> {
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: the caller promises the same.
     let elements = unsafe { elements(request.sg_list, request.num_sge) }?;
     let flags = flags_of(request.send_flags);
     let op = op_of(request)?;
@@ -85,17 +85,17 @@ pub(crate) unsafe extern "C" fn post_recv(
     first: *mut sys::ibv_recv_wr,
     bad: *mut *mut sys::ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a writable place.
+    // SAFETY: the caller passes a pointer to writable memory.
     unsafe { mark_in_child(first, bad) };
     abi::status(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         let this = unsafe { Qp::of(qp) };
         let current = this.current();
         let refused = this.has_srq() || this.state_of(&current) == sys::IBV_QPS_RESET;
         let post = |request: &RecvRequest| {
             if refused { Err(EINVAL) } else { receive(&current.qp, request) }
         };
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         unsafe { post_each(first, bad, post) }
     })
 }

@@ -28,8 +28,8 @@ use crate::process::drain::drain;
 use crate::process::limits;
 use crate::process::retry_timeouts::after_the_end;
 
-/// How long a queue pair's destruction waits for a peer that makes no progress: the peer's program may be
-/// waiting for a processor.
+/// How long a queue pair's destruction waits while no data move. The peer's program may be waiting for a
+/// processor.
 const DRAIN_IDLE: Duration = Duration::from_secs(1);
 
 /// A queue pair (`ibv_qp`, or `ibv_qp_ex` if made by `ibv_create_qp_ex`).
@@ -46,11 +46,12 @@ pub(crate) struct Qp {
     is_managed: AtomicBool,
     attributes: Mutex<Attributes>,
     pending_acks: Arc<PendingAcks>,
-    /// Requests of `ibv_wr_start` that are not posted yet; `None` for a queue pair made without these calls.
+    /// The requests between `ibv_wr_start` and `ibv_wr_complete`. `None` if the queue pair was made without
+    /// the calls of `ibv_qp_ex`.
     pub(crate) batch: Option<CriticalSection<WrBatch>>,
 }
 
-/// The parameters of a queue pair's creation, needed to make a new engine queue pair at reset.
+/// The parameters with which the queue pair was created. A reset makes a new engine queue pair from them.
 struct InitAttr {
     pd: *mut sys::ibv_pd,
     send_cq: *mut sys::ibv_cq,
@@ -68,7 +69,7 @@ pub(crate) struct Attributes {
 }
 
 impl Attributes {
-    /// The access rights of the peer. The other access flags concern memory regions only.
+    /// The access rights of the peer. The other access flags have no meaning for a queue pair.
     fn remote_access(&self) -> Access {
         Access::from_bits_truncate(self.attr.qp_access_flags) & Access::REMOTE
     }
@@ -76,9 +77,9 @@ impl Attributes {
 
 impl Qp {
     /// # Safety
-    /// `qp` is one that this library has handed out, and is not destroyed.
+    /// `qp` was returned by this library, and is not destroyed while the reference is used.
     pub(crate) unsafe fn of<'a>(qp: *mut sys::ibv_qp) -> &'a Self {
-        // SAFETY: the C struct is the first part of a `Qp`, which lives until it is destroyed.
+        // SAFETY: the C struct is the first field of a `Qp`, which is freed only when it is destroyed.
         unsafe { &*qp.cast::<Self>() }
     }
 
@@ -108,9 +109,9 @@ impl Qp {
         result
     }
 
-    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`, and keeps other threads
-    /// out while the guard lives. Must be taken before [`current`](Self::current), which the other thread
-    /// needs.
+    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`. No other thread gets
+    /// there until the returned guard is dropped. Must be called before [`current`](Self::current) is locked,
+    /// since the other thread needs that lock.
     pub(crate) fn posting(&self) -> Outcome<Option<SectionGuard<'_, WrBatch>>> {
         self.batch.as_ref().map(CriticalSection::lock).transpose()
     }
@@ -127,7 +128,7 @@ impl Qp {
 
     /// Fails if the `handle` field is not that of this queue pair.
     pub(crate) fn check(&self) -> Outcome<()> {
-        // SAFETY: the field is not written while a call with the object runs.
+        // SAFETY: nobody writes the field while a call uses the object.
         abi::check_handle(unsafe { (*self.c.get()).qp_base.handle }, self.number())
     }
 
@@ -155,25 +156,27 @@ impl Qp {
         self.state_of(&self.current())
     }
 
-    /// As [`state`](Self::state), for a caller that has locked the engine's queue pairs.
+    /// The state that the program sees, for a caller that has locked the engine's queue pairs.
     #[inline]
     pub(crate) fn state_of(&self, current: &EngineQps) -> sys::ibv_qp_state {
         qp_state::seen(current.state(), self.wanted_state(), self.is_managed())
     }
 
-    /// Sets the state, also in the C struct, where programs read it. The caller has locked the attributes.
+    /// Sets the state here and in the C struct, which programs read. The caller has locked the attributes.
     pub(crate) fn set_state(&self, _attributes: &mut Attributes, state: sys::ibv_qp_state) {
         self.state.store(state, Ordering::Relaxed);
-        // SAFETY: programs read this field as a number, also while it changes: it is one aligned word.
+        // SAFETY: the field is part of the value in the cell. Programs may read it while it changes: it is
+        // one aligned word.
         let place = unsafe { &raw mut (*self.c.get()).qp_base.state };
         // SAFETY: as above.
         unsafe { place.write_volatile(state) };
     }
 
-    /// Enters ERR, and ends the connection: posted requests are flushed.
+    /// Enters ERR and ends the connection, which flushes the posted requests.
     pub(crate) fn fail(&self) -> Outcome<()> {
         self.set_state(&mut self.attributes(), sys::IBV_QPS_ERR);
-        // The attributes must not be locked here, since flushed requests cause events.
+        // The attributes must not be locked here, since flushed requests cause events whose handlers lock the
+        // attributes.
         self.current().fail()
     }
 
@@ -185,7 +188,7 @@ impl Qp {
         }
     }
 
-    /// The context it was made with.
+    /// The context of the queue pair.
     pub(crate) fn context(&self) -> *mut sys::ibv_context {
         // SAFETY: the field is not changed after the queue pair is made.
         unsafe { (*self.c.get()).qp_base.context }
@@ -198,7 +201,7 @@ impl Qp {
     /// Makes a queue pair.
     ///
     /// # Safety
-    /// The objects that `init` names live.
+    /// `pd` and the objects that `init` names are valid.
     pub(crate) unsafe fn make(
         pd: *mut sys::ibv_pd,
         init: &mut sys::ibv_qp_init_attr,
@@ -212,10 +215,10 @@ impl Qp {
             return Err(EINVAL);
         }
         check_cap(&init.cap)?;
-        // SAFETY: the caller passes a domain that lives.
+        // SAFETY: the caller passes a domain that is valid during the call.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
-        // SAFETY: a context is not closed while it has objects.
+        // SAFETY: a context is not freed while it has objects.
         let open = unsafe { OpenDevice::of(domain.context()) };
         let made_with = InitAttr {
             pd,
@@ -285,8 +288,8 @@ impl Qp {
         self.process.async_events.insert(ObjectKind::Qp, number, element);
     }
 
-    /// Detaches an engine queue pair from the program: none of its events reaches the program any more, and
-    /// its unpolled completions are dropped. The program may have reused their `wr_id`.
+    /// Detaches an engine queue pair from the program: its later events are ignored, and its unpolled
+    /// completions are dropped, since the program may reuse their `wr_id`.
     fn forget(&self, qp: &QueuePair) {
         self.process.async_events.forget(ObjectKind::Qp, qp.qp_num());
         qp.discard_completions();
@@ -309,7 +312,7 @@ impl Qp {
         let far = self.init.make()?;
         let number = far.qp_num();
         self.init.cqs().for_each(|cq| cq.renumber(number, self.number()));
-        // SAFETY: a context is not closed while it has objects.
+        // SAFETY: a context is not freed while it has objects.
         self.enter(number, unsafe { OpenDevice::of(self.context()) });
         let mut current = self.change_current();
         self.process.loopback_qps.insert(self.number(), current.qp.clone(), far.clone());
@@ -318,8 +321,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Returns to RESET: a new engine queue pair takes the same number, without requests. Unpolled
-    /// completions are dropped.
+    /// Returns to RESET: a new engine queue pair without requests replaces the old one, and the program's
+    /// number stays the same. Unpolled completions are dropped.
     fn reset(&self) -> Outcome<()> {
         let new = self.init.make()?;
         let number = new.qp_num();
@@ -327,7 +330,7 @@ impl Qp {
         self.process.qps.insert(self.number(), self.as_c() as usize, new.clone());
         let old = std::mem::replace(&mut *self.change_current(), EngineQps::new(new));
         old.all().for_each(|qp| self.forget(qp));
-        // SAFETY: a context is not closed while it has objects.
+        // SAFETY: a context is not freed while it has objects.
         self.enter(number, unsafe { OpenDevice::of(self.context()) });
         Ok(())
     }
@@ -357,7 +360,7 @@ impl InitAttr {
             recv_cq,
             srq,
             max_send_wr: cap.max_send_wr as usize,
-            // A queue pair may hold all buffers of its shared receive queue.
+            // One queue pair may use all requests of its shared receive queue.
             max_recv_wr: srq.map_or(cap.max_recv_wr as usize, |srq| srq.query().max_wr),
             max_send_sge: limits::SGE,
             max_recv_sge: limits::SGE,
@@ -385,16 +388,16 @@ fn check_cap(cap: &sys::ibv_qp_cap) -> Outcome<()> {
 /// See `ibv_create_qp(3)`.
 ///
 /// # Safety
-/// `pd` lives, `init` is readable and writable, and the objects that it names live.
+/// `pd` is valid, `init` is readable and writable, and the objects that `init` names are valid.
 #[unsafe(export_name = "uw_ibv_create_qp")]
 pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut sys::ibv_pd,
     init: *mut sys::ibv_qp_init_attr,
 ) -> *mut sys::ibv_qp {
     abi::pointer(|| {
-        // SAFETY: the caller passes a struct that is readable and writable.
+        // SAFETY: the caller passes a pointer to a readable and writable struct.
         let init = unsafe { &mut *init };
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         let qp = unsafe { Qp::make(pd, init, None) }?;
         Ok(Box::leak(qp).as_c().cast())
     })
@@ -403,7 +406,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
 /// See `ibv_modify_qp(3)`.
 ///
 /// # Safety
-/// `qp` lives, `attr` is readable.
+/// `qp` is valid, `attr` is readable.
 #[unsafe(export_name = "uw_ibv_modify_qp")]
 pub(crate) unsafe extern "C" fn ibv_modify_qp(
     qp: *mut sys::ibv_qp,
@@ -411,10 +414,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     mask: c_int,
 ) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         let this = unsafe { Qp::of(qp) };
         this.check()?;
-        // SAFETY: the caller passes a struct that is readable.
+        // SAFETY: the caller passes a pointer to a readable struct.
         let attr = unsafe { &*attr };
         let mut attributes = this.attributes();
         let from = this.state();
@@ -442,8 +445,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                         );
                     }
                     (_, sys::IBV_QPS_SQD) => {
-                        // A hardware device starts a request when its doorbell rings. rsockets post their
-                        // last message, enter SQD, and destroy the queue pair.
+                        // A hardware device starts a request when its doorbell rings, so this poll starts
+                        // posted requests. (rsockets post their last message, enter SQD, and destroy the
+                        // queue pair.)
                         this.process.engine.poll();
                         let asks = mask as c_uint & sys::IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
                         this.current().hold_sends(asks && attr.en_sqd_async_notify != 0);
@@ -466,7 +470,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             }
             Transition::ToReset => {
                 oob_connect::stop(this.process, this.number(), &mut attributes.oob);
-                // Released first: events lock the table of queue pairs before the attributes.
+                // The lock is released before `reset`: events lock the table of queue pairs before the
+                // attributes.
                 drop(attributes);
                 this.reset()?;
                 this.set_state(&mut this.attributes(), sys::IBV_QPS_RESET);
@@ -479,7 +484,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 /// See `ibv_query_qp(3)`.
 ///
 /// # Safety
-/// `qp` lives, `attr` and `init` are writable.
+/// `qp` is valid, `attr` and `init` are writable.
 #[unsafe(export_name = "uw_ibv_query_qp")]
 pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut sys::ibv_qp,
@@ -488,7 +493,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     init: *mut sys::ibv_qp_init_attr,
 ) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         let this = unsafe { Qp::of(qp) };
         this.check()?;
         let mut attributes = this.attributes();
@@ -504,7 +509,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         if let Some(ird) = now.ird {
             out.max_dest_rd_atomic = u8::try_from(ird).unwrap_or(u8::MAX);
         }
-        // SAFETY: the caller passes a writable struct.
+        // SAFETY: the caller passes a pointer to a writable struct.
         unsafe { attr.write(out) };
         // SAFETY: the fields are not changed after the queue pair is made.
         let qp_context = unsafe { (*this.c.get()).qp_base.qp_context };
@@ -517,7 +522,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             qp_type: sys::IBV_QPT_RC,
             sq_sig_all: this.init.sq_sig_all.into(),
         };
-        // SAFETY: the caller passes a writable struct.
+        // SAFETY: the caller passes a pointer to a writable struct.
         unsafe { init.write(made_with) };
         Ok(())
     })
@@ -526,19 +531,18 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 /// See `ibv_destroy_qp(3)`.
 ///
 /// # Safety
-/// `qp` lives, and is destroyed once.
+/// `qp` is valid, and is not used after a call that succeeds.
 #[unsafe(export_name = "uw_ibv_destroy_qp")]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         let this = unsafe { Qp::of(qp) };
         this.check()?;
         oob_connect::stop(this.process, this.number(), &mut this.attributes().oob);
         let engine_qps: Vec<QueuePair> = this.current().all().cloned().collect();
         this.process.qps.remove(this.number());
         let (context, pd) = (this.context(), this.init.pd);
-        // As with a hardware device, the queue pair is gone at once: requests still posted make no
-        // completion.
+        // As with a hardware device, open requests of a destroyed queue pair get no completion.
         engine_qps.iter().for_each(|qp| this.forget(qp));
         drain(&this.process.engine, &engine_qps, DRAIN_IDLE);
         this.process.async_events.remove(this.as_c() as usize);
@@ -546,21 +550,21 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
         if let Some(srq) = this.init.srq() {
             srq.remove();
         }
-        // SAFETY: the address is that of a leaked box, and the caller gives it up.
+        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
         drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
         // SAFETY: a domain is not deallocated while it has queue pairs.
         unsafe { Pd::of(pd) }.remove();
-        // SAFETY: a context is not closed while it has objects.
+        // SAFETY: a context is not freed while it has objects.
         unsafe { OpenDevice::of(context) }.remove();
         Ok(())
     })
 }
 
-/// See `ibv_query_qp_data_in_order(3)`. iWARP's RFCs guarantee order only for whole messages, so this
-/// library does not promise that the bytes of a Write are placed in order.
+/// See `ibv_query_qp_data_in_order(3)`. iWARP's RFCs guarantee an order only for whole messages, so this
+/// library does not promise to place the bytes of a Write in order.
 ///
 /// # Safety
-/// `qp` lives.
+/// `qp` is valid.
 #[unsafe(export_name = "uw_ibv_query_qp_data_in_order")]
 pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     _qp: *mut sys::ibv_qp,
@@ -573,7 +577,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
 /// See `ibv_set_ece(3)`: no options are supported.
 ///
 /// # Safety
-/// `qp` lives.
+/// `qp` is valid.
 #[unsafe(export_name = "uw_ibv_set_ece")]
 pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut sys::ibv_qp, _ece: *mut c_void) -> c_int {
     abi::status(|| Err(EOPNOTSUPP))
@@ -582,7 +586,7 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut sys::ibv_qp, _ece: *mut c_
 /// See `ibv_query_ece(3)`: no options are supported.
 ///
 /// # Safety
-/// `qp` lives.
+/// `qp` is valid.
 #[unsafe(export_name = "uw_ibv_query_ece")]
 pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut sys::ibv_qp, _ece: *mut sys::ibv_ece) -> c_int {
     abi::status(|| Err(EOPNOTSUPP))

@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     init: *mut sys::ibv_qp_init_attr_ex,
 ) -> *mut sys::ibv_qp {
     abi::pointer(|| {
-        // SAFETY: the caller passes a struct that is readable and writable.
+        // SAFETY: the caller passes a pointer to a readable and writable struct.
         let init = unsafe { &mut *init };
         let known = sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         if init.comp_mask & sys::IBV_QP_INIT_ATTR_PD == 0 {
@@ -51,12 +51,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             qp_type: init.qp_type,
             sq_sig_all: init.sq_sig_all,
         };
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         let qp = unsafe { Qp::make(init.pd, &mut plain, extended.then(WrBatch::default)) }?;
         init.cap = plain.cap;
         let qp = Box::leak(qp).as_c();
         if extended {
-            // SAFETY: the queue pair was made above, and nobody else has it.
+            // SAFETY: the queue pair was made above, and nobody else uses it.
             give_calls(unsafe { &mut *qp });
         }
         Ok(qp.cast())
@@ -83,13 +83,13 @@ fn give_calls(qp: &mut sys::ibv_qp_ex) {
     qp.wr_abort = Some(wr_abort);
 }
 
-/// See `ibv_qp_to_qp_ex(3)`: NULL for a queue pair that was made without these calls.
+/// See `ibv_qp_to_qp_ex(3)`: returns NULL for a queue pair that was made without the calls of `ibv_qp_ex`.
 ///
 /// # Safety
-/// `qp` lives.
+/// `qp` is valid.
 #[unsafe(export_name = "uw_ibv_qp_to_qp_ex")]
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut sys::ibv_qp) -> *mut sys::ibv_qp_ex {
-    // SAFETY: the caller passes a queue pair that lives.
+    // SAFETY: the caller passes a queue pair that is valid during the call.
     let this = unsafe { Qp::of(qp) };
     if this.batch.is_some() { this.as_c() } else { std::ptr::null_mut() }
 }
@@ -98,10 +98,10 @@ fn section(qp: &Qp) -> Outcome<&CriticalSection<WrBatch>> {
     qp.batch.as_ref().ok_or(EINVAL)
 }
 
-/// Starts a request with `op`.
+/// Starts a request with operation `op`.
 fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         let this = unsafe { Qp::of(qp.cast()) };
         // SAFETY: the program has set the fields before this call, in this thread.
         let wr_id = unsafe { (*qp).wr_id };
@@ -124,7 +124,7 @@ fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
 /// Changes the request that was started last.
 fn set(qp: *mut sys::ibv_qp_ex, change: impl FnOnce(&mut WrBuilder) -> Outcome<()>) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         let mut batch = section(unsafe { Qp::of(qp.cast()) })?.inside()?;
         let changed = batch.requests.last_mut().ok_or(EINVAL).and_then(change);
         if let Err(error) = changed {
@@ -136,7 +136,7 @@ fn set(qp: *mut sys::ibv_qp_ex, change: impl FnOnce(&mut WrBuilder) -> Outcome<(
 
 unsafe extern "C" fn wr_start(qp: *mut sys::ibv_qp_ex) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         section(unsafe { Qp::of(qp.cast()) })?.enter()?.clear();
         Ok(())
     });
@@ -144,7 +144,7 @@ unsafe extern "C" fn wr_start(qp: *mut sys::ibv_qp_ex) {
 
 unsafe extern "C" fn wr_abort(qp: *mut sys::ibv_qp_ex) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         section(unsafe { Qp::of(qp.cast()) })?.leave()?.clear();
         Ok(())
     });
@@ -152,9 +152,9 @@ unsafe extern "C" fn wr_abort(qp: *mut sys::ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue pair that lives.
+        // SAFETY: the caller passes a queue pair that is valid during the call.
         let this = unsafe { Qp::of(qp.cast()) };
-        // No other thread posts before this guard is dropped, after the last request.
+        // No other thread posts before this guard is dropped, which is after the last request of the batch.
         let mut batch = section(this)?.leave()?;
         let error = batch.error.take();
         let mut requests = std::mem::take(&mut batch.requests);
@@ -166,7 +166,7 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
         }
         let current = this.current();
         requests.iter_mut().for_each(finish);
-        // Either all requests are posted, or none.
+        // If there is no room for all requests, no request is posted.
         if !current.has_room(&requests) {
             return Err(abi::ENOMEM);
         }
@@ -185,7 +185,7 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
     })
 }
 
-/// Completes a request, all parts of which are known.
+/// Completes a request when all its parts are known.
 fn finish(builder: &mut WrBuilder) {
     let WrBuilder { request, inline, write_imm } = builder;
     let length = inline.as_ref().map_or_else(|| request.length(), |bytes| bytes.len() as u64);
@@ -248,11 +248,11 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     info: *const sys::ibv_mw_bind_info,
 ) {
-    // SAFETY: the caller passes a window that lives.
+    // SAFETY: the caller passes a window that is valid during the call.
     let kind = unsafe { (*mw).type_ };
     // SAFETY: as above.
     let rkey = unsafe { work_request::take_key(mw, rkey) };
-    // SAFETY: the caller passes a struct that is readable.
+    // SAFETY: the caller passes a pointer to a readable struct.
     let bind = work_request::bind_of(rkey, unsafe { &*info });
     let op = if kind == sys::IBV_MW_TYPE_2 { bind.map(SendOp::BindWindow) } else { Err(EINVAL) };
     begin(qp, op, None);

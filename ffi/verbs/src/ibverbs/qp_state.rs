@@ -1,5 +1,5 @@
-//! The states of a queue pair and the attributes that each change needs (InfiniBand's table, which
-//! `ibv_modify_qp(3)` has).
+//! The states of a queue pair, and the attributes that each change of state needs (InfiniBand's table, see
+//! `ibv_modify_qp(3)`).
 
 use iwarp::verbs::QpState;
 use libc::c_uint;
@@ -15,7 +15,7 @@ pub(crate) enum Transition {
     /// Only the state changes.
     To(sys::ibv_qp_state),
     ToInit,
-    /// The queue pair enters RTR, with its peer known.
+    /// The queue pair enters RTR. The attributes name its peer.
     ToRtr,
     ToError,
     ToReset,
@@ -45,7 +45,7 @@ const AGAIN: c_uint = sys::IBV_QP_ACCESS_FLAGS
     | sys::IBV_QP_ALT_PATH
     | sys::IBV_QP_PATH_MIG_STATE;
 
-/// Checks a change. Ignores the state of the connection.
+/// Checks a change, without regard to the state of the connection.
 pub(crate) fn check(
     from: sys::ibv_qp_state,
     attr: &sys::ibv_qp_attr,
@@ -69,8 +69,8 @@ pub(crate) fn check(
     let has = |must: c_uint, may: c_uint| rest & must == must && rest & !(must | may) == 0;
     let to = attr.qp_state;
     if is_managed {
-        // The connection manager changes the state. Programs only repeat its changes with the attributes of
-        // `rdma_init_qp_attr`, or end the connection.
+        // The connection manager changes the state. Programs only repeat these changes with the attributes of
+        // `rdma_init_qp_attr`, stop and resume the send queue, or end the connection.
         return match to {
             IBV_QPS_ERR => Ok(Transition::ToError),
             IBV_QPS_RESET => Ok(Transition::ToReset),
@@ -106,9 +106,9 @@ pub(crate) fn check(
 /// The state that the program sees, for a queue pair whose stream is in state `stream` and whose last change
 /// set `last`.
 ///
-/// The event of a new connection reaches the program after the poll in which the connection was made. Data
-/// of that poll may reach another thread before, and a server answers it at once. So the stream's state
-/// counts.
+/// The event of a new connection reaches the program after the poll in which the connection was made. Before
+/// the event, another thread of the program may get data of that poll, and may post an answer at once. So the
+/// state is that of the stream.
 pub(crate) fn seen(stream: QpState, last: sys::ibv_qp_state, is_managed: bool) -> sys::ibv_qp_state {
     let was_connected = last >= sys::IBV_QPS_RTR;
     match stream {
@@ -201,7 +201,7 @@ mod tests {
             (QpState::Terminate, IBV_QPS_INIT, true, IBV_QPS_ERR),
             (QpState::Error, IBV_QPS_RTS, true, IBV_QPS_ERR),
             (QpState::Rts, IBV_QPS_SQD, true, IBV_QPS_SQD),
-            // Without the connection manager, only the program moves the queue pair to RTS.
+            // Without the connection manager, the queue pair enters RTS only when the program says so.
             (QpState::Rts, IBV_QPS_RTR, false, IBV_QPS_RTR),
             (QpState::Error, IBV_QPS_RTR, false, IBV_QPS_ERR),
         ] {
@@ -209,8 +209,8 @@ mod tests {
         }
     }
 
-    /// The queue pair of an `rdma_cm_id` follows its connection. Programs may drain, end and reset it; all
-    /// other changes are accepted without effect.
+    /// The state of the queue pair of an `rdma_cm_id` is that of its connection. Programs may drain, end and
+    /// reset the queue pair. All other changes succeed without effect.
     #[test]
     fn the_state_of_an_identifiers_queue_pair_is_that_of_its_connection() {
         use sys::{IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD};

@@ -25,15 +25,15 @@ pub(crate) struct Srq {
 
 impl Srq {
     /// # Safety
-    /// `srq` is one that this library has handed out, and is not destroyed.
+    /// `srq` was returned by this library, and is not destroyed while the reference is used.
     pub(crate) unsafe fn of<'a>(srq: *mut sys::ibv_srq) -> &'a Self {
-        // SAFETY: the C struct is the first part of an `Srq`, which lives until it is destroyed.
+        // SAFETY: the C struct is the first field of an `Srq`, which is freed only when it is destroyed.
         unsafe { &*srq.cast::<Self>() }
     }
 
     /// Fails if the `handle` field is not that of this queue.
     pub(crate) fn check(&self) -> Outcome<()> {
-        // SAFETY: the field is not written while a call with the object runs.
+        // SAFETY: nobody writes the field while a call uses the object.
         abi::check_handle(unsafe { (*self.c.get()).handle }, self.srq.srq_num())
     }
 
@@ -49,17 +49,17 @@ impl Srq {
 /// See `ibv_create_srq(3)`.
 ///
 /// # Safety
-/// `pd` lives, `init` is readable and writable.
+/// `pd` is valid, `init` is readable and writable.
 #[unsafe(export_name = "uw_ibv_create_srq")]
 pub(crate) unsafe extern "C" fn ibv_create_srq(
     pd: *mut sys::ibv_pd,
     init: *mut sys::ibv_srq_init_attr,
 ) -> *mut sys::ibv_srq {
     abi::pointer(|| {
-        // SAFETY: the caller passes a domain that lives.
+        // SAFETY: the caller passes a domain that is valid during the call.
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
-        // SAFETY: the caller passes a struct that is readable and writable.
+        // SAFETY: the caller passes a pointer to a readable and writable struct.
         let init = unsafe { &mut *init };
         let (max_wr, max_sge) = (init.attr.max_wr as usize, init.attr.max_sge as usize);
         if !(1..=limits::MAX_SRQ_WR).contains(&max_wr) || max_sge > limits::SGE {
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
         resources::check_for_object(max_wr * resources::REQUEST_BYTES)?;
         let srq = domain.pd.create_srq(&SrqInit { max_wr, max_sge: limits::SGE, one_pd: false })?;
         init.attr.max_sge = limits::SGE as u32;
-        // SAFETY: a context is not closed while it has objects.
+        // SAFETY: a context is not freed while it has objects.
         let open = unsafe { OpenDevice::of(domain.context()) };
         domain.add();
         open.add();
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
 /// See `ibv_modify_srq(3)`.
 ///
 /// # Safety
-/// `srq` lives, `attr` is readable.
+/// `srq` is valid, `attr` is readable.
 #[unsafe(export_name = "uw_ibv_modify_srq")]
 pub(crate) unsafe extern "C" fn ibv_modify_srq(
     srq: *mut sys::ibv_srq,
@@ -98,13 +98,13 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Srq::of(srq) };
-        // SAFETY: the caller passes a struct that is readable.
+        // SAFETY: the caller passes a pointer to a readable struct.
         let attr = unsafe { &*attr };
         let mask = mask as c_uint;
         if mask & sys::IBV_SRQ_MAX_WR != 0 {
-            // The queue cannot be resized. A request for at most its present size needs no change.
+            // The queue cannot be resized. A request for at most the present size succeeds without a change.
             if attr.max_wr as usize > this.srq.query().max_wr {
                 return Err(EOPNOTSUPP);
             }
@@ -122,18 +122,18 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 /// See `ibv_query_srq(3)`.
 ///
 /// # Safety
-/// `srq` lives, `attr` is writable.
+/// `srq` is valid, `attr` is writable.
 #[unsafe(export_name = "uw_ibv_query_srq")]
 pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut sys::ibv_srq, attr: *mut sys::ibv_srq_attr) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         let now = unsafe { Srq::of(srq) }.srq.query();
         let out = sys::ibv_srq_attr {
             max_wr: now.max_wr as u32,
             max_sge: now.max_sge as u32,
             srq_limit: now.limit as u32,
         };
-        // SAFETY: the caller passes a writable struct.
+        // SAFETY: the caller passes a pointer to a writable struct.
         unsafe { attr.write(out) };
         Ok(())
     })
@@ -142,11 +142,11 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut sys::ibv_srq, attr: *mut
 /// See `ibv_destroy_srq(3)`.
 ///
 /// # Safety
-/// `srq` lives, and is destroyed once.
+/// `srq` is valid, and is not used after a call that succeeds.
 #[unsafe(export_name = "uw_ibv_destroy_srq")]
 pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::ibv_srq) -> c_int {
     abi::status(|| {
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Srq::of(srq) };
         this.check()?;
         if this.use_count.in_use() {
@@ -156,11 +156,11 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::ibv_srq) -> c_int
         let pd = unsafe { (*this.c.get()).pd };
         // SAFETY: a domain is not deallocated while it has queues.
         let domain = unsafe { Pd::of(pd) };
-        // SAFETY: a context is not closed while it has objects.
+        // SAFETY: a context is not freed while it has objects.
         let open = unsafe { OpenDevice::of(domain.context()) };
         open.process.async_events.forget(ObjectKind::Srq, this.srq.srq_num());
         open.process.async_events.remove(srq as usize);
-        // SAFETY: the address is that of a leaked box, and the caller gives it up.
+        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
         drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
         domain.remove();
         open.remove();
@@ -174,12 +174,12 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     first: *mut sys::ibv_recv_wr,
     bad: *mut *mut sys::ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller passes a writable place.
+    // SAFETY: the caller passes a pointer to writable memory.
     unsafe { mark_in_child(first, bad) };
     abi::status(|| {
-        // SAFETY: the caller passes a queue that lives.
+        // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Srq::of(srq) };
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         unsafe { post_each(first, bad, |request| Ok(this.srq.post_recv(request)?)) }
     })
 }

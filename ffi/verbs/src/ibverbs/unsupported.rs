@@ -1,5 +1,5 @@
-//! Calls that have no counterpart in iWARP: address handles, multicast, shared objects of other processes.
-//! Each is refused at once, with the error number that programs understand.
+//! Calls that have no counterpart in iWARP: address handles, multicast, and objects that processes share.
+//! Each call fails at once, with an error number that programs know.
 
 use std::sync::atomic::AtomicBool;
 
@@ -9,8 +9,8 @@ use crate::ffi::abi::{self, EOPNOTSUPP};
 use crate::ffi::sys;
 use crate::process::identity;
 
-/// Stands for all functions that libibverbs has for drivers. Drivers that a program is linked with find no
-/// device, so they call none of them.
+/// Takes the place of all functions that libibverbs has for drivers. A program may be linked with drivers,
+/// but these find no device, and so do not call this function.
 #[unsafe(export_name = "uw_driver_call")]
 pub(crate) extern "C" fn driver_call() -> c_int {
     abi::status(|| Err(EOPNOTSUPP))
@@ -86,22 +86,21 @@ unsupported! { nothing:
     ibv_unimport_mr(Object);
     /// See `ibv_unimport_dm(3)`: nothing was imported.
     ibv_unimport_dm(Object);
-    /// For the library of the connection manager that belongs to libibverbs. It asks the kernel, which this
-    /// one does not.
+    /// Exported because rdma-core's librdmacm uses this symbol.
     ibv_copy_ah_attr_from_kern(Object, Object);
-    /// As `ibv_copy_ah_attr_from_kern`.
+    /// Exported because rdma-core's librdmacm uses this symbol.
     ibv_copy_path_rec_from_kern(Object, Object);
-    /// As `ibv_copy_ah_attr_from_kern`.
+    /// Exported because rdma-core's librdmacm uses this symbol.
     ibv_copy_path_rec_to_kern(Object, Object);
-    /// As `ibv_copy_ah_attr_from_kern`.
+    /// Exported because rdma-core's librdmacm uses this symbol.
     ibv_copy_qp_attr_from_kern(Object, Object);
 }
 
-/// See `ibv_create_ah(3)`. Programs that ask every device for one get a handle if the device passes for an
-/// InfiniBand one (`UWARP_PRETEND=ib`). No queue pair takes it.
+/// See `ibv_create_ah(3)`. Some programs make an address handle on every device. The call succeeds only if
+/// the device reports itself as an InfiniBand device (`UWARP_PRETEND=ib`). No queue pair can use the handle.
 ///
 /// # Safety
-/// `pd` lives.
+/// `pd` is valid.
 #[unsafe(export_name = "uw_ibv_create_ah")]
 pub(crate) unsafe extern "C" fn ibv_create_ah(
     pd: *mut sys::ibv_pd,
@@ -111,7 +110,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
         if !identity::pretends_ib() {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: the caller passes a domain that lives.
+        // SAFETY: the caller passes a domain that is valid during the call.
         let context = unsafe { (*pd).context };
         Ok(Box::into_raw(Box::new(sys::ibv_ah { context, pd, handle: 0 })))
     })
@@ -120,23 +119,23 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
 /// See `ibv_destroy_ah(3)`.
 ///
 /// # Safety
-/// `ah` is one of [`ibv_create_ah`], and destroyed once.
+/// `ah` was returned by [`ibv_create_ah`], and is not used after the call.
 #[unsafe(export_name = "uw_ibv_destroy_ah")]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut sys::ibv_ah) -> c_int {
     abi::status(|| {
-        // SAFETY: the address is that of a box, and the caller gives it up.
+        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
         drop(unsafe { Box::from_raw(ah) });
         Ok(())
     })
 }
 
-/// See `ibv_fork_init(3)`: no memory is pinned, so none has to be kept from children.
+/// See `ibv_fork_init(3)`. No memory is pinned, so there is nothing to do.
 #[unsafe(export_name = "uw_ibv_fork_init")]
 pub(crate) extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// See `ibv_is_fork_initialized(3)`: it is not needed.
+/// See `ibv_is_fork_initialized(3)`. `ibv_fork_init` is not needed.
 #[unsafe(export_name = "uw_ibv_is_fork_initialized")]
 pub(crate) extern "C" fn ibv_is_fork_initialized() -> sys::ibv_fork_status {
     sys::IBV_FORK_UNNEEDED
@@ -160,7 +159,7 @@ pub(crate) unsafe extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usiz
     0
 }
 
-/// Rates of InfiniBand, by their codes: the multiple of 2.5 Gb/s, and Mb/s.
+/// The rates of InfiniBand: the code, the multiple of 2.5 Gb/s, and the rate in Mb/s.
 const RATES: [(u32, c_int, c_int); 17] = [
     (sys::IBV_RATE_2_5_GBPS, 1, 2500),
     (sys::IBV_RATE_5_GBPS, 2, 5000),

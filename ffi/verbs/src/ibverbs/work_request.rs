@@ -12,7 +12,7 @@ use crate::ibverbs::mr::access_of;
 pub(crate) unsafe fn bytes_at<'a>(at: *const u8, length: usize) -> &'a [u8] {
     match length {
         0 => &[],
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises this.
         _ => unsafe { std::slice::from_raw_parts(at, length) },
     }
 }
@@ -22,7 +22,7 @@ pub(crate) unsafe fn bytes_at<'a>(at: *const u8, length: usize) -> &'a [u8] {
 pub(crate) unsafe fn elements<'a>(list: *const sys::ibv_sge, count: c_int) -> Outcome<&'a [sys::ibv_sge]> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises this.
         Ok(count) if count <= MAX_SGE => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
         _ => Err(EINVAL),
     }
@@ -44,7 +44,7 @@ pub(crate) fn flags_of(flags: u32) -> SendFlags {
 /// The eight bytes of an immediate: the program's four bytes, and the length of its Write.
 pub(crate) fn immediate(imm_data: u32, length: u64) -> [u8; 8] {
     let mut bytes = [0; 8];
-    // It is in network byte order already.
+    // `imm_data` is in network byte order already.
     bytes[..4].copy_from_slice(&imm_data.to_ne_bytes());
     bytes[4..].copy_from_slice(&(length as u32).to_be_bytes());
     bytes
@@ -52,12 +52,12 @@ pub(crate) fn immediate(imm_data: u32, length: u64) -> [u8; 8] {
 
 pub(crate) fn op_of(request: &sys::ibv_send_wr) -> Outcome<SendOp> {
     let rdma = || {
-        // SAFETY: the opcode says that this member is set. It has no invalid values.
+        // SAFETY: the program has set this member for this opcode, and the member has no invalid values.
         let rdma = unsafe { request.wr.rdma };
         RemoteAddr { addr: rdma.remote_addr, rkey: rdma.rkey }
     };
     let atomic = || {
-        // SAFETY: the opcode says that this member is set. It has no invalid values.
+        // SAFETY: the program has set this member for this opcode, and the member has no invalid values.
         let atomic = unsafe { request.wr.atomic };
         (RemoteAddr { addr: atomic.remote_addr, rkey: atomic.rkey }, atomic.compare_add, atomic.swap)
     };
@@ -66,7 +66,7 @@ pub(crate) fn op_of(request: &sys::ibv_send_wr) -> Outcome<SendOp> {
     Ok(match request.opcode {
         sys::IBV_WR_RDMA_WRITE => SendOp::Write { remote: rdma() },
         sys::IBV_WR_RDMA_WRITE_WITH_IMM => {
-            // SAFETY: the list was checked when the request was read.
+            // SAFETY: the caller promises that the list of elements is readable.
             let elements = unsafe { elements(request.sg_list, request.num_sge) }?;
             let length = elements.iter().map(|sge| u64::from(sge.length)).sum();
             SendOp::WriteImmediate { remote: rdma(), data: immediate(imm_or_key, length) }
@@ -85,9 +85,9 @@ pub(crate) fn op_of(request: &sys::ibv_send_wr) -> Outcome<SendOp> {
         }
         sys::IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { rkey: imm_or_key },
         sys::IBV_WR_BIND_MW => {
-            // SAFETY: the opcode says that this member is set. It has no invalid values.
+            // SAFETY: the program has set this member for this opcode, and the member has no invalid values.
             let bind = unsafe { request.__bindgen_anon_2.bind_mw };
-            // SAFETY: the program names a window that lives.
+            // SAFETY: the program passes a window that is valid during the call.
             let rkey = unsafe { take_key(bind.mw, bind.rkey) };
             SendOp::BindWindow(bind_of(rkey, &bind.bind_info)?)
         }
@@ -101,7 +101,7 @@ pub(crate) fn compare_swap(compare: u64, swap: u64) -> AtomicOp {
 
 /// A Send with an immediate.
 pub(crate) fn send_immediate(imm_data: u32) -> SendOp {
-    // It is in network byte order already.
+    // `imm_data` is in network byte order already.
     SendOp::SendImmediate { data: imm_data.to_ne_bytes() }
 }
 
@@ -109,9 +109,9 @@ pub(crate) fn send_immediate(imm_data: u32) -> SendOp {
 /// from the window afterwards, as with kernel drivers.
 ///
 /// # Safety
-/// `window` is NULL or lives, and no other thread uses it.
+/// `window` is NULL or valid, and no other thread uses the window.
 pub(crate) unsafe fn take_key(window: *mut sys::ibv_mw, chosen: u32) -> u32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises this.
     let Some(window) = (unsafe { window.as_mut() }).filter(|window| window.type_ == sys::IBV_MW_TYPE_2)
     else {
         return chosen;
@@ -125,7 +125,7 @@ pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWi
     let lkey = match info.mr.is_null() {
         true if info.length > 0 => return Err(EINVAL),
         true => 0,
-        // SAFETY: the program names a region that lives.
+        // SAFETY: the program passes a region that is valid during the call.
         false => unsafe { (*info.mr).lkey },
     };
     // LOCAL_WRITE is added for the check in `access_of`: remote writes require it, but a window's flags do
@@ -135,14 +135,14 @@ pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWi
     Ok(BindWindow { rkey, lkey, addr: info.addr, length: info.length, access, zero_based })
 }
 
-/// Called first by each posting function. In a forked child the call will be refused, so this sets `bad` to
-/// the first request.
+/// Sets `bad` to the first request if this process is a forked child, where posting will fail. Each posting
+/// function calls this first.
 ///
 /// # Safety
 /// `bad` is writable.
 pub(crate) unsafe fn mark_in_child<T>(first: *mut T, bad: *mut *mut T) {
     if fork::is_child() {
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *bad = first };
     }
 }
@@ -150,7 +150,7 @@ pub(crate) unsafe fn mark_in_child<T>(first: *mut T, bad: *mut *mut T) {
 /// Posts each receive of a list.
 ///
 /// # Safety
-/// The list is readable and ends with NULL; `bad` is writable.
+/// The list is readable and ends with NULL, and `bad` is writable.
 pub(crate) unsafe fn post_each(
     first: *mut sys::ibv_recv_wr,
     bad: *mut *mut sys::ibv_recv_wr,
@@ -159,12 +159,12 @@ pub(crate) unsafe fn post_each(
     let mut next = first;
     // SAFETY: the caller passes a list that ends with NULL.
     while let Some(request) = unsafe { next.as_ref() } {
-        // SAFETY: the elements are those of the caller's list.
+        // SAFETY: the caller's list of elements is readable.
         let posted = unsafe { elements(request.sg_list, request.num_sge) }.and_then(|elements| {
             post(&RecvRequest { wr_id: request.wr_id, sg_list: elements.iter().map(sge_of).collect() })
         });
         if let Err(error) = posted {
-            // SAFETY: the caller passes a writable place.
+            // SAFETY: the caller passes a pointer to writable memory.
             unsafe { *bad = next };
             return Err(error);
         }

@@ -24,6 +24,6 @@ impl WrBatch {
 pub(crate) struct WrBuilder {
     pub(crate) request: SendRequest,
     pub(crate) inline: Option<ArrayVec<u8, MAX_INLINE>>,
-    /// The immediate of a Write. The Write's length is known only with its elements.
+    /// The immediate of a Write. It needs the Write's length, which is known only when the elements are set.
     pub(crate) write_imm: Option<u32>,
 }

@@ -5,13 +5,13 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 /// The answer of the name service for an address that a program connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// A program listens, at this address on the wire.
+    /// A program listens at the named address. Its address on the wire is this.
     At(SocketAddr),
-    /// A program has bound the address, and does not listen yet.
+    /// A program has bound the named address, and does not listen yet.
     Bound,
     /// No program listens at the named address.
     NotFound,
-    /// The host of the address does not answer.
+    /// The host of the named address does not answer.
     NoAnswer,
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn mapped(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// The address that a GID names.
+/// The address in a GID.
 pub(crate) fn of_gid(gid: [u8; 16]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(gid)).to_canonical()
 }

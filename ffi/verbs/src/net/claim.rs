@@ -1,38 +1,38 @@
-//! The claim of an identifier that is bound to a port, and the rules by which claims exclude each other.
+//! The claim of an identifier that is bound to a port, and the rules that say which claims exclude each
+//! other.
 
 use std::net::IpAddr;
 
 /// The addresses that an identifier claims at its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    /// Its address; the unspecified address stands for all addresses of its family. An IPv4 address is never
-    /// in IPv4-mapped form.
+    /// The address to which the identifier is bound. The unspecified address means all addresses of its
+    /// family. IPv4 addresses are never in IPv4-mapped form.
     pub(crate) address: IpAddr,
-    /// True if the claim does not include addresses of the other family.
+    /// True if a wildcard claims only the addresses of its own family.
     pub(crate) family_only: bool,
     /// True if other identifiers may be bound to the same address, as long as none of them listens.
     pub(crate) reuses: bool,
 }
 
-/// Why two identifiers cannot have one port.
+/// The reason why two identifiers cannot be bound to the same port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conflict {
-    /// They are bound to the same address.
+    /// Both claim the same address.
     Same,
-    /// One of them claims all addresses, including that of the other.
+    /// One identifier claims all addresses, including the address of the other.
     Overlaps,
 }
 
 impl Claim {
-    /// The claim of an identifier that is bound to `address`. With an IPv4 address, the default is one
-    /// family only.
+    /// The claim of an identifier that is bound to `address`. If `family_only` is `None`, an IPv4 address
+    /// claims only its own family, and an IPv6 address claims both.
     pub(crate) fn new(address: IpAddr, family_only: Option<bool>, reuses: bool) -> Self {
         let address = address.to_canonical();
         Self { address, family_only: family_only.unwrap_or(address.is_ipv4()), reuses }
     }
 
-    /// Checks a claim against an earlier one at the same port. This check ignores whether both reuse their
-    /// addresses.
+    /// Checks a claim against an earlier claim at the same port. This check ignores the field `reuses`.
     pub(crate) fn check(&self, before: &Self) -> Result<(), Conflict> {
         let of_other_family = self.address.is_ipv4() != before.address.is_ipv4();
         if self.family_only && before.family_only && of_other_family {

@@ -21,23 +21,24 @@ use super::presence::Presence;
 /// `getaddrinfo` returns IPv4-mapped addresses (`::ffff:10.0.0.1`) if the kernel's interfaces have only IPv6
 /// addresses. This library treats both forms alike.
 pub(crate) struct Net {
-    /// Our address on the wire.
+    /// The address of this process on the wire.
     address: IpAddr,
     service: NameService,
-    /// The kernel interface that is reported as the device's: programs look up its name.
+    /// The name of the kernel interface that the device reports as its own. Programs look up this name.
     interface: CString,
     up: AtomicBool,
-    /// Announces this process on a wire that has no folder.
+    /// The announcement of this process, on a wire that has no folder.
     presence: Option<Presence>,
 }
 
 /// The name service, which finds the process that listens at an address that programs see.
 pub(super) enum NameService {
-    /// None: programs use the addresses on the wire.
+    /// There is no name service: programs use the addresses on the wire.
     None,
-    /// The folder of a `local` wire: programs see the addresses of their host.
+    /// The name service of a `local` wire, in the folder of the wire: programs see the addresses of their
+    /// host.
     Local(LocalNames),
-    /// The hosts of a wire: programs see the addresses of their hosts' kernels.
+    /// The name service between hosts: programs see the addresses of the kernels.
     Hosts(Hosts),
 }
 
@@ -54,16 +55,17 @@ impl Net {
         Self { address, service, interface: c"lo".into(), up: AtomicBool::new(true), presence: None }
     }
 
-    /// Sets the interface of the wire. A wire that is not a kernel interface reports the loopback interface.
+    /// Sets the interface of the wire. On a wire without a kernel interface, the device reports the loopback
+    /// interface.
     pub(super) fn set_interface(&mut self, name: &str) {
         if let Ok(name) = CString::new(name) {
             self.interface = name;
         }
     }
 
-    /// The index of the interface; 0 once the interface is gone.
+    /// The index of the interface, or 0 if the interface does not exist any more.
     pub(crate) fn interface_index(&self) -> u32 {
-        // SAFETY: the name is a string that ends with a zero.
+        // SAFETY: the name is a C string.
         unsafe { libc::if_nametoindex(self.interface.as_ptr()) }
     }
 
@@ -73,28 +75,28 @@ impl Net {
         self.presence = Presence::announce(kind, self.address);
     }
 
-    /// Our address on the wire.
+    /// The address of this process on the wire.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Whether both ends of every connection use this library.
+    /// Whether all peers on the wire use this library.
     pub(crate) fn is_private(&self) -> bool {
         !matches!(self.service, NameService::None)
     }
 
-    /// Our GID: the address on the wire in IPv6 form.
+    /// The GID of the device: our address on the wire in IPv6 form.
     pub(crate) fn gid(&self) -> [u8; 16] {
         mapped(self.address).octets()
     }
 
-    /// Our LID: the low 16 bits of the address; never 0.
+    /// The LID of the device: the low 16 bits of our address on the wire. Never 0.
     pub(crate) fn lid(&self) -> u16 {
         let [.., high, low] = self.gid();
         u16::from_be_bytes([high, low]).max(1)
     }
 
-    /// The address on the wire of the peer with a LID. All but the low 16 bits equal those of our address.
+    /// The address on the wire of the peer with this LID. Except for the low 16 bits, it equals our address.
     pub(crate) fn address_of_lid(&self, lid: u16) -> IpAddr {
         let [high, low] = lid.to_be_bytes();
         match self.address {
@@ -110,7 +112,7 @@ impl Net {
         }
     }
 
-    /// Whether frames can pass.
+    /// The state of the link.
     pub(crate) fn link(&self) -> LinkState {
         if self.up.load(Ordering::Relaxed) { LinkState::Up } else { LinkState::Down }
     }
@@ -122,7 +124,7 @@ impl Net {
     /// Whether a program may use `address` as its own.
     ///
     /// # Errors
-    /// The system's, if the answer cannot be determined.
+    /// The system's error, if the answer cannot be determined.
     pub(crate) fn is_ours(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
         Ok(address == self.address || (self.is_private() && kernel::is_of_this_host(address)?))
@@ -137,10 +139,11 @@ impl Net {
         !address.is_unspecified() && !is_everywhere
     }
 
-    /// Whether `address` can be reached, as far as this is known without sending anything.
+    /// Whether `address` is reachable. The check sends nothing, so the answer may be true for an address
+    /// without a host.
     ///
     /// # Errors
-    /// The system's, if the answer cannot be determined.
+    /// The system's error, if the answer cannot be determined.
     pub(crate) fn is_reachable(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
         match &self.service {
@@ -153,7 +156,7 @@ impl Net {
     /// The address that a program sees as its own when it connects to `remote`.
     ///
     /// # Errors
-    /// The system's, if the answer cannot be determined.
+    /// The system's error, if the answer cannot be determined.
     pub(crate) fn source_for(&self, remote: IpAddr) -> io::Result<IpAddr> {
         let source = match &self.service {
             NameService::None => None,
@@ -164,11 +167,11 @@ impl Net {
         Ok(source.unwrap_or(self.address))
     }
 
-    /// Where on the wire to connect for a program that connects to `remote`. Between hosts, this waits for
-    /// an answer.
+    /// Finds the address on the wire of the listener at `remote`. Between hosts, this call waits for an
+    /// answer.
     ///
     /// # Errors
-    /// The system's, if no query can be sent.
+    /// The system's error, if no query can be sent.
     pub(crate) fn find(&self, remote: SocketAddr) -> io::Result<Lookup> {
         let remote = canonical(remote);
         match &self.service {
@@ -178,11 +181,11 @@ impl Net {
         }
     }
 
-    /// Whether the process still lives that listened at `remote` at the last [`find`](Self::find); `None` if
-    /// this is not known without asking its host.
+    /// Whether the process that the last [`find`](Self::find) found at `remote` still exists. `None` if
+    /// [`find`](Self::find) has found no process, or if the wire has no folder.
     ///
     /// # Errors
-    /// The system's, if no query can be sent.
+    /// The system's error, if the answer cannot be determined.
     pub(crate) fn lives(&self, remote: SocketAddr) -> io::Result<Option<bool>> {
         match &self.service {
             NameService::Local(names) => names.lives(canonical(remote)),
@@ -190,8 +193,8 @@ impl Net {
         }
     }
 
-    /// Takes the name of an address that a program binds, if the wire has names. `None` also if the name
-    /// belongs to another process that shares it.
+    /// Takes the name of an address that a program binds. `None` if the wire has no names, or if another
+    /// process holds the name and shares the address.
     pub(crate) fn take_name(
         &self,
         visible: SocketAddr,
@@ -204,8 +207,8 @@ impl Net {
             NameService::Hosts(hosts) => match hosts.take(visible, claim.family_only) {
                 Ok(lease) => Ok(Some(NameLease::Hosts(lease))),
                 Err(error) => match NameError::of_bind(error, claim.address) {
-                    // The kernel does not tell whether the port's owner shares it. Only a listener has to
-                    // hold its name.
+                    // The kernel does not say whether the owner of the port shares the address. Only a
+                    // listener needs to hold the name.
                     NameError::InUse | NameError::Overlaps if claim.reuses => Ok(None),
                     error => Err(error),
                 },
@@ -213,7 +216,7 @@ impl Net {
         }
     }
 
-    /// Takes the name of the address from which a program connects, on wires where a name needs no socket.
+    /// Takes the name of the address from which a program connects. `None` on wires other than `local`.
     pub(crate) fn take_source(
         &self,
         visible: SocketAddr,
@@ -227,13 +230,13 @@ impl Net {
         }
     }
 
-    /// Whether peers can reach a listener with this claim. If programs use the addresses on the wire, a
-    /// listener of one family is unreachable on a wire of the other family.
+    /// Whether peers can reach a listener with this claim. If programs use the addresses on the wire, peers
+    /// cannot reach a listener for one family on a wire of the other family.
     pub(crate) fn reaches(&self, claim: &Claim) -> bool {
         self.is_private() || !claim.family_only || claim.address.is_ipv4() == self.address.is_ipv4()
     }
 
-    /// Makes a name lead to our `port` on the wire.
+    /// Publishes our address on the wire, with `port`, under a name.
     pub(crate) fn publish(&self, name: &mut NameLease, port: u16) -> Result<(), NameError> {
         let wire = SocketAddr::new(self.address, port);
         match name {

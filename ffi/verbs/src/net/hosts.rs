@@ -1,12 +1,12 @@
 //! A wire between hosts, on which programs use the addresses of the kernel.
 //!
-//! - **Our address on the wire** combines the kernel's address of the interface with a UDP port of the
-//!   kernel, which the process holds: `fd75:7761:7270::a4d:1:9c41` stands for port 0x9c41 of 10.77.0.1. So
-//!   the processes of a host can share an interface without sharing an address.
-//! - **A listener at an address that programs see** holds the kernel's UDP port with that address and port
-//!   number ([`name_server`](super::name_server)).
-//! - **A connecting process** sends a UDP question to that address through the kernel, and the listener's
-//!   process answers with its address on the wire.
+//! - **Our address on the wire** combines the kernel's address of the interface with a UDP port that the
+//!   process holds: `fd75:7761:7270::a4d:1:9c41` stands for port 0x9c41 of 10.77.0.1. So several processes
+//!   can use one interface, each with its own address.
+//! - **A listener at an address that programs see** also holds the kernel's UDP port with the same address
+//!   and port number ([`name_server`](super::name_server)).
+//! - **A connecting process** sends a UDP question to that UDP port, and the listener's process answers with
+//!   its address on the wire.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -23,26 +23,26 @@ use super::name_server::{NameServer, UdpNameLease};
 use crate::ffi::abi::StartError;
 use crate::ffi::exhaustion::is_exhaustion;
 
-/// The first 48 bits of addresses on such a wire: unique local addresses (RFC 4193) that contain the name
-/// `uwarp`.
+/// The first 48 bits of addresses on a wire between hosts. The addresses are unique local addresses (RFC
+/// 4193) that contain the name `uwarp`.
 const NETWORK: [u8; 6] = *b"\xfduwarp";
 
-/// The prefix length of that network.
+/// The prefix length of `NETWORK`.
 pub(super) const PREFIX: u8 = 48;
 
-/// The pauses, in milliseconds, before a host without a listener is asked again: a listener may take that
-/// long to appear. A program that connects to no listener waits for their sum before it gets an error.
+/// The pauses, in milliseconds, before a host without a listener is asked again, since a listener may appear
+/// a little later. If no listener appears, `rdma_connect` fails after all pauses.
 const APPEARS_WITHIN_MS: [u64; 4] = [40, 80, 160, 160];
-/// How long a host may take to answer: its kernel may have to resolve a neighbour first, or a datagram may
-/// get lost.
+/// Maximum wait for a host's answer. The host's kernel may have to resolve a neighbour first, and datagrams
+/// may be lost.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
 /// The first pause before a question is sent again; the pause doubles each time.
 const PAUSE: Duration = Duration::from_millis(40);
 
-/// This process among those of its host.
+/// The name service between hosts: this process's address on the wire, and its names.
 pub(super) struct Hosts {
     address: Ipv6Addr,
-    /// Keeps other processes of the host from having the address.
+    /// The UDP port in our address. Holding it keeps other processes from taking the same address.
     _port: UdpSocket,
     server: Arc<NameServer>,
 }
@@ -77,18 +77,18 @@ impl Hosts {
         self.address
     }
 
-    /// Takes the name of `visible`; `family_only`: the wildcard of IPv6 is for IPv6 alone.
+    /// Takes the name of `visible`. With `family_only`, a wildcard of IPv6 does not include IPv4.
     pub(super) fn take(&self, visible: SocketAddr, family_only: bool) -> io::Result<UdpNameLease> {
         self.server.take(visible, family_only)
     }
 
-    /// Asks the host of `visible` for the listener there, and waits for the answer.
+    /// Asks the host of `visible` which process listens at this address, and waits for the answer.
     ///
     /// # Errors
-    /// The system's, if no socket can be made for the question.
+    /// The system's error, if no socket can be made for the question.
     pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
-        // The other kernel limits its ICMP errors: it refuses a few questions per second, and ignores the
-        // rest.
+        // The other kernel limits the rate of its ICMP errors: it refuses only a few questions per second,
+        // and ignores the other questions.
         for pause in APPEARS_WITHIN_MS {
             match ask(visible)? {
                 Lookup::NotFound => std::thread::sleep(Duration::from_millis(pause)),
@@ -114,7 +114,7 @@ fn host_address(interface: &str, addresses: &[InterfaceAddress]) -> Option<IpAdd
 fn wire_address(host: IpAddr, port: u16) -> Ipv6Addr {
     let host = match host {
         IpAddr::V4(host) => u64::from(u32::from(host)),
-        // A hash (FNV-1a) of the address, half as long. The first bit distinguishes it from IPv4 addresses.
+        // A hash (FNV-1a) of the address with 64 bits. Its first bit distinguishes it from IPv4 addresses.
         IpAddr::V6(host) => {
             let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             host.octets().into_iter().fold(0xcbf2_9ce4_8422_2325, mix) | 1 << 63
@@ -139,15 +139,15 @@ fn socket_for(remote: SocketAddr) -> io::Result<UdpSocket> {
 /// The kernel's source address for packets to `remote`; `None` if the kernel has no route.
 ///
 /// # Errors
-/// The system's, if no socket can be made for the query.
+/// The system's error, if no socket can be made for the query.
 pub(super) fn source_for(remote: IpAddr) -> io::Result<Option<IpAddr>> {
     if remote.is_multicast() || remote.is_unspecified() {
         return Ok(None);
     }
-    // Connecting a UDP socket sends nothing. The port is that of the discard service.
+    // Connecting a UDP socket sends nothing. 9 is the port of the discard service.
     let remote = SocketAddr::new(remote, 9);
     let socket = match socket_for(remote) {
-        // A kernel without this address family has no route.
+        // If the kernel does not support the address family, it has no route.
         Err(error) if !is_exhaustion(&error) => return Ok(None),
         socket => socket?,
     };
@@ -155,8 +155,8 @@ pub(super) fn source_for(remote: IpAddr) -> io::Result<Option<IpAddr>> {
     Ok(local.ok().map(|local| local.ip()))
 }
 
-/// A socket that reports an error if the host of `remote` refuses a question. It is not connected, since a
-/// host with several addresses may answer from another address.
+/// A socket that reports an error if the host of `remote` refuses a question. The socket is not connected,
+/// since a host may answer from another of its addresses.
 fn asking_socket(remote: SocketAddr) -> io::Result<UdpSocket> {
     let socket = socket_for(remote)?;
     let (level, name) = match remote {
@@ -226,7 +226,7 @@ mod tests {
         let on_wire = |host, port| wire_address(address(host), port).to_string();
         assert_eq!(on_wire("10.77.0.1", 0x9c41), "fd75:7761:7270::a4d:1:9c41");
         assert_eq!(on_wire("255.255.255.255", 1), "fd75:7761:7270::ffff:ffff:1");
-        // Other hosts compute the same addresses, even with another build.
+        // Other hosts compute the same addresses, even if they have another build of this library.
         assert_eq!(on_wire("fd00::1", 1), "fd75:7761:7270:c3c9:5b9e:b8bf:5b8b:1");
         let of = |host| wire_address(address(host), 1).octets()[6..14].to_vec();
         assert_ne!(of("fd00::1"), of("fd00::2"));
@@ -303,7 +303,8 @@ mod tests {
         drop(comes.join().unwrap());
     }
 
-    /// `hostname` is such an address on Debian: the kernel answers to it from 127.0.0.1.
+    /// On Debian, the name of the host leads to 127.0.1.1. To questions for that address the kernel answers
+    /// from 127.0.0.1.
     #[test]
     fn an_answer_may_come_from_another_address_of_the_host() {
         let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
@@ -316,7 +317,8 @@ mod tests {
         assert_eq!(client.find(at).unwrap(), Lookup::NotFound);
     }
 
-    /// Another program may have the port, or an answer may belong to another question.
+    /// Another program may have the port, and may send anything. An answer may also belong to another
+    /// question.
     #[test]
     fn only_the_answer_to_the_question_counts() {
         let other = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -332,7 +334,8 @@ mod tests {
             for bytes in [&b"hello"[..], &wrong.bytes(), &itself.bytes(), &right.bytes()] {
                 other.send_to(bytes, from).unwrap();
             }
-            // A later question would be refused without it.
+            // The socket stays open until the end of the test, since the kernel would refuse questions to a
+            // closed port.
             other
         });
         assert_eq!(ask(at).unwrap(), Lookup::At(wire));

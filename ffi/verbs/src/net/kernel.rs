@@ -10,17 +10,17 @@ pub(super) struct InterfaceAddress {
     pub(super) address: IpAddr,
 }
 
-/// Whether this host has an interface of that name.
+/// Whether this host has an interface with this name.
 pub(super) fn has_interface(name: &str) -> bool {
     let Ok(name) = std::ffi::CString::new(name) else { return false };
-    // SAFETY: the name is a string.
+    // SAFETY: the name is a C string.
     unsafe { libc::if_nametoindex(name.as_ptr()) != 0 }
 }
 
 /// Whether an interface of this host has the address.
 ///
 /// # Errors
-/// The system's, if the query fails.
+/// The system's error, if the query fails.
 pub(super) fn is_of_this_host(address: IpAddr) -> io::Result<bool> {
     let address = address.to_canonical();
     Ok(address.is_loopback() || addresses()?.iter().any(|has| has.address == address))
@@ -29,27 +29,27 @@ pub(super) fn is_of_this_host(address: IpAddr) -> io::Result<bool> {
 /// The addresses of the interfaces of this host.
 ///
 /// # Errors
-/// The system's, if the query fails.
+/// The system's error, if the query fails.
 pub(super) fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the place is writable.
+    // SAFETY: `first` is writable.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let mut addresses = Vec::new();
     let mut next = first;
-    // SAFETY: the list ends with NULL, and its entries live until it is freed.
+    // SAFETY: the list ends with NULL, and its entries are valid until it is freed below.
     while let Some(entry) = unsafe { next.as_ref() } {
-        // SAFETY: an address of the list is NULL or that of a socket address of its family.
+        // SAFETY: the field is NULL or points to a socket address with the length that its family has.
         if let Some(address) = unsafe { crate::ffi::sockaddr::read(entry.ifa_addr) } {
-            // SAFETY: each entry has a name, which ends with zero.
+            // SAFETY: each entry has a name, which is a C string.
             let interface = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
             let interface = interface.to_string_lossy().into_owned();
             addresses.push(InterfaceAddress { interface, address: address.ip() });
         }
         next = entry.ifa_next;
     }
-    // SAFETY: the list is the one of the call above.
+    // SAFETY: the list is from the call above, and nobody uses it any more.
     unsafe { libc::freeifaddrs(first) };
     Ok(addresses)
 }

@@ -1,15 +1,15 @@
 //! The name service of a `local` wire: finds the process that listens at an address that programs see.
 //!
-//! Processes on one host share its addresses. A *name* is an address and port. A process holds a name by a
-//! lock that costs no descriptor ([`ports`](super::name_locks)). A bound name also has a file
-//! `listen/PORT@ADDRESS`, into which a listener writes its address on the wire. A listener's file is locked
-//! as long as the process lives. A file whose name no process holds is stale, and the next process that
-//! wants the name takes the file over.
+//! Processes on one host share the host's addresses. A *name* is an address and port. A process holds a name
+//! by a lock that needs no descriptor of its own ([`name_locks`](super::name_locks)). A bound name also has a
+//! file `listen/PORT@ADDRESS`, into which a listener writes its address on the wire. A listener locks its
+//! file until it stops listening. A file whose name no process holds is stale, and the next process that
+//! takes the name uses the file.
 //!
 //! A file has one line: the address on the wire, or `-` while the process does not listen; then the words
 //! `only` and `reuse` if the [`Claim`] says so. Names whose claims overlap (a wildcard and an address) have
-//! different files, so a process that takes a name first checks the other files of the port. The folder is
-//! locked meanwhile.
+//! different files, so a process that takes a name first checks the other files of the port. During this the
+//! process locks the folder.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -39,10 +39,11 @@ pub(crate) struct LocalNames {
     found: Mutex<HashMap<SocketAddr, IpAddr>>,
 }
 
-/// The address in the name of a file for all addresses of a family.
+/// The text in a file name that stands for all addresses of a family.
 const ANY_IPV4: &str = "any4";
 const ANY_IPV6: &str = "any6";
-/// The words in the line of a file: no address on the wire yet, and the two options of a claim.
+/// The words in the line of a file: the word for "no address on the wire yet", and the two options of a
+/// claim.
 const NOWHERE: &str = "-";
 const ONLY: &str = "only";
 const REUSE: &str = "reuse";
@@ -52,14 +53,15 @@ const MAX_FOUND: usize = 1024;
 
 /// A name that this process holds until the value is dropped.
 pub(crate) struct LocalNameLease {
-    /// The path of its file. `None` for the name of a connection, which has no file.
+    /// The path of the name's file. `None` for the name of a connection, which has no file.
     path: Option<PathBuf>,
     claim: Claim,
-    /// Holds the lock of the file once the name is published.
+    /// The file, which is locked. `None` until the name is published.
     file: Option<OwnFd>,
-    /// A lock that the names of connections share, by which wildcards notice them.
+    /// The lock that shows wildcards that there are connections at the port. All connections with such a
+    /// claim share it.
     _shared: Option<NameLock>,
-    /// Released last.
+    /// The lock of the name, which is released last.
     held: NameLock,
 }
 
@@ -80,8 +82,8 @@ impl LocalNames {
         self.folder.join(format!("{port}@{}", host(address)))
     }
 
-    /// Takes a name, which leads nowhere until it is published. Returns `None` if another process holds the
-    /// name without listening and both claims reuse the address.
+    /// Takes a name. Lookups find no listener until the name is published. Returns `None` if the name is
+    /// held, nobody listens there, and all claims reuse the address.
     pub(super) fn take(&self, port: u16, claim: &Claim) -> Result<Option<LocalNameLease>, NameError> {
         let _alone = lock_folder(&self.folder)?;
         let others = self.of_others(port)?;
@@ -99,7 +101,7 @@ impl LocalNames {
                 }
             }
         }
-        // Processes share the address if all claims allow it.
+        // All holders of the name share the address if all claims allow this.
         let is_shared = claim.reuses
             && (self.locks.is_ours(&host, port)
                 || others.iter().any(|other| other.claim.address == claim.address));
@@ -108,7 +110,7 @@ impl LocalNames {
         }
         let held = self.locks.take(&host, port)?;
         let path = self.path(claim.address, port);
-        // A stale file of a killed process leads nowhere from now on.
+        // The file may be stale, from a killed process: the new line replaces that process's address.
         let file = options().create(true).truncate(false).open(&path)?;
         let taken = LocalNameLease { path: Some(path), claim: *claim, file: None, _shared: None, held };
         write_line(&file, NOWHERE, claim)?;
@@ -125,7 +127,7 @@ impl LocalNames {
             }
         }
         let held = self.locks.take(&host(claim.address), port)?;
-        // Removes the stale file of a killed process.
+        // If a killed process has left a stale file, this removes it.
         match fs::remove_file(self.path(claim.address, port)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
@@ -134,7 +136,7 @@ impl LocalNames {
         Ok(LocalNameLease { path: None, claim: *claim, file: None, _shared: shared, held })
     }
 
-    /// The names that other processes hold at a port, without those of connections.
+    /// The names that other processes hold at a port, except the names of connections.
     fn of_others(&self, port: u16) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
         let prefix = format!("{port}@");
@@ -150,7 +152,7 @@ impl LocalNames {
         Ok(entries)
     }
 
-    /// The entry of a name that a process holds.
+    /// The entry of a name; `None` if no process holds the name.
     fn entry(&self, address: IpAddr, port: u16) -> io::Result<Option<Entry>> {
         let mut claim = Claim { address, family_only: false, reuses: false };
         match Entry::read(&self.path(address, port), address)? {
@@ -158,7 +160,8 @@ impl LocalNames {
             Some((entry, false)) => claim = entry.claim,
             None => {}
         }
-        // Only a listener's file is locked, and a connection has no file: so the name's own lock counts.
+        // Only a listener's file is locked, and a connection has no file. So the lock of the name itself says
+        // whether a process holds the name.
         let is_taken = self.locks.is_taken(&host(address), port)?;
         Ok(is_taken.then_some(Entry { claim, peer: Lookup::Bound }))
     }
@@ -166,7 +169,7 @@ impl LocalNames {
     /// The listener at `visible`.
     ///
     /// # Errors
-    /// The system's, if the answer cannot be determined.
+    /// The system's error, if the answer cannot be determined.
     pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
         let address = visible.ip().to_canonical();
         let mut places = vec![address];
@@ -192,11 +195,11 @@ impl LocalNames {
         Ok(peer)
     }
 
-    /// Whether the process still lives that listened at `visible` at the last [`find`](Self::find); `None`
-    /// if that call found no listener.
+    /// Whether the process that the last [`find`](Self::find) found at `visible` still exists. `None` if
+    /// [`find`](Self::find) has found no process there.
     ///
     /// # Errors
-    /// The system's, if the answer cannot be determined.
+    /// The system's error, if the answer cannot be determined.
     pub(super) fn lives(&self, visible: SocketAddr) -> io::Result<Option<bool>> {
         let found = self.found.lock().expect("no holder of this lock panics").get(&visible).copied();
         let Some(address) = found else { return Ok(None) };
@@ -204,10 +207,10 @@ impl LocalNames {
         Ok(Some(stations.iter().any(|station| address_of_station(station.number) == address)))
     }
 
-    /// Whether a listener has announced `address`.
+    /// Whether a file in the folder names `address`: a program has bound it.
     ///
     /// # Errors
-    /// The system's, if the answer cannot be determined.
+    /// The system's error, if the answer cannot be determined.
     pub(super) fn knows(&self, address: IpAddr) -> io::Result<bool> {
         let suffix = format!("@{}", address.to_canonical());
         for entry in fs::read_dir(&self.folder)? {
@@ -237,14 +240,15 @@ fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// The possible claims of connections, with any address: addresses do not matter to wildcards.
+/// The possible claims of connections. The address is any address of the family, since a wildcard includes
+/// all of them.
 fn sources() -> impl Iterator<Item = Claim> {
     [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].into_iter().flat_map(|address: IpAddr| {
         (0..4).map(move |bits| Claim { address, family_only: bits & 1 != 0, reuses: bits & 2 != 0 })
     })
 }
 
-/// The name that all connections with such a claim share at one port.
+/// The name of the lock that all connections with such a claim share at one port.
 fn sharing(claim: &Claim) -> String {
     let family = if claim.address.is_ipv4() { 4 } else { 6 };
     let words = [(ONLY, claim.family_only), (REUSE, claim.reuses)]
@@ -252,7 +256,7 @@ fn sharing(claim: &Claim) -> String {
     format!("sources{family} {} {}", words[0], words[1])
 }
 
-/// How the file of a name is opened.
+/// The options for opening the file of a name.
 fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
@@ -260,7 +264,8 @@ fn options() -> OpenOptions {
 }
 
 impl LocalNameLease {
-    /// Makes the name lead to `wire`. From now on the name is not shared.
+    /// Publishes the address on the wire, which lookups of the name find from now on. The name is not shared
+    /// any more.
     pub(super) fn publish(&mut self, wire: SocketAddr) -> Result<(), NameError> {
         let path = self.path.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         loop {
@@ -281,25 +286,27 @@ impl LocalNameLease {
 
 impl Drop for LocalNameLease {
     fn drop(&mut self) {
-        // In a child of fork the file belongs to the parent.
+        // In a forked child the file belongs to the parent.
         if self.held.is_ours()
             && let Some(path) = &self.path
         {
-            // If the removal fails, the next process takes the file over: its lock ends with this process.
+            // Errors are ignored: the next process that takes the name uses the file, since the lock ends
+            // with this process.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// A name that a living process holds.
+/// A name that a process holds.
 struct Entry {
     claim: Claim,
-    /// Where the name leads.
+    /// The listener at the name, or `Bound`.
     peer: Lookup,
 }
 
 impl Entry {
-    /// Reads a file: its entry, and whether its process listens; `None` if there is no file.
+    /// Reads a file. Returns the entry, and whether a process listens there; `None` if the file does not
+    /// exist.
     fn read(path: &Path, address: IpAddr) -> io::Result<Option<(Self, bool)>> {
         let mut file = match options().write(false).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -319,14 +326,14 @@ impl Entry {
         Ok(Some((Self { claim, peer }, is_locked)))
     }
 
-    /// Checks whether another process may have `claim` beside this entry's claim.
+    /// Checks whether this process may have `claim` while another process has the claim of this entry.
     fn allows(&self, claim: &Claim) -> Result<(), NameError> {
         if self.claim.reuses && claim.reuses { Ok(()) } else { Ok(claim.check(&self.claim)?) }
     }
 }
 
-/// Writes the line of a file, over a line that is not longer. It is one write of about twenty bytes, so a
-/// reader sees the whole line or none.
+/// Writes the line of a file over the old line, which is not longer. The line is written in one write of
+/// about twenty bytes, so a reader never sees a part of it.
 fn write_line(file: &File, wire: &str, claim: &Claim) -> io::Result<()> {
     let mut line = wire.to_owned();
     for (word, is_so) in [(ONLY, claim.family_only), (REUSE, claim.reuses)] {
@@ -349,7 +356,7 @@ fn lock_folder(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether `path` names this file.
+/// Whether the file at `path` is this file.
 fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
@@ -357,8 +364,8 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// The published names of the wire in `folder`: each as programs see it, and the address on the wire to
-/// which it leads.
+/// The published names of the wire in `folder`. Each entry has the name as programs see it, and the
+/// listener's address on the wire.
 pub(super) fn listening(folder: &Path) -> Vec<(String, SocketAddr)> {
     let Ok(entries) = fs::read_dir(folder.join("listen")) else { return Vec::new() };
     let mut found: Vec<_> = entries

@@ -16,15 +16,15 @@ pub(super) const BYTES: usize = 32;
 /// The contents of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Asks which program listens at the address where the question arrives.
+    /// Asks which process listens at the address to which the question is sent.
     Question,
-    /// A program has bound the address, and does not listen yet.
+    /// The answer that a program has bound the address, and does not listen yet.
     Bound,
-    /// A program listens, at this address on the wire.
+    /// The answer that a program listens. Its address on the wire is this.
     At(SocketAddr),
 }
 
-/// A message, with the number of its question.
+/// A message, with the random number of its question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) number: u64,

@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `wire_spec.rs` | the wire that the settings ask for |
+//! | `wire_spec.rs` | the wire that the settings name |
 //! | `address.rs` | addresses on a wire |
 //! | `claim.rs` | the claims of bound identifiers, and which claims exclude each other |
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
@@ -10,9 +10,9 @@
 //! | `message.rs`, `name_server.rs`, `hosts.rs` | names and addresses between hosts |
 //! | `end.rs` | this end of the wire, and the addresses under which programs see it |
 //! | `private_data.rs` | the data that two ends with this library exchange in MPA's private data |
-//! | `open.rs` | opening a wire, by `iwarp_wire`, for programs |
+//! | `open.rs` | opening a wire with the crate `iwarp_wire` |
 //! | `list.rs` | the processes of this user on the wires of this host |
-//! | `presence.rs` | processes on wires, and those on wires that have no folder |
+//! | `presence.rs` | processes on wires, and the announcement of processes on wires that have no folder |
 
 mod address;
 mod claim;

@@ -1,9 +1,9 @@
 //! Locks for the names of a `local` wire, without a descriptor for each name.
 //!
 //! Each name corresponds to one byte of the file `ports` in the folder of the wire: the process that has
-//! locked the byte holds the name. For a name that several processes share, all of them hold a shared lock.
-//! A process opens the file once. Its locks belong to the open file (`F_OFD_SETLK`), so the kernel releases
-//! them when the process ends, however it ends and in whatever PID namespace it is. A forked child closes
+//! locked the byte holds the name. If several processes share a name, each of them holds a shared lock. A
+//! process opens the file once. The locks belong to the open file (`F_OFD_SETLK`), so the kernel releases
+//! them however the process ends, and the PID namespace of the process does not matter. A forked child closes
 //! the file. The file has no contents, and is never removed.
 
 use std::collections::HashMap;
@@ -23,7 +23,8 @@ use crate::ffi::abi::{self, Errno};
 /// The locks of this process.
 pub(super) struct NameLocks {
     file: OwnFd,
-    /// The bytes that this process has locked, with a count each: a process's own locks do not exclude it.
+    /// The bytes that this process has locked. Each has a count, since this process can take a name again
+    /// that it already holds.
     held: Mutex<HashMap<i64, usize>>,
 }
 
@@ -39,7 +40,7 @@ pub(crate) enum NameError {
     /// Another process holds the name.
     #[error("the address is in use")]
     InUse,
-    /// Another process holds the wildcard, or holds an address that the requested wildcard includes.
+    /// Another process holds the wildcard, or an address that the requested wildcard includes.
     #[error("the port is in use at an address that this one includes, or is included by")]
     Overlaps,
     /// The system's error.
@@ -105,7 +106,7 @@ impl NameLocks {
         Ok(NameLock { locks: Arc::clone(self), byte })
     }
 
-    /// Takes a name that other processes may hold as well.
+    /// Takes a name by a shared lock: other processes may also hold the name by shared locks.
     pub(super) fn share(self: &Arc<Self>, host: &str, port: u16) -> Result<NameLock, NameError> {
         let byte = byte_of(host, port);
         let mut held = self.held();
@@ -122,7 +123,7 @@ impl NameLocks {
         self.held().contains_key(&byte_of(host, port))
     }
 
-    /// Whether another process holds the name, alone or shared.
+    /// Whether another process holds the name, by an exclusive or a shared lock.
     pub(super) fn is_of_others(&self, host: &str, port: u16) -> io::Result<bool> {
         is_locked(&self.file, range(libc::F_WRLCK, byte_of(host, port)))
     }
@@ -150,36 +151,39 @@ impl Drop for NameLock {
                 held.insert(self.byte, count - 1);
                 return;
             }
-            // Unlocking a locked range does not fail; if it did, the lock would end with the process.
+            // Errors are ignored: unlocking a locked range does not fail, and otherwise the lock ends with
+            // the process.
             let _ = lock(&self.locks.file, range(libc::F_UNLCK, self.byte));
         }
     }
 }
 
-/// The byte of a name: a hash (FNV-1a) of its host with 47 bits, followed by the port. Names of one address
-/// are adjacent, so that the kernel stores a range of them as one lock. One pair of addresses in 2^47 has
-/// the same hash; the two then exclude each other's ports.
+/// The byte of a name: a hash (FNV-1a) of the host with 47 bits, followed by the port. Names of one address
+/// are adjacent, so that the kernel stores the locks of adjacent ports as one lock. Two addresses have the
+/// same hash with probability 2^-47. In that case a process cannot take a port at one address while another
+/// process has it at the other address.
 fn byte_of(host: &str, port: u16) -> i64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     let hash = host.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
     (hash >> 17 << 16 | u64::from(port)) as i64
 }
 
-/// One byte of a file.
+/// A lock of one byte of a file.
 fn range(kind: libc::c_int, byte: i64) -> libc::flock {
     libc::flock { l_start: byte, l_len: 1, ..whole(kind) }
 }
 
-/// The whole file.
+/// A lock of the whole file.
 pub(super) fn whole(kind: libc::c_int) -> libc::flock {
     let (l_type, l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
     libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Takes or releases a lock. It belongs to the open file, and ends when the last descriptor is closed.
+/// Takes or releases a lock. The lock belongs to the open file, and ends when the last descriptor of the open
+/// file is closed.
 pub(super) fn lock(file: impl AsFd, lock: libc::flock) -> Result<(), NameError> {
     let fd = file.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is open, and the struct is read only.
+    // SAFETY: the descriptor is open, and the kernel only reads `lock`.
     if unsafe { libc::fcntl(fd, libc::F_OFD_SETLK, &raw const lock) } == 0 {
         return Ok(());
     }
@@ -190,11 +194,11 @@ pub(super) fn lock(file: impl AsFd, lock: libc::flock) -> Result<(), NameError> 
     }
 }
 
-/// Whether another open file holds the lock. This is only a query: taking the lock for a moment would
-/// exclude a process that wants the name.
+/// Whether another open file holds the lock. The call does not take the lock, not even for a moment, since
+/// this could make another process fail to take the name.
 pub(super) fn is_locked(file: impl AsFd, mut lock: libc::flock) -> io::Result<bool> {
     let fd = file.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is open, and the struct is a writable place.
+    // SAFETY: the descriptor is open, and `lock` is writable.
     match unsafe { libc::fcntl(fd, libc::F_OFD_GETLK, &raw mut lock) } {
         0 => Ok(lock.l_type != libc::F_UNLCK as libc::c_short),
         _ => Err(io::Error::last_os_error()),

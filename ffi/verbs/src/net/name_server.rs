@@ -1,7 +1,7 @@
-//! The name server of a process: it answers questions of other hosts for the listener at an address.
+//! The name server of a process: it answers questions of other hosts about the listener at an address.
 //!
-//! A name is a UDP socket of the kernel at the address that programs see. So the kernel gives each name to
-//! one process of the host, releases it when the process ends, and refuses questions for names that no
+//! A name is a UDP socket of the kernel at the address that programs see. So only one process of the host can
+//! have a name. The kernel releases the name when the process ends, and refuses questions about names that no
 //! process holds. One thread answers for all names of the process. It sleeps until a question arrives.
 
 use std::collections::HashMap;
@@ -17,17 +17,17 @@ use rustix::net;
 
 use super::message::{BYTES, Content, Message};
 
-/// Maximum questions for one name that are answered before other names get their turn.
+/// Maximum number of questions about one name that are answered before questions about other names.
 const AT_ONCE: usize = 64;
 
-/// The names of the process, for which one thread answers.
+/// The names of the process. One thread answers questions about them.
 pub(super) struct NameServer {
     waits: OwnedFd,
     names: Mutex<HashMap<u64, Arc<RegisteredName>>>,
     next: AtomicU64,
 }
 
-/// A name, and the address to which it leads.
+/// A name, and the address on the wire that is published under it.
 struct RegisteredName {
     socket: UdpSocket,
     wire: OnceLock<SocketAddr>,
@@ -54,7 +54,7 @@ impl NameServer {
         self.names.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes the name of `visible`, which leads nowhere until it is published.
+    /// Takes the name of `visible`. The answer to questions is `Bound` until the name is published.
     pub(super) fn take(self: &Arc<Self>, visible: SocketAddr, family_only: bool) -> io::Result<UdpNameLease> {
         let socket = match family_only && visible.is_ipv6() {
             true => bind_ipv6_only(visible)?,
@@ -79,7 +79,7 @@ impl NameServer {
                 Err(_) => return,
             }
             for event in &ready {
-                // Under the lock, so that a released name is free at once.
+                // The lock is held while the name is used, so that a name is free as soon as it is released.
                 if let Some(name) = self.names().get(&event.data.u64()) {
                     name.answer();
                 }
@@ -88,7 +88,7 @@ impl NameServer {
     }
 }
 
-/// An IPv6 socket that leaves the IPv4 port free.
+/// Binds an IPv6 socket without the IPv4 port of the same number.
 fn bind_ipv6_only(visible: SocketAddr) -> io::Result<UdpSocket> {
     let flags = net::SocketFlags::CLOEXEC;
     let socket = net::socket_with(net::AddressFamily::INET6, net::SocketType::DGRAM, flags, None)?;
@@ -98,7 +98,7 @@ fn bind_ipv6_only(visible: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 impl RegisteredName {
-    /// Answers the waiting questions.
+    /// Answers questions that have arrived.
     fn answer(&self) {
         let mut bytes = [0; BYTES + 1];
         for _ in 0..AT_ONCE {
@@ -107,16 +107,16 @@ impl RegisteredName {
                 continue;
             };
             let content = self.wire.get().map_or(Content::Bound, |wire| Content::At(*wire));
-            // Errors are ignored: a host without an answer asks again.
+            // Errors are ignored: a host that gets no answer asks again.
             let _ = self.socket.send_to(&Message { number, content }.bytes(), from);
         }
     }
 }
 
 impl UdpNameLease {
-    /// Makes the name lead to `wire`.
+    /// Publishes an address on the wire under the name.
     pub(super) fn publish(&self, wire: SocketAddr) {
-        // A listener publishes only once.
+        // A later call has no effect: a listener publishes its name only once.
         let _ = self.name.wire.set(wire);
     }
 }
@@ -130,10 +130,11 @@ impl UdpNameLease {
 
 impl Drop for UdpNameLease {
     fn drop(&mut self) {
-        // In a forked child the name server belongs to the parent, whose thread may have held the lock.
+        // In a forked child the name server belongs to the parent, and a thread of the parent may have held
+        // the lock.
         if !crate::ffi::fork::is_child() {
             self.server.names().remove(&self.key);
-            // Errors are ignored: a name that is not in the set needs no removal.
+            // Errors are ignored: then the socket is not in the epoll set.
             let _ = epoll::delete(&self.server.waits, &self.name.socket);
         }
     }

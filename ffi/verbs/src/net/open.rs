@@ -16,10 +16,10 @@ use super::wire_spec::folder;
 use crate::ffi::abi::StartError;
 use crate::ffi::settings::{self, Key};
 
-/// A wire, ready for an engine.
+/// An opened wire: its port, the engine's configuration, and the addresses on the wire.
 type Opened = (Box<dyn Port>, EngineConfig, Net);
 
-/// Opens the wire. An error is one line that says what to do.
+/// Opens the wire. The error has one line that says what to do.
 pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     let (port, mut config, mut net) = match &spec.kind {
         Kind::Local { name } => open_local(spec, name)?,
@@ -35,9 +35,9 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     if !matches!(spec.kind, Kind::Local { .. }) {
         net.show(&spec.to_string());
     }
-    // Programs connect queue pairs within one process.
+    // Programs may connect two queue pairs of one process.
     let port = Box::new(match &spec.kind {
-        // Other processes of the host have the same Ethernet address.
+        // Other processes of the host may have the same Ethernet address, so the IP address decides.
         Kind::Packet { .. } => Loopback::of_address(port, net.address()),
         _ => Loopback::new(port),
     });
@@ -50,17 +50,17 @@ fn text(error: OpenError) -> StartError {
     StartError::new(&error)
 }
 
-/// How long a closing connection waits for its peer, on a wire within one machine.
+/// Maximum time that a closing connection waits for its peer, on a wire within one machine.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The limit on a network between ends with this library: enough for some round trips and some lost
-/// segments.
+/// Maximum time that a closing connection waits for its peer between hosts: enough for some round trips and
+/// some lost segments.
 const CLOSE_TIMEOUT_OF_HOSTS: Duration = Duration::from_secs(2);
 
 fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     let folder = folder(name)?;
     let Wire { port, mut config, address } = iwarp_wire::open_local(spec, folder.clone()).map_err(text)?;
-    // A peer answers the close at once. A peer that has stopped receiving does not answer, and its program
+    // A peer answers the close at once, unless it has stopped receiving. In that case the peer's program
     // waits for the end of the connection.
     config.close_timeout = CLOSE_TIMEOUT;
     let names = LocalNames::new(&folder).map_err(|error| {
@@ -70,8 +70,8 @@ fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     Ok((port, config, Net::new(address, NameService::Local(names))))
 }
 
-/// Opens an interface. Either programs use an address on the wire (`addr` is set), or they use the kernels'
-/// addresses and all peers use this library.
+/// Opens an interface. If `addr` is set, programs use this address on the wire. Otherwise programs use the
+/// kernels' addresses, and all peers use this library.
 fn open_packet(spec: &Spec, interface: &str) -> Result<Opened, StartError> {
     let open = |address: IpCidr| iwarp_wire::open_packet(spec, interface, address).map_err(text);
     if let Some(address) = spec.address {
@@ -81,7 +81,7 @@ fn open_packet(spec: &Spec, interface: &str) -> Result<Opened, StartError> {
     let own = hosts.address();
     let Wire { port, mut config, .. } = open(IpCidr::new(own.into(), hosts::PREFIX))?;
     notice_silence(&mut config);
-    // No other process has the address.
+    // No other process has the same address, so no probe is needed.
     config.stack.address_probing = AddressProbing::Off;
     config.close_timeout = CLOSE_TIMEOUT_OF_HOSTS;
     Ok((port, config, Net::new(own.into(), NameService::Hosts(hosts))))
@@ -93,14 +93,14 @@ fn on_a_network(wire: Wire) -> Opened {
     (port, config, Net::new(address, NameService::None))
 }
 
-/// After a process was killed, its host is silent. Connections are given up early enough for programs to end
+/// A killed process falls silent. Connections to it are closed early enough for programs to notice this
 /// within ten seconds.
 fn notice_silence(config: &mut EngineConfig) {
     config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(4));
     config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(8);
 }
 
-/// The port, wrapped in a capture if `UWARP_PCAP` is set.
+/// Wraps the port in a capture if `UWARP_PCAP` is set.
 fn captured(port: Box<dyn Port>) -> Result<Box<dyn Port>, StartError> {
     let Some(setting) = settings::get(Key::Pcap)? else { return Ok(port) };
     let failed = |error: std::io::Error| {

@@ -1,8 +1,8 @@
 //! Processes on wires, and how processes on wires without a folder announce themselves.
 //!
-//! Such a process binds a socket to a name in the system's abstract namespace. The name has its address and
-//! its wire; nobody connects to the socket. The system removes the name when the process ends, however it
-//! ends, and lists the names of one network namespace.
+//! A process on a wire without a folder binds a Unix socket to a name in the abstract namespace. The name
+//! consists of the process's address and wire. Nobody connects to the socket. The system removes the name
+//! however the process ends, and lists the names of a network namespace.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,29 +15,28 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 pub struct WireProcess {
     /// The name of the wire.
     pub wire: String,
-    /// Its PID; 0 if this process cannot see it.
+    /// The PID of the process; 0 if this process cannot see it.
     pub pid: i32,
-    /// Its name, as the system reports it.
+    /// The name of the process, as the system reports it.
     pub program: String,
-    /// Its address on the wire.
+    /// The address of the process on the wire.
     pub address: String,
-    /// The addresses at which it listens, on a `local` wire.
+    /// The addresses at which the process listens. Empty on wires other than `local`.
     pub listens: Vec<String>,
 }
 
-/// The announcement of this process, until this value is dropped.
+/// The announcement of this process, which ends when the value is dropped.
 pub(super) struct Presence {
     _socket: OwnedFd,
 }
 
-/// The beginning of each name.
+/// The beginning of each socket name.
 const PREFIX: &str = "uwarp/";
-/// Maximum bytes of the wire in a socket name, which has at most 107 bytes.
+/// Maximum bytes of the wire in a socket name. A socket name has at most 107 bytes.
 const WIRE_BYTES: usize = 40;
 
 impl Presence {
-    /// Announces this process on a wire. `None` if the system refuses; nothing else depends on the
-    /// announcement.
+    /// Announces this process on a wire. `None` if the system refuses, which has no other effect.
     pub(super) fn announce(wire: &str, address: IpAddr) -> Option<Self> {
         let wire: String = wire.chars().filter(char::is_ascii_graphic).take(WIRE_BYTES).collect();
         let name = format!("{PREFIX}{}/{address}/{wire}", std::process::id());
@@ -86,11 +85,11 @@ fn name(line: &str) -> Option<(&str, IpAddr, &str)> {
     let (inode, name) = (words.next()?, words.next()?);
     let mut parts = name.strip_prefix('@')?.strip_prefix(PREFIX)?.splitn(3, '/').skip(1);
     let (address, wire) = (parts.next()?.parse().ok()?, parts.next()?);
-    // Any user can bind any name, also one with escape sequences for a terminal.
+    // Any user can bind any name, even a name with escape sequences for a terminal.
     wire.chars().all(|c| c.is_ascii_graphic()).then_some((inode, address, wire))
 }
 
-/// The name of a process, as the system has it.
+/// The name of a process, as the system reports it.
 pub(super) fn program(pid: i32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().to_owned()

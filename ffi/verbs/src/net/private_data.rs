@@ -1,8 +1,8 @@
-//! The data that two ends with this library exchange: a prefix of the private data of MPA's Request and
+//! The data that two ends with this library exchange in a prefix of the private data of MPA's Request and
 //! Reply.
 //!
-//! The prefix is sent only if both ends are known to use this library: on a `local` wire, and to the port of
-//! out-of-band connections. Other peers never see it.
+//! The prefix is sent only if both ends are known to use this library: on wires where all peers use this
+//! library, and to the port of out-of-band connections. Other peers never get the prefix.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -23,9 +23,9 @@ pub(crate) struct PrivateDataHeader {
 /// The numbers of the two queue pairs of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QpNumbers {
-    /// The sender's.
+    /// The number of the sender's queue pair.
     pub(crate) from: u32,
-    /// The receiver's.
+    /// The number of the receiver's queue pair.
     pub(crate) to: u32,
 }
 
@@ -47,7 +47,7 @@ impl PrivateDataHeader {
         bytes
     }
 
-    /// The program's private data: the bytes behind the prefix, if there is a prefix.
+    /// The program's private data: the bytes behind the prefix, or all bytes if there is no prefix.
     pub(crate) fn strip(data: &[u8]) -> &[u8] {
         Self::split(data).map_or(data, |(_, rest)| rest)
     }

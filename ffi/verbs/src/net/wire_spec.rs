@@ -1,4 +1,4 @@
-//! The wire that the settings ask for.
+//! The wire that the settings name.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use iwarp_wire::{Kind, Spec, SpecError};
 
 use crate::ffi::settings::{self, Key};
 
-/// The wire that the settings ask for, or `net` and `addr` in their place.
+/// The wire that the settings name. `net` and `addr` override the settings.
 ///
 /// # Errors
 /// One line that says what to do.
@@ -29,7 +29,7 @@ pub fn wire_spec(net: Option<&str>, addr: Option<&str>) -> Result<Spec, String> 
         (None, Some(setting)) => {
             let failed = |error| format!("{}{}", setting.origin(), text(error));
             spec.set_address(&setting.text).map_err(failed)?;
-            // An address in the file belongs to the file's wire, which may not be this wire.
+            // An address in the file belongs to the wire in the file, which may be another wire.
             if setting.origin().is_empty() {
                 refuse_on_local(&spec, &setting.text)?;
             }
@@ -40,8 +40,8 @@ pub fn wire_spec(net: Option<&str>, addr: Option<&str>) -> Result<Spec, String> 
     Ok(spec)
 }
 
-/// Refuses an address for a `local` wire, which chooses addresses itself: a program would listen at another
-/// address than the one set.
+/// Refuses an address for a `local` wire. Such a wire chooses the addresses, so a program would listen at an
+/// address other than `addr`.
 fn refuse_on_local(spec: &Spec, addr: &str) -> Result<(), String> {
     match spec.kind {
         Kind::Local { .. } => Err(format!(

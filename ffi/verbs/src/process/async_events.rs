@@ -1,4 +1,4 @@
-//! Asynchronous events: of queue pairs, completion queues, shared receive queues and the port.
+//! Asynchronous events of queue pairs, completion queues, shared receive queues and the port.
 //!
 //! The engine's events name objects by number. A table maps these numbers to the program's objects and their
 //! contexts.
@@ -26,7 +26,7 @@ pub(crate) enum ObjectKind {
 /// An object of a program that may have events (`element` of `ibv_async_event`).
 #[derive(Clone)]
 pub(crate) struct Element {
-    /// Its address, as the program knows it.
+    /// The address of the object, which the program knows.
     pub(crate) object: usize,
     pub(crate) queue: AsyncQueue,
     pub(crate) pending_acks: Arc<PendingAcks>,
@@ -35,7 +35,7 @@ pub(crate) struct Element {
 /// An event that the program has not taken.
 pub(crate) struct QueuedEvent {
     pub(crate) event: u32,
-    /// The object; `None`: the port.
+    /// The object of the event; `None` for an event of the port.
     pub(crate) element: Option<Element>,
 }
 
@@ -54,7 +54,7 @@ impl AsyncQueue {
         self.queue.fd()
     }
 
-    /// The queue itself, for a thread that waits for an event.
+    /// The queue, for a thread that waits for an event.
     pub(crate) fn events(&self) -> Arc<EventQueue<QueuedEvent>> {
         Arc::clone(&self.queue)
     }
@@ -64,7 +64,7 @@ impl AsyncQueue {
     }
 }
 
-/// The queues of the contexts of the process, and the objects that may have events.
+/// The event queues of all contexts of the process, and the objects that may have events.
 #[derive(Default)]
 pub(crate) struct AsyncEvents {
     queues: Mutex<Vec<AsyncQueue>>,
@@ -104,13 +104,13 @@ impl AsyncEvents {
         elements.by_number.insert((kind, number), element);
     }
 
-    /// From now on events with this engine number are ignored. Events that wait already stay.
+    /// From now on events with this engine number are ignored. Events that are already queued are kept.
     pub(crate) fn forget(&self, kind: ObjectKind, number: u32) {
         self.elements().by_number.remove(&(kind, number));
     }
 
-    /// Called when an object is destroyed, after [`forget`](Self::forget): drops its waiting events, and
-    /// returns once all delivered events are acknowledged.
+    /// Drops the queued events of an object, and waits until all its delivered events are acknowledged.
+    /// Called when the object is destroyed, after [`forget`](Self::forget).
     pub(crate) fn remove(&self, object: usize) {
         let Some(Element { queue, pending_acks, .. }) = self.elements().by_object.get(&object).cloned()
         else {
@@ -119,7 +119,8 @@ impl AsyncEvents {
         let is_gone =
             |waiting: &QueuedEvent| waiting.element.as_ref().is_some_and(|element| element.object == object);
         queue.queue.lock().remove(is_gone);
-        // The object stays in the table meanwhile, so that the program can acknowledge delivered events.
+        // The object is still in the table during the wait, so that the program can acknowledge delivered
+        // events.
         pending_acks.wait();
         self.elements().by_object.remove(&object);
     }
@@ -137,10 +138,10 @@ impl AsyncEvents {
             AsyncEventKind::PortActive => return self.on_port(sys::IBV_EVENT_PORT_ACTIVE),
             AsyncEventKind::PortError => return self.on_port(sys::IBV_EVENT_PORT_ERR),
             AsyncEventKind::AddressConflict => return self.on_port(sys::IBV_EVENT_GID_CHANGE),
-            // Not a verbs event: no queue pair of this library sets such a mark.
+            // The other kinds are no events of libibverbs, and this library does not enable them.
             _ => return,
         };
-        // Under the table's lock, so that no event is added for an object whose number was forgotten.
+        // The table is locked, so that no event is added for an object whose number was forgotten.
         if let Some(element) = self.elements().by_number.get(&(kind, event.number)) {
             element.queue.push(code, Some(element.clone()));
         }

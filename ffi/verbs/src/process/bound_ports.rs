@@ -1,5 +1,5 @@
-//! The ports that identifiers of this process are bound to, and which of them exclude each other: the rules
-//! of the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
+//! The ports to which identifiers of this process are bound. Which of them exclude each other is decided by
+//! the rules of the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
 //!
 //! | one | another at the same port | second call |
 //! |---|---|---|
@@ -10,11 +10,11 @@
 //! | an address | another address | succeeds |
 //! | any of these | where both reuse their addresses, and none of them listens | succeeds |
 //!
-//! A listening identifier does not share its address: to listen, it has to be the only one there. By default
-//! an identifier with an IPv4 address claims one family, and one with an IPv6 address claims both
-//! (`RDMA_OPTION_ID_AFONLY`).
+//! A listening identifier does not share its address: an identifier can listen only if no other identifier is
+//! bound to the address. By default an identifier with an IPv4 address claims one family, and an identifier
+//! with an IPv6 address claims both families (`RDMA_OPTION_ID_AFONLY`).
 //!
-//! Between processes, the name service of the wire (if any) enforces the rules.
+//! Between processes, the name service of the wire enforces the rules, if the wire has a name service.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -31,7 +31,7 @@ pub(crate) struct BoundPorts {
 }
 
 struct Owner {
-    /// The address of the identifier, as programs know it.
+    /// The address of the identifier, which the program knows.
     id: usize,
     claim: Claim,
 }
@@ -54,7 +54,8 @@ impl BoundPorts {
         Ok(())
     }
 
-    /// Called when a bound identifier begins to listen. Fails if it shares its address.
+    /// Called when a bound identifier begins to listen. Fails if another identifier is bound to the same
+    /// address.
     pub(crate) fn listen(&self, id: usize, port: u16) -> Outcome<()> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
@@ -105,7 +106,7 @@ mod tests {
     const IN_USE: Outcome<()> = Err(Errno(libc::EADDRINUSE));
     const NOT_AVAILABLE: Outcome<()> = Err(Errno(libc::EADDRNOTAVAIL));
 
-    /// Parses an address with the option with which it is bound.
+    /// Parses an address, optionally followed by the option with which the identifier is bound.
     fn of(text: &str) -> Claim {
         let (address, option) = text.split_once(' ').unwrap_or((text, ""));
         let family_only = match option {
@@ -116,7 +117,7 @@ mod tests {
         Claim::new(address.parse().unwrap(), family_only, option == "reuse")
     }
 
-    /// The kernel's results for the second of two identifiers, in either order.
+    /// The results are those of the kernel for the second of two identifiers, whichever is bound first.
     #[test]
     fn addresses_exclude_each_other_as_the_kernel_has_it() {
         for (one, other, second) in [
@@ -149,7 +150,7 @@ mod tests {
                 ports.bind(1, 7, of(first)).unwrap();
                 assert_eq!(ports.bind(2, 7, of(then)), second, "{then} after {first}");
                 ports.bind(3, 8, of(then)).unwrap();
-                // A refused identifier holds nothing, and a released port is free.
+                // A refused identifier does not hold the port, and a released port is free.
                 ports.release(2, 7);
                 ports.release(1, 7);
                 ports.bind(4, 7, of(then)).unwrap();

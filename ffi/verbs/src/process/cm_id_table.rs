@@ -1,16 +1,16 @@
-//! The program's identifiers (`rdma_cm_id`), by the engine's identifiers.
+//! A table that maps the engine's identifiers to the program's identifiers (`rdma_cm_id`).
 //!
 //! Each identifier has an event handler, as an `iw_cm_id` of the kernel has. The handler runs with the table
-//! locked. Destroying an identifier first removes it from the table, so the identifier lives while its event
-//! is handled.
+//! locked. An identifier is removed from the table before it is destroyed, so it is not destroyed while its
+//! handler runs.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use iwarp::verbs::{CmEvent, CmEventKind, CmId};
 
-/// Handles an event of the identifier at an address, with the table locked. It may insert the new identifier
-/// of a request.
+/// Handles an event of the identifier at an address, with the table locked. The handler of a request may
+/// insert the new identifier.
 pub(crate) type Handler = fn(&mut CmIds, usize, &CmEvent);
 
 /// The identifiers of a process.
@@ -25,7 +25,7 @@ pub(crate) struct CmIds(HashMap<CmId, Entry>);
 
 #[derive(Clone, Copy)]
 struct Entry {
-    /// The address of the identifier, as programs know it.
+    /// The address of the identifier, which the program knows.
     address: usize,
     handler: Handler,
 }
@@ -42,20 +42,20 @@ impl CmIdTable {
         self.ids.lock().expect("no holder of this lock panics")
     }
 
-    /// As [`CmIds::insert`].
+    /// Locks the table, and calls [`CmIds::insert`].
     pub(crate) fn insert(&self, cm: &CmId, address: usize, handler: Handler) {
         self.lock().insert(cm, address, handler);
     }
 
     /// From now on events of `cm` do not reach the program.
     pub(crate) fn remove(&self, cm: &CmId) {
-        // The identifier is dropped without the lock held, since this may end a connection.
+        // The identifier is dropped after the table is unlocked, since dropping it may end a connection.
         let removed = self.lock().0.remove_entry(cm);
         drop(removed);
     }
 
-    /// Calls the handler of the event's identifier (for a request, that of the listener). If the identifier
-    /// is not in the table, the event is dropped; a request that is dropped is rejected.
+    /// Calls the handler of the event's identifier, or the listener's handler for a connection request. If
+    /// the identifier is not in the table, the event is dropped, which rejects a connection request.
     pub(crate) fn on_event(&self, event: &CmEvent) {
         let cm = match event.kind {
             CmEventKind::ConnectRequest { .. } => event.listener.as_ref(),
@@ -90,7 +90,7 @@ mod tests {
         HANDLED.with_borrow_mut(|handled| handled.push(("first", address)));
     }
 
-    /// Enters the new identifier of a request.
+    /// Inserts the new identifier of a request.
     fn second(ids: &mut CmIds, address: usize, event: &CmEvent) {
         HANDLED.with_borrow_mut(|handled| handled.push(("second", address)));
         if matches!(event.kind, CmEventKind::ConnectRequest { .. }) {
@@ -104,7 +104,8 @@ mod tests {
         engine: Engine,
     }
 
-    /// A listener at port 7, and an identifier that connects a queue pair to it from the other end of a link.
+    /// A listener at port 7, and an identifier at the other end of the link that connects a queue pair to the
+    /// listener.
     fn connecting() -> ([Host; 2], CmId, CmId, QueuePair) {
         let (left, right) = pair(&LinkConfig::default());
         let host = |port: Box<dyn dp::Port>, address| {
@@ -148,7 +149,8 @@ mod tests {
         let rejected = next(&mut hosts, 1);
         ids.on_event(&rejected);
         assert_eq!(HANDLED.take(), [("first", 20)]);
-        // The listener's handler has inserted the new identifier, with another handler.
+        // The listener's handler has inserted the new identifier with another handler, which gets later
+        // events.
         let mut of_new_id = rejected.clone();
         of_new_id.id = request.id.clone();
         ids.on_event(&of_new_id);

@@ -1,19 +1,19 @@
-//! The end of queue pairs: bytes that TCP has accepted are still sent.
+//! The end of queue pairs: bytes that TCP has accepted are sent before a queue pair is destroyed.
 //!
 //! In iWARP a Send or Write completes when TCP has accepted it. Programs end as soon as their requests are
-//! completed, some by `_exit`, and a TCP in user space ends with its process. So the call that destroys a
-//! queue pair closes its connection gracefully, and returns when the peer has all bytes.
+//! completed, some by `_exit`, and then a TCP in user space sends nothing more. So the call that destroys a
+//! queue pair closes the connection gracefully, and returns when the peer has all bytes.
 
 use std::time::{Duration, Instant};
 
 use iwarp::engine::SharedEngine;
 use iwarp::verbs::{QpState, QueuePair};
 
-/// The longest wait for a peer that makes progress.
+/// Maximum wait while the peer makes progress.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Closes the connections of queue pairs. Returns when they have ended, or after `idle` without any
-/// progress.
+/// Closes the connections of queue pairs. Returns when the connections have ended, after `idle` without
+/// progress, or after [`LIMIT`].
 pub(crate) fn drain(engine: &SharedEngine, qps: &[QueuePair], idle: Duration) {
     let mut open: Vec<&QueuePair> = qps.iter().filter(|qp| close(qp)).collect();
     let begun = Instant::now();
@@ -28,7 +28,7 @@ pub(crate) fn drain(engine: &SharedEngine, qps: &[QueuePair], idle: Duration) {
     }
 }
 
-/// Starts closing a connection. Returns whether the queue pair has one.
+/// Starts closing the connection of a queue pair. Returns whether the queue pair has a connection.
 fn close(qp: &QueuePair) -> bool {
     match qp.state() {
         QpState::Rts => qp.modify(QpState::Closing).is_ok(),

@@ -1,16 +1,16 @@
-//! The identity of the device: its name, type and GUID, known before anything starts.
+//! The identity of the device: its name, type and GUID. They are known before the process is started.
 
 use crate::ffi::settings::{self, Key};
 
 /// Bytes of a name (`IBV_SYSFS_NAME_MAX`), with its terminating zero.
 const NAME_BYTES: usize = 64;
 
-/// `UWARP_PRETEND=ib`: the device reports itself as an InfiniBand device.
+/// Whether the device reports itself as an InfiniBand device (`UWARP_PRETEND=ib`).
 pub(crate) fn pretends_ib() -> bool {
     settings::text(Key::Pretend).is_some_and(|value| value == "ib")
 }
 
-/// `UWARP_DEV`, or `uwarp0`.
+/// The name of the device: `UWARP_DEV`, or `uwarp0`.
 pub(crate) fn device_name() -> String {
     settings::text(Key::Dev).filter(|name| is_name(name)).unwrap_or_else(|| "uwarp0".into())
 }

@@ -15,8 +15,8 @@ pub(crate) const MAX_QP_WR: usize = 16_384;
 pub(crate) const MAX_CQE: usize = (1 << 20) - 1;
 /// Maximum requests of one shared receive queue.
 pub(crate) const MAX_SRQ_WR: usize = 1 << 16;
-/// Maximum Reads and atomics outstanding in each direction: fits the fields of `rdma_conn_param` and of
-/// perftest's exchange.
+/// Maximum outstanding Reads and atomics in each direction. The number fits in the fields of
+/// `rdma_conn_param` and of perftest's exchange.
 pub(crate) const MAX_RD_ATOM: u8 = 128;
 /// Maximum elements of a request.
 pub(crate) const SGE: usize = MAX_SGE;
@@ -35,9 +35,9 @@ pub(crate) fn device() -> sys::ibv_device_attr {
         node_guid: identity::guid().to_be(),
         sys_image_guid: identity::guid().to_be(),
         max_mr_size: u64::MAX,
-        // All page sizes: nothing is translated.
+        // All page sizes are supported, since addresses are not translated.
         page_size_cap: 0xffff_f000,
-        // The first three bytes of the GUID, as usual. Programs treat 0 as a broken device.
+        // As usual, the first three bytes of the GUID. Programs treat a device with 0 as broken.
         vendor_id: (identity::guid() >> 40) as u32,
         vendor_part_id: 0,
         hw_ver: 0,

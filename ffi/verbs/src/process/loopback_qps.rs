@@ -1,10 +1,10 @@
-//! Queue pairs that are connected to themselves, and their two engine queue pairs.
+//! Queue pairs that are connected to themselves. Each has two engine queue pairs.
 //!
 //! As with a hardware device, the program must see such a queue pair in ERR, with both queues flushed, as
-//! soon as one of its ends has failed. But an end whose own request has failed (for instance because of an
-//! unknown key) does not fail the other end, which is normally another queue pair. So this module then fails
-//! the end that takes the receives. The opposite case needs nothing: an end that refuses a message sends a
-//! Terminate to the other.
+//! soon as one of its ends has failed. But if a request of the sending end fails (for instance because of an
+//! unknown key), the other end does not fail, since normally it is another queue pair. So this module then
+//! fails the end that takes the receives. If the receiving end refuses a message, it sends a Terminate, and
+//! both ends fail.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -32,7 +32,7 @@ impl LoopbackQps {
         self.all.lock().expect("no holder of this lock panics")
     }
 
-    /// Called when a queue pair is connected to itself.
+    /// Inserts a queue pair that is connected to itself.
     pub(crate) fn insert(&self, number: u32, near: QueuePair, far: QueuePair) {
         let mut all = self.all();
         all.push(LoopbackQp { number, near, far });
@@ -54,14 +54,15 @@ impl LoopbackQps {
     pub(crate) fn sweep(&self) {
         for LoopbackQp { near, .. } in self.take(|own| has_failed(&own.far)) {
             if !has_failed(&near) {
-                // Errors are ignored: an end that has failed meanwhile is flushed already.
+                // Errors are ignored: if the end has failed in the meantime, its receives are already
+                // flushed.
                 let _ = near.modify(QpState::Error);
             }
         }
     }
 
-    /// Removes entries. They are dropped without the lock held, since one may hold the last handle of a
-    /// queue pair.
+    /// Removes entries, and returns them so that they are dropped after the lock is released: an entry may
+    /// have the last handle of a queue pair.
     fn take(&self, is_taken: impl Fn(&LoopbackQp) -> bool) -> Vec<LoopbackQp> {
         if !self.any() {
             return Vec::new();
@@ -84,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Queue pairs without a connection, which fail on request.
+    /// Queue pairs without a connection.
     fn queue_pairs<const N: usize>() -> [QueuePair; N] {
         let context = Context::new(ContextConfig::default()).unwrap();
         let cq = context.create_cq_with(&CqOptions::new(64)).unwrap();

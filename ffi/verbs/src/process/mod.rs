@@ -1,11 +1,11 @@
 //! The state of the process that uses the library, and the function that starts it.
 //!
-//! [`get_or_start`] starts everything. Calls that may be a program's first begin with it; other calls use
-//! [`started`], or the [`Process`] of their object.
+//! [`get_or_start`] starts everything. Each call that may be a program's first call begins with
+//! [`get_or_start`]. Other calls use [`started`], or the [`Process`] of their object.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `state.rs` | the state of the process: its start, what happens after each poll, its end |
+//! | `state.rs` | the state of the process: its start, the work after each poll, its end |
 //! | `identity.rs`, `limits.rs` | the device's identity and limits |
 //! | `cm_id_table.rs`, `bound_ports.rs` | the identifiers of librdmacm: their event handlers and their ports |
 //! | `qp_table.rs` | queue pairs by their numbers |

@@ -1,4 +1,4 @@
-//! Connections that programs set up out of band, while one end waits for the other.
+//! Connections that programs set up out of band, until both ends are ready.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,10 +10,10 @@ use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, QueuePair};
 
 use crate::net::{PrivateDataHeader, QpNumbers};
 
-/// How long a request waits for its queue pair to enter RTR.
+/// Maximum time that a connection request waits until its queue pair enters RTR.
 pub(crate) const PARKED: Duration = Duration::from_secs(600);
 
-/// Maximum parked requests.
+/// Maximum number of parked requests.
 pub(crate) const MAX_PARKED: usize = 16_384;
 
 /// The out-of-band connections of a process that are being set up.
@@ -32,7 +32,7 @@ pub(crate) struct State {
     pub(crate) parked: Vec<ParkedRequest>,
 }
 
-/// A queue pair that waits for the peer's request.
+/// A queue pair in RTR that waits for the peer's connection request.
 pub(crate) struct Expected {
     pub(crate) remote: IpAddr,
     pub(crate) remote_qp: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Expected {
     pub(crate) param: ConnParam,
 }
 
-/// A request whose queue pair is not in RTR yet.
+/// A connection request whose queue pair is not in RTR yet.
 pub(crate) struct ParkedRequest {
     pub(crate) cm: CmId,
     pub(crate) from: IpAddr,
@@ -53,14 +53,14 @@ impl OobConnections {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// Handles an event. Returns `false` if the event does not belong to these connections.
+    /// Handles an event. Returns `false` if the event does not belong to an out-of-band connection.
     pub(crate) fn takes(&self, event: &CmEvent) -> bool {
         let CmEventKind::ConnectRequest { private_data, remote, .. } = &event.kind else { return false };
         let mut state = self.state();
         if event.listener.is_none() || event.listener != state.listener {
             return false;
         }
-        // A request without the numbers of queue pairs is rejected as it is dropped.
+        // A request without the numbers of queue pairs is dropped, which rejects it.
         let Some((PrivateDataHeader { pair: Some(pair), .. }, _)) = PrivateDataHeader::split(private_data)
         else {
             return true;
@@ -72,7 +72,7 @@ impl OobConnections {
             .is_some_and(|expected| expected.remote == from && expected.remote_qp == pair.from);
         if is_expected && let Some(expected) = state.expected.remove(&pair.to) {
             drop(state);
-            // If the queue pair was destroyed meanwhile, this fails, and the request is rejected.
+            // If the queue pair was destroyed in the meantime, `accept` fails, and the request is rejected.
             let _ = event.id.accept(&expected.qp, &expected.param);
         } else {
             self.park(&mut state, event.id.clone(), from, pair);
@@ -80,17 +80,18 @@ impl OobConnections {
         true
     }
 
-    /// Parks a request. It replaces an earlier request of the same queue pairs, which the peer has given up.
+    /// Parks a request. If an earlier request of the same queue pairs is parked, the new request replaces it,
+    /// since the peer has given up the earlier request.
     fn park(&self, state: &mut State, cm: CmId, from: IpAddr, pair: QpNumbers) {
         state.parked.retain(|parked| parked.from != from || parked.pair != pair);
-        // A request without a place is dropped, which rejects it.
+        // If there is no room, the request is dropped, which rejects it.
         if state.parked.len() < MAX_PARKED {
             state.parked.push(ParkedRequest { cm, from, pair, until: Instant::now() + PARKED });
             self.parked.store(state.parked.len(), Ordering::Relaxed);
         }
     }
 
-    /// Takes the parked request of a peer for one of our queue pairs.
+    /// Removes and returns the parked request of a peer for one of our queue pairs.
     pub(crate) fn take_parked(&self, state: &mut State, from: IpAddr, pair: QpNumbers) -> Option<CmId> {
         let is_it = |parked: &ParkedRequest| parked.from == from && parked.pair == pair;
         let at = state.parked.iter().position(is_it)?;
@@ -99,7 +100,7 @@ impl OobConnections {
         Some(parked.cm)
     }
 
-    /// Whether requests are parked.
+    /// Whether any request is parked.
     #[inline]
     pub(crate) fn has_parked(&self) -> bool {
         self.parked.load(Ordering::Relaxed) > 0

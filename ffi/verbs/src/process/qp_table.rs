@@ -1,18 +1,18 @@
-//! Queue pairs by the numbers that the program knows.
+//! A table of queue pairs by the numbers that the program knows.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use iwarp::verbs::QueuePair;
 
-/// A table of queue pairs: see the module.
+/// A table of queue pairs by the numbers that the program knows.
 #[derive(Default)]
 pub(crate) struct QpTable {
     known: Mutex<HashMap<u32, Entry>>,
 }
 
 struct Entry {
-    /// The address of the queue pair, as programs know it.
+    /// The address of the queue pair, which the program knows.
     address: usize,
     /// The engine's queue pair.
     qp: QueuePair,
@@ -35,7 +35,7 @@ impl QpTable {
         drop(before);
     }
 
-    /// Runs `act` on the address of a queue pair, which is not destroyed meanwhile.
+    /// Runs `act` on the address of a queue pair. The queue pair is not destroyed during `act`.
     pub(crate) fn with(&self, number: u32, act: impl FnOnce(usize)) {
         let known = self.known();
         if let Some(entry) = known.get(&number) {

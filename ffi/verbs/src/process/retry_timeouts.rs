@@ -1,10 +1,10 @@
-//! Timeouts of queue pairs whose peer does not connect: their requests fail after the time that the program
-//! has set.
+//! Timeouts of queue pairs whose peer does not connect: requests fail after the time that the program has
+//! set.
 //!
-//! On InfiniBand a request is sent again `retry_cnt` times, each time after `4.096 us * 2^timeout`, while the
-//! queue pair of the peer does not answer, for instance because it is not in RTR. Then the request fails,
-//! and the queue pair with it. Here a request waits for the connection for the same time. Once connected,
-//! TCP retransmits by its own rules.
+//! On InfiniBand, if the peer's queue pair does not answer (for instance because it is not in RTR), a request
+//! is sent again `retry_cnt` times, each time after `4.096 us * 2^timeout`. Then the request and the queue
+//! pair fail. Here a request waits for the connection for the same time. In a connection, TCP retransmits by
+//! its own rules.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -18,11 +18,11 @@ use crate::ffi::sys;
 /// Time between two checks of the queue pairs.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// The minimum time for a peer. On hardware the peer's device answers; here the peer's process may have to
-/// wait for a processor.
+/// The minimum wait for a peer. On hardware the peer's device answers, but here the peer's process may have
+/// to wait for a processor.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// The maximum time for a peer that has ended the connection: it does not come back.
+/// The maximum wait after a peer has ended the connection, since the peer does not connect again.
 const MOST: Duration = Duration::from_secs(2);
 
 /// The queue pairs that have no connection yet.
@@ -45,23 +45,24 @@ struct Unreached {
     number: u32,
     qp: QueuePair,
     limit: Duration,
-    /// When its first request was seen.
+    /// The time of the first check that found a posted request.
     since: Option<Instant>,
 }
 
-/// How long a request waits for a peer that does not answer; `None`: for ever.
+/// How long a request waits for a peer that does not answer. `None` means for ever.
 fn limit_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
     tries_of(attr).map(|time| time.max(LEAST))
 }
 
-/// How long all tries of a request take on InfiniBand; `None`: for ever.
+/// How long all tries of a request take on InfiniBand. `None` means for ever.
 fn tries_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
     let once = Duration::from_nanos(4096 << attr.timeout.min(31));
     (attr.timeout != 0).then(|| once * (u32::from(attr.retry_cnt) + 1))
 }
 
-/// How long a request is retried after the peer has ended the connection. Programs that end first may leave
-/// requests of their peers without an answer, and those peers ignore what fails after their last completion.
+/// How long a request is retried after the peer has ended the connection. A program that ends first may leave
+/// requests of its peer without an answer. The peer's program ignores requests that fail after its last
+/// completion.
 pub(crate) fn after_the_end(attr: &sys::ibv_qp_attr) -> Duration {
     tries_of(attr).map_or(MOST, |time| time.min(MOST))
 }
@@ -71,7 +72,7 @@ impl RetryTimeouts {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Called when a queue pair enters RTS; `sender` takes its requests.
+    /// Called when a queue pair enters RTS. Send requests are posted to `sender`.
     pub(crate) fn insert(
         &self,
         engine: &SharedEngine,
@@ -86,11 +87,11 @@ impl RetryTimeouts {
         let mut waiting = self.waiting();
         waiting.all.push(Unreached { number, qp: sender.clone(), limit, since: None });
         self.count.store(waiting.all.len(), Ordering::Release);
-        // Under the lock: another thread may remove the last queue pair, and with it the limit.
+        // The lock is held, since another thread that removes the last queue pair also removes the limit.
         engine.limit_sleep(Some(INTERVAL));
     }
 
-    /// Whether queue pairs wait for their peers.
+    /// Whether any queue pair waits for its peer.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
@@ -105,7 +106,7 @@ impl RetryTimeouts {
         let (gone, rest): (Vec<_>, Vec<_>) = waiting.all.drain(..).partition(|other| other.number == number);
         self.keep(&mut waiting, rest, engine);
         drop(waiting);
-        // Dropped without the lock held, since this may be the last handle of a queue pair.
+        // Dropped after the lock is released, since this may be the last handle of a queue pair.
         drop(gone);
     }
 
@@ -141,7 +142,7 @@ impl RetryTimeouts {
 }
 
 impl Unreached {
-    /// Notes when its first request was posted.
+    /// Sets `since` if a request has been posted since the last check.
     fn look(mut self, now: Instant) -> Self {
         if self.since.is_none() && self.qp.query().send_open > 0 {
             self.since = Some(now);
@@ -149,7 +150,8 @@ impl Unreached {
         self
     }
 
-    /// Whether the watch is over: the queue pair is connected, or its time is up.
+    /// Whether the queue pair need not be checked any more: it is connected or has failed, or its time is
+    /// over.
     fn is_over(now: Instant) -> impl Fn(&Self) -> bool {
         move |this| {
             this.qp.state() != QpState::Idle
@@ -204,7 +206,7 @@ mod tests {
         assert_eq!(one.since, Some(now), "the first look that finds one counts");
         assert!(!Unreached::is_over(now + LEAST - Duration::from_nanos(1))(&one));
         assert!(Unreached::is_over(now + LEAST)(&one));
-        // A queue pair whose stream runs or has ended is not watched.
+        // A queue pair whose stream runs or has ended is not checked any more.
         qp.modify(QpState::Error).unwrap();
         assert!(Unreached::is_over(now)(&one));
     }
@@ -253,7 +255,7 @@ mod tests {
             retry_timeouts.waiting().all[0].since.is_some()
                 && retry_timeouts.waiting().all[1].since.is_none()
         );
-        // No check before the interval has passed.
+        // There is no check before the interval has passed.
         retry_timeouts.waiting().all[0].since = Instant::now().checked_sub(LEAST);
         retry_timeouts.waiting().next = Some(Instant::now() + LEAST);
         retry_timeouts.sweep(&engine);

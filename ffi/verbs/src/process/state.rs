@@ -1,8 +1,8 @@
 //! The state of the process: one wire, one engine and one context, started by the first call that needs them.
 //!
-//! Nothing starts when the library is loaded or when a program lists devices: programs fork before they use
-//! verbs, and a thread would not survive in the child. In a child that is forked after the start, each call
-//! fails with `EIO`.
+//! Nothing starts when the library is loaded or when a program lists devices: some programs fork before they
+//! use verbs, and the child would have no thread of the library. In a child that is forked after the start,
+//! each call fails with `EIO`.
 
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -27,7 +27,8 @@ use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, resources, signals};
 use crate::net::{self, Net};
 
-/// How long the exit of the process may wait for the engine's thread, to reset the connections.
+/// At the exit of the process: the maximum wait without progress for peers to get their data, and then the
+/// maximum wait for the engine's thread.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
 
 /// The library's state in a process.
@@ -35,13 +36,13 @@ pub(crate) struct Process {
     pub(crate) net: Net,
     pub(crate) context: Context,
     pub(crate) engine: SharedEngine,
-    /// The event channel of all the context's identifiers.
+    /// The event channel of all identifiers of the context.
     pub(crate) channel: EventChannel,
-    /// The program's identifiers, by those of the context.
+    /// The program's identifiers, by the context's identifiers.
     pub(crate) ids: CmIdTable,
     /// The ports to which the identifiers are bound.
     pub(crate) ports: BoundPorts,
-    /// The protection domain of identifiers for which the program gave none.
+    /// The protection domain of identifiers for which the program has set no domain.
     pub(crate) default_pd: ProtectionDomain,
     /// The queues of asynchronous events.
     pub(crate) async_events: AsyncEvents,
@@ -53,15 +54,15 @@ pub(crate) struct Process {
     pub(crate) loopback_qps: LoopbackQps,
     /// Queue pairs by their numbers.
     pub(crate) qps: QpTable,
-    /// Serves `uwarp status`; taken when the process exits.
+    /// Serves `uwarp status`. Removed when the process exits.
     status: Mutex<Option<StatusSocket>>,
 }
 
 static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The state of the process; the first call starts it. Each call that may be a program's first begins here,
-/// and nothing else starts anything.
+/// The state of the process, which the first call starts. Each call that may be a program's first call begins
+/// here, and nothing else starts the process.
 pub(crate) fn get_or_start() -> Outcome<&'static Process> {
     match PROCESS.get() {
         Some(process) => process.as_ref().map_err(|errno| *errno),
@@ -93,7 +94,7 @@ fn start() -> Outcome<&'static Process> {
                 Err(errno)
             }
         };
-        // Starts are serialised, so no other thread has set it.
+        // Only one thread at a time gets here, so no other thread has set `PROCESS`.
         let _ = PROCESS.set(made);
         if let Some(Ok(process)) = PROCESS.get() {
             pass_async_events_on(process);
@@ -107,7 +108,7 @@ fn make() -> Result<Process, StartError> {
     let (options, has_thread) = options()?;
     identity::check()?;
     let (port, mut config, net) = net::open(&net::wire_spec(None, None)?)?;
-    // Without a thread, the program may not call again soon.
+    // Without a thread of the library, it may take long until the program calls again.
     config.acknowledge_at_once = !has_thread;
     let config_of_context =
         ContextConfig { limits: limits::context(), late_memory_checks: true, ..ContextConfig::default() };
@@ -141,7 +142,7 @@ fn failed(error: VerbsError) -> StartError {
     StartError::new(&error)
 }
 
-/// Makes the socket that serves `uwarp status`. `None` if the system refuses; nothing else depends on it.
+/// Makes the socket that serves `uwarp status`. `None` if the system refuses, which has no other effect.
 fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
     let poll = move || {
         if !has_thread && let Some(process) = started() {
@@ -155,7 +156,7 @@ fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
     net::status_folder().and_then(show).inspect_err(refused).ok()
 }
 
-/// Hands the events of a poll to the program. Events of the first polls wait until the process has started.
+/// Passes the events of a poll to the program. Events wait until the process has started.
 fn after_poll() {
     let Some(process) = started() else { return };
     // Most polls have no event, and these checks are cheaper than polling the channels.
@@ -173,8 +174,8 @@ fn after_poll() {
     loopback_qps.sweep();
 }
 
-/// Makes asynchronous events reach the program as they happen, beginning with the events so far. Some events
-/// are caused by threads of the program, while the engine may sleep.
+/// From now on passes asynchronous events to the program at once, beginning with the events so far. They
+/// cannot wait for a poll: threads of the program cause some events, while the engine may sleep.
 fn pass_async_events_on(process: &'static Process) {
     let handler = move |event: &AsyncEvent| {
         if matches!(event.kind, AsyncEventKind::PortActive | AsyncEventKind::PortError) {
@@ -187,7 +188,7 @@ fn pass_async_events_on(process: &'static Process) {
     }
 }
 
-/// The options of the engine's thread, and whether there is one: `UWARP_THREAD=spin|doze|caller`,
+/// The options of the engine's thread, and whether the engine has a thread: `UWARP_THREAD=spin|doze|caller`,
 /// `UWARP_CPU`.
 fn options() -> Result<(SharedOptions, bool), String> {
     let mut options = SharedOptions::default();
@@ -217,7 +218,7 @@ fn options() -> Result<(SharedOptions, bool), String> {
 
 fn register_hooks() -> Result<(), String> {
     fork::watch()?;
-    // SAFETY: the handler has no argument, and the library is not unloaded while threads of it run.
+    // SAFETY: the handler has no argument, and the library is not unloaded while one of its threads runs.
     if unsafe { libc::atexit(at_exit) } != 0 {
         return Err("the system has no memory for a handler of exit".into());
     }
@@ -225,7 +226,8 @@ fn register_hooks() -> Result<(), String> {
 }
 
 extern "C" fn at_exit() {
-    // Resets the connections, so that peers learn at once that the process is gone.
+    // Closes the connections, and resets connections that do not close in time, so that peers notice at once
+    // that the process has ended.
     if let Some(process) = started() {
         let _ = abi::guarded(|| {
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());

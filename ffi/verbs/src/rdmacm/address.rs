@@ -1,4 +1,4 @@
-//! Addresses of identifiers: binding, and resolving the peer's.
+//! Addresses of identifiers: binding, and resolving the address of the peer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -10,42 +10,42 @@ use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{sockaddr, sys};
 use crate::net::{Claim, NameError, NameLease, Net};
 
-/// The family of InfiniBand's own addresses, which iWARP does not have.
+/// The family of InfiniBand's addresses, which iWARP does not support.
 const AF_IB: c_int = 27;
 
 const EADDRNOTAVAIL: Errno = Errno(libc::EADDRNOTAVAIL);
 const ENODEV: Errno = Errno(libc::ENODEV);
 
-/// Ports chosen for programs: Linux's default range of ephemeral ports.
+/// The range of ports that this library chooses: Linux's default range of ephemeral ports.
 const CHOSEN: std::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// Reads an address of the program.
 ///
 /// # Safety
-/// `address` points to a socket address as long as its family says.
+/// `address` is NULL or points to a socket address with the length that its family has.
 unsafe fn read(address: *const sys::sockaddr) -> Outcome<SocketAddr> {
     if address.is_null() {
         return Err(EINVAL);
     }
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: the caller promises the same.
     if unsafe { sockaddr::family(address.cast()) } == AF_IB {
         return Err(ENODEV);
     }
-    // SAFETY: the caller's promise is passed on.
+    // SAFETY: the caller promises the same.
     unsafe { sockaddr::read(address.cast()) }.ok_or(EINVAL)
 }
 
 /// See `rdma_bind_addr(3)`.
 ///
 /// # Safety
-/// `id` lives, `address` is a socket address.
+/// `id` is valid, `address` is a socket address.
 #[unsafe(export_name = "uw_rdma_bind_addr")]
 pub(crate) unsafe extern "C" fn rdma_bind_addr(
     id: *mut sys::rdma_cm_id,
     address: *mut sys::sockaddr,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller passes a socket address.
         bind(this, unsafe { read(address) }?)?;
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(
     })
 }
 
-/// Binds an identifier, and takes the name on a wire with names.
+/// Binds an identifier. On a wire with names, takes the name.
 pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     let mut state = id.state();
     if state.source.is_some() {
@@ -71,11 +71,11 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     Ok(())
 }
 
-/// A function that takes a name on the wire.
+/// A method of `Net` that takes a name.
 type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<NameLease>, NameError>;
 
-/// Takes the port of an address, or a free port if the address has none, and the address's name. The name
-/// leads nowhere until the identifier listens.
+/// Takes the port of an address (a free port if the address has port 0) and the name of the address. Peers
+/// find no listener at the name until the identifier listens.
 fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Outcome<SocketAddr> {
     let claim = Claim::new(address.ip(), state.family_only, state.reuses_address);
     let take = |address: SocketAddr| take_port(id, address, claim, take);
@@ -87,7 +87,7 @@ fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Out
     Ok(address)
 }
 
-/// Takes a port in this process, and on the wire.
+/// Takes a port in the table of this process, and then its name on the wire.
 fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<Option<NameLease>> {
     let (ports, number) = (&id.process.ports, id.as_c() as usize);
     ports.bind(number, address.port(), claim)?;
@@ -95,13 +95,13 @@ fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<
     Ok(taken.inspect_err(|_| ports.release(number, address.port()))?)
 }
 
-/// Chooses a port that can be taken, and takes it.
+/// Chooses a free port, and takes it.
 fn choose_port<T>(address: SocketAddr, take: impl Fn(SocketAddr) -> Outcome<T>) -> Outcome<(SocketAddr, T)> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = CHOSEN.end() - CHOSEN.start() + 1;
     // Processes begin at different ports, so they seldom collide.
     let start = (std::process::id() as u16).wrapping_mul(131);
-    // A copy, which keeps the scope of a link-local address.
+    // The copy has the scope of a link-local address.
     let mut address = address;
     for _ in 0..count {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -118,7 +118,7 @@ fn choose_port<T>(address: SocketAddr, take: impl Fn(SocketAddr) -> Outcome<T>) 
 /// See `rdma_resolve_addr(3)`.
 ///
 /// # Safety
-/// `id` lives, `source` is NULL or a socket address, `destination` is a socket address.
+/// `id` is valid, `source` is NULL or a socket address, `destination` is a socket address.
 #[unsafe(export_name = "uw_rdma_resolve_addr")]
 pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     id: *mut sys::rdma_cm_id,
@@ -127,11 +127,11 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     _timeout_ms: c_int,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller passes a socket address.
         let mut destination = unsafe { read(destination) }?;
-        // The identifier listens, or has a peer.
+        // The identifier already listens or has a peer.
         if this.state().cm.is_some() {
             return Err(EINVAL);
         }
@@ -177,11 +177,11 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
 /// See `rdma_resolve_route(3)`.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_resolve_route")]
 pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _timeout_ms: c_int) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
         if this.state().destination.is_none() {
             return Err(EINVAL);
@@ -193,24 +193,24 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _ti
     })
 }
 
-/// See `rdma_get_src_port(3)`: in network byte order.
+/// See `rdma_get_src_port(3)`: returns the port in network byte order.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_get_src_port")]
 pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut sys::rdma_cm_id) -> u16 {
-    // SAFETY: the caller passes an identifier that lives.
+    // SAFETY: the caller passes an identifier that is valid during the call.
     let source = unsafe { Id::of(id) }.ok().and_then(|id| id.state().source);
     source.map_or(0, |address| address.port()).to_be()
 }
 
-/// See `rdma_get_dst_port(3)`: in network byte order.
+/// See `rdma_get_dst_port(3)`: returns the port in network byte order.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_get_dst_port")]
 pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut sys::rdma_cm_id) -> u16 {
-    // SAFETY: the caller passes an identifier that lives.
+    // SAFETY: the caller passes an identifier that is valid during the call.
     let destination = unsafe { Id::of(id) }.ok().and_then(|id| id.state().destination);
     destination.map_or(0, |address| address.port()).to_be()
 }

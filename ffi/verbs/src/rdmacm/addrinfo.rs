@@ -1,7 +1,7 @@
 //! `rdma_getaddrinfo`: names of hosts and services.
 //!
-//! Each part of a list is allocated with `malloc`, as in librdmacm: libfabric makes entries of its own, or
-//! replaces parts of ours, and frees them with `rdma_freeaddrinfo`.
+//! As in librdmacm, each part of a list is allocated with `malloc`: libfabric adds its own entries or
+//! replaces parts of our entries, and frees the list with `rdma_freeaddrinfo`.
 
 use std::ffi::{CStr, CString, c_char};
 use std::net::SocketAddr;
@@ -24,21 +24,21 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     result: *mut *mut sys::rdma_addrinfo,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes NULL or a struct that is readable.
+        // SAFETY: the caller passes NULL or a pointer to a readable struct.
         let hints = unsafe { hints.as_ref() }.copied().unwrap_or_default();
         if node.is_null() && service.is_null() && hints.ai_src_addr.is_null() && hints.ai_dst_addr.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         let entry = unsafe { entry(node, service, &hints) }?;
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *result = entry };
         Ok(0)
     })
 }
 
 /// # Safety
-/// As [`rdma_getaddrinfo`]; addresses of the hints are socket addresses.
+/// The conditions of [`rdma_getaddrinfo`]. The addresses of the hints are NULL or socket addresses.
 unsafe fn entry(
     node: *const c_char,
     service: *const c_char,
@@ -46,12 +46,12 @@ unsafe fn entry(
 ) -> Outcome<*mut sys::rdma_addrinfo> {
     let flags = hints.ai_flags as u32;
     let is_passive = flags & sys::RAI_PASSIVE != 0;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises this.
     let [hinted_source, hinted_destination] =
         [hints.ai_src_addr, hints.ai_dst_addr].map(|address| unsafe { sockaddr::read(address.cast()) });
     let named = match node.is_null() && service.is_null() {
         true => None,
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         false => Some(unsafe { look_up(node, service, flags, hints.ai_family) }?),
     };
     let (source, destination) = match is_passive {
@@ -72,29 +72,29 @@ unsafe fn entry(
         (entry.ai_dst_addr, entry.ai_dst_len) = (given(storage_of(address))?.cast(), size(address));
     }
     if let Some(name) = named.and_then(|(_, name)| name) {
-        // SAFETY: the name is a string.
+        // SAFETY: the name is a C string.
         let name = unsafe { libc::strdup(name.as_ptr()) };
         *(if is_passive { &mut entry.ai_src_canonname } else { &mut entry.ai_dst_canonname }) = name;
     }
     given(entry)
 }
 
-/// Copies a value to memory from `malloc`, which the program owns.
+/// Copies a value to memory from `malloc`, which will belong to the program.
 fn given<T>(value: T) -> Outcome<*mut T> {
-    // SAFETY: the size is that of the value, and not 0.
+    // SAFETY: `malloc` has no precondition.
     let place = unsafe { libc::malloc(size_of::<T>()) }.cast::<T>();
     if place.is_null() {
         return Err(abi::ENOMEM);
     }
-    // SAFETY: `malloc` has made the place as large as the value, and aligned for any.
+    // SAFETY: the memory is as large as the value, and `malloc` aligns it for any type.
     unsafe { place.write(value) };
     Ok(place)
 }
 
 fn storage_of(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: zeros are a valid address of no family.
+    // SAFETY: all-zero bytes are a valid `sockaddr_storage`.
     let mut storage = unsafe { std::mem::zeroed() };
-    // SAFETY: the place is a storage.
+    // SAFETY: `storage` is a writable `sockaddr_storage`.
     unsafe { sockaddr::write(&raw mut storage, address) };
     storage
 }
@@ -112,7 +112,7 @@ fn port_space(hints: &sys::rdma_addrinfo) -> c_int {
     if is_datagram { sys::RDMA_PS_UDP as c_int } else { sys::RDMA_PS_TCP as c_int }
 }
 
-/// Asks the resolver of the system.
+/// Looks up a name with the resolver of the system.
 ///
 /// # Safety
 /// `node` and `service` are NULL or strings.
@@ -122,7 +122,7 @@ unsafe fn look_up(
     flags: u32,
     wanted_family: c_int,
 ) -> Outcome<(SocketAddr, Option<CString>)> {
-    // SAFETY: zeros are valid hints.
+    // SAFETY: all-zero bytes are a valid `addrinfo`.
     let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
     hints.ai_socktype = libc::SOCK_STREAM;
     if flags & sys::RAI_PASSIVE != 0 {
@@ -135,7 +135,7 @@ unsafe fn look_up(
         hints.ai_family = wanted_family;
     }
     let mut first: *mut libc::addrinfo = ptr::null_mut();
-    // SAFETY: the caller's strings, valid hints, and a writable place.
+    // SAFETY: `node` and `service` are NULL or C strings, `hints` is valid, and `first` is writable.
     let failed = unsafe { libc::getaddrinfo(node, service, &raw const hints, &raw mut first) };
     if failed != 0 {
         return Err(match failed {
@@ -146,14 +146,14 @@ unsafe fn look_up(
             _ => Errno(libc::ENODATA),
         });
     }
-    // SAFETY: the call has made a list, whose first entry is readable.
+    // SAFETY: the call has succeeded, so `first` points to the first entry of a list.
     let entry = unsafe { &*first };
     // SAFETY: the address of an entry is a socket address.
     let address = unsafe { sockaddr::read(entry.ai_addr) };
-    // SAFETY: the name is NULL or a string of the list.
+    // SAFETY: the name is a C string of the list.
     let name =
         (!entry.ai_canonname.is_null()).then(|| unsafe { CStr::from_ptr(entry.ai_canonname) }.to_owned());
-    // SAFETY: the list is the one of the call above.
+    // SAFETY: the list is from the call above, and nobody uses it any more.
     unsafe { libc::freeaddrinfo(first) };
     Ok((address.ok_or(Errno(libc::EAFNOSUPPORT))?, name))
 }
@@ -161,7 +161,8 @@ unsafe fn look_up(
 /// See `rdma_freeaddrinfo(3)`.
 ///
 /// # Safety
-/// `info` is NULL or a list, which is freed once. Its parts are NULL or memory of `malloc`.
+/// `info` is NULL or a list, which is not used after the call. The parts of the list are NULL or from
+/// `malloc`.
 #[unsafe(export_name = "uw_rdma_freeaddrinfo")]
 pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut sys::rdma_addrinfo) {
     let mut next = info;
@@ -177,7 +178,7 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut sys::rdma_addrinfo)
         ];
         let itself = std::mem::replace(&mut next, entry.ai_next);
         for part in parts.into_iter().chain([itself.cast()]) {
-            // SAFETY: the part is NULL, or memory of `malloc` that the caller gives up.
+            // SAFETY: the part is NULL or from `malloc`, and the caller does not use it again.
             unsafe { libc::free(part) };
         }
     }
@@ -187,11 +188,11 @@ pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut sys::rdma_addrinfo)
 mod tests {
     use super::*;
 
-    /// As libfabric does: adds its own entry, and replaces an address.
+    /// This test adds its own entry and replaces an address, as libfabric does.
     #[test]
     fn entries_and_parts_that_programs_have_made_are_freed() {
         let mut list = ptr::null_mut();
-        // SAFETY: strings, no hints, and a writable place.
+        // SAFETY: the arguments are two C strings, NULL, and a writable pointer.
         let made = unsafe { rdma_getaddrinfo(c"127.0.0.1".as_ptr(), c"7".as_ptr(), ptr::null(), &mut list) };
         assert_eq!(made, 0);
         // SAFETY: the call has made an entry.
@@ -199,16 +200,16 @@ mod tests {
         // SAFETY: the address of an entry is a socket address.
         let found = unsafe { sockaddr::read(entry.ai_dst_addr.cast()) };
         assert_eq!((found, entry.ai_dst_len), (Some("127.0.0.1:7".parse().unwrap()), 16));
-        // SAFETY: the address is memory of `malloc`, which the entry gives up.
+        // SAFETY: the address is from `malloc`, and is replaced below.
         unsafe { libc::free(entry.ai_dst_addr.cast()) };
         entry.ai_dst_addr = given([7_u64; 6]).unwrap().cast();
         entry.ai_route = given(1_u8).unwrap().cast();
-        // SAFETY: a string.
+        // SAFETY: the argument is a C string.
         entry.ai_src_canonname = unsafe { libc::strdup(c"name".as_ptr()) };
         entry.ai_next = given(sys::rdma_addrinfo::default()).unwrap();
-        // SAFETY: a list, all of which is memory of `malloc`.
+        // SAFETY: all parts of the list are from `malloc`.
         unsafe { rdma_freeaddrinfo(list) };
-        // SAFETY: NULL is no list.
+        // SAFETY: the argument may be NULL.
         unsafe { rdma_freeaddrinfo(ptr::null_mut()) };
     }
 }

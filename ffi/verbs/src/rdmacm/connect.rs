@@ -17,11 +17,11 @@ use crate::ibverbs::work_request::bytes_at;
 use crate::net::{Claim, Lookup, PrivateDataHeader};
 use crate::process::limits;
 
-/// Timeout of connection setup. It is long, since a server may take long to accept.
+/// Timeout of connection setup, which is long, since a server may take long to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Minimum backlog, whatever number a program gives. A hardware device retries the requests of a burst that
-/// overflow the backlog; TCP does not.
+/// Minimum backlog, even if a program asks for less. If a burst of requests overflows the backlog, a hardware
+/// device tries again, but TCP does not.
 const BACKLOG: usize = 16_384;
 
 const ECONNRESET: Errno = Errno(libc::ECONNRESET);
@@ -30,11 +30,11 @@ const ENOTCONN: Errno = Errno(libc::ENOTCONN);
 /// See `rdma_listen(3)`.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_listen")]
 pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c_int) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
         if this.state().source.is_none() {
             super::address::bind(this, SocketAddr::from(([0; 4], 0)))?;
@@ -46,7 +46,7 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut sys::rdma_cm_id, backlog: c
     })
 }
 
-/// Listens, if no other identifier is bound to the address.
+/// Listens. Fails if another identifier is bound to the address.
 fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
     let mut state = id.state();
     if state.cm.is_some() {
@@ -57,11 +57,11 @@ fn listen_alone(id: &Id, cm: CmId, backlog: usize) -> Outcome<()> {
     start_to_listen(id, &mut state, cm, visible, backlog)
 }
 
-/// Runs `act` with a new engine identifier. Its events go to `id` if `act` succeeds.
+/// Runs `act` with a new engine identifier. If `act` succeeds, events of the new identifier go to `id`.
 fn with_new_cm(id: &Id, act: impl FnOnce(CmId) -> Outcome<()>) -> Outcome<()> {
     let process = id.process;
     let cm = process.context.create_id(&process.channel);
-    // The state must not be locked here: events lock the table first.
+    // The identifier's state must not be locked here, since events lock the table before the state.
     process.ids.insert(&cm, id.as_c() as usize, dispatch::on_event);
     act(cm.clone()).inspect_err(|_| process.ids.remove(&cm))
 }
@@ -79,12 +79,12 @@ fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, ba
     if let Some(name) = &mut state.name {
         net.publish(name, port)?;
     }
-    // Set last: a call that fails leaves the identifier unchanged, and may be repeated.
+    // This is set last: if the call fails, the program may repeat it.
     state.cm = Some(cm);
     Ok(())
 }
 
-/// Listens on the wire: on `port`, or, on a wire with names, on any port if `port` is taken.
+/// Listens on the wire at `port`. If `port` is taken on a wire with names, listens at any free port.
 fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     let options = |port| {
         let mut options = ListenOptions { backlog: backlog.max(BACKLOG), ..ListenOptions::new(port) };
@@ -96,7 +96,7 @@ fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     match cm.listen_with(&options(port)) {
         Ok(()) => Ok(port),
         Err(_) if state.name.is_some() => {
-            // A process that listens at the same port of two host addresses needs two ports on the wire.
+            // If a process listens at the same port of two host addresses, it needs two ports on the wire.
             let others = (1024..=u16::MAX).rev();
             others
                 .into_iter()
@@ -107,10 +107,10 @@ fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     }
 }
 
-/// Converts the program's parameters for the engine.
+/// Converts the program's connection parameters to the engine's.
 ///
 /// # Safety
-/// `param` is NULL or readable, and its private data as well.
+/// `param` is NULL or readable, and its private data is readable.
 unsafe fn param_of(
     id: &Id,
     state: &State,
@@ -118,7 +118,7 @@ unsafe fn param_of(
     default: RequestedDepths,
 ) -> Outcome<ConnParam> {
     let mut out = ConnParam { timeout: CONNECT_TIMEOUT, ..ConnParam::default() };
-    // Both ends use this library, and exchange data that MPA has no field for.
+    // Both ends use this library. They exchange data for which MPA has no field.
     if id.process.net.is_private() {
         let visible = state.source.ok_or(EINVAL)?;
         let header = PrivateDataHeader { visible, pair: None };
@@ -126,14 +126,14 @@ unsafe fn param_of(
         out.ib_semantics = true;
     }
     let mut depths = default;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises this.
     if let Some(param) = unsafe { param.as_ref() } {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises this.
         let bytes = unsafe { bytes_at(param.private_data.cast(), param.private_data_len.into()) };
         out.private_data.try_extend_from_slice(bytes).map_err(|_| EINVAL)?;
         out.rnr_retry = match param.rnr_retry_count {
-            // Some programs leave `rnr_retry_count` at 0 and still send before receives are posted, as fio
-            // does.
+            // Some programs (for instance fio) leave `rnr_retry_count` at 0 and still send before receives
+            // are posted.
             0 => RNR_RETRY_FOR_EVER,
             count => count.min(RNR_RETRY_FOR_EVER),
         };
@@ -142,29 +142,31 @@ unsafe fn param_of(
             initiator_depth: param.initiator_depth,
         };
     }
-    // 255 asks for the maximum (`RDMA_MAX_RESP_RES`). Some programs pass 0 and still Read; iWARP drivers
-    // raise 0 as well.
+    // 255 means the maximum (`RDMA_MAX_RESP_RES`). Some programs pass 0 and still use Reads, so 0 becomes 1,
+    // as in iWARP drivers.
     let limit = |depth: u8| u16::from(depth.clamp(1, limits::MAX_RD_ATOM));
     out.responder_resources = limit(depths.responder_resources);
     out.initiator_depth = limit(depths.initiator_depth);
     Ok(out)
 }
 
-/// The queue pair to connect: the identifier's own, or the one named by the parameters.
+/// The queue pair to connect: the identifier's queue pair, or else the queue pair whose number is in the
+/// parameters.
 ///
 /// # Safety
 /// `param` is NULL or readable.
 unsafe fn qp_of(id: &Id, param: *const sys::rdma_conn_param) -> Outcome<&Qp> {
     let own = id.fields().qp;
     if !own.is_null() {
-        // SAFETY: the queue pair of an identifier is destroyed before the identifier, which then has no
-        // queue pair.
+        // SAFETY: the queue pair is not destroyed yet: `rdma_destroy_qp` sets the field `qp` of the
+        // identifier to NULL.
         return Ok(unsafe { Qp::of(own) });
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises this.
     let number = unsafe { param.as_ref() }.ok_or(EINVAL)?.qp_num;
     let qp = id.process.qps.find(number).ok_or(EINVAL)?;
-    // SAFETY: a queue pair of the table lives, unless the program destroys it while it connects it.
+    // SAFETY: a queue pair in the table is not destroyed, and the program does not destroy it while it
+    // connects it.
     Ok(unsafe { Qp::of(qp as *mut sys::ibv_qp) })
 }
 
@@ -174,18 +176,18 @@ fn manage(state: &mut State, qp: &Qp) {
     qp.manage();
 }
 
-/// How long a listener may take to appear. A program that connects to no listener waits this long for its
-/// error.
+/// How long a connecting program waits for a listener to appear before it gets an error.
 const APPEARS_WITHIN: Duration = Duration::from_millis(200);
-/// How long a listener may take to appear if it is expected.
+/// How long a connecting program waits for a listener that is likely to appear.
 const COMES_WITHIN: Duration = Duration::from_secs(5);
 
-/// The listener to connect to.
+/// Finds the listener to connect to, and waits a short time if there is no listener.
 ///
-/// A server may tell a client its port before it listens, or listen again for each connection. A hardware
-/// network is slow enough to hide the gap, but a `local` wire is not. So a listener is given a short time to
-/// appear. It is given more time if its address is bound, or if the process that listened there before still
-/// lives: that process may be waiting for a processor. If the process has ended, there is no wait.
+/// Some servers send their port to a client before they listen, or listen again for each connection. A
+/// hardware network is slow enough to hide the gap, but a `local` wire is not. So this call waits a short
+/// time for a listener. It waits longer if the address is bound, or if the process that listened there before
+/// still exists, since that process may be waiting for a processor. If that process has ended, the call does
+/// not wait.
 fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
     let net = &id.process.net;
     let begun = Instant::now();
@@ -196,7 +198,7 @@ fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
             return Ok(peer);
         }
         let soon = begun.elapsed() < APPEARS_WITHIN;
-        // Checked once at first and then rarely, since the check asks each process of the wire.
+        // The check asks each process on the wire, so it is made once at first and then rarely.
         let may_come = match peer {
             Lookup::NotFound if asked_before && soon => true,
             Lookup::NotFound => net.lives(destination)?.unwrap_or(soon),
@@ -213,16 +215,16 @@ fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
 /// See `rdma_connect(3)`.
 ///
 /// # Safety
-/// `id` lives, `param` is NULL or readable.
+/// `id` is valid, `param` is NULL or readable.
 #[unsafe(export_name = "uw_rdma_connect")]
 pub(crate) unsafe extern "C" fn rdma_connect(
     id: *mut sys::rdma_cm_id,
     param: *mut sys::rdma_conn_param,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller promises the same.
         let qp = unsafe { qp_of(this, param) }?;
         let destination = this.state().destination.ok_or(EINVAL)?;
         resources::check_for_object(0)?;
@@ -244,7 +246,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
                 return Err(EINVAL);
             }
             let default = RequestedDepths { responder_resources: u8::MAX, initiator_depth: u8::MAX };
-            // SAFETY: the caller's promise is passed on.
+            // SAFETY: the caller promises the same.
             let param = unsafe { param_of(this, &state, param, default) }?;
             manage(&mut state, qp);
             cm.connect(&qp.current().qp, remote, &param)?;
@@ -259,23 +261,23 @@ pub(crate) unsafe extern "C" fn rdma_connect(
 /// See `rdma_accept(3)`.
 ///
 /// # Safety
-/// `id` lives, `param` is NULL or readable.
+/// `id` is valid, `param` is NULL or readable.
 #[unsafe(export_name = "uw_rdma_accept")]
 pub(crate) unsafe extern "C" fn rdma_accept(
     id: *mut sys::rdma_cm_id,
     param: *mut sys::rdma_conn_param,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller promises the same.
         let qp = unsafe { qp_of(this, param) }?;
         let mut state = this.state();
         let cm = state.cm.clone().ok_or(EINVAL)?;
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller promises the same.
         let param = unsafe { param_of(this, &state, param, state.requested) }?;
         manage(&mut state, qp);
-        // Set before the events of the connection arrive.
+        // This is set before the events of the connection arrive.
         let was_undecided = std::mem::take(&mut state.undecided);
         drop(state);
         let of_engine = qp.current().qp.clone();
@@ -293,7 +295,8 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     })
 }
 
-/// Why the engine refuses a decision on a request: if the program has not decided before, the peer is gone.
+/// The error number if the engine refuses to accept or reject a request. If the program has not accepted or
+/// rejected it before, the peer is gone.
 fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
     match error {
         VerbsError::Invalid(_) if was_undecided => ECONNRESET,
@@ -301,16 +304,16 @@ fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
     }
 }
 
-/// Waits until the engine has accepted a request, which takes one poll. Then the queue pair is in RTS, as it
-/// is after `rdma_accept` with the kernel's drivers, and programs post sends at once. The sends leave as
-/// soon as MPA allows.
+/// Waits until the engine has accepted a request, which takes one poll. Then the queue pair is in RTS, as
+/// after `rdma_accept` with the kernel's drivers. Programs post sends at once; they are sent as soon as MPA
+/// allows.
 ///
-/// If the peer is gone, the call fails, the queue pair is in ERR, and there is no event.
+/// If the peer is gone, the call fails, the queue pair enters ERR, and no event is generated.
 fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {
     while of_engine.state() == QpState::Idle {
         id.process.engine.turn();
     }
-    // A queue pair has an ORD as soon as it is connected.
+    // A queue pair without an ORD was never connected.
     if of_engine.query().ord.is_none() {
         qp.fail()?;
         return Err(ECONNRESET);
@@ -323,7 +326,7 @@ fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {
 /// See `rdma_reject(3)`.
 ///
 /// # Safety
-/// `id` lives, the private data is readable.
+/// `id` is valid, and the private data is readable.
 #[unsafe(export_name = "uw_rdma_reject")]
 pub(crate) unsafe extern "C" fn rdma_reject(
     id: *mut sys::rdma_cm_id,
@@ -331,7 +334,7 @@ pub(crate) unsafe extern "C" fn rdma_reject(
     length: u8,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
         let state = this.state();
         let cm = state.cm.clone().ok_or(EINVAL)?;
@@ -344,39 +347,39 @@ pub(crate) unsafe extern "C" fn rdma_reject(
                 .map_err(|_| EINVAL)?;
         }
         drop(state);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises this.
         let of_program = unsafe { bytes_at(private_data.cast(), length.into()) };
         bytes.try_extend_from_slice(of_program).map_err(|_| EINVAL)?;
         let mut state = this.state();
         cm.reject(&bytes).map_err(|error| undecidable(error, state.undecided))?;
         state.undecided = false;
         drop(state);
-        // Programs may end now, even by `_exit`: this poll sends the answer to the peer.
+        // This poll sends the answer to the peer, since the program may end now, even by `_exit`.
         this.process.engine.poll();
         Ok(0)
     })
 }
 
-/// As [`rdma_reject`]: ECE options are not supported.
+/// Does the same as [`rdma_reject`], since ECE options are not supported.
 ///
 /// # Safety
-/// As [`rdma_reject`].
+/// The conditions of [`rdma_reject`].
 #[unsafe(export_name = "uw_rdma_reject_ece")]
 pub(crate) unsafe extern "C" fn rdma_reject_ece(
     id: *mut sys::rdma_cm_id,
     private_data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: the caller's promises are passed on.
+    // SAFETY: the caller promises the same.
     unsafe { rdma_reject(id, private_data, length) }
 }
 
-/// Whether the connection carries data, even if its event has not reached the program yet.
+/// Whether the connection is established, even if the program has not got the event yet.
 fn is_streaming(id: &Id) -> bool {
     let number = id.state().qp;
     let mut is_streaming = false;
     id.process.qps.with(number.unwrap_or(0), |qp| {
-        // SAFETY: a queue pair of the table lives, as the table is locked.
+        // SAFETY: a queue pair in the table is not freed while the table is locked.
         is_streaming = unsafe { Qp::of(qp as *mut sys::ibv_qp) }.state() == sys::IBV_QPS_RTS;
     });
     is_streaming
@@ -385,11 +388,11 @@ fn is_streaming(id: &Id) -> bool {
 /// See `rdma_disconnect(3)`.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_disconnect")]
 pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut sys::rdma_cm_id) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
         let (cm, connected) = {
             let state = this.state();
@@ -402,10 +405,10 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut sys::rdma_cm_id) -> c_i
     })
 }
 
-/// See `rdma_establish(3)`: an iWARP connection is established without this call.
+/// See `rdma_establish(3)`. An iWARP connection is established without this call.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_establish")]
 pub(crate) unsafe extern "C" fn rdma_establish(id: *mut sys::rdma_cm_id) -> c_int {
     abi::minus_one(|| if id.is_null() { Err(EINVAL) } else { Ok(0) })
@@ -414,7 +417,7 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut sys::rdma_cm_id) -> c_in
 /// See `rdma_notify(3)`.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_notify")]
 pub(crate) unsafe extern "C" fn rdma_notify(_id: *mut sys::rdma_cm_id, _event: sys::ibv_event_type) -> c_int {
     0

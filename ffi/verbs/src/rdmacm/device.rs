@@ -11,7 +11,7 @@ use crate::ibverbs::open_device::open;
 use crate::ibverbs::pd::Pd;
 use crate::process::{self, Process};
 
-/// The context and the protection domain of identifiers. They are opened once and never closed.
+/// The context and the protection domain that all identifiers share. They are opened once and never closed.
 pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_context, *mut sys::ibv_pd)> {
     static DEVICE: OnceLock<(usize, usize)> = OnceLock::new();
     if let Some(&(context, pd)) = DEVICE.get() {
@@ -21,7 +21,7 @@ pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_contex
     let domain = process.default_pd.clone();
     // SAFETY: the context was just opened.
     let pd = unsafe { Pd::make(context, domain) };
-    // If two threads get here first at the same time, the pair of one of them stays unused.
+    // If two threads get here at the same time, the pair that one of them has made is never used.
     let (context, pd) = *DEVICE.get_or_init(|| (context as usize, pd as usize));
     Ok((context as *mut _, pd as *mut _))
 }
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut
     abi::pointer(|| {
         let (context, _) = device(process::get_or_start()?)?;
         if !count.is_null() {
-            // SAFETY: the caller passes a writable place.
+            // SAFETY: the caller passes a pointer to writable memory.
             unsafe { *count = 1 };
         }
         Ok(Box::into_raw(Box::new([context, ptr::null_mut()])).cast())
@@ -45,11 +45,11 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut
 /// See `rdma_free_devices(3)`.
 ///
 /// # Safety
-/// `list` is one of [`rdma_get_devices`], and freed once.
+/// `list` was returned by [`rdma_get_devices`], and is not used after the call.
 #[unsafe(export_name = "uw_rdma_free_devices")]
 pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut sys::ibv_context) {
     if !list.is_null() {
-        // SAFETY: the list is a box of two pointers, and the caller gives it up.
+        // SAFETY: the list is a leaked `Box` of two pointers, and the caller does not use it again.
         drop(unsafe { Box::from_raw(list.cast::<[*mut sys::ibv_context; 2]>()) });
     }
 }

@@ -1,6 +1,6 @@
 //! Translates events of the engine into events for the program.
 //!
-//! [`on_event`] runs after a poll, with the engine locked, so events are handled one after another.
+//! [`on_event`] runs after a poll. The engine is locked, so events are handled one after another.
 //!
 //! Programs are written for the kernel's events, which `cma_iw_handler` of `drivers/infiniband/core/cma.c`
 //! generates for all iWARP drivers:
@@ -23,8 +23,8 @@
 //! | both | resets it, or sends or gets a Terminate | `DISCONNECTED` -104 | `DISCONNECTED` (siw: 0) |
 //! | both | falls silent | `DISCONNECTED` -110 | `DISCONNECTED` (siw: 0) |
 //!
-//! So an accepted request never leads to an event of a failed connection. Many servers exit at such an
-//! event, so one bad client would end the service for all.
+//! So an accepted request never leads to an event that a connection has failed. Many servers exit at such an
+//! event, so one bad client would end the service for all clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -40,9 +40,9 @@ use crate::ibverbs::qp::Qp;
 use crate::net::PrivateDataHeader;
 use crate::process::cm_id_table::CmIds;
 
-/// Handles an event of the identifier at `address`, which is in the table `ids`.
+/// Handles an event of the identifier at `address`. The identifier is in the table `ids`, which is locked.
 pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
-    // SAFETY: an identifier of the table lives, as the table is locked.
+    // SAFETY: an identifier in the table is not freed while the table is locked.
     let Ok(id) = (unsafe { Id::of(address as *mut sys::rdma_cm_id) }) else { return };
     let cm = &event.id;
     match &event.kind {
@@ -58,9 +58,9 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
                 id.set_source(&mut state, local);
             }
             drop(state);
-            // The Reads that the peer may have outstanding, even if this end could serve more.
+            // The number of Reads that the peer may have outstanding, even if this end could serve more.
             let served = peer.map_or(*ird, |peer| peer.depths.ord.min(*ird));
-            // Private data comes with the peer's Reply, and none with its first FPDU.
+            // A peer's Reply has private data, but a peer's first FPDU has none.
             let private_data =
                 if id.state().is_passive { &[] } else { PrivateDataHeader::strip(private_data) };
             establish(id, private_data, [served, *ord]);
@@ -79,8 +79,8 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
                 return id.announce(kind, status);
             }
             let depths = depths(id);
-            // Otherwise the program has not accepted the request, and its decision will fail. As with the
-            // kernel, this causes no event.
+            // Otherwise the program has not accepted the request, and `rdma_accept` or `rdma_reject` will
+            // fail. As with the kernel, this generates no event.
             if depths.is_some() || id.state().accepted {
                 establish(id, &[], depths.unwrap_or_default());
                 disconnect(id, Some(error));
@@ -90,13 +90,14 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
             set_qp_state(id, sys::IBV_QPS_ERR);
             disconnect(id, error.as_ref());
         }
-        // No identifier of this library has a stream without MPA.
+        // The other kinds are for streams that are not set up by MPA, which no identifier of this library
+        // has.
         _ => {}
     }
 }
 
-/// Announces a connection, with its IRD (Reads and atomics served at a time) and ORD (outstanding at a
-/// time).
+/// Adds the event that a connection is established. The IRD is the number of Reads and atomics that this end
+/// serves at a time, and the ORD is the number that it may have outstanding.
 fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
     id.state().connected = true;
     let conn = sys::rdma_conn_param {
@@ -108,14 +109,14 @@ fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
     id.push(event.with_param(private_data, conn));
 }
 
-/// Announces the end of a connection.
+/// Adds the event that a connection has ended.
 fn disconnect(id: &Id, error: Option<&ConnectionError>) {
-    // librdmacm's rsockets ignore an event with an error, so their threads would wait for ever.
+    // librdmacm's rsockets ignore an event whose status is an error, so their threads would wait for ever.
     let status = if id.state().has_own_channel { 0 } else { error.map_or(0, status_of_end) };
     id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, status);
 }
 
-/// The IRD and ORD of the identifier's queue pair, once it was connected.
+/// The IRD and ORD of the identifier's queue pair. `None` if the queue pair was never connected.
 fn depths(id: &Id) -> Option<[u16; 2]> {
     let mut depths = None;
     with_qp(id, |qp| {
@@ -166,7 +167,7 @@ fn on_request(
     listener.push(event.with_new_id(child).with_param(private_data, conn));
 }
 
-/// The listener's address that the peer has connected to, as programs see it.
+/// The address to which the peer has connected, as programs see it.
 fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) -> SocketAddr {
     let bound = listener.state().source.unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
     if !bound.ip().is_unspecified() {
@@ -187,7 +188,7 @@ fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) ->
 fn with_qp(id: &Id, act: impl FnOnce(&Qp)) {
     let Some(number) = id.state().qp else { return };
     id.process.qps.with(number, |qp| {
-        // SAFETY: a queue pair of the table lives, as the table is locked.
+        // SAFETY: a queue pair in the table is not freed while the table is locked.
         act(unsafe { Qp::of(qp as *mut sys::ibv_qp) });
     });
 }
@@ -197,7 +198,7 @@ fn set_qp_state(id: &Id, state: sys::ibv_qp_state) {
     with_qp(id, |qp| qp.set_state(&mut qp.attributes(), state));
 }
 
-/// The event for a connection that could not be made.
+/// The event and its status for a connection that could not be set up.
 fn kind_of(error: &ConnectionError) -> (u32, c_int) {
     match error {
         ConnectionError::Rejected | ConnectionError::Tcp(CloseReason::Refused) => {
@@ -219,10 +220,10 @@ fn kind_of(error: &ConnectionError) -> (u32, c_int) {
     }
 }
 
-/// The status of the event for a connection that has ended with an error.
+/// The status of `RDMA_CM_EVENT_DISCONNECTED` after an error.
 fn status_of_end(error: &ConnectionError) -> c_int {
     match error {
-        // The program itself has ended the connection.
+        // The program has ended the connection.
         ConnectionError::Tcp(CloseReason::Aborted) => 0,
         ConnectionError::Tcp(CloseReason::TimedOut)
         | ConnectionError::StartupTimeout

@@ -12,14 +12,14 @@ use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{resources, sys};
 use crate::process;
 
-/// Timeout of name resolution, milliseconds; the same as in librdmacm.
+/// Timeout of address resolution in milliseconds, as in librdmacm.
 const RESOLVE_MS: c_int = 2000;
 
 /// See `rdma_create_ep(3)`.
 ///
 /// # Safety
-/// `id` is writable, `info` is one of `rdma_getaddrinfo`, `pd` is NULL or lives, `init` is NULL or readable
-/// and writable.
+/// `id` is writable, `info` was returned by `rdma_getaddrinfo`, `pd` is NULL or valid, and `init` is NULL or
+/// readable and writable.
 #[unsafe(export_name = "uw_rdma_create_ep")]
 pub(crate) unsafe extern "C" fn rdma_create_ep(
     id: *mut *mut sys::rdma_cm_id,
@@ -28,27 +28,27 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
     init: *mut sys::ibv_qp_init_attr,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes a struct that is readable.
+        // SAFETY: the caller passes a pointer to a readable struct.
         let info = unsafe { &*info };
         let process = process::get_or_start()?;
         resources::check_for_object(0)?;
         let new = Id::make(process, ptr::null_mut(), ptr::null_mut(), info.ai_port_space as u32)?;
         let new = Box::leak(new).as_c();
-        // SAFETY: the identifier was just made; the caller's promises are passed on.
+        // SAFETY: the identifier was just made, and the caller promises the other conditions.
         let made = unsafe { set_up(new, info, pd, init) };
         if let Err(error) = made {
-            // SAFETY: the identifier was just made, and nobody else has it.
+            // SAFETY: the identifier was just made, and nobody else uses it.
             unsafe { rdma_destroy_ep(new) };
             return Err(error);
         }
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *id = new };
         Ok(0)
     })
 }
 
 /// # Safety
-/// As [`rdma_create_ep`]; `id` lives.
+/// As [`rdma_create_ep`]; `id` is valid.
 unsafe fn set_up(
     id: *mut sys::rdma_cm_id,
     info: &sys::rdma_addrinfo,
@@ -59,24 +59,24 @@ unsafe fn set_up(
         if result == 0 { Ok(()) } else { Err(Errno::from(std::io::Error::last_os_error())) }
     };
     if info.ai_flags as u32 & sys::RAI_PASSIVE != 0 {
-        // SAFETY: the address is one of the caller's list.
+        // SAFETY: the address is from the caller's list.
         done(unsafe { address::rdma_bind_addr(id, info.ai_src_addr) })?;
-        // SAFETY: the caller passes NULL or a struct that is readable.
+        // SAFETY: the caller passes NULL or a pointer to a readable struct.
         if let Some(init) = unsafe { init.as_ref() } {
-            // SAFETY: the identifier lives.
+            // SAFETY: the identifier is not destroyed yet.
             unsafe { Id::of(id) }?.state().endpoint =
                 Some((pd, sys::ibv_qp_init_attr { qp_type: info.ai_qp_type as u32, ..*init }));
         }
         return Ok(());
     }
-    // SAFETY: the addresses are those of the caller's list.
+    // SAFETY: the addresses are from the caller's list.
     done(unsafe { address::rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS) })?;
-    // SAFETY: the identifier lives.
+    // SAFETY: the identifier is not destroyed yet.
     done(unsafe { address::rdma_resolve_route(id, RESOLVE_MS) })?;
-    // SAFETY: the caller passes NULL or a struct that is readable and writable.
+    // SAFETY: the caller passes NULL or a pointer to a readable and writable struct.
     if let Some(init) = unsafe { init.as_mut() } {
         init.qp_type = info.ai_qp_type as u32;
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         unsafe { create(id, pd, init) }?;
     }
     Ok(())
@@ -85,15 +85,15 @@ unsafe fn set_up(
 /// See `rdma_destroy_ep(3)`.
 ///
 /// # Safety
-/// `id` lives, and is destroyed once.
+/// `id` is valid, and is not used after the call.
 #[unsafe(export_name = "uw_rdma_destroy_ep")]
 pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut sys::rdma_cm_id) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         unsafe { rdma_destroy_qp(id) };
         // SAFETY: as above.
         unsafe { rdma_destroy_srq(id) };
-        // SAFETY: as above, and it is given up.
+        // SAFETY: the caller passes a valid identifier, and does not use it again.
         unsafe { destroy(id) }
     });
 }
@@ -101,14 +101,14 @@ pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut sys::rdma_cm_id) {
 /// See `rdma_get_request(3)`.
 ///
 /// # Safety
-/// `listener` lives, `id` is writable.
+/// `listener` is valid, `id` is writable.
 #[unsafe(export_name = "uw_rdma_get_request")]
 pub(crate) unsafe extern "C" fn rdma_get_request(
     listener: *mut sys::rdma_cm_id,
     id: *mut *mut sys::rdma_cm_id,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(listener) }?;
         if !this.is_sync() {
             return Err(EINVAL);
@@ -116,30 +116,31 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
         this.forget_event();
         let event = event_channel::next(this.fields().channel)?;
         let Some(new) = event.new_id() else {
-            // SAFETY: the event is ours, and given up.
+            // SAFETY: the program does not know the event, so nobody else acknowledges it.
             unsafe { event_channel::rdma_ack_cm_event(Box::into_raw(event).cast()) };
             return Err(EINVAL);
         };
         let event = Box::into_raw(event).cast();
-        // SAFETY: the identifier is new, and nobody else has it.
+        // SAFETY: the identifier is new, and nobody else uses it.
         let set_up = unsafe { migrate(new, ptr::null_mut()) }.and_then(|()| {
             let endpoint = this.state().endpoint;
             match endpoint {
-                // SAFETY: the program has given these objects for this purpose.
+                // SAFETY: the objects are those that the program passed to `rdma_create_ep`, which stay valid
+                // while the listener uses them.
                 Some((pd, mut init)) => unsafe { create(new, pd, &mut init) },
                 None => Ok(()),
             }
         });
         if let Err(error) = set_up {
-            // SAFETY: the event is ours, and given up.
+            // SAFETY: the program does not know the event, so nobody else acknowledges it.
             unsafe { event_channel::rdma_ack_cm_event(event) };
             // SAFETY: the program has not seen the identifier.
             unsafe { destroy(new) }?;
             return Err(error);
         }
-        // SAFETY: the identifier lives.
+        // SAFETY: the identifier is not destroyed yet.
         unsafe { Id::of(new) }?.update(|c| c.event = event);
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *id = new };
         Ok(0)
     })

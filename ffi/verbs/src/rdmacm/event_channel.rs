@@ -11,13 +11,13 @@ use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::{resources, sys};
 use crate::process;
 
-/// An event (`rdma_cm_event`), which belongs to the program until the program acknowledges it.
+/// An event (`rdma_cm_event`). After it is delivered, it belongs to the program until the program
+/// acknowledges it.
 #[repr(C)]
 pub(crate) struct Event {
     c: sys::rdma_cm_event,
     private_data: Box<[u8]>,
-    /// The count of unacknowledged events of the owner, which may not be destroyed before they are
-    /// acknowledged.
+    /// The unacknowledged events of the owner, which is not destroyed before they are acknowledged.
     pending_acks: Arc<PendingAcks>,
     /// The address of the identifier that owns the event.
     owner: usize,
@@ -33,7 +33,7 @@ pub(crate) struct EventChannel {
     pub(crate) events: Events,
 }
 
-// SAFETY: the pointers in it name objects of the program, which may be used by any thread.
+// SAFETY: the pointers refer to objects of the program, which any thread may use.
 unsafe impl Send for Event {}
 
 static CHANNELS: LiveHandles<Events> = LiveHandles::new();
@@ -55,8 +55,8 @@ impl Event {
         }
     }
 
-    /// Makes this a peer's request to the listener that owns the event, with the new identifier of the
-    /// connection.
+    /// Turns this into the event of a connection request: `id` is the new identifier of the connection, and
+    /// the owner of the event is the listener.
     pub(crate) fn with_new_id(mut self, id: *mut sys::rdma_cm_id) -> Self {
         self.c.listen_id = self.c.id;
         self.c.id = id;
@@ -65,7 +65,7 @@ impl Event {
 
     /// Adds the data of MPA's Request or Reply.
     pub(crate) fn with_param(mut self, private_data: &[u8], mut conn: sys::rdma_conn_param) -> Self {
-        // The C field has eight bits.
+        // The C field for the length has eight bits.
         let length = private_data.len().min(u8::MAX.into());
         self.private_data = private_data[..length].into();
         conn.private_data_len = length as u8;
@@ -75,19 +75,19 @@ impl Event {
         self
     }
 
-    /// The address of the identifier that the event belongs to.
+    /// The address of the identifier that owns the event.
     pub(crate) fn owner(&self) -> usize {
         self.owner
     }
 
-    /// The new identifier, if this is a request.
+    /// The new identifier, if this is the event of a connection request.
     pub(crate) fn new_id(&self) -> Option<*mut sys::rdma_cm_id> {
         (self.c.event == sys::RDMA_CM_EVENT_CONNECT_REQUEST).then_some(self.c.id)
     }
 }
 
-/// The lowest descriptor number for the private channel of an identifier. (Numbers below 1024 fit the sets
-/// of `select`.)
+/// The lowest descriptor number for the private channel of an identifier. (`select` supports only numbers
+/// below 1024.)
 const OWN_FROM: c_int = 512;
 
 impl EventChannel {
@@ -98,9 +98,9 @@ impl EventChannel {
     /// The channel of a synchronous identifier.
     ///
     /// rsockets use the channel's descriptor as the number of the identifier's socket. `select` of Debian's
-    /// `librspreload` searches the program's descriptors, from 0 on, for the one that maps to this socket
-    /// number. A lower ordinary descriptor maps to itself. So the socket number has to be higher than
-    /// ordinary descriptors, or the search would find the wrong one first.
+    /// `librspreload` searches the program's descriptors, from 0 on, for the descriptor that maps to this
+    /// socket number. An ordinary descriptor maps to itself. So the socket number has to be higher than all
+    /// ordinary descriptors, or else the search could find an ordinary descriptor with this number first.
     pub(crate) fn make_own() -> Outcome<*mut sys::rdma_event_channel> {
         Self::with(EventQueue::above(OWN_FROM)?)
     }
@@ -113,18 +113,19 @@ impl EventChannel {
         Ok(channel)
     }
 
-    /// The events of the channel that a program passes.
+    /// The event queue of a channel.
     pub(crate) fn events(channel: *mut sys::rdma_event_channel) -> Outcome<Events> {
         CHANNELS.get(channel as usize).ok_or(EINVAL)
     }
 
-    /// Does nothing to a channel that is destroyed already.
+    /// Destroys a channel. Does nothing if the channel is already destroyed.
     ///
     /// # Safety
-    /// The caller gives up the channel, and no thread uses it again.
+    /// No thread uses the channel during or after the call.
     pub(crate) unsafe fn destroy(channel: *mut sys::rdma_event_channel) {
         if CHANNELS.remove(channel as usize).is_some() {
-            // SAFETY: the address is that of a box whose handle was live, and the caller gives it up.
+            // SAFETY: the address is that of a leaked `Box`, since the channel was not destroyed, and the
+            // caller does not use it again.
             drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
         }
     }
@@ -147,17 +148,18 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut sys::rdma_event_cha
 #[unsafe(export_name = "uw_rdma_destroy_event_channel")]
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rdma_event_channel) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller promises the same.
         unsafe { EventChannel::destroy(channel) };
         Ok(())
     });
 }
 
-/// Takes the oldest event of a channel.
+/// Takes the oldest event of a channel, and waits for it if necessary.
 pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
     let events = CHANNELS.get_or_block(channel as usize);
     events.next(&process::started().ok_or(EIO)?.engine, |event| {
-        // Under the channel's lock: destroying an identifier either waits for this event, or removes it.
+        // This closure runs with the channel locked. So a thread that destroys the identifier either waits
+        // until this event is acknowledged, or removes the event before.
         event.pending_acks.add();
         event
     })
@@ -166,7 +168,7 @@ pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>>
 /// See `rdma_get_cm_event(3)`.
 ///
 /// # Safety
-/// `channel` lives, `event` is writable.
+/// `channel` is valid, `event` is writable.
 #[unsafe(export_name = "uw_rdma_get_cm_event")]
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut sys::rdma_event_channel,
@@ -177,7 +179,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
             return Err(EINVAL);
         }
         let next = next(channel)?;
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *event = Box::into_raw(next).cast() };
         Ok(0)
     })
@@ -186,14 +188,14 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
 /// See `rdma_ack_cm_event(3)`.
 ///
 /// # Safety
-/// `event` is one of `rdma_get_cm_event`, and acknowledged once.
+/// `event` was returned by `rdma_get_cm_event`, and is not used after the call.
 #[unsafe(export_name = "uw_rdma_ack_cm_event")]
 pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut sys::rdma_cm_event) -> c_int {
     abi::minus_one(|| {
         if event.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: the address is that of a box, and the caller gives it up.
+        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
         let event = unsafe { Box::from_raw(event.cast::<Event>()) };
         event.pending_acks.ack(1);
         Ok(0)

@@ -19,20 +19,20 @@ static IDS: LiveHandles<()> = LiveHandles::new();
 
 /// An identifier (`rdma_cm_id`).
 ///
-/// Code of Debian's librdmacm (its rsockets) may be passed one. That code reads some private fields that
-/// librdmacm's own identifiers have behind the public ones. So these fields exist here, with values that
-/// make the code skip them.
+/// The rsockets of Debian's librdmacm may get an identifier of this library. They read some private fields
+/// that librdmacm's identifiers have behind the public fields. So this struct has these fields, with values
+/// for which the code does nothing.
 #[repr(C)]
 pub(crate) struct Id {
     c: UnsafeCell<sys::rdma_cm_id>,
-    /// `cma_id_private.cma_dev`: NULL, no device.
+    /// `cma_id_private.cma_dev`: NULL, which means no device.
     _cma_dev: *mut c_void,
     _unread: [u64; 3],
-    /// `cma_id_private.sync`: whether calls wait for their events.
+    /// `cma_id_private.sync`: 1 if calls wait for their events.
     sync: UnsafeCell<c_int>,
     _rest: [u8; REST],
     pub(crate) process: &'static Process,
-    /// Delivered events that are not acknowledged.
+    /// The delivered events that are not acknowledged.
     pub(crate) pending_acks: Arc<PendingAcks>,
     state: Mutex<State>,
 }
@@ -46,43 +46,46 @@ const _: () = assert!(std::mem::offset_of!(Id, process) >= PRIVATE_BYTES);
 
 /// The state of an identifier.
 pub(crate) struct State {
-    /// The channel for its events.
+    /// The event queue of the identifier's channel.
     pub(crate) events: Events,
-    /// The name that it holds, on a wire with names. Released before the listener to which the name leads.
+    /// The name that the identifier holds, on a wire with names. It is released before the listener is
+    /// dropped.
     pub(crate) name: Option<NameLease>,
-    /// The engine's identifier, once this one connects or listens; present from the start for a request.
+    /// The engine's identifier. `None` until this identifier connects or listens, unless it is for a peer's
+    /// request.
     pub(crate) cm: Option<CmId>,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
-    /// The number of its queue pair.
+    /// The number of the identifier's queue pair.
     pub(crate) qp: Option<u32>,
     /// True once the connection was established.
     pub(crate) connected: bool,
-    /// True for a peer's request that the program has not accepted or rejected. Until then its context is
-    /// the listener's, so the identifier has no events of its own.
+    /// True for a peer's request that the program has not accepted or rejected. Until then the identifier has
+    /// the listener's context, and gets no events.
     pub(crate) undecided: bool,
-    /// True if it was made for a peer's request.
+    /// True if the identifier was made for a peer's request.
     pub(crate) is_passive: bool,
     /// True once the engine has accepted the request.
     pub(crate) accepted: bool,
-    /// True if it has its own channel (a synchronous identifier).
+    /// True if the identifier has its own channel: a synchronous identifier.
     pub(crate) has_own_channel: bool,
-    /// Whether other identifiers may be bound to its address as well (`RDMA_OPTION_ID_REUSEADDR`).
+    /// True if other identifiers may be bound to the same address (`RDMA_OPTION_ID_REUSEADDR`).
     pub(crate) reuses_address: bool,
-    /// Whether its wildcard covers one family only (`RDMA_OPTION_ID_AFONLY`); `None` if the program has not
-    /// set the option.
+    /// `Some(true)` if a wildcard includes only one family (`RDMA_OPTION_ID_AFONLY`). `None` if the program
+    /// has not set the option.
     pub(crate) family_only: Option<bool>,
-    /// The attribute `timeout` that its queue pair gets (`RDMA_OPTION_ID_ACK_TIMEOUT`).
+    /// The attribute `timeout` for the identifier's queue pair (`RDMA_OPTION_ID_ACK_TIMEOUT`).
     pub(crate) ack_timeout: Option<u8>,
-    /// The depths that the peer's request asks for.
+    /// The depths in the peer's request.
     pub(crate) requested: RequestedDepths,
-    /// For a listener of `rdma_create_ep`: the domain and attributes for the queue pairs of requests.
+    /// For a listener made by `rdma_create_ep`: the domain and attributes for the queue pairs of new
+    /// connections.
     pub(crate) endpoint: Option<(*mut sys::ibv_pd, sys::ibv_qp_init_attr)>,
-    /// True if `rdma_create_qp` made its completion queues.
+    /// True if `rdma_create_qp` has made the identifier's completion queues.
     pub(crate) owns_cqs: bool,
 }
 
-// SAFETY: the pointers in it name objects of the program, which may be used by any thread.
+// SAFETY: the pointers refer to objects of the program, which any thread may use.
 unsafe impl Send for State {}
 
 /// The depths of a request, from the receiver's point of view.
@@ -93,14 +96,14 @@ pub(crate) struct RequestedDepths {
 }
 
 impl Id {
-    /// The identifier at an address that a program passes; EINVAL if it is destroyed. (perftest uses a
-    /// destroyed identifier after its peer has refused the connection.)
+    /// The identifier at an address that a program passes. EINVAL if the identifier is destroyed: perftest
+    /// uses a destroyed identifier after its peer has refused the connection.
     ///
     /// # Safety
-    /// No other thread destroys `id` before the caller is done with it.
+    /// No other thread destroys `id` while the reference is used.
     pub(crate) unsafe fn of<'a>(id: *mut sys::rdma_cm_id) -> Outcome<&'a Self> {
         IDS.get(id as usize).ok_or(EINVAL)?;
-        // SAFETY: the C struct is the first part of an `Id`, and this one lives.
+        // SAFETY: the C struct is the first field of an `Id`, which is not destroyed.
         Ok(unsafe { &*id.cast::<Self>() })
     }
 
@@ -114,12 +117,13 @@ impl Id {
 
     /// Whether calls wait for their events.
     pub(crate) fn is_sync(&self) -> bool {
-        // SAFETY: only migrating changes it, and a program does not use an identifier that it migrates.
+        // SAFETY: only `rdma_migrate_id` changes the field, and a program does not use an identifier in
+        // another thread during this call.
         unsafe { *self.sync.get() != 0 }
     }
 
-    /// A new identifier. If no channel is given, it is synchronous: it has its own channel, and calls wait
-    /// for their events.
+    /// Makes an identifier. Without a channel, the identifier is synchronous: it gets its own channel, and
+    /// calls wait for their events.
     pub(crate) fn make(
         process: &'static Process,
         channel: *mut sys::rdma_event_channel,
@@ -127,7 +131,7 @@ impl Id {
         ps: sys::rdma_port_space,
     ) -> Outcome<Box<Self>> {
         if ps != sys::RDMA_PS_TCP {
-            // iWARP has no datagrams and none of InfiniBand's services.
+            // iWARP has no datagrams and no InfiniBand services.
             return Err(EOPNOTSUPP);
         }
         let sync = c_int::from(channel.is_null());
@@ -169,14 +173,14 @@ impl Id {
 
     /// Changes the fields that programs read. The caller has locked the state, or the identifier is new.
     pub(crate) fn update(&self, change: impl FnOnce(&mut sys::rdma_cm_id)) {
-        // SAFETY: this library changes the fields under the lock of the state only, and programs read them
-        // after the call or the event that changed them.
+        // SAFETY: this library changes the fields only under the lock of the state. Programs read the fields
+        // only after the call or the event that has changed them.
         change(unsafe { &mut *self.c.get() });
     }
 
     /// A copy of the fields that programs read.
     pub(crate) fn fields(&self) -> sys::rdma_cm_id {
-        // SAFETY: as above. The program may have changed some of them, in this thread.
+        // SAFETY: see `update`. The program may have changed some fields, in this thread.
         unsafe { self.c.get().read() }
     }
 
@@ -221,16 +225,17 @@ impl Id {
     }
 
     pub(crate) fn push(&self, event: Event) {
-        // Under the state's lock: an identifier that migrates takes its events along.
+        // The state is locked, so that the identifier does not migrate to another channel now.
         let state = self.state();
         self.pass_channel_on(&state, &event);
         state.events.lock().push(Box::new(event));
     }
 
-    /// Gives the new identifier of a request the channel in which the request waits.
+    /// Moves the new identifier of a connection request to the channel in which the event of the request is
+    /// queued.
     fn pass_channel_on(&self, state: &State, event: &Event) {
         let Some(child) = event.new_id() else { return };
-        // SAFETY: the program has not seen this identifier, so it does not destroy it.
+        // SAFETY: the program does not know this identifier yet, so it does not destroy it.
         if let Ok(child) = unsafe { Id::of(child) } {
             let mut of_child = child.state();
             of_child.events = Arc::clone(&state.events);
@@ -248,7 +253,7 @@ impl Id {
         let event = super::event_channel::next(self.fields().channel)?;
         let event = Box::into_raw(event).cast::<sys::rdma_cm_event>();
         self.update(|c| c.event = event);
-        // SAFETY: the event was made above, and is the identifier's until it is acknowledged.
+        // SAFETY: the event was made above, and belongs to the identifier until it is acknowledged.
         let event = unsafe { *event };
         let (kind, status) = (event.event, event.status);
         match status {
@@ -263,7 +268,7 @@ impl Id {
         let event = self.fields().event;
         if !event.is_null() {
             self.update(|c| c.event = std::ptr::null_mut());
-            // SAFETY: the event is the identifier's, which gives it up.
+            // SAFETY: the event belongs to the identifier, which does not use it again.
             unsafe { super::event_channel::rdma_ack_cm_event(event) };
         }
     }
@@ -282,7 +287,7 @@ impl Drop for Id {
 /// See `rdma_create_id(3)`.
 ///
 /// # Safety
-/// `channel` is NULL or lives, `id` is writable.
+/// `channel` is NULL or valid, `id` is writable.
 #[unsafe(export_name = "uw_rdma_create_id")]
 pub(crate) unsafe extern "C" fn rdma_create_id(
     channel: *mut sys::rdma_event_channel,
@@ -294,7 +299,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
         let process = process::get_or_start()?;
         resources::check_for_object(0)?;
         let new = Id::make(process, channel, context, ps)?;
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *id = Box::leak(new).as_c() };
         Ok(0)
     })
@@ -303,47 +308,47 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
 /// See `rdma_destroy_id(3)`: waits until all delivered events are acknowledged.
 ///
 /// # Safety
-/// `id` lives, and is destroyed once.
+/// `id` is valid, and is not used after a call that succeeds.
 #[unsafe(export_name = "uw_rdma_destroy_id")]
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut sys::rdma_cm_id) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller promises the same.
         unsafe { destroy(id) }?;
         Ok(0)
     })
 }
 
 /// # Safety
-/// `id` lives, and is destroyed once.
+/// `id` is valid, and is not used after a call that succeeds.
 pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
-    // SAFETY: the caller passes an identifier that lives.
+    // SAFETY: the caller passes an identifier that is valid during the call.
     let this = unsafe { Id::of(id) }?;
-    // In this order: once the engine's identifier is removed from the table, no event is added.
+    // The engine's identifier is removed from the table first, so that no further event is added.
     let (cm, undecided) = {
         let state = this.state();
         (state.cm.clone(), state.undecided)
     };
     if let Some(cm) = &cm {
         this.process.ids.remove(cm);
-        // As in the kernel: a queue pair that the program has not destroyed loses its connection, and an
-        // undecided request is rejected.
+        // As in the kernel, a queue pair that the program has not destroyed loses its connection, and a
+        // request that is neither accepted nor rejected is rejected.
         cm.disconnect();
         if undecided {
-            // This poll informs the peer, even if the process ends next.
+            // This poll sends the rejection, since the process may end now.
             this.process.engine.poll();
         }
     }
     let events = Arc::clone(&this.state().events);
     let never_taken = events.lock().remove(|event| event.owner() == id as usize);
     for child in never_taken.iter().filter_map(|event| event.new_id()) {
-        // SAFETY: the program has not seen this identifier.
+        // SAFETY: the program does not know this identifier.
         unsafe { destroy(child) }?;
     }
     this.forget_event();
     this.pending_acks.wait();
     let (channel, sync) = (this.fields().channel, this.is_sync());
-    // SAFETY: the address is that of a leaked box, and the caller gives it up. A listener stops as
-    // the engine's identifier is dropped.
+    // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again. The engine's
+    // identifier is dropped, so a listener stops.
     drop(unsafe { Box::from_raw(id.cast::<Id>()) });
     if sync {
         // SAFETY: a synchronous identifier has its own channel.
@@ -352,26 +357,27 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     Ok(())
 }
 
-/// See `rdma_migrate_id(3)`: waiting events move as well. Waits until all delivered events are acknowledged.
+/// See `rdma_migrate_id(3)`. Moves the queued events to the new channel, and waits until all delivered events
+/// are acknowledged.
 ///
 /// # Safety
-/// `id` lives, `channel` is NULL or lives.
+/// `id` is valid, `channel` is NULL or valid.
 #[unsafe(export_name = "uw_rdma_migrate_id")]
 pub(crate) unsafe extern "C" fn rdma_migrate_id(
     id: *mut sys::rdma_cm_id,
     channel: *mut sys::rdma_event_channel,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller promises the same.
         unsafe { migrate(id, channel) }?;
         Ok(0)
     })
 }
 
 /// # Safety
-/// `id` lives, `channel` is NULL or lives.
+/// `id` is valid, `channel` is NULL or valid.
 pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_event_channel) -> Outcome<()> {
-    // SAFETY: the caller passes an identifier that lives.
+    // SAFETY: the caller passes an identifier that is valid during the call.
     let this = unsafe { Id::of(id) }?;
     let becomes_sync = channel.is_null();
     let was_sync = this.is_sync();
@@ -386,8 +392,8 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
     state.has_own_channel = becomes_sync;
     this.update(|c| c.channel = channel);
     if !Arc::ptr_eq(&old, &new) {
-        // In two steps, so that only one channel is locked at a time: another identifier may migrate between
-        // the same channels in the opposite direction.
+        // The events are first removed and then added, so that only one channel is locked at a time: another
+        // identifier may migrate between the same channels in the opposite direction.
         let moved = old.lock().remove(|event| event.owner() == id as usize);
         for event in moved {
             this.pass_channel_on(&state, &event);
@@ -396,10 +402,10 @@ pub(crate) unsafe fn migrate(id: *mut sys::rdma_cm_id, channel: *mut sys::rdma_e
     }
     drop(state);
     this.pending_acks.wait();
-    // SAFETY: a program does not use an identifier in another thread while it migrates it.
+    // SAFETY: a program does not use an identifier in another thread during this call.
     unsafe { *this.sync.get() = becomes_sync.into() };
     if was_sync {
-        // SAFETY: the channel was the identifier's own.
+        // SAFETY: the channel belonged to the synchronous identifier, and nobody else uses it.
         unsafe { EventChannel::destroy(before) };
     }
     Ok(())

@@ -10,7 +10,7 @@ use crate::ffi::sys;
 /// See `rdma_set_option(3)`.
 ///
 /// # Safety
-/// `id` lives, the value is readable.
+/// `id` is valid, and the value is readable.
 #[unsafe(export_name = "uw_rdma_set_option")]
 pub(crate) unsafe extern "C" fn rdma_set_option(
     id: *mut sys::rdma_cm_id,
@@ -25,22 +25,23 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
         }
         match name as u32 {
             sys::RDMA_OPTION_ID_REUSEADDR if length == size_of::<c_int>() => {
-                // SAFETY: the caller passes a value of that length.
+                // SAFETY: the caller passes a value of this length.
                 let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
-                // SAFETY: the caller passes an identifier that lives.
+                // SAFETY: the caller passes an identifier that is valid during the call.
                 reuse_address(unsafe { Id::of(id) }?, on)
             }
             sys::RDMA_OPTION_ID_AFONLY if length == size_of::<c_int>() => {
-                // SAFETY: the caller passes a value of that length.
+                // SAFETY: the caller passes a value of this length.
                 let on = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
-                // SAFETY: the caller passes an identifier that lives.
+                // SAFETY: the caller passes an identifier that is valid during the call.
                 take_one_family(unsafe { Id::of(id) }?, on)
             }
-            // TCP has its own retransmission timeout: this one only becomes an attribute of the queue pair.
+            // TCP has its own retransmission timeout, so this timeout only becomes an attribute of the queue
+            // pair.
             sys::RDMA_OPTION_ID_ACK_TIMEOUT if length == size_of::<u8>() => {
-                // SAFETY: the caller passes a value of that length.
+                // SAFETY: the caller passes a value of this length.
                 let timeout = unsafe { value.cast::<u8>().read() };
-                // SAFETY: the caller passes an identifier that lives.
+                // SAFETY: the caller passes an identifier that is valid during the call.
                 set_ack_timeout(unsafe { Id::of(id) }?, timeout);
                 Ok(0)
             }
@@ -50,7 +51,7 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     })
 }
 
-/// As in the kernel, a bound identifier may begin to share its address, until it listens.
+/// As in the kernel, a bound identifier can only switch the option on, and not while it listens.
 fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
     let bound = state.source;
@@ -64,7 +65,7 @@ fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// As in the kernel, the identifier may be bound, but must not have a peer.
+/// As in the kernel, the option may be set on a bound identifier, but not if it listens or has a peer.
 fn take_one_family(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
     if state.cm.is_some() || state.destination.is_some() {
@@ -80,7 +81,7 @@ fn take_one_family(id: &Id, on: bool) -> Outcome<c_int> {
 /// See `rdma_join_multicast(3)`: there is no multicast.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_join_multicast")]
 pub(crate) unsafe extern "C" fn rdma_join_multicast(
     _id: *mut sys::rdma_cm_id,
@@ -93,7 +94,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast(
 /// See `rdma_join_multicast_ex(3)`: there is no multicast.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_join_multicast_ex")]
 pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
     _id: *mut sys::rdma_cm_id,
@@ -106,7 +107,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
 /// See `rdma_leave_multicast(3)`: there is no multicast.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_leave_multicast")]
 pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     _id: *mut sys::rdma_cm_id,
@@ -118,7 +119,7 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
 /// See `rdma_set_local_ece(3)`: no options are supported.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_set_local_ece")]
 pub(crate) unsafe extern "C" fn rdma_set_local_ece(_id: *mut sys::rdma_cm_id, _ece: *mut c_void) -> c_int {
     abi::minus_one(|| Err(EOPNOTSUPP))
@@ -127,7 +128,7 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(_id: *mut sys::rdma_cm_id, _e
 /// See `rdma_get_remote_ece(3)`: no options are supported.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_get_remote_ece")]
 pub(crate) unsafe extern "C" fn rdma_get_remote_ece(_id: *mut sys::rdma_cm_id, _ece: *mut c_void) -> c_int {
     abi::minus_one(|| Err(EOPNOTSUPP))

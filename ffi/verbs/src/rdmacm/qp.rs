@@ -13,11 +13,12 @@ use crate::ibverbs::qp::{Qp, ibv_destroy_qp};
 use crate::ibverbs::qp_ex;
 use crate::ibverbs::srq::{ibv_create_srq, ibv_destroy_srq};
 
-/// See `rdma_create_qp(3)`. If `pd` is NULL, the identifier's domain is used; missing completion queues are
-/// made.
+/// See `rdma_create_qp(3)`. If `pd` is NULL, uses the identifier's domain. Makes the completion queues that
+/// `init` does not name.
 ///
 /// # Safety
-/// `id` lives, `pd` is NULL or lives, `init` is readable and writable, and the objects that it names live.
+/// `id` is valid, `pd` is NULL or valid, `init` is readable and writable, and the objects that `init` names
+/// are valid.
 #[unsafe(export_name = "uw_rdma_create_qp")]
 pub(crate) unsafe extern "C" fn rdma_create_qp(
     id: *mut sys::rdma_cm_id,
@@ -25,9 +26,9 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     init: *mut sys::ibv_qp_init_attr,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes a struct that is readable and writable.
+        // SAFETY: the caller passes a pointer to a readable and writable struct.
         let init = unsafe { &mut *init };
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         unsafe { create(id, pd, init) }?;
         Ok(0)
     })
@@ -36,16 +37,16 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
 /// See `rdma_create_qp_ex(3)`.
 ///
 /// # Safety
-/// As [`rdma_create_qp`].
+/// The conditions of [`rdma_create_qp`].
 #[unsafe(export_name = "uw_rdma_create_qp_ex")]
 pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut sys::rdma_cm_id,
     init: *mut sys::ibv_qp_init_attr_ex,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
-        // SAFETY: the caller passes a struct that is readable and writable.
+        // SAFETY: the caller passes a pointer to a readable and writable struct.
         let init = unsafe { &mut *init };
         if init.comp_mask & sys::IBV_QP_INIT_ATTR_PD == 0 {
             init.comp_mask |= sys::IBV_QP_INIT_ATTR_PD;
@@ -57,7 +58,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
         if init.srq.is_null() {
             init.srq = this.fields().srq;
         }
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         let qp = unsafe { qp_ex::create_qp_ex(this.fields().verbs, init) };
         if qp.is_null() {
             let error = std::io::Error::last_os_error();
@@ -70,13 +71,13 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
 }
 
 /// # Safety
-/// As [`rdma_create_qp`].
+/// The conditions of [`rdma_create_qp`].
 pub(super) unsafe fn create(
     id: *mut sys::rdma_cm_id,
     pd: *mut sys::ibv_pd,
     init: &mut sys::ibv_qp_init_attr,
 ) -> Outcome<()> {
-    // SAFETY: the caller passes an identifier that lives.
+    // SAFETY: the caller passes an identifier that is valid during the call.
     let this = unsafe { Id::of(id) }?;
     let fields = this.fields();
     if !fields.qp.is_null() {
@@ -88,7 +89,7 @@ pub(super) unsafe fn create(
     if init.srq.is_null() {
         init.srq = fields.srq;
     }
-    // SAFETY: the caller's promises are passed on.
+    // SAFETY: the caller promises the same.
     match unsafe { Qp::make(pd, init, None) } {
         Ok(qp) => adopt(this, pd, Box::leak(qp).as_c().cast()),
         Err(error) => {
@@ -99,7 +100,8 @@ pub(super) unsafe fn create(
     Ok(())
 }
 
-/// Gives the identifier this queue pair, and moves the queue pair to INIT, in which it takes receives.
+/// Assigns the queue pair to the identifier, and moves the queue pair to INIT, in which programs can post
+/// receives.
 fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
     // SAFETY: the queue pair was just made.
     let qp = unsafe { Qp::of(made) };
@@ -120,7 +122,7 @@ fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
     });
 }
 
-/// Copies the timeout that was set for the identifier to its queue pair.
+/// Copies the timeout of the identifier to its queue pair.
 fn take_ack_timeout(id: &Id, qp: &Qp) {
     let timeout = id.state().ack_timeout;
     if let Some(timeout) = timeout {
@@ -133,7 +135,7 @@ pub(super) fn set_ack_timeout(id: &Id, timeout: u8) {
     id.state().ack_timeout = Some(timeout);
     let qp = id.fields().qp;
     if !qp.is_null() {
-        // SAFETY: an identifier has queue pairs that live.
+        // SAFETY: the queue pair of an identifier is not destroyed while the identifier has it.
         take_ack_timeout(id, unsafe { Qp::of(qp) });
     }
 }
@@ -154,7 +156,7 @@ fn make_cqs(
     }
     let recvs = match srq.is_null() {
         true => recvs,
-        // SAFETY: the caller passes a shared receive queue that lives.
+        // SAFETY: the caller passes a shared receive queue that is valid during the call.
         false => unsafe { crate::ibverbs::srq::Srq::of(srq) }.srq.query().max_wr as u32,
     };
     let make = |cqe: u32| -> Outcome<_> {
@@ -164,11 +166,11 @@ fn make_cqs(
             return Err(std::io::Error::last_os_error().into());
         }
         let cqe = c_int::try_from(cqe.max(1)).map_err(|_| EINVAL)?;
-        // SAFETY: as above; the channel was just made.
+        // SAFETY: the context is never closed, and the channel was just made.
         let cq = unsafe { ibv_create_cq(verbs, cqe, id.as_c().cast(), channel, 0) };
         if cq.is_null() {
             let error = std::io::Error::last_os_error();
-            // SAFETY: the channel was just made, and nobody has it.
+            // SAFETY: the channel was just made, and nobody else uses it.
             unsafe { ibv_destroy_comp_channel(channel) };
             return Err(error.into());
         }
@@ -188,8 +190,8 @@ fn make_cqs(
     Ok(())
 }
 
-/// Destroys the completion queues that this library made. A queue that the program gave has no channel in
-/// the identifier's fields.
+/// Destroys the completion queues that this library has made for the identifier. If the program has given a
+/// queue, the identifier has no channel for it.
 fn destroy_cqs(id: &Id) {
     if !std::mem::take(&mut id.state().owns_cqs) {
         return;
@@ -198,9 +200,9 @@ fn destroy_cqs(id: &Id) {
     for (channel, cq) in [(fields.recv_cq_channel, fields.recv_cq), (fields.send_cq_channel, fields.send_cq)]
     {
         if !channel.is_null() {
-            // SAFETY: the queue was made here, and its queue pair is gone.
+            // SAFETY: this library has made the queue, and its queue pair is destroyed.
             unsafe { ibv_destroy_cq(cq) };
-            // SAFETY: the channel was made here, and its queue is gone.
+            // SAFETY: this library has made the channel, and its queue is destroyed.
             unsafe { ibv_destroy_comp_channel(channel) };
         }
     }
@@ -213,18 +215,18 @@ fn destroy_cqs(id: &Id) {
 /// See `rdma_destroy_qp(3)`.
 ///
 /// # Safety
-/// `id` lives and has a queue pair.
+/// `id` is valid and has a queue pair.
 #[unsafe(export_name = "uw_rdma_destroy_qp")]
 pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut sys::rdma_cm_id) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
         let qp = this.fields().qp;
         if qp.is_null() {
             return Ok(());
         }
         this.update(|c| c.qp = ptr::null_mut());
-        // SAFETY: the queue pair is the identifier's, which gives it up.
+        // SAFETY: the queue pair belongs to the identifier, which does not use it again.
         unsafe { ibv_destroy_qp(qp) };
         destroy_cqs(this);
         Ok(())
@@ -234,7 +236,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut sys::rdma_cm_id) {
 /// See `rdma_create_srq(3)`.
 ///
 /// # Safety
-/// `id` lives, `pd` is NULL or lives, `init` is readable and writable.
+/// `id` is valid, `pd` is NULL or valid, `init` is readable and writable.
 #[unsafe(export_name = "uw_rdma_create_srq")]
 pub(crate) unsafe extern "C" fn rdma_create_srq(
     id: *mut sys::rdma_cm_id,
@@ -242,10 +244,10 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     init: *mut sys::ibv_srq_init_attr,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
         let pd = if pd.is_null() { this.fields().pd } else { pd };
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller promises the same.
         let srq = unsafe { ibv_create_srq(pd, init) };
         if srq.is_null() {
             return Err(std::io::Error::last_os_error().into());
@@ -258,34 +260,34 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
 /// See `rdma_create_srq(3)`: XRC queues are refused.
 ///
 /// # Safety
-/// As [`rdma_create_srq`].
+/// The conditions of [`rdma_create_srq`].
 #[unsafe(export_name = "uw_rdma_create_srq_ex")]
 pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut sys::rdma_cm_id,
     init: *mut sys::ibv_srq_init_attr_ex,
 ) -> c_int {
-    // SAFETY: the caller passes a struct that is readable and writable.
+    // SAFETY: the caller passes a pointer to a readable and writable struct.
     let extended = unsafe { &*init };
     if extended.comp_mask & sys::IBV_SRQ_INIT_ATTR_TYPE != 0 && extended.srq_type != sys::IBV_SRQT_BASIC {
         return abi::minus_one(|| Err(EOPNOTSUPP));
     }
     let pd = if extended.comp_mask & sys::IBV_SRQ_INIT_ATTR_PD != 0 { extended.pd } else { ptr::null_mut() };
-    // SAFETY: the plain struct is the start of the extended one.
+    // SAFETY: the extended struct begins with the fields of the plain struct.
     unsafe { rdma_create_srq(id, pd, init.cast()) }
 }
 
 /// See `rdma_destroy_srq(3)`.
 ///
 /// # Safety
-/// `id` lives.
+/// `id` is valid.
 #[unsafe(export_name = "uw_rdma_destroy_srq")]
 pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut sys::rdma_cm_id) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
         let srq = this.fields().srq;
         if !srq.is_null() {
-            // SAFETY: the queue is the identifier's.
+            // SAFETY: the queue belongs to the identifier.
             unsafe { ibv_destroy_srq(srq) };
             this.update(|c| c.srq = ptr::null_mut());
         }
@@ -296,7 +298,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut sys::rdma_cm_id) {
 /// See `rdma_init_qp_attr(3)`: the attributes for a program that calls `ibv_modify_qp` itself.
 ///
 /// # Safety
-/// `id` lives, `attr` is readable and writable, `mask` is writable.
+/// `id` is valid, `attr` is readable and writable, `mask` is writable.
 #[unsafe(export_name = "uw_rdma_init_qp_attr")]
 pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut sys::rdma_cm_id,
@@ -304,9 +306,9 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller passes an identifier that lives.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         unsafe { Id::of(id) }?;
-        // SAFETY: the caller passes a struct that is readable and writable.
+        // SAFETY: the caller passes a pointer to a readable and writable struct.
         let attr = unsafe { &mut *attr };
         let needed = match attr.qp_state {
             sys::IBV_QPS_INIT => {
@@ -315,11 +317,11 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
                     | sys::IBV_ACCESS_REMOTE_ATOMIC;
                 sys::IBV_QP_STATE | sys::IBV_QP_ACCESS_FLAGS
             }
-            // As with iWARP drivers, the connection changes the state.
+            // As with iWARP drivers, the connection changes the state, so no attribute is needed.
             sys::IBV_QPS_RTR | sys::IBV_QPS_RTS => 0,
             _ => return Err(EINVAL),
         };
-        // SAFETY: the caller passes a writable place.
+        // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *mask = needed as c_int };
         Ok(0)
     })

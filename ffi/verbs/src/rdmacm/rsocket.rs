@@ -1,10 +1,10 @@
 //! rsockets: the code of the system's librdmacm, running on the functions of this library.
 //!
 //! A preloaded library precedes librdmacm for each symbol. So librdmacm's own calls of `rdma_*` and `ibv_*`
-//! reach this library, and its rsockets work here. This library exports the names of rsockets only so that
-//! it can replace librdmacm, and forwards each call. If this library is loaded under librdmacm's name
-//! (`uwarp run`, `uwarp libs`), it loads the system's librdmacm for these calls. Without a librdmacm, they
-//! fail with `EOPNOTSUPP`.
+//! reach this library, and its rsockets work here. To be able to replace librdmacm, this library also exports
+//! the functions of rsockets, and forwards each call to the next library that has the function. If this
+//! library is loaded under librdmacm's name (`uwarp run`, `uwarp libs`), it loads the system's librdmacm for
+//! these calls. If there is no librdmacm, these calls fail with `EOPNOTSUPP`.
 
 use std::ffi::{CStr, CString, c_long, c_void};
 use std::fs;
@@ -18,16 +18,16 @@ use libc::{c_int, iovec, msghdr, nfds_t, off_t, pollfd, size_t, sockaddr, sockle
 use crate::ffi::abi::{self, EOPNOTSUPP};
 use crate::ffi::shared_objects;
 
-/// The next library's function with this name.
+/// The function with this name in a library that was loaded after this library, or in the system's librdmacm.
 fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     let mut found = known.load(Ordering::Relaxed);
     if found.is_null() {
-        // SAFETY: the name is a string.
+        // SAFETY: the name is a C string.
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         if found.is_null()
             && let Some(library) = of_system()
         {
-            // SAFETY: the handle is that of a library which stays loaded, and the name is a string.
+            // SAFETY: the library of this handle is never unloaded, and the name is a C string.
             found = unsafe { libc::dlsym(library as *mut c_void, name.as_ptr()) };
         }
         known.store(found, Ordering::Relaxed);
@@ -35,8 +35,8 @@ fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     found
 }
 
-/// The handle of the system's librdmacm. The first call that needs it loads it, since a program that finds
-/// this library under librdmacm's name has not loaded the system's. It stays loaded.
+/// The handle of the system's librdmacm. The first call that needs it loads the library, which is never
+/// unloaded. A program that finds this library under librdmacm's name has not loaded the system's librdmacm.
 fn of_system() -> Option<usize> {
     static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
     *LIBRARY.get_or_init(|| {
@@ -51,7 +51,7 @@ fn of_system() -> Option<usize> {
         let mut others = files
             .filter(|file| fs::metadata(file).is_ok_and(|found| Some((found.dev(), found.ino())) != own));
         let path = CString::new(others.next()?.into_os_string().into_encoded_bytes()).ok()?;
-        // SAFETY: the path is a string, and the library's functions are for programs like this one.
+        // SAFETY: the path is a C string, and the initialization of librdmacm is safe in any program.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         (!library.is_null()).then_some(library as usize)
     })
@@ -63,7 +63,7 @@ macro_rules! forward {
             /// Forwarded to librdmacm.
             ///
             /// # Safety
-            /// As for the function of librdmacm.
+            /// The conditions of librdmacm's function.
             #[unsafe(export_name = $export)]
             pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $result {
                 const NAME: &CStr =
@@ -81,7 +81,7 @@ macro_rules! forward {
                 let function = unsafe {
                     std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(found)
                 };
-                // SAFETY: the caller's promises are passed on.
+                // SAFETY: the caller promises the same.
                 unsafe { function($($arg),*) }
             }
         )*

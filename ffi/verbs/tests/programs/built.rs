@@ -1,5 +1,5 @@
-//! Copies of the launcher and the library, made when the tests begin. Other tests that run at the same time
-//! may build with other features, which replaces cargo's files.
+//! Copies of the launcher and the library, which are made when the tests begin: another test run may build
+//! with other features at the same time, which replaces cargo's files.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -23,7 +23,7 @@ pub(crate) fn keep() -> Result<(), String> {
     Ok(())
 }
 
-/// Removes them.
+/// Removes the copies.
 pub(crate) fn remove() {
     // Errors are ignored: the copies are in a folder for temporary files.
     let _ = fs::remove_dir_all(folder());

@@ -1,4 +1,4 @@
-//! Our own C programs (`c/`), for behaviour that no packaged program exercises. They are compiled against
+//! Our own C programs (`c/`), which test behaviour that no packaged program tests. They are compiled with
 //! rdma-core's headers, and run with the library like any other program.
 
 use std::process::Command;
@@ -49,7 +49,7 @@ pub(crate) const ALL: [&str; 38] = [
     "requests",
 ];
 
-/// Maximum time of each program. Some wait several times until a silent peer is given up.
+/// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Compiles a program and runs it over a `local` wire. If a check fails, the program prints it and exits
@@ -58,12 +58,12 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
     run_over(name, &Wire::new()?).map(drop)
 }
 
-/// The answer to a request leaves before the call that gives it returns, even if no thread polls the engine.
+/// `rdma_reject` sends the answer before it returns, even if no thread polls the engine.
 pub(crate) fn rejects_without_thread() -> Result<(), String> {
     run_over("rejected", &Wire::new()?.with("UWARP_THREAD", "caller")).map(drop)
 }
 
-/// As [`run`], over a given wire. Returns the program's output.
+/// Compiles a program, runs it over the given wire, and returns its output.
 pub(crate) fn run_over(name: &str, wire: &Wire) -> Result<String, String> {
     let program = compile(wire, name)?;
     wait_for("server", Running::start(wire, "server", &program)?, wire)
@@ -86,7 +86,7 @@ pub(crate) fn compile(wire: &Wire, name: &str) -> Result<String, String> {
     Ok(path.to_owned())
 }
 
-/// Waits for the success of a program whose output goes to the file `output`.
+/// Waits until a program ends, which has to succeed. Its output is in the file `output`.
 pub(crate) fn wait_for(output: &str, mut program: Running, wire: &Wire) -> Result<(), String> {
     let status = program.wait(LIMIT)?;
     match status.success() {

@@ -1,5 +1,5 @@
-//! Our own C programs between interfaces: peers that behave oddly, peers that are killed, and links that go
-//! down.
+//! Tests with our own C programs between interfaces: peers that violate the protocol, peers that are killed,
+//! and links that go down.
 
 use std::time::{Duration, Instant};
 
@@ -26,17 +26,17 @@ pub(crate) fn odd_peers() -> Result<(), String> {
     c::wait_for("server", events, &wire).map_err(|error| format!("{error}{}", wire.output("client")))
 }
 
-/// Two processes of one host on an interface, where only silence tells that one is gone.
+/// Two processes of one host on an interface. If one is killed, the other notices only that it is silent.
 pub(crate) fn killed_peer() -> Result<(), String> {
     at_kernel_address("killed_peer")
 }
 
-/// Ports on an interface, which are UDP ports of the kernel.
+/// Ports on an interface. They are UDP ports of the kernel.
 pub(crate) fn binds() -> Result<(), String> {
     at_kernel_address("binds")
 }
 
-/// Two contexts of one process see that the link of their port goes down.
+/// Two contexts of one process get an event when the link of their port goes down.
 pub(crate) fn ports() -> Result<(), String> {
     let wire = Wire::between(Interfaces::new()?)?;
     let program = c::compile(&wire, "ports")?;

@@ -1,4 +1,4 @@
-//! The commands of the guide between two containers (`docs/container.md`): each has the namespaces and
+//! The commands of `docs/container.md` between two containers. Each container has the namespaces and
 //! capabilities of a Docker container, and an interface `eth0`.
 
 use std::fmt::Write;
@@ -22,13 +22,13 @@ const PAIRS: [(&str, bool); 3] = [
     ("## To an RNIC, or to Linux's siw", true),
 ];
 
-/// Docker's default.
+/// Docker's default capabilities.
 const CAPABILITIES: &str = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,\
                             +net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap";
 
-/// How long a server may take to listen. Earlier clients are refused.
+/// How long a server may take to listen. Clients that start earlier are refused.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
-/// Maximum time of a client, and of a server's exit after it.
+/// Maximum time of a client, and maximum time until the server exits afterwards.
 const CLIENT_ENDS_WITHIN: Duration = Duration::from_secs(60);
 const SERVER_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
@@ -54,7 +54,7 @@ fn pairs() -> Result<(), String> {
     let image = Image::new("containers")?;
     for ((after, has_network), lines) in PAIRS.into_iter().zip(take_pairs(&mut chapter("container.md")?)?) {
         let containers = Containers::new(&image, has_network)?;
-        // The volume, which both containers mount at the same path.
+        // This folder is the volume that both containers mount at the same path.
         let wires = image.folder.join("volume");
         std::fs::create_dir_all(&wires).map_err(|error| error.to_string())?;
         let [server, client] = lines.map(|line| line.replace("/wires", &wires.display().to_string()));
@@ -70,7 +70,7 @@ struct Containers<'a> {
 }
 
 impl<'a> Containers<'a> {
-    /// Without a network, the namespaces have no interface.
+    /// Makes the namespaces. Unless `has_network`, they have no interface.
     fn new(image: &'a Image, has_network: bool) -> Result<Self, String> {
         let namespaces = ["a", "b"].map(|end| format!("uwc{}{end}", std::process::id()));
         let containers = Self { image, namespaces };
@@ -89,7 +89,7 @@ impl<'a> Containers<'a> {
         Ok(containers)
     }
 
-    /// Starts a shell command in one of them, as a container's root.
+    /// Starts a shell command in container `end`, as the root of the container.
     fn start(&self, end: usize, line: &str) -> Result<Running, String> {
         let output = self.image.folder.join(["server", "client"][end]);
         let both = File::create(&output)
@@ -98,7 +98,7 @@ impl<'a> Containers<'a> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespaces[end]]);
         command.args("unshare --mount --pid --fork --kill-child --ipc --uts --cgroup sh -ec".split(' '));
-        // With its own `/proc` and `/dev/shm`.
+        // The container has its own `/proc` and `/dev/shm`.
         command.arg("mount -t proc proc /proc; mount -t tmpfs shm /dev/shm; exec \"$@\"").arg("sh");
         command.args(["setpriv", "--bounding-set", CAPABILITIES, "sh", "-ec", line]);
         command.env("PATH", self.image.search_path()).env_remove("UWARP_NET").env_remove("UWARP_DIR");
@@ -112,7 +112,7 @@ impl<'a> Containers<'a> {
         let begun = Instant::now();
         let mut refused = String::new();
         let said = loop {
-            // A client that starts before its server listens is refused, and tried again.
+            // If a client starts before its server listens, it is refused, and is started again.
             let mut client = self.start(1, client)?;
             let succeeded = client.wait(CLIENT_ENDS_WITHIN)?;
             if succeeded {
@@ -142,14 +142,14 @@ impl Drop for Containers<'_> {
     }
 }
 
-/// The first process of a container. It is killed on drop, and all its other processes with it.
+/// The first process of a container. On drop it is killed, with all other processes of the container.
 struct Running {
     child: Child,
     output: std::path::PathBuf,
 }
 
 impl Running {
-    /// Waits for its exit; returns whether it succeeded.
+    /// Waits until the process exits, and returns whether it succeeded.
     fn wait(&mut self, limit: Duration) -> Result<bool, String> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
@@ -177,7 +177,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Errors are ignored: a group that has ended needs no kill.
+        // Errors are ignored: the process group may have ended.
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process_group(group, Signal::KILL);
         }

@@ -16,7 +16,7 @@ use testkit::chapter::{Chapter, without_comment};
 
 type Test = fn() -> Result<(), String>;
 
-/// The documents' build command; these tests use their own build instead.
+/// The build command in the documents. These tests use their own build instead.
 const BUILD: &str = "cargo build --release -p uwarp";
 
 pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
@@ -32,7 +32,7 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
     ]
 }
 
-/// A file of this package.
+/// The text of a file of this package.
 fn text(path: &str) -> Result<String, String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
@@ -43,7 +43,7 @@ pub(crate) fn chapter(name: &str) -> Result<Chapter, String> {
     Chapter::read(&format!("{}/../../docs/{name}", env!("CARGO_MANIFEST_DIR")))
 }
 
-/// A folder that stands for the root of an image, with the launcher and the library.
+/// A folder that is used as the root of an image, with the launcher and the library.
 pub(crate) struct Image {
     pub(crate) folder: PathBuf,
     variables: Vec<(String, String)>,
@@ -84,7 +84,8 @@ impl Image {
         let child = child.spawn().map_err(|error| error.to_string())?;
         let group = Pid::from_raw(child.id() as i32);
         let output = child.wait_with_output().map_err(|error| error.to_string())?;
-        // Ends programs that the command has left in the background. If all have ended, the group is gone.
+        // Ends programs that the command has left in the background. Errors are ignored: all of them may have
+        // ended.
         if let Some(group) = group {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -95,20 +96,20 @@ impl Image {
         }
     }
 
-    /// As [`run`](Self::run), for a server and its client, which has to print a bandwidth.
+    /// Runs a shell command with a server and its client. The client has to print a bandwidth.
     fn measures(&self, line: &str) -> Result<(), String> {
         let once = || match self.run(line)? {
             output if output.contains("BW average") && output.contains(" 65536 ") => Ok(()),
             output => Err(format!("{line} measures nothing: {output}")),
         };
-        // The server has a fixed time to start, which a busy machine may exceed.
+        // The server has a fixed time to start, which may be too short on a busy machine.
         once().or_else(|_| once())
     }
 }
 
 impl Drop for Image {
     fn drop(&mut self) {
-        // Errors are ignored: the folder is in one for temporary files.
+        // Errors are ignored: the folder is in a folder for temporary files.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -161,13 +162,13 @@ fn steps() -> Result<(), String> {
             image.run(line)?;
         }
     }
-    // A test of iwperf runs it (`benches/tests/local.rs`).
+    // A test of iwperf (`benches/tests/local.rs`) runs this block.
     chapter.block("A limit that fails the job")?;
     chapter.is_complete()?;
     if measured == 1 { Ok(()) } else { Err(format!("{measured} steps run programs")) }
 }
 
-/// Runs the commands of the Containerfile, with a folder as the root.
+/// Runs the commands of the Containerfile, with a folder as the root of the image.
 fn containerfile() -> Result<(), String> {
     let mut chapter = chapter("container.md")?;
     let mut image = Image::new("container")?;
@@ -189,7 +190,8 @@ fn containerfile() -> Result<(), String> {
             _ => return Err(format!("this test does not know '{line}'")),
         }
     }
-    // The programs ran with the library in place of rdma-core's libraries: one file, loaded once.
+    // Checks that the programs have used the library in place of rdma-core's libraries, and that it is one
+    // file, which is loaded once.
     let loaded = image.run("LD_TRACE_LOADED_OBJECTS=1 $(command -v ib_write_bw)")?;
     let ours = opt.display().to_string();
     let libraries =
@@ -202,7 +204,7 @@ fn containerfile() -> Result<(), String> {
     chapter.is_complete()
 }
 
-/// Compiles and runs the chapter's program, with rdma-core's libraries and with the folder in their place.
+/// Compiles and runs the chapter's program with rdma-core's libraries, and with the libraries in the folder.
 fn c_program() -> Result<(), String> {
     let mut chapter = chapter("c.md")?;
     let image = Image::new("c")?;
@@ -307,7 +309,7 @@ fn well_formed() -> Result<(), String> {
     }
 }
 
-/// The values of `ibv_devinfo -v` and of libfabric by which programs choose a device.
+/// Checks the values of `ibv_devinfo -v` and of libfabric by which programs choose a device.
 fn device() -> Result<(), String> {
     let wire = Wire::new()?;
     let run = |words: &[&str]| {
@@ -338,7 +340,7 @@ fn device() -> Result<(), String> {
             return Err(format!("{key} is {found:?}, not {value}:\n{text}"));
         }
     }
-    // The GID is the address on the wire, 100.64.x.y, and the LID its last two bytes.
+    // The GID is the address on the wire, 100.64.x.y, and the LID is the last two bytes of this address.
     let lid = text.lines().find_map(|line| line.trim().strip_prefix("port_lid:")).unwrap_or_default().trim();
     let lid: u16 = lid.parse().map_err(|_| format!("no LID '{lid}'"))?;
     if lid == 0 || !text.contains(&format!("0000:0000:0000:0000:0000:ffff:6440:{lid:04x}")) {

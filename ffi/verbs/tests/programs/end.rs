@@ -7,7 +7,7 @@ use crate::interface::Interfaces;
 use crate::pair::Running;
 use crate::wire::Wire;
 
-/// How long a program may take to start, to see an event, or to end.
+/// How long a program may take to start, to get an event, or to end.
 const WITHIN: Duration = Duration::from_secs(30);
 
 type Test = fn() -> Result<(), String>;
@@ -61,7 +61,7 @@ fn lists_devices() -> Result<(), String> {
     Ok(())
 }
 
-/// `ibv_asyncwatch` waits for events, and prints that the link of its port is down.
+/// `ibv_asyncwatch` waits for events, and prints that the link of its port has gone down.
 pub(crate) fn asyncwatch_sees_a_lost_link() -> Result<(), String> {
     let wire = Wire::between(Interfaces::new()?)?;
     let _watch = Running::start(&wire, "server", "stdbuf -oL ibv_asyncwatch")?;

@@ -1,5 +1,5 @@
-//! The CPU time of waiting programs, how soon a message wakes them, and whether two programs that spin on
-//! one processor make progress.
+//! Tests of the CPU time of waiting programs, of the time until a message wakes them, and of two programs
+//! that spin on one processor.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -26,7 +26,8 @@ pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
     ]
 }
 
-/// A server that waits for a client, and both ends of an idle connection, on both kinds of wires.
+/// A server that waits for a client, and both ends of an idle connection: on a `local` wire and between
+/// interfaces.
 fn idle() -> Result<(), String> {
     let alone = Wire::new()?;
     let mut waits = Running::start(&alone, "server", "ib_write_bw -R -F")?;
@@ -35,15 +36,15 @@ fn idle() -> Result<(), String> {
     rest(&wires, vec![("a server without a client".to_owned(), waits)])
 }
 
-/// The same over DPDK devices that have a descriptor.
+/// Both ends of an idle connection over DPDK devices that have a descriptor.
 #[cfg(feature = "dpdk")]
 pub(crate) fn over_devices() -> Result<(), String> {
     let sockets = Interfaces::sockets(["vhost:wire.sock", "virtio:wire.sock"]);
     rest(&[("vhost", Wire::between(sockets)?), ("tap", Wire::between(Interfaces::taps()?)?)], Vec::new())
 }
 
-/// Connects two programs on each of the wires, and measures the CPU time of these and of `programs` while
-/// idle.
+/// Connects two programs on each of the wires. Then measures the CPU time of these programs and of `programs`
+/// while they are idle.
 fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<(), String> {
     for (kind, wire) in wires {
         let program = wire.folder().join("hello");
@@ -76,7 +77,7 @@ fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<
     are_idle(&ids)
 }
 
-/// Both ends poll all the time, or spin on memory, on one shared processor.
+/// Both ends share one processor, and poll all the time or spin on memory.
 fn spinning() -> Result<(), String> {
     let tools = ["send_lat_rdmacm", "write_lat_rdmacm"];
     for pair in pairs::all().into_iter().filter(|pair| tools.contains(&pair.name.as_str())) {

@@ -3,10 +3,10 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The kernel's addresses at the two ends.
+/// The kernels' addresses at the two ends.
 const KERNEL_ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const KERNEL_IPV6_ADDRESSES: [&str; 2] = ["fd77::1", "fd77::2"];
-/// The library's addresses at the two ends, which the kernel does not have.
+/// The library's addresses at the two ends. The kernels do not have these addresses.
 const OWN_ADDRESSES: [&str; 2] = ["10.77.0.11", "10.77.0.12"];
 
 /// The privileges of the programs.
@@ -24,11 +24,10 @@ pub(crate) enum Privileges {
 /// The two ends of a wire. Their namespaces are removed on drop.
 pub(crate) struct Interfaces {
     namespaces: Vec<String>,
-    /// For each end, the command prefix that runs a program there, and the wire of that end without its
-    /// address.
+    /// For each end, the command prefix that runs a program there, and the wire without its address.
     ends: [(Vec<String>, String); 2],
     pub(crate) privileges: Privileges,
-    /// True if programs use the kernel's addresses.
+    /// True if programs use the kernels' addresses.
     of_kernel: bool,
 }
 
@@ -40,15 +39,15 @@ impl Interfaces {
         Ok(interfaces)
     }
 
-    /// As [`new`](Self::new), but programs use the kernel's addresses.
+    /// Two namespaces like those of [`new`](Self::new), in which programs use the kernels' addresses.
     pub(crate) fn hosts() -> Result<Self, String> {
         let mut interfaces = Self::new()?;
         interfaces.of_kernel = true;
         Ok(interfaces)
     }
 
-    /// As [`new`](Self::new), with AF_XDP. libxdp pins its maps in a file system that a new namespace does
-    /// not have.
+    /// Two namespaces like those of [`new`](Self::new), in which programs use AF_XDP. libxdp pins its maps in
+    /// a file system that a new namespace does not have.
     #[cfg(feature = "dpdk")]
     pub(crate) fn xdp() -> Result<Self, String> {
         let mut interfaces = Self::connected()?;
@@ -80,7 +79,7 @@ impl Interfaces {
         Ok(interfaces)
     }
 
-    /// Two devices of an ordinary user that are connected by a socket.
+    /// Two devices that are connected by a socket. Programs run as an ordinary user.
     #[cfg(feature = "dpdk")]
     pub(crate) fn sockets(nets: [&str; 2]) -> Self {
         let mut interfaces = Self::empty(Privileges::None);
@@ -109,7 +108,7 @@ impl Interfaces {
         ip(&format!("link add va netns {a} type veth peer name vb netns {b}"))?;
         for (name, link, end) in [(&a, "va", 0), (&b, "vb", 1)] {
             ip(&format!("-n {name} addr add {}/24 dev {link}", KERNEL_ADDRESSES[end]))?;
-            // `nodad`: the address is used at once, without duplicate address detection.
+            // With `nodad`, the address can be used at once, without duplicate address detection.
             ip(&format!("-n {name} addr add {}/64 dev {link} nodad", KERNEL_IPV6_ADDRESSES[end]))?;
             ip(&format!("-n {name} link set lo up"))?;
             ip(&format!("-n {name} link set {link} up"))?;
@@ -123,7 +122,7 @@ impl Interfaces {
         (words.into(), format!("{kind}{}", ["a", "b"][end]))
     }
 
-    /// Takes the link of an end's interface down.
+    /// Takes down the link of an end's interface.
     pub(crate) fn take_link(&self, end: usize) -> Result<(), String> {
         ip(&format!("-n {} link set v{} down", self.namespaces[end], ["a", "b"][end]))
     }
@@ -135,7 +134,7 @@ impl Interfaces {
         (words.clone(), format!("{net}{own}"))
     }
 
-    /// The command of a pair, with the server's address in place of this host's.
+    /// The command of a pair, with the server's address in place of the loopback address.
     pub(crate) fn at_server(&self, command: &str) -> String {
         command.replace("127.0.0.1", self.address(0)).replace("::1", KERNEL_IPV6_ADDRESSES[0])
     }
@@ -154,7 +153,7 @@ impl Interfaces {
 impl Drop for Interfaces {
     fn drop(&mut self) {
         for name in &self.namespaces {
-            // Errors are ignored: a namespace that was not made needs no removal.
+            // Errors are ignored: the namespace may not exist.
             let _ = ip(&format!("netns del {name}"));
         }
     }

@@ -6,12 +6,12 @@ use std::process::Command;
 use crate::built;
 use crate::pair::is_installed;
 
-/// rdma-core's own tests, which Debian's package installs as documentation, and the tests of the crate
-/// `ibverbs`, whose build configures rdma-core. Each has the package that it needs.
+/// The suites, each with the package that it needs: rdma-core's own tests, which Debian's package installs as
+/// documentation, and the tests of the crate `ibverbs`, whose build configures rdma-core.
 pub(crate) const SUITES: [(&str, &str); 2] =
     [("pyverbs", "python3-pyverbs, with its documentation"), ("ibverbs", "cmake")];
 
-/// Whether the suite lacks its package.
+/// Whether the package that the suite needs is missing.
 pub(crate) fn missing(suite: &str) -> bool {
     match suite {
         "pyverbs" => !Path::new("/usr/share/doc/rdma-core/tests").is_dir(),
@@ -19,7 +19,7 @@ pub(crate) fn missing(suite: &str) -> bool {
     }
 }
 
-/// Checks that each case ends as recorded in `tests/judges/SUITE.txt`.
+/// Checks that each case has the result that is recorded in `tests/judges/SUITE.txt`.
 pub(crate) fn run(suite: &str) -> Result<(), String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/judges");
     let judges = Command::new(script).arg(suite).env("UWARP_BIN", built::launcher()).output();

@@ -7,40 +7,44 @@ use crate::interface::Interfaces;
 use crate::pair::{Running, is_installed};
 use crate::wire::Wire;
 
-/// How soon the other end notices on a `local` wire, where the system closes the sockets of the process. It
-/// takes less than a second, even with ten programs on two processors; detection by silence would take
-/// longer than this limit.
+/// Maximum time until the other end notices on a `local` wire, where the system closes the sockets of the
+/// killed process. Usually the other end notices in less than a second, even with ten programs on two
+/// processors. Detection by silence would take longer than this limit.
 const ON_LOCAL: Duration = Duration::from_secs(5);
-/// The same between two hosts, where only silence for 7 to 8 s tells that the process is gone.
+/// Maximum time until the other end notices between two hosts, where it notices only that the peer is silent
+/// for 7 to 8 s.
 const BETWEEN_HOSTS: Duration = Duration::from_secs(30);
-/// Bytes that a connection in use has moved: more than its setup and the tools' initial exchange.
+/// If a connection has moved so many bytes, it is in use: the number is more than the setup and the tools'
+/// first exchange need.
 const IN_USE: u64 = 10_000;
-/// perftest's tools exchange their parameters (1,364 bytes) on a first connection. A server that loses its
-/// client then waits for the second connection, and notices nothing.
+/// perftest's tools exchange their parameters (1,364 bytes) on a first connection. If the client is killed
+/// then, the server waits for the second connection and does not notice.
 const SECOND_CONNECTION: u64 = 2_000;
-/// The run time of a program that ends by its clock, and the time that it takes before and after that.
+/// The run time of a program that ends by its clock, and the maximum time for its start and its end.
 const CLOCK: Duration = Duration::from_secs(4);
 const AROUND_CLOCK: Duration = Duration::from_secs(20);
 
 /// How a program shows that it has noticed the loss of its peer.
 #[derive(Clone, Copy)]
 enum LossSign {
-    /// It exits.
+    /// The program exits.
     End,
-    /// It prints this text, and waits for its next client, or for a completion that never comes.
+    /// The program prints this text, and then waits for its next client, or for a completion that never
+    /// comes.
     Text(&'static str),
-    /// It only watches memory, as with every device, and ends by its clock.
+    /// The program only watches memory, as with every device, so it does not notice the loss. It ends by its
+    /// clock.
     Clock,
 }
 
-/// A server and its client, and how each shows that the other was killed.
+/// A server and its client, and the sign by which each shows that the other was killed.
 struct Victims {
     name: &'static str,
     server: String,
     client: String,
     /// How the client shows that its server was killed.
     client_shows: LossSign,
-    /// Bytes that their connection has moved before the kill.
+    /// The minimum number of bytes that the connection has moved before the kill.
     bytes: u64,
     /// How the server shows that its client was killed; `None` if this cannot be tested.
     server_shows: Option<LossSign>,
@@ -65,8 +69,9 @@ fn victims() -> Vec<Victims> {
             "ucmatose -s 127.0.0.1 -C 1000 -S 100000000",
         ),
         Victims {
-            // Its server crashes with every device (rdma-core 44) if a connection fails between `rdma_accept`
-            // and its establishment: it then uses the context of the connection, which has none.
+            // The server of rdma-core 44 crashes with every device if a connection fails between
+            // `rdma_accept` and its establishment: the server uses the context of the connection, which is
+            // NULL then.
             server_shows: None,
             // The client connects, and sends nothing.
             bytes: 0,
@@ -77,7 +82,7 @@ fn victims() -> Vec<Victims> {
             ..Victims::new("qperf", "qperf", "qperf 127.0.0.1 -cm 1 -t 60 rc_lat")
         },
         Victims {
-            // After a completion with an error it waits for the next event.
+            // After a completion with an error the client waits for the next event.
             client_shows: LossSign::Text("cq completion status"),
             ..Victims::new(
                 "fio",
@@ -102,7 +107,7 @@ fn victims() -> Vec<Victims> {
         let mut victims = Victims::new(tool, &command, &format!("{command} 127.0.0.1"));
         if tool == "ib_write_lat" {
             (victims.client_shows, victims.server_shows) = (LossSign::Clock, Some(LossSign::Clock));
-            // On busy processors its clock may end it before it has sent much.
+            // On busy processors, the clock may end the program before it has sent much.
             victims.bytes = SECOND_CONNECTION;
         }
         all.push(victims);
@@ -111,7 +116,7 @@ fn victims() -> Vec<Victims> {
     all
 }
 
-/// Every program on a `local` wire, at both ends, a few at a time.
+/// Kills each program on a `local` wire, at both ends, a few at a time.
 pub(crate) fn on_local() -> Result<(), String> {
     for is_server in [true, false] {
         for some in victims().chunks(AT_ONCE) {
@@ -121,17 +126,18 @@ pub(crate) fn on_local() -> Result<(), String> {
     Ok(())
 }
 
-/// Between two interfaces: a program that waits for events, and programs that poll for data and for answers.
+/// Kills programs between two interfaces: a program that waits for events, and programs that poll for data
+/// and for answers.
 pub(crate) fn between_interfaces() -> Result<(), String> {
     let mut victims = victims();
     victims.retain(|victims| ["rping", "ib_send_bw", "ib_read_lat"].contains(&victims.name));
     at_once(&victims, &[true, false], BETWEEN_HOSTS, || Wire::between(Interfaces::new()?))
 }
 
-/// Pairs that run at the same time: they spin, and each needs a part of a processor.
+/// Number of pairs that run at the same time. The programs spin, so each needs a part of a processor.
 const AT_ONCE: usize = 4;
 
-/// Kills the servers, the clients, or both (each in pairs of its own), of all `victims` at the same time.
+/// Kills the servers or the clients of all `victims` at the same time, or both in separate pairs.
 fn at_once(
     victims: &[Victims],
     is_server: &[bool],
@@ -153,7 +159,7 @@ fn at_once(
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-/// Kills one end of a pair, and waits until the other end shows it.
+/// Kills one end of a pair, and waits until the other end shows that it has noticed.
 fn kill(victims: &Victims, is_server: bool, limit: Duration, wire: &Wire) -> Result<(), String> {
     let shows = if is_server { Some(victims.client_shows) } else { victims.server_shows };
     let Some(shows) = shows else { return Ok(()) };

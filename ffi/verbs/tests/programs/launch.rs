@@ -1,5 +1,5 @@
-//! How programs find the library: `uwarp run` and `uwarp env`, for programs that open libibverbs themselves,
-//! and what the launcher does when its output cannot be written.
+//! Tests how programs find the library by `uwarp run` and `uwarp env`, even if they open libibverbs
+//! themselves, and what the launcher does when its output cannot be written.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -46,7 +46,7 @@ fn output(command: &mut Command) -> Result<Output, String> {
     command.output().map_err(|error| format!("{command:?}: {error}"))
 }
 
-/// Both outputs of a command that succeeds.
+/// Standard output and standard error of a command, which has to succeed.
 fn said(command: &mut Command) -> Result<String, String> {
     let output = output(command)?;
     let both = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -56,7 +56,7 @@ fn said(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Each order of the names, since the result may depend on which is opened first.
+/// The names in several orders, since the result may depend on the name that is opened first.
 fn orders() -> impl Iterator<Item = Vec<&'static str>> {
     (0..NAMES.len()).map(|at| [&NAMES[at..], &NAMES[..at]].concat())
 }
@@ -71,7 +71,7 @@ fn opened_by_run() -> Result<(), String> {
             return Err(format!("{names:?}: {text}"));
         }
     }
-    // No other user can enter the folder, and an older search path is kept.
+    // No other user can enter the folder, and the program's earlier search path is kept.
     let mut shell =
         wire.command(0, &["sh", "-c", "stat -c %a ${LD_LIBRARY_PATH%%:*}; echo $LD_LIBRARY_PATH"]);
     let text = said(shell.env("LD_LIBRARY_PATH", "/nowhere/a:/nowhere/b"))?;
@@ -79,13 +79,14 @@ fn opened_by_run() -> Result<(), String> {
     if !kept || !text.starts_with("700\n") || text.matches("/.links/").count() != 1 {
         return Err(text);
     }
-    // A launcher started by a launcher changes nothing.
+    // A launcher that is started by a launcher does not change the search path.
     let launcher = wire.launcher()?.display().to_string();
     let text = said(&mut wire.command(0, &[&launcher, "run", "sh", "-c", "echo $LD_LIBRARY_PATH"]))?;
     if text.contains(':') { Err(text) } else { Ok(()) }
 }
 
-/// With only `LD_LIBRARY_PATH`, and with the library preloaded as well: both are the same file.
+/// Runs the program with only `LD_LIBRARY_PATH`, and then also with the library preloaded. Both are the same
+/// file.
 fn opened_in_libs() -> Result<(), String> {
     for preloads in [false, true] {
         let mut wire = Wire::new()?;
@@ -104,7 +105,7 @@ fn opened_in_libs() -> Result<(), String> {
             }
         }
     }
-    // With `--copy` the library is another file.
+    // With `--copy` the library in the folder is another file.
     let wire = Wire::new()?;
     let inode = |path: PathBuf| {
         let found = fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -123,8 +124,8 @@ fn opened_in_libs() -> Result<(), String> {
     Ok(())
 }
 
-/// With only `LD_PRELOAD`, the program opens rdma-core's library, which reports nothing. Our library reports
-/// it.
+/// With only `LD_PRELOAD`, the program opens rdma-core's library, which reports nothing. Our library prints a
+/// warning.
 fn another_is_told() -> Result<(), String> {
     let wire = Wire::new()?;
     let program = opens(&wire)?;
@@ -165,7 +166,7 @@ fn links() -> Result<(), String> {
         if names == wanted { Ok(()) } else { Err(format!("{names:?}")) }
     };
     check()?;
-    // A link that leads elsewhere, and a file that is not a link.
+    // The launcher replaces a link to another file, and a file that is not a link.
     let own = |name: &str| folder.join(name);
     for name in ["libibverbs.so.1", "librdmacm.so"] {
         fs::remove_file(own(name)).map_err(|error| error.to_string())?;
@@ -174,7 +175,7 @@ fn links() -> Result<(), String> {
     fs::write(own("librdmacm.so"), "").map_err(|error| error.to_string())?;
     said(&mut wire.command(0, &["true"]))?;
     check()?;
-    // `uwarp env` makes the links as well and prints their folder, but not for an image.
+    // `uwarp env` also makes the links and prints their folder, but not for an image.
     fs::remove_dir_all(folder).map_err(|error| error.to_string())?;
     let launcher = wire.launcher()?.display().to_string();
     for (format, has_links) in [("shell", true), ("github", true), ("containerfile", false)] {
@@ -186,8 +187,8 @@ fn links() -> Result<(), String> {
     check()
 }
 
-/// A user who can replace the folder of the links could make programs load any library. The program then
-/// runs without links, and the launcher reports that.
+/// If another user can replace the folder of the links, that user could make programs load any library. In
+/// this case the program runs without links, and the launcher reports this.
 fn no_links() -> Result<(), String> {
     let wire = Wire::new()?.with_launcher();
     let open = wire.folder().join("open");
@@ -203,7 +204,8 @@ fn no_links() -> Result<(), String> {
     }
 }
 
-/// rsockets, which need the code of rdma-core's librdmacm that the links hide from programs.
+/// Runs programs on rsockets. They need the code of rdma-core's librdmacm, whose name is a link to our
+/// library.
 fn rsockets() -> Result<(), String> {
     for pair in pairs::all() {
         if ["rstream", "rcopy"].contains(&pair.name.as_str()) && pair.missing().is_empty() {
@@ -214,7 +216,7 @@ fn rsockets() -> Result<(), String> {
     Ok(())
 }
 
-/// The launcher's commands that print, with a folder for those that make one.
+/// The commands of the launcher that print something. `folder` is for the command that makes a folder.
 fn commands(folder: &Path) -> Vec<Vec<String>> {
     let libs = folder.display().to_string();
     let lines =
@@ -226,7 +228,7 @@ fn commands(folder: &Path) -> Vec<Vec<String>> {
     all
 }
 
-/// The launcher with these arguments.
+/// A command that starts the launcher with these arguments.
 fn launcher(wire: &Wire, words: &[String]) -> Result<Command, String> {
     let launcher = wire.launcher()?.display().to_string();
     let words: Vec<&str> = [&launcher].into_iter().chain(words).map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! The library in place of libibverbs and librdmacm: `uwarp libs`, without `LD_PRELOAD`.
+//! Tests with the library in place of libibverbs and librdmacm by `uwarp libs`, without `LD_PRELOAD`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,8 +25,8 @@ fn existing() -> Result<(), String> {
     Ok(())
 }
 
-/// A C program with rdma-core's headers, linked with the folder and with rdma-core's libraries. Both
-/// programs need the same library names, and run with the folder's libraries and with rdma-core's.
+/// Compiles a C program with rdma-core's headers, and links it once with the libraries in the folder and once
+/// with rdma-core's. Both programs need the same library names, and run with both sets of libraries.
 fn linked() -> Result<(), String> {
     for with_folder in [true, false] {
         let wire = Wire::new()?.with_libs()?;
@@ -40,7 +40,7 @@ fn linked() -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that a program needs only symbols that rdma-core has: without this library it starts, and finds no
+/// Checks that a program needs only symbols that rdma-core has: it starts without this library, and finds no
 /// device.
 fn needs_rdma_core(program: &Path) -> Result<(), String> {
     let run = |command: &mut Command| {
@@ -57,7 +57,7 @@ fn needs_rdma_core(program: &Path) -> Result<(), String> {
     if needed != ["libibverbs.so.1", "librdmacm.so.1"] {
         return Err(format!("{} needs {needed:?}", program.display()));
     }
-    // Each symbol is resolved, with its version, when the program starts.
+    // With `LD_BIND_NOW`, each symbol with its version is resolved when the program starts.
     let said = run(Command::new("timeout").args(["20", "env", "LD_BIND_NOW=1"]).arg(program).args([
         "127.0.0.1",
         "1",

@@ -1,5 +1,5 @@
-//! Programs that run out of descriptors or memory: each call reports it, and with `UWARP_LOG` a line is
-//! printed.
+//! Programs that run out of descriptors or memory: the call fails with an error, and a line is printed if
+//! `UWARP_LOG` is set.
 
 use crate::c;
 use crate::pair::is_installed;
@@ -17,7 +17,7 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
 fn descriptors() -> Result<(), String> {
     let wire = Wire::new()?;
     let text = c::run_over("descriptors", &wire)?;
-    // Lines for the start, an address, and a channel.
+    // The lines of the start, of an address, and of a channel.
     for says in
         ["no descriptors for the engine", "an address cannot be taken", "raise the limit of the process"]
     {
@@ -29,8 +29,9 @@ fn descriptors() -> Result<(), String> {
     Ok(())
 }
 
-/// Raises the memory limit from one that only lets the program start to one that lets the engine start. In
-/// between there is an error, and no death by a signal.
+/// Raises the memory limit from a value with which only the program starts to a value with which the engine
+/// starts, too. If the limit is too low for the engine, the program gets an error, and does not die by a
+/// signal.
 fn memory() -> Result<(), String> {
     let (mut refused, mut started) = (0, 0);
     for megabytes in (60..=240).step_by(20) {
@@ -49,6 +50,6 @@ fn memory() -> Result<(), String> {
             _ => return Err(format!("{megabytes} MiB: {}\n{out}{err}", output.status)),
         }
     }
-    // The limit is reported as such.
+    // Both results must occur.
     if refused > 0 && started > 0 { Ok(()) } else { Err(format!("{refused} refused, {started} started")) }
 }

@@ -10,7 +10,7 @@ pub(crate) const ALL: [(&str, Test); 2] = [
     ("ls_shows_nothing_where_no_wire_was", no_wire),
 ];
 
-/// The output of `uwarp ls`, without the title line.
+/// The lines of `uwarp ls`, without the title line.
 fn listed(wire: &Wire, variables: &[(&str, &str)]) -> Result<Vec<String>, String> {
     let launcher = wire.launcher()?.display().to_string();
     let mut command = wire.command(0, &["timeout", "30", &launcher, "ls"]);
@@ -23,7 +23,7 @@ fn listed(wire: &Wire, variables: &[(&str, &str)]) -> Result<Vec<String>, String
     }
 }
 
-/// Three servers on two wires: by wire, and each with the address at which it listens.
+/// Three servers on two wires are listed by wire, each with the address at which it listens.
 fn each_process() -> Result<(), String> {
     let wire = Wire::new()?;
     let mut running = Vec::new();
@@ -37,7 +37,7 @@ fn each_process() -> Result<(), String> {
     wanted.sort_unstable();
     let begun = std::time::Instant::now();
     loop {
-        // Removes the address on the wire, which the process has chosen.
+        // Removes the address on the wire, which the process has chosen itself.
         let without = |line: &String| {
             let words: Vec<&str> = line.split_whitespace().collect();
             [&words[..3.min(words.len())], words.get(4..).unwrap_or_default()].concat().join(" ")

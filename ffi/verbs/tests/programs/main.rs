@@ -3,7 +3,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `pairs.rs` | the programs with their arguments, and how each shows its success |
+//! | `pairs.rs` | the programs with their arguments, and the sign of each program's success |
 //! | `pair.rs` | runs a server and its client |
 //! | `interface.rs` | wires other than `local`: interfaces in namespaces, and sockets of DPDK's devices |
 //! | `dpdk.rs` | pairs over DPDK's devices, in a build with the feature `dpdk` |
@@ -65,7 +65,7 @@ use wire::Wire;
 
 fn main() {
     let mut arguments = Arguments::from_args();
-    // One test at a time: programs use fixed ports outside of the wire, and polling programs need a
+    // Tests run one at a time: programs use fixed ports of the kernel's TCP, and polling programs need a
     // processor.
     arguments.test_threads = Some(1);
     if let Err(error) = built::keep() {

@@ -1,4 +1,5 @@
-//! Live migration of a QEMU guest, which dirties memory all the time, from one QEMU to another over RDMA.
+//! Live migration of a QEMU guest from one QEMU to another over RDMA. The guest writes to its memory all the
+//! time.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,9 +12,10 @@ use crate::wire::Wire;
 /// How long each step may take.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// The guest is this boot sector, for a processor in real mode. It counts sweeps. In each sweep it checks
-/// that the first word of each of 128 pages has the number of the previous sweep, and adds one to it. After
-/// 256 sweeps it prints the number to the debug console, and all ones if a page is wrong.
+/// The guest is this boot sector, for a processor in real mode. It sweeps over 128 pages again and again, and
+/// counts the sweeps. In each sweep it checks that the first word of each page has the number of the previous
+/// sweep, and adds one to the word. After each 256 sweeps the guest prints the number to the debug console.
+/// If a page is wrong, it prints all ones.
 #[rustfmt::skip]
 const GUEST: &[u8] = &[
     0xfa,                               // cli
@@ -71,15 +73,14 @@ pub(crate) fn guest_moves_and_goes_on() -> Result<(), String> {
              -monitor unix:{end}.monitor,server=on,wait=off{more}"
         )
     };
-    // Created by the program's user.
     let mut new = Running::start(&wire, "server", &command("new", " -incoming rdma:127.0.0.1:4444"))?;
     new.wait_to_listen(&wire)?;
     let _old = Running::start(&wire, "client", &command("old", ""))?;
     let printed = |end: &str| fs::read(folder.join(format!("{end}.printed"))).unwrap_or_default();
     wait_for("the guest prints", || Ok(printed("old").len() > 64))?;
     let mut monitor = Monitor::connect(&folder.join("old.monitor"))?;
-    // Without it, QEMU 7.2 sometimes posts no Write for the pages that are dirty at the end: its own trace
-    // (`qemu_rdma_write_one_post`) ends before, and a capture of the wire has no such Write.
+    // Without `rdma-pin-all`, QEMU 7.2 sometimes posts no Write for the pages that are dirty at the end:
+    // QEMU's trace (`qemu_rdma_write_one_post`) ends before, and a capture of the wire has no such Write.
     for monitor in [&mut monitor, &mut Monitor::connect(&folder.join("new.monitor"))?] {
         monitor.ask("migrate_set_capability rdma-pin-all on")?;
     }
@@ -131,7 +132,7 @@ impl Monitor {
         self.answer()
     }
 
-    /// Reads up to the prompt.
+    /// Reads the answer up to the prompt.
     fn answer(&mut self) -> Result<String, String> {
         let mut answer = Vec::new();
         while !answer.ends_with(b"(qemu) ") {

@@ -23,25 +23,24 @@ pub(crate) fn missing() -> Vec<&'static str> {
     programs.into_iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| package).collect()
 }
 
-/// Every rank sends messages of several lengths to every other rank, and checks the messages that it
-/// receives.
+/// Each rank sends messages of several lengths to every other rank, and checks the messages that it receives.
 pub(crate) fn on_one_host(ranks: usize) -> Result<(), String> {
     run(&Wire::new()?, "", ranks)
 }
 
-/// The same, with half of the ranks on each of two hosts.
+/// Runs the same program with half of the ranks on each of two hosts.
 pub(crate) fn on_two_hosts(ranks: usize) -> Result<(), String> {
     let (wire, options) = two_hosts(ranks / 2)?;
     run(&wire, &options, ranks)
 }
 
-/// NetPIPE between two hosts: messages of many lengths, whose every byte it compares.
+/// Runs NetPIPE between two hosts. It sends messages of many lengths, and compares each byte.
 pub(crate) fn netpipe() -> Result<(), String> {
     let (wire, options) = two_hosts(1)?;
     let words = format!("mpirun {options}{OVER_VERBS} -n 2 NPopenmpi -i -n 10 -u 100000 -o netpipe.out");
     let status = Running::start(&wire, "client", &words)?.wait(LIMIT)?;
     let output = wire.output("client");
-    // It prints each length, from one byte on, and the result.
+    // NetPIPE prints each length, from one byte on, and the result.
     let right = output.matches("Integrity check passed").count();
     match status.success() && right > 20 && !output.contains("failed") {
         true => Ok(()),
@@ -50,7 +49,8 @@ pub(crate) fn netpipe() -> Result<(), String> {
 }
 
 /// Two hosts for `each` ranks each, and the options of mpirun on the first host. mpirun starts its daemon on
-/// the other host by a script in place of ssh. It runs as root, since other users may not enter namespaces.
+/// the other host by a script in place of ssh. mpirun runs as root, since other users may not enter
+/// namespaces.
 fn two_hosts(each: usize) -> Result<(Wire, String), String> {
     let mut hosts = Interfaces::hosts()?;
     hosts.privileges = Privileges::All;

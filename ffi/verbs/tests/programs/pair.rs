@@ -12,12 +12,12 @@ use serde_json::Value;
 use crate::interface::Interfaces;
 use crate::wire::Wire;
 
-/// How long a server may take to listen, even under valgrind on a busy machine.
+/// How long a server may take to listen. Under valgrind on a busy machine this takes long.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
-/// How long a server may take to end after its client. A server on rsockets may see the end only after five
-/// seconds.
+/// How long a server may take to end after its client. A server on rsockets may notice the end only after
+/// five seconds.
 const SERVER_ENDS_WITHIN: Duration = Duration::from_secs(30);
-/// How long a killed child may take to end.
+/// How long a killed process may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 /// Time between two calls of `uwarp status`.
@@ -25,7 +25,7 @@ const NEXT_LOOK: Duration = Duration::from_millis(50);
 /// How long two programs may take to connect and to exchange bytes.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// A server, its client, and the signs of their success.
+/// The commands of a server and its client, and the signs of their success.
 #[derive(Clone)]
 pub(crate) struct Pair {
     pub(crate) name: String,
@@ -33,21 +33,21 @@ pub(crate) struct Pair {
     pub(crate) package: &'static str,
     pub(crate) server: String,
     pub(crate) client: String,
-    /// Maximum time of the client, seconds.
+    /// Maximum time of the client in seconds.
     pub(crate) limit: u64,
-    /// A text that the client's output must have.
+    /// A text that must be in the client's output.
     pub(crate) shows: &'static str,
-    /// A text that the client's output must not have; empty: none.
+    /// A text that must not be in the client's output. An empty text is not checked.
     pub(crate) lacks: &'static str,
     /// The exit codes that mean success.
     pub(crate) codes: &'static [i32],
     /// True if the server does not exit by itself, and is stopped at the end.
     pub(crate) server_stays: bool,
-    /// Prepares files before, and checks files afterwards.
+    /// Prepares files before the programs run, and checks files afterwards.
     pub(crate) files: Option<Files>,
 }
 
-/// Steps in the folder of the test, before and after the programs.
+/// Functions that are called with the test's folder before and after the programs run.
 #[derive(Clone, Copy)]
 pub(crate) struct Files {
     pub(crate) before: fn(&Path) -> Result<(), String>,
@@ -58,7 +58,7 @@ impl Pair {
     /// The packages that are not installed.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         let is_there = [&self.server, &self.client].iter().all(|command| {
-            // A script runs the program that follows.
+            // The program is the argument of the script.
             let mut words = command.trim_start_matches("sh with_rsockets ").split(' ');
             words.next().is_some_and(is_installed)
         });
@@ -69,17 +69,17 @@ impl Pair {
         self.run_over(&Wire::new()?)
     }
 
-    /// As [`run`](Self::run), between two interfaces.
+    /// Runs the pair between two interfaces.
     pub(crate) fn run_between_interfaces(&self) -> Result<(), String> {
         self.run_over(&Wire::between(Interfaces::new()?)?)
     }
 
-    /// As [`run`](Self::run), between two hosts that use the addresses of their kernels.
+    /// Runs the pair between two hosts on which programs use the kernels' addresses.
     pub(crate) fn run_between_hosts(&self) -> Result<(), String> {
         self.run_over(&Wire::between(Interfaces::hosts()?)?)
     }
 
-    /// As [`run`](Self::run), over a given wire.
+    /// Runs the pair over the given wire.
     pub(crate) fn run_over(&self, wire: &Wire) -> Result<(), String> {
         if let Some(files) = &self.files {
             (files.before)(wire.folder())?;
@@ -121,7 +121,7 @@ impl Pair {
     }
 }
 
-/// A running program, stopped on drop.
+/// A running program. It is killed on drop.
 pub(crate) struct Running {
     child: Child,
     name: String,
@@ -133,7 +133,7 @@ impl Running {
         Ok(Self { child: wire.start(output, &words)?, name: command.to_owned() })
     }
 
-    /// Waits until the program listens, on the wire or on a system socket.
+    /// Waits until the program listens on the wire, or on a socket of the kernel.
     pub(crate) fn wait_to_listen(&mut self, wire: &Wire) -> Result<(), String> {
         let begun = Instant::now();
         while begun.elapsed() < LISTENS_WITHIN {
@@ -143,7 +143,7 @@ impl Running {
             if listens_on_wire(&wire.files()) || listens_on_socket(self.child.id()) {
                 return Ok(());
             }
-            // For a wire on an interface, no file shows a listener.
+            // On an interface, the wire has no files that show a listener.
             if wire.has_interfaces() && has_engine(self.child.id()) {
                 let listens = |engine: &Value| list(&engine["listens"]).next().is_some();
                 if self.has_engine_that(wire, listens)? {
@@ -156,7 +156,7 @@ impl Running {
         Err(format!("{} does not listen", self.name))
     }
 
-    /// Waits for its exit.
+    /// Waits until the program exits.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<ExitStatus, String> {
         let begun = Instant::now();
         while begun.elapsed() < limit {
@@ -173,7 +173,7 @@ impl Running {
     }
 
     /// Waits until the program has an established connection that has moved at least `least_bytes` bytes,
-    /// including those of the setup.
+    /// including the bytes of the setup.
     pub(crate) fn wait_to_connect(&mut self, wire: &Wire, least_bytes: u64) -> Result<(), String> {
         let moved = |connection: &Value| {
             let bytes = ["tx_bytes", "rx_bytes"].map(|name| connection[name].as_u64().unwrap_or(0));
@@ -194,7 +194,8 @@ impl Running {
         Err(format!("{} has no connection of {least_bytes} bytes", self.name))
     }
 
-    /// Whether `uwarp status` shows such an engine of the program, or of a child of it.
+    /// Whether `uwarp status` shows an engine of the program, or of a child of the program, for which `holds`
+    /// returns true.
     fn has_engine_that(&self, wire: &Wire, holds: impl Fn(&Value) -> bool) -> Result<bool, String> {
         let pid = self.child.id();
         let pids = [descendants(pid), vec![pid]].concat();
@@ -205,20 +206,20 @@ impl Running {
     }
 
     pub(crate) fn kill(&mut self) {
-        // Children that have left its group. Errors are ignored: a child that has ended needs no kill.
+        // This kills children that have left the process group. Errors are ignored: a child may have ended.
         let children = descendants(self.child.id());
         for &child in &children {
             if let Some(pid) = Pid::from_raw(child as i32) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
-        // The program and its children. Errors are ignored: a group that has ended needs no kill.
+        // This kills the program and its other children. Errors are ignored: all of them may have ended.
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.child.wait();
-        // A child has the program's sockets too, so the next program can bind to their ports only after the
-        // child's end.
+        // A child has the same sockets as the program, so the next program can bind to their ports only after
+        // the child has ended.
         let begun = Instant::now();
         while children.iter().any(|&child| runs(child)) && begun.elapsed() < ENDS_WITHIN {
             sleep(PAUSE);
@@ -232,7 +233,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether a name on the wire leads somewhere.
+/// Whether any process listens at a name on the wire.
 fn listens_on_wire(files: &Path) -> bool {
     let Ok(entries) = fs::read_dir(files.join("listen")) else { return false };
     entries.flatten().any(|entry| entry.metadata().is_ok_and(|file| file.len() > 0))
@@ -252,7 +253,7 @@ fn listens_on_socket(pid: u32) -> bool {
         let text = fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
         text.lines().skip(1).any(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
-            // State 0A is LISTEN.
+            // 0A is the state LISTEN.
             fields.get(3) == Some(&"0A")
                 && fields.get(9).is_some_and(|inode| inodes.iter().any(|other| other == inode))
         })
@@ -268,18 +269,18 @@ fn descendants(pid: u32) -> Vec<u32> {
     children(pid).into_iter().flat_map(|child| [descendants(child), vec![child]].concat()).collect()
 }
 
-/// Whether the process still has open files. A zombie has none.
+/// Whether the process has not ended. A zombie counts as ended.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// The entries of a list in the status.
+/// The entries of a list in the JSON of `uwarp status`.
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Whether the process, or a child of it, has an engine thread.
+/// Whether the process or one of its children has an engine thread.
 fn has_engine(pid: u32) -> bool {
     if children(pid).into_iter().any(has_engine) {
         return true;

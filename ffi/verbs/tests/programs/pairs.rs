@@ -1,4 +1,4 @@
-//! The programs with their arguments, and the sign of each program's success.
+//! The pairs of programs with their arguments, and the signs of their success.
 
 use std::fs;
 use std::path::Path;
@@ -58,8 +58,8 @@ pub(crate) fn all() -> Vec<Pair> {
     pairs
 }
 
-/// The pairs that connect only by rdma_cm, to the given address, so that the ends can have addresses of
-/// their own.
+/// The pairs that connect only by rdma_cm to the address in their arguments. Their ends can have addresses
+/// that the kernel does not have.
 pub(crate) fn connection_managed() -> Vec<Pair> {
     let by_address = |pair: &Pair| {
         let is_other = ["rping_ipv6", "rdma_xclient"].contains(&pair.name.as_str());
@@ -67,12 +67,12 @@ pub(crate) fn connection_managed() -> Vec<Pair> {
     };
     let mut pairs: Vec<Pair> = rdmacm_utils().into_iter().filter(by_address).collect();
     pairs.extend(perftest().into_iter().filter(|pair| pair.name.ends_with("_rdmacm")));
-    // fio sends without waiting for receives. This only works if both ends use this library and know it.
+    // fio sends without waiting for receives. This works only on wires where all peers use this library.
     pairs.extend(fio().into_iter().filter(|pair| pair.name != "fio_send"));
     pairs
 }
 
-/// Pairs on two hosts that use the addresses of their kernels.
+/// Pairs for two hosts on which programs use the kernels' addresses.
 pub(crate) fn between_hosts() -> Vec<Pair> {
     let few = "rc_lat rc_bw rc_rdma_read_bw rc_rdma_write_bw ver_rc_compare_swap ver_rc_fetch_add";
     let client = format!("qperf {ADDR} -cm 1 -t 1 {few}");
@@ -97,7 +97,7 @@ pub(crate) fn between_hosts() -> Vec<Pair> {
     all().into_iter().filter(|pair| names.contains(&pair.name.as_str())).chain([qperf]).collect()
 }
 
-/// Whether its programs wait only in calls of the library, so that they need no library thread.
+/// Whether the programs of a pair wait only in calls of the library, so that they do not need its thread.
 pub(crate) fn waits_in_calls(pair: &Pair) -> bool {
     ["rping", "ucmatose_many", "rc_pingpong", "send_bw_rdmacm_events", "read_lat_rdmacm"]
         .contains(&pair.name.as_str())
@@ -177,7 +177,8 @@ fn perftest() -> Vec<Pair> {
     for tool in tools {
         for manager in [true, false] {
             for events in [false, true] {
-                // A Write makes no completion at the other end, so perftest has no events for it.
+                // A Write generates no completion at the other end, so perftest does not support events for
+                // Writes.
                 if events && tool.starts_with("write") {
                     continue;
                 }
@@ -192,8 +193,8 @@ fn perftest() -> Vec<Pair> {
                 let mut pair = Pair::new(&name, "perftest", &command, &format!("{command} {ADDR}"));
                 pair.shows = "#bytes";
                 if tool == "send_bw" && !manager {
-                    // Without -R, perftest leaves a region of its credits registered on iWARP devices, and
-                    // so the protection domain is busy when it is deallocated.
+                    // Without -R on iWARP devices, perftest does not deregister the region of its credits, so
+                    // the protection domain is busy when perftest deallocates it.
                     pair.codes = &[0, 1];
                     pair.shows = "Failed to deallocate PD";
                 }
@@ -203,7 +204,7 @@ fn perftest() -> Vec<Pair> {
     }
     let all_sizes = "ib_send_bw -R -F -a -n 20";
     let all_sizes = Pair::new("send_bw_all_sizes", "perftest", all_sizes, &format!("{all_sizes} {ADDR}"));
-    // For each size, perftest measures the processor's frequency for a third of a second of CPU time.
+    // For each size, perftest needs a third of a second of CPU time to measure the processor's frequency.
     pairs.push(Pair { limit: 240, ..all_sizes }.shows("8388608"));
     pairs
 }
@@ -235,14 +236,14 @@ fn fio() -> Vec<Pair> {
         .into()
 }
 
-/// Runs a program on rsockets, with Debian's `librspreload.so` preloaded behind this library.
+/// A script that runs a program on rsockets, with Debian's `librspreload.so` preloaded behind this library.
 const WITH_RSOCKETS: &str = "\
 LD_PRELOAD=$LD_PRELOAD:$(ls /usr/lib/*/rsocket/librspreload.so) exec \"$@\"
 ";
 
-/// Serves one request with all byte values, 4096 times. Python's own socket calls use features that rsockets
-/// lack, and so get kernel sockets. The script checks that its socket is an rsocket: its descriptor is then
-/// a device file.
+/// Serves one request with all byte values, 4096 times. The script calls the socket functions of C, since
+/// Python's own socket calls use features that rsockets do not have, and get kernel sockets. The script
+/// checks that the descriptor of its socket is a device file, as it is for an rsocket.
 const HTTP_SERVER: &str = r#"
 import ctypes, os, socket, stat
 preloaded = ctypes.CDLL(None)
@@ -262,15 +263,15 @@ client.shutdown(socket.SHUT_WR)
 client.recv(1)
 "#;
 
-/// Writes the script for programs of ordinary sockets, and a server.
+/// Writes the script that runs programs on rsockets, and the HTTP server.
 fn write_scripts(folder: &Path) -> Result<(), String> {
     [("with_rsockets", WITH_RSOCKETS), ("http.py", HTTP_SERVER)].into_iter().try_for_each(|(name, text)| {
         fs::write(folder.join(name), text).map_err(|error| format!("{name}: {error}"))
     })
 }
 
-/// Ordinary sockets, for which both ends wait by `select`. The listening end may notice a connection only
-/// after five seconds: rsockets wait for a descriptor whose events another thread of theirs reads.
+/// Programs with ordinary sockets. Both ends wait by `select`. The listening end may notice a connection only
+/// after five seconds: rsockets wait for a descriptor whose events another thread of rsockets reads.
 fn iperf() -> Pair {
     let server = "sh with_rsockets iperf3 -s -1";
     let client = format!("sh with_rsockets iperf3 -c {ADDR} -n 20M");
@@ -294,7 +295,7 @@ fn curl() -> Pair {
     }
 }
 
-/// libfabric: its message endpoints, and its reliable datagrams, which are built on these.
+/// libfabric's message endpoints, and its reliable datagrams, which use message endpoints.
 fn libfabric() -> Vec<Pair> {
     [("fabric_messages", "verbs -e msg"), ("fabric_datagrams", "verbs;ofi_rxm -e rdm")]
         .map(|(name, provider)| {

@@ -1,4 +1,5 @@
-//! Mistakes in the settings: each causes one line on stderr that says what to do, and the program ends.
+//! Tests of mistakes in the settings. For each mistake, the library prints one line on stderr that says what
+//! to do, and the program ends.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -89,7 +90,7 @@ fn devices() -> Result<(), String> {
     Ok(())
 }
 
-/// A refused call prints a line with `UWARP_LOG`, and none without.
+/// A refused call prints a line if `UWARP_LOG` is set, and otherwise prints nothing.
 fn log() -> Result<(), String> {
     for (value, is_told) in [("1", true), ("", false)] {
         let text = c::run_over("posts", &Wire::new()?.with("UWARP_LOG", value))?;
@@ -129,7 +130,7 @@ fn files() -> Result<(), String> {
     Ok(())
 }
 
-/// The device that `ibv_devinfo` shows, with a settings file and variables.
+/// The name of the device that `ibv_devinfo` shows with a settings file and variables.
 fn device(wire: &Wire, variables: &[(&str, &str)]) -> Result<String, String> {
     let mut command = wire.command(0, &["timeout", "10", "ibv_devinfo"]);
     let output = command.envs(variables.iter().copied()).output().map_err(|error| error.to_string())?;
@@ -147,7 +148,7 @@ fn precedence() -> Result<(), String> {
     let (home, named) = (config.display().to_string(), wire.folder().join("named.toml"));
     write(&named, "dev = \"named\"")?;
     let named = named.display().to_string();
-    // The address in a file belongs to the file's wire; a wire from the environment does not use it.
+    // The address in a file belongs to the wire in the file. It is not used for a wire in the environment.
     let far = wire.folder().join("far.toml");
     write(&far, "dev = \"far\"\nnet = \"packet:eth7\"\naddr = \"10.0.0.2/24\"")?;
     let far = far.display().to_string();
@@ -201,7 +202,8 @@ fn interfaces() -> Result<(), String> {
 }
 
 fn launcher() -> Result<(), String> {
-    // A folder with the library beside the launcher, which a build of tests alone does not make.
+    // This wire has a folder with the library and the launcher. A build of only the tests does not make such
+    // a folder.
     let wire = Wire::new()?;
     let launcher = wire.launcher()?;
     for (arguments, says) in [

@@ -1,4 +1,5 @@
-//! `uwarp status`: two connected programs, a killed program, and a program without an engine thread.
+//! Tests of `uwarp status` with two connected programs, a killed program, and a program without an engine
+//! thread.
 
 use std::collections::HashMap;
 use std::fs;
@@ -31,7 +32,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Starts rping's server and its client, which run until they are killed. The server accepts further
+    /// Starts rping's server and its client. They run until they are killed, and the server accepts more
     /// clients.
     fn start(&self) -> Result<[Running; 2], String> {
         let mut server = Running::start(&self.wire, "server", "rping -s -P -a 127.0.0.1 -C 100000000")?;
@@ -40,7 +41,7 @@ impl Stage {
         Ok([server, client])
     }
 
-    /// The processes in the JSON, once `is_wanted` returns true for them.
+    /// Waits until `is_wanted` returns true for the processes in the JSON, and returns these processes.
     fn processes(&self, is_wanted: impl Fn(&[Value]) -> bool) -> Result<Vec<Value>, String> {
         let begun = Instant::now();
         loop {
@@ -61,7 +62,7 @@ fn connection(process: &Value) -> &Value {
     &process["engines"][0]["connections"][0]
 }
 
-/// Two programs whose connection has moved bytes.
+/// Whether the processes are two programs whose connection has moved bytes.
 fn are_connected(processes: &[Value]) -> bool {
     let moves = |process: &Value| {
         let connection = connection(process);
@@ -97,7 +98,7 @@ fn both_ends() -> Result<(), String> {
         let metadata = entry.and_then(|entry| entry.metadata()).map_err(|error| error.to_string())?;
         check(metadata.permissions().mode() & 0o7777 == 0o600, "others may ask")?;
     }
-    // The output for people shows the same.
+    // The output without `--json` shows the same values.
     let text = stage.wire.status(&[])?;
     for pid in pids {
         let line = format!("pid {pid} rping  queue pairs 1  memory ");
@@ -113,8 +114,8 @@ fn both_ends() -> Result<(), String> {
     watched(&stage.wire)
 }
 
-/// Two programs in PID namespaces of their own, in which each has a low PID. The output shows the PIDs of
-/// this namespace, those of `/proc`. A stopped program is not taken for dead.
+/// Two programs, each in its own PID namespace, where it has a low PID. The output shows the PIDs of the
+/// test's namespace, as in `/proc`. A stopped program is not regarded as dead.
 fn in_namespaces() -> Result<(), String> {
     let wire = Wire::new()?;
     let inside = "unshare --user --map-current-user --pid --fork --kill-child";
@@ -146,12 +147,12 @@ fn in_namespaces() -> Result<(), String> {
     if !text.contains(&format!("pid {a} does not answer")) {
         return Err(text);
     }
-    // Its socket is still there.
+    // The socket of the stopped program still exists.
     stage.processes(|processes| processes.len() == 2).map(drop)
 }
 
-/// With `--watch` it keeps printing lines until its reader closes the pipe: here, until a program has sent
-/// more than in an earlier line. A program that answers late is missing in a line.
+/// With `--watch`, `uwarp status` prints lines until its reader closes the pipe. This test closes the pipe
+/// when a program has sent more bytes than in an earlier line. A line may lack a program that answers late.
 fn watched(wire: &Wire) -> Result<(), String> {
     let launcher = wire.launcher()?.display().to_string();
     let words = ["timeout", "60", &launcher, "status", "--json", "--watch", "0.2"];
@@ -159,7 +160,7 @@ fn watched(wire: &Wire) -> Result<(), String> {
         wire.command(0, &words).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
     let lines = BufReader::new(watch.stdout.take().ok_or("no output")?).lines();
     let more_was_sent = has_sent_more(lines.map_while(Result::ok));
-    // Its output is closed now.
+    // The pipe is closed now.
     let status = watch.wait().map_err(|error| error.to_string())?;
     match (more_was_sent?, status.success()) {
         (true, true) => Ok(()),
@@ -183,7 +184,7 @@ fn has_sent_more(lines: impl Iterator<Item = String>) -> Result<bool, String> {
     Ok(false)
 }
 
-/// The socket of a program that was killed is removed; the other one is still shown.
+/// The socket of a killed program is removed, and the output still shows the other program.
 fn killed() -> Result<(), String> {
     let stage = Stage { wire: Wire::new()? };
     let [server, mut client] = stage.start()?;
@@ -194,7 +195,7 @@ fn killed() -> Result<(), String> {
         return Err(format!("there is no {}", socket.display()));
     }
     client.kill();
-    // The list may be empty at a moment when the server answers late.
+    // The list is empty if the server answers late.
     stage.processes(|processes| match processes {
         [left] => left["pid"].as_u64() == Some(server.pid().into()),
         _ => false,
@@ -205,7 +206,7 @@ fn killed() -> Result<(), String> {
     }
 }
 
-/// An engine without a thread is polled for the answer while its program makes no call.
+/// If an engine has no thread, it is polled for the answer even while its program makes no call.
 fn without_thread() -> Result<(), String> {
     let stage = Stage { wire: Wire::new()?.with("UWARP_THREAD", "caller") };
     let _running = stage.start()?;

@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::pair::{Files, Pair, is_installed};
 use crate::wire::Wire;
 
-/// Runs a program in a namespace whose `/dev` has a node for the device, which is `/dev/null`.
+/// A script that runs a program in a mount namespace whose `/dev` has a node for the device. The node is like
+/// `/dev/null`.
 const WITH_NODE: &str = "\
 set -e
 new=$(mktemp -d -p .)

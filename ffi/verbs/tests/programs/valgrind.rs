@@ -1,4 +1,4 @@
-//! rping under valgrind: this library has no error, and leaks no memory.
+//! rping under valgrind: checks that this library has no memory error and leaks no memory.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ const LIMIT: Duration = Duration::from_secs(120);
 const VALGRIND: &str =
     "valgrind --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite";
 
-/// The first words of valgrind's reports of the relevant kinds of errors.
+/// Words in the first lines of the reports that count as errors.
 const KINDS: [&str; 5] =
     ["Invalid ", "Conditional jump", "Use of uninitialised", "Syscall param", "definitely lost in"];
 
-/// The functions of rustix that return new descriptors. Valgrind does not see that the kernel has set the
-/// register that is compared with -1.
+/// A function of rustix for system calls that return new descriptors. Valgrind does not notice that the
+/// kernel has set the register that this function compares with -1, so reports about it are ignored.
 const NEW_DESCRIPTOR: &str = "ret_owned_fd";
 
 pub(crate) fn rping_has_no_errors() -> Result<(), String> {

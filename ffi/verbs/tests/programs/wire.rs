@@ -16,12 +16,12 @@ use crate::loopback;
 /// The user `nobody`, as whom programs run if the test runs as root.
 const NOBODY: u32 = 65_534;
 
-/// A folder with the rendezvous folder of a wire, the library, and the output of programs. Removed on drop.
+/// A folder with the folders of wires, the library, and the output of programs. It is removed on drop.
 pub(crate) struct Wire {
     folder: PathBuf,
-    /// The interfaces of a wire that is not `local`.
+    /// The two ends of a wire that is not `local`.
     interfaces: Option<Interfaces>,
-    /// An environment variable for both programs.
+    /// An additional environment variable for the programs.
     variable: Option<(&'static str, &'static str)>,
     found_by: FoundBy,
 }
@@ -48,13 +48,13 @@ impl Wire {
         Self::make(Some(ends))
     }
 
-    /// This wire, with a variable in the environment of its programs.
+    /// Sets a variable in the environment of the programs.
     pub(crate) fn with(mut self, name: &'static str, value: &'static str) -> Self {
         self.variable = Some((name, value));
         self
     }
 
-    /// This wire, with the library found in a folder that `uwarp libs` makes.
+    /// Makes programs find the library in a folder that `uwarp libs` makes.
     pub(crate) fn with_libs(mut self) -> Result<Self, String> {
         let output = Command::new(self.launcher()?).arg("libs").arg(self.libs()).output();
         let output = output.map_err(|error| error.to_string())?;
@@ -68,7 +68,7 @@ impl Wire {
         Ok(self)
     }
 
-    /// This wire, with programs started by `uwarp run`.
+    /// Starts programs by `uwarp run`.
     pub(crate) fn with_launcher(mut self) -> Self {
         self.found_by = FoundBy::Launcher;
         self
@@ -105,7 +105,7 @@ impl Wire {
         Ok(())
     }
 
-    /// The privileges of its programs.
+    /// The privileges of the programs.
     fn privileges(&self) -> Privileges {
         self.interfaces.as_ref().map_or(Privileges::None, |interfaces| interfaces.privileges)
     }
@@ -148,7 +148,7 @@ impl Wire {
         value["processes"].as_array().cloned().ok_or(text)
     }
 
-    /// The folder of the only wire in it, which the first process makes.
+    /// The folder of the wire `default`, which the first process on the wire makes.
     pub(crate) fn files(&self) -> PathBuf {
         self.rendezvous().join("default")
     }
@@ -158,7 +158,7 @@ impl Wire {
         self.interfaces.as_ref().ok_or("a wire in memory has no link")?.take_link(end)
     }
 
-    /// Whether its ends are on different hosts or devices.
+    /// Whether the ends of the wire are on different interfaces or devices.
     pub(crate) fn has_interfaces(&self) -> bool {
         self.interfaces.is_some()
     }
@@ -168,8 +168,8 @@ impl Wire {
         self.interfaces.as_ref().map_or_else(|| command.to_owned(), |ends| ends.at_server(command))
     }
 
-    /// A command with the library, as an ordinary user: without any capability on a `local` wire, or with
-    /// those that its wire needs.
+    /// A command that runs a program with the library at end `end`, with the privileges that the wire needs:
+    /// as an ordinary user without capabilities on a `local` wire.
     pub(crate) fn command(&self, end: usize, words: &[&str]) -> Command {
         let mut before = Vec::new();
         let mut net = None;
@@ -196,7 +196,7 @@ impl Wire {
         before.extend(match self.found_by {
             FoundBy::Preload => vec!["env".to_owned(), format!("LD_PRELOAD={}", self.library().display())],
             FoundBy::Libs => vec!["env".to_owned(), format!("LD_LIBRARY_PATH={}", self.libs().display())],
-            // The library is beside the launcher.
+            // The library is in the launcher's folder.
             FoundBy::Launcher => ["uwarp", "run", "--"]
                 .map(|word| word.replace("uwarp", &format!("{}/uwarp", self.folder.display())))
                 .into(),
@@ -204,7 +204,7 @@ impl Wire {
         let mut command = Command::new(&before[0]);
         command.args(&before[1..]).args(words);
         command.current_dir(&self.folder).env("UWARP_DIR", self.rendezvous());
-        // cargo sets it for tests.
+        // cargo sets `LD_LIBRARY_PATH` for tests.
         command.env_remove("LD_LIBRARY_PATH");
         command.env_remove("UWARP_NET").env("UWARP_LOG", "1").stdin(Stdio::null());
         if let Some(net) = net {
@@ -220,7 +220,7 @@ impl Wire {
         let file = fs::File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let both = file.try_clone().map_err(|error| error.to_string())?;
         let end = usize::from(output != "server");
-        // In its own process group, so that the program's children can be ended with it.
+        // The program has its own process group, so that its children can be killed with it.
         let child = self.command(end, words).stdout(file).stderr(both).process_group(0).spawn();
         child.map_err(|error| format!("{}: {error}", words.join(" ")))
     }
@@ -234,7 +234,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // Errors are ignored: the folder is in one for temporary files.
+        // Errors are ignored: the folder is in a folder for temporary files.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

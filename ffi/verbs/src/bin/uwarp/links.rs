@@ -1,13 +1,13 @@
-//! Links to libuwarp.so under the names of libibverbs and librdmacm, for programs that open these with
-//! `dlopen`.
+//! Links to libuwarp.so under the names of libibverbs and librdmacm, for programs that open these libraries
+//! with `dlopen`.
 //!
-//! The dynamic linker uses a preloaded library for each symbol that it resolves itself, but not for a
-//! program that opens libibverbs.so.1 and looks up symbols in it (`dlopen` and `dlsym`, as NCCL does). With
-//! the folder of links first in `LD_LIBRARY_PATH`, such a program opens the file that is preloaded. The
-//! dynamic linker identifies a file by its inode, so it loads the library once.
+//! A preloaded library has no effect on a program that opens libibverbs.so.1 and looks up symbols in it
+//! (`dlopen` and `dlsym`, as NCCL does). If the folder of links is first in `LD_LIBRARY_PATH`, such a program
+//! opens the file that is also preloaded. The dynamic linker identifies a file by its inode, so it loads the
+//! library once.
 //!
-//! Each library has its own folder of links, beside the folders of the wires. The folder is reused, and no
-//! other user can change or replace it.
+//! Each file libuwarp.so has its own folder of links, beside the folders of the wires. Later launchers use
+//! the same folder. No other user can change or replace the folder.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use dp::local::private_folder;
 
-/// The names under which programs look for libibverbs and librdmacm.
+/// The file names that programs open for libibverbs and librdmacm.
 pub(crate) const NAMES: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"];
 
 /// Makes the missing links to `library`, and returns their folder.
@@ -38,7 +38,8 @@ fn name_of(library: &Path) -> String {
     format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
-/// Makes one link, by an atomic rename: the link exists at any moment, even if other launchers make it too.
+/// Makes one link by an atomic rename, so that the link never disappears, even if other launchers make it at
+/// the same time.
 fn link(library: &Path, at: &Path) -> io::Result<()> {
     if std::fs::read_link(at).is_ok_and(|target| target == library) {
         return Ok(());
@@ -57,7 +58,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A search path that begins with `folder` (only once), followed by the entries of `before`.
+/// The search path `before`, with `folder` moved or added to its beginning.
 pub(crate) fn search_path(folder: &Path, before: &str) -> String {
     let folder = folder.display().to_string();
     let others = before.split(':').filter(|other| !other.is_empty() && *other != folder);

@@ -93,7 +93,7 @@ enum Format {
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
-        // Help or version.
+        // The error is the text of `--help` or `--version`.
         Err(error) if !error.use_stderr() => return end(output::print(&error.to_string()).map(drop)),
         Err(error) => error.exit(),
         Ok(cli) => cli,
@@ -118,12 +118,13 @@ fn end(result: Result<(), String>) -> ExitCode {
     }
 }
 
-/// The environment variables for the settings. Those for an image name no folder of this machine.
+/// The environment variables for the settings. If `is_for_image`, no variable names a folder of links on this
+/// machine.
 fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static str, String)>, String> {
-    // Reports a mistake now; the program would report it only later.
+    // Checks the settings now, since the program would report a mistake only later.
     uwarp::net::wire_spec(settings.net.as_deref(), settings.addr.as_deref())?;
     let library = library(settings.lib.as_deref())?;
-    // Other preloaded libraries are kept, behind this one.
+    // Other preloaded libraries are kept behind libuwarp.so.
     let before = std::env::var("LD_PRELOAD").unwrap_or_default();
     let preload = if before.is_empty() { library.clone() } else { format!("{library}:{before}") };
     let mut variables = vec![("LD_PRELOAD", preload)];
@@ -133,7 +134,7 @@ fn variables(settings: &Settings, is_for_image: bool) -> Result<Vec<(&'static st
                 let before = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
                 variables.push(("LD_LIBRARY_PATH", links::search_path(&folder, &before)));
             }
-            // Most programs are linked with libibverbs, and need no links.
+            // This is not an error, since most programs are linked with libibverbs, and need no links.
             Err(line) => eprintln!(
                 "uwarp: programs that open libibverbs themselves do not find the library, as there is no place \
                  for links to it: {line}"
@@ -207,8 +208,8 @@ fn list() -> Result<(), String> {
     output::print(&text).map(drop)
 }
 
-/// Stub libraries to link programs with. They have the names and versions of rdma-core's libraries. A
-/// program that opens one gets the functions of the libuwarp.so beside it.
+/// Stub libraries to link programs with. They have the names and versions of rdma-core's libraries. If a
+/// program opens a stub library, it gets the functions of libuwarp.so in the same folder.
 const STAND_INS: [(&str, &[u8]); 2] = [
     ("libibverbs.so", include_bytes!(concat!(env!("OUT_DIR"), "/libibverbs.so"))),
     ("librdmacm.so", include_bytes!(concat!(env!("OUT_DIR"), "/librdmacm.so"))),
@@ -217,14 +218,14 @@ const STAND_INS: [(&str, &[u8]); 2] = [
 /// Makes a folder in which the dynamic linker finds libuwarp.so under the names of libibverbs and librdmacm,
 /// and in which the linker finds stub libraries to link programs with.
 ///
-/// The library in the folder is the same file as `library`, so that a process which finds both loads the
-/// file once. It is a hard link, or a symbolic link where a hard link is impossible.
+/// Unless `is_copy`, the library in the folder is a hard link to `library`, or a symbolic link if a hard link
+/// is impossible. So a process that finds both loads the library once.
 fn libs(folder: &Path, is_copy: bool) -> Result<(), String> {
     let library = library(None)?;
     let failed = |error: io::Error| format!("{}: {error}", folder.display());
     std::fs::create_dir_all(folder).map_err(failed)?;
     let own = folder.join(LIBRARY);
-    // Programs that have loaded the old file keep it.
+    // The old file is removed, not overwritten: processes that have loaded it continue to use it.
     links::remove(&own).map_err(failed)?;
     if is_copy {
         std::fs::copy(&library, &own).map_err(failed)?;
@@ -241,7 +242,7 @@ fn libs(folder: &Path, is_copy: bool) -> Result<(), String> {
         links::remove(&path).map_err(failed)?;
         match STAND_INS.iter().find(|(stand_in, _)| *stand_in == name) {
             Some((_, bytes)) => std::fs::write(&path, bytes).map_err(failed)?,
-            // One file under all names: the dynamic linker loads it once.
+            // All names are links to one file, so the dynamic linker loads it once.
             None => std::os::unix::fs::symlink(LIBRARY, &path).map_err(failed)?,
         }
     }

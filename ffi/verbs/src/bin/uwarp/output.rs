@@ -1,5 +1,5 @@
-//! Text on standard output. A closed pipe is not an error: its reader has seen enough. Every other failed
-//! write is an error.
+//! Text on standard output. A write to a pipe without a reader is not an error, since the reader has chosen
+//! to stop. Every other failed write is an error.
 
 use std::io::{self, ErrorKind, Write};
 
@@ -10,7 +10,7 @@ pub(crate) enum Reader {
     HasGone,
 }
 
-/// Prints a text.
+/// Prints a text, and returns whether standard output still has a reader.
 ///
 /// # Errors
 /// One line.

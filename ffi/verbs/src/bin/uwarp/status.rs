@@ -30,14 +30,14 @@ struct Document {
     silent: Vec<u32>,
 }
 
-/// Prints the status of all processes, once or over and over.
+/// Prints the status of all processes once, or repeatedly with `--watch`.
 pub(crate) fn run(options: &Options) -> Result<(), String> {
     let folder = uwarp::net::status_folder()?;
     loop {
         let found = processes(&folder).map_err(|error| error.to_string())?;
         let mut text = if options.json { json(found, options.watch.is_some())? } else { table(&found) };
         if options.watch.is_some() && !options.json {
-            // On a terminal, the new text replaces the old one.
+            // On a terminal, the new text replaces the old text.
             text =
                 if io::stdout().is_terminal() { format!("\x1b[H\x1b[2J{text}") } else { format!("{text}\n") };
         }
@@ -56,7 +56,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// One line of JSON per round if `watches`; otherwise indented JSON.
+/// Returns one line of JSON if `watches`, and otherwise indented JSON.
 fn json(found: Processes, watches: bool) -> Result<String, String> {
     let document = Document { processes: found.answered, silent: found.silent };
     let text = match watches {
@@ -142,7 +142,7 @@ fn add_connection(text: &mut String, report: &ConnectionReport) {
     );
 }
 
-/// Adds a queue pair without a connection, or one whose engine has not answered.
+/// Adds a queue pair without a connection, or a queue pair whose engine has not answered.
 fn add_queue_pair(text: &mut String, report: &QpReport) {
     let QpReport { qp_num, qp_type, qp_state, protection_domain, open_sends, open_receives, .. } = report;
     let srq = if report.has_srq { " of a shared queue" } else { "" };
@@ -160,8 +160,7 @@ fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{arguments}");
 }
 
-/// Replaces unprintable characters: a process can give itself any name, including one with escape sequences
-/// for the terminal.
+/// Replaces control characters: the name of a process may contain escape sequences for the terminal.
 fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

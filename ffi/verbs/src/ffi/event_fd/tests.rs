@@ -51,8 +51,9 @@ fn the_descriptor_counts_items_and_blocks_as_the_program_wants() {
     assert_eq!(pop(&queue), Ok(5));
 }
 
-/// Whatever is removed, the descriptor is readable exactly while an item is left. Its count equals the
-/// number of items: a program that reads one item each time the descriptor is readable finds every item.
+/// Whichever items are removed, the descriptor is readable exactly while the queue has an item. The count of
+/// the descriptor equals the number of items: a program that reads one item each time the descriptor is
+/// readable finds every item.
 #[test]
 fn items_that_are_removed_leave_nothing_in_the_descriptor() {
     for waits in [true, false] {
@@ -81,7 +82,7 @@ fn a_descriptor_may_come_after_others() {
     assert_eq!(pop(&queue), Ok(1));
 }
 
-/// Each item wakes one waiting thread, also when items are added at the same time.
+/// Each item wakes one waiting thread, even if several items are added at the same time.
 #[test]
 fn threads_that_wait_get_an_item_each() {
     let queue = EventQueue::new().unwrap();
@@ -101,7 +102,7 @@ fn threads_that_wait_get_an_item_each() {
     }
 }
 
-/// Two threads pass an item back and forth: it arrives just when the other thread is about to wait.
+/// Two threads pass an item back and forth, so the item arrives just when the other thread is about to wait.
 #[test]
 fn no_wake_up_is_lost() {
     const ROUNDS: u32 = 100_000;
@@ -127,17 +128,17 @@ extern "C" fn count(_signal: c_int) {
 }
 
 fn handle(signal: c_int, flags: c_int) {
-    // SAFETY: zeros are a valid action.
+    // SAFETY: all-zero bytes are a valid `sigaction`.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = count as extern "C" fn(c_int) as libc::sighandler_t;
     action.sa_flags = flags;
-    // SAFETY: the handler stays, and only counts.
+    // SAFETY: `action` is valid, and the handler is a function that only changes an atomic counter.
     let done = unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     assert_eq!(done, 0);
 }
 
-/// As for a read of the kernel's descriptor: a handler with `SA_RESTART` does not end the wait, one without
-/// it does.
+/// As with a read of the kernel's descriptor, a handler with `SA_RESTART` does not end the wait, and a
+/// handler without `SA_RESTART` ends it.
 #[test]
 fn signals_end_a_wait_as_they_end_a_read() {
     for (signal, flags) in [(libc::SIGUSR2, libc::SA_RESTART), (libc::SIGWINCH, 0)] {
@@ -147,7 +148,7 @@ fn signals_end_a_wait_as_they_end_a_read() {
             let (id, told) = std::sync::mpsc::channel();
             let queue = &queue;
             let waiting = scope.spawn(move || {
-                // SAFETY: the call has no precondition.
+                // SAFETY: `pthread_self` has no precondition.
                 id.send(unsafe { libc::pthread_self() }).unwrap();
                 pop(queue)
             });
@@ -156,7 +157,7 @@ fn signals_end_a_wait_as_they_end_a_read() {
             let before = SIGNALS.load(Ordering::SeqCst);
             until("signals", || {
                 if !waiting.is_finished() {
-                    // SAFETY: the thread is not joined yet.
+                    // SAFETY: `thread` is valid, since the thread is not joined yet.
                     unsafe { libc::pthread_kill(thread, signal) };
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -181,9 +182,9 @@ struct EventOwner {
     pending_acks: PendingAcks,
 }
 
-/// Threads take events while other threads destroy the objects. Destroying an object waits until all its
-/// taken events are acknowledged; after that no event of the object is taken. At the end nothing is left to
-/// read.
+/// Threads take events while other threads destroy the objects. Destroying an object waits until all taken
+/// events of the object are acknowledged. After that no event of the object is taken. At the end the
+/// descriptor is not readable.
 #[test]
 fn no_event_of_a_destroyed_object_is_taken() {
     const GETTERS: usize = 3;

@@ -39,8 +39,7 @@ fn a_name_is_known_while_its_listener_lives() {
     let wire = at("100.64.0.7:18515");
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::NotFound);
     let mut any = take(&names, "[::]:7471").unwrap();
-    // A lock belongs to the open file, so a second open file in this process sees it as another process
-    // would.
+    // A lock belongs to an open file, so with a second open file this process acts like another process.
     assert!(matches!(take(&names, "[::]:7471"), Err(NameError::InUse)));
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::Bound);
     any.publish(wire).unwrap();
@@ -48,7 +47,7 @@ fn a_name_is_known_while_its_listener_lives() {
     assert_eq!(names.find(at("[::1]:7471")).unwrap(), Lookup::At(wire));
     assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Lookup::NotFound);
     assert_eq!(listening(&folder), [("*:7471".to_owned(), wire)]);
-    // Names of one process do not exclude each other here: `BoundPorts` has checked them before.
+    // Here the names of one process do not exclude each other, since `BoundPorts` checks them before.
     let mut own = take(&names, "127.0.0.1:7471").unwrap();
     own.publish(at("100.64.0.8:1")).unwrap();
     assert_eq!(
@@ -58,7 +57,7 @@ fn a_name_is_known_while_its_listener_lives() {
     );
     drop((any, own));
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::NotFound);
-    // No process of the wire has the address at which the name was found.
+    // No process on the wire has the address that the lookup found.
     assert_eq!(names.lives(at("127.0.0.1:7471")).unwrap(), Some(false));
     assert_eq!(fs::read_dir(folder.join("listen")).unwrap().count(), 0);
     fs::remove_dir_all(folder).unwrap();
@@ -134,7 +133,7 @@ fn wildcards_take_the_families_that_they_say() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Another process can take exactly the names that do not conflict with those of this process.
+/// Another process can take exactly the names that do not conflict with the names of this process.
 #[test]
 fn names_of_other_processes_exclude_as_those_of_this_one() {
     let (folder, names) = names();
@@ -240,7 +239,7 @@ fn a_name_is_kept_from_this_process_and_from_others_until_it_is_given_up() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Neither a connection nor a bound address costs a descriptor.
+/// A connection needs no descriptor for its name, and a bound address needs none either.
 #[test]
 fn names_of_connections_need_no_descriptors() {
     let (folder, names) = names();
@@ -252,10 +251,10 @@ fn names_of_connections_need_no_descriptors() {
         let name = if number % 2 == 0 { take_source(&names, visible) } else { take(&names, visible) };
         taken.push(name.unwrap());
     }
-    // Other tests have a few descriptors open meanwhile.
+    // Tests that run at the same time have a few descriptors open.
     assert!(descriptors() < before + 1000, "{} of {before}", descriptors());
     assert!(all.clone().all(|visible| matches!(take_source(&others, visible), Err(NameError::InUse))));
-    // Gives up names beginning in the middle.
+    // Releases names from the middle of the range.
     for _ in 0..500 {
         taken.swap_remove(taken.len() / 2);
     }
@@ -267,7 +266,7 @@ fn names_of_connections_need_no_descriptors() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A listener of an older version holds only the lock of its file.
+/// A listener with an older version of this library locks only its file.
 #[test]
 fn a_listener_that_has_its_file_alone_keeps_its_name() {
     let (folder, names) = names();
@@ -280,7 +279,7 @@ fn a_listener_that_has_its_file_alone_keeps_its_name() {
     assert!(matches!(take_source(&names, at("10.0.0.1:5")), Err(NameError::InUse)));
     assert_eq!(fs::read(&path).unwrap(), b"100.64.0.9:5");
     drop(file);
-    // The older version also sees our listener, by the lock of the file.
+    // The older version also sees our listener, since the file of our listener is locked.
     let mut ours = take(&names, "10.0.0.1:5").unwrap();
     ours.publish(at("100.64.0.7:6")).unwrap();
     assert!(matches!(Entry::read(&path, at("10.0.0.1:5").ip()), Ok(Some((_, true)))));
@@ -301,7 +300,7 @@ fn a_folder_that_cannot_be_read_is_an_error() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Wildcards and connections of several processes: connections have no files.
+/// Wildcards and connections of several processes exclude each other, although connections have no files.
 #[test]
 fn wildcards_and_connections_exclude_each_other() {
     let (folder, names) = names();
@@ -336,7 +335,7 @@ fn wildcards_and_connections_exclude_each_other() {
             }
         }
     }
-    // The wildcard is refused as long as one connection is left.
+    // The wildcard is refused until the last connection is closed.
     let [one, two] = ["127.0.0.1:7", "127.0.0.2:7"].map(|text| take_source(&others, at(text)).unwrap());
     drop(one);
     assert!(matches!(take(&names, "0.0.0.0:7"), Err(NameError::Overlaps)));
