@@ -4,8 +4,8 @@
 //! Addresses are announced at the start and when the link comes up again, so that switches learn our port and
 //! neighbours our Ethernet address. When another host uses one of our addresses, the stack reports it to the
 //! user and sends an announcement, at most once in ten seconds. We keep the address (RFC 5227 section 2.4
-//! (c)), since connections depend on it. We give up an address only while it is still being probed. The
-//! packet formats are in [`discovery`](crate::discovery).
+//! (c)), since connections depend on it. We give up an address only while it is still being probed.
+//! [`discovery`](crate::discovery) has the packet formats.
 
 use arrayvec::ArrayVec;
 
@@ -13,22 +13,23 @@ use crate::AddressProbing;
 use crate::discovery::{Assertion, Queried};
 use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
 
-/// Probes of an address, the time between them, and the time after the last one (RFC 5227 section 1.1:
-/// `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for one probe; three also find a conflict
-/// when a probe is lost.
+/// Number of probes of an address, the time between two probes, and the time after the last probe (RFC 5227
+/// section 1.1: `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for one probe; three also find a
+/// conflict when a probe is lost.
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_SILENCE: Duration = Duration::from_secs(2);
-/// Announcements, and the time between them (`ANNOUNCE_NUM`, `ANNOUNCE_INTERVAL`).
+/// Number of announcements of an address, and the time between two announcements (`ANNOUNCE_NUM`,
+/// `ANNOUNCE_INTERVAL`).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
-/// An address is defended at most once in this time (`DEFEND_INTERVAL`). Reports to the user have the same
-/// limit.
+/// The minimum time between two defences of an address (`DEFEND_INTERVAL`), and between two reports of its
+/// conflicts to the user.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of addresses of a stack, as in `StackConfig::addresses`.
 pub(crate) const ADDRESSES: usize = 8;
-/// Maximum number of probes, announcements and answers waiting to be sent: some for each address, and answers
-/// to bursts of others' probes.
+/// Maximum number of probes, announcements and answers that wait to be sent: a few for each address, and
+/// answers to bursts of probes from other hosts.
 const QUEUE: usize = 32;
 
 /// State of an address.
@@ -38,12 +39,12 @@ enum AddressState {
     Tentative { probes: u8 },
     /// In use, with `announcements` announcements left.
     Ours { announcements: u8 },
-    /// In use by another host, so not used by us.
+    /// Another host uses the address, so we do not.
     Duplicate,
 }
 
 impl AddressState {
-    /// The state in two bits, without its counts.
+    /// The state in two bits, without `probes` and `announcements`.
     fn bits(self) -> u32 {
         match self {
             Self::Tentative { .. } => 0,
@@ -52,7 +53,7 @@ impl AddressState {
         }
     }
 
-    /// The state that these bits encode, with its initial counts.
+    /// The state that these bits encode, with the initial number of probes or announcements.
     fn of_bits(bits: u32) -> Self {
         match bits {
             0 => Self::Tentative { probes: PROBES },
@@ -66,9 +67,9 @@ impl AddressState {
 struct OwnAddress {
     address: IpAddress,
     state: AddressState,
-    /// When the next probe or announcement is sent, or the wait after the last probe ends.
+    /// The time at which the next probe or announcement is sent, or the wait after the last probe ends.
     due: Option<Instant>,
-    /// When it was defended last.
+    /// The time at which the address was defended last.
     defended: Option<Instant>,
 }
 
@@ -78,7 +79,7 @@ pub(crate) struct Conflict {
     pub(crate) address: IpAddress,
     /// The Ethernet address of that host.
     pub(crate) mac: EthernetAddress,
-    /// We do not use the address, because it was still being probed.
+    /// True if we do not use the address, because the conflict was found while we probed the address.
     pub(crate) lost: bool,
 }
 
@@ -91,7 +92,8 @@ pub(crate) struct ConflictDetection {
     follows: bool,
     /// True if an address has changed its state since [`note_news`](Self::note_news).
     has_news: bool,
-    /// True if some address is not in use (yet), so that each use has to be checked.
+    /// True if some address may not be used (yet), so [`is_usable`](Self::is_usable) has to look at all
+    /// addresses.
     any_unusable: bool,
     /// No probe or announcement is due before this time.
     next_due: Option<Instant>,
@@ -144,7 +146,7 @@ impl ConflictDetection {
         !self.any_unusable || self.addresses.iter().find(|own| own.address == *address).is_none_or(usable)
     }
 
-    /// Whether another host was found to use the address.
+    /// Whether we gave up the address, because another host uses it.
     pub(crate) fn is_lost(&self, address: &IpAddress) -> bool {
         let lost = |own: &OwnAddress| own.address == *address && own.state == AddressState::Duplicate;
         self.any_unusable && self.addresses.iter().any(lost)
@@ -190,13 +192,13 @@ impl ConflictDetection {
         changed
     }
 
-    /// When [`poll`](Self::poll) has something to do.
+    /// The next time at which [`poll`](Self::poll) has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.next_due
     }
 
-    /// The link is up again, perhaps a different one: addresses in use are announced again, probing goes
-    /// on.
+    /// Called when the link is up again, perhaps to another switch: announces the addresses in use again.
+    /// Probing goes on.
     pub(crate) fn announce_all(&mut self, now: Instant) {
         for own in self.addresses.iter_mut().filter(|_| self.announces && !self.follows) {
             if let AddressState::Ours { announcements } = &mut own.state {
@@ -212,8 +214,8 @@ impl ConflictDetection {
     pub(crate) fn on_queried(&mut self, now: Instant, queried: &Queried) -> Option<Conflict> {
         let own = self.addresses.iter_mut().find(|own| own.address == queried.address)?;
         let lost = match own.state {
-            // A host that probes the address at the same time is a conflict, too (RFC 5227 section 2.1.1, RFC
-            // 4862 section 5.4.3).
+            // Another host that probes the address at the same time is a conflict as well (RFC 5227 section
+            // 2.1.1, RFC 4862 section 5.4.3).
             AddressState::Tentative { .. } => true,
             AddressState::Duplicate => return None,
             AddressState::Ours { .. } if queried.is_probe => {
@@ -245,13 +247,13 @@ impl ConflictDetection {
         }
     }
 
-    /// The states of the addresses, for the stacks that follow: two bits for each.
+    /// The states of the addresses, for the stacks that follow: two bits for each address.
     pub(crate) fn states(&self) -> u32 {
         self.addresses.iter().rev().fold(0, |states, own| states << 2 | own.state.bits())
     }
 
-    /// Takes over the [`states`](Self::states) that the leading stack has found; `None` if it has not
-    /// published any yet. Returns whether an address became usable, or was lost.
+    /// Takes over the [`states`](Self::states) of the leading stack; `None` if that stack has not published
+    /// its states yet. Returns whether an address became usable, or was lost.
     pub(crate) fn follow(&mut self, states: Option<u32>) -> bool {
         let Some(mut states) = states.filter(|states| *states != self.states()) else { return false };
         for own in &mut self.addresses {
@@ -262,8 +264,8 @@ impl ConflictDetection {
         true
     }
 
-    /// Called when the stack that led the host is gone, and this one leads: it continues the probes, and
-    /// announces again.
+    /// Called when the leading stack is gone and this stack leads: continues the probes, and announces the
+    /// addresses again.
     pub(crate) fn lead(&mut self, now: Instant) {
         self.follows = false;
         for own in &mut self.addresses {
@@ -281,7 +283,7 @@ impl ConflictDetection {
         self.has_news
     }
 
-    /// Notes that all stacks know the states.
+    /// Resets [`has_news`](Self::has_news): all stacks know the states.
     pub(crate) fn note_news(&mut self) {
         self.has_news = false;
     }
@@ -297,12 +299,12 @@ impl ConflictDetection {
         !self.queue.is_empty()
     }
 
-    /// The next assertion to send; it stays until [`asserted`](Self::asserted).
+    /// The next assertion to send. [`asserted`](Self::asserted) removes it.
     pub(crate) fn assertion(&self) -> Option<Assertion> {
         self.queue.first().copied()
     }
 
-    /// Removes the assertion, which was sent.
+    /// Removes the next assertion, because it was sent.
     pub(crate) fn asserted(&mut self) {
         self.queue.remove(0);
     }
@@ -335,7 +337,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// The messages that were sent until `ms`, with their times.
+    /// The messages that were sent until `ms`, each with the time at which it was sent.
     fn said(addresses: &mut ConflictDetection, ms: i64) -> Vec<(i64, Assertion)> {
         let mut said = Vec::new();
         let mut now = at(0);

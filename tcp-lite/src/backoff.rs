@@ -1,15 +1,16 @@
-//! Retry times for a resource whose return no event reports: free buffers, or free slots in a port's ring.
+//! Retry times for a resource that becomes free without an event: buffers, or slots in a port's ring.
 
 use crate::{Duration, Instant};
 
 /// The first wait: a full ring mostly drains within microseconds.
 const MIN_WAIT: Duration = Duration::from_micros(20);
 
-/// The longest wait. It bounds both the polls spent on a port that takes nothing for a minute, and the delay
-/// after the port takes frames again.
+/// The longest wait. A longer one would delay frames after the port takes frames again. A shorter one would
+/// cost more polls while the port takes none, perhaps for a minute.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
-/// Retries of an attempt that was refused: soon at first, then less and less often.
+/// The times of retries after an attempt was refused: the longer the attempts are refused, the longer the
+/// wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     since: Option<Instant>,
@@ -26,13 +27,13 @@ impl Backoff {
         self.since = None;
     }
 
-    /// Whether the last attempt was refused.
+    /// True if the last attempt was refused.
     pub fn is_refused(&self) -> bool {
         self.since.is_some()
     }
 
-    /// When to try again: after an eighth of the time since the first refusal. `None` if the last attempt
-    /// succeeded.
+    /// The time of the next attempt: the wait is an eighth of the time since the first refusal. `None` if the
+    /// last attempt succeeded.
     pub fn next_try(&self, now: Instant) -> Option<Instant> {
         self.since.map(|since| now + ((now - since) / 8).clamp(MIN_WAIT, MAX_WAIT))
     }

@@ -1,5 +1,5 @@
-//! Parts of the data path by themselves, for the crate `benches` to time. Only with the feature `bench`, and
-//! without any promise of stability. Each function is a thin wrapper around private code that the stack
+//! Single parts of the data path, which the crate `benches` measures. They exist only with the feature
+//! `bench`, and may change in any release. Each function is a thin wrapper around private code that the stack
 //! calls.
 
 use crate::checksum::InternetChecksum;
@@ -14,15 +14,15 @@ use crate::tcp::header::{Flags, Options, TcpHeader};
 use crate::timer_wheel;
 use crate::{Instant, StackConfig};
 
-/// The Internet checksum of `bytes` (RFC 1071), as it goes on the wire.
+/// The Internet checksum of `bytes` (RFC 1071), as in the packet.
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
     let mut sum = InternetChecksum::new();
     sum.add(bytes);
     sum.finish()
 }
 
-/// Ethernet, IP and TCP headers of a segment with an acknowledgement and timestamps, as most segments of
-/// a connection have them.
+/// Ethernet, IP and TCP headers of a segment with an acknowledgement and timestamps, like most segments of a
+/// connection.
 #[derive(Debug)]
 pub struct SegmentHeaders {
     framing: Framing,
@@ -32,7 +32,8 @@ pub struct SegmentHeaders {
 }
 
 impl SegmentHeaders {
-    /// For a host with the offloads of `config`; IPv6 addresses if `ipv6`.
+    /// The headers of a host with the offloads of `config`. The addresses are IPv6 addresses if `ipv6`,
+    /// otherwise IPv4 addresses.
     pub fn new(config: &StackConfig, ipv6: bool) -> Self {
         let address = |last| match ipv6 {
             false => IpAddress::Ipv4(Ipv4Address::new(10, 0, 0, last)),
@@ -64,9 +65,8 @@ impl SegmentHeaders {
     }
 }
 
-/// Parses the headers of a frame as [`Stack::input`](crate::Stack::input) does, except for the TCP
-/// checksum. Returns the peer's port, and where the payload begins; `None` for anything but a whole TCP
-/// segment.
+/// Parses the headers of a frame as [`Stack::input`](crate::Stack::input) does, except for the TCP checksum.
+/// Returns the peer's port, and the offset of the payload; `None` if the frame has no whole TCP segment.
 pub fn parse_headers(frame: &[u8]) -> Option<(u16, usize)> {
     let ethernet = EthernetHeader::parse(frame)?;
     let packet = &frame[ethernet.bytes..];
@@ -85,7 +85,7 @@ pub fn parse_headers(frame: &[u8]) -> Option<(u16, usize)> {
 pub struct Tuple(FourTuple);
 
 impl Tuple {
-    /// The tuple of connection number `n` to one port of one host. All 2^32 differ.
+    /// The tuple of connection number `n` to one port of one host. No two numbers have the same tuple.
     pub fn nth(n: u32) -> Self {
         let [a, b, c, d] = n.to_be_bytes();
         let address = |c, d| IpAddress::Ipv4(Ipv4Address::new(10, 1, c, d));
@@ -124,7 +124,7 @@ impl Demultiplexer {
 pub struct ConnTimers(timer_wheel::TimerWheel);
 
 impl ConnTimers {
-    /// A wheel at time 0, with timers `0..count`, all idle.
+    /// A wheel at time 0, with the timers `0..count`, none of them set.
     pub fn new(count: usize) -> Self {
         let mut wheel = timer_wheel::TimerWheel::new();
         wheel.grow(count);

@@ -1,22 +1,22 @@
 //! The Internet checksum (RFC 1071) over bytes in several pieces.
 //!
-//! Pieces are summed by [`dp::checksum::partial`]. The sum of each is folded when it is added, the total at
-//! the end. After a piece of odd length, the high and low bytes of the following words are swapped, so later
-//! sums are rotated by one byte.
+//! [`dp::checksum::partial`] sums each piece. The sum of a piece is folded when it is added, and the total is
+//! folded at the end. After a piece of odd length, the high and low bytes of the following words are swapped,
+//! so later sums are rotated by one byte.
 
 use crate::facade::IpAddress;
 
 /// A running checksum. Feed bytes in order, then [`finish`](Self::finish).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InternetChecksum {
-    /// In memory order (native endian), with at least 32 bits of headroom.
+    /// The sum so far, in memory order (native endian). It has at least 32 bits of headroom.
     acc: u64,
-    /// Whether the number of bytes so far is odd.
+    /// True if the number of bytes so far is odd.
     odd: bool,
 }
 
 impl InternetChecksum {
-    /// The checksum of nothing.
+    /// The checksum of no bytes.
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -49,14 +49,13 @@ impl InternetChecksum {
         self.acc += u64::from(value.to_be());
     }
 
-    /// The one's complement of the sum: the value of the checksum field. Over bytes with a correct
-    /// checksum it is 0.
+    /// The one's complement of the sum: the value of the checksum field. The result is 0 if the bytes include
+    /// a correct checksum.
     pub(crate) fn finish(self) -> u16 {
         !self.partial()
     }
 
-    /// The sum itself, not complemented: the value that devices expect in the field for the
-    /// pseudo-header.
+    /// The sum without the complement. Devices expect this sum of the pseudo-header in the checksum field.
     pub(crate) fn partial(self) -> u16 {
         u16::from_be(fold(self.acc))
     }
@@ -80,8 +79,8 @@ pub(crate) fn folded(sum: u64) -> u16 {
     u16::from_be(fold(sum))
 }
 
-/// The pseudo-header of TCP (RFC 9293 section 3.1) and of ICMPv6 and UDP, over IPv4 and IPv6. Addresses
-/// of different families give a sum that no packet has.
+/// The sum of the pseudo-header of TCP (RFC 9293 section 3.1), ICMPv6 or UDP, over IPv4 or IPv6. The sum of
+/// addresses of different families fits no packet.
 pub(crate) fn pseudo_header(
     src: &IpAddress,
     dst: &IpAddress,
@@ -101,7 +100,7 @@ pub(crate) fn pseudo_header(
     sum
 }
 
-/// Folds to 16 bits, with end-around carries. Only 0 gives 0.
+/// Folds to 16 bits, with end-around carries. The result is 0 only if `sum` is 0.
 #[inline]
 pub(crate) fn fold(sum: u64) -> u16 {
     let (folded, carry) = ((sum >> 32) as u32).overflowing_add(sum as u32);

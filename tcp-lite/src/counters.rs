@@ -4,24 +4,24 @@ use crate::out_of_order::OutOfOrder;
 
 dp::counters! {
     "uwarp_tcp_", "_total";
-    /// Counters of the whole stack, never reset.
+    /// Counters of the whole stack. They are never reset.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct StackCounters {
         /// Frames passed to the stack, including dropped ones.
         pub rx_frames: u64,
-        /// Frames handed to another stack of the host ([`Member`](crate::Member)): the one that has the
-        /// connection, or the leading one.
+        /// Frames handed to another stack of the host ([`Member`](crate::Member)): the stack that has the
+        /// connection, or the leading stack.
         pub handed_over: u64,
         /// Frames for another stack of the host that were dropped, because that stack's ring was full or that
         /// stack was gone.
         pub handed_over_dropped: u64,
-        /// Frames among `rx_frames` that other stacks of the host handed to this one.
+        /// Frames among `rx_frames` that other stacks of the host handed to this stack.
         pub rx_handed_over: u64,
         /// TCP segments received that passed all checks.
         pub rx_segments: u64,
         /// Frames handed to the slow path.
         pub rx_slow: u64,
-        /// Frames too short or inconsistent.
+        /// Frames that are too short or inconsistent.
         pub rx_malformed: u64,
         /// Frames with a bad IP or TCP checksum.
         pub rx_bad_checksum: u64,
@@ -30,7 +30,7 @@ dp::counters! {
         /// TCP segments for no connection and no listener (answered with RST where allowed).
         pub rx_no_connection: u64,
         /// SYNs dropped because of `Limits` or of their listener's limits
-        /// ([`ListenerCounters`](crate::ListenerCounters) tells them apart).
+        /// ([`ListenerCounters`](crate::ListenerCounters) has the reasons).
         pub rx_syn_dropped: u64,
         /// Connections that left TIME-WAIT early because all of `Limits::connections` were in use.
         pub time_wait_recycled: u64,
@@ -38,16 +38,17 @@ dp::counters! {
         pub tx_syn_cookies: u64,
         /// Connections established by a cookie.
         pub rx_syn_cookies: u64,
-        /// Inconsistent fragments, and packets dropped incomplete because of their age or to make room for
-        /// others.
+        /// Inconsistent fragments, and incomplete packets that were dropped because of their age or to make
+        /// room for other packets.
         pub rx_fragments_dropped: u64,
         /// TCP segments that came through IP reassembly.
         pub rx_reassembled: u64,
-        /// Bytes ahead of the frontiers of all connections together.
+        /// Bytes that all connections together hold ahead of their frontiers.
         pub out_of_order: OutOfOrder,
-        /// Out-of-order bytes dropped for lack of budget.
+        /// Out-of-order bytes that were dropped because a limit was reached.
         pub rx_out_of_order_dropped_bytes: u64,
-        /// Out-of-order bytes given up again for lack of memory ([`Event::Evict`](crate::Event)).
+        /// Out-of-order bytes that the user gave up because memory was short
+        /// ([`Event::Evict`](crate::Event)).
         pub rx_out_of_order_evicted_bytes: u64,
         /// Times that a connection reached its own limit
         /// ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)).
@@ -58,10 +59,10 @@ dp::counters! {
         /// Times that out-of-order bytes were refused because less than an eighth of the pool's buffers was
         /// free.
         pub out_of_order_no_buffers: u64,
-        /// Received bytes that had been handed up before (duplicates).
+        /// Received bytes that had been passed to the user before (duplicates).
         pub rx_duplicate_bytes: u64,
-        /// ACKs in answer to segments that were not acceptable (RFC 5961), including duplicates, or whose
-        /// bytes did not fit.
+        /// ACKs that answered segments that were not acceptable (RFC 5961), such as duplicates, or whose
+        /// bytes found no room in memory.
         pub challenge_acks: u64,
         /// Challenge ACKs that were not sent because the connection was at its limit
         /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).
@@ -82,7 +83,7 @@ dp::counters! {
         pub fast_retransmits: u64,
         /// Retransmissions found lost by acknowledgements (RFC 8985).
         pub lost_retransmits: u64,
-        /// Connections on whose path reordering was seen (RFC 8985 section 6.2, step 3).
+        /// Connections that found reordering on their path (RFC 8985 section 6.2, step 3).
         pub reordering_seen: u64,
         /// Tail loss probes sent (RFC 8985 section 7).
         pub tail_loss_probes: u64,
@@ -92,14 +93,14 @@ dp::counters! {
         pub spurious_recoveries: u64,
         /// Acknowledgements that reported duplicate bytes (D-SACK, RFC 2883).
         pub dsack_received: u64,
-        /// ICMP errors about a segment in flight that were only counted: soft ones, and hard ones for
-        /// connections past their SYN (RFC 1122 section 4.2.3.9, RFC 5927 section 5).
+        /// ICMP errors about a segment in flight that did not end the connection: soft errors, and hard
+        /// errors after the SYN was answered (RFC 1122 section 4.2.3.9, RFC 5927 section 5).
         pub icmp_soft_errors: u64,
         /// ICMP errors about TCP that quote no segment in flight: forged, or too late (RFC 5927 section 4).
         pub icmp_ignored: u64,
-        /// Reported conflicts over one of our addresses ([`Event::AddressConflict`](crate::Event)).
+        /// Reported conflicts about one of our addresses ([`Event::AddressConflict`](crate::Event)).
         pub address_conflicts: u64,
-        /// Probes and announcements of our addresses sent, and answers to others' probes for them.
+        /// Probes and announcements of our addresses that we sent, and answers to probes of other hosts.
         pub tx_assertions: u64,
         /// Changes of a neighbour's Ethernet address that were refused because it had just changed.
         pub neighbor_moves_refused: u64,
@@ -109,19 +110,20 @@ dp::counters! {
         pub path_mtu_black_holes: u64,
         /// Path MTU probes sent.
         pub path_mtu_probes: u64,
-        /// Probes whose arrival the peer reported.
+        /// Path MTU probes whose arrival the peer reported.
         pub path_mtu_probes_answered: u64,
-        /// Probes that were not answered in time, or that a router reported as too big.
+        /// Path MTU probes that were not answered in time, or that a router reported as too big.
         pub path_mtu_probes_lost: u64,
-        /// Searches deferred because of `Limits::path_mtu_searches`.
+        /// Path MTU searches that were deferred because of `Limits::path_mtu_searches`.
         pub path_mtu_searches_put_off: u64,
         /// Segments dropped for a timestamp older than the latest (PAWS, RFC 7323 section 5).
         pub rx_old_timestamps: u64,
         /// Probes of a window that the peer had closed.
         pub window_probes: u64,
-        /// Segments cut because EMSS dropped.
+        /// Segments that were cut because the EMSS became smaller.
         pub tx_cut_by_emss: u64,
-        /// Segments cut because the peer's window stayed below them (persist timer).
+        /// Segments that were cut because the peer's window was too small for them for a long time (persist
+        /// timer).
         pub tx_cut_by_persist: u64,
         /// Pure ACKs sent.
         pub tx_acks: u64,

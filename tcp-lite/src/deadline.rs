@@ -1,10 +1,10 @@
-//! An instant or none, in eight bytes.
+//! An optional instant in eight bytes.
 
 use std::fmt;
 
 use crate::facade::Instant;
 
-/// An instant or none. An `Option<Instant>` takes sixteen bytes, and each connection has many deadlines.
+/// An optional instant. An `Option<Instant>` takes sixteen bytes, and each connection has many deadlines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Deadline(i64);
 
@@ -12,7 +12,8 @@ impl Deadline {
     /// No instant.
     pub const NONE: Self = Self(i64::MAX);
 
-    /// The instant. The last one that 64 bits of microseconds can express, in 292,000 years, counts as none.
+    /// The instant. The last instant that 64 bits of microseconds can express, in 292,000 years, counts as no
+    /// instant.
     #[inline]
     pub const fn get(self) -> Option<Instant> {
         match self.0 {
@@ -33,7 +34,7 @@ impl Deadline {
         self.0 <= now.total_micros() && self.is_set()
     }
 
-    /// The earlier one of two.
+    /// The earlier of two deadlines.
     #[inline]
     pub fn min(self, other: Self) -> Self {
         Self(self.0.min(other.0))

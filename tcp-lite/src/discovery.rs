@@ -18,18 +18,19 @@ pub(crate) struct Heard {
     /// The neighbour's Ethernet address; `None`: the packet does not change the known address (an answer to a
     /// unicast query need not repeat it: RFC 4861 section 7.2.4).
     pub(crate) mac: Option<EthernetAddress>,
-    /// The neighbour queried our address, so it is about to send to us: an entry is created for it.
+    /// True if an entry is created for the neighbour: it queried our address, so it will soon send us
+    /// packets.
     pub(crate) creates: bool,
-    /// The address in the packet may replace a different known address.
+    /// True if the address in the packet may replace a different known address.
     pub(crate) overrides: bool,
-    /// The packet shows that the neighbour is reachable now.
+    /// True if the packet shows that the neighbour is reachable now.
     pub(crate) confirms: bool,
 }
 
 /// Largest frame of a query, bytes: a tagged solicitation with an Ethernet address option.
 pub(crate) const MAX_QUERY_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG_BYTES + 40 + 32;
 
-/// Another host asks for one of our addresses, or claims to have it.
+/// A query or claim of another host for one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queried {
     /// Our address.
@@ -46,7 +47,7 @@ pub(crate) struct Queried {
 pub(crate) struct Message {
     /// The address that is queried or announced.
     pub(crate) target: IpAddress,
-    /// Sent from the unspecified address or from one of ours, so there is no host to answer.
+    /// True if the source is the unspecified address or one of our addresses, so there is no host to answer.
     pub(crate) anonymous: bool,
     pub(crate) heard: Option<Heard>,
     pub(crate) queried: Option<Queried>,
@@ -153,10 +154,10 @@ pub(crate) fn from_ndp(
     })
 }
 
-/// Writes an ARP request or neighbour solicitation with its Ethernet header; returns its bytes.
+/// Writes an ARP request or neighbour solicitation with its Ethernet header; returns the length in bytes.
 ///
-/// `out` has [`MAX_QUERY_BYTES`]. `to` is the destination (`None`: broadcast, or the solicited-node
-/// group). `None` if the addresses are of different families.
+/// `out` has [`MAX_QUERY_BYTES`]. `to` is the destination (`None`: broadcast, or the solicited-node group).
+/// Returns `None` if the addresses are of different families.
 pub(crate) fn emit_query(
     out: &mut [u8],
     mac: EthernetAddress,
@@ -183,8 +184,8 @@ pub(crate) fn emit_query(
     }
 }
 
-/// Writes a probe, announcement or answer with its Ethernet header; returns its bytes. `out` is as in
-/// [`emit_query`].
+/// Writes a probe, announcement or answer with its Ethernet header; returns the length in bytes. `out` has
+/// [`MAX_QUERY_BYTES`].
 pub(crate) fn emit_assertion(
     out: &mut [u8],
     mac: EthernetAddress,
@@ -228,7 +229,7 @@ pub(crate) fn emit_assertion(
     }
 }
 
-/// RFC 4291 section 2.7.1.
+/// The group of all nodes (RFC 4291 section 2.7.1).
 const ALL_NODES: Ipv6Address = Ipv6Address::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 fn arp_request(mac: EthernetAddress, source: Ipv4Address, target: Ipv4Address) -> ArpRepr {
@@ -287,14 +288,14 @@ fn ethernet_address(option: RawHardwareAddress) -> Option<EthernetAddress> {
     Some(EthernetAddress(bytes))
 }
 
-/// RFC 4291 section 2.7.1.
+/// The solicited-node group of `address` (RFC 4291 section 2.7.1).
 fn solicited_node(address: Ipv6Address) -> Ipv6Address {
     let o = address.octets();
     let last = [u16::from_be_bytes([0xff, o[13]]), u16::from_be_bytes([o[14], o[15]])];
     Ipv6Address::new(0xff02, 0, 0, 0, 0, 1, last[0], last[1])
 }
 
-/// RFC 2464 section 7.
+/// The Ethernet address of a multicast group (RFC 2464 section 7).
 fn multicast_mac(group: Ipv6Address) -> EthernetAddress {
     let o = group.octets();
     EthernetAddress([0x33, 0x33, o[12], o[13], o[14], o[15]])

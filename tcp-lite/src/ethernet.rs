@@ -21,7 +21,7 @@ pub(crate) struct EthernetHeader {
     pub(crate) ethertype: u16,
     /// VLAN id; `None` also for a priority tag (id 0).
     pub(crate) vlan: Option<u16>,
-    /// Bytes of the header, tag included.
+    /// Bytes of the header, including the tag.
     pub(crate) bytes: usize,
 }
 

@@ -9,22 +9,23 @@ use dp::Mbuf;
 use crate::facade::EthernetAddress;
 use crate::id::{ConnId, ListenerId};
 
-/// Bytes of a stream, handed over in or out of order as soon as they passed TCP's checks.
+/// Bytes of a stream, passed to the user in or out of order as soon as they passed TCP's checks.
 ///
-/// Bytes are handed up only once, unless they were [given up](crate::Stack::evict). Offsets count from
-/// the first byte the peer sent (its ISN + 1).
+/// Bytes are passed to the user only once, unless they were [given up](crate::Stack::evict). Offset 0 is the
+/// first byte that the peer sent (ISN + 1).
 pub struct Received {
     /// Stream offset of the first byte of `buf`.
     pub offset: u64,
     /// The payload: exactly the new bytes, possibly a chain.
     pub buf: Mbuf,
-    /// The in-order frontier after this segment: all bytes below it have been handed up.
+    /// The in-order frontier after this segment: all bytes below this offset have been passed to the user.
     pub frontier: u64,
 }
 
-/// Something happened. Events come in the order in which they happened.
+/// An event of a stack. [`Stack::event`](crate::Stack::event) returns events in the order in which they
+/// happened.
 pub enum Event {
-    /// A connection is established: ours (`listener` is `None`) or one that a listener accepted.
+    /// A connection is established. `listener` is `None` if we opened the connection.
     Established {
         /// The connection.
         conn: ConnId,
@@ -39,52 +40,53 @@ pub enum Event {
         received: Received,
     },
     /// Memory is short: the user should give up at least `bytes` of the bytes that this connection holds
-    /// ahead of its frontier, the furthest first, with [`Stack::evict`](crate::Stack::evict). Bytes that were
-    /// placed or are in order by now stay. If the user does nothing, new out-of-order bytes are refused.
+    /// ahead of its frontier, the furthest first, with [`Stack::evict`](crate::Stack::evict). Bytes that the
+    /// user has placed, and bytes that are in order by now, are not given up. If the user does nothing, new
+    /// out-of-order bytes are refused.
     Evict {
         /// The connection.
         conn: ConnId,
         /// Bytes of payload.
         bytes: usize,
     },
-    /// A connection that refused a segment ([`SendError::BufferFull`](crate::SendError)) takes segments
+    /// A connection that refused a segment ([`SendError::BufferFull`](crate::SendError)) can take segments
     /// again.
     Writable {
         /// The connection.
         conn: ConnId,
     },
     /// The peer has acknowledged segments with external memory
-    /// ([`SegmentBuf::attach`](crate::SegmentBuf::attach)), or any segments on a connection that reports
-    /// acknowledgements ([`Stack::report_acknowledgements`](crate::Stack::report_acknowledgements)).
-    /// [`Stack::acknowledged`](crate::Stack::acknowledged) returns the acknowledged offset.
+    /// ([`SegmentBuf::attach`](crate::SegmentBuf::attach)). A connection that reports acknowledgements
+    /// ([`Stack::report_acknowledgements`](crate::Stack::report_acknowledgements)) generates this event for
+    /// any segments. [`Stack::acknowledged`](crate::Stack::acknowledged) returns the acknowledged offset.
     Acknowledged {
         /// The connection.
         conn: ConnId,
     },
-    /// The peer's FIN was reached in order: no bytes follow. We may still send.
+    /// All bytes up to the peer's FIN have arrived. We may still send.
     PeerClosed {
         /// The connection.
         conn: ConnId,
     },
-    /// The connection has ended; its id is dead. This is the last event of each connection, and occurs once.
-    /// After a graceful close it occurs when TIME-WAIT begins or, on the passive side, when our FIN is
-    /// acknowledged.
+    /// The connection has ended, and its id is no longer valid. This is the last event of each connection,
+    /// and occurs once. After a graceful close, the event occurs when TIME-WAIT begins or, on the passive
+    /// side, when our FIN is acknowledged.
     Closed {
         /// The connection.
         conn: ConnId,
-        /// Why.
+        /// The reason.
         reason: CloseReason,
     },
-    /// Another host uses one of our addresses. Reported at most once in ten seconds for each address,
-    /// and not while [`Limits::events`](crate::Limits::events) or more events wait, unless the address
-    /// is lost.
+    /// Another host uses one of our addresses. The stack reports this at most once in ten seconds for each
+    /// address. It drops the report if [`Limits::events`](crate::Limits::events) or more events wait, unless
+    /// the address is lost.
     AddressConflict {
         /// The address.
         address: IpAddr,
         /// The Ethernet address of the other host.
         mac: EthernetAddress,
-        /// It was still being probed ([`AddressProbing::Probe`](crate::AddressProbing)), and we do not
-        /// use it. Otherwise we keep it.
+        /// True if the address was still being probed ([`AddressProbing::Probe`](crate::AddressProbing)), so
+        /// we do not use it. Otherwise we keep the address.
         lost: bool,
     },
 }
@@ -99,17 +101,17 @@ pub enum CloseReason {
     /// The peer sent RST.
     #[error("reset by the peer")]
     Reset,
-    /// RST in answer to our SYN.
+    /// The peer answered our SYN with RST.
     #[error("connection refused")]
     Refused,
-    /// No answer in time (SYN retries, user timeout, keepalive).
+    /// The peer did not answer in time (SYN retries, user timeout, keepalive).
     #[error("the peer does not answer")]
     TimedOut,
     /// The port has been without a link for [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout), or
     /// the peer is gone ([`Stack::end_neighbor`](crate::Stack::end_neighbor)).
     #[error("the link is down")]
     LinkDown,
-    /// The port was taken away ([`Stack::end_port`](crate::Stack::end_port)).
+    /// The port was removed ([`Stack::end_port`](crate::Stack::end_port)).
     #[error("the network device was taken away")]
     PortGone,
     /// Nobody has answered the queries for the Ethernet address of the next hop, which is the peer or a
@@ -131,10 +133,9 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// The kind of the [`io::Error`] into which it is converted: `ConnectionReset`, `ConnectionRefused`,
-    /// `TimedOut`, `HostUnreachable`, `AddrNotAvailable`, `ConnectionAborted`; `NetworkDown` without a link
-    /// or a device, and
-    /// `UnexpectedEof` for a graceful end.
+    /// The kind of the [`io::Error`] into which the reason is converted: `ConnectionReset`,
+    /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, `AddrNotAvailable` or `ConnectionAborted`;
+    /// `NetworkDown` without a link or a device; `UnexpectedEof` for a graceful end.
     pub fn kind(self) -> io::ErrorKind {
         match self {
             Self::Graceful => io::ErrorKind::UnexpectedEof,
@@ -158,22 +159,22 @@ impl From<CloseReason> for io::Error {
 /// The events that wait to be taken, oldest first.
 ///
 /// Usually there is one event at a time: the bytes of a segment, which the user takes before the next
-/// segment. A separate field holds such bytes, since a ring costs several times as much as a move.
+/// segment. A separate field holds such bytes, because a ring costs several times as much as this field.
 ///
-/// There is memory for several events of each connection. So an entry is small, and long contents are in
+/// The queue has memory for several events of each connection, so its entries are small. Long contents are in
 /// separate queues, which need memory for only one event of each connection, or for a few events of the whole
 /// stack.
 pub(crate) struct EventQueue {
     /// Bytes that arrived while no event waited. All events in `rest` are later.
     first: Option<(ConnId, Received)>,
     rest: VecDeque<QueuedEvent>,
-    /// The listener of each [`QueuedEvent::Accepted`].
+    /// The listeners of the [`QueuedEvent::Accepted`] in `rest`.
     listeners: VecDeque<ListenerId>,
-    /// The bytes to give up of each [`QueuedEvent::Evict`].
+    /// The number of bytes to give up of each [`QueuedEvent::Evict`] in `rest`.
     evictions: VecDeque<usize>,
-    /// The bytes of each [`QueuedEvent::Received`].
+    /// The bytes of the [`QueuedEvent::Received`] in `rest`.
     received: VecDeque<Received>,
-    /// The addresses of each [`QueuedEvent::AddressConflict`].
+    /// The addresses of the [`QueuedEvent::AddressConflict`] in `rest`.
     conflicts: VecDeque<(IpAddr, EthernetAddress)>,
 }
 
@@ -250,7 +251,7 @@ impl EventQueue {
         self.rest.push_back(queued);
     }
 
-    /// As [`push_back`](Self::push_back), for bytes that arrived.
+    /// Adds bytes that arrived, like [`push_back`](Self::push_back).
     #[inline]
     pub(crate) fn push_received(&mut self, conn: ConnId, received: Received) {
         if self.is_empty() {
@@ -283,7 +284,7 @@ impl EventQueue {
         })
     }
 
-    /// The oldest event, if it is bytes that arrived while no event waited.
+    /// Takes the oldest event, if it is bytes that arrived while no event waited.
     #[inline]
     pub(crate) fn pop_received(&mut self) -> Option<(ConnId, Received)> {
         self.first.take()
@@ -301,7 +302,8 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that arrived while no event waited are the oldest event, for both ways of taking them.
+    /// Bytes that arrived while no event waited are the oldest event, both for `pop_front` and for
+    /// `pop_received`.
     #[test]
     fn events_come_in_the_order_in_which_they_happened() {
         let (pool, conn) = (Mempool::heap("events", 8, 64), ConnId { slot: 1, generation: 0 });

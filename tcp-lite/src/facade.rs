@@ -1,5 +1,5 @@
-//! All uses of smoltcp, in one place: its types of packets, time and sequence numbers for the whole crate,
-//! and its interface for the slow path.
+//! All uses of smoltcp in one place: the types of packets, time and sequence numbers for the whole crate, and
+//! the interface for the slow path.
 //!
 //! The version is pinned (`=0.14`); an upgrade has to pass through this file.
 

@@ -18,8 +18,8 @@ pub(crate) struct FourTuple {
 }
 
 impl FourTuple {
-    /// The 4-tuple in a frame whose first bytes are `head`, if its IP header is at `ip_at` and it is a TCP
-    /// segment without IP options. Nothing is verified.
+    /// The 4-tuple in a frame whose first bytes are `head` and whose IP header is at `ip_at`; `None` if it is
+    /// no TCP segment or has IP options. The headers are not verified.
     pub(crate) fn seen_in(head: &[u8], ip_at: usize) -> Option<Self> {
         let ip = head.get(ip_at..)?;
         let (remote, local, ports) = match ip.first()? {
@@ -38,7 +38,8 @@ impl FourTuple {
         Some(Self { local, local_port, remote, remote_port })
     }
 
-    /// Whether both ends are the same socket: no connection can have it, as one control block would be both.
+    /// Whether both ends are the same socket. No connection can have such a tuple, because one control block
+    /// would be both ends.
     pub(crate) fn is_of_one_socket(&self) -> bool {
         self.local == self.remote && self.local_port == self.remote_port
     }
@@ -52,8 +53,8 @@ impl FourTuple {
     }
 }
 
-/// The 4-tuple of a connection over IPv4, as the bytes in the frames that arrive for it: both addresses and
-/// both ports, the peer's first. It is compared without being parsed.
+/// The bytes of the 4-tuple in received frames of a connection over IPv4: the peer's address, ours, the
+/// peer's port, ours. They are compared without being parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ipv4Key([u8; 12]);
 
@@ -66,7 +67,7 @@ impl Ipv4Key {
         Self(key)
     }
 
-    /// The key of the frames for a connection; `None` if its addresses are not of IPv4.
+    /// The key of the received frames of a connection; `None` if its addresses are not IPv4 addresses.
     pub(crate) fn of(tuple: &FourTuple) -> Option<Self> {
         let (IpAddress::Ipv4(local), IpAddress::Ipv4(remote)) = (tuple.local, tuple.remote) else {
             return None;
@@ -89,8 +90,8 @@ impl Ipv4Key {
 }
 
 impl Hash for FourTuple {
-    /// Adds the bytes that the derived implementation would add, but in one call: SipHash is much cheaper for
-    /// 28 bytes in one call than in six, and a SYN flood makes several hashes for each SYN.
+    /// Adds the bytes that the derived implementation would add, but in one call instead of six. One call of
+    /// SipHash for 28 bytes is much cheaper, and a SYN flood needs several hashes for each SYN.
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let Self { local, local_port, remote, remote_port } = self;
@@ -112,7 +113,7 @@ impl Hash for FourTuple {
 mod tests {
     use super::*;
 
-    /// Keeps what it is given.
+    /// Records all bytes that are hashed.
     #[derive(Default)]
     struct Recorder(Vec<u8>);
 

@@ -1,10 +1,10 @@
-//! Frames around TCP segments: Ethernet, IP and TCP headers in front of a payload that is not moved.
+//! Frames of TCP segments: Ethernet, IP and TCP headers in front of a payload that is not moved.
 //!
 //! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a view of
 //! the payload chained behind them. The payload is copied instead if it is short, if the port sends one
-//! buffer per frame, or if the checksum is computed here, since copying the bytes at the same time costs no
-//! more. (`stack/usual.rs` writes the headers in front of a long payload in its own buffer, unless an earlier
-//! frame in that buffer is still in use.)
+//! buffer per frame, or if the checksum is computed in software, because a copy in the same pass costs
+//! nothing. (`stack/usual.rs` writes the headers in front of a long payload into the buffer of the payload,
+//! unless an earlier frame in that buffer is still in use.)
 
 mod plain;
 
@@ -42,16 +42,16 @@ pub(crate) const UDP_CHECKSUM_AT: usize = 6;
 pub(crate) struct Framing {
     pub(crate) mac: EthernetAddress,
     pub(crate) vlan: Option<u16>,
-    /// Without the bits of ECN.
+    /// The traffic class, with 0 for the bits of ECN.
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
     pub(crate) offloads: Offloads,
-    /// The frames that the port can cut, if it has TSO.
+    /// The limits of frames that the port can cut, if it has TSO.
     pub(crate) tso: TsoLimits,
 }
 
 impl Framing {
-    /// For a stack with this configuration.
+    /// The parameters of a stack with this configuration.
     pub(crate) fn new(config: &StackConfig) -> Self {
         Self {
             mac: config.mac,
@@ -75,7 +75,7 @@ pub(crate) struct Headers<'a> {
 }
 
 impl Headers<'_> {
-    /// A frame without payload; `None` when the pool is empty.
+    /// A frame without payload; `None` if the pool is empty.
     pub(crate) fn bare(&self, pool: &Mempool) -> Option<Mbuf> {
         let offload = self.offload();
         let mut frame = pool.alloc()?;
@@ -84,7 +84,7 @@ impl Headers<'_> {
         Some(frame)
     }
 
-    /// A frame with `payload`; `view` returns a buffer that refers to it. `None` when a pool is empty.
+    /// A frame with `payload`; `view` returns a buffer that refers to the payload. `None` if a pool is empty.
     pub(crate) fn with_payload(
         &self,
         pool: &Mempool,
@@ -97,9 +97,9 @@ impl Headers<'_> {
         })
     }
 
-    /// A frame with the consecutive segments in `views`; the port cuts it every `segment_bytes`, unless that
-    /// is 0. For ports with [`Offloads::TX_TCP_CHECKSUM`] and, to be cut, [`Offloads::TX_TSO`]. `None` when
-    /// the pool is empty.
+    /// A frame with the consecutive segments in `views`. The port cuts the frame every `segment_bytes`,
+    /// unless that is 0. The port needs [`Offloads::TX_TCP_CHECKSUM`] and, to cut the frame,
+    /// [`Offloads::TX_TSO`]. `None` if the pool is empty.
     pub(crate) fn with_train<const N: usize>(
         &self,
         pool: &Mempool,
@@ -110,7 +110,7 @@ impl Headers<'_> {
         let offload = self.offload();
         let mut frame = pool.alloc()?;
         self.write_whole(offload, frame.append(header_bytes(offload))?, &Piece::whole(train.len()));
-        // A train has one buffer less than a chain may have, so the headers fit.
+        // A train has at most one buffer less than a chain may have, so the buffer of the headers fits.
         frame.chain(train).ok()?;
         frame.set_tx_offload(TxOffload { tso_segment_bytes: segment_bytes as u16, ..offload });
         Some(frame)
@@ -130,7 +130,7 @@ impl Headers<'_> {
         matches!(self.src, IpAddress::Ipv6(_))
     }
 
-    /// The checksums that the port makes, and the lengths of the headers.
+    /// The checksums that the port computes, and the lengths of the headers.
     #[inline]
     fn offload(&self) -> TxOffload {
         let offloads = self.framing.offloads;
@@ -189,8 +189,7 @@ impl Headers<'_> {
                 ip[24..40].copy_from_slice(&dst.octets());
                 ethernet::ETHERTYPE_IPV6
             }
-            // A connection or an answer has one family: a 4-tuple is made from one IP header or one
-            // route.
+            // Both addresses are of one family, because a 4-tuple comes from one IP header or one route.
             _ => unreachable!("a 4-tuple of two families"),
         };
         ethernet::emit(ethernet, *dst_mac, framing.mac, framing.vlan, ethertype);
@@ -213,11 +212,11 @@ impl Headers<'_> {
 
 /// The part of one frame among several that share their headers.
 struct Piece {
-    /// Payload bytes in the frames before it.
+    /// Payload bytes in the frames before this frame.
     offset: usize,
-    /// Payload bytes.
+    /// Payload bytes in this frame.
     bytes: usize,
-    /// The sum of the payload. Unused if the device computes the checksum.
+    /// The sum of the payload. It is not used if the device computes the checksum.
     sum: InternetChecksum,
     is_last: bool,
 }
@@ -236,7 +235,7 @@ struct CommonHeaders {
     offload: TxOffload,
     /// Sequence number of the first frame.
     seq: TcpSeqNumber,
-    /// Whether the last frame has PSH.
+    /// True if the last frame has PSH.
     is_pushed: bool,
     /// Checksum of the IPv4 header, if it is not offloaded.
     ip_checksum: InternetChecksum,
@@ -252,9 +251,9 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// A frame with `payload`. `offset` is the length of the payloads in the frames before it, `is_last` says
-    /// that no frame follows, and `view` returns a buffer that refers to the payload. `None` when a pool is
-    /// empty.
+    /// A frame with `payload`. `offset` is the number of payload bytes in the frames before this frame,
+    /// `is_last` is true if no frame follows, and `view` returns a buffer that refers to the payload. `None`
+    /// if a pool is empty.
     pub(crate) fn frame(
         &self,
         framing: &Framing,
@@ -271,7 +270,7 @@ impl Template {
     }
 }
 
-/// A frame of headers, which `emit` writes, and `payload`; `None` when a pool is empty.
+/// A frame with the headers that `emit` writes, and with `payload`; `None` if a pool is empty.
 #[inline]
 fn frame_of(
     (framing, pool, offload): (&Framing, &Mempool, TxOffload),
@@ -285,7 +284,7 @@ fn frame_of(
         sums || payload.len() <= COPIED_BYTES || !framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
     let mut frame = pool.alloc()?;
     if copies {
-        // A segment is at most as long as a buffer without headroom, and the headroom takes the headers.
+        // The headers fit into the headroom, and a segment is at most as long as the rest of the buffer.
         let room = frame.append(payload.len())?;
         if sums {
             piece.sum.add_copied(room, payload);
@@ -303,7 +302,7 @@ fn frame_of(
 }
 
 impl CommonHeaders {
-    /// Fills in the fields that depend on the piece.
+    /// Fills in the fields that depend on `piece`.
     fn complete(&self, out: &mut [u8], piece: &Piece) {
         let TxOffload { l2_bytes, l3_bytes, l4_bytes, .. } = self.offload;
         let [l2, l3, l4] = [l2_bytes, l3_bytes, l4_bytes].map(usize::from);
@@ -348,7 +347,7 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Links buffers to one chain; `None` if there are none, or too many.
+/// Links buffers to one chain; `None` if there are no buffers or too many.
 pub(crate) fn chain_all<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mbuf> {
     // Back to front, so that no chain is walked.
     let chain = buffers.into_iter().rev().try_fold(None, |behind: Option<Mbuf>, mut buffer| {
@@ -372,7 +371,7 @@ pub(crate) fn checksum_is_right(
     checksum_fits(frame, offset, bytes, || pseudo_header(src, dst, PROTOCOL_TCP, 0))
 }
 
-/// Whether the port found the checksum right; `None` if it has not checked it.
+/// Whether the port found the checksum correct; `None` if the port has not checked the checksum.
 #[inline]
 fn verdict_of_port(frame: &Mbuf) -> Option<bool> {
     match frame.rx_checksum() {
@@ -382,7 +381,7 @@ fn verdict_of_port(frame: &Mbuf) -> Option<bool> {
     }
 }
 
-/// As [`checksum_is_right`], with the sum of a pseudo-header without the length.
+/// Like [`checksum_is_right`], but takes the sum of the pseudo-header without the length.
 #[inline]
 pub(crate) fn checksum_fits(
     frame: &Mbuf,
@@ -404,9 +403,9 @@ pub(crate) fn checksum_fits(
     sum.finish() == 0
 }
 
-/// Whether the TCP segment at `start..end` of the frame has a correct checksum, if `headers` is the sum of
-/// its pseudo-header without the length and of the segment up to `behind`, in memory order. Both are even
-/// numbers of bytes.
+/// Whether the TCP segment at `start..end` of the frame has a correct checksum. `headers` is the sum, in
+/// memory order, of the pseudo-header without the length and of the segment up to `behind`, both of an even
+/// number of bytes.
 #[inline(always)]
 pub(crate) fn checksum_behind_fits(
     frame: &Mbuf,
@@ -423,7 +422,7 @@ pub(crate) fn checksum_behind_fits(
     }
 }
 
-/// The sum of the bytes at `start..end` of a frame, in memory order; `None` if there are fewer.
+/// The sum of the bytes at `start..end` of a frame, in memory order; `None` if the frame is shorter.
 #[inline(never)]
 fn sum_within(frame: &Mbuf, start: usize, end: usize) -> Option<u16> {
     if let Some(whole) = frame.head().get(start..end) {
@@ -433,7 +432,7 @@ fn sum_within(frame: &Mbuf, start: usize, end: usize) -> Option<u16> {
     add_pieces(&mut sum, frame, start, end - start).then(|| sum.partial().to_be())
 }
 
-/// Adds `bytes` bytes at `offset` of a frame of several buffers; `false` if there are fewer.
+/// Adds `bytes` bytes at `offset` of a frame of several buffers; `false` if the frame is shorter.
 fn add_pieces(sum: &mut InternetChecksum, frame: &Mbuf, offset: usize, bytes: usize) -> bool {
     let (mut skip, mut left) = (offset, bytes);
     for segment in frame.segments() {

@@ -1,6 +1,6 @@
 //! ICMP errors that quote a TCP segment of ours (RFC 792, RFC 4443), parsed for TCP.
 //!
-//! Anybody can send such errors, so the stack believes an error only if the quoted sequence number is in
+//! Any host can send such errors, so the stack believes an error only if the quoted sequence number is in
 //! flight (RFC 5927).
 
 use crate::checksum::{InternetChecksum, pseudo_header};
@@ -8,38 +8,40 @@ use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
 use crate::four_tuple::FourTuple;
 use crate::ip::{self, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Upper};
 
-/// Kind of an error.
+/// Kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpErrorKind {
-    /// The destination cannot be reached: no such protocol or port, or forbidden (RFC 1122 section
-    /// 4.2.3.9, RFC 5461 section 2.1).
+    /// The destination cannot be reached: it has no such protocol or port, or a router forbids the packet
+    /// (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1).
     Hard,
-    /// May be transient: no route now, hop limit exceeded. Does not end an established connection.
+    /// The cause may be transient, such as a missing route or an exceeded hop limit. Such an error does not
+    /// end an established connection.
     Soft,
     /// The packet was larger than `mtu` bytes.
     TooBig { mtu: usize },
 }
 
-/// An error and the segment it is about.
+/// An ICMP error and the segment that it quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IcmpError {
-    /// From our point of view: we sent the quoted segment.
+    /// The 4-tuple of the quoted segment; our address is `local`, because we sent the segment.
     pub(crate) tuple: FourTuple,
     /// Sequence number of the quoted segment.
     pub(crate) seq: TcpSeqNumber,
     pub(crate) kind: IcmpErrorKind,
 }
 
-/// Smallest MTUs that a report can set, so that a forged one cannot make segments tiny: for IPv6 the
-/// minimum MTU (RFC 8200), for IPv4 the size that every host must accept (RFC 791).
+/// The smallest MTU that an ICMP error can set, so that a forged error cannot make segments tiny. For IPv4,
+/// it is the packet size that every host must accept (RFC 791); for IPv6, it is the minimum MTU (RFC 8200).
 pub(crate) const IPV4_MIN_MTU: usize = 576;
 pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
-/// MTU plateaus, for routers that do not report theirs (RFC 1191 section 7.1), down to the least that a
-/// report can set. 0 ends the search: the result is raised to the minimum of the IP version.
+/// MTU plateaus, for routers that do not report their MTU (RFC 1191 section 7.1), down to the smallest MTU
+/// that an error can set. 0 ends the search; the result is then raised to the minimum of the IP version.
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
 
-/// Parses `packet`, whose IP header was parsed as `header`; `None` if it is not such an error.
+/// Parses `packet`, whose IP header was parsed as `header`; `None` if it is no ICMP error about a TCP
+/// segment.
 pub(crate) fn parse(packet: &[u8], header: &IpHeader) -> Option<IcmpError> {
     let Upper::Whole { protocol, header_bytes } = header.upper else { return None };
     let message = packet.get(header_bytes..header.total_bytes)?;
@@ -61,7 +63,7 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
     let head = quoted.first_chunk::<{ ip::IPV4_BYTES }>()?;
     let header_bytes = usize::from(head[0] & 0x0f) * 4;
     let is_tcp = head[0] >> 4 == 4 && header_bytes >= ip::IPV4_BYTES && head[9] == PROTOCOL_TCP;
-    // Only the first fragment has the TCP header.
+    // Only the first fragment has a TCP header.
     let first = u16::from_be_bytes([head[6], head[7]]) & 0x1fff == 0;
     if !is_tcp || !first {
         return None;
@@ -72,7 +74,7 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
             let sent = usize::from(u16::from_be_bytes([head[2], head[3]]));
             let mtu = match usize::from(u16::from_be_bytes([fixed[6], fixed[7]])) {
                 0 => *PLATEAUS.iter().find(|p| **p < sent)?,
-                // Contradictory: the packet would have fitted.
+                // Contradictory: the packet was not larger than this MTU.
                 mtu if mtu >= sent => return None,
                 mtu => mtu,
             };
@@ -81,9 +83,9 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         // No such protocol or port; administratively prohibited (RFC 1122 section 3.2.2.1, RFC 1812
         // section 5.2.7.1).
         (3, 2 | 3 | 9 | 10 | 13) => IcmpErrorKind::Hard,
-        // Other codes of destination unreachable; time exceeded, parameter problem.
+        // Other codes of "destination unreachable"; "time exceeded"; "parameter problem".
         (3 | 11 | 12, _) => IcmpErrorKind::Soft,
-        // Source quench (4) is obsolete (RFC 6633); the rest are not errors.
+        // Source quench (4) is obsolete (RFC 6633). All other types are not errors.
         _ => return None,
     };
     let address =
@@ -104,8 +106,8 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         (2, _) => {
             let mtu = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize;
             let sent = ip::IPV6_BYTES + usize::from(u16::from_be_bytes([head[4], head[5]]));
-            // Every link carries the minimum MTU, so a smaller value is discarded (RFC 8201 section 4). A
-            // value larger than the packet is contradictory.
+            // Every link carries packets of the minimum MTU, so a smaller value is discarded (RFC 8201
+            // section 4). A value not below the packet's length is contradictory.
             if !(IPV6_MIN_MTU..sent).contains(&mtu) {
                 return None;
             }

@@ -1,6 +1,6 @@
 //! Ids of connections and listeners.
 
-/// Id of a connection: slot and generation. An id is never reused while anybody may still hold it.
+/// Id of a connection: slot and generation. The id of an ended connection never refers to a later connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
     pub(crate) slot: u32,

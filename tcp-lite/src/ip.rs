@@ -1,5 +1,5 @@
-//! Received IP headers (RFC 791, RFC 8200): checks them, walks the extension headers and parses the headers
-//! to a type that names the upper protocol. Addresses are not checked here: the stack checks them.
+//! Parser of received IP headers (RFC 791, RFC 8200): checks the header, walks the extension headers, and
+//! returns a type that names the upper protocol. The stack checks the addresses.
 
 use crate::checksum::InternetChecksum;
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};
@@ -27,26 +27,26 @@ pub(crate) struct IpHeader {
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
     pub(crate) ecn: Ecn,
-    /// Bytes of the whole packet. Further bytes of the frame are padding.
+    /// Bytes of the whole packet. All bytes of the frame after the packet are padding.
     pub(crate) total_bytes: usize,
-    /// What follows.
+    /// The content after the header.
     pub(crate) upper: Upper,
 }
 
 /// The last two bits of the traffic class (RFC 3168 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ecn {
-    /// Must not be marked.
+    /// Routers must not mark the packet.
     NotEct = 0,
     Ect1 = 1,
-    /// May be marked.
+    /// Routers may mark the packet.
     Ect0 = 2,
     /// Congestion experienced.
     Ce = 3,
 }
 
 impl Ecn {
-    /// The bits of ECN in a traffic class.
+    /// The mask of ECN's bits in a traffic class.
     pub(crate) const MASK: u8 = 3;
 
     /// The codepoint in a traffic class.
@@ -63,27 +63,27 @@ impl Ecn {
 /// Content of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upper {
-    /// A whole payload, behind `header_bytes` of IP header and extensions.
+    /// A whole payload, which begins after `header_bytes` of IP header and extensions.
     Whole { protocol: u8, header_bytes: usize },
-    /// A piece of a packet.
+    /// A fragment of a packet.
     Fragment(Fragment),
-    /// Behind an extension or option that only the slow path handles.
+    /// A payload after an extension or option that only the slow path handles.
     Opaque,
 }
 
 /// Header fields of a fragment (RFC 791 section 3.1, RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
-    /// Identifies the packet, together with both addresses.
+    /// The identification, which names the packet together with both addresses.
     pub(crate) identification: u32,
-    /// Where the fragment's bytes belong in the fragmentable part.
+    /// Offset of the fragment's bytes in the fragmentable part.
     pub(crate) offset: usize,
-    /// Whether others follow.
+    /// True if further fragments follow.
     pub(crate) more: bool,
     /// The protocol that the fragmentable part starts with. With IPv4 every fragment has this field; with
     /// IPv6 the field of the first fragment counts.
     pub(crate) next_header: u8,
-    /// Bytes in front of the fragment's own.
+    /// Bytes of headers before the fragment's bytes.
     pub(crate) header_bytes: usize,
 }
 
@@ -96,8 +96,8 @@ pub(crate) enum Refused {
     Checksum,
 }
 
-/// Parses the IPv4 header at the front of `head`. `bytes` is the rest of the frame from there on,
-/// padding included; `head` may be shorter.
+/// Parses the IPv4 header at the front of `head`. `bytes` is the length of the frame from this header on,
+/// including padding; `head` may be shorter.
 pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<IpHeader, Refused> {
     let fixed = head.first_chunk::<IPV4_BYTES>().ok_or(Refused::Malformed)?;
     let header_bytes = usize::from(fixed[0] & 0x0f) * 4;
@@ -129,8 +129,8 @@ pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<IpHeader, Refused>
     Ok(IpHeader { src: address(12), dst: address(16), hop_limit, ecn, total_bytes, upper })
 }
 
-/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `bytes`
-/// is the rest of the frame from there on, padding included.
+/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `bytes` is
+/// the length of the frame from this header on, including padding.
 pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<IpHeader, Refused> {
     let fixed = head.first_chunk::<IPV6_BYTES>().ok_or(Refused::Malformed)?;
     let total_bytes = IPV6_BYTES + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
@@ -167,7 +167,7 @@ fn walk(head: &[u8], mut next_header: u8, total_bytes: usize) -> Result<Upper, R
         }
         let Some(body) = head.get(at + 2..at + extension_bytes) else { return Ok(Upper::Opaque) };
         let harmless = match next_header {
-            // Segments left is 0: we are the final destination.
+            // `Segments Left` is 0: we are the final destination.
             IPV6_ROUTING => body[1] == 0,
             _ => options_may_be_skipped(body),
         };
@@ -209,7 +209,8 @@ fn fragment(head: &[u8], at: usize, total_bytes: usize) -> Result<Upper, Refused
         next_header: header[0],
         header_bytes: at + 8,
     };
-    // A fragment header around a whole packet (RFC 6946) is no fragment, unless more extensions follow.
+    // A packet with a fragment header but with all bytes (RFC 6946) is handled like one without the header,
+    // unless more extensions follow.
     let extension = matches!(fragment.next_header, IPV6_HOP_BY_HOP | IPV6_ROUTING | IPV6_DESTINATION_OPTIONS);
     if fragment.offset == 0 && !fragment.more && !extension {
         return Ok(Upper::Whole { protocol: fragment.next_header, header_bytes: at + 8 });

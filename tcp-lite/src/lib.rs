@@ -2,11 +2,11 @@
 //! Addresses, neighbours, reassembly and TCP are our own. TCP's unit is the segment, not the byte.
 //!
 //! This crate is deterministic, does no I/O, reads no clock and starts no thread: frames, time and a seed
-//! come in, frames and events go out. Whole connections run in a test by moving frames between two
+//! come in, frames and events go out. A test can run whole connections: it moves frames between two
 //! [`Stack`]s.
 //!
-//! Floors: a module uses only modules of lower floors. The package `tests` checks this (`src/layout`),
-//! here and for the modules of `tcp`.
+//! Each module is on a floor, and uses only modules of lower floors. The package `tests` checks this
+//! (`src/layout`), also for the modules of `tcp`.
 //!
 //! | floor | modules | what |
 //! |---|---|---|

@@ -1,7 +1,7 @@
 //! Listening ports: the addresses that may connect, and the half-open connections of each port.
 //!
 //! The listener's user may block an address for a while because its connections fail. SYNs from that address
-//! are then dropped before they cost anything. Other hosts behind the same address are delayed, not refused,
+//! are then dropped before any other work. Other hosts behind the same address are delayed, not refused,
 //! since they retransmit their SYNs.
 
 use std::collections::HashMap;
@@ -11,10 +11,10 @@ use crate::id::ListenerId;
 use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 
-/// Why a port could not be listened on.
+/// Why [`Stack::listen`](crate::Stack::listen) refused a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListenError {
-    /// `Limits::listeners` reached.
+    /// There are `Limits::listeners` listeners already.
     #[error("no free listener (limit {0})")]
     NoListener(usize),
     /// The port has a listener already.
@@ -26,9 +26,10 @@ pub enum ListenError {
 /// [`Limits::backlog`](crate::Limits::backlog).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Maximum number of connections that are not established yet; `None`: `Limits::backlog`, which is never
-    /// exceeded. Beyond it SYNs get cookies, with [`Limits::syn_cookies`](crate::Limits::syn_cookies). With 0
-    /// no connection is accepted, not even by a cookie.
+    /// Maximum number of connections that are not established yet; at most `Limits::backlog`, which is also
+    /// the value of `None`. Beyond this number, SYNs get cookies if
+    /// [`Limits::syn_cookies`](crate::Limits::syn_cookies) is set. With 0, the listener accepts no
+    /// connection, not even by a cookie.
     pub half_open: Option<usize>,
     /// Maximum number of half-open connections from one address; `None`: no separate limit.
     pub half_open_per_address: Option<usize>,
@@ -53,17 +54,17 @@ impl AddressFilter {
     }
 }
 
-/// SYNs that a listener did not answer, never reset.
+/// Numbers of SYNs that a listener did not answer. They are never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerCounters {
-    /// Refused by the [`AddressFilter`].
+    /// SYNs that the [`AddressFilter`] refused.
     pub filtered: u64,
-    /// More half-open connections than the listener may have.
+    /// SYNs that arrived when the listener had the maximum number of half-open connections.
     pub half_open_full: u64,
-    /// More half-open connections than one address may have.
+    /// SYNs from an address that had the maximum number of half-open connections for one address.
     pub half_open_address_full: u64,
-    /// From an address that was [blocked](crate::Stack::block_address).
+    /// SYNs from an address that was [blocked](crate::Stack::block_address).
     pub blocked: u64,
 }
 
@@ -71,11 +72,11 @@ pub struct ListenerCounters {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Admission {
-    /// Counted as one more half-open connection.
+    /// The connection is counted as half-open.
     Counted,
     /// The backlog is full: a cookie may be sent.
     Full,
-    /// No answer.
+    /// The SYN gets no answer.
     Refused,
 }
 
@@ -83,10 +84,10 @@ struct Listener {
     port: u16,
     config: ListenConfig,
     half_open: usize,
-    /// At most as many entries as half-open connections.
+    /// The number of half-open connections from each address that has any.
     by_address: HashMap<IpAddress, usize, KeyedState>,
-    /// Blocked addresses, with the ends of their blocks. Expired entries are removed when an address is
-    /// blocked.
+    /// Blocked addresses, each with the time at which its block ends. Expired entries are removed when an
+    /// address is blocked.
     blocked: HashMap<IpAddress, Instant, KeyedState>,
     counters: ListenerCounters,
 }
@@ -102,7 +103,7 @@ struct ListenerSlot {
     listener: Option<Listener>,
 }
 
-/// The listeners of a stack. There are few, and they are looked up only for segments that belong to no
+/// The listeners of a stack. A stack has few, and looks for a listener only for segments that belong to no
 /// connection.
 pub(crate) struct Listeners {
     slots: Vec<ListenerSlot>,
@@ -144,7 +145,7 @@ impl Listeners {
         Ok(ListenerId { slot: slot as u32, generation: self.slots[slot].generation })
     }
 
-    /// Removes a listener; `false` for a dead id.
+    /// Removes a listener; `false` if the id is not valid.
     pub(crate) fn remove(&mut self, id: ListenerId) -> bool {
         let Some(slot) = self.slots.get_mut(id.slot as usize).filter(|s| s.generation == id.generation)
         else {
@@ -160,7 +161,8 @@ impl Listeners {
         Some(ListenerId { slot: at as u32, generation: self.slots[at].generation })
     }
 
-    /// SYNs that a listener did not answer, and its half-open connections; `None` for a dead id.
+    /// The number of SYNs that a listener did not answer, and of its half-open connections; `None` if the id
+    /// is not valid.
     pub(crate) fn counters(&self, id: ListenerId) -> Option<(ListenerCounters, usize)> {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         slot.listener.as_ref().map(|listener| (listener.counters, listener.half_open))
@@ -215,7 +217,7 @@ impl Listeners {
         listener.blocked.insert(remote, until);
     }
 
-    /// A half-open connection from `remote` was established or is gone.
+    /// Called when a half-open connection from `remote` was established or has ended.
     pub(crate) fn settle_half_open(&mut self, id: ListenerId, remote: &IpAddress) {
         self.changes += 1;
         let Some(Listener { half_open, by_address, .. }) = self.get_mut(id) else { return };

@@ -1,13 +1,14 @@
-//! The neighbour table: Ethernet addresses of next hops, and when to ask for them.
+//! The neighbour table: the Ethernet addresses of next hops, and the queries for them.
 //!
-//! A simplification of RFC 4861 section 7.3 that serves ARP as well. An unknown address is queried three
-//! times, at intervals of a second, then counts as unreachable for a second. A known address is confirmed by
-//! a unicast query when it is used and older than thirty seconds, or when TCP gets no answer through it
-//! (section 7.3.1; RFC 1122 section 2.3.2.1). If three unicast queries get no answer, the query is broadcast
-//! or multicast. The packet formats are in [`discovery`](crate::discovery).
+//! A simplification of RFC 4861 section 7.3 that serves ARP as well. The table queries an unknown address
+//! three times, at intervals of a second; then the address counts as unreachable for a second. A known
+//! address is confirmed by a unicast query when it is used more than thirty seconds after its last
+//! confirmation, or when TCP gets no answer through this neighbour (section 7.3.1; RFC 1122 section 2.3.2.1).
+//! If three unicast queries get no answer, the query is broadcast or multicast.
+//! [`discovery`](crate::discovery) has the packet formats.
 //!
-//! A full table evicts a known neighbour for an unknown one. It never evicts one that is being queried:
-//! a connection waits for it, and the query ends by itself within seconds.
+//! A full table evicts a known neighbour to make room for an unknown neighbour. It never evicts a neighbour
+//! that is being queried, because a connection waits for the answer, and the query ends within seconds.
 //!
 //! smoltcp keeps a neighbour table of its own for its answers; both tables see the same packets.
 
@@ -22,16 +23,18 @@ use crate::facade::{Duration, EthernetAddress, Instant, IpAddress, IpCidr};
 use crate::route::Routes;
 use crate::secrets::KeyedState;
 
-/// Queries for an address (RFC 4861 `MAX_MULTICAST_SOLICIT`, `MAX_UNICAST_SOLICIT`).
+/// Number of queries for an address (RFC 4861 `MAX_MULTICAST_SOLICIT`, `MAX_UNICAST_SOLICIT`).
 const QUERIES: u8 = 3;
-/// Time between queries (`RETRANS_TIMER`), and how long a failure is remembered.
+/// Time between queries (`RETRANS_TIMER`), and the time for which an address without an answer counts as
+/// unreachable.
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long an answer is trusted (`REACHABLE_TIME`).
+/// The time for which an answer is trusted (`REACHABLE_TIME`).
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
 /// For this time after a neighbour's Ethernet address changed, unsolicited changes are refused, so that our
 /// frames do not alternate between two hosts with the same IP address.
 const MOVE_INTERVAL: Duration = Duration::from_secs(1);
-/// Queries waiting to be sent. A query that does not fit is repeated an interval later.
+/// Maximum number of queries that wait to be sent. A query that does not fit is repeated after
+/// [`QUERY_INTERVAL`].
 const QUERY_QUEUE: usize = 64;
 
 /// A query to send.
@@ -46,7 +49,7 @@ pub(crate) struct Query {
 /// State of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
-    /// Its Ethernet address.
+    /// The Ethernet address of the next hop is known.
     Known(EthernetAddress),
     /// A query is in progress: wait for [`Neighbors::poll`] or [`Neighbors::heard`] to report a change.
     Pending,
@@ -55,9 +58,9 @@ pub(crate) enum Resolution {
 }
 
 enum NeighborState {
-    /// Being queried.
+    /// The address is being queried; `queries` counts the queries.
     Incomplete { queries: u8 },
-    /// Known. `queries` counts the unanswered confirmations.
+    /// The Ethernet address is known; `queries` counts the unanswered unicast queries.
     Known { mac: EthernetAddress, confirmed: Instant, queries: u8 },
     /// No host answered.
     Failed,
@@ -66,11 +69,11 @@ enum NeighborState {
 struct NeighborEntry {
     ip: IpAddress,
     state: NeighborState,
-    /// When the next query is sent, or a failure is forgotten.
+    /// The time at which the next query is sent, or a failure is forgotten.
     due: Option<Instant>,
-    /// Used since the last search for an entry to evict.
+    /// True if the entry was used since the last search for an entry to evict.
     used: bool,
-    /// When its Ethernet address last changed.
+    /// The time at which the Ethernet address last changed.
     moved: Instant,
 }
 
@@ -85,14 +88,14 @@ pub(crate) struct KnownNeighbors {
 }
 
 impl KnownNeighbors {
-    /// Those of a stack with this configuration.
+    /// The known neighbours of a stack with this configuration.
     pub(crate) fn new(config: &StackConfig, routes: &Routes) -> Self {
         let addresses = if config.loopback { routes.addresses() } else { &[] };
         let ours = addresses.iter().map(IpCidr::address).collect();
         Self { derived: config.derived_neighbors, ours, mac: config.mac }
     }
 
-    /// The Ethernet address of `ip`.
+    /// The Ethernet address of `ip`; `None` if it needs a query.
     fn find(&self, ip: &IpAddress) -> Option<EthernetAddress> {
         if self.ours.contains(ip) {
             return Some(self.mac);
@@ -103,17 +106,17 @@ impl KnownNeighbors {
     }
 }
 
-/// The table.
+/// The neighbour table.
 pub(crate) struct Neighbors {
     limit: usize,
     always_known: KnownNeighbors,
     index: HashMap<IpAddress, usize, KeyedState>,
-    /// The entry that was resolved last, which is usually also the next one.
+    /// The entry that was resolved last. Usually the next call resolves the same entry.
     latest: usize,
     entries: Slab<NeighborEntry>,
-    /// Where the next search for an entry to evict starts.
+    /// The slot at which the next search for an entry to evict starts.
     clock_hand: usize,
-    /// No entry is due before this.
+    /// No entry is due before this time.
     next_due: Option<Instant>,
     queries: VecDeque<Query>,
     moves_refused: u64,
@@ -135,7 +138,7 @@ impl Neighbors {
         }
     }
 
-    /// Entries in use.
+    /// Number of entries in use.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -165,7 +168,7 @@ impl Neighbors {
         let Some(key) = latest.or_else(|| self.index.get(&ip).copied()) else {
             let due = now + QUERY_INTERVAL;
             let state = NeighborState::Incomplete { queries: 1 };
-            // If the table is full of queries, this one starts when another has ended, which `poll` or
+            // If all entries are being queried, this query starts after another has ended, which `poll` or
             // `heard` reports.
             if self.insert(NeighborEntry { ip, state, due: Some(due), used: true, moved: Instant::ZERO }) {
                 enqueue(&mut self.queries, Query { target: ip, to: None });
@@ -194,19 +197,20 @@ impl Neighbors {
         })
     }
 
-    /// Segments sent through `ip` are not answered, so its Ethernet address may be stale. Confirms it,
-    /// unless it was confirmed just now.
+    /// Called when segments sent through `ip` are not answered, so the Ethernet address may be stale.
+    /// Confirms the address, unless it was confirmed just now.
     pub(crate) fn doubt(&mut self, now: Instant, ip: &IpAddress) {
         if let Some(&key) = self.index.get(ip) {
             self.confirm(now, key, QUERY_INTERVAL);
         }
     }
 
-    /// The link was down: neighbours are confirmed when they are next used, and unresolved ones are
-    /// queried again.
+    /// Called after the link was down: neighbours are confirmed at their next use, and unresolved neighbours
+    /// are queried again.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         let Self { entries, queries: queue, .. } = self;
-        // (Entries that are being queried or have failed were due sooner, so `next_due` stays a lower bound.)
+        // (Entries that are being queried or have failed were due sooner, so `next_due` is still a lower
+        // bound.)
         for (_, entry) in entries.iter_mut() {
             match &mut entry.state {
                 NeighborState::Known { confirmed, .. } => *confirmed = (*confirmed).min(now - REACHABLE_TIME),
@@ -219,7 +223,7 @@ impl Neighbors {
         }
     }
 
-    /// Changes of a known Ethernet address that were refused because it had just changed.
+    /// Number of changes of a known Ethernet address that were refused because the address had just changed.
     pub(crate) fn moves_refused(&self) -> u64 {
         self.moves_refused
     }
@@ -263,8 +267,8 @@ impl Neighbors {
             NeighborState::Known { mac, confirmed, queries } => {
                 let changes = heard.mac.is_some_and(|heard| heard != *mac);
                 if changes && !heard.overrides {
-                    // The neighbour may have another address: it is confirmed at the next use (RFC 4861
-                    // section 7.2.5: STALE).
+                    // The neighbour may have another Ethernet address, so the known address is confirmed at
+                    // the next use (RFC 4861 section 7.2.5: STALE).
                     *confirmed = (*confirmed).min(now - REACHABLE_TIME);
                     return false;
                 }
@@ -282,7 +286,7 @@ impl Neighbors {
                 (heard.mac.unwrap_or(*mac), true)
             }
             NeighborState::Incomplete { .. } | NeighborState::Failed => {
-                // An advertisement without an address does not resolve it.
+                // An advertisement without an Ethernet address resolves nothing.
                 let Some(mac) = heard.mac else { return false };
                 entry.moved = now;
                 (mac, false)
@@ -320,7 +324,7 @@ impl Neighbors {
         changed
     }
 
-    /// When [`poll`](Self::poll) has something to do.
+    /// The next time at which [`poll`](Self::poll) has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.next_due
     }
@@ -331,12 +335,12 @@ impl Neighbors {
         !self.queries.is_empty()
     }
 
-    /// The next query to send; it stays until [`query_sent`](Self::query_sent).
+    /// The next query to send. [`query_sent`](Self::query_sent) removes it.
     pub(crate) fn query(&self) -> Option<Query> {
         self.queries.front().copied()
     }
 
-    /// The query was sent.
+    /// Removes the next query, because it was sent.
     pub(crate) fn query_sent(&mut self) {
         self.queries.pop_front();
     }
@@ -359,8 +363,8 @@ impl Neighbors {
         true
     }
 
-    /// Removes a known neighbour that was not used lately or, if all were, the one under the hand (clock
-    /// algorithm); `false` if none is known.
+    /// Removes a known neighbour that was not used lately. If all were used, removes the neighbour at
+    /// `clock_hand` (clock algorithm). `false` if no neighbour is known.
     fn evict(&mut self) -> bool {
         for _ in 0..2 * self.limit {
             let key = self.clock_hand;
@@ -377,7 +381,7 @@ impl Neighbors {
 }
 
 impl NeighborEntry {
-    /// Performs the actions that are due; returns whether the entry stays.
+    /// Performs the actions that are due; returns `false` if the entry has to be removed.
     fn advance(&mut self, now: Instant, queue: &mut VecDeque<Query>, changed: &mut bool) -> bool {
         let due = now + QUERY_INTERVAL;
         self.due = Some(due);

@@ -1,19 +1,22 @@
-//! A gauge of held memory: of one connection, and of a whole stack.
+//! A gauge of held memory, for one connection and for a whole stack.
 //!
-//! TCP holds no data itself. It counts the bytes that were handed up and not released (all that were ahead of
-//! the frontier, and those in order that the user names), and the packet buffers that its user keeps for
-//! them, as the user reports. `tcp/slabs/out_of_order.rs` has the policy for too much held memory.
+//! TCP itself holds no received data. It counts the bytes that it passed to the user and that were not
+//! released: all bytes that were ahead of the frontier, and the bytes in order that the user reports with
+//! `hold`. It also counts the bytes of packet buffers that the user keeps for them, as the user reports.
+//! `tcp/slabs/out_of_order.rs` decides which bytes are given up if too much memory is held.
 
 dp::counters! {
     "uwarp_tcp_out_of_order_", "";
-    /// Held bytes, current and maximum: those handed up ahead of the frontier, and those in order that the
-    /// user has not read yet.
+    /// Held bytes, current and maximum: the bytes passed to the user ahead of the frontier, and the bytes in
+    /// order that the user has not read yet.
     ///
-    /// The maxima of several gauges may not coincide in time: their sum is only an upper bound.
+    /// Several gauges may reach their maxima at different times, so the sum of the maxima is only an upper
+    /// bound.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OutOfOrder {
-        /// Bytes of payload handed up ahead of the frontier (or named in [`Stack::hold`](crate::Stack::hold))
-        /// and not [`release`](crate::Stack::release)d since.
+        /// Bytes of payload that were passed to the user ahead of the frontier, or that the user reported
+        /// with [`Stack::hold`](crate::Stack::hold), and that were not [`release`](crate::Stack::release)d
+        /// since.
         pub held_bytes: u64,
         /// The largest value of `held_bytes` so far.
         pub max_held_bytes: u64,
@@ -35,7 +38,7 @@ impl OutOfOrder {
         self.held_bytes = self.held_bytes.saturating_sub(bytes);
     }
 
-    /// Pinned bytes change from `from` to `to`.
+    /// Notes that the pinned bytes of a connection changed from `from` to `to`.
     pub(crate) fn pin(&mut self, from: u64, to: u64) {
         self.pinned_bytes = self.pinned_bytes.saturating_sub(from) + to;
         self.max_pinned_bytes = self.max_pinned_bytes.max(self.pinned_bytes);

@@ -1,16 +1,16 @@
 //! Reassembly of IP fragments (RFC 791 section 3.2, RFC 8200 section 4.5), bounded in packets, bytes and
 //! time.
 //!
-//! Part of the slow path: fragmented TCP is the sign of a misconfigured middlebox. Memory is allocated when
-//! fragments arrive, and kept for reuse: at most [`PACKETS`] plus one packets of 64 KiB. A source has at most
-//! [`PACKETS_OF_ONE`] packets, so a source that floods replaces its own. When all packets are in use, the
-//! oldest is replaced. A first fragment has to contain the upper-layer header (RFC 7112, RFC 3128). An atomic
-//! fragment (RFC 6946) is processed by itself.
+//! Reassembly is part of the slow path, because fragmented TCP is a sign of a misconfigured middlebox. Memory
+//! is allocated when fragments arrive, and kept for reuse: at most `PACKETS` + 1 buffers of 64 KiB. A source
+//! has at most [`PACKETS_OF_ONE`] packets, so a source that floods replaces only its own packets. When all
+//! packets are in use, the oldest is replaced. A first fragment has to contain the upper-layer header (RFC
+//! 7112, RFC 3128). An atomic fragment (RFC 6946) is processed at once, without regard to other fragments.
 //!
-//! Fragments belong together if addresses, identification and, with IPv4, the protocol are equal. An
-//! overlap discards the packet and all later fragments of it. That is RFC 5722's rule for IPv6. RFC 791
-//! lets the later fragment win, so an attacker who guesses an identification could replace bytes. No
-//! sender makes overlapping fragments, so the same rule is used for IPv4.
+//! Fragments belong together if addresses, identification and, with IPv4, the protocol are equal. An overlap
+//! discards the packet and all its later fragments. That is RFC 5722's rule for IPv6. RFC 791 lets the later
+//! fragment win, so an attacker who guesses an identification could replace bytes. No sender creates
+//! overlapping fragments, so the same rule is used for IPv4.
 
 use arrayvec::ArrayVec;
 
@@ -19,17 +19,17 @@ use crate::facade::{Duration, Instant, IpAddress};
 use crate::ip::{Ecn, Fragment, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
 use crate::tcp::header::MIN_HEADER_BYTES;
 
-/// Maximum number of packets in reassembly. There are few, since each may take 64 KiB.
+/// Maximum number of packets in reassembly. The number is small, because each packet may take 64 KiB.
 const PACKETS: usize = 8;
 /// Maximum number of packets in reassembly from one source: two, so that packets of one source may
 /// interleave.
 const PACKETS_OF_ONE: usize = 2;
-/// Separate runs of received bytes in an incomplete packet: enough for ordinary reordering.
+/// Maximum number of separate runs of received bytes in an incomplete packet: enough for ordinary reordering.
 const RUNS: usize = 16;
-/// Largest fragmentable part with IPv6, largest whole packet with IPv4.
+/// Bytes of the largest fragmentable part with IPv6, and of the largest whole packet with IPv4.
 const MAX_PACKET_BYTES: usize = 65_535;
-/// How long a packet waits for its missing fragments. Shorter than RFC 8200's 60 s, since TCP has
-/// retransmitted the bytes by then.
+/// The time for which a packet waits for its missing fragments. It is shorter than the 60 s of RFC 8200,
+/// because TCP has retransmitted the bytes by then.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Minimum number of bytes of an upper-layer header in the first fragment, except for TCP.
 const LEAST_HEADER_BYTES: usize = 8;
@@ -41,7 +41,7 @@ struct Packet {
     key: Key,
     expires: Instant,
     next_header: u8,
-    /// Fixed header, then the fragmentable part as far as it has arrived.
+    /// The fixed header, then the bytes of the fragmentable part that have arrived.
     bytes: Vec<u8>,
     /// Bytes of the fixed header.
     fixed_bytes: usize,
@@ -67,8 +67,8 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Adds one fragment; `packet` is the IP packet that carries it. Returns the reassembled packet,
-    /// without the options and extensions in front of the fragment, if this was the last missing piece.
+    /// Adds one fragment; `packet` is the IP packet that carries the fragment. If this was the last missing
+    /// fragment, returns the reassembled packet, without the options and extensions before the fragment.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -89,12 +89,12 @@ impl Reassembly {
             return None;
         }
         let key = (src, dst, fragment.identification, ipv4.then_some(fragment.next_header));
-        // An atomic fragment does not belong to others with the same key (RFC 6946 section 4).
+        // An atomic fragment does not belong to other fragments with the same key (RFC 6946 section 4).
         let isolated = fragment.offset == 0 && !fragment.more;
         let known = self.packets.iter().position(|p| p.key == key).filter(|_| !isolated);
         let at = known.unwrap_or_else(|| self.start(now, key, fixed));
         let under_way = &mut self.packets[at];
-        // An overlap discards the whole packet (RFC 5722), and so does a contradictory length.
+        // An overlap (RFC 5722) or a contradictory length discards the whole packet.
         if under_way.spoiled || !under_way.insert(fragment, end, piece) {
             under_way.spoil();
             self.dropped += 1;
@@ -116,12 +116,12 @@ impl Reassembly {
         Some(&self.whole)
     }
 
-    /// Fragments and incomplete packets that were dropped.
+    /// Number of dropped fragments and incomplete packets.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Makes an entry for a new packet, evicting another if needed; returns its index.
+    /// Creates an entry for a new packet, and evicts another packet if needed. Returns the entry's index.
     fn start(&mut self, now: Instant, key: Key, fixed: &[u8]) -> usize {
         let of_source = self.packets.iter().filter(|p| p.key.0 == key.0).count();
         let victim = if of_source >= PACKETS_OF_ONE {
@@ -163,20 +163,20 @@ impl Reassembly {
         self.spare.push(packet.bytes);
     }
 
-    /// Keeps the completed packet for the caller, and the previous one's buffer for reuse.
+    /// Stores the completed packet for the caller, and the buffer of the previous packet for reuse.
     fn keep(&mut self, finished: Vec<u8>) {
         self.spare.push(std::mem::replace(&mut self.whole, finished));
     }
 }
 
-/// Whether this first fragment does not have the whole upper-layer header.
+/// Whether this first fragment is too short for the whole upper-layer header.
 fn is_tiny(fragment: &Fragment, piece: &[u8]) -> bool {
     let least = if fragment.next_header == PROTOCOL_TCP { MIN_HEADER_BYTES } else { LEAST_HEADER_BYTES };
     fragment.offset == 0 && fragment.more && piece.len() < least
 }
 
 impl Packet {
-    /// Stores a piece; `false` if it contradicts the others.
+    /// Stores a fragment; `false` if it contradicts the other fragments.
     fn insert(&mut self, fragment: &Fragment, end: usize, piece: &[u8]) -> bool {
         if fragment.offset == 0 {
             self.next_header = fragment.next_header;
@@ -200,7 +200,7 @@ impl Packet {
         true
     }
 
-    /// Discards the bytes and keeps only the key.
+    /// Discards the packet's bytes and keeps only the key.
     fn spoil(&mut self) {
         self.spoiled = true;
         self.bytes.truncate(self.fixed_bytes);
@@ -211,8 +211,8 @@ impl Packet {
         self.codepoints & 1 << codepoint as u8 != 0
     }
 
-    /// Whether one fragment was marked and another one was not ECN-capable. Then the mark must neither be
-    /// kept nor dropped, so the packet is dropped (RFC 3168 section 5.3).
+    /// Whether one fragment was marked and another fragment was not ECN-capable. RFC 3168 section 5.3 forbids
+    /// to keep or to remove such a mark, so the packet is dropped.
     fn loses_mark(&self) -> bool {
         self.has(Ecn::Ce) && self.has(Ecn::NotEct)
     }
@@ -242,7 +242,7 @@ impl Packet {
         header[10..12].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Adds a run that overlaps no other, in front of run `at`, and merges it with adjacent ones.
+    /// Adds a run that overlaps no other run, before run `at`, and merges it with adjacent runs.
     fn add_run(&mut self, at: usize, start: usize, end: usize) -> bool {
         let joins_previous = at > 0 && self.runs[at - 1].1 == start;
         let joins_next = self.runs.get(at).is_some_and(|run| run.0 == end);
@@ -269,7 +269,7 @@ mod tests {
 
     const A: IpAddress = IpAddress::Ipv6(crate::facade::Ipv6Address::new(1, 0, 0, 0, 0, 0, 0, 1));
 
-    /// A fragment packet as on the wire.
+    /// An IPv6 packet with a fragment, as on the wire.
     fn wire(offset: usize, more: bool, piece: &[u8]) -> Vec<u8> {
         let mut packet = vec![0x60, 0, 0, 0, 0, 0, 44, 64];
         packet[4..6].copy_from_slice(&(8 + piece.len() as u16).to_be_bytes());
@@ -312,7 +312,7 @@ mod tests {
         let mut r = Reassembly::default();
         assert!(add(&mut r, &wire(0, true, &[1; 24])).is_none());
         assert!(add(&mut r, &wire(16, false, &[2; 16])).is_none());
-        // Now there would be a packet without overlap.
+        // The next two fragments make up a whole packet without overlap.
         assert!(add(&mut r, &wire(0, true, &[1; 24])).is_none());
         assert!(add(&mut r, &wire(24, false, &[1; 8])).is_none());
         assert_eq!((r.dropped(), r.packets[0].bytes.len()), (3, IPV6_BYTES));
@@ -323,9 +323,9 @@ mod tests {
         for (first, then) in [
             // The last fragment ends before bytes that have arrived.
             ((48, true, 24), (8, false, 16)),
-            // A fragment after the last one.
+            // A fragment after the last fragment.
             ((24, false, 8), (40, true, 8)),
-            // Two fragments claim to be the last.
+            // Two fragments claim to be the last fragment.
             ((24, false, 16), (8, false, 8)),
         ] {
             let mut r = Reassembly::default();
@@ -345,8 +345,8 @@ mod tests {
         assert_eq!((r.dropped(), r.packets[0].total), (1, None));
     }
 
-    /// The largest packet whose length fits the header is reassembled, and no larger one, whose length would
-    /// wrap. A length field of IPv4 counts the header, one of IPv6 does not.
+    /// The largest packet whose length fits into the header is reassembled. A larger packet, whose length
+    /// would wrap, is not. The length field of IPv4 includes the header; that of IPv6 does not.
     #[test]
     fn a_packet_is_put_together_up_to_the_length_that_its_header_can_say() {
         for ([a, b, _], fixed, largest) in [(HOSTS[0], IPV4_BYTES, 65_515), (HOSTS[1], IPV6_BYTES, 65_535)] {
@@ -401,7 +401,7 @@ mod tests {
                 assert_eq!(piece(&mut r, (a, b, 7), (24 + nr * 16, true), (&[1; 8], 0)), None);
             }
             assert_eq!((r.dropped(), r.packets[0].spoiled), (u64::from(!fits), !fits));
-            // Each of the others fills a hole.
+            // Each further fragment fills a hole.
             let mut whole = piece(&mut r, (a, b, 7), (0, true), (&[1; 24], 0));
             for nr in 0..holes {
                 assert_eq!(whole, None);
@@ -511,7 +511,8 @@ mod tests {
     #[test]
     fn a_strangers_bytes_do_not_get_in_by_an_overlap() {
         for [a, b, _] in HOSTS {
-            // Whichever comes first, wherever it lies, whatever it has.
+            // The forged fragment has any offset and length, and comes before or after the first genuine
+            // fragment.
             for (at, bytes) in [(0, 24), (24, 24), (48, 8), (8, 8), (16, 24), (0, 56)] {
                 for first in [true, false] {
                     let mut r = Reassembly::default();

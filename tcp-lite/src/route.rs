@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use crate::facade::{EthernetAddress, IpAddress, IpCidr, Ipv6Address, Ipv6Cidr};
 
-/// Addresses and gateways of one stack; immutable.
+/// Addresses and gateways of one stack. They never change.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     addresses: ArrayVec<IpCidr, 8>,
@@ -14,16 +14,16 @@ pub(crate) struct Routes {
 /// The path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path {
-    /// Our address to use.
+    /// The source address: one of our addresses.
     pub(crate) local: IpAddress,
     /// The host whose Ethernet address the frames carry.
     pub(crate) next_hop: IpAddress,
 }
 
 impl Routes {
-    /// If there are IPv6 addresses but no link-local one, adds the one made from the Ethernet address (RFC
-    /// 4291 appendix A), if there is room. Every IPv6 node has a link-local address, and queries gateways and
-    /// neighbours from it.
+    /// If `addresses` has IPv6 addresses but no link-local address, adds the link-local address of the
+    /// Ethernet address (RFC 4291 appendix A), unless the list is full. Every IPv6 node has a link-local
+    /// address, from which it queries gateways and neighbours.
     pub(crate) fn new(
         mac: EthernetAddress,
         mut addresses: ArrayVec<IpCidr, 8>,
@@ -51,8 +51,8 @@ impl Routes {
         self.addresses.iter().any(|c| c.address() == *address)
     }
 
-    /// The path to `remote`, from an address on the link of `remote` or of the gateway; `None` if there is
-    /// none. The path to one of our addresses begins at that address.
+    /// The path to `remote`; `None` if there is no path. The source address is on the link of `remote` or of
+    /// the gateway. If `remote` is one of our addresses, it is also the source address.
     pub(crate) fn path(&self, remote: &IpAddress) -> Option<Path> {
         if self.is_ours(remote) {
             return Some(Path { local: *remote, next_hop: *remote });
@@ -69,7 +69,7 @@ impl Routes {
         Some(Path { local, next_hop: *gateway })
     }
 
-    /// The next hop of answers from `local` to `remote`. The local address is given by the connection.
+    /// The next hop of packets from `local`, the address of an existing connection, to `remote`.
     pub(crate) fn next_hop(&self, local: &IpAddress, remote: &IpAddress) -> Option<IpAddress> {
         same_family(local, remote).then_some(())?;
         self.path(remote).map(|p| p.next_hop)

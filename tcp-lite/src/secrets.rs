@@ -1,4 +1,4 @@
-//! All values that must not be guessed, derived from one seed: initial sequence numbers (RFC 6528), ephemeral
+//! All values that nobody may guess, derived from one seed: initial sequence numbers (RFC 6528), ephemeral
 //! ports (RFC 6056 algorithm 3) and hash table keys. Equal seeds give equal stacks.
 
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -83,7 +83,7 @@ impl Secrets {
         EPHEMERAL_FIRST + number % EPHEMERAL_PORTS
     }
 
-    /// Notes that the port of `attempt` was used.
+    /// Notes that the port of `attempt` is in use.
     pub(crate) fn ephemeral_port_taken(&mut self, attempt: u16) {
         self.ports_given = self.ports_given.wrapping_add(attempt).wrapping_add(1);
     }
@@ -109,22 +109,21 @@ impl Default for HashBytes {
 }
 
 impl HashBytes {
-    /// All bytes so far.
+    /// All bytes that were written.
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
 impl Hasher for HashBytes {
-    /// # Panics
-    /// When there are more than 128 bytes. A 4-tuple has at most 88.
+    /// # Panics If there are more than 128 bytes. A 4-tuple has at most 88 bytes.
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
     }
 
-    /// Not a hash: see [`as_slice`](Self::as_slice).
+    /// Returns no hash: [`as_slice`](Self::as_slice) returns the bytes to hash.
     fn finish(&self) -> u64 {
         0
     }
@@ -135,7 +134,7 @@ impl Hasher for HashBytes {
 pub(crate) struct KeyedState(SipHasher13);
 
 impl std::fmt::Debug for KeyedState {
-    /// Without the key.
+    /// Does not print the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KeyedState").finish_non_exhaustive()
     }
@@ -200,7 +199,7 @@ mod tests {
             assert_ne!(secrets.timestamp_offset(&first), secrets.timestamp_offset(&other), "{other:?}");
             let port =
                 |tuple: &FourTuple| secrets.ephemeral_port(&tuple.local, &tuple.remote, tuple.remote_port, 0);
-            // The local port is what is looked for.
+            // The chosen port does not depend on the local port of the tuple.
             assert_eq!(port(&first) == port(&other), other.local_port != first.local_port, "{other:?}");
         }
     }

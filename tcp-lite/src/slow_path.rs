@@ -1,9 +1,9 @@
 //! The slow path: smoltcp's `Interface` for ARP and neighbour replies and ICMP echo.
 //!
-//! It gets contiguous copies of the frames that the stack passes to it: no fragments, and no TCP segment that
-//! the stack can parse. TCP behind extensions that only smoltcp handles goes to a raw socket, which hands it
-//! back to the stack and keeps smoltcp from answering with RST. In addition, TCP segments from smoltcp are
-//! never sent. smoltcp writes the frames that it sends directly into packet buffers.
+//! The stack passes contiguous copies of frames to smoltcp: no fragments, and no TCP segment that the stack
+//! itself can parse. TCP segments behind IPv6 extension headers that only smoltcp can parse go to a raw
+//! socket. It returns them to the stack, so smoltcp does not answer with RST. In addition, TCP segments from
+//! smoltcp are never sent. smoltcp writes the frames that it sends directly into packet buffers.
 
 use std::collections::VecDeque;
 
@@ -17,14 +17,14 @@ use crate::facade::{
 use crate::ip::PROTOCOL_TCP;
 use crate::route::Routes;
 
-/// Frames waiting to be sent; further frames are dropped. Enough for bursts of requests.
+/// Maximum number of frames that wait to be sent: enough for bursts of requests. Further frames are dropped.
 const TX_FRAMES: usize = 64;
-/// Bytes of the largest frame accepted: a packet of 64 KiB behind an untagged header.
+/// Bytes of the largest accepted frame: an untagged header and a packet of 64 KiB.
 const MAX_FRAME_BYTES: usize = 65_535 + ethernet::HEADER_BYTES;
 /// Packets that the raw socket holds. The socket is emptied after every frame, so a few are enough.
 const RAW_PACKETS: usize = 4;
-/// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer ones
-/// occur on devices with a larger MTU, or after reassembly.
+/// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer packets occur
+/// on devices with a larger MTU, or after reassembly.
 const RAW_BYTES: usize = 1500;
 
 /// smoltcp, with its device and sockets.
@@ -42,8 +42,7 @@ pub(crate) struct SlowPath {
 impl SlowPath {
     /// An interface with the stack's addresses and gateways.
     ///
-    /// # Panics
-    /// When the Ethernet address or an IP address is not a unicast address.
+    /// # Panics If the Ethernet address or an IP address is not a unicast address.
     pub(crate) fn new(config: &StackConfig, routes: &Routes, pool: Mempool, random_seed: u64) -> Self {
         let mut device = SlowDevice {
             rx: Vec::with_capacity(MAX_FRAME_BYTES),
@@ -59,7 +58,7 @@ impl SlowPath {
         let mut interface_config = InterfaceConfig::new(config.mac.into());
         interface_config.random_seed = random_seed;
         let mut interface = Interface::new(interface_config, &mut device, Instant::ZERO);
-        // Both lists have a capacity of eight.
+        // Both lists have room for eight addresses.
         interface.update_ip_addrs(|own| own.extend(routes.addresses().iter().copied()));
         for gateway in routes.gateways() {
             let added = match gateway {
@@ -74,19 +73,19 @@ impl SlowPath {
         Self { interface, sockets, tcp, tcp_bytes: RAW_BYTES, device, dirty: false }
     }
 
-    /// The buffer for the contiguous, untagged copy of the next frame, emptied. [`input`](Self::input)
+    /// The buffer, now empty, for the contiguous and untagged copy of the next frame. [`input`](Self::input)
     /// reads it.
     pub(crate) fn frame(&mut self) -> &mut Vec<u8> {
         self.device.rx.clear();
         &mut self.device.rx
     }
 
-    /// The frame in that buffer.
+    /// The frame in the [`frame`](Self::frame) buffer.
     pub(crate) fn filled(&self) -> &[u8] {
         &self.device.rx
     }
 
-    /// Enlarges the raw socket for the longest possible packet. It is empty then, as after every frame.
+    /// Enlarges the raw socket for the longest possible packet. The socket is empty, as always after a frame.
     #[cold]
     fn grow(&mut self) {
         self.sockets.remove(self.tcp);
@@ -118,14 +117,14 @@ impl SlowPath {
         self.dirty = interface.poll_at(now, sockets).is_some_and(|at| at <= now);
     }
 
-    /// Whether [`poll`](Self::poll) has something to do. `false` while smoltcp waits for frames in the queue
-    /// to leave. smoltcp has no timers of its own here.
+    /// Whether [`poll`](Self::poll) has something to do; `false` while the queue of frames to send is full.
+    /// smoltcp uses no timers here.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty && self.device.tx.frames.len() < TX_FRAMES
     }
 
-    /// Passes a TCP packet that smoltcp has received, IP header included, to `take`; `false` if there is
-    /// none.
+    /// Passes a TCP packet that smoltcp has received, with its IP header, to `take`; `false` if there is no
+    /// such packet.
     pub(crate) fn reassembled(&mut self, take: impl FnOnce(&[u8])) -> bool {
         let socket = self.sockets.get_mut::<raw::Socket<'_>>(self.tcp);
         let Ok(packet) = socket.recv() else { return false };
@@ -144,15 +143,15 @@ impl SlowPath {
     }
 }
 
-/// A socket for TCP packets of up to `bytes` bytes. A packet is stored contiguously: in a ring of twice
-/// its size it always fits.
+/// A socket for TCP packets of up to `bytes` bytes. The ring has twice as many bytes, because it stores a
+/// packet contiguously.
 fn raw_socket(bytes: usize) -> raw::Socket<'static> {
     let rx = raw::PacketBuffer::new(vec![raw::PacketMetadata::EMPTY; RAW_PACKETS], vec![0; 2 * bytes]);
     let tx = raw::PacketBuffer::new(Vec::new(), Vec::new());
     raw::Socket::new(None, Some(IpProtocol::Tcp), rx, tx)
 }
 
-/// The device that smoltcp sees: at most one frame to receive, and a bounded queue to send.
+/// The device that smoltcp uses: at most one received frame, and a bounded queue of frames to send.
 struct SlowDevice {
     rx: Vec<u8>,
     rx_full: bool,
@@ -163,14 +162,15 @@ struct SlowDevice {
 /// Frames to be sent.
 struct Egress {
     frames: VecDeque<Mbuf>,
-    /// Receives frames that are dropped because of a full queue or an empty pool.
+    /// smoltcp writes frames into this buffer if the queue is full or the pool is empty; they are dropped.
     scratch: Vec<u8>,
     pool: Mempool,
     vlan: Option<u16>,
 }
 
 impl Egress {
-    /// Queues a frame that `fill` writes, unless the queue or the pool is exhausted or the frame is TCP.
+    /// Queues a frame that `fill` writes. Drops the frame if it is TCP, if the queue is full, or if the pool
+    /// is empty.
     fn send<R>(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         let buf = if self.frames.len() < TX_FRAMES { self.pool.alloc() } else { None };
         if let Some(mut buf) = buf
@@ -280,7 +280,7 @@ mod tests {
         SlowPath::new(&config, &routes, Mempool::heap("slow", 8, 2048), 1)
     }
 
-    /// A TCP packet to us with `bytes` bytes after the IP header.
+    /// Writes a TCP packet to us with `bytes` bytes after the IP header.
     fn fill(frame: &mut Vec<u8>, bytes: usize) {
         let (src_addr, dst_addr) = (Ipv4Address::new(10, 0, 0, 2), Ipv4Address::new(10, 0, 0, 1));
         let ip =
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn frames_of_smoltcp_show_nothing_that_a_buffer_held_before() {
         let mut slow = slow_path();
-        // All buffers of the pool hold old bytes.
+        // All buffers of the pool have old contents.
         let pool = &slow.device.tx.pool;
         let mut used: Vec<Mbuf> = (0..pool.capacity()).filter_map(|_| pool.alloc()).collect();
         used.iter_mut().for_each(|buf| buf.append(2048).unwrap().fill(0xee));
@@ -310,8 +310,8 @@ mod tests {
     #[test]
     fn tcp_of_any_length_is_handed_back_whole() {
         let mut slow = slow_path();
-        // A short packet, the longest that the first socket holds, one byte more, the longest possible one, a
-        // short one, and the longest again.
+        // A short packet, the longest packet that the first socket holds, one byte more, the longest possible
+        // packet, a short packet, and the longest possible packet again.
         for bytes in [40, RAW_BYTES - 20, RAW_BYTES - 19, 65_515, 40, 65_515] {
             fill(slow.frame(), bytes);
             let sent = slow.filled()[ethernet::HEADER_BYTES..].to_vec();

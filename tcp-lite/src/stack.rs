@@ -1,4 +1,4 @@
-//! The stack: one for each engine. Frames in, frames and events out.
+//! The stack: each engine has one. It takes frames, and returns frames and events.
 //!
 //! | file in `stack/` | what |
 //! |---|---|
@@ -81,9 +81,8 @@ use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, S
 /// beyond the backlog has to be answered: its sender would try again only after a second.
 const PENDING_ANSWERS: usize = 4 * BURST;
 
-/// Event slots beyond those of the connections: one `Evict` for each connection that is asked to give up
-/// memory at a time, one for a newcomer, and one `AddressConflict` for the loss of each of our
-/// addresses.
+/// Event slots in addition to those of the connections: one for each `Evict` that can wait at the same time,
+/// one more for the `Evict` of a new holder, and one for the `AddressConflict` of each address that we lose.
 const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 
 /// A host on one port.
@@ -91,8 +90,8 @@ const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 /// The order of calls in one poll: [`input`](Self::input) for every received frame, or
 /// [`input_next`](Self::input_next) while there are any (with many connections after
 /// [`look_ahead`](Self::look_ahead)), [`poll`](Self::poll) once, [`event`](Self::event) until `None`,
-/// [`transmit`](Self::transmit) until it returns that no more is waiting. Nothing happens between polls: see
-/// [`next_deadline`](Self::next_deadline).
+/// [`transmit`](Self::transmit) until it returns `false`. [`next_deadline`](Self::next_deadline) returns the
+/// time of the next poll; the stack does nothing between polls.
 pub struct Stack {
     config: StackConfig,
     framing: Framing,
@@ -105,18 +104,18 @@ pub struct Stack {
     listeners: Listeners,
     neighbors: Neighbors,
     conflicts: ConflictDetection,
-    /// Whether the port has a link, as [`Stack::set_link`] was last told.
+    /// True if the port has a link, according to the last call of [`Stack::set_link`].
     link_up: bool,
-    /// True if the port was taken away: each connection ends with the next poll.
+    /// True if the port was removed: each connection ends with the next poll.
     port_gone: bool,
-    /// The time when the connections end, if the link is still down.
+    /// The time at which the connections end, if the link is still down.
     link_deadline: Option<Instant>,
     slow_path: SlowPath,
     reassembly: Reassembly,
-    /// Holds a reassembled packet between the slow path and TCP.
+    /// Buffer for a reassembled packet between the slow path and TCP.
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
-    /// Spaces the attempts to send while the pool has no buffer.
+    /// The times of attempts to send while the pool has no buffer.
     pool_retry: Backoff,
     segments: SegmentSlab,
     out_of_order: OutOfOrderSlab,
@@ -125,20 +124,19 @@ pub struct Stack {
     counters: StackCounters,
     /// `Some` if the host has several stacks.
     member: Option<Box<Member>>,
-    /// The latest time seen. Calls that start no timer take no time argument and use this one.
+    /// The latest time that a call passed. Calls that start no timer take no time argument and use this time.
     now: Instant,
 }
 
 impl Stack {
-    /// A stack that takes its buffers from `pool`. Memory for `config.limits` is allocated here, or grows up
-    /// to those limits when objects are created.
+    /// A stack that takes its buffers from `pool`. Its memory is allocated here, or grows up to
+    /// `config.limits` when objects are created.
     ///
     /// A segment is one buffer: if `pool`'s buffers are smaller than the MTU, segments are smaller as well.
-    /// If there are IPv6 addresses but no link-local one, the link-local address of the Ethernet address is
-    /// added.
+    /// If there are IPv6 addresses but no link-local address, the link-local address of the Ethernet address
+    /// is added.
     ///
-    /// # Panics
-    /// When an address in `config` is not a unicast address.
+    /// # Panics If an address in `config` is not a unicast address.
     pub fn new(config: StackConfig, pool: Mempool) -> Self {
         let secrets = Secrets::new(config.seed);
         let routes = Routes::new(config.mac, config.addresses.clone(), config.gateways.clone());
@@ -165,7 +163,8 @@ impl Stack {
             scratch: Vec::new(),
             answers: VecDeque::with_capacity(PENDING_ANSWERS),
             pool_retry: Backoff::default(),
-            // Unacknowledged segments must leave buffers free to receive the acknowledgements into.
+            // Unacknowledged segments use at most half of the buffers: the acknowledgements need buffers as
+            // well.
             segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
             out_of_order: OutOfOrderSlab::new(limits.connections, limits.out_of_order_bytes, &pool),
             searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
@@ -182,21 +181,22 @@ impl Stack {
         }
     }
 
-    /// Makes connections with much to send use the buffers of `pool`, several segments in each, so that a
-    /// train consists of few views. Small messages use the stack's own pool, and so do all messages while
-    /// `pool` is empty.
+    /// Makes connections with much to send use the buffers of `pool`, with several segments in each buffer,
+    /// so that a train consists of few views. Small messages use the stack's own pool. If `pool` is empty,
+    /// all messages do.
     pub fn set_bulk_pool(&mut self, pool: Mempool) {
         self.bulk_pool = Some(pool);
     }
 
-    /// Limits trains of segments to those that the port can cut. Without this call the port is assumed to cut
-    /// any train. Segments that are too short or too long for the port are sent in separate frames.
+    /// Sets the limits of the trains of segments that the port can cut. Without this call, the stack assumes
+    /// that the port can cut any train. Segments that are too short or too long for the port are sent in
+    /// separate frames.
     pub fn set_tso_limits(&mut self, limits: TsoLimits) {
         self.framing.tso = limits;
     }
 
-    /// Tells the stack whether the port passes trains of segments on uncut although [`StackConfig::offloads`]
-    /// has no [`TX_TSO`](dp::Offloads::TX_TSO). By default it does not.
+    /// Sets whether the port passes on trains of segments uncut although [`StackConfig::offloads`] has no
+    /// [`TX_TSO`](dp::Offloads::TX_TSO). The default is `false`.
     pub fn set_passes_large_frames(&mut self, passes: bool) {
         let cuts = self.config.offloads.contains(Offloads::TX_TSO);
         self.framing.offloads.set(Offloads::TX_TSO, cuts || passes);
@@ -208,9 +208,9 @@ impl Stack {
         self.receive(self.now, frame, &mut std::iter::empty().peekable());
     }
 
-    /// Handles the next frame of a received burst. The frames after it that continue the same stream in order
-    /// are processed together with it: each is treated as if it came alone, except that their payloads are
-    /// handed up as one.
+    /// Handles the next frame of a received burst. Also handles the following frames that continue the same
+    /// stream in order. The result is the same as with separate calls, except that one event has all
+    /// payloads.
     pub fn input_next(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
         self.advance(now);
         if let Some(frame) = frames.next() {
@@ -218,9 +218,8 @@ impl Stack {
         }
     }
 
-    /// Runs the timers that are due, and the slow path. A retransmission or an acknowledgement that is due
-    /// within 100 us may be late by less than that if [`next_deadline`](Self::next_deadline) is not asked
-    /// between the polls.
+    /// Runs the timers that are due, and the slow path. If [`next_deadline`](Self::next_deadline) is not
+    /// called between polls, a retransmission or an acknowledgement may be up to 100 us late.
     pub fn poll(&mut self, now: Instant) {
         if now > self.now {
             self.arm_before(now);
@@ -240,7 +239,8 @@ impl Stack {
                 trace::retransmission_timeout(conn, &self.config.tcp);
                 self.neighbors.doubt(now, &conn.next_hop);
             }
-            // Transmission, which also sets them, may not follow: the port may take nothing.
+            // [`transmit`](Self::transmit) sets the timers as well, but is not called while the port takes no
+            // frames.
             self.arm_timers();
         }
         let (moved, mut has_news) = (self.neighbors.poll(now), self.conflicts.poll(now));
@@ -262,15 +262,15 @@ impl Stack {
         !self.events.is_empty()
     }
 
-    /// The oldest event not yet taken, if it is [`Event::Received`] and came while no event waited. Bytes
-    /// that are taken this way after each call of [`input_next`](Self::input_next) cost less;
-    /// [`event`](Self::event) returns all events.
+    /// Takes the oldest event, if it is [`Event::Received`] and came while no event waited. Bytes that are
+    /// taken this way after each call of [`input_next`](Self::input_next) cost less; [`event`](Self::event)
+    /// returns all events.
     #[inline]
     pub fn received(&mut self) -> Option<(ConnId, Received)> {
         self.events.pop_received()
     }
 
-    /// The oldest event not yet taken.
+    /// Takes the oldest event.
     pub fn event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         match event {
@@ -287,17 +287,17 @@ impl Stack {
     }
 
     /// Fills the free places of `out` with frames to send; connections are served round robin. Returns
-    /// whether more frames could be sent now (those that wait for packet buffers do not count).
+    /// whether more frames could be sent now. Frames that wait for packet buffers do not count.
     ///
     /// Frames in `out` count as sent and their timers run, even if the port takes the frames late. Do not
-    /// call this while the port takes no frames: timers run anyway, and retransmissions then wait in the
-    /// stack rather than in a queue behind their first copies.
+    /// call this while the port takes no frames: timers run anyway, and retransmissions would queue behind
+    /// their first copies.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
         let more = match self.has_to_transmit() {
             true => self.fill(self.now, out),
             false => {
-                // Nothing waits for a buffer.
+                // No frame waits for a buffer.
                 self.pool_retry.succeeded();
                 false
             }
@@ -306,8 +306,9 @@ impl Stack {
         more
     }
 
-    /// When [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do next; `None` if only new
-    /// input can give them work. The returned time may be early, but never late.
+    /// The next time at which [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do;
+    /// `None` if both have nothing to do without a new frame or call. The returned time may be early, but is
+    /// never late.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         if !self.has_to_transmit() {
             return self.next_timer(now);
@@ -317,11 +318,11 @@ impl Stack {
         self.next_timer(now).map_or(Some(next_try), |at| Some(at.min(next_try)))
     }
 
-    /// As [`next_deadline`](Self::next_deadline), for [`poll`](Self::poll) alone: for use while the port
-    /// takes nothing and [`transmit`](Self::transmit) is not called.
+    /// Like [`next_deadline`](Self::next_deadline), but only for [`poll`](Self::poll): for use while the port
+    /// takes no frames and [`transmit`](Self::transmit) is not called.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         self.arm_timers();
-        // No spare page is kept during a sleep.
+        // The caller may sleep now, so the spare page is freed.
         self.segments.free_spare_page();
         if self.slow_path.is_dirty() {
             return Some(now);
@@ -343,7 +344,7 @@ impl Stack {
         self.listen_with(port, ListenConfig::default())
     }
 
-    /// As [`listen`](Self::listen), with limits for this listener.
+    /// Like [`listen`](Self::listen), with a configuration for this listener.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -351,14 +352,15 @@ impl Stack {
         self.listeners.add(port, config)
     }
 
-    /// The SYNs that a listener did not answer, and the number of its half-open connections; `None` for a
-    /// dead id.
+    /// The numbers of SYNs that a listener did not answer, and of its half-open connections; `None` if the id
+    /// is not valid.
     pub fn listener_counters(&self, listener: ListenerId) -> Option<(ListenerCounters, usize)> {
         self.listeners.counters(listener)
     }
 
-    /// Drops SYNs from `address` to a listener until `until`. For addresses whose connections fail: each such
-    /// connection costs more than many segments. Has no effect on existing connections, nor with a dead id.
+    /// Drops SYNs from `address` to a listener until `until`. Use this for addresses whose connections fail:
+    /// each such connection costs more than many segments. The call does not change existing connections. If
+    /// the id is not valid, the call does nothing.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);
@@ -370,7 +372,7 @@ impl Stack {
         self.listeners.changes()
     }
 
-    /// Stops accepting. Accepted connections stay; half-open ones are dropped.
+    /// Closes the listener. Its half-open connections are dropped; its established connections continue.
     pub fn unlisten(&mut self, listener: ListenerId) {
         if !self.listeners.remove(listener) {
             return;
@@ -383,13 +385,14 @@ impl Stack {
         }
     }
 
-    /// Sends FIN after all queued segments. Receiving continues.
+    /// Sends FIN after all queued segments. The connection can still receive.
     pub fn close(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.close(ctx));
     }
 
-    /// Sends RST and drops all queued segments. `Event::Closed(Aborted)` follows. No effect on a dead id.
+    /// Sends RST and drops all queued segments. `Event::Closed(Aborted)` follows. Does nothing if the id is
+    /// not valid.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.abort(ctx));
@@ -409,11 +412,10 @@ impl Stack {
         Ok(Sender { ctx, framing, found, pushed: false, opened: false })
     }
 
-    /// Cuts `bytes` into segments of EMSS and queues those that fit; returns how many bytes were taken.
-    /// For plain streams: FPDUs are queued with [`sender`](Self::sender).
+    /// Cuts `bytes` into segments of EMSS and queues the segments that fit; returns the number of bytes that
+    /// were taken. This call is for plain streams: FPDUs are queued with [`sender`](Self::sender).
     ///
-    /// # Errors
-    /// As [`Sender::segment`], when not a single byte was taken.
+    /// # Errors The errors of [`Sender::segment`], if not a single byte was taken.
     pub fn send(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<usize, SendError> {
         self.advance(now);
         let sent = self.with_live(conn, |tcb, ctx| {
@@ -435,12 +437,12 @@ impl Stack {
         sent.unwrap_or(Err(SendError::Closed))
     }
 
-    /// Tells the stack that `bytes` bytes that were handed up ahead of the frontier are no longer held: they
-    /// were placed, or the frontier passed them and they were consumed. The out-of-order budget counts bytes
-    /// that were handed up and not released.
+    /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier: it
+    /// has placed them, or it has consumed them after the frontier passed them. The limits of out-of-order
+    /// bytes count all bytes that were passed to the user ahead of the frontier and not released.
     #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
-        // The usual case: the bytes were in order, and our announced window is large enough. Then nothing
+        // The usual case: the bytes were in order, and our announced window is large enough, so nothing
         // changes.
         if bytes == 0
             && let Some(live) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
@@ -462,41 +464,41 @@ impl Stack {
         self.connections.prefetch(slot);
     }
 
-    /// Tells the stack that `bytes` bytes that were handed up in order are still held, until they are
-    /// [`release`](Self::release)d: the window shrinks by the same number. For readers of plain streams that
-    /// may be slower than their peer.
+    /// Tells the stack that the user holds `bytes` bytes that it received in order. The window is smaller by
+    /// as many bytes until the user [`release`](Self::release)s them. This call is for readers of plain
+    /// streams that may be slower than their peer.
     pub fn hold(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.hold(ctx, bytes));
     }
 
-    /// Gives up bytes that were handed up ahead of the frontier and not [`release`](Self::release)d: at most
-    /// 16 ranges of the stream, by offset, without overlap. These bytes count as not received from now on,
-    /// and may arrive again. Either all ranges or none are given up. Returns `false`, and the user keeps all
-    /// bytes, if some are in order by now (then all below them are), or if too many ranges would be left.
+    /// Gives up bytes that the user received ahead of the frontier and did not [`release`](Self::release): at
+    /// most 16 ranges of stream offsets, in order and without overlap. These bytes count as not received from
+    /// now on, and may arrive again. Returns `false` and gives up no bytes if some of them are in order by
+    /// now (then all bytes below these are in order as well), or if too many ranges would be left.
     pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }
 
     /// Tells the stack how many bytes of packet buffers the user keeps in total for bytes ahead of the
-    /// frontier: a small segment may pin a whole buffer.
+    /// frontier. They may be many more, because a small segment may pin a whole buffer.
     pub fn pin(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.pin(ctx, bytes));
     }
 
-    /// Sets the keepalive of one connection in place of that of [`TcpConfig`](crate::TcpConfig); `None`
-    /// turns it off.
+    /// Sets the keepalive of one connection, which otherwise has the keepalive of
+    /// [`TcpConfig`](crate::TcpConfig); `None` turns it off.
     pub fn set_keepalive(&mut self, now: Instant, conn: ConnId, keepalive: Option<Keepalive>) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.set_keepalive(ctx, keepalive));
     }
 
-    /// State, sizes and counters of a connection; `None` for a dead id.
+    /// State, sizes and counters of a connection; `None` if the id is not valid.
     pub fn info(&self, conn: ConnId) -> Option<ConnInfo> {
         let conn = self.connections.get(self.connections.live(conn)?)?;
         Some(conn.tcb.info(&self.config.tcp, conn.tuple.local_addr(), conn.tuple.remote_addr()))
     }
 
-    /// The counters since the stack was made, including those of ended connections.
+    /// The counters since the stack was created, including those of ended connections.
     pub fn counters(&self) -> StackCounters {
         StackCounters {
             neighbor_moves_refused: self.neighbors.moves_refused(),
@@ -525,14 +527,14 @@ impl Stack {
         Some(result)
     }
 
-    /// As [`with`](Self::with), for a user's id; `None` if it is dead.
+    /// Like [`with`](Self::with), for a user's id; `None` if the id is not valid.
     fn with_live<R>(&mut self, conn: ConnId, work: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> Option<R> {
         let slot = self.connections.live(conn)?;
         self.with(self.now, slot, work)
     }
 
-    /// Follows up on a call that may have changed a control block: its timer, its end, its place in the
-    /// ready queue.
+    /// Called after a call that may have changed a control block: sets its timer, removes it if it has ended,
+    /// and queues it if it has something to send.
     fn settle(&mut self, slot: u32) {
         if self.connections.settle_later(slot) {
             return;
@@ -543,7 +545,7 @@ impl Stack {
         }
     }
 
-    /// Drops a connection in any state. Raises no event.
+    /// Drops a connection in any state, without an event.
     fn forget(&mut self, now: Instant, slot: u32) {
         let (parts, connections, _) = self.split(now);
         let Some((id, conn)) = connections.get_mut(slot) else { return };

@@ -1,6 +1,6 @@
-//! The headers of nearly every frame of a connection over IPv4: Ethernet without a tag, and TCP without
-//! other options than timestamps. Each field has a constant offset, and sums are made of the fields and not
-//! of bytes that were just stored. All other headers are written by [`Headers::write`].
+//! The headers of nearly every frame of a connection over IPv4: Ethernet without a tag, and TCP without other
+//! options than timestamps. Each field has a constant offset, and sums are computed from the fields, not from
+//! bytes that were just stored. [`Headers::write`] writes all other headers.
 
 use dp::{Offloads, TxOffload};
 
@@ -16,39 +16,40 @@ const BYTES: usize = ethernet::HEADER_BYTES + IPV4_BYTES + MIN_HEADER_BYTES;
 /// Bytes of the timestamps option, with two NOPs.
 const TIMESTAMPS_BYTES: usize = 12;
 
-/// Such headers of the frames of one connection: written and summed once, except for the fields that differ
+/// The headers of the frames of one connection: written and summed once, except for the fields that differ
 /// from frame to frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainTemplate {
-    /// Without timestamps, and with 0 for the fields that differ.
+    /// The headers without timestamps, and with 0 for the fields that differ.
     bytes: [u8; BYTES],
     offload: TxOffload,
     /// The first four bytes of the IPv4 header, with 0 for ECN and length.
     version_and_class: u32,
-    /// The sum of these fields of the IPv4 header, if the port does not make it.
+    /// The sum of the fields of the IPv4 header that do not differ. Unused if the port computes the IPv4
+    /// checksum.
     ip_sum: u64,
-    /// The sum of pseudo-header and ports.
+    /// The sum of the pseudo-header and of the ports.
     tcp_sum: u64,
 }
 
-/// The fields that differ.
+/// The fields that differ from frame to frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainFields {
     pub(crate) ecn: Ecn,
     pub(crate) seq: u32,
     pub(crate) ack: u32,
-    /// All of them, as on the wire.
+    /// All control bits, as in the header.
     pub(crate) control_bits: u8,
     pub(crate) window: u16,
     /// Unused in a template without timestamps.
     pub(crate) timestamps: (u32, u32),
     pub(crate) payload_bytes: usize,
-    /// Unused if the port makes the sum.
+    /// Unused if the port computes the TCP checksum.
     pub(crate) payload_sum: u16,
 }
 
 impl PlainTemplate {
-    /// For headers of these addresses and ports, with timestamps or without.
+    /// A template for these addresses and ports, with or without timestamps.
     pub(crate) fn new(
         framing: &Framing,
         dst_mac: EthernetAddress,
@@ -85,7 +86,7 @@ impl PlainTemplate {
         Self { bytes, offload, version_and_class, ip_sum, tcp_sum }
     }
 
-    /// `None` if `headers` are of another kind.
+    /// The template for `headers`; `None` if they have a tag, IPv6 or other options.
     #[inline]
     pub(super) fn of(headers: &Headers<'_>) -> Option<Self> {
         let (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) = (headers.src, headers.dst) else {
@@ -102,7 +103,7 @@ impl PlainTemplate {
         })
     }
 
-    /// The lengths, and the sums that the port makes.
+    /// The lengths of the headers, and the checksums that the port computes.
     #[inline]
     pub(crate) fn offload(&self) -> TxOffload {
         self.offload
@@ -153,7 +154,7 @@ impl PlainTemplate {
 }
 
 impl PlainFields {
-    /// Those of `tcp`, with this payload.
+    /// The fields of `tcp`, with the payload of `piece`.
     #[inline]
     pub(super) fn of(tcp: &TcpHeader, ecn: Ecn, piece: &Piece) -> Self {
         Self {
@@ -192,7 +193,7 @@ mod tests {
     use crate::facade::TcpSeqNumber;
     use crate::tcp::header::Flags;
 
-    /// Headers with these numbers in their fields.
+    /// Random headers: these numbers are the values of their fields.
     fn headers(
         numbers: [u32; 8],
         flags: u8,

@@ -83,7 +83,7 @@ fn an_answer_releases_waiting_packets_and_an_old_entry_in_use_is_confirmed() {
     assert_eq!(n.resolve(at(6), ip(1)), Resolution::Known(MAC));
     assert_eq!(n.resolve(at(30_005), ip(1)), Resolution::Known(MAC));
     assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(MAC) }]);
-    // It moved: the confirmation fails, and everybody is asked.
+    // The neighbour moved: no unicast query is answered, so the next query is broadcast.
     n.poll(at(31_005));
     n.poll(at(32_005));
     n.poll(at(33_005));
@@ -114,7 +114,7 @@ fn a_neighbour_that_tcp_doubts_is_asked_then_everybody_is() {
     n.poll(at(4005));
     assert_eq!(n.resolve(at(4005), ip(1)), Resolution::Pending);
     assert_eq!(queries(&mut n), [Query { target: ip(1), to: None }]);
-    // One that answers is doubted no more.
+    // After an answer, the neighbour is not queried any more.
     assert!(n.heard(at(4006), &answer(1, MAC)));
     assert_eq!(n.resolve(at(4007), ip(1)), Resolution::Known(MAC));
     n.poll(at(9000));
@@ -151,7 +151,7 @@ fn who_is_being_asked_for_keeps_the_place_until_the_search_ends() {
     for wanted in [2, 3, 4] {
         assert_eq!(n.resolve(at(0), ip(wanted)), Resolution::Pending);
     }
-    // The known one made room for the second search, and the third waits for the end of another.
+    // The known neighbour was evicted for the second query. The third query waits until another query ends.
     assert_eq!(queries(&mut n), [2, 3].map(|n| Query { target: ip(n), to: None }));
     n.heard(at(0), &Heard { creates: true, ..answer(5, MAC) });
     assert!(n.heard(at(500), &answer(2, MAC)));
@@ -193,8 +193,8 @@ fn a_table_without_a_place_has_one() {
     assert_eq!(n.resolve(at(2), ip(1)), Resolution::Known(MAC));
 }
 
-/// RFC 4861 section 7.2.5: what was not asked for leaves an entry of the same address as it is, and makes one
-/// of another address STALE.
+/// RFC 4861 section 7.2.5: an unsolicited packet does not change an entry with the same Ethernet address. If
+/// the Ethernet address differs, the entry becomes STALE.
 #[test]
 fn unsolicited_answers_confirm_nothing() {
     let unasked = |mac| Heard { confirms: false, ..answer(1, mac) };
@@ -218,8 +218,8 @@ fn unsolicited_answers_confirm_nothing() {
     assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(OTHER) }]);
 }
 
-/// RFC 4861 section 7.2.5, for an advertisement in each state: what is known then, and whether it is asked
-/// for at the next use. The flags are S and O.
+/// RFC 4861 section 7.2.5, for an advertisement with each pair of flags (S and O) in each state: the known
+/// Ethernet address afterwards, and whether the next use sends a query.
 #[test]
 fn an_advertisement_does_what_its_flags_and_the_state_say() {
     const KEPT: (Option<EthernetAddress>, bool) = (Some(MAC), false);
@@ -227,8 +227,8 @@ fn an_advertisement_does_what_its_flags_and_the_state_say() {
     const MOVED: (Option<EthernetAddress>, bool) = (Some(OTHER), true);
     const MOVED_SURELY: (Option<EthernetAddress>, bool) = (Some(OTHER), false);
     type Known = (Option<EthernetAddress>, bool);
-    // The address in it, S, O; in REACHABLE, in STALE and in PROBE. A query of PROBE is under way, so that
-    // nothing more is asked for unless the entry leaves that state.
+    // The address in the advertisement, S, O, and the result in REACHABLE, in STALE and in PROBE. In PROBE a
+    // query is under way, so no further query is sent unless the entry leaves that state.
     let cases: [(Option<EthernetAddress>, bool, bool, [Known; 3]); 12] = [
         (None, false, false, [KEPT, STALE, KEPT]),
         (None, false, true, [KEPT, STALE, KEPT]),
@@ -258,13 +258,13 @@ fn an_advertisement_does_what_its_flags_and_the_state_say() {
             n.resolve(now, ip(1));
             let query = known.filter(|_| asks).map(|mac| Query { target: ip(1), to: Some(mac) });
             assert_eq!(queries(&mut n), query.into_iter().collect::<Vec<_>>(), "{heard:?} in {state}");
-            // An answer ends the queries of PROBE, and nothing else does.
+            // Only an answer ends the queries of PROBE.
             n.poll(now + QUERY_INTERVAL);
             let is_answer = confirms && (mac != Some(OTHER) || overrides) || known == Some(OTHER);
             let is_probed = asks || state == 2 && !is_answer;
             assert_eq!(queries(&mut n).len(), usize::from(is_probed), "{heard:?} in {state}");
         }
-        // INCOMPLETE: it is resolved by an address, whatever the flags. FAILED is as if it were.
+        // INCOMPLETE and FAILED: an Ethernet address resolves the entry, whatever the flags are.
         for failed in [false, true] {
             let mut n = table(8);
             n.resolve(at(0), ip(1));
@@ -296,7 +296,7 @@ fn a_second_address_change_within_a_second_needs_a_query() {
     assert_eq!(known(&mut n, 6000, OTHER), Resolution::Known(OTHER));
     assert_eq!(known(&mut n, 6999, MAC), Resolution::Known(OTHER));
     assert_eq!(n.moves_refused(), 2);
-    // The query was lost; the address then belongs to the host that answers first.
+    // The query was lost. The IP address then belongs to the host that answers first.
     assert_eq!(known(&mut n, 7000, MAC), Resolution::Known(MAC));
     n.entries[0].state = NeighborState::Known { mac: MAC, confirmed: at(0), queries: 1 };
     n.heard(at(7100), &Heard { confirms: false, ..answer(1, OTHER) });

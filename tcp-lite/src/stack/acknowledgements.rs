@@ -1,40 +1,41 @@
-//! Acknowledgements, for users that wait for them or whose peer does.
+//! Calls about acknowledgements: for users that wait for those of the peer, and for users that time their
+//! own.
 
 use super::Stack;
 use crate::{ConnId, Instant};
 
 impl Stack {
-    /// The stream offset up to which the peer has acknowledged all bytes; `None` for a dead id.
+    /// The stream offset up to which the peer has acknowledged all bytes; `None` if the id is not valid.
     pub fn acknowledged(&self, conn: ConnId) -> Option<u64> {
         let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot))?;
         Some(conn.tcb.send_offsets().1)
     }
 
-    /// Says whether all acknowledgements of the peer on `conn` are reported, by
-    /// [`Event::Acknowledged`](crate::Event). By default, only acknowledgements of segments with external
-    /// memory are reported.
+    /// Sets whether [`Event::Acknowledged`](crate::Event) reports all acknowledgements of the peer on `conn`.
+    /// By default, only acknowledgements of segments with external memory are reported.
     pub fn report_acknowledgements(&mut self, conn: ConnId, on: bool) {
         self.with_live(conn, |tcb, _| tcb.report_acknowledgements(on));
     }
 
-    /// Acknowledges the bytes that have arrived on `conn` now, not after
+    /// Acknowledges the bytes that have arrived on `conn` at once, without the delay of
     /// [`TcpConfig::delayed_ack`](crate::TcpConfig). Does nothing if all bytes are acknowledged.
     pub fn acknowledge_early(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, _| tcb.acknowledge_early());
     }
 
-    /// Withholds the acknowledgement of the peer's bytes from this stream offset on, though they have
-    /// arrived; `None`: acknowledges all that arrives. For a user whose peer concludes more from an
-    /// acknowledgement than TCP promises, and has to be told something else first. Acknowledged bytes stay
-    /// acknowledged, and the whole stream is acknowledged once the peer's FIN has arrived. If this takes
-    /// long, the peer retransmits the bytes, so a user should withhold for at most a round trip.
+    /// Withholds acknowledgements of the peer's bytes from this stream offset on, although they have arrived;
+    /// `None`: acknowledges all bytes. This call is for a user whose peer concludes more from an
+    /// acknowledgement than TCP promises, so another message has to be sent first. Bytes that were
+    /// acknowledged before remain acknowledged, and the whole stream is acknowledged once the peer's FIN has
+    /// arrived. Withhold acknowledgements for at most a round trip, because the peer then retransmits the
+    /// bytes.
     pub fn withhold(&mut self, conn: ConnId, from: Option<u64>) {
         self.with_live(conn, |tcb, _| tcb.withhold(from));
     }
 
     /// A number that the two ends of a TCP connection compute from their initial sequence numbers. If a proxy
-    /// terminates the connection, the two ends have different numbers. `None` for a dead id.
+    /// terminates the connection, the two ends have different numbers. `None` if the id is not valid.
     pub fn sequence_mark(&self, conn: ConnId) -> Option<u32> {
         let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot))?;
         Some(conn.tcb.sequence_mark())

@@ -1,7 +1,7 @@
-//! Prefetching for the frames of a burst, while the frames in front of them are processed.
+//! Prefetching for the later frames of a burst, while earlier frames are processed.
 //!
-//! With many connections the state of each has left the cache. The connection of a frame is guessed from its
-//! addresses and ports alone; a wrong guess only costs time.
+//! With many connections, the state of a connection is usually not in the cache any more. The connection of a
+//! frame is guessed from the addresses and ports in the frame; a wrong guess only costs time.
 
 use arrayvec::ArrayVec;
 use dp::{BURST, Burst, Mbuf};
@@ -26,15 +26,16 @@ impl Stack {
         Ahead(burst.iter().map(hash).collect())
     }
 
-    /// The slot of the connection that the `n`th frame is probably for. The caller
-    /// [`prefetch`](Self::prefetch)es its state, and [announces](Self::expect_next) the slot when the frame
-    /// is next.
+    /// The slot of the connection to which the `n`th frame probably belongs. The caller
+    /// [`prefetch`](Self::prefetch)es the connection's state, and [announces](Self::expect_next) the slot
+    /// when this frame is next.
     pub fn slot_ahead(&self, ahead: &Ahead, n: usize) -> Option<usize> {
         let hash = *ahead.0.get(n)?;
         self.connections.guess(hash?).map(|slot| slot as usize)
     }
 
-    /// The next frame is likely to be for the connection in `slot`: the lookup tries that slot first.
+    /// Announces that the next frame probably belongs to the connection in `slot`: the lookup tries that slot
+    /// first.
     pub fn expect_next(&mut self, slot: usize) {
         self.connections.expect_next(slot as u32);
     }

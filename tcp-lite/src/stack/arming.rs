@@ -1,4 +1,4 @@
-//! When the timers of connections are set: once for several calls, if nothing else depends on the timers.
+//! Setting the timers of connections: once for several calls, if nothing else depends on the timers.
 //!
 //! A message and its acknowledgement move the timer of their connection several times, nearly always to a
 //! later time. So a call only marks the connection. Before an engine sleeps, the timers of marked connections
@@ -9,7 +9,7 @@ use super::Stack;
 use crate::facade::{Duration, Instant};
 use crate::tcp::State;
 
-/// The maximum delay of a timer: little compared with the times of retransmissions and delayed
+/// The maximum delay of a timer: short compared with the times of retransmissions and delayed
 /// acknowledgements. Timers that count microseconds are [set at once](crate::tcp::Tcb::has_short_timer).
 const TIMER_SLACK: Duration = Duration::from_micros(100);
 
@@ -21,9 +21,10 @@ const MAX_WAITING: usize = 8;
 #[derive(Default)]
 pub(super) struct Unarmed {
     slots: Vec<u32>,
-    /// One has a short timer.
+    /// True if one of these connections has a short timer.
     is_urgent: bool,
-    /// When the timers have to be set. `None` before the end of the turn in which the first was marked.
+    /// The time at which the timers have to be set. `None` before the end of the turn in which the first slot
+    /// was added.
     by: Option<Instant>,
 }
 
@@ -33,8 +34,8 @@ impl Unarmed {
         self.slots.reserve_exact(count - self.slots.len());
     }
 
-    /// Adds a slot, unless `is_there` says that it was added already. Called after each call of the slot's
-    /// control block, which may have started a [short timer](crate::tcp::Tcb::has_short_timer).
+    /// Adds a slot, unless `is_there` is true: then the slot was added before. Called after each call of the
+    /// slot's control block, which may have started a [short timer](crate::tcp::Tcb::has_short_timer).
     #[inline]
     pub(super) fn add(&mut self, slot: u32, is_there: &mut bool, has_short_timer: bool) {
         if !std::mem::replace(is_there, true) {
@@ -74,8 +75,8 @@ impl Unarmed {
 }
 
 impl Stack {
-    /// As [`settle`](Self::settle), without the ready queue. Most calls leave a connection in ESTABLISHED,
-    /// where only the timer has to be set. [`arm_timers`](Self::arm_timers) sets it later.
+    /// Like [`settle`](Self::settle), without the ready queue. After most calls, the connection is in
+    /// ESTABLISHED, where only the timer has to be set. [`arm_timers`](Self::arm_timers) sets it later.
     #[inline(always)]
     pub(super) fn settle_timer(&mut self, slot: u32) {
         if !self.connections.arm_later(slot) {
@@ -83,8 +84,8 @@ impl Stack {
         }
     }
 
-    /// Before the time moves on to `now`: sets the timers that cannot wait. Some timers run from the call
-    /// that needs them.
+    /// Called before the time moves on to `now`: sets the timers that cannot wait, because some timers run
+    /// from the call that needs them.
     #[inline]
     pub(super) fn arm_before(&mut self, now: Instant) {
         if self.connections.unarmed.is_due_before(now) {
@@ -92,7 +93,7 @@ impl Stack {
         }
     }
 
-    /// At the end of a turn: sets the timers that cannot wait.
+    /// Called at the end of a turn: sets the timers that cannot wait.
     #[inline]
     pub(super) fn arm_after_turn(&mut self) {
         if self.connections.unarmed.end_turn(self.now) {
@@ -107,7 +108,7 @@ impl Stack {
         }
     }
 
-    /// Sets the timer of a connection, and follows up on its state: a connection that is over is removed.
+    /// Sets the timer of a connection, or removes the connection if it has ended.
     pub(super) fn arm(&mut self, slot: u32) {
         let Some((id, conn)) = self.connections.get_mut(slot) else { return };
         conn.tcb.arm(self.now, &self.config.tcp, &self.segments);

@@ -19,35 +19,35 @@ use crate::timer_wheel::TimerWheel;
 pub(crate) struct Conn {
     pub(crate) tcb: Tcb,
     pub(crate) tuple: FourTuple,
-    /// The neighbour whose Ethernet address its frames carry.
+    /// The neighbour whose Ethernet address the connection's frames carry.
     pub(crate) next_hop: IpAddress,
-    /// The listener that accepted it.
+    /// The listener that accepted the connection.
     pub(crate) listener: Option<ListenerId>,
-    /// Counted in the listener's backlog.
+    /// True if the connection counts in the listener's backlog.
     pub(crate) half_open: bool,
-    /// Entered in `Connections::time_waits`.
+    /// True if the connection is in `Connections::time_waits`.
     pub(crate) in_time_wait: bool,
-    /// Since when the next hop has no known Ethernet address.
+    /// The time since which the Ethernet address of the next hop is not known.
     pub(crate) unresolved_since: Deadline,
 }
 
 impl Conn {
-    /// Whether a call has no consequence but the timer, which may then be set later.
+    /// Whether a call can change only the timer, which may then be set later.
     #[inline]
     pub(super) fn may_arm_later(&self) -> bool {
         self.tcb.state() == State::Established && !self.half_open
     }
 }
 
-/// The queue that the slot is in. The entry belongs to the slot, not to the connection: an entry that a dead
-/// connection left serves the slot's next connection.
+/// The queue that the slot is in. The entry belongs to the slot, not to the connection: after a connection
+/// has ended, its entry serves the slot's next connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Queue {
     #[default]
     None,
-    /// Has something to send.
+    /// The connection has something to send.
     Ready,
-    /// Has something to send, but the next hop's Ethernet address is not known.
+    /// The connection has something to send, but the Ethernet address of the next hop is not known.
     Waiting,
 }
 
@@ -55,18 +55,19 @@ enum Queue {
 struct ConnSlot {
     generation: u32,
     queue: Queue,
-    /// In `Connections::unarmed`.
+    /// True if the slot is in `Connections::unarmed`.
     unarmed: bool,
     /// The key of the connection, if it is over IPv4.
     key: Option<Ipv4Key>,
     conn: Option<Conn>,
 }
 
-/// Number of slots in one allocation: enough to make allocations rare, few enough to waste little in the last
-/// chunk.
+/// Number of slots in one allocation: so many that allocations are rare, and so few that the unused part of
+/// the last chunk is small.
 const CHUNK: usize = 64;
 
-/// Slots in chunks that never move: a single array would be copied to grow, and be half empty afterwards.
+/// Slots in chunks that never move. A single array would have to be copied to grow, and would be half empty
+/// afterwards.
 #[derive(Default)]
 struct ConnSlots {
     chunks: Vec<Box<[ConnSlot; CHUNK]>>,
@@ -125,7 +126,7 @@ pub(crate) struct Connections {
     free: Vec<u32>,
     limit: usize,
     table: ConnTable,
-    /// The slot that was looked up last: segments come in bursts.
+    /// The slot that was looked up last. The next segment is often for the same connection.
     latest: u32,
     /// The headers of the connection that was served last.
     latest_headers: Option<LatestHeaders>,
@@ -133,7 +134,7 @@ pub(crate) struct Connections {
     ready: VecDeque<u32>,
     waiting: Vec<u32>,
     pub(super) unarmed: Unarmed,
-    /// Connections in TIME-WAIT, oldest first. Entries of connections that are gone stay until they are
+    /// Connections in TIME-WAIT, oldest first. Entries of ended connections are removed later, when they are
     /// skipped or purged.
     time_waits: VecDeque<ConnId>,
 }
@@ -149,8 +150,8 @@ pub(crate) struct FoundConn<'a> {
 }
 
 impl FoundConn<'_> {
-    /// Follows up on a call that leaves the connection in ESTABLISHED. Queues the connection now if it has
-    /// something to send; only its timer is set later, at the end of the turn (`arming.rs`).
+    /// Called after a call that did not end ESTABLISHED. Queues the connection now if it has something to
+    /// send; its timer is set later, at the end of the turn (`arming.rs`).
     #[inline]
     pub(crate) fn settle_later(mut self) {
         debug_assert!(self.conn.may_arm_later(), "something else may follow");
@@ -160,7 +161,7 @@ impl FoundConn<'_> {
         }
     }
 
-    /// Follows up on segments that were queued: as [`settle_later`](Self::settle_later), in any state. The
+    /// Called after segments were queued: like [`settle_later`](Self::settle_later), but in any state. The
     /// congestion window is checked when the connection is served.
     #[inline]
     pub(super) fn follow_up_push(&mut self) {
@@ -170,8 +171,8 @@ impl FoundConn<'_> {
         }
     }
 
-    /// The timer has to be set after the call that follows, which may start a [short
-    /// timer](Tcb::has_short_timer).
+    /// Notes that the timer has to be set. If it is a [short timer](Tcb::has_short_timer), it is set at the
+    /// end of the turn.
     #[inline]
     pub(super) fn arm_later(&mut self) {
         self.unarmed.add(self.id.slot, self.is_unarmed, self.conn.tcb.has_short_timer());
@@ -208,7 +209,7 @@ impl Connections {
         }
     }
 
-    /// The id of the next connection of a free slot, or `None` at the limit. Allocates if there are more
+    /// The id of the next connection in a free slot; `None` at the limit. Allocates if there are more
     /// connections than ever before.
     pub(crate) fn reserve(&mut self) -> Option<ConnId> {
         if self.free.is_empty() {
@@ -233,7 +234,7 @@ impl Connections {
             self.waiting.reserve_exact(most - self.waiting.len());
             self.unarmed.reserve(most);
             self.free.reserve_exact(most - self.free.len());
-            // Twice the slots, since it has stale entries: see `enter_time_wait`.
+            // Twice as many entries as slots, because the queue has stale entries: see `enter_time_wait`.
             self.time_waits.reserve_exact(2 * most - self.time_waits.len());
         }
         self.wheel.grow(count);
@@ -249,7 +250,7 @@ impl Connections {
         place.conn = Some(conn);
     }
 
-    /// Removes a connection. Its id is dead from now on.
+    /// Removes a connection. Its id is not valid any more.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<Conn> {
         let place = &mut self.slots[slot as usize];
         let conn = place.conn.take()?;
@@ -264,14 +265,14 @@ impl Connections {
     /// Notes that a connection is in TIME-WAIT. Called once for each connection.
     pub(crate) fn enter_time_wait(&mut self, id: ConnId) {
         if self.time_waits.len() >= 2 * self.slots.len() {
-            // At least half of the entries are stale, so the cost is amortised over them.
+            // At least half of the entries are stale, so this pass is cheap for each removed entry.
             let slots = &self.slots;
             self.time_waits.retain(|id| slots[id.slot as usize].generation == id.generation);
         }
         self.time_waits.push_back(id);
     }
 
-    /// Takes the connection that has been in TIME-WAIT longest off the queue.
+    /// Removes the connection that has been in TIME-WAIT longest from the queue and returns its slot.
     pub(crate) fn oldest_time_wait(&mut self) -> Option<u32> {
         while let Some(id) = self.time_waits.pop_front() {
             let slot = &self.slots[id.slot as usize];
@@ -287,8 +288,8 @@ impl Connections {
         self.table.find(self.table.hash(tuple), |slot| self.has(slot, tuple))
     }
 
-    /// As [`find`](Self::find), for a received segment: more segments of the same connection are likely to
-    /// follow.
+    /// Like [`find`](Self::find), for a received segment: the slot is tried first in the next call, because
+    /// more segments of the connection are likely to follow.
     pub(crate) fn find_next(&mut self, tuple: &FourTuple) -> Option<u32> {
         if !self.has(self.latest, tuple) {
             self.latest = self.find(tuple)?;
@@ -296,7 +297,7 @@ impl Connections {
         Some(self.latest)
     }
 
-    /// As [`find_next`](Self::find_next), by the key of a frame.
+    /// Like [`find_next`](Self::find_next), for the key of a frame.
     #[inline]
     pub(crate) fn find_next_ipv4(&mut self, key: &Ipv4Key) -> Option<FoundConn<'_>> {
         if self.slots.get(self.latest as usize).is_none_or(|place| place.key != Some(*key)) {
@@ -326,7 +327,7 @@ impl Connections {
         self.table.find(hash, |_| true)
     }
 
-    /// The next segment is likely to be for the connection in `slot`.
+    /// Announces that the next segment probably belongs to the connection in `slot`.
     pub(crate) fn expect_next(&mut self, slot: u32) {
         self.latest = slot;
     }
@@ -337,7 +338,7 @@ impl Connections {
         slot.conn.as_ref().filter(|c| !c.tcb.is_closed_for_user()).map(|_| id.slot)
     }
 
-    /// As [`live`](Self::live), but returns the connection.
+    /// Like [`live`](Self::live), but returns the connection.
     #[inline]
     pub(super) fn find_live(&mut self, id: ConnId) -> Option<FoundConn<'_>> {
         let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
@@ -385,7 +386,7 @@ impl Connections {
         self.slots.len() - self.free.len()
     }
 
-    /// Slots in use, with their connections. Walks all slots: only for rare calls.
+    /// Slots in use, with their connections. This visits all slots, so it is only for rare calls.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (u32, &Conn)> {
         self.slots.iter().enumerate().filter_map(|(n, s)| s.conn.as_ref().map(|c| (n as u32, c)))
     }
@@ -404,7 +405,7 @@ impl Connections {
         }
     }
 
-    /// As [`FoundConn::settle_later`]. Returns `false` and does nothing if the timer [has to be set
+    /// Like [`FoundConn::settle_later`], but returns `false` and does nothing if the timer [has to be set
     /// now](Conn::may_arm_later).
     pub(crate) fn settle_later(&mut self, slot: u32) -> bool {
         let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
@@ -448,8 +449,8 @@ impl Connections {
         }
     }
 
-    /// Notes that the timer of a slot has to be set before time passes. Returns `false` and changes nothing
-    /// if the timer [has to be set now](Conn::may_arm_later).
+    /// Notes that the timer of a slot has to be set before the time moves on. Returns `false` and changes
+    /// nothing if the timer [has to be set now](Conn::may_arm_later).
     #[inline]
     pub(crate) fn arm_later(&mut self, slot: u32) -> bool {
         let place = &mut self.slots[slot as usize];
@@ -524,8 +525,8 @@ impl Stack {
         self.events.len() < self.config.limits.events
     }
 
-    /// A slot for a new connection, with capacity for its events. If none is free, the oldest connection
-    /// in TIME-WAIT is dropped, so that a peer cannot use up all slots by making us close again and again.
+    /// A slot for a new connection, with capacity for its events. If no slot is free, the oldest connection
+    /// in TIME-WAIT is dropped. Otherwise a peer could use up all slots by making us close many connections.
     pub(super) fn reserve(&mut self) -> Option<ConnId> {
         if !self.takes_connections() {
             return None;

@@ -1,4 +1,4 @@
-//! Neighbours that are gone: a port may notice at once what TCP would notice only by timeouts.
+//! Neighbours that are gone: a port may notice this at once, TCP only by timeouts.
 
 use super::Stack;
 use crate::Instant;
@@ -6,7 +6,7 @@ use crate::facade::EthernetAddress;
 
 impl Stack {
     /// To be called when a port finds that nobody has this Ethernet address any more. Every connection whose
-    /// frames go there ends at once, without a RST: with
+    /// frames go to this address ends at once, without RST: with
     /// [`CloseReason::Unreachable`](crate::CloseReason::Unreachable) if it waits for the answer to its SYN,
     /// otherwise with [`CloseReason::LinkDown`](crate::CloseReason::LinkDown).
     pub fn end_neighbor(&mut self, now: Instant, mac: EthernetAddress) {

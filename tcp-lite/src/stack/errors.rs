@@ -3,19 +3,19 @@
 /// Why a connection could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// `Limits::connections` reached.
+    /// There are `Limits::connections` connections already.
     #[error("no free connection (limit {0})")]
     NoConnection(usize),
-    /// `Limits::events` reached: take them first.
+    /// `Limits::events` events wait, and have to be taken first.
     #[error("events wait to be taken (limit {0})")]
     EventsWait(usize),
     /// Every local port towards this endpoint is in use.
     #[error("no free local port towards this endpoint")]
     NoPort,
-    /// The 4-tuple exists, or both its ends are one socket.
+    /// A connection with this 4-tuple exists already, or both ends would be the same socket.
     #[error("this connection exists already")]
     InUse,
-    /// No address of the peer's family, or no route.
+    /// We have no address of the peer's family, or no route to the peer.
     #[error("no local address or route for {0}")]
     NoRoute(std::net::IpAddr),
 }

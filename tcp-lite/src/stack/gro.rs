@@ -1,8 +1,8 @@
-//! Generic receive offload: segments that continue the previous one are merged, as by a device with LRO, so
-//! that their control block is updated once.
+//! Generic receive offload: consecutive segments are merged, as by a device with LRO, so that their control
+//! block is updated once.
 //!
-//! Only segments are merged that are next in order and carry nothing but payload. Their headers are equal
-//! except for lengths, checksums, PSH and the IPv4 identification: one acknowledgement, window, timestamp and
+//! Segments are merged only if they are next in order and carry only payload. Their headers are equal except
+//! for lengths, checksums, PSH and the IPv4 identification: one acknowledgement, window, timestamp and
 //! codepoint.
 
 use std::iter::Peekable;
@@ -20,18 +20,18 @@ use crate::tcp::header::Flags;
 /// the user reads it.
 const MAX_COALESCED: usize = 16;
 
-/// Maximum number of buffers of a frame that is coalesced: one with its headers, one with its payload. All of
-/// them form a chain.
+/// Maximum number of buffers of a frame that is merged: one with the headers, one with the payload. The
+/// payloads of all merged frames form a chain.
 pub(super) const MAX_BUFFERS: usize = 2;
 
-/// Whether `frame` may continue the stream at `next`. A cheap test: frames of other connections that are
-/// interleaved with the stream fail this test.
+/// Whether `frame` may continue the stream at `next`. This cheap test rejects frames of other connections in
+/// the same burst.
 pub(super) fn may_continue(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> bool {
     let seq_at = tcp_at + SEQ_AT;
     frame.head().get(seq_at..seq_at + 4) == Some(&next.0.to_be_bytes())
 }
 
-/// Words of the longest headers, the last one not full.
+/// Words of the longest headers; the last word is not full.
 const WORDS: usize = MAX_HEADERS_BYTES / 8 + 1;
 
 /// The headers that the following segments must have.
@@ -50,7 +50,8 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// For segments behind one with these headers. `None` with IP options or extension headers.
+    /// The headers of the segments after a segment with these headers; `None` if it has IP options or
+    /// extension headers.
     pub(super) fn new(headers: &[u8], ip: IpHeader, [ip_at, tcp_at]: [usize; 2]) -> Option<Self> {
         if ![IPV4_BYTES, IPV6_BYTES].contains(&(tcp_at - ip_at)) {
             return None;
@@ -77,7 +78,7 @@ impl Pattern {
         Some(Self { ip_checksum, pseudo, ip_at, tcp_at, payload_at, headers: found, mask: words })
     }
 
-    /// Takes frames off `frames` that continue `payload`, which begins at `seq` and has at most
+    /// Takes the frames from `frames` that continue `payload`, which begins at `seq` and has at most
     /// [`MAX_BUFFERS`] buffers. Returns all payloads as one chain, and their number.
     pub(super) fn coalesce(
         mut self,
@@ -102,7 +103,8 @@ impl Pattern {
         Some((frame::chain_all(payloads)?, count))
     }
 
-    /// Where the payload of `frame` ends, if its headers and checksums are right.
+    /// The offset at which the payload of `frame` ends; `None` if a header or checksum differs from the
+    /// expected one.
     fn end(&self, frame: &Mbuf) -> Option<usize> {
         let Self { ip_checksum, pseudo, ip_at, tcp_at, payload_at, headers, mask } = self;
         let found = frame.head().get(..*payload_at)?;

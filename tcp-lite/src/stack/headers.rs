@@ -1,12 +1,12 @@
-//! The headers of the connection that was served last, ready for its next frame. Most turns serve the same
-//! connection.
+//! The headers of the connection that was served last, for its next frame. Most turns serve the same
+//! connection as before.
 
 use crate::ConnId;
 use crate::facade::{EthernetAddress, IpAddress};
 use crate::four_tuple::FourTuple;
 use crate::frame::{Framing, PlainTemplate};
 
-/// Headers with timestamps, as most frames of a connection over IPv4 have them.
+/// Headers with timestamps, like those of most frames of a connection over IPv4.
 #[derive(Debug)]
 pub(super) struct LatestHeaders {
     conn: ConnId,
@@ -15,8 +15,8 @@ pub(super) struct LatestHeaders {
 }
 
 impl LatestHeaders {
-    /// The headers of a connection with this 4-tuple through this neighbour: those in `latest`, or new ones,
-    /// which are stored in `latest`. `None` over IPv6.
+    /// The headers of a connection with this 4-tuple through this neighbour. Returns the headers in `latest`,
+    /// or new headers, which are then stored in `latest`. `None` over IPv6.
     #[inline]
     pub(super) fn of<'a>(
         latest: &'a mut Option<Self>,

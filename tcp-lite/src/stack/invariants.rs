@@ -1,5 +1,5 @@
-//! The invariants of a stack: those of its parts, and that the parts' usage is the sum of what
-//! connections hold.
+//! The invariants of a stack: the invariants of its parts, and that the usage of each part is the sum of what
+//! all connections hold.
 
 use super::connections::Conn;
 use super::{SPARE_EVENTS, Stack};
@@ -7,7 +7,8 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::{EVENTS_PER_CONNECTION, Holdings};
 
 impl Stack {
-    /// Checks all invariants that hold between any two calls. For tests: it walks everything.
+    /// Checks all invariants that hold between any two calls. It is for tests, because it visits every
+    /// connection and entry.
     ///
     /// # Errors
     /// The first invariant that does not hold.

@@ -4,11 +4,11 @@ use super::Stack;
 use crate::Instant;
 
 impl Stack {
-    /// Tells the stack whether the port has a link. The stack starts with the link up. While the link is down
-    /// nothing is sent, timers keep running, and connections end after
-    /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout). When the link comes up again, everything
-    /// unacknowledged is retransmitted at once, the neighbours are probed, and our addresses are announced
-    /// ([`AddressProbing`](crate::AddressProbing)).
+    /// Tells the stack whether the port has a link. The stack starts with the link up. While the link is
+    /// down, the stack sends nothing, timers keep running, and connections end after
+    /// [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout). When the link comes up again, all
+    /// unacknowledged bytes are retransmitted at once, the neighbours are probed, and our addresses are
+    /// announced ([`AddressProbing`](crate::AddressProbing)).
     pub fn set_link(&mut self, now: Instant, up: bool) {
         self.advance(now);
         if self.port_gone {
@@ -32,9 +32,8 @@ impl Stack {
         self.connections.wake_waiting();
     }
 
-    /// Tells the stack that the port was taken away. Every connection ends at once with
-    /// [`CloseReason::PortGone`](crate::CloseReason::PortGone), without a RST, and so does each later
-    /// connection.
+    /// Tells the stack that the port was removed. Every connection, also each later connection, ends at once
+    /// with [`CloseReason::PortGone`](crate::CloseReason::PortGone), without RST.
     pub fn end_port(&mut self, now: Instant) {
         self.set_link(now, false);
         self.port_gone = true;
@@ -42,7 +41,7 @@ impl Stack {
         self.end_without_link(self.now);
     }
 
-    /// The port has been without a link for too long.
+    /// Ends all connections, because the port has been without a link for too long.
     pub(super) fn end_without_link(&mut self, now: Instant) {
         if !self.port_gone {
             self.link_deadline = None;

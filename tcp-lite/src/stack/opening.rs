@@ -13,8 +13,8 @@ use crate::secrets::EPHEMERAL_PORTS;
 use crate::tcp::{OpenParams, Tcb};
 use crate::{CloseReason, Deadline};
 
-/// Maximum number of local ports that are tried to find one whose frames arrive at our queue. With 64 queues,
-/// the search fails in one case of ten million.
+/// Maximum number of local ports that are tried to find a port whose frames arrive at our queue. With 64
+/// queues, the search fails in one case of ten million.
 const CHOOSY_ATTEMPTS: u16 = 1024;
 
 impl Stack {
@@ -66,8 +66,8 @@ impl Stack {
     }
 
     /// Why an active open is not established yet: [`CloseReason::NoNeighbor`] while nobody has answered the
-    /// queries for the Ethernet address of the next hop, otherwise [`CloseReason::TimedOut`]. For a caller
-    /// that gives up earlier than the stack.
+    /// queries for the Ethernet address of the next hop, otherwise [`CloseReason::TimedOut`]. This call is
+    /// for a caller that gives up earlier than the stack.
     pub fn unanswered(&self, conn: ConnId) -> CloseReason {
         let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot));
         match conn.is_some_and(|conn| conn.unresolved_since.is_set()) {
@@ -81,7 +81,7 @@ impl Stack {
         self.open_params_from(self.secrets.isn(now, tuple), tuple)
     }
 
-    /// As [`open_params`](Self::open_params), for a connection whose initial sequence number is known.
+    /// Like [`open_params`](Self::open_params), for a connection whose initial sequence number is known.
     pub(super) fn open_params_from(&self, iss: TcpSeqNumber, tuple: &FourTuple) -> OpenParams {
         let ipv6 = matches!(tuple.remote, IpAddress::Ipv6(_));
         let least = if ipv6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
@@ -103,8 +103,8 @@ impl Stack {
         path.min(u16::try_from(self.pool.data_bytes()).unwrap_or(u16::MAX))
     }
 
-    /// A free local port for `tuple` (RFC 6056 algorithm 3), which this stack has then claimed. If the
-    /// device's choice of queues is known, the answers will arrive at our queue.
+    /// Chooses and claims a free local port for `tuple` (RFC 6056 algorithm 3). If we know how the device
+    /// chooses queues, the port is one whose frames arrive at our queue.
     pub(super) fn ephemeral_port(&mut self, mut tuple: FourTuple) -> Option<u16> {
         for attempt in 0..EPHEMERAL_PORTS {
             let port = self.secrets.ephemeral_port(&tuple.local, &tuple.remote, tuple.remote_port, attempt);
@@ -125,8 +125,8 @@ pub(super) fn default_peer_mss(remote: &IpAddress) -> u16 {
     if matches!(remote, IpAddress::Ipv6(_)) { 1220 } else { 536 }
 }
 
-/// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options reduce the payload of a segment
-/// further.
+/// The MSS (RFC 6691): the MTU minus the fixed IP and TCP headers. Options make the payload of a segment
+/// smaller.
 pub(super) fn mss(remote: &IpAddress, mtu: usize) -> u16 {
     let ip_bytes = if matches!(remote, IpAddress::Ipv6(_)) { IPV6_BYTES } else { IPV4_BYTES };
     mtu.saturating_sub(ip_bytes + crate::tcp::header::MIN_HEADER_BYTES) as u16

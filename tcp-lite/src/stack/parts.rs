@@ -10,8 +10,8 @@ use crate::neighbor::Neighbors;
 use crate::tcp::{Ctx, OutOfOrderSlab, SearchSlab, SegmentSlab};
 use crate::{Instant, StackConfig};
 
-/// The parts of the stack that a control block may use: everything but the connections themselves and
-/// the neighbours.
+/// The parts of the stack that a control block may use: all except the connections themselves and the
+/// neighbours.
 pub(super) struct StackParts<'a> {
     pub(super) now: Instant,
     pub(super) config: &'a StackConfig,
@@ -26,7 +26,7 @@ pub(super) struct StackParts<'a> {
 }
 
 impl<'a> StackParts<'a> {
-    /// The context of calls of a connection.
+    /// The context for calls of the control block of `conn`.
     #[inline]
     pub(super) fn ctx(self, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'a> {
         Ctx {

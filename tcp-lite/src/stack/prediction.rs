@@ -2,15 +2,15 @@
 //!
 //! A predicted frame continues an established stream and has nothing unusual in its headers: Ethernet without
 //! a tag, a whole IPv4 packet without options, TCP with timestamps as its only option, and ACK or ACK and PSH
-//! as its only flags. An acknowledgement without payload may have SACK blocks, too. The headers are compared
+//! as its only flags. An acknowledgement without payload may also have SACK blocks. The headers are compared
 //! and read in place, and the connection applies them without the checks that cannot fail
-//! (`tcp/connection/predicted.rs`). The idea is Van Jacobson's; RFC 7323 appendix A has the layout of the
-//! options.
+//! (`tcp/connection/predicted.rs`). Van Jacobson invented header prediction; RFC 7323 appendix A has the
+//! layout of the options.
 //!
-//! A frame that is not predicted has changed nothing, and takes the general path, [`Stack::receive_any`]. So
-//! does each invalid frame: only the general path counts and answers errors.
-//! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction off, so that
-//! `tests/stack/prediction.rs` can compare both paths.
+//! The fast path changes nothing for a frame that is not predicted. Such a frame takes the general path,
+//! [`Stack::receive_any`]. Invalid frames take it as well, because only the general path counts and answers
+//! errors. [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction off, so
+//! that `tests/stack/prediction.rs` can compare both paths.
 
 use std::iter::Peekable;
 
@@ -27,7 +27,7 @@ use crate::ip::{IPV4_BYTES, PROTOCOL_TCP};
 use crate::tcp::PredictedSegment;
 use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock, sack_bytes, sack_room};
 
-/// Where the headers begin, and where they end.
+/// The offsets of the headers and of the payload.
 const IP_AT: usize = ethernet::HEADER_BYTES;
 const TCP_AT: usize = IP_AT + IPV4_BYTES;
 /// Bytes of a TCP header with timestamps and two NOPs.
@@ -41,8 +41,8 @@ const ALL_ONES: u16 = 0xffff;
 /// The Ethertype, and an IPv4 header of five words, with any codepoint.
 const IPV4: u32 = (ETHERTYPE_IPV4 as u32) << 16 | 0x4500;
 const TYPE_MASK: u32 = 0xffff_ff00;
-/// The flags and the offset of a fragment, without "don't fragment"; and the protocol, which is after the hop
-/// limit.
+/// Mask of the flags and the offset of a fragment, without "don't fragment", and of the protocol, which
+/// follows the hop limit.
 const FRAGMENT_AND_PROTOCOL_MASK: u32 = 0x3fff_00ff;
 /// A header of eight words, and ACK.
 const OFFSET_AND_FLAGS: u16 = 0x8010;
@@ -57,8 +57,8 @@ struct PredictedHeaders {
 }
 
 impl PredictedHeaders {
-    /// Reads the headers, with `sack_blocks` SACK blocks after the timestamps; `None` if anything in them is
-    /// unusual or wrong, and if `next` continues the frame: `gro.rs` merges such frames.
+    /// Reads the headers, with `sack_blocks` SACK blocks after the timestamps. `None` if a field is unusual
+    /// or wrong, or if `next` continues the frame, because `gro.rs` merges such frames.
     #[inline(always)]
     fn read(frame: &Mbuf, next: Option<&Mbuf>, mac: EthernetAddress, sack_blocks: usize) -> Option<Self> {
         let sack_bytes = if sack_blocks > 0 { sack_bytes(sack_blocks) } else { 0 };
@@ -105,7 +105,7 @@ impl PredictedHeaders {
 }
 
 impl Stack {
-    /// See [`Stack::input_next`]: `frames` are the frames after `frame`.
+    /// Handles `frame`; `frames` are the frames after it (see [`Stack::input_next`]).
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -130,9 +130,9 @@ impl Stack {
         }
     }
 
-    /// The fast path of [`receive_any`](Self::receive_any) for a frame that is predicted, as the head of this
-    /// file says: it has the same result. Returns any other frame, and has changed nothing. `next` is the
-    /// frame after it; `sack_blocks` is the number of SACK blocks in the frame.
+    /// The fast path for a predicted frame (see the head of this file), with the same result as
+    /// [`receive_any`](Self::receive_any). Returns any other frame without having changed anything. `next` is
+    /// the frame after `frame`; `sack_blocks` is the number of SACK blocks in `frame`.
     #[inline(always)]
     fn receive_predicted(
         &mut self,
@@ -152,8 +152,8 @@ impl Stack {
         if segment.bytes > 0 && self.events.len() >= self.config.limits.events {
             return Err(frame);
         }
-        // The addresses were checked when the connection began. An address that was usable stays usable, and
-        // routes are fixed.
+        // The addresses were checked when the connection began. A usable address never becomes unusable, and
+        // routes never change.
         let (parts, connections, _) = self.split(now);
         let Some(found) = connections.find_next_ipv4(&key) else { return Err(frame) };
         if !found.conn.tcb.predicts(&segment) {
@@ -161,7 +161,7 @@ impl Stack {
         }
         parts.counters.rx_segments += 1;
         if segment.bytes > 0 {
-            // Ethernet pads short frames: bytes behind the packet are not payload.
+            // Ethernet pads short frames: bytes after the packet are not payload.
             frame.truncate(PAYLOAD_AT + segment.bytes);
             frame.advance(PAYLOAD_AT);
         }
@@ -210,6 +210,6 @@ fn u32_at(head: &[u8; PAYLOAD_AT], at: usize) -> u32 {
 /// The sum of `WORDS` words of 32 bits in memory order, for the checksum of 16 bits (RFC 1071 section 2).
 #[inline]
 fn sum_of<const WORDS: usize>(head: &[u8; PAYLOAD_AT], at: usize) -> u64 {
-    // Not `step_by`, which is a call for each word.
+    // `step_by` would generate a call for each word.
     (0..WORDS).map(|word| u64::from(u32_at(head, at + 4 * word).to_be())).sum()
 }

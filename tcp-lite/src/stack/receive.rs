@@ -1,5 +1,5 @@
-//! From a frame to a connection: the general path of [`Stack::input`]. `prediction.rs` has the way in, and
-//! the fast path.
+//! From a frame to a connection: the general path of [`Stack::input`]. `prediction.rs` has its entry point
+//! and the fast path.
 
 use std::iter::Peekable;
 
@@ -20,15 +20,16 @@ use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{OpenParams, Tcb, TimestampClock, Verdict, syn_ack};
 use crate::{Deadline, frame};
 
-/// Bytes of a frame that are searched for headers: Ethernet with a tag, IPv6 and TCP with all options are
-/// 118, which leaves 74 for extension headers. A frame with more takes the slow path.
+/// Number of bytes of a frame in which headers are parsed. Ethernet with a tag, IPv6 and TCP with all options
+/// take 118 bytes, so 74 bytes are left for extension headers. A frame with longer headers takes the slow
+/// path.
 const HEAD_BYTES: usize = 192;
 
 /// A frame after its headers were parsed.
 enum Class {
-    /// A whole TCP segment for an address of ours.
+    /// A whole TCP segment for one of our addresses.
     Tcp { ip: IpHeader, header: TcpHeader, tcp_at: usize, payload_at: usize, end: usize },
-    /// Anything else that may be for us.
+    /// Any other frame that may be for us.
     Slow { ip: Option<IpHeader> },
 }
 
@@ -74,7 +75,8 @@ impl Stack {
             return;
         };
         if !ethernet.src.is_unicast() {
-            // No host has a group address (IEEE 802.3 section 3.2.3): an answer would go to the group.
+            // A group address cannot be a source (IEEE 802.3 section 3.2.3); an answer would go to the whole
+            // group.
             self.counters.rx_malformed += 1;
             return;
         }
@@ -102,7 +104,7 @@ impl Stack {
                     && self.is_next(&origin, &header);
                 let pattern =
                     may_continue.then(|| Pattern::new(&head[..payload_at], ip, [ethernet.bytes, tcp_at]));
-                // Ethernet pads short frames: bytes behind the packet are not payload.
+                // Ethernet pads short frames: bytes after the packet are not payload.
                 frame.truncate(end);
                 frame.advance(payload_at);
                 let arrived = match pattern.flatten() {
@@ -145,8 +147,7 @@ impl Stack {
             }
             return Some(Class::Slow { ip: Some(ip) });
         };
-        // TCP is between two hosts: segments to or from anything but a unicast address are dropped (RFC
-        // 9293 MUST-57).
+        // Segments to or from an address that is not a unicast address are dropped (RFC 9293 MUST-57).
         if !ours || ethernet.dst != self.framing.mac || !self.may_be_peer(&ip.src) {
             self.counters.rx_not_ours += 1;
             return None;
@@ -181,8 +182,8 @@ impl Stack {
             && conn.is_some_and(|conn| conn.tcb.is_next(header.seq))
     }
 
-    /// A TCP segment that passed all checks, for an address of ours; or several merged segments, with their
-    /// number.
+    /// Handles a TCP segment for one of our addresses that passed all checks, or several merged segments,
+    /// with their number.
     pub(super) fn segment_arrives(
         &mut self,
         now: Instant,
@@ -211,10 +212,10 @@ impl Stack {
         }
     }
 
-    /// A new SYN for the 4-tuple of a connection in TIME-WAIT, which is replaced if a listener takes the SYN.
-    /// Otherwise the connection stays: its peer may have to send its FIN again. No cookie is sent when the
-    /// backlog is full, since its sequence number could be one that the old connection used (RFC 9293 section
-    /// 3.6.1); the SYN comes again.
+    /// Handles a new SYN for the 4-tuple of a connection in TIME-WAIT. If a listener takes the SYN, a new
+    /// connection replaces this one. Otherwise the connection remains, because its peer may send its FIN
+    /// again. If the backlog is full, no cookie is sent, because its sequence number could be one that the
+    /// old connection used (RFC 9293 section 3.6.1); the peer sends the SYN again.
     fn reopen(&mut self, now: Instant, slot: u32, tuple: FourTuple, syn: &TcpHeader) {
         let Some(listener) = self.listeners.find(tuple.local_port) else { return };
         let Some(old) = self.connections.get(slot) else { return };
@@ -228,13 +229,13 @@ impl Stack {
             return;
         }
         self.forget(now, slot);
-        // The slot that has just been freed.
+        // This returns the slot that has just been freed.
         if let Some(id) = self.reserve() {
             self.accept(now, id, (listener, tuple, next_hop), syn, params);
         }
     }
 
-    /// A segment of no connection.
+    /// Handles a segment that belongs to no connection.
     fn unmatched_segment_arrives(
         &mut self,
         now: Instant,
@@ -252,8 +253,8 @@ impl Stack {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
             }
             if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-                // A RST would refuse the connection, and the peer retransmits a segment that occupies
-                // sequence numbers.
+                // No answer, because RST would refuse the connection. The peer retransmits the segment if it
+                // occupies sequence numbers.
                 self.counters.rx_no_connection += 1;
                 return;
             }
@@ -264,7 +265,7 @@ impl Stack {
         }
     }
 
-    /// A SYN for a port with a listener (RFC 9293 section 3.10.7.2).
+    /// Handles a SYN for a port with a listener (RFC 9293 section 3.10.7.2).
     fn syn_arrives(
         &mut self,
         now: Instant,
@@ -296,7 +297,7 @@ impl Stack {
         self.accept(now, id, (listener, tuple, next_hop), syn, params);
     }
 
-    /// Makes a connection that its listener has counted as half-open.
+    /// Creates a connection that its listener has counted as half-open.
     fn accept(
         &mut self,
         now: Instant,
@@ -306,7 +307,7 @@ impl Stack {
         params: OpenParams,
     ) {
         if self.claim(&tuple).is_err() {
-            // The same SYN came to another stack at the same time: the peer sends the SYN again.
+            // Another stack received the same SYN at the same time. The peer sends the SYN again.
             self.counters.rx_syn_dropped += 1;
             return self.listeners.settle_half_open(listener, &tuple.remote);
         }
@@ -325,7 +326,7 @@ impl Stack {
         self.settle(id.slot);
     }
 
-    /// Sends a SYN-ACK for which no control block is kept.
+    /// Sends a SYN-ACK without keeping a control block.
     fn answer_with_cookie(&mut self, now: Instant, mac: EthernetAddress, tuple: FourTuple, syn: &TcpHeader) {
         let mut syn = syn.clone();
         syn.options.mss.get_or_insert_with(|| default_peer_mss(&tuple.remote));
@@ -340,7 +341,7 @@ impl Stack {
         }
     }
 
-    /// The ACK of a SYN-ACK with a cookie; `syn` is the part of the SYN that the cookie encodes.
+    /// Handles the ACK of a SYN-ACK with a cookie; `syn` is the part of the SYN that the cookie encodes.
     fn cookie_arrives(
         &mut self,
         now: Instant,
@@ -355,7 +356,7 @@ impl Stack {
             stack.listeners.admits(now, listener, &tuple.remote) && stack.claim(&tuple).is_ok()
         };
         let Some((next_hop, id)) = place.filter(|_| admits(self)) else {
-            // As if the ACK was lost: the peer's first data segment acknowledges again.
+            // Dropped as if the ACK was lost: the peer's first data segment acknowledges the SYN-ACK again.
             self.counters.rx_syn_dropped += 1;
             return;
         };
@@ -378,9 +379,9 @@ impl Stack {
         debug_assert!(matches!(verdict, Some(Verdict::Done)), "{verdict:?}");
     }
 
-    /// A segment of a half-open connection, which may acknowledge an earlier SYN-ACK than that of the
-    /// connection: the peer's SYN was answered by a cookie, and the peer sent the SYN again when the backlog
-    /// had room, before it got the cookie. The peer is established with the cookie's sequence numbers, so the
+    /// Handles a segment of a half-open connection that acknowledges an earlier SYN-ACK with a cookie. This
+    /// happens if the peer sent its SYN again before it got the cookie, and the backlog had room for the
+    /// second SYN. The peer has established the connection with the cookie's sequence numbers, so the
     /// connection takes them over. Returns the payload of any other segment.
     #[cold]
     fn earlier_cookie_arrives(
@@ -400,17 +401,18 @@ impl Stack {
             return None;
         }
         if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-            // As without the half-open connection: a RST would end the peer's connection, and the peer sends
-            // the segment again.
+            // No answer, as without the half-open connection: RST would end the peer's connection. The peer
+            // sends the segment again.
             self.counters.rx_no_connection += 1;
             return None;
         }
         Some(payload)
     }
 
-    /// Returns whether the queue had room.
+    /// Queues an answer; returns whether the queue had room.
     fn queue_answer(&mut self, dst_mac: EthernetAddress, tuple: FourTuple, header: TcpHeader) -> bool {
-        // The queue is bounded: any host can send such segments. A peer that gets no answer tries again.
+        // The queue is bounded, because any host can cause such answers. A peer that gets no answer tries
+        // again.
         let has_place = self.answers.len() < PENDING_ANSWERS;
         if has_place {
             self.answers.push_back(Answer { dst_mac, tuple, header });
