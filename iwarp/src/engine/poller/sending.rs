@@ -59,6 +59,7 @@ impl Poller {
 
     /// Does what users have asked for since the last poll: runs their commands, then answers their doorbells.
     /// Returns whether there were any.
+    #[inline]
     pub(super) fn serve_users(&mut self, guard: &EpochGuard<'_>) -> bool {
         self.run_commands(guard) | self.answer_doorbells()
     }

@@ -29,7 +29,7 @@ impl ConnectionPages {
     ///
     /// # Errors
     /// As [`Pages::open`](super::pages::Pages::open).
-    #[inline]
+    #[inline(always)]
     pub(in crate::tcp) fn page(
         &mut self,
         slab: &mut SegmentSlab,
