@@ -44,7 +44,7 @@ pub enum RegionError {
     /// The system has no memory.
     #[error("no memory for a region of {bytes} bytes: {source}")]
     NoMemory {
-        /// Bytes requested.
+        /// Number of requested bytes.
         bytes: usize,
         /// The system's error.
         source: std::io::Error,
@@ -83,7 +83,7 @@ impl Region {
         self.start
     }
 
-    /// Bytes requested.
+    /// Number of requested bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
