@@ -155,7 +155,7 @@ fn a_process_of_another_user_is_refused() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
     let dials = || {
-        // Changes the user of this thread only.
+        // This changes only the user of this thread.
         let other = rustix::process::Uid::from_raw(12_345);
         rustix::thread::set_thread_res_uid(uid, other, uid).unwrap();
         let socket = dial(&scratch);
