@@ -1,5 +1,5 @@
-//! Two polling processes on a local wire: measures the rate of frames of 64 KiB, and the round trip of 64
-//! bytes. `scripts/compare --only local_wake` measures processes that sleep.
+//! Measures the rate of frames of 64 KiB and the round trip of 64 bytes between two polling processes on a
+//! local wire. (`scripts/compare --only local_wake` measures processes that sleep.)
 //!
 //! `cargo run --release -p uwarp-dp --no-default-features --example local [RING_KIB]...`
 
@@ -25,7 +25,7 @@ mod linux {
 
     type Outcome<T> = Result<T, Box<dyn Error>>;
 
-    /// Payload of a large frame: two buffers of 32 KiB, less the headers.
+    /// Payload bytes of a large frame: two buffers of 32 KiB without the headers.
     const LARGE: usize = 65_000;
     const SMALL: usize = 64;
 
@@ -49,7 +49,7 @@ mod linux {
         Ok(local::open(&config)?)
     }
 
-    /// The other process; dropping this value ends it.
+    /// The other process, which is killed on drop.
     struct Echo(Child, PathBuf);
 
     impl Drop for Echo {
@@ -151,7 +151,7 @@ mod linux {
         Ok(start.elapsed())
     }
 
-    /// Answers small frames and drops others, until the first process is gone.
+    /// Answers small frames and drops other frames, until the first process has ended.
     fn echo(folder: &Path, ring_bytes: usize) -> Outcome<()> {
         let mut port = open(folder, 2, ring_bytes)?;
         let clock = Clock::new();

@@ -1,8 +1,7 @@
 //! Opens a NIC several times in one process, and counts the frames that it sends and receives each time.
 //!
 //! `nic ADDRESS [TIMES [SECONDS [unnamed]]]`: the PCI address of a NIC that is bound to `vfio-pci` or
-//! `uio_pci_generic`. With `unnamed`, EAL does not know of it until it is opened, which works behind an
-//! IOMMU.
+//! `uio_pci_generic`. With `unnamed`, the NIC is not named when EAL starts, which works behind an IOMMU.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -53,7 +52,7 @@ fn run(port: &mut dyn Port, time: Duration) -> Result<(), Box<dyn Error>> {
         bytes.fill(0);
         bytes[..6].fill(0xff);
         bytes[6..12].copy_from_slice(&port.info().mac);
-        // An EtherType for local experiments (IEEE 802): no host answers.
+        // An EtherType for local experiments (IEEE 802), to which no host answers.
         bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
         frames.push(frame);
         port.tx_burst(0, &mut frames);

@@ -6,8 +6,9 @@ use std::ops::Range;
 use crate::mbuf::Raw;
 use crate::{Mbuf, Mempool};
 
-/// One packet buffer that only its owner fills, from the front. Any number of [`view`](Self::view)s may
-/// exist of its filled bytes, so one buffer serves many small pieces, or pieces that are sent together.
+/// A packet buffer that only its owner fills, from the front. There may be any number of
+/// [`view`](Self::view)s of the filled bytes. So one buffer can be used for many small pieces, or for pieces
+/// that are sent together.
 ///
 /// ```
 /// # use dp::{Mempool, Page};
@@ -21,16 +22,16 @@ use crate::{Mbuf, Mempool};
 /// assert_eq!((view.head(), page.filled()), (&b"irst"[..], &b"firstsecond"[..]));
 /// ```
 pub struct Page {
-    /// A chain of one segment with storage of its pool; its data are the filled bytes.
+    /// A chain of one segment with storage of its pool. Its data are the filled bytes.
     raw: Raw,
 }
 
 impl Page {
-    /// A page in `buffer`, whose data count as filled. Fails if the buffer is a chain of several segments,
-    /// or if its storage is shared.
+    /// Makes a page from `buffer`, whose data count as filled. Fails if the buffer is a chain of several
+    /// segments, or if its storage is shared.
     ///
     /// # Errors
-    /// Returns `buffer` in these cases.
+    /// Returns `buffer` if it cannot be a page.
     pub fn new(buffer: Mbuf) -> Result<Self, Mbuf> {
         if buffer.segment_count() != 1 || buffer.is_shared() {
             return Err(buffer);
@@ -38,14 +39,14 @@ impl Page {
         Ok(Self { raw: buffer.into_raw() })
     }
 
-    /// An empty page; `None` (counted) if `pool` is empty.
+    /// An empty page. If `pool` is empty, counts this and returns `None`.
     #[inline]
     pub fn alloc(pool: &Mempool) -> Option<Self> {
         // A new buffer is one segment, and nobody else has a view of it.
         pool.alloc().map(|buffer| Self { raw: buffer.into_raw() })
     }
 
-    /// Empties the page and returns `true`, unless a view of the page exists.
+    /// Empties the page and returns `true`. If there is a view of the page, returns `false`.
     #[inline]
     pub fn rewind(&mut self) -> bool {
         match &mut self.raw {
@@ -55,7 +56,7 @@ impl Page {
         }
     }
 
-    /// The bytes filled so far, including the buffer's data at the start. They do not change any more.
+    /// The filled bytes, including the data that the buffer had at the start. They do not change any more.
     #[inline]
     pub fn filled(&self) -> &[u8] {
         match &self.raw {
@@ -65,26 +66,26 @@ impl Page {
         }
     }
 
-    /// The rest of the buffer, for writing (it has old contents). Bytes written there are visible to
-    /// nobody before they are [`fill`](Self::fill)ed.
+    /// The rest of the buffer, for writing. It has old contents. Views do not include the written bytes
+    /// before [`fill`](Self::fill) is called.
     #[inline]
     pub fn room(&mut self) -> &mut [u8] {
         match &mut self.raw {
-            // SAFETY: the page was made of a buffer whose storage had no other view. Every other view was
-            // made by `view` or `headed`, covers only filled bytes and what is in front of them, and cannot
-            // grow while the page exists, since a view grows only if it is the only one. So none covers the
-            // bytes behind the filled ones.
+            // SAFETY: the page was made from a buffer whose storage had no other view. All other views were
+            // made by `view` or `headed`. They cover only filled bytes and bytes in front of these, and
+            // cannot grow while the page exists, since a view can grow only if it is the only view. So no
+            // other view covers bytes behind the filled bytes.
             Raw::Heap(chain) => unsafe { chain.room() },
             #[cfg(feature = "dpdk")]
-            // SAFETY: the page was made of a buffer whose storage had no other view. Every other view was
-            // made by `view` or `headed`, covers only filled bytes and what is in front of them, and cannot
-            // grow while the page exists, since a view grows only if it is the only one. So none covers the
-            // bytes behind the filled ones.
+            // SAFETY: the page was made from a buffer whose storage had no other view. All other views were
+            // made by `view` or `headed`. They cover only filled bytes and bytes in front of these, and
+            // cannot grow while the page exists, since a view can grow only if it is the only view. So no
+            // other view covers bytes behind the filled bytes.
             Raw::Dpdk(chain) => unsafe { chain.room() },
         }
     }
 
-    /// Bytes that can still be filled: the length of [`room`](Self::room).
+    /// Number of bytes that can still be filled: the length of [`room`](Self::room).
     #[inline]
     pub fn room_bytes(&self) -> usize {
         match &self.raw {
@@ -94,8 +95,8 @@ impl Page {
         }
     }
 
-    /// Marks the next `bytes` bytes as filled; they do not change any more. Returns how many were filled
-    /// before.
+    /// Marks the next `bytes` bytes as filled, after which they do not change any more. Returns the number of
+    /// bytes that were filled before.
     ///
     /// # Panics
     /// If fewer bytes are left.
@@ -109,9 +110,9 @@ impl Page {
     }
 
     /// A frame in one segment: `head` bytes that `write` fills in, followed by the first `bytes` filled
-    /// bytes. The frame uses the page's own headroom and no other buffer. `None` if a view of the page
-    /// exists, for instance an earlier frame; if the headroom is shorter than `head`; or if a pool has no
-    /// free descriptor.
+    /// bytes. The frame uses the page's headroom and no other buffer. `None` if there is a view of the page,
+    /// for instance an earlier frame, if the headroom is shorter than `head`, or if a pool has no free
+    /// descriptor.
     ///
     /// ```
     /// # use dp::{Mempool, Page};
@@ -144,7 +145,8 @@ impl Page {
         Some(Mbuf::from_raw(raw))
     }
 
-    /// A view of filled bytes, which may outlive the page; `None` if a pool has no free descriptor.
+    /// A view of filled bytes. It may be used after the page is dropped. `None` if a pool has no free
+    /// descriptor.
     ///
     /// # Panics
     /// If `bytes` are not all filled.

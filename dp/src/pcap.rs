@@ -1,8 +1,8 @@
-//! A capture of all frames of a port, for Wireshark: pcapng, both directions.
+//! A capture of all frames of a port in both directions, in pcapng format for Wireshark.
 //!
-//! [`Tap`] wraps any port and is a port itself. Where a sender leaves the checksum of a frame to the device,
-//! or a virtual peer has left it unfilled, the tap fills the checksum of the captured copy alone. An error
-//! of the file ends the capture but not the traffic; [`CaptureStatus`] reports the error.
+//! [`Tap`] wraps any port and is a port itself. If a sender leaves the checksum of a frame to the device, or
+//! if a virtual peer has not filled in the checksum, the tap fills in the checksum only in the captured copy.
+//! An error of the file ends the capture but not the traffic. [`CaptureStatus`] reports the error.
 
 mod block;
 #[cfg(test)]
@@ -24,11 +24,12 @@ use crate::{
 };
 use block::Direction;
 
-/// Bytes collected before the file is written: large enough to make system calls rare.
+/// Number of bytes that are collected before they are written to the file. It is so large that system calls
+/// are rare.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// The tap writes a frame to the file at most this long after the frame has passed, if the port is polled.
-/// Short enough to follow a capture live.
+/// Maximum time until the tap writes a frame to the file, if the port is polled. It is so short that a user
+/// can watch a running capture.
 const FLUSH_AFTER_US: u64 = 200_000;
 
 /// A port whose frames are captured.
@@ -41,16 +42,16 @@ impl Tap {
     /// Captures `port` to a new file at `path`, with wall clock times.
     ///
     /// # Errors
-    /// When the file or its header cannot be written.
+    /// If the file or its header cannot be written.
     pub fn create(port: Box<dyn Port>, path: &Path) -> io::Result<Self> {
         Self::new(port, Box::new(File::create(path)?), None)
     }
 
-    /// Captures `port` to `writer`. The time of a frame is `epoch_us` plus the `now_us` of the port's
-    /// call; without `epoch_us` the first frame gets the wall clock's time.
+    /// Captures `port` to `writer`. The time of a frame is `epoch_us` plus the `now_us` of the port's call.
+    /// Without `epoch_us`, the first frame gets the time of the wall clock.
     ///
     /// # Errors
-    /// When the header cannot be written.
+    /// If the header cannot be written.
     pub fn new(
         port: Box<dyn Port>,
         writer: Box<dyn Write + Send>,
@@ -60,7 +61,7 @@ impl Tap {
         Ok(Self { port, capture })
     }
 
-    /// The status of the capture. The status stays valid after the tap was passed on as a `Box<dyn Port>`.
+    /// The status of the capture. It can also be used after the tap was passed on as a `Box<dyn Port>`.
     pub fn status(&self) -> CaptureStatus {
         self.capture.status.clone()
     }
@@ -68,7 +69,7 @@ impl Tap {
     /// Ends the capture and returns the port.
     ///
     /// # Errors
-    /// The first error of the capture, including that of the last write.
+    /// The first error of the capture, which may be an error of the last write.
     pub fn close(self) -> (Box<dyn Port>, io::Result<()>) {
         let Self { port, mut capture } = self;
         capture.flush();
@@ -102,8 +103,8 @@ impl Port for Tap {
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        // The port removes the frames that it takes, and the caller passes the rest again. So all frames are
-        // encoded first, and then only those that were taken are written.
+        // The port removes the frames that it takes, and the caller later passes the other frames again. So
+        // all frames are encoded first, and then only the frames that the port has taken are written.
         if self.port.link_state() == LinkState::Up {
             for frame in frames.iter() {
                 self.capture.encode(now_us, Direction::Outbound, frame);
@@ -128,7 +129,7 @@ impl fmt::Debug for Tap {
     }
 }
 
-/// Status of a capture, readable from any thread. Cheap to clone.
+/// The status of a capture. Any thread may read it. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct CaptureStatus {
     inner: Arc<StatusInner>,
@@ -142,17 +143,17 @@ struct StatusInner {
 }
 
 impl CaptureStatus {
-    /// Frames passed to the file.
+    /// Number of frames that were written to the file or to its buffer.
     pub fn frames_written(&self) -> u64 {
         self.inner.written.load(Ordering::Relaxed)
     }
 
-    /// Frames that passed after an error had ended the capture.
+    /// Number of frames that were not captured, since an error had ended the capture.
     pub fn frames_missed(&self) -> u64 {
         self.inner.missed.load(Ordering::Relaxed)
     }
 
-    /// Takes the error that ended the capture, if one did.
+    /// Takes the error that has ended the capture. `None` if there was no error.
     pub fn take_error(&self) -> Option<io::Error> {
         self.inner.error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -174,12 +175,12 @@ impl fmt::Debug for CaptureStatus {
 /// The file, and the frames of the current burst.
 struct Capture {
     writer: BufWriter<Box<dyn Write + Send>>,
-    /// Blocks of the current burst.
+    /// The blocks of the current burst.
     blocks: Vec<u8>,
     /// The end of each block in `blocks`.
     ends: ArrayVec<usize, BURST>,
     epoch_us: Option<u64>,
-    /// When the oldest frame that may not be in the file yet has passed.
+    /// The time of the oldest frame that may not be in the file yet.
     unflushed_since_us: Option<u64>,
     failed: bool,
     status: CaptureStatus,
@@ -227,7 +228,7 @@ impl Capture {
         self.ends.push(self.blocks.len());
     }
 
-    /// Writes the first `frames` of the current burst, discards the rest, and flushes if the oldest
+    /// Writes the first `frames` frames of the current burst, discards the others, and flushes if the oldest
     /// frame has waited long enough.
     fn write(&mut self, now_us: u64, frames: usize) {
         if self.failed {

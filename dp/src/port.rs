@@ -1,7 +1,7 @@
 //! The interface of ports, through which all frames are received and sent.
 //!
-//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. Each of its parts
-//! is a trait with one purpose:
+//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. Its interface has
+//! several parts, each of which is a trait with one purpose:
 //!
 //! | trait | what for | who calls it |
 //! |---|---|---|
@@ -17,11 +17,12 @@
 //!
 //! # To write a port
 //!
-//! Every port is a layer ([`PortLayer`]). A wrapper is a layer on the port that it wraps. A device is a
-//! layer on a [`PortBase`], which has its description, pools and counters. A function that the port does not
-//! define returns the answer of the port below; for a device, it behaves as for a device without that
-//! feature. So a wrapper defines only the functions that it changes, a device only its features, and neither
-//! can forget the rest. Both define [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
+//! Every port is a layer ([`PortLayer`]). A wrapper is a layer on the port that it wraps. A device is a layer
+//! on a [`PortBase`], which has its description, pools and counters. If a wrapper does not define a function,
+//! the function of the wrapped port is called. If a device does not define a function, it acts like a device
+//! without this feature. So a wrapper defines only the functions that it changes, and a device defines only
+//! the functions of its features. Neither can forget the other functions. Both define
+//! [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
 //!
 //! ```
 //! use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
@@ -78,8 +79,8 @@ pub use device_stats::{DeviceStat, DeviceStats};
 pub use info::{Offloads, PortInfo};
 pub use words::UnknownOffload;
 
-/// Maximum frames moved by one call: enough to amortise the cost of a call, and few enough for the headers
-/// of all frames to stay in the L1 cache.
+/// Maximum number of frames that one call moves. They are enough to amortise the cost of a call, and so few
+/// that the headers of all frames fit in the L1 cache.
 pub const BURST: usize = 64;
 
 /// Frames to send or just received, oldest first.
@@ -90,10 +91,11 @@ pub type Burst = ArrayVec<Mbuf, BURST>;
 pub enum LinkState {
     /// Frames can pass.
     Up,
-    /// No carrier, or the vhost peer is gone. Frames given to the port are dropped and counted.
+    /// There is no carrier, or the vhost peer is gone. Frames that are passed to the port are dropped and
+    /// counted.
     Down,
-    /// The device was taken away, and no frame will ever pass again. Frames given to the port are dropped and
-    /// counted. A device that comes back has to be opened anew.
+    /// The device was taken away, and no frame will ever pass again. Frames that are passed to the port are
+    /// dropped and counted. If the device comes back, it has to be opened again.
     Gone,
 }
 
@@ -107,7 +109,7 @@ pub enum Below<P, B> {
 }
 
 impl<P, B> Below<P, B> {
-    /// The port that a wrapper wraps; `None` for a device.
+    /// The port that a wrapper wraps. `None` for a device.
     pub fn port(self) -> Option<P> {
         match self {
             Self::Port(port) => Some(port),
@@ -116,12 +118,13 @@ impl<P, B> Below<P, B> {
     }
 }
 
-/// A port as a layer on another port or on its base, which answers the calls that the port does not define.
+/// A port as a layer on another port or on a base. The layer below answers the calls that the port does not
+/// define.
 pub trait PortLayer: Send {
     /// The layer below the port.
     fn below(&self) -> Below<&dyn Port, &PortBase>;
 
-    /// The layer below the port, mutable.
+    /// The layer below the port, as a mutable reference.
     fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase>;
 }
 
@@ -135,7 +138,7 @@ pub trait Port: Link + Sleep + Statistics {
         }
     }
 
-    /// The pool that received frames come from and frames to send should come from.
+    /// The pool of received frames. Frames to send should also be from this pool.
     fn mempool(&self) -> &Mempool {
         match self.below() {
             Below::Port(port) => port.mempool(),
@@ -151,37 +154,37 @@ pub trait Port: Link + Sleep + Statistics {
         }
     }
 
-    /// Moves received frames into the free places of `frames`; returns how many.
+    /// Moves received frames into the free elements of `frames`. Returns the number of frames.
     ///
-    /// It does not always return all waiting frames: a device may return fewer large frames per call, so
-    /// that their bytes stay in the core's cache. `now_us` is the caller's clock: a simulated link delivers
-    /// frames that are due, a device ignores it.
+    /// The call may return fewer frames than are waiting: a device may return fewer large frames per call, so
+    /// that their bytes fit in the core's cache. `now_us` is the time of the caller's clock. A simulated link
+    /// delivers the frames that are due, and a device ignores the time.
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 
-    /// Sends frames from the front of `frames`, and removes the frames that were taken; with a full ring,
-    /// the rest stay for the next call. Returns how many were taken. If the link is down, all frames are
-    /// taken, dropped and counted.
+    /// Sends frames from the front of `frames`, and removes the frames that were taken. If the ring is full,
+    /// the other frames are left for the next call. Returns the number of frames that were taken. If the link
+    /// is down, all frames are taken, dropped and counted.
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 }
 
 /// The link of a port: whether frames can pass, and which neighbours are gone.
 pub trait Link: PortLayer {
-    /// Whether frames can pass; cheap enough to ask every few milliseconds.
+    /// Whether frames can pass. The call is so cheap that it can be made every few milliseconds.
     fn link_state(&mut self) -> LinkState {
         self.below_mut().port().map_or(LinkState::Down, |port| port.link_state())
     }
 
     /// Whether a port without [`Offloads::TX_TSO`] accepts TCP frames with `tso_segment_bytes` now, because
-    /// its peer, the other side of a vhost-user socket, takes them uncut. [`link_state`](Self::link_state)
+    /// its peer at the other side of a vhost-user socket accepts them uncut. [`link_state`](Self::link_state)
     /// updates the answer.
     fn passes_large_frames(&self) -> bool {
         self.below().port().is_some_and(|port| port.passes_large_frames())
     }
 
-    /// The Ethernet address of a neighbour that is gone for good, or of a destination that does not exist;
-    /// each is returned once. All frames of the neighbour have been received by then. Until the address was
-    /// returned, no frame of a new owner of the address is received. Call this in every poll of a port that
-    /// [tells departures](PortInfo::tells_departures).
+    /// The Ethernet address of a neighbour that has ended, or of a destination that does not exist. Each
+    /// address is returned once. All frames of the neighbour were received before. Until the address is
+    /// returned, the port does not receive frames of a new owner of the address. This has to be called in
+    /// each poll of a port that [tells departures](PortInfo::tells_departures).
     fn next_departed(&mut self) -> Option<[u8; 6]> {
         self.below_mut().port()?.next_departed()
     }
@@ -193,8 +196,9 @@ pub trait Link: PortLayer {
 /// until [`poll_fd`](Self::poll_fd) is readable or [`next_due_us`](Self::next_due_us) has come, calls
 /// [`disarm_wakeup`](Self::disarm_wakeup) and polls.
 pub trait Sleep: PortLayer {
-    /// A descriptor that becomes readable when frames wait, if the device has one. A port may need to be
-    /// [asked](Self::arm_wakeup) for that first. The descriptor stays the same while the port lives.
+    /// A descriptor that becomes readable when frames wait, if the device has one. For some ports this has to
+    /// be [enabled](Self::arm_wakeup) before each sleep. The descriptor does not change until the port is
+    /// dropped.
     ///
     /// | port | its descriptor |
     /// |---|---|
@@ -206,20 +210,21 @@ pub trait Sleep: PortLayer {
     /// | DPDK: NICs behind `uio_pci_generic`, `net_memif`, `net_af_xdp` | none |
     /// | wire in memory ([`link`](crate::link)) | none |
     ///
-    /// A forked child has none on DPDK and on a local wire.
+    /// In a forked child, ports of DPDK and of a local wire have no descriptor.
     fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         self.below().port()?.poll_fd()
     }
 
     /// Arms the wake-up: from now on the next frame makes [`poll_fd`](Self::poll_fd) readable. Returns
-    /// `false` if frames or other work wait already: poll, and do not sleep. Must be called before each
-    /// sleep on the descriptor, since it also clears earlier events. A port whose descriptor is readable
-    /// whenever frames wait has nothing to do here.
+    /// `false` if frames or other work are already waiting. In this case the caller has to poll instead of
+    /// sleeping. This must be called before each sleep on the descriptor, since it also clears earlier
+    /// events. If a port's descriptor is readable whenever frames wait, this does nothing.
     fn arm_wakeup(&mut self) -> bool {
         self.below_mut().port().is_none_or(|port| port.arm_wakeup())
     }
 
-    /// The caller polls again: no more wake-ups until the next [`arm_wakeup`](Self::arm_wakeup).
+    /// Called when the caller polls again. There are no more wake-ups until the next
+    /// [`arm_wakeup`](Self::arm_wakeup).
     fn disarm_wakeup(&mut self) {
         if let Below::Port(port) = self.below_mut() {
             port.disarm_wakeup();
@@ -227,8 +232,8 @@ pub trait Sleep: PortLayer {
     }
 
     /// The time, in microseconds of the caller's clock, at which the port has to be polled even if no frame
-    /// arrives: when the next frame of a simulated link is due, when a local wire continues a handshake, or
-    /// when a NIC that was not yet seen to interrupt is checked. `None` for other devices.
+    /// arrives. At this time the next frame of a simulated link is due, a local wire continues a handshake,
+    /// or a NIC has to be polled whose interrupt is not known to work. `None` for other devices.
     fn next_due_us(&self) -> Option<u64> {
         self.below().port()?.next_due_us()
     }
@@ -249,8 +254,9 @@ pub trait Statistics: PortLayer {
         self.below().port()?.device_stats()
     }
 
-    /// Bytes in use of the memory that the port shares with other processes, without its pools: the rings of
-    /// a [local wire](crate::local). Both processes of a pair of rings count them. 0 for other ports.
+    /// Number of used bytes of the memory that the port shares with other processes, without its pools: the
+    /// rings of a [local wire](crate::local). Both processes of a pair of rings count its bytes. 0 for other
+    /// ports.
     fn shared_memory_bytes(&self) -> u64 {
         self.below().port().map_or(0, |port| port.shared_memory_bytes())
     }

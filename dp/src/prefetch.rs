@@ -4,7 +4,7 @@
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Prefetches the cache lines of `value`. For data that will be used soon and has probably left the
+/// Prefetches the cache lines of `value`. Use it for data that is needed soon and is probably not in the
 /// cache.
 #[inline]
 pub fn prefetch<T>(value: &T) {

@@ -1,11 +1,11 @@
 //! A profiler of a thread's cycles by layer, for `iwperf --profile`.
 //!
-//! Code of a layer runs in a [`scope`]. Scopes nest, and an inner scope's cycles do not count for the
-//! outer one: the figures are exclusive and add up to the time between [`start`] and [`stop`]. The
-//! protocol crates read no clock: they name the layer, and this crate takes the time stamps.
+//! Code of a layer runs in a [`scope`]. Scopes can be nested. The cycles of an inner scope do not count for
+//! the outer scope, so the sum of all figures is the time between [`start`] and [`stop`]. The protocol crates
+//! read no clock: they name the layer, and this crate takes the time stamps.
 //!
-//! Without the feature `profile` a scope is a type without size or destructor, so the code around it is
-//! unchanged. With the feature, a thread that has not started counting tests one flag.
+//! Without the feature `profile`, a scope has no size and no destructor, so it adds no code. With the
+//! feature, a thread that has not started counting only checks one flag.
 
 mod cost;
 #[cfg(not(feature = "profile"))]
@@ -24,7 +24,7 @@ pub use stamps::Scope;
 /// Whether this build can profile.
 pub const AVAILABLE: bool = cfg!(feature = "profile");
 
-/// Counts the cycles until the returned value is dropped for `layer`.
+/// Counts the cycles for `layer` until the returned value is dropped.
 #[inline(always)]
 pub fn scope(layer: Layer) -> Scope {
     stamps::scope(layer)
@@ -42,20 +42,22 @@ pub fn start() {
     stamps::start();
 }
 
-/// Stops counting in the calling thread and returns the result; all zero if it was not started.
+/// Stops counting in the calling thread and returns the result. All values are zero if counting was not
+/// started.
 pub fn stop() -> Profile {
     stamps::stop()
 }
 
-/// Call this between two polls of a loop, outside of all scopes. If `idle`, all cycles since the last mark
-/// (or the start) count as [`Layer::Idle`], whichever layer spent them.
+/// A thread that polls in a loop has to call this between two polls, outside of all scopes. If `idle`, all
+/// cycles since the last mark (or the start) count as [`Layer::Idle`], whichever layer has used them.
 #[inline(always)]
 pub fn mark(idle: bool) {
     stamps::mark(idle);
 }
 
-/// Cost of a scope itself, cycles: the time stamps are part of the figures, about half in the scope's
-/// layer and half in the one around. Measured over empty scopes; stops counting in the calling thread.
+/// Measures the cycles that a scope itself costs. The figures include these cycles, about half in the scope's
+/// layer and half in the outer layer. The measurement uses empty scopes, and stops counting in the calling
+/// thread.
 pub fn scope_cycles() -> f64 {
     const SCOPES: u32 = 100_000;
     start();

@@ -1,8 +1,8 @@
-//! Page-aligned zeroed memory for registered buffers: hugepages if there are any, otherwise ordinary
-//! pages.
+//! Page-aligned zeroed memory for registered buffers, in hugepages if enough are free, and otherwise in
+//! ordinary pages.
 //!
-//! A region is an address and a length, never a slice: a peer may write the bytes while the application
-//! reads them.
+//! A region is an address and a length, but never a slice, since a peer may write the bytes while the
+//! application reads them.
 
 #[cfg(test)]
 mod tests;
@@ -13,27 +13,28 @@ use std::ptr::{NonNull, null_mut};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Minimum bytes for hugepages: a smaller region would waste most of the page.
+/// Minimum bytes for hugepages, since a smaller region would waste most of a page.
 #[cfg(target_os = "linux")]
 const HUGE_MIN_BYTES: usize = 1 << 20;
 
-/// A block of memory with a stable address, freed on drop.
+/// A block of memory with a fixed address. It is freed on drop.
 pub struct Region {
     start: NonNull<u8>,
     bytes: usize,
-    /// Bytes mapped: `bytes` rounded up to whole pages of the kind used.
+    /// Number of mapped bytes: `bytes` rounded up to whole pages or hugepages.
     mapped_bytes: usize,
     huge: bool,
 }
 
-// SAFETY: a region owns its mapping, accesses none of its bytes, and unmaps it on drop, which any thread may
-// do. Reads and writes through the address are unsafe code of the user, with its own argument.
+// SAFETY: a region owns its mapping, does not access the bytes, and unmaps it on drop, which any thread may
+// do. Reads and writes through the address are unsafe code of the user, who has to ensure that they are
+// sound.
 unsafe impl Send for Region {}
-// SAFETY: through `&Region` only the address and other fields that nobody changes are read, and no byte is
+// SAFETY: `&Region` is only used to read the address and other fields that nobody changes. No byte is
 // accessed.
 unsafe impl Sync for Region {}
 
-/// Why [`Region::new`] made no region.
+/// The reason why [`Region::new`] could not make a region.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -43,14 +44,14 @@ pub enum RegionError {
     /// The system has no memory.
     #[error("no memory for a region of {bytes} bytes: {source}")]
     NoMemory {
-        /// Bytes requested.
+        /// Number of requested bytes.
         bytes: usize,
         /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// `InvalidInput` or `OutOfMemory`; the error itself is kept.
+/// The kind is `InvalidInput` or `OutOfMemory`. The `io::Error` contains the original error.
 impl From<RegionError> for std::io::Error {
     fn from(error: RegionError) -> Self {
         let kind = match error {
@@ -62,8 +63,8 @@ impl From<RegionError> for std::io::Error {
 }
 
 impl Region {
-    /// Zeroed memory of at least `bytes`: in 2 MiB hugepages if enough are free and `bytes` is at least
-    /// 1 MiB, else in ordinary pages.
+    /// Allocates at least `bytes` bytes of zeroed memory. It is in hugepages of 2 MiB if enough are free and
+    /// `bytes` is at least 1 MiB, and otherwise in ordinary pages.
     ///
     /// # Errors
     /// [`RegionError`] if `bytes` is 0 or the system has no memory.
@@ -77,12 +78,12 @@ impl Region {
         Self::ordinary(bytes)
     }
 
-    /// Address of its first byte.
+    /// The address of the first byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// Bytes requested.
+    /// Number of requested bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
@@ -92,7 +93,7 @@ impl Region {
         false
     }
 
-    /// Whether it is in hugepages.
+    /// Whether the region is in hugepages.
     pub fn is_huge(&self) -> bool {
         self.huge
     }
@@ -120,11 +121,11 @@ impl Region {
         }
         let start = map(mapped_bytes, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB).ok()?;
         let region = Self { start, bytes, mapped_bytes, huge: true };
-        // The mapping reserves the pages, but a limit of the cgroup or of the NUMA policy applies at the
-        // first access, with SIGBUS. Populating the pages here turns that into an error; kernels before 5.14
-        // cannot (`INVAL`).
+        // The mapping reserves the pages, but a limit of the cgroup or of the NUMA policy would cause SIGBUS
+        // at the first access. If the pages are populated here, it causes an error instead. Kernels before
+        // 5.14 do not support this (`INVAL`).
         //
-        // SAFETY: the range is the mapping that `map` just made, and populating it changes no byte.
+        // SAFETY: the range is the mapping that `map` has just made, and populating it changes no byte.
         let populated = unsafe { madvise(start.as_ptr().cast(), mapped_bytes, Advice::LinuxPopulateWrite) };
         match populated {
             Ok(()) | Err(Errno::INVAL) => Some(region),
@@ -143,7 +144,7 @@ impl Region {
         use rustix::mm::{Advice, madvise};
 
         if self.bytes >= HUGE_MIN_BYTES {
-            // SAFETY: the range is the mapping that `map` made for this region, and the advice changes no
+            // SAFETY: the range is the mapping that `map` has made for this region, and the advice changes no
             // byte.
             let _ = unsafe { madvise(self.start.as_ptr().cast(), self.mapped_bytes, Advice::LinuxHugepage) };
         }
@@ -155,8 +156,9 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping that `map` made for this region alone, and it is unmapped here
-        // only. Safe code cannot access it by the address; unsafe code that does must keep the region.
+        // SAFETY: the range is the mapping that `map` has made only for this region, and only this code
+        // unmaps it. Safe code cannot access it by the address, and unsafe code that does so must not drop
+        // the region before.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.mapped_bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }
@@ -169,20 +171,20 @@ impl fmt::Debug for Region {
     }
 }
 
-// RFC 5042 appendix A (SEC-179): an anonymous mapping is zeroed, so a peer reads nothing that was there
-// before.
+// RFC 5042 appendix A (SEC-179): an anonymous mapping is zeroed, so a peer cannot read earlier contents of
+// the memory.
 fn map(bytes: usize, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
-    // SAFETY: without an address to place it at, a new anonymous mapping replaces nothing.
+    // SAFETY: the kernel chooses an unused address, so the new mapping replaces nothing.
     let start = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)? };
     NonNull::new(start.cast()).ok_or(Errno::NOMEM)
 }
 
 #[cfg(target_os = "linux")]
 mod hugepages {
-    /// Size of the hugepages used.
+    /// Bytes of a hugepage.
     pub(super) const BYTES: usize = 2 << 20;
 
-    /// Hugepages that are free and not reserved; `None` if the kernel has none of this size.
+    /// Number of hugepages that are free and not reserved. `None` if the kernel does not support this size.
     pub(super) fn available() -> Option<usize> {
         let count = |name: &str| -> Option<usize> {
             let path = format!("/sys/kernel/mm/hugepages/hugepages-2048kB/{name}");

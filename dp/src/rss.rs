@@ -1,27 +1,28 @@
 //! Receive side scaling (RSS): how a device chooses the receive queue of a frame.
 //!
 //! The device computes the Toeplitz hash of the addresses and ports of a packet with a key, and looks up the
-//! queue in its redirection table (RETA). With the same key and table the queue of a flow is known before
-//! its first frame: see [`Rss::queue`].
+//! queue in its redirection table (RETA). Code with the same key and table can compute the queue of a flow
+//! before its first frame: see [`Rss::queue`].
 
 mod frame;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// One of the queues of a device.
+/// A queue of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// Its number, from 0.
+    /// The index of the queue, from 0.
     pub index: u16,
-    /// How the device chooses among its queues, if that is known; `None` also with a single queue.
+    /// The rule by which the device chooses the queue of a frame. `None` if the rule is not known, or if
+    /// there is only one queue.
     pub rss: Option<Rss>,
 }
 
 /// The fields of a packet that are hashed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RssFields {
-    /// None: the packet goes to the first queue.
+    /// No fields are hashed: the packet goes to the first queue.
     #[default]
     None,
     /// Both addresses.
@@ -33,13 +34,13 @@ pub enum RssFields {
 /// The two ends of a TCP connection, as source and destination of its received packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Source address and port: those of the peer.
+    /// Source address and port, which are the peer's.
     pub src: (IpAddr, u16),
-    /// Destination address and port: our own.
+    /// Destination address and port, which are ours.
     pub dst: (IpAddr, u16),
 }
 
-/// The key, the redirection table and the hashed fields of a device. Cheap to clone.
+/// The key, the redirection table and the hashed fields of a device. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rss {
     key: Arc<[u8]>,
@@ -48,8 +49,8 @@ pub struct Rss {
     ipv6: RssFields,
 }
 
-/// Bytes of the key that hashing a packet may use: one for each byte of the addresses and ports of IPv6, and
-/// four for the 32-bit window.
+/// Maximum number of bytes of the key that hashing a packet uses: one for each byte of the addresses and
+/// ports of IPv6, and four for the 32-bit window.
 pub const RSS_KEY_BYTES: usize = 36 + 4;
 
 impl Rss {
@@ -68,7 +69,7 @@ impl Rss {
         self.table[hash & (self.table.len() - 1)]
     }
 
-    /// The hash of a flow; 0 if none of its fields are hashed.
+    /// The hash of a flow. 0 if no fields are hashed.
     pub fn hash(&self, flow: &Flow) -> u32 {
         let (src, dst) = (flow.src, flow.dst);
         let mut input = Input::default();
@@ -116,12 +117,12 @@ impl Input {
     }
 }
 
-/// The Toeplitz hash of `input`: for each bit that is set, the 32 bits of the key that begin at its place are
-/// added without carry.
+/// The Toeplitz hash of `input`. It is the exclusive or, over all set bits of `input`, of the 32 bits of the
+/// key that begin at the position of the set bit.
 fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let mut hash = 0;
     for (at, &byte) in input.iter().enumerate() {
-        // The 32 bits of the key at the byte's position, and the byte that the window then moves over.
+        // The 32 bits of the key at the byte's position, and the next 8 bits, over which the window moves.
         let window = key[at..at + 5].iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
         for bit in 0..8 {
             if byte & (0x80 >> bit) != 0 {
@@ -136,7 +137,7 @@ fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// The key of the examples in Microsoft's "Verifying the RSS hash calculation".
+    /// The key in the examples of Microsoft's "Verifying the RSS hash calculation".
     const KEY: [u8; 40] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
         0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,

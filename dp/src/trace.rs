@@ -1,5 +1,5 @@
-//! Events for the crate `tracing`; the crates above use the same macro. Without the feature `tracing` the
-//! events do nothing.
+//! Events for the crate `tracing`. The crates above use the same macro. Without the feature `tracing`, no
+//! events are emitted.
 
 /// Defines functions that emit events. The functions are cold, since no event is emitted per frame. Without
 /// the feature `tracing` of the crate that uses the macro, the functions are empty.
@@ -22,7 +22,7 @@ macro_rules! events {
 
 #[cfg(feature = "dpdk")]
 events! {
-    /// EAL runs.
+    /// EAL has started.
     fn eal_started(config: &dyn std::fmt::Debug) {
         tracing::info!(?config, "EAL started");
     }
@@ -37,7 +37,7 @@ events! {
 
 #[cfg(target_os = "linux")]
 events! {
-    /// A station of a local wire is gone.
+    /// A station of a local wire has ended.
     fn station_left(station: u16, lost_frames: usize) {
         tracing::debug!(station, lost_frames, "station left the wire");
     }

@@ -1,16 +1,15 @@
-//! Cuts a large TCP frame as a device with TSO does
-//! ([`TxOffload::tso_segment_bytes`](crate::TxOffload)): for links and test ports that must send the frames
-//! that a wire would carry.
+//! Cuts a large TCP frame like a device with TSO ([`TxOffload::tso_segment_bytes`](crate::TxOffload)). Links
+//! and test ports use this to send the frames that would be on a wire.
 
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
 
-/// Sizes of the payload that a port can cut a frame into, bytes.
+/// The numbers of payload bytes that a port supports for the pieces of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mss {
-    /// Smallest payload of a piece, bytes.
+    /// Minimum payload bytes of a piece.
     pub least: u16,
-    /// Largest payload of a piece, bytes.
+    /// Maximum payload bytes of a piece.
     pub most: u16,
 }
 
@@ -18,31 +17,31 @@ impl Mss {
     /// No limit.
     pub const ANY: Self = Self { least: 1, most: u16::MAX };
 
-    /// Whether pieces of `bytes` can be cut.
+    /// Whether a piece may have `bytes` bytes.
     pub fn contains(self, bytes: usize) -> bool {
         usize::from(self.least) <= bytes && bytes <= usize::from(self.most)
     }
 }
 
-/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). The port drops a frame
-/// beyond the limits every time the frame is sent.
+/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). If a frame exceeds the
+/// limits, the port drops it each time it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
-    /// Maximum buffers of a frame to be cut, including the buffer with the headers; at least 2.
+    /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. At least 2.
     pub buffers: usize,
-    /// The payload sizes that the port can cut.
+    /// The supported payload sizes of the pieces.
     pub mss: Mss,
 }
 
 impl Default for TsoLimits {
-    /// No limit beyond that of an [`Mbuf`].
+    /// The only limit is the number of segments of an [`Mbuf`].
     fn default() -> Self {
         Self { buffers: MAX_SEGMENTS, mss: Mss::ANY }
     }
 }
 
 impl TsoLimits {
-    /// Whether this frame, which is to be cut, is within the limits.
+    /// Whether this frame, which requests to be cut, is within the limits.
     pub fn allow(&self, frame: &Mbuf) -> bool {
         frame.segment_count() <= self.buffers
             && self.mss.contains(usize::from(frame.tx_offload().tso_segment_bytes))
@@ -53,7 +52,7 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// Offsets of the headers of a frame.
+/// The offsets of a frame's headers.
 struct Headers {
     l3: usize,
     l4: usize,
@@ -69,7 +68,7 @@ impl Headers {
     }
 }
 
-/// Number of frames that [`cut`] makes of this one: 1 if it is not to be cut.
+/// Number of pieces that [`cut`] makes from this frame. 1 if the frame does not request to be cut.
 pub fn pieces(frame: &Mbuf) -> usize {
     let offload = frame.tx_offload();
     let payload = frame.len().saturating_sub(Headers::of(&offload).payload);
@@ -80,9 +79,9 @@ pub fn pieces(frame: &Mbuf) -> usize {
 }
 
 /// Passes the pieces of `frame` to `take`, in order, each in a new buffer of `pool`. Each piece has the
-/// headers of the frame with its own lengths, sequence number and identification; FIN and PSH are set on
-/// the last piece only, CWR on the first only, and all checksums are filled in. `None` stands for a
-/// piece for which `pool` has no buffer. A frame that is not to be cut is one piece.
+/// headers of the frame with its own lengths, sequence number and identification. FIN and PSH are set only in
+/// the last piece, and CWR only in the first. All checksums are filled in. If `pool` has no buffer for a
+/// piece, `take` gets `None` in its place. A frame that does not request to be cut is one piece.
 ///
 /// ```
 /// # use dp::{Mempool, TxOffload, tso};
@@ -159,7 +158,7 @@ mod tests {
 
     const PAYLOAD: usize = 3500;
 
-    /// A frame of both families whose payload byte `n` is `n % 251`, in three buffers.
+    /// A frame in three buffers, of IPv4 or IPv6. Its payload byte `n` is `n % 251`.
     fn frame(pool: &Mempool, ipv6: bool, flags: u8) -> Mbuf {
         let mut headers = vec![0x11_u8; 12];
         if ipv6 {

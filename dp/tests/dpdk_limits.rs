@@ -1,4 +1,4 @@
-//! A full ring and an empty pool are counted, and the port continues to work.
+//! Tests that a port counts a full ring and an empty pool, and continues to work.
 
 mod support;
 
@@ -7,7 +7,7 @@ use dp::dpdk::DeviceConfig;
 
 #[test]
 fn a_full_ring_leaves_the_rest_and_an_empty_pool_gives_nothing() {
-    // net_ring returns the frames that are sent, up to one full ring.
+    // net_ring receives the frames that are sent, at most one full ring.
     let config = DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() };
     let mut port = support::open("net_ring0", &config);
     let pool = port.mempool().clone();
@@ -34,7 +34,7 @@ fn a_full_ring_leaves_the_rest_and_an_empty_pool_gives_nothing() {
     }
     assert_eq!((pool.available(), pool.exhausted()), (0, 1));
     assert!(frames[0].share().is_some(), "views have descriptors of their own");
-    // Frames in the ring still arrive, and refused ones can be sent.
+    // Frames in the ring still arrive, and refused frames can be sent later.
     let mut received = Burst::new();
     assert!(port.rx_burst(0, &mut received) > 0);
     assert_eq!(support::flat(&received[0]), support::pattern(0, 64));
@@ -43,7 +43,7 @@ fn a_full_ring_leaves_the_rest_and_an_empty_pool_gives_nothing() {
     drop(hoard);
     assert!(pool.alloc().is_some());
 
-    // A frame too long for the port, and an empty one.
+    // A frame that is too long for the port, and an empty frame.
     let mut frames = Burst::new();
     frames.push(support::build(&pool, &support::pattern(0, 1519), 1));
     frames.push(pool.alloc().unwrap());

@@ -1,4 +1,4 @@
-//! The guarantees of a packet buffer, on DPDK's mempools.
+//! Tests of the guarantees of a packet buffer, with DPDK's mempools.
 
 mod support;
 
@@ -177,7 +177,7 @@ fn buffers_outlive_the_name_of_their_pool_and_change_threads() {
     std::thread::spawn(move || drop(a)).join().unwrap();
     assert_eq!(b.head(), b"still here");
     drop(b);
-    // Frees the waiting pools.
+    // Making another pool frees pools whose buffers are all returned.
     drop(self::pool(1, 64));
 }
 

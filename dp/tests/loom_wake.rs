@@ -1,7 +1,7 @@
-//! Every interleaving of a writer that publishes and a reader that goes to sleep (`local/wake.rs`).
+//! Tries every interleaving of a writer that publishes and a reader that goes to sleep (`local/wake.rs`).
 //!
-//! This test compiles the crate's file with loom's atomics. Beside it is the same handshake without its
-//! fences, in which loom has to find the race: otherwise the test would prove nothing.
+//! This test compiles the crate's file with loom's atomics. It also has the same handshake without the
+//! fences, in which loom has to find the race. Otherwise the test would prove nothing.
 #![cfg(target_os = "linux")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-/// The module that the file of the crate imports.
+/// The module that `local/wake.rs` imports.
 mod atomic {
     pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 }
@@ -22,7 +22,7 @@ mod wake;
 struct Words {
     tail: AtomicU64,
     sleeper: AtomicU64,
-    /// Wake-ups that were sent; stands for the socket.
+    /// The number of wake-ups that were sent, in place of the socket.
     sent: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl Handshake for Ours {
     }
 }
 
-/// The negative control.
+/// The handshake without fences, in which loom must find the race.
 struct Unfenced;
 
 impl Handshake for Unfenced {
@@ -68,8 +68,8 @@ impl Handshake for Unfenced {
     }
 }
 
-/// Each of `writers` publishes `records` records in its own ring. When the reader goes to sleep, it has seen
-/// all records, or a wake-up was sent after its mark.
+/// Each of `writers` writers publishes `records` records in its own ring. When the reader goes to sleep, it
+/// has seen all records, or a wake-up was sent after its mark.
 fn no_record_is_slept_through<H: Handshake>(writers: usize, records: u64) {
     loom::model(move || {
         let rings: Vec<Arc<Words>> = (0..writers)

@@ -1,4 +1,4 @@
-//! Several threads open vhost devices at once.
+//! Tests several threads that open vhost devices at the same time.
 
 mod support;
 
@@ -8,8 +8,8 @@ use std::sync::Barrier;
 use dp::dpdk::DeviceConfig;
 use support::Scratch;
 
-/// Each round runs in its own process, since vhost's thread is started once per process. Without the lock,
-/// about one round in ten started two threads.
+/// Number of rounds. Each round runs in its own process, since vhost's thread is started once per process.
+/// Without the lock, about one of ten rounds started two threads.
 const ROUNDS: usize = 20;
 
 const DEVICES: usize = 8;
@@ -26,14 +26,14 @@ fn devices_opened_at_once_share_one_thread_of_vhost() {
     }
 }
 
-/// Threads of this process with that name.
+/// The number of threads of this process with this name.
 fn threads_called(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
     names.filter(|thread| thread.trim() == name).count()
 }
 
-/// A second thread of vhost would free connections that the first still uses.
+/// A second thread of vhost would free connections that the first thread still uses.
 #[test]
 #[ignore = "the second process of the test above"]
 fn second_process_opens_all_at_once() {

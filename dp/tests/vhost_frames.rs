@@ -1,4 +1,4 @@
-//! Frames between two processes, vhost on one side and virtio-user on the other, arrive unchanged.
+//! Tests that frames between a vhost process and a virtio-user process arrive unchanged.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{Peer, Scratch};
 const MTU: u16 = 9000;
 
 fn config() -> DeviceConfig {
-    // Buffers smaller than a frame, so that chains are received as well.
+    // The buffers are smaller than a frame, so that chains are also received.
     DeviceConfig { mtu: MTU, mbufs: Some(4095), mbuf_bytes: Some(2048), ..DeviceConfig::default() }
 }
 
@@ -65,7 +65,7 @@ fn frames_of_all_lengths_come_back_intact() {
     );
     assert_eq!(counters.tx_dropped, 0);
 
-    // Heap frames are copied when they are sent.
+    // Frames of a heap pool are copied when they are sent.
     let heap = dp::Mempool::heap("foreign", 4, 2048);
     let sent = support::pattern(7, 3000);
     frames.push(support::build(&heap, &sent, 2));
@@ -75,8 +75,8 @@ fn frames_of_all_lengths_come_back_intact() {
     assert_eq!(support::flat(&received[0]), sent);
     received.clear();
 
-    // A checksum left to the port arrives partial, on both sides. The second frame is echoed as a shared
-    // view.
+    // If a checksum is left to the port, it arrives as a partial checksum on both sides. The second frame is
+    // echoed as a shared view.
     assert!(offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM), "{offloads:?}");
     for bytes in [100, 1514, 100, 1514] {
         let tcp = support::tcp_frame(bytes);
@@ -90,7 +90,7 @@ fn frames_of_all_lengths_come_back_intact() {
         received.clear();
     }
 
-    // A frame that the driver (here virtio-user) refuses is sent nevertheless, with complete checksums.
+    // A frame that the driver (here virtio-user) refuses is sent with complete checksums.
     let mut tcp = support::tcp_frame(support::SPLIT_BYTES);
     let mut frame = support::build(&pool, &tcp, 1);
     frame.set_tx_offload(support::TCP_OFFLOAD);
@@ -102,8 +102,8 @@ fn frames_of_all_lengths_come_back_intact() {
     assert_ne!(received[0].rx_checksum(), Checksum::Partial);
     received.clear();
 
-    // With all buffers in use, reception stops and counts the reason. It continues when buffers are free
-    // again.
+    // If all buffers are in use, the port stops receiving and counts the reason. It continues when buffers
+    // are free again.
     let mut hoard = Vec::new();
     frames.push(support::build(&pool, &sent, 2));
     while let Some(mbuf) = pool.alloc() {
@@ -130,8 +130,8 @@ fn second_process_echoes() {
     support::echo(&mut *port);
 }
 
-/// virtio counts its header as part of a received frame, so a buffer that just fits the frame is too small if
-/// buffers are not chained.
+/// virtio counts its header as part of a received frame. So a buffer with just enough room for the frame is
+/// too small if buffers are not chained.
 #[test]
 fn a_virtio_device_opens_with_frames_of_9000_bytes_in_one_buffer_each() {
     let scratch = Scratch::new("vhost-jumbo");

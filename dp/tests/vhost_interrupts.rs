@@ -1,4 +1,4 @@
-//! Both sides of a vhost-user socket sleep until a frame comes.
+//! Tests that both sides of a vhost-user socket can sleep until a frame arrives.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
 }
 
-/// Sleeps until a frame waits or `limit` is over; returns whether the port was woken.
+/// Sleeps until a frame waits or `limit` is over. Returns whether the port was woken.
 fn sleep(port: &mut dyn Port, limit: Duration) -> bool {
     let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
     let woken = !port.arm_wakeup() || {
@@ -25,13 +25,13 @@ fn sleep(port: &mut dyn Port, limit: Duration) -> bool {
     woken
 }
 
-/// Sends back the frames that arrive, and sleeps in between, until the first process is gone.
+/// Sends back the frames that arrive, and sleeps in between, until the first process has ended.
 fn echo_in_its_sleep(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let mut frames = Burst::new();
     while std::os::unix::process::parent_id() == first {
         if port.rx_burst(0, &mut frames) == 0 {
-            // As an engine does: the link is looked at now and then.
+            // This checks the link from time to time, as an engine does.
             sleep(port, Duration::from_millis(100));
             port.link_state();
         }
@@ -68,7 +68,7 @@ fn is_a_good_sleeper(port: &mut dyn Port, peer: &Peer) {
     let used = peer.cpu_time() - before;
     assert!(!before.is_zero() && used < Duration::from_millis(15), "it used {used:?} of three idle seconds");
     let mut round_trip = |number| {
-        // It sleeps by then.
+        // After this time the peer sleeps.
         std::thread::sleep(Duration::from_millis(1));
         let begun = Instant::now();
         send(port, number);
@@ -112,7 +112,7 @@ fn second_process_echoes_in_its_sleep() {
     echo_in_its_sleep(&mut *support::open(&device, &config()));
 }
 
-/// A sleeping port is woken when its peer goes, and by the first frame of the next peer.
+/// A sleeping port is woken when its peer ends, and by the first frame of the next peer.
 #[test]
 fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_next() {
     let scratch = Scratch::new("vhost-reconnects");
@@ -144,13 +144,14 @@ fn second_process_sends_a_frame_and_waits() {
     let Some(socket) = support::argument_of_first_process() else { return };
     let mut port = support::open(&format!("net_virtio_user0,path={socket}"), &config());
     support::wait_for_link(&mut *port, LinkState::Up);
-    // The other end has seen the connection, and sleeps again.
+    // After this time the other end has noticed the connection, and sleeps again.
     std::thread::sleep(Duration::from_millis(300));
     send(&mut *port, 7);
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// A peer does not notify a port that polls: a system call for each burst would cost more than the burst.
+/// A peer does not notify a port that polls, since a system call for each burst would cost more than the
+/// burst.
 #[test]
 fn nobody_is_told_of_frames_while_both_ends_poll() {
     let scratch = Scratch::new("vhost-polls");
@@ -160,7 +161,7 @@ fn nobody_is_told_of_frames_while_both_ends_poll() {
     support::wait_for_link(&mut *port, LinkState::Up);
     support::round_trip(&mut *port, 0);
     assert!(port.poll_fd().is_some());
-    // Once armed and disarmed, as after a sleep.
+    // This arms and disarms the wake-up once, as after a sleep.
     sleep(&mut *port, Duration::ZERO);
     let before = (writes("thread-self"), writes(&peer.id().to_string()));
     for number in 1..=10_000 {
@@ -178,7 +179,7 @@ fn second_process_polls() {
     support::echo(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
 }
 
-/// How often a process or thread has called `write`, as proc(5) counts.
+/// The number of times that a process or thread has called `write`, see proc(5).
 fn writes(process: &str) -> u64 {
     let counts = std::fs::read_to_string(format!("/proc/{process}/io")).unwrap();
     counts.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse().unwrap()

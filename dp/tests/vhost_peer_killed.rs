@@ -1,4 +1,5 @@
-//! Killing a vhost peer takes the link down. Frames are dropped and counted until another peer connects.
+//! Tests that the link goes down when a vhost peer is killed. Frames are dropped and counted until another
+//! peer connects.
 
 mod support;
 
@@ -10,7 +11,7 @@ fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
 }
 
-/// Sends until a frame is dropped because the peer is gone; frames that the ring accepted before are not
+/// Sends until a frame is dropped because the peer is gone. Frames that the ring accepted before are not
 /// counted.
 fn send_into_the_void(port: &mut dyn Port) {
     let before = port.counters().tx_link_down;
@@ -27,7 +28,7 @@ fn send_into_the_void(port: &mut dyn Port) {
     });
 }
 
-/// Kills `running` and further peers like it, repeatedly.
+/// Kills `running`, and then repeatedly starts and kills another peer.
 fn survive(port: &mut dyn Port, mut running: Peer, peer: &str, socket: &str) {
     for number in 0..3 {
         support::wait_for_link(port, LinkState::Up);

@@ -1,4 +1,4 @@
-//! Stopping a vhost peer (SIGSTOP) does not block the process that closes its device.
+//! Tests that a stopped vhost peer (SIGSTOP) does not block the process that closes its device.
 
 mod support;
 
@@ -12,7 +12,7 @@ fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
 }
 
-/// Longer than the time limit for the backend, shorter than users wait for a program to end.
+/// The time is longer than the limit for the backend, and shorter than users wait until a program ends.
 const LIMIT: Duration = Duration::from_secs(8);
 
 #[test]
@@ -32,7 +32,7 @@ fn a_virtio_user_is_closed_though_its_vhost_is_stopped() {
     // The vhost process may still use the device's memory, so the memory and the device's name are kept.
     let again = dpdk::open(support::eal(), &PortSpec::Vdev(vdev), &config());
     assert!(matches!(again, Err(DeviceError::InUse { .. })));
-    // Once the vhost process has seen the end of the socket, the next device finds it ready.
+    // When the vhost process has noticed the end of the socket, the next device can connect to it.
     peer.go_on();
     let mut port = support::open(&format!("net_virtio_user1,path={socket}"), &config());
     support::wait_for_link(&mut *port, LinkState::Up);

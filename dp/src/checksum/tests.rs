@@ -1,12 +1,12 @@
-//! Checksums of known frames; no frame causes a panic.
+//! Checksums of known frames, and checks that no frame causes a panic.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
 
-/// IPv4 SYN 192.0.2.1:4660 -> 192.0.2.2:80, checksums empty. By hand, the words of the IPv4 header sum to
-/// 0x0934, those of the pseudo-header and the TCP segment to 0xeaa5.
+/// An IPv4 SYN 192.0.2.1:4660 -> 192.0.2.2:80 with empty checksums. Computed by hand, the sum of the words of
+/// the IPv4 header is 0x0934, and the sum of the pseudo-header and the TCP segment is 0xeaa5.
 const SYN_V4: &str = "0200000000020200000000010800\
     450000280001000040060000c0000201c0000202\
     12340050000000010000000050020400\
@@ -16,8 +16,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
 }
 
-/// Whether the transport checksum verifies: all words and the pseudo-header sum to 0xffff (RFC 1071 section
-/// 1).
+/// Whether the transport checksum is right: the sum of all words and of the pseudo-header is 0xffff (RFC 1071
+/// section 1).
 fn verifies(addresses: &[u8], protocol: u8, segment: &[u8]) -> bool {
     let mut pseudo = addresses.to_vec();
     pseudo.extend((segment.len() as u32).to_be_bytes());

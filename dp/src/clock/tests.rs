@@ -16,7 +16,8 @@ fn time_never_goes_back() {
 #[test]
 fn time_passes_as_the_system_says_within_five_percent() {
     let clock = Clock::new();
-    // A measurement is off if the thread is interrupted between its two readings: the best of a few counts.
+    // A measurement is wrong if the thread is interrupted between the two readings, so the best of a few
+    // measurements is used.
     let deviation = (0..5)
         .map(|_| {
             let (ours, theirs) = (clock.now_us(), Instant::now());
@@ -39,7 +40,7 @@ fn a_clock_starts_near_zero_and_clones_share_its_zero() {
     assert!(clock.hz() > 1_000_000);
 }
 
-/// Counters of two processors differ by some cycles.
+/// The counters of two processors differ by some cycles.
 #[test]
 fn a_reading_from_before_the_clock_was_made_is_its_beginning() {
     let clock = Clock::new();
@@ -50,8 +51,8 @@ fn a_reading_from_before_the_clock_was_made_is_its_beginning() {
     assert!((999_999..=1_000_000).contains(&second), "{second}");
 }
 
-/// If the system's clock is set back, the counter falls instead of standing still, so the restart is
-/// noticed.
+/// If the system's clock is set back, the counter falls instead of keeping its value, so the restart is
+/// detected.
 #[test]
 fn nanoseconds_fall_with_the_systems_clock() {
     let (origin, apart) = (Instant::now(), Duration::from_secs(5));

@@ -108,7 +108,7 @@ const DRIVERS: &[(&str, Driver)] = &[
     ("net_null", VIRTUAL),
     ("net_ring", VIRTUAL),
     // tap/rte_eth_tap.c, pmd_tx_burst(): a frame to be cut is dropped unless the MSS with all headers,
-    // Ethernet's included, is at most the MTU. A full segment never is.
+    // including Ethernet's, is at most the MTU. This is never so for a full segment.
     ("net_tap", Driver { tso: false, ..VIRTUAL }),
     ("net_vhost", COPYING),
     ("net_virtio", VIRTIO),

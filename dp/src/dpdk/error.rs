@@ -124,7 +124,7 @@ pub enum DeviceError {
     Unspread {
         /// The device.
         device: String,
-        /// Its driver.
+        /// The driver of the device.
         driver: String,
         /// The number requested.
         asked: u16,

@@ -120,7 +120,7 @@ fn interface_of(socket: &OwnedFd) -> Option<u32> {
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     let number = socket.as_raw_fd();
-    // SAFETY: `address` and `bytes` are writable local variables, and `bytes` has the length of the first: the
+    // SAFETY: `address` and `bytes` are writable local variables, and `bytes` is the length of `address`: the
     // kernel writes no more.
     let done = unsafe { libc::getsockname(number, (&raw mut address).cast(), &raw mut bytes) };
     (done == 0).then_some(address.sll_ifindex as u32)

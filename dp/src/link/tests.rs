@@ -1,4 +1,4 @@
-//! Tests of links: each fault follows the plan, runs repeat exactly, and a port survives all events.
+//! Tests of links: faults follow the plan, a run can be repeated exactly, and a port works after all events.
 
 mod queues;
 
@@ -36,7 +36,7 @@ fn send(port: &mut End, now_us: u64, numbers: impl IntoIterator<Item = u32>) -> 
     port.tx_burst(now_us, &mut burst)
 }
 
-/// All frames that are due.
+/// Receives all frames that are due.
 fn receive_frames(port: &mut End, now_us: u64) -> Vec<Mbuf> {
     let mut all = Vec::new();
     let mut burst = Burst::new();
@@ -50,7 +50,7 @@ fn receive(port: &mut End, now_us: u64) -> Vec<u32> {
     receive_frames(port, now_us).iter().map(number).collect()
 }
 
-/// Sends 0..count one by one at 10 us each; returns the numbers as they arrive, and when.
+/// Sends the frames 0..count, one every 10 us. Returns the time and the number of each frame that arrives.
 fn run(config: &LinkConfig, count: u32) -> (Vec<(u64, u32)>, LinkFaults) {
     let (mut a, mut b, control) = pair_with_control(config);
     let mut arrived = Vec::new();
@@ -157,7 +157,7 @@ fn delayed_frames_arrive_in_order_when_due_and_not_before() {
     assert_eq!(receive(&mut b, 599), []);
     assert_eq!(b.next_due_us(), Some(600));
     assert_eq!(receive(&mut b, 600), [1]);
-    // The second frame was taken off the ring before it was due, and waits.
+    // The second frame was taken off the ring before it was due, and is in the receiver's queue.
     assert_eq!(b.next_due_us(), Some(610));
     send(&mut a, 605, [3]);
     assert_eq!(receive(&mut b, 5000), [2, 3]);
@@ -401,7 +401,7 @@ fn two_threads_pass_every_frame_in_order() {
     });
 }
 
-/// Any plan. Each fault is likely enough to occur together with every other.
+/// Generates plans. Each fault is so likely that it occurs together with each other fault.
 fn plans() -> impl Strategy<Value = LinkPlan> {
     let ppm = || prop_oneof![Just(0_u32), 0..1_000_001_u32, Just(1_000_000)];
     let times = (0..200_u32, 0..200_u32);
@@ -422,8 +422,8 @@ fn plans() -> impl Strategy<Value = LinkPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A receiver that polls only at `next_due_us` gets every frame that was not lost, and none before it is
-    /// due.
+    /// A receiver that polls only at `next_due_us` gets each frame that was not lost, and gets no frame
+    /// before it is due.
     #[test]
     fn whatever_the_plan_the_books_balance_and_the_pools_refill(
         plan in plans(),
@@ -459,7 +459,7 @@ proptest! {
     }
 }
 
-/// A large frame of TCP over IPv4 with 3000 payload bytes, to be cut at 1400.
+/// A large frame of TCP over IPv4 with 3000 payload bytes that requests to be cut at 1400.
 fn large(port: &End) -> Mbuf {
     let mut headers = vec![2; 12];
     headers.extend([8, 0, 0x45, 0, 0x0b, 0xe0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);

@@ -116,7 +116,7 @@ fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
 /// the system's error.
 ///
 /// # Errors
-/// As [`probe`].
+/// The error of [`probe`].
 pub(super) fn state(connected: Result<i32, Errno>) -> Result<Probed, Errno> {
     match connected {
         Ok(pid) => Ok(Probed::Living { pid }),

@@ -377,7 +377,7 @@ impl Peers {
         }
     }
 
-    /// Answers a hello, if there is one and if it can be answered.
+    /// Answers the hello of a greeting, if it has arrived and can be answered.
     fn settle(&mut self, now_us: u64, at: usize) {
         let Some((message, _)) = &self.greetings[at].hello else { return };
         let (station, instance, serial) = (message.station, message.instance, message.serial);

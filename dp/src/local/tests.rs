@@ -23,7 +23,7 @@ use super::peer::memory_bytes;
 use super::*;
 use crate::{BURST, Burst, Checksum, ExtBuf, Link, LinkState, Mbuf, Port, Sleep, Statistics, TxOffload};
 
-/// A folder of its own that is removed with the test.
+/// A folder that only one test uses, and that is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -51,8 +51,8 @@ impl Drop for Scratch {
     }
 }
 
-/// A frame to `station` of `bytes` bytes, at least 16. Its contents depend on `number`. A frame longer than
-/// the MTU asks to be cut.
+/// A frame to `station` of `bytes` bytes, at least 16. Its contents depend on `number`. A frame that is
+/// longer than the MTU requests to be cut.
 fn frame(port: &LocalPort, station: u16, number: u32, bytes: usize) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     let [high, low] = station.to_be_bytes();
@@ -91,7 +91,7 @@ fn send(port: &mut LocalPort, frame: Mbuf) -> bool {
     send_at(port, 0, frame)
 }
 
-/// Frames that arrive with one poll.
+/// The frames that arrive with one poll.
 fn poll_once(port: &mut LocalPort, now_us: u64) -> Vec<Mbuf> {
     let mut burst = Burst::new();
     port.rx_burst(now_us, &mut burst);
@@ -114,7 +114,7 @@ fn receive(ports: &mut [&mut LocalPort], count: usize) -> Vec<Mbuf> {
     panic!("{} of {count} frames arrive", arrived.len());
 }
 
-/// Two stations with a pair.
+/// Two stations with a pair of rings.
 fn paired(scratch: &Scratch) -> (LocalPort, LocalPort) {
     let (mut a, mut b) = (scratch.open(1), scratch.open(2));
     pair_up(&mut a, &mut b);
@@ -132,20 +132,20 @@ fn pair_up(first: &mut LocalPort, second: &mut LocalPort) {
 /// Maximum bytes of the rings of a process that connects without a port.
 const RING: u64 = 512 << 10;
 
-/// A socket connected to station 1, on which nothing was sent.
+/// A socket that is connected to station 1. Nothing was sent on it.
 fn dial(scratch: &Scratch) -> OwnedFd {
     let socket = super::claim::socket().unwrap();
     connect(&socket, &super::claim::address(&scratch.0, 1).unwrap()).unwrap();
     socket
 }
 
-/// The memory of a pair of such rings.
+/// The memory of a pair of rings with `RING` bytes.
 fn ring_memory() -> OwnedFd {
     memory::create(memory_bytes(RING).unwrap(), []).unwrap()
 }
 
-/// Polls until the port reports that a station is gone. Returns the station, and the numbers of the frames
-/// received before.
+/// Polls until the port reports that a station has ended. Returns the station, and the numbers of the frames
+/// that were received before.
 fn departed(port: &mut LocalPort) -> (u16, Vec<u32>) {
     let mut before = Vec::new();
     for now_us in 0..100_000 {
@@ -192,7 +192,7 @@ fn a_port_says_what_it_is() {
     assert!(port.bulk_mempool().is_some() && port.link_state() == LinkState::Up);
 }
 
-/// Both connect at the same time: one pair remains, and no frame is lost.
+/// If two stations connect to each other at the same time, only one pair is used, and no frame is lost.
 #[test]
 fn stations_that_connect_to_each_other_at_once_have_one_pair() {
     for first in [1, 2] {
@@ -310,7 +310,7 @@ fn external_memory_arrives_as_a_copy_and_is_given_back_when_sent() {
     assert_eq!(flat(&receive(&mut [&mut a, &mut b], 1)[0]), bytes);
 }
 
-/// A frame that has to be copied waits for a buffer, as it does for space in a ring.
+/// A frame that has to be copied waits for a buffer like other frames wait for space in a ring.
 #[test]
 fn external_memory_waits_for_a_buffer_to_be_copied_to() {
     let scratch = Scratch::new();
@@ -327,7 +327,7 @@ fn external_memory_waits_for_a_buffer_to_be_copied_to() {
     assert_eq!(number(&receive(&mut [&mut a, &mut b], 1)[0]), 5);
 }
 
-/// A ring of 256 KiB takes 29 frames of 9,000 bytes, and 64 wait in front of it.
+/// A ring of 256 KiB has room for 29 frames of 9,000 bytes, and 64 more frames wait in the port.
 #[test]
 fn a_full_ring_leaves_frames_with_the_caller_and_loses_none() {
     let scratch = Scratch::new();
@@ -353,7 +353,8 @@ fn a_full_ring_leaves_frames_with_the_caller_and_loses_none() {
     assert_eq!(number(&receive(&mut [&mut a, &mut b], 1)[0]), taken);
 }
 
-/// Frames that do not fit its ring are dropped after a while, so that other stations get their frames.
+/// If a station does not read, frames for which its ring has no room are dropped after some time, so that
+/// other stations get their frames.
 #[test]
 fn a_station_that_takes_nothing_does_not_keep_the_frames_of_others_for_ever() {
     let scratch = Scratch::new();
@@ -372,7 +373,7 @@ fn a_station_that_takes_nothing_does_not_keep_the_frames_of_others_for_ever() {
     assert_eq!(a.tx_burst(101_000, &mut burst), 2);
     assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (64, 1));
     assert_eq!(number(&receive(&mut [&mut a, &mut c], 1)[0]), 1);
-    // From now on frames for it are dropped at once, until it reads from its ring.
+    // From now on frames for the station are dropped at once, until the station reads from its ring.
     let lost = frame(&a, 2, 1000, 9000);
     assert!(send_at(&mut a, 101_001, lost));
     assert_eq!(a.counters().tx_link_down, 2);
@@ -440,7 +441,7 @@ fn what_a_station_sent_before_its_end_is_received_before_the_end_is_told() {
     assert!(std::fs::read_dir(&scratch.0).unwrap().all(|file| file.unwrap().file_name() == "1.sock"));
 }
 
-/// Frames of the new process wait until the end of the old process was reported.
+/// Frames of the new process wait until the end of the old process is reported.
 #[test]
 fn a_new_process_at_a_station_is_not_taken_for_the_old_one() {
     let scratch = Scratch::new();
@@ -474,7 +475,7 @@ fn a_sleeper_is_woken_by_a_frame_a_connection_and_an_end() {
     assert_eq!(receive(&mut [&mut a], 1).len(), 1);
     assert!(!is_readable(&a), "the wake-up was taken");
 
-    // A frame that came before the end is found first.
+    // A frame that arrived before the end is received first.
     let second = frame(&b, 1, 2, 64);
     assert!(send(&mut b, second) && !is_readable(&a));
     assert!(!a.arm_wakeup());
@@ -498,8 +499,8 @@ fn a_sleeper_is_woken_by_a_frame_a_connection_and_an_end() {
     assert_eq!(departed(&mut a).0, 2);
 }
 
-/// A port looks at its sockets at least every 100 us, or every few hundred polls if its caller's clock
-/// stands still.
+/// A port reads its sockets at least every 100 us, or every few hundred polls if its caller's clock does not
+/// advance.
 #[test]
 fn a_polling_port_notices_an_end_without_being_woken() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Frames to the port's own address come back; all other frames leave as without the wrapper.
+//! Frames to the port's own address are returned. All other frames are sent as without the wrapper.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn ports() -> (Loopback, Box<dyn Port>) {
     (Loopback::new(a), b)
 }
 
-/// A frame to `to` with its number behind the address.
+/// A frame to `to` with its number behind the addresses.
 fn frame(port: &dyn Port, to: [u8; 6], number: u8) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     assert!(frame.append_slice(&to));
@@ -51,7 +51,7 @@ fn frames_to_us_come_back_and_the_others_leave() {
     assert_eq!((counters.tx_bytes, counters.rx_bytes), (240, 120));
 }
 
-/// Where ports of one host share an Ethernet address, the IP address tells them apart.
+/// If ports of one host share an Ethernet address, the IP address distinguishes them.
 #[test]
 fn of_an_address_that_is_shared_only_our_packets_come_back() {
     let (v4, v6) = ((12, [0x08, 0x00]), (12, [0x86, 0xdd]));
@@ -99,7 +99,7 @@ fn a_full_queue_leaves_frames_with_the_sender_in_order() {
     assert_eq!(port.tx_burst(0, &mut burst), 0);
     assert_eq!(numbers(&burst), [100, 101, 102]);
     assert_eq!(port.counters().tx_ring_full, 1);
-    // There is room again after some frames were received.
+    // After some frames were received, there is room again.
     let mut received = Burst::new();
     assert_eq!(port.rx_burst(0, &mut received), BURST);
     assert_eq!(port.tx_burst(0, &mut burst), 3);

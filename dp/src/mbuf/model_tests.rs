@@ -1,4 +1,5 @@
-//! [`Mbuf`] against a model: every buffer equals a `Vec<u8>`, after any sequence of views, chains and cuts.
+//! Tests [`Mbuf`] against a model: after any sequence of views, chains and cuts, each buffer equals a
+//! `Vec<u8>`.
 
 use std::sync::Arc;
 
@@ -181,7 +182,7 @@ proptest! {
         }
         drop(pairs);
         prop_assert_eq!(pool.available(), BUFFERS);
-        // The descriptors are back as well: each buffer can be allocated and shared once.
+        // The descriptors are also returned: each buffer can be allocated and shared once.
         let all: Vec<_> = (0..BUFFERS).map(|_| pool.alloc().unwrap()).collect();
         prop_assert!(all.iter().map(Mbuf::share).collect::<Vec<_>>().iter().all(Option::is_some));
     }

@@ -1,4 +1,4 @@
-//! The guarantees of a packet buffer, on the heap backend.
+//! Tests of the guarantees of a packet buffer, with the heap backend.
 
 use std::sync::Arc;
 
@@ -27,15 +27,15 @@ fn buffers_and_pools_go_from_thread_to_thread() {
     is_sync::<Mempool>();
 }
 
-/// DPDK counts a second view without an atomic, so two threads that share one `Mbuf` would lose a count: the
-/// storage would be freed while a view is left. This test fails to compile if they can.
+/// DPDK counts a second view without an atomic. If two threads could share one `Mbuf`, a count could be lost,
+/// and the storage would be freed while a view exists. If `Mbuf` is `Sync`, this test does not compile.
 #[test]
 fn threads_share_no_buffer_but_by_views() {
     trait IsNotSync<Way> {
         fn check() {}
     }
     impl<T> IsNotSync<()> for T {}
-    // With this one too there are two to choose from, if `T` is `Sync`.
+    // If `T` is `Sync`, there are two implementations to choose from, so the call below is ambiguous.
     impl<T: Sync> IsNotSync<u8> for T {}
     <Mbuf as IsNotSync<_>>::check();
     <Page as IsNotSync<_>>::check();

@@ -142,7 +142,7 @@ impl HeapPool {
         {
             return self.buffers.push(segment);
         }
-        // Drops the reference to external storage, if there is one.
+        // If the storage is external, this drops the reference to it.
         segment.storage = Storage::None;
         self.spares.push(segment);
     }

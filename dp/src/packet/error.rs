@@ -5,19 +5,19 @@ use std::net::IpAddr;
 
 use rustix::io::Errno;
 
-/// Why an interface cannot be used. Each message is one line and says what to do.
+/// The reason why an interface cannot be used. Each message is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PacketError {
-    /// No interface of that name.
+    /// There is no interface with this name.
     #[error("there is no interface {interface} here: there are {}", .present.join(", "))]
     NoInterface {
         /// The name as requested.
         interface: String,
-        /// The interfaces that there are.
+        /// The names of the existing interfaces.
         present: Vec<String>,
     },
-    /// Not an Ethernet interface.
+    /// The interface is not an Ethernet interface.
     #[error("{interface} is no Ethernet interface: use one with an Ethernet address ({})", .suitable.join(", "))]
     NotEthernet {
         /// The interface.
@@ -31,7 +31,7 @@ pub enum PacketError {
         /// The interface.
         interface: String,
     },
-    /// No privilege to open a packet socket.
+    /// The process lacks the privilege to open a packet socket.
     #[error(
         "a packet socket on {interface} needs CAP_NET_RAW: run as root or with it (Docker gives it unless it is dropped; \
          `setcap cap_net_raw+ep PROGRAM` gives it to a program)"
@@ -40,28 +40,28 @@ pub enum PacketError {
         /// The interface.
         interface: String,
     },
-    /// A kernel without packet sockets.
+    /// The kernel does not support packet sockets.
     #[error(
         "this kernel has no packet sockets (CONFIG_PACKET, as in gVisor without --net-raw): use another kind of port"
     )]
     NoPacketSockets,
-    /// No address.
+    /// The configuration has no address.
     #[error("no address for the port on {interface}: give one of its network that no host has")]
     NoAddress {
         /// The interface.
         interface: String,
     },
-    /// More addresses than the filter takes.
+    /// The configuration has more addresses than the filter supports.
     #[error("{count} addresses on {interface}: at most {most} can be used")]
     TooManyAddresses {
         /// The interface.
         interface: String,
-        /// Their number.
+        /// The number of addresses.
         count: usize,
         /// The limit.
         most: usize,
     },
-    /// An address that no host can have.
+    /// The address cannot belong to a host.
     #[error("{address} is no address of a host: give a unicast address of the network of {interface}")]
     NotUnicast {
         /// The address.
@@ -77,47 +77,47 @@ pub enum PacketError {
     KernelAddress {
         /// The address.
         address: IpAddr,
-        /// The interface that has it.
+        /// The interface with this address.
         owner: String,
     },
-    /// An Ethernet address that no interface can have.
+    /// The Ethernet address cannot belong to an interface.
     #[error("{} is no Ethernet address of an interface: give a unicast one, such as 02:00:00:00:00:01", mac_text(.mac))]
     Mac {
         /// The address.
         mac: [u8; 6],
     },
-    /// An MTU that cannot be used.
+    /// The MTU cannot be used.
     #[error(
         "an MTU of {mtu} on {interface}: it has to be from {least} to {most} (`ip link set {interface} mtu N` sets the largest)"
     )]
     Mtu {
         /// The interface.
         interface: String,
-        /// The MTU, bytes.
+        /// The MTU in bytes.
         mtu: u32,
-        /// The least, bytes.
+        /// The minimum in bytes.
         least: u16,
-        /// The largest, bytes.
+        /// The maximum in bytes.
         most: u16,
     },
-    /// Sizes of buffers and rings that cannot be used.
+    /// The size of a buffer or ring cannot be used.
     #[error("{what} of {value}: give from {least} to {most}")]
     Size {
         /// The field of [`PacketConfig`](super::PacketConfig).
         what: &'static str,
-        /// Its value.
+        /// The value of the field.
         value: usize,
-        /// The least.
+        /// The minimum.
         least: usize,
-        /// The largest.
+        /// The maximum.
         most: usize,
     },
-    /// No memory for the receive ring.
+    /// There is no memory for the receive ring.
     #[error(
         "the kernel has no memory for a receive ring of {kib} KiB ({cause}): ask for fewer slots, or raise the memory or locked-memory limit (`ulimit -l`)"
     )]
     RingMemory {
-        /// Size of the ring, KiB.
+        /// Size of the ring in KiB.
         kib: usize,
         /// The system's error.
         cause: Errno,
@@ -138,8 +138,8 @@ fn mac_text(mac: &[u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The kind tells an absent interface, an interface that is down and a missing permission apart; the error
-/// itself is kept.
+/// The kind distinguishes an absent interface, an interface that is down and a missing permission. The
+/// `io::Error` contains the original error.
 impl From<PacketError> for io::Error {
     fn from(error: PacketError) -> Self {
         let kind = match &error {

@@ -1,15 +1,15 @@
-//! The filter of the socket: classic BPF that passes only frames for our addresses, so that the other traffic
-//! of the interface is not copied.
+//! The filter of the socket: a classic BPF program that passes only frames for our addresses, so that other
+//! traffic of the interface is not copied.
 //!
-//! The kernel removes a VLAN tag before the filter sees the frame, so all headers have their untagged
-//! offsets. A load beyond the end of a frame drops the frame (`net/core/filter.c`).
+//! The kernel removes a VLAN tag before the filter runs, so all headers have the offsets of untagged frames.
+//! A load beyond the end of a frame drops the frame (`net/core/filter.c`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::sock_filter;
 
-/// Maximum addresses. The program then stays far below the kernel's limit of 4096 instructions, and drops a
-/// frame to another address in well below a microsecond.
+/// Maximum number of addresses. With this number the program has much fewer than the kernel's limit of 4096
+/// instructions, and drops a frame to another address in much less than a microsecond.
 pub(super) const MAX_ADDRESSES: usize = 64;
 
 /// Loads a word, half-word or byte of the frame.
@@ -18,15 +18,15 @@ const LD_H: u16 = 0x28;
 const LD_B: u16 = 0x30;
 /// Copies the accumulator to X.
 const TAX: u16 = 0x07;
-/// Jumps if the accumulator is a constant, has bits of one, or is X.
+/// Jumps if the accumulator equals a constant, has bits of a constant, or equals X.
 const JEQ: u16 = 0x15;
 const JSET: u16 = 0x45;
 const JEQ_X: u16 = 0x1d;
-/// Jumps always.
+/// Always jumps.
 const JA: u16 = 0x05;
 const RET: u16 = 0x06;
 
-/// Bytes of a frame that are passed: all.
+/// The filter's result that passes all bytes of a frame.
 const ALL: u32 = u32::MAX;
 const DROP: u32 = 0;
 
@@ -41,12 +41,14 @@ const IPV6_NEXT_HEADER_AT: u32 = 20;
 const IPV6_DESTINATION_AT: u32 = 38;
 const ICMPV6: u32 = 58;
 
-/// All nodes on the link (RFC 4291 section 2.7.1): neighbours announce changes there.
+/// The group of all nodes on the link (RFC 4291 section 2.7.1), to which neighbours announce changes.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// A program that passes to a host with these addresses: frames to `mac` or to a group that are
+/// A program that passes the frames for a host with these addresses. These are frames to `mac` or to a group
+/// that are
 /// - IP packets to one of the addresses,
-/// - ARP for or from one of the addresses, or gratuitous (a neighbour has another Ethernet address now),
+/// - ARP frames for or from one of the addresses, or gratuitous ARP frames (a neighbour has another Ethernet
+///   address now),
 /// - ICMPv6 to the groups of the addresses (Neighbor Discovery).
 pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     let v4: Vec<Ipv4Addr> =
@@ -55,7 +57,7 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
         addresses.iter().filter_map(|it| if let IpAddr::V6(it) = it { Some(*it) } else { None }).collect();
     let [m0, m1, m2, m3, m4, m5] = mac;
     let mut program = vec![
-        // Accept a group address, or our own address.
+        // Accepts group addresses and our own address.
         load(LD_B, 0),
         branch(JSET, 1, 6, 0),
         load(LD_W, 0),
@@ -76,7 +78,7 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     program
 }
 
-/// The multicast groups that the interface has to let in, as Ethernet addresses (RFC 2464 section 7).
+/// The Ethernet addresses of the multicast groups that the interface has to receive (RFC 2464 section 7).
 pub(super) fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     let mut groups = Vec::new();
     for address in addresses {
@@ -122,7 +124,7 @@ fn ipv6(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
     section
 }
 
-/// Passes the frame if the accumulator is `value`.
+/// Passes the frame if the accumulator equals `value`.
 fn pass_if(value: u32) -> [sock_filter; 2] {
     [branch(JEQ, value, 0, 1), ret(ALL)]
 }
@@ -133,13 +135,13 @@ fn pass_if_destination(address: Ipv6Addr) -> [sock_filter; 9] {
     let octets = address.octets();
     for (nr, word) in octets.as_chunks().0.iter().enumerate() {
         code[2 * nr] = load(LD_W, IPV6_DESTINATION_AT + 4 * nr as u32);
-        // Jumps past the end of this block if the word differs.
+        // If the word differs, jumps to the end of this block.
         code[2 * nr + 1] = branch(JEQ, u32::from_be_bytes(*word), 0, (7 - 2 * nr) as u8);
     }
     code
 }
 
-/// The solicited-node group, to which neighbours send solicitations for an address (RFC 4291 section 2.7.1).
+/// The solicited-node group of an address, to which neighbours send solicitations (RFC 4291 section 2.7.1).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
@@ -170,7 +172,7 @@ mod tests {
     const OTHER: [u8; 6] = [0x02, 0, 0, 0x12, 0x34, 0x57];
     const BROADCAST: [u8; 6] = [0xff; 6];
 
-    /// Whether `program` passes `frame`: an interpreter for these instructions, like the kernel's
+    /// Whether `program` passes `frame`. This is an interpreter for the instructions above, like the kernel's
     /// `bpf_prog_run`.
     fn passes(program: &[sock_filter], frame: &[u8]) -> bool {
         let (mut a, mut x, mut pc) = (0_u32, 0_u32, 0);

@@ -1,5 +1,5 @@
-//! Hints for a log: host settings that make a port slower or noisier than it could be, and how to change
-//! them.
+//! Hints for a log. They name host settings that make a port slower or noisier than necessary, and say how to
+//! change these settings.
 
 use std::fs;
 use std::net::IpAddr;
@@ -8,7 +8,8 @@ use super::config::PacketConfig;
 use super::interface::Interface;
 use crate::Offloads;
 
-/// One line for each hint. `rx_bytes` is the memory that the kernel has granted for received superframes.
+/// Returns one line for each hint. `rx_bytes` is the memory that the kernel has granted for received
+/// superframes.
 pub(super) fn hints(config: &PacketConfig, found: &Interface, rx_bytes: usize) -> Vec<String> {
     let name = &found.name;
     let forwards = |family: &str| {
@@ -18,7 +19,7 @@ pub(super) fn hints(config: &PacketConfig, found: &Interface, rx_bytes: usize) -
     lines(config, found, rx_bytes, forwards)
 }
 
-/// The lines of [`hints`], with `forwards` telling whether the kernel forwards packets of a family on the
+/// The lines of [`hints`]. `forwards` returns whether the kernel forwards packets of a family on the
 /// interface.
 fn lines(
     config: &PacketConfig,
@@ -73,7 +74,7 @@ mod tests {
         let config = config(&["10.0.0.1"]);
         let told = |config: &PacketConfig, rx_bytes| lines(config, &found(), rx_bytes, |_| false);
         assert_eq!(told(&config, RX_BYTES), [""; 0], "as much as was asked for");
-        // The kernel doubles what `rmem_max` allows.
+        // The kernel grants twice the value of `rmem_max`.
         let [hint] = &told(&config, 425_984)[..] else { panic!("no hint") };
         assert_eq!(
             hint,

@@ -1,4 +1,4 @@
-//! The properties of an interface, from the kernel, and the checks whether a port can use it.
+//! Gets the properties of an interface from the kernel, and checks whether a port can use it.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use super::config::PacketConfig;
 use super::error::PacketError;
 use super::{filter, sys};
 
-/// Minimum MTU: every host accepts an IPv4 packet of this size (RFC 1122 section 3.3.2).
+/// Minimum MTU. Every host accepts IPv4 packets of this size (RFC 1122 section 3.3.2).
 const MIN_MTU: u16 = 576;
 /// Minimum MTU with IPv6 (RFC 8200 section 5).
 const MIN_IPV6_MTU: u16 = 1280;
@@ -25,12 +25,12 @@ pub(super) struct Interface {
     pub(super) index: u32,
     /// The kernel's Ethernet address.
     pub(super) mac: [u8; 6],
-    /// MTU to use, bytes.
+    /// The MTU to use in bytes.
     pub(super) mtu: u16,
 }
 
 impl Interface {
-    /// Looks up the interface of `config`, and checks it and the addresses.
+    /// Finds the interface of `config`, and checks the interface and the addresses.
     pub(super) fn find(config: &PacketConfig) -> Result<Self, PacketError> {
         let name = config.interface.clone();
         let failed =
@@ -58,12 +58,13 @@ impl Interface {
     }
 }
 
-/// A socket for queries about interfaces, of a kind that every kernel has and that needs no privilege.
+/// A socket for queries about interfaces. Every kernel supports this kind of socket, and it needs no
+/// privilege.
 fn asking_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }
 
-/// The names of the interfaces, without repetitions.
+/// The names of the interfaces, each once.
 fn names(known: &[sys::InterfaceAddress]) -> Vec<String> {
     let mut names: Vec<String> = known.iter().map(|(name, _)| name.clone()).collect();
     names.sort_unstable();
@@ -71,7 +72,7 @@ fn names(known: &[sys::InterfaceAddress]) -> Vec<String> {
     names
 }
 
-/// The number of an interface.
+/// The index of an interface.
 pub(super) fn index(fd: BorrowedFd<'_>, name: &str) -> Result<u32, Errno> {
     let answer = sys::ask(fd, libc::SIOCGIFINDEX as c_ulong, name)?;
     Ok(u32::from_ne_bytes([0, 1, 2, 3].map(|at| answer[at])))
@@ -83,7 +84,7 @@ pub(super) fn flags(fd: BorrowedFd<'_>, name: &str) -> Result<c_int, Errno> {
     Ok(c_int::from(i16::from_ne_bytes([answer[0], answer[1]])))
 }
 
-/// The Ethernet address of an interface; `None` if it has none.
+/// The Ethernet address of an interface. `None` if the interface has none.
 pub(super) fn ethernet_address(fd: BorrowedFd<'_>, name: &str) -> Option<[u8; 6]> {
     let answer = sys::ask(fd, libc::SIOCGIFHWADDR as c_ulong, name).ok()?;
     let kind = u16::from_ne_bytes([answer[0], answer[1]]);
@@ -118,7 +119,7 @@ fn check_mac(mac: Option<[u8; 6]>) -> Result<(), PacketError> {
     }
 }
 
-/// The MTU to use on an interface whose own MTU is `has`.
+/// The MTU to use on an interface with the MTU `has`.
 fn usable_mtu(config: &PacketConfig, has: u32) -> Result<u16, PacketError> {
     let least = if config.addresses.iter().any(IpAddr::is_ipv6) { MIN_IPV6_MTU } else { MIN_MTU };
     let most = u16::try_from(has).map_or(MAX_MTU, |has| has.min(MAX_MTU));
@@ -127,7 +128,7 @@ fn usable_mtu(config: &PacketConfig, has: u32) -> Result<u16, PacketError> {
         return Ok(mtu);
     }
     let interface = config.interface.clone();
-    // If the interface's MTU is below `least`, no MTU is usable.
+    // If the interface's MTU is less than `least`, no MTU can be used.
     Err(PacketError::Mtu { interface, mtu: u32::from(mtu), least, most: most.max(least) })
 }
 

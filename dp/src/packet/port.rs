@@ -1,8 +1,8 @@
 //! A packet socket as a [`Port`].
 //!
-//! Errors are counted, and the port continues: a full socket leaves frames with the caller; while the
-//! interface is down or gone, frames are dropped. An interface that comes back is used again, even if it is
-//! a new interface with the same name.
+//! After an error the port counts it and continues. If the socket is full, frames are left in the caller's
+//! burst. While the interface is down or removed, frames are dropped. If the interface is up again, the port
+//! uses it again, even if it is a new interface with the same name.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -27,25 +27,25 @@ use crate::{
     PortLayer, Sleep, Statistics,
 };
 
-/// Maximum bytes to take at once: they should still be in the core's L2 cache when they are placed.
+/// Maximum bytes to take at once, so that they are still in the core's L2 cache when they are placed.
 const RX_BYTES_AT_ONCE: usize = 512 << 10;
 
-/// The offloads that the kernel performs as virtio's header requests.
+/// The offloads that the kernel performs if virtio's header requests them.
 const VNET_OFFLOADS: Offloads = Offloads::TX_TCP_CHECKSUM.union(Offloads::TX_TSO);
 
-/// The kernel's link watch lets frames pass at most one second after the carrier is up. The rest of the time
-/// is for a busy machine.
+/// Maximum wait for a link. After the carrier is up, the kernel passes frames within one second (its link
+/// watch). The other second is for a busy machine.
 const LINK_SETTLES_WITHIN: Duration = Duration::from_secs(2);
-/// The pause between two checks of such a link.
+/// The pause between two checks of the link.
 const LINK_PAUSE: Duration = Duration::from_millis(2);
 
-/// A VLAN tag: its bytes, and the place where it is put.
+/// The number of bytes of a VLAN tag, and its offset in a frame.
 const TAG_BYTES: usize = 4;
 const TAG_AT: usize = 12;
 
 /// A port on an interface, made by [`open`](super::open).
 pub struct PacketPort {
-    /// Dropped before the socket, so that the mapping is removed first.
+    /// This field is dropped before the socket, so that the mapping is removed first.
     ring: RxRing,
     socket: OwnedFd,
     base: PortBase,
@@ -53,10 +53,10 @@ pub struct PacketPort {
     /// The multicast groups of our addresses.
     groups: Vec<[u8; 6]>,
     batch: TxBatch,
-    /// Bytes in front of a frame that is read from the socket.
+    /// Number of bytes in front of a frame that is read from the socket.
     header_bytes: usize,
     state: LinkState,
-    /// Frames that the kernel has dropped, as of the last query.
+    /// Number of frames that the kernel had dropped at the last query.
     kernel_drops: Cell<u64>,
     hints: Vec<String>,
 }
@@ -72,9 +72,9 @@ impl PacketPort {
             move |cause| PacketError::Setup { interface, step, cause }
         };
         let flag = |option, value: c_int| sys::set_option(fd, libc::SOL_PACKET, option, &value.to_ne_bytes());
-        // The order matters. The ring's version and the virtio header can only be set while the socket has
-        // no ring; and the filter is attached before the socket is bound, so that no unwanted frame is
-        // received.
+        // The order of these steps matters. The ring's version and the virtio header can only be set while
+        // the socket has no ring. The filter is attached before the socket is bound, so that no unwanted
+        // frame is received.
         let mac = config.mac.unwrap_or(found.mac);
         sys::attach_filter(fd, &mut filter::program(mac, &config.addresses))
             .map_err(failed("attaching the filter"))?;
@@ -89,7 +89,7 @@ impl PacketPort {
         if has_headers {
             flag(libc::PACKET_VNET_HDR, 1).map_err(failed("choosing virtio's headers"))?;
         }
-        // A frame that does not fit a slot waits in the socket as a whole.
+        // If a frame does not fit in a slot, the socket queues the whole frame.
         flag(libc::PACKET_COPY_THRESH, 1).map_err(failed("keeping superframes"))?;
         let rx_bytes = socket::buffer_size(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.rx_bytes)
             .map_err(failed("sizing its receive buffer"))?;
@@ -122,13 +122,13 @@ impl PacketPort {
         Ok(port)
     }
 
-    /// Hints for a log, one line each: settings of this host that make the port slower or noisier than it
-    /// could be, and how to change them.
+    /// Hints for a log, one line each. They name settings of this host that make the port slower or noisier
+    /// than necessary, and say how to change these settings.
     pub fn hints(&self) -> &[String] {
         &self.hints
     }
 
-    /// Binds the socket to an interface, and makes the interface let in frames for our address and groups.
+    /// Binds the socket to an interface, and makes the interface receive frames for our address and groups.
     fn join(&self, index: u32) -> Result<(), Errno> {
         let fd = self.socket.as_fd();
         if interface::ethernet_address(fd, &self.interface) != Some(self.base.info.mac) {
@@ -140,20 +140,20 @@ impl PacketPort {
         sys::bind(fd, index)
     }
 
-    /// Asks the kernel for the state of the interface, and binds again if a new interface has its name.
+    /// Gets the state of the interface from the kernel, and binds again if a new interface has the same name.
     fn ask_link(&mut self) -> LinkState {
-        // An interface that goes down leaves an error in the socket, which stays readable with it.
+        // When an interface goes down, the socket gets an error, and is readable until the error is read.
         let mut error = [0; size_of::<c_int>()];
         let _ = sys::get_option(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
         match self.find_interface() {
-            // The kernel sets `IFF_RUNNING` for an interface that is up and has a link (`dev_get_flags`).
+            // The kernel sets `IFF_RUNNING` if the interface is up and has a link (`dev_get_flags`).
             Ok(flags) if flags & libc::IFF_RUNNING != 0 => LinkState::Up,
-            // The interface is gone, or has gone again before it could be used.
+            // The interface is down, or was removed, perhaps before the new interface could be used.
             Ok(_) | Err(_) => LinkState::Down,
         }
     }
 
-    /// The flags of the interface, to which the socket is bound.
+    /// Finds the interface and binds the socket to it if necessary. Returns the flags of the interface.
     fn find_interface(&mut self) -> Result<c_int, Errno> {
         let fd = self.socket.as_fd();
         match sys::bound_index(fd) {
@@ -167,9 +167,9 @@ impl PacketPort {
         interface::flags(self.socket.as_fd(), &self.interface)
     }
 
-    /// The state of an interface that may have been set up a moment ago. The kernel lets frames pass only
-    /// some time after the carrier is up. Waits for that, since a program that checks the link only once
-    /// would find it down.
+    /// The state of an interface that may just have been set up. The kernel passes frames only some time
+    /// after the carrier is up. This call waits for that, since a program that checks the link only once
+    /// would find that it is down.
     fn first_link(&mut self) -> LinkState {
         let end = Instant::now() + LINK_SETTLES_WITHIN;
         loop {
@@ -191,7 +191,7 @@ impl PacketPort {
         state
     }
 
-    /// The frame in the slot that is next.
+    /// Takes the frame in the next slot.
     fn take(&mut self, filled: &Filled) -> SlotOutcome {
         let Some(mut parts) = self.buffers(filled.bytes) else { return SlotOutcome::NoMbuf };
         if filled.kept == filled.bytes {
@@ -202,10 +202,10 @@ impl PacketPort {
                 offset += room.len();
             }
         } else if filled.status & libc::TP_STATUS_COPY == 0 || !self.read_whole(filled.bytes, &mut parts) {
-            // The socket had no memory for it.
+            // The socket had no memory for the whole frame.
             return SlotOutcome::Unusable;
         }
-        // Chained from the back, so that each step touches only one buffer.
+        // The buffers are chained from the last to the first, so that each step accesses only one buffer.
         let mut frame: Option<Mbuf> = None;
         while let Some(mut part) = parts.pop() {
             if let Some(rest) = frame.take()
@@ -225,8 +225,8 @@ impl PacketPort {
         SlotOutcome::Frame(frame)
     }
 
-    /// Buffers with `bytes` bytes of data in total; `None` if too few are free. Empty for a frame that does
-    /// not fit in one chain.
+    /// Buffers with `bytes` bytes of data in total. `None` if too few buffers are free. Empty if the frame
+    /// does not fit in one chain.
     fn buffers(&self, bytes: usize) -> Option<ArrayVec<Mbuf, MAX_SEGMENTS>> {
         let mut parts = ArrayVec::new();
         let most = self.base.mempool.data_bytes();
@@ -242,22 +242,22 @@ impl PacketPort {
         Some(parts)
     }
 
-    /// Reads the first frame that waits in the socket, which has `bytes` bytes, into `parts`. Returns
-    /// whether all of it was read.
+    /// Reads the first frame in the socket's queue, which has `bytes` bytes, into `parts`. Returns whether
+    /// the whole frame was read.
     fn read_whole(&self, bytes: usize, parts: &mut ArrayVec<Mbuf, MAX_SEGMENTS>) -> bool {
         let mut header = [0; VNET_BYTES];
         let mut rooms: ArrayVec<IoSliceMut<'_>, { MAX_SEGMENTS + 1 }> = ArrayVec::new();
         rooms.push(IoSliceMut::new(&mut header[..self.header_bytes]));
         rooms.extend(parts.iter_mut().filter_map(Mbuf::head_mut).map(IoSliceMut::new));
         let fits = rooms.len() > 1;
-        // A pending error of the interface is returned first, and only once.
+        // If the interface has a pending error, the first call returns it, and only once.
         let read = rustix::io::readv(&self.socket, &mut rooms);
         let read = read.or_else(|_| rustix::io::readv(&self.socket, &mut rooms));
         fits && read == Ok(self.header_bytes + bytes)
     }
 }
 
-/// The outcome of sending the frame in a slot.
+/// The result of taking the frame in a slot.
 enum SlotOutcome {
     Frame(Mbuf),
     /// The frame is incomplete or too long.
@@ -281,20 +281,21 @@ fn check_sizes(config: &PacketConfig) -> Result<(), PacketError> {
     Ok(())
 }
 
-/// The kernel's offloads that the configuration allows. The kernel performs those that the interface lacks:
-/// it cuts a superframe at the end of its own stack, so the stack runs once per superframe.
+/// The kernel's offloads that the configuration allows. If the interface lacks an offload, the kernel
+/// performs it: it cuts a superframe at the end of its own stack, so the stack runs once per superframe.
 fn offloads(config: &PacketConfig) -> Offloads {
     let always = Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER;
     let state = Offloads::RX_TCP_CHECKSUM | Offloads::RX_LRO;
     let mut offloads = config.offloads & (always | state | VNET_OFFLOADS);
-    // TSO needs both: each piece has its own checksum, and the payload is in other buffers than the headers.
+    // TSO needs both offloads: each piece has its own checksum, and the payload is in other buffers than the
+    // headers.
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::TX_MULTI_SEGMENT) {
         offloads.remove(Offloads::TX_TSO);
     }
     offloads
 }
 
-/// Puts the VLAN tag that the kernel has removed back into a frame; `false` if there is no room.
+/// Inserts the VLAN tag that the kernel has removed into a frame. Returns `false` if there is no room.
 fn put_tag(frame: &mut Mbuf, tag: [u16; 2]) -> bool {
     if frame.head().len() < TAG_AT || frame.prepend(TAG_BYTES).is_none() {
         return false;
@@ -338,7 +339,7 @@ impl Port for PacketPort {
                 }
                 SlotOutcome::Unusable => self.base.counters.rx_dropped += 1,
                 SlotOutcome::NoMbuf => {
-                    // The frame waits in its slot.
+                    // No buffer is free, so the frame is left in its slot.
                     self.base.counters.rx_no_mbuf += 1;
                     break;
                 }
@@ -377,7 +378,7 @@ impl Port for PacketPort {
                     self.base.counters.tx_link_down += frames.len() as u64;
                     frames.clear();
                 }
-                // The kernel refuses this frame, or its queue has dropped it.
+                // The kernel has refused this frame, or its queue has dropped the frame.
                 Err(_) => {
                     drop(frames.remove(0));
                     self.base.counters.tx_dropped += 1;
@@ -396,7 +397,7 @@ impl Link for PacketPort {
 
 impl Statistics for PacketPort {
     fn counters(&self) -> PortCounters {
-        // `struct tpacket_stats`: frames and drops since the last query.
+        // `struct tpacket_stats`: the numbers of frames and of drops since the last query.
         let mut since = [0_u8; 8];
         let asked =
             sys::get_option(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut since);

@@ -1,10 +1,10 @@
 //! The receive ring: slots in memory that the kernel shares with this process (TPACKET_V2,
 //! `Documentation/networking/packet_mmap.rst`).
 //!
-//! A slot belongs to the kernel until its status has `TP_STATUS_USER`, then to us until we store
-//! `TP_STATUS_KERNEL`. The kernel fills the slots in order, and does not touch slots that are ours. So the
-//! bytes of a slot are read only while it is ours. The status, which both sides write, is accessed only by
-//! atomics.
+//! A slot belongs to the kernel until its status has `TP_STATUS_USER`. Then it belongs to us until we store
+//! `TP_STATUS_KERNEL`. The kernel fills the slots in order, and does not access slots that belong to us. We
+//! read the bytes of a slot only while it belongs to us. Both sides write the status, so it is accessed only
+//! by atomics.
 
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -17,29 +17,29 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::sys;
 
-/// Approximate size of a block, which the kernel allocates at once: a power of two, as the kernel rounds to
-/// one.
+/// Approximate bytes of a block, which the kernel allocates as a whole. It is a power of two, since the
+/// kernel allocates powers of two.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Slots are multiples of this, so that some number of them fills whole pages.
+/// The size of a slot is a multiple of this, so that some number of slots fills whole pages.
 pub(super) const SLOT_UNIT: usize = 1024;
 
 /// The sizes of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Geometry {
     slot_bytes: usize,
-    /// Slots in a block.
+    /// Number of slots in a block.
     in_block: usize,
     blocks: usize,
 }
 
 impl Geometry {
-    /// A ring of at least `slots` slots of `slot_bytes` (a multiple of [`SLOT_UNIT`]) with blocks of whole
-    /// pages.
+    /// The sizes of a ring with at least `slots` slots of `slot_bytes` bytes (a multiple of [`SLOT_UNIT`]),
+    /// with blocks of whole pages.
     pub(super) fn new(slots: usize, slot_bytes: usize, page_bytes: usize) -> Self {
         debug_assert!(slot_bytes.is_multiple_of(SLOT_UNIT) && slot_bytes > 0);
-        // The fewest slots that fill whole pages. The page size is a power of two, so both sizes share only
-        // factors of two.
+        // The minimum number of slots that fill whole pages. The page size is a power of two, so the two
+        // sizes have only factors of two in common.
         let least = page_bytes >> slot_bytes.trailing_zeros().min(page_bytes.trailing_zeros());
         let in_block = (BLOCK_BYTES / (least * slot_bytes)).max(1) * least;
         Self { slot_bytes, in_block, blocks: slots.div_ceil(in_block).max(1) }
@@ -64,16 +64,16 @@ impl Geometry {
     }
 }
 
-/// A frame in the slot that is next.
+/// A frame in the next slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Filled {
     /// `TP_STATUS_...`.
     pub(super) status: u32,
-    /// Bytes of the frame, without the VLAN tag.
+    /// Number of bytes of the frame without the VLAN tag.
     pub(super) bytes: usize,
-    /// Bytes of the frame in the slot: fewer than `bytes` if the slot is too small.
+    /// Number of bytes of the frame that are in the slot. This is less than `bytes` if the slot is too small.
     pub(super) kept: usize,
-    /// Where they begin in the slot; `at + kept` is at most the slot's size.
+    /// The offset of the bytes in the slot. `at + kept` is at most the slot's size.
     at: usize,
     /// The VLAN tag that the kernel has removed: protocol and control information.
     pub(super) tag: Option<[u16; 2]>,
@@ -81,30 +81,30 @@ pub(super) struct Filled {
 
 /// The mapped ring of a socket.
 pub(super) struct RxRing {
-    /// Start of `slots * slot_bytes` mapped bytes.
+    /// The start of `slots * slot_bytes` mapped bytes.
     base: NonNull<u8>,
     slots: usize,
     slot_bytes: usize,
-    /// The slot that the kernel fills next, less than `slots`.
+    /// The index of the slot that the kernel fills next, less than `slots`.
     next: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and this value is its only user in the
-// process. The kernel uses the ring whichever thread of the process runs.
+// SAFETY: the mapping belongs to the process and not to a thread, and in the process only this value uses it.
+// For the kernel it makes no difference which thread of the process uses the ring.
 unsafe impl Send for RxRing {}
 
 impl RxRing {
-    /// Makes the ring of a socket, which must be bound later, and maps it.
+    /// Makes the ring of a socket and maps it. The socket must not be bound before.
     pub(super) fn map(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Self, Errno> {
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &geometry.request())?;
         let (bytes, protection) = (geometry.bytes(), ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: a new mapping at an address that the kernel chooses, so it replaces none.
+        // SAFETY: the kernel chooses an unused address, so the new mapping replaces nothing.
         let base = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, fd, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self { base, slots: geometry.slots(), slot_bytes: geometry.slot_bytes, next: 0 })
     }
 
-    /// Start of the slot that is next.
+    /// The start of the next slot.
     #[inline]
     fn slot(&self) -> *mut u8 {
         self.base.as_ptr().wrapping_add(self.next * self.slot_bytes)
@@ -113,24 +113,25 @@ impl RxRing {
     #[inline]
     fn status(&self) -> &AtomicU32 {
         let status = self.slot().wrapping_add(offset_of!(tpacket2_hdr, tp_status)).cast();
-        // SAFETY: the slot is inside the mapping (`next` is less than `slots`), which lives as long as
-        // `self`, and is aligned to 16 bytes. The kernel stores and loads the status as a whole, and we only
-        // by this atomic.
+        // SAFETY: the slot is inside the mapping (`next` is less than `slots`), which is removed only when
+        // `self` is dropped. The slot is aligned to 16 bytes. The kernel loads and stores the status as a
+        // whole, and we access it only by this atomic.
         unsafe { AtomicU32::from_ptr(status) }
     }
 
-    /// The frame in the slot that is next, if the kernel has filled it.
+    /// The frame in the next slot. `None` if the kernel has not filled the slot.
     #[inline]
     pub(super) fn peek(&self) -> Option<Filled> {
-        // Acquire pairs with the barrier between what the kernel writes to the slot and its status.
+        // The Acquire pairs with the kernel's barrier between its writes to the slot and its write of the
+        // status.
         let status = self.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
         let header: *const tpacket2_hdr = self.slot().cast();
-        // SAFETY: the slot is inside the mapping (`next` is less than `slots`) and aligned to 16 bytes. It is
-        // ours, as its status says and `release` alone changes, so the kernel does not write to it. Every
-        // field is a number.
+        // SAFETY: the slot is inside the mapping (`next` is less than `slots`) and aligned to 16 bytes. The
+        // status says that the slot belongs to us until `release`, so the kernel does not write to it. All
+        // fields are numbers.
         let header = unsafe { header.read() };
         let at = usize::from(header.tp_mac);
         let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {
@@ -140,7 +141,7 @@ impl RxRing {
         Some(Filled {
             status,
             bytes: header.tp_len as usize,
-            // The kernel stays within the slot. `copy` relies on that, so it is enforced here.
+            // The kernel never exceeds the slot. `copy` relies on this, so it is enforced here.
             kept: (header.tp_snaplen as usize).min(self.slot_bytes.saturating_sub(at)),
             at,
             tag,
@@ -150,22 +151,21 @@ impl RxRing {
     /// Fills `out` with bytes of the frame that [`peek`](Self::peek) has found, from `offset` on.
     ///
     /// # Panics
-    /// If the slot has fewer.
+    /// If the slot has fewer bytes.
     #[inline]
     pub(super) fn copy(&self, filled: &Filled, offset: usize, out: &mut [u8]) {
         assert!(offset + out.len() <= filled.kept && filled.at + filled.kept <= self.slot_bytes);
         let from = self.slot().wrapping_add(filled.at + offset);
-        // SAFETY: the bytes are inside the slot, as just checked, and the slot inside the mapping (`next` is
-        // less than `slots`). The slot is ours since `peek` has found its status, and until `release`, so the
-        // kernel does not write to it. `out` is borrowed mutably, and so no part of the mapping, of which
-        // nobody has a slice.
+        // SAFETY: the bytes are inside the slot, as just checked, and the slot is inside the mapping (`next`
+        // is less than `slots`). `peek` has found that the slot belongs to us until `release`, so the kernel
+        // does not write to it. `out` is not a part of the mapping, since nobody has a slice of the mapping.
         unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
     }
 
-    /// Returns the slot that [`peek`](Self::peek) has found to the kernel, and advances to the next slot.
+    /// Gives the slot that [`peek`](Self::peek) has found back to the kernel, and advances to the next slot.
     #[inline]
     pub(super) fn release(&mut self) {
-        // Release: our reads of the slot are over before the kernel writes to it.
+        // The store has Release order, so that our reads of the slot happen before the kernel writes to it.
         self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = if self.next + 1 == self.slots { 0 } else { self.next + 1 };
     }
@@ -173,8 +173,8 @@ impl RxRing {
 
 impl Drop for RxRing {
     fn drop(&mut self) {
-        // SAFETY: the mapping is that of `map`, with its length, and nothing refers to it any more: `copy`
-        // copies, and `status` is bound to a borrow of `self`.
+        // SAFETY: `map` has made this mapping with this length, and nothing refers to it any more: `copy`
+        // copies, and the result of `status` borrows `self`.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.slots * self.slot_bytes) };
     }
 }
@@ -183,7 +183,7 @@ impl Drop for RxRing {
 mod tests {
     use super::*;
 
-    /// A ring in ordinary memory, with the test as its kernel.
+    /// A ring in ordinary memory. The test does the kernel's part.
     struct Stage {
         ring: RxRing,
     }
@@ -191,7 +191,7 @@ mod tests {
     impl Stage {
         fn new(slots: usize, slot_bytes: usize) -> Self {
             let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-            // SAFETY: a new mapping at an address that the kernel chooses, so it replaces none.
+            // SAFETY: the kernel chooses an unused address, so the new mapping replaces nothing.
             let base =
                 unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), slots * slot_bytes, protection, flags) };
             let base = NonNull::new(base.unwrap().cast()).unwrap();
@@ -203,7 +203,7 @@ mod tests {
             let start = self.ring.base.as_ptr().wrapping_add(slot * self.ring.slot_bytes);
             let data = start.wrapping_add(usize::from(header.tp_mac));
             assert!(bytes.is_empty() || usize::from(header.tp_mac) + bytes.len() <= self.ring.slot_bytes);
-            // SAFETY: as just checked, the bytes are inside the slot, which nobody else accesses.
+            // SAFETY: the bytes are inside the slot, as just checked, and nobody else accesses the slot.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), data, bytes.len()) };
             // SAFETY: the slot is inside the mapping and aligned, and nobody else accesses it.
             unsafe { start.cast::<tpacket2_hdr>().write(header) };
@@ -234,7 +234,7 @@ mod tests {
                     let block = geometry.in_block * slot_bytes;
                     assert!(block.is_multiple_of(page_bytes), "{geometry:?}");
                     assert!(geometry.slots() >= slots && geometry.slots() < slots + geometry.in_block);
-                    // The kernel allocates a power of two, which is at most a third more.
+                    // The kernel allocates a power of two, which is at most a third more than the block.
                     assert!(
                         page_bytes > 4096
                             || slot_bytes == 66_560

@@ -1,5 +1,5 @@
-//! The packet socket: opening it, setting the sizes of its buffers, and choosing the frames that its
-//! interface lets in.
+//! The packet socket: opens it, sets the sizes of its buffers, and chooses the frames that its interface
+//! receives.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::error::PacketError;
 use super::sys;
 
-/// A socket that receives nothing until it is bound.
+/// Opens a socket, which receives nothing until it is bound.
 pub(super) fn open(interface: &str) -> Result<OwnedFd, PacketError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
@@ -34,10 +34,10 @@ pub(super) fn buffer_size(
     option: c_int,
     bytes: usize,
 ) -> Result<usize, Errno> {
-    // The kernel doubles the value, as its own records count too.
+    // The kernel doubles the value, since its own records count toward the size.
     let half = ((bytes / 2) as c_int).to_ne_bytes();
     if sys::set_option(fd, libc::SOL_SOCKET, force, &half).is_err() {
-        // Exceeding the limit needs a privilege; set the size within the limit.
+        // Exceeding the limit needs a privilege, so the size is set within the limit.
         sys::set_option(fd, libc::SOL_SOCKET, option, &half)?;
     }
     let mut size = [0; size_of::<c_int>()];
@@ -45,7 +45,7 @@ pub(super) fn buffer_size(
     Ok(usize::try_from(c_int::from_ne_bytes(size)).unwrap_or(0))
 }
 
-/// Makes an interface let in frames for an Ethernet address.
+/// Makes an interface receive frames for an Ethernet address.
 pub(super) fn membership(fd: BorrowedFd<'_>, index: u32, kind: c_int, mac: [u8; 6]) -> Result<(), Errno> {
     // `struct packet_mreq`.
     let mut request = [0_u8; 16];
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(refusal("eth9", Errno::MFILE), other);
     }
 
-    /// Any socket has such buffers.
+    /// This test uses a Unix socket, since any socket has such buffers.
     #[test]
     fn a_buffer_has_the_size_that_was_asked_for_and_its_real_size_is_returned() {
         let kind = (AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC);
@@ -86,7 +86,7 @@ mod tests {
         for bytes in [16 << 10, 100 << 10] {
             assert_eq!(size(libc::SO_RCVBUFFORCE, bytes), bytes);
         }
-        // No socket has an option of this number, so setting it fails as for a process that may not exceed
+        // No socket has an option with this number, so setting it fails as in a process that may not exceed
         // the limit.
         let unknown = 9999;
         assert_eq!(size(unknown, 64 << 10), 64 << 10);

@@ -1,4 +1,4 @@
-//! System calls of packet sockets and interfaces that `rustix` lacks.
+//! System calls for packet sockets and interfaces that `rustix` does not have.
 
 use std::ffi::CStr;
 use std::mem::size_of;
@@ -11,15 +11,15 @@ use rustix::io::Errno;
 
 /// Bytes of `struct ifreq`: the name of an interface, and the answer.
 const IFREQ_BYTES: usize = size_of::<libc::ifreq>();
-/// Offset of the answer in it.
+/// Offset of the answer in `struct ifreq`.
 const ANSWER_AT: usize = libc::IFNAMSIZ;
 /// Bytes of `struct sockaddr_ll`.
 const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_ll>();
-/// Offset of the interface's index in it.
+/// Offset of the interface's index in `struct sockaddr_ll`.
 const INDEX_AT: usize = 4;
 /// The request that carries commands of `linux/ethtool.h` (`linux/sockios.h`).
 const SIOCETHTOOL: c_ulong = 0x8946;
-/// The command that asks for the carrier.
+/// The command that queries the carrier.
 const ETHTOOL_GLINK: u32 = 0xa;
 
 fn errno() -> Errno {
@@ -30,14 +30,14 @@ fn check(done: c_int) -> Result<(), Errno> {
     if done < 0 { Err(errno()) } else { Ok(()) }
 }
 
-/// Sets an option of the socket to a value in the layout of the kernel.
+/// Sets an option of the socket to a value in the kernel's layout.
 pub(super) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &[u8]) -> Result<(), Errno> {
     let (start, bytes) = (value.as_ptr().cast(), value.len() as socklen_t);
-    // SAFETY: the kernel reads `bytes` bytes from `start` on, which are those of `value`.
+    // SAFETY: the kernel reads `bytes` bytes from `start` on, which are the bytes of `value`.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, start, bytes) })
 }
 
-/// Reads an option of the socket; bytes that the kernel does not fill in stay unchanged.
+/// Reads an option of the socket. Bytes that the kernel does not fill in are unchanged.
 pub(super) fn get_option(
     fd: BorrowedFd<'_>,
     level: c_int,
@@ -45,8 +45,8 @@ pub(super) fn get_option(
     value: &mut [u8],
 ) -> Result<(), Errno> {
     let mut bytes = value.len() as socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes from the start of `value` on, which has as many and is
-    // borrowed mutably, and their number to `bytes`, a local variable.
+    // SAFETY: the kernel writes at most `bytes` bytes to `value`, which has `bytes` bytes and is borrowed
+    // mutably. It writes their number to `bytes`, a local variable.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut bytes) })
 }
 
@@ -54,8 +54,8 @@ pub(super) fn get_option(
 pub(super) fn attach_filter(fd: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> Result<(), Errno> {
     let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     let (start, bytes) = ((&raw const fprog).cast(), size_of::<libc::sock_fprog>() as socklen_t);
-    // SAFETY: the kernel reads `fprog`, a local variable, and as many instructions as `fprog` says, from the
-    // address in `fprog`: those of `program`.
+    // SAFETY: the kernel reads `fprog`, a local variable, and the instructions to which it refers, which are
+    // those of `program`.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, start, bytes) })
 }
 
@@ -65,31 +65,32 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno> {
     address[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
     address[2..4].copy_from_slice(&(libc::ETH_P_ALL as u16).to_be_bytes());
     address[INDEX_AT..INDEX_AT + 4].copy_from_slice(&index.to_ne_bytes());
-    // SAFETY: the kernel reads `ADDRESS_BYTES` bytes, which `address` has. It copies them first, so they need
-    // no alignment.
+    // SAFETY: the kernel reads `ADDRESS_BYTES` bytes, which is the length of `address`. The kernel copies
+    // them, so they need no alignment.
     check(unsafe { libc::bind(fd.as_raw_fd(), address.as_ptr().cast(), ADDRESS_BYTES as socklen_t) })
 }
 
-/// The index of the interface that the packet socket is bound to; `None` once the interface is gone.
+/// The index of the interface to which the packet socket is bound. `None` if the interface does not exist any
+/// more.
 pub(super) fn bound_index(fd: BorrowedFd<'_>) -> Option<u32> {
     let mut address = [0_u8; ADDRESS_BYTES];
     let mut bytes = ADDRESS_BYTES as socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes to `address`, which has as many, and their number to
-    // `bytes`. Both are local variables.
+    // SAFETY: the kernel writes at most `bytes` bytes to `address`, which has `bytes` bytes, and their number
+    // to `bytes`. Both are local variables.
     let done = unsafe { libc::getsockname(fd.as_raw_fd(), address.as_mut_ptr().cast(), &mut bytes) };
     let index = i32::from_ne_bytes([4, 5, 6, 7].map(|at| address[at]));
-    // The index is -1 once the interface is gone.
+    // The index is -1 if the interface does not exist any more.
     (done == 0).then(|| u32::try_from(index).ok()).flatten()
 }
 
-/// Queries a property of an interface by the interface's name; returns the bytes of the answer.
+/// Queries a property of the interface with this name. Returns the bytes of the answer.
 pub(super) fn ask(
     fd: BorrowedFd<'_>,
     request: c_ulong,
     name: &str,
 ) -> Result<[u8; IFREQ_BYTES - ANSWER_AT], Errno> {
     let mut ifreq = [0_u8; IFREQ_BYTES];
-    // The kernel ends the name at its 16th byte.
+    // The kernel regards the 16th byte as the end of the name.
     let Some(room) = ifreq[..ANSWER_AT - 1].get_mut(..name.len()) else { return Err(Errno::NODEV) };
     room.copy_from_slice(name.as_bytes());
     ioctl(fd, request, &mut ifreq)?;
@@ -98,7 +99,7 @@ pub(super) fn ask(
     Ok(answer)
 }
 
-/// Whether an interface has a carrier; `None` if its driver does not report it.
+/// Whether an interface has a carrier. `None` if its driver does not report this.
 pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: &str) -> Option<bool> {
     // `struct ethtool_value`: the command, and the answer.
     let mut value = [ETHTOOL_GLINK, 0];
@@ -107,13 +108,13 @@ pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: &str) -> Option<bool> {
     room.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte as c_char);
     let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: value.as_mut_ptr().cast() };
     let mut ifreq = libc::ifreq { ifr_name, ifr_ifru };
-    // SAFETY: the request reads and writes `ifreq`, and the `struct ethtool_value` that it refers to: eight
-    // bytes, which `value` has. Both are local variables.
+    // SAFETY: the request reads and writes `ifreq` and the `struct ethtool_value` to which `ifreq` refers.
+    // This is `value`, which has the eight bytes of the struct. Both are local variables.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), SIOCETHTOOL as _, &raw mut ifreq) };
     (done == 0).then_some(value[1] != 0)
 }
 
-/// The name of an interface by its number.
+/// The name of the interface with this index.
 pub(super) fn name_of(fd: BorrowedFd<'_>, index: u32) -> Result<String, Errno> {
     let mut ifreq = [0_u8; IFREQ_BYTES];
     ifreq[ANSWER_AT..ANSWER_AT + 4].copy_from_slice(&index.to_ne_bytes());
@@ -125,30 +126,32 @@ pub(super) fn name_of(fd: BorrowedFd<'_>, index: u32) -> Result<String, Errno> {
 fn ioctl(fd: BorrowedFd<'_>, request: c_ulong, ifreq: &mut [u8; IFREQ_BYTES]) -> Result<(), Errno> {
     // The type of a request differs between C libraries.
     let request = request as _;
-    // SAFETY: the requests of this module read and write a `struct ifreq`, which `ifreq` has room for. The
+    // SAFETY: the requests of this module read and write a `struct ifreq`, and `ifreq` has this length. The
     // kernel copies it, so it needs no alignment.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, ifreq.as_mut_ptr()) })
 }
 
-/// Sends the messages in order without waiting; returns how many were taken, at least one.
+/// Sends the messages in order without waiting. Returns the number of messages that the kernel has taken, at
+/// least one.
 ///
 /// # Safety
-/// Each message and what it refers to is valid for reading during the call.
+/// Each message and the memory to which it refers is readable during the call.
 pub(super) unsafe fn send_messages(
     fd: BorrowedFd<'_>,
     messages: &mut [libc::mmsghdr],
 ) -> Result<usize, Errno> {
     let (start, count) = (messages.as_mut_ptr(), messages.len() as libc::c_uint);
-    // SAFETY: `messages` has `count` messages, and is borrowed mutably. The caller promises that they and
-    // what they refer to can be read.
+    // SAFETY: `messages` has `count` messages, and is borrowed mutably. The caller promises that the messages
+    // and the memory to which they refer are readable.
     let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), start, count, libc::MSG_DONTWAIT as _) };
     usize::try_from(sent).map_err(|_| errno())
 }
 
-/// An interface and one of its addresses; `None` for the entry of the interface itself.
+/// The name of an interface, and one of its addresses. The address is `None` in the entry of the interface
+/// itself.
 pub(super) type InterfaceAddress = (String, Option<IpAddr>);
 
-/// All interfaces and the IP addresses that the kernel has on them.
+/// All interfaces with the kernel's IP addresses.
 pub(super) fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
     let mut list = ptr::null_mut();
     // SAFETY: `list` is a writable local variable.
@@ -156,24 +159,24 @@ pub(super) fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
     let mut found = Vec::new();
     let mut at = list;
     while !at.is_null() {
-        // SAFETY: `at` is an entry of the list that `getifaddrs` has made, and which is freed below.
+        // SAFETY: `at` is an entry of the list that `getifaddrs` has made, which is freed below.
         let entry = unsafe { &*at };
-        // SAFETY: the name of an entry is a C string, which lives as long as the list.
+        // SAFETY: the name of an entry is a C string, which is valid until the list is freed.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
         found.push((name.to_string_lossy().into_owned(), ip_address(entry.ifa_addr)));
         at = entry.ifa_next;
     }
-    // SAFETY: the list is that of `getifaddrs`, and nothing refers to it any more.
+    // SAFETY: `getifaddrs` has made the list, and nothing refers to it any more.
     unsafe { libc::freeifaddrs(list) };
     Ok(found)
 }
 
-/// The IP address at `address`, an address of an entry of `getifaddrs` or null.
+/// Reads an IP address. `address` is null or the address of an entry of `getifaddrs`.
 fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: the address of an entry has its family.
+    // SAFETY: the address of an entry is not null here, and has a family.
     let family = unsafe { (*address).sa_family };
     match c_int::from(family) {
         libc::AF_INET => {

@@ -1,5 +1,5 @@
-//! A burst of frames as messages for `sendmmsg`. The kernel reads packet buffers in place, and also external
-//! memory.
+//! A burst of frames as messages for `sendmmsg`. The kernel reads packet buffers and external memory in
+//! place.
 
 use std::os::fd::BorrowedFd;
 
@@ -11,34 +11,34 @@ use super::vnet::{self, VNET_BYTES};
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{BURST, Burst};
 
-/// The memory of the messages, allocated once.
+/// The memory of the messages, which is allocated once.
 pub(super) struct TxBatch {
-    /// The headers of virtio, one for each message.
+    /// The virtio headers, one for each message.
     headers: Box<[[u8; VNET_BYTES]; BURST]>,
-    /// The parts of all messages, one behind the other.
+    /// The parts of all messages, one after another.
     parts: Vec<iovec>,
     messages: Vec<mmsghdr>,
-    /// Whether the socket expects the headers.
+    /// True if the socket expects virtio headers.
     has_headers: bool,
 }
 
-// SAFETY: the pointers in `parts` and `messages` are used only in `send`, which makes them anew each time. No
-// thread uses them in between.
+// SAFETY: only `send` uses the pointers in `parts` and `messages`, and each call sets new pointers. No thread
+// uses the pointers between two calls.
 unsafe impl Send for TxBatch {}
 
 impl TxBatch {
     pub(super) fn new(has_headers: bool) -> Self {
         Self {
             headers: Box::new([[0; VNET_BYTES]; BURST]),
-            // So that `send` never allocates.
+            // With this capacity `send` never allocates.
             parts: Vec::with_capacity(BURST * (MAX_SEGMENTS + 1)),
             messages: Vec::with_capacity(BURST),
             has_headers,
         }
     }
 
-    /// Sends the frames in order; returns how many the kernel took, at least one. An error is that of the
-    /// first frame.
+    /// Sends the frames in order. Returns the number of frames that the kernel has taken, at least one. The
+    /// error is the error of the first frame.
     pub(super) fn send(&mut self, fd: BorrowedFd<'_>, frames: &Burst) -> Result<usize, Errno> {
         self.parts.clear();
         self.messages.clear();
@@ -55,15 +55,15 @@ impl TxBatch {
             message.msg_hdr.msg_iovlen = (self.parts.len() - first) as _;
             self.messages.push(message);
         }
-        // Pointers are taken only now: `parts` may have moved while it grew.
+        // The pointers are set only now, since `parts` may have moved while it grew.
         let mut part = self.parts.as_mut_ptr();
         for message in &mut self.messages {
             message.msg_hdr.msg_iov = part;
             part = part.wrapping_add(message.msg_hdr.msg_iovlen as _);
         }
-        // SAFETY: each message has its share of `parts`. A part is a header in `headers`, or a part of a
-        // frame in `frames`, which is borrowed: `for_each_part` yields memory that can be read while the
-        // frame exists.
+        // SAFETY: each message refers to its own elements of `parts`. An element refers to a header in
+        // `headers`, or to a part of a frame in `frames`. `frames` is borrowed, and the memory from
+        // `for_each_part` is readable while the frame exists.
         unsafe { sys::send_messages(fd, &mut self.messages) }
     }
 }

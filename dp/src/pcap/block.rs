@@ -1,6 +1,6 @@
 //! The three pcapng blocks of a capture (draft-ietf-opsawg-pcapng), little-endian, appended to a buffer.
 //!
-//! Written by hand, since it must encode frames without allocating. There is no reader here.
+//! This is our own encoder, since it must not allocate memory for each frame. There is no decoder.
 
 use crate::{Mbuf, PortInfo};
 
@@ -18,7 +18,7 @@ const IF_MACADDR: u16 = 6;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
 
-/// Direction of a frame, as in `epb_flags` (section 4.3.1).
+/// The direction of a frame, with the values of `epb_flags` (section 4.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Inbound = 1,
@@ -37,7 +37,7 @@ pub(super) fn section_header(out: &mut Vec<u8>) {
     });
 }
 
-/// The interface of all frames, with number 0. Frames are not truncated; times are in microseconds.
+/// The interface of all frames, which has number 0. Frames are not truncated. Times are in microseconds.
 pub(super) fn interface_description(out: &mut Vec<u8>, port: &PortInfo) {
     block(out, INTERFACE_DESCRIPTION, |out| {
         out.extend(LINKTYPE_ETHERNET.to_le_bytes());
@@ -50,7 +50,7 @@ pub(super) fn interface_description(out: &mut Vec<u8>, port: &PortInfo) {
     });
 }
 
-/// One frame; `patch` may change the copy that is written.
+/// One frame. `patch` may change the copy that is written.
 pub(super) fn enhanced_packet(
     out: &mut Vec<u8>,
     time_us: u64,
@@ -77,7 +77,7 @@ pub(super) fn enhanced_packet(
     });
 }
 
-/// Writes type and total length around what `body` writes.
+/// Writes a block: its type, its total length, the bytes that `body` writes, and the total length again.
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend(kind.to_le_bytes());

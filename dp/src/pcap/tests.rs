@@ -1,4 +1,4 @@
-//! The tap's captures, read back by readers of other projects.
+//! Tests that read the tap's captures with readers of other projects.
 
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -7,7 +7,7 @@ use super::*;
 use crate::TxOffload;
 use crate::link::{LinkConfig, pair, pair_with_control};
 
-/// TCP 192.0.2.1:4660 -> 192.0.2.2:80 with 3 bytes of data; no checksum filled in.
+/// A TCP segment 192.0.2.1:4660 -> 192.0.2.2:80 with 3 bytes of data. No checksum is filled in.
 const SEGMENT: [u8; 57] = [
     0x02, 0, 0, 0, 0, 0x0b, 0x02, 0, 0, 0, 0, 0x0a, 0x08, 0x00, //
     0x45, 0, 0, 43, 0, 1, 0, 0, 64, 6, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, //
@@ -36,7 +36,7 @@ impl Write for Memory {
     }
 }
 
-/// A disk that is full after this many bytes.
+/// A writer that accepts only this number of bytes, like a full disk.
 struct Full(usize);
 
 impl Write for Full {
@@ -50,7 +50,7 @@ impl Write for Full {
     }
 }
 
-/// The segment in two buffers, with checksums requested from the port.
+/// A frame with the segment in two buffers that requests both checksums from the port.
 fn segment(port: &dyn Port) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     let mut data = port.mempool().alloc().unwrap();
@@ -60,7 +60,7 @@ fn segment(port: &dyn Port) -> Mbuf {
     frame
 }
 
-/// The segment as it should be on a wire.
+/// The bytes of the segment with both checksums.
 fn completed() -> Vec<u8> {
     let mut bytes = SEGMENT.to_vec();
     assert!(checksum::complete(&mut bytes) && checksum::complete_ipv4_header(&mut bytes));
@@ -71,7 +71,7 @@ fn offload_config() -> LinkConfig {
     LinkConfig { mbufs: 64, ring_frames: 4, checksum_offload: true, ..LinkConfig::default() }
 }
 
-/// Time, `epb_flags` and bytes of each frame.
+/// Reads the time, `epb_flags` and bytes of each frame.
 fn read_back(file: &[u8]) -> Vec<(u64, u32, Vec<u8>)> {
     let mut reader = PcapNgReader::new(file).unwrap();
     let mut frames = Vec::new();
@@ -99,7 +99,7 @@ fn both_directions_are_written_with_time_direction_and_whole_checksums() {
     burst.clear();
 
     let mut reply = segment(&*b);
-    // This port does not fill in the IPv4 header checksum, so it stays unchanged.
+    // This port does not fill in the IPv4 header checksum, so the capture has it unchanged.
     reply.set_tx_offload(TxOffload { tcp_checksum: true, ..TxOffload::default() });
     burst.push(reply);
     b.tx_burst(2_000, &mut burst);

@@ -6,8 +6,8 @@ use crate::Mempool;
 /// The description, the pools and the counters of a device: the layer below its port
 /// ([`PortLayer`](crate::PortLayer)).
 ///
-/// By itself a base is a port without a device: its link is down, it receives nothing, it drops and counts
-/// all frames to send, and it never has to be waited for.
+/// A base is also a port without a device: its link is down, it receives nothing, and it drops and counts all
+/// frames to send.
 #[derive(Debug)]
 pub struct PortBase {
     /// See [`Port::info`](crate::Port::info).

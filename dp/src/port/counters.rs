@@ -7,27 +7,28 @@ crate::counters! {
     pub struct PortCounters {
         /// Frames that [`Port::rx_burst`](crate::Port::rx_burst) has returned.
         pub rx_frames: u64,
-        /// Bytes received, Ethernet header included.
+        /// Bytes received, including Ethernet headers.
         pub rx_bytes: u64,
-        /// Frames handed to the device or link.
+        /// Frames passed to the device or link.
         pub tx_frames: u64,
-        /// Bytes handed to the device or link.
+        /// Bytes passed to the device or link.
         pub tx_bytes: u64,
-        /// Frames the device dropped on receive (missed, errors).
+        /// Received frames that the device has dropped (missed, errors).
         pub rx_dropped: u64,
-        /// The part of `rx_dropped` that came while no descriptor was free, if the device tells them apart.
+        /// The part of `rx_dropped` that arrived while no descriptor was free, if the device distinguishes
+        /// this.
         pub rx_missed: u64,
-        /// The part of `rx_dropped` that had errors (CRC, length), if the device tells them apart.
+        /// The part of `rx_dropped` that had errors (CRC, length), if the device distinguishes this.
         pub rx_errors: u64,
-        /// Times no buffer was free to receive into.
+        /// Number of times that no buffer was free for a received frame.
         pub rx_no_mbuf: u64,
-        /// Frames that a full transmit ring left with the caller.
+        /// Frames that were not sent, because the transmit ring was full, and that the caller still has.
         pub tx_ring_full: u64,
         /// Frames dropped because the link was down.
         pub tx_link_down: u64,
         /// Frames dropped because the port could not send them (too long, too many segments).
         pub tx_dropped: u64,
-        /// Changes of link state seen.
+        /// Changes of the link state.
         pub link_changes: u64,
     }
 }

@@ -12,18 +12,19 @@ pub struct DeviceStat {
     pub value: u64,
 }
 
-/// Reads all counts of a device's driver: checksum and CRC errors, missed frames, and many more. Cheap to
-/// clone, and usable on any thread. It does not keep the device open.
+/// Reads all counts of a device's driver: checksum and CRC errors, missed frames, and many others. Cloning is
+/// cheap, and any thread may use the value. It does not keep the device open.
 #[derive(Clone)]
 pub struct DeviceStats(Arc<dyn Fn() -> Vec<DeviceStat> + Send + Sync>);
 
 impl DeviceStats {
-    /// `read` returns the counts, in an order that stays the same; none once the device is closed or gone.
+    /// Makes a value from `read`, which returns the counts, always in the same order, and no counts if the
+    /// device is closed or gone.
     pub fn new(read: impl Fn() -> Vec<DeviceStat> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
 
-    /// The counts now; none once the device is closed or gone. A driver may query its NIC, which takes
+    /// The present counts. Empty if the device is closed or gone. A driver may query its NIC, which takes
     /// microseconds to milliseconds.
     pub fn read(&self) -> Vec<DeviceStat> {
         (self.0)()

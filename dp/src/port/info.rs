@@ -8,9 +8,9 @@ bitflags! {
     /// Offloads of a port. The layers above perform missing offloads in software.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Offloads: u32 {
-        /// Fills in the IPv4 header checksum of a frame whose [`TxOffload`](crate::TxOffload) asks for it.
+        /// Fills in the IPv4 header checksum of a frame whose [`TxOffload`](crate::TxOffload) requests this.
         const TX_IPV4_CHECKSUM = 1 << 0;
-        /// Fills in the TCP checksum; the pseudo-header sum is in the checksum field already.
+        /// Fills in the TCP checksum. The sum of the pseudo-header is already in the checksum field.
         const TX_TCP_CHECKSUM = 1 << 1;
         /// Sends frames of several segments.
         const TX_MULTI_SEGMENT = 1 << 2;
@@ -26,8 +26,8 @@ bitflags! {
         const RX_SCATTER = 1 << 7;
         /// Spreads flows over queues by a hash of addresses and ports.
         const RX_RSS = 1 << 8;
-        /// Sends from any memory ([`Mbuf::external`]): reads it by its virtual address. Other ports send a
-        /// copy.
+        /// Sends from any memory ([`Mbuf::external`]), which the port reads by its virtual address. Other
+        /// ports send a copy.
         const TX_EXTERNAL = 1 << 9;
     }
 }
@@ -39,24 +39,24 @@ pub struct PortInfo {
     pub name: String,
     /// Ethernet address, in the order of the wire.
     pub mac: [u8; 6],
-    /// Largest IP packet, bytes; the frame has 14 (or 18, with a VLAN tag) more.
+    /// Bytes of the largest IP packet. The frame has 14 bytes more, or 18 with a VLAN tag.
     pub mtu: u16,
-    /// The offloads in use: those that the device has and its configuration allows.
+    /// The offloads in use. The device has them, and its configuration allows them.
     pub offloads: Offloads,
-    /// Frames that the port can cut, if it has TSO.
+    /// Limits of the frames that the port can cut, if it has TSO.
     pub tso: TsoLimits,
-    /// Which queue of its device the port is.
+    /// The queue of the device that belongs to the port.
     pub queue: Queue,
-    /// Whether the port has exactly one peer, which is gone when the link is down: a peer at the other end
-    /// of a vhost-user or memif socket loses its state with the connection.
+    /// True if the port has exactly one peer, and this peer is gone when the link is down. A peer at the
+    /// other end of a vhost-user or memif socket loses its state when the connection ends.
     pub point_to_point: bool,
-    /// Whether the port finds out that a neighbour is gone
+    /// True if the port notices that a neighbour has ended
     /// ([`Link::next_departed`](crate::Link::next_departed)).
     pub tells_departures: bool,
 }
 
 impl PortInfo {
-    /// The description of the only queue of a device. All other properties have the common values: no limits
+    /// The description of the only queue of a device. The other properties have the usual values: no limits
     /// of TSO, a link to many neighbours, and no reports of departures.
     pub fn new(name: impl Into<String>, mac: [u8; 6], mtu: u16, offloads: Offloads) -> Self {
         Self {

@@ -1,4 +1,5 @@
-//! What a port does not define is answered by the port below: no wrapper can forget a function.
+//! Tests that the port below answers each function that a wrapper does not define, so that no wrapper can
+//! forget a function.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,8 +12,8 @@ use crate::pcap::Tap;
 /// Calls a function of a port, and describes the answer.
 type Question = fn(&mut dyn Port) -> String;
 
-/// Every function of a port, with a closure that calls it. The answers of [`Unusual`] and of a [`PortBase`]
-/// differ.
+/// Each function of a port, with a closure that calls it. [`Unusual`] and [`PortBase`] give different answers
+/// to each.
 const FUNCTIONS: [(&str, Question); 15] = [
     ("info", |port| format!("{:?}", port.info())),
     ("mempool", |port| format!("{:?}", port.mempool())),
@@ -42,7 +43,7 @@ const FUNCTIONS: [(&str, Question); 15] = [
     ("shared_memory_bytes", |port| format!("{}", port.shared_memory_bytes())),
 ];
 
-/// A port whose every answer differs from that of a [`PortBase`].
+/// A port whose answers all differ from the answers of a [`PortBase`].
 struct Unusual {
     info: PortInfo,
     pools: [Mempool; 2],
@@ -51,7 +52,7 @@ struct Unusual {
 }
 
 impl Unusual {
-    /// A port with this descriptor: several ports can have the same answers.
+    /// A port with this descriptor, so that several ports can give the same answers.
     fn new(file: &Arc<OwnedFd>) -> Self {
         let info = PortInfo {
             tells_departures: true,
@@ -176,7 +177,7 @@ impl Link for Plain {}
 impl Sleep for Plain {}
 impl Statistics for Plain {}
 
-/// Each of our wrappers, and one that defines nothing, around a port of `make`.
+/// Each of our wrappers, and a wrapper that defines no optional function, around a port from `make`.
 fn wrappers(make: &dyn Fn() -> Box<dyn Port>) -> [(&'static str, Box<dyn Port>); 4] {
     let tap = Tap::new(make(), Box::new(io::sink()), Some(0)).unwrap();
     [
@@ -197,7 +198,7 @@ fn a_wrapper_gives_every_answer_through() {
         for (wrapper, mut port) in wrappers(&unusual) {
             assert_eq!(question(&mut *port), answer, "{function} of {wrapper}");
         }
-        // The same around a port that defines no answers.
+        // The same with wrappers around a base.
         for (wrapper, mut port) in wrappers(&|| Box::new(base())) {
             assert_eq!(question(&mut *port), usual, "{function} of {wrapper}");
         }
@@ -208,7 +209,7 @@ fn base() -> PortBase {
     PortBase::new(PortInfo::new("base", [2; 6], 1500, Offloads::empty()), Mempool::heap("base", 5, 64))
 }
 
-/// The table above has every function: a new function has to be added there.
+/// Checks that the table above has all functions, so that new functions are added to it.
 #[test]
 fn every_function_of_a_port_is_asked() {
     let mut functions = Vec::new();
@@ -225,7 +226,7 @@ fn every_function_of_a_port_is_asked() {
     assert_eq!(functions, FUNCTIONS.map(|(function, _)| function));
 }
 
-/// A base is a port whose link is down: it drops and counts the frames that it is given to send.
+/// A base is a port whose link is down: it drops and counts the frames that it should send.
 #[test]
 fn a_base_drops_and_counts() {
     let mut port = base();

@@ -1,6 +1,7 @@
 //! The layers of the data path, and their costs.
 
-/// Layers, from the wire upwards and down again.
+/// The layers of the data path: first those of reception from the wire upwards, and then those of
+/// transmission downwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Layer {
@@ -8,7 +9,7 @@ pub enum Layer {
     User,
     /// Receiving frames from the port's queue.
     PortRx,
-    /// TCP input: headers, checksum, lookup, acknowledgements, order.
+    /// TCP input: headers, checksum, lookup, acknowledgements, reordering.
     TcpIn,
     /// Deframing FPDUs, and their CRC.
     Deframe,
@@ -30,12 +31,12 @@ pub enum Layer {
     PortTx,
     /// The rest of an engine's poll: commands, doorbells, events, deadlines.
     Engine,
-    /// Polls that found nothing to do. See [`mark`](super::mark).
+    /// Polls that have found nothing to do. See [`mark`](super::mark).
     Idle,
 }
 
 impl Layer {
-    /// All layers, in the order above.
+    /// All layers, in the order of the variants.
     pub const ALL: [Self; 14] = [
         Self::User,
         Self::PortRx,
@@ -77,25 +78,25 @@ impl Layer {
 /// The cost of a layer from [`start`](super::start) to [`stop`](super::stop).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Cycles of [`Clock::cycles`](crate::Clock::cycles), without those of inner scopes.
+    /// Cycles of [`Clock::cycles`](crate::Clock::cycles), without the cycles of inner scopes.
     pub cycles: u64,
-    /// How many scopes of the layer were entered.
+    /// Number of scopes of the layer that were entered.
     pub scopes: u64,
 }
 
-/// Costs of all layers.
+/// The costs of all layers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     pub(super) costs: [Cost; Layer::ALL.len()],
 }
 
 impl Profile {
-    /// Cycles and scopes of `layer`; zero if it never ran.
+    /// The cycles and scopes of `layer`. Both are zero if the layer has not run.
     pub fn cost(&self, layer: Layer) -> Cost {
         self.costs[layer as usize]
     }
 
-    /// Sum of the costs of two threads.
+    /// The sum of the costs of two threads.
     pub fn merged(mut self, other: &Self) -> Self {
         for (cost, theirs) in self.costs.iter_mut().zip(&other.costs) {
             *cost = Cost { cycles: cost.cycles + theirs.cycles, scopes: cost.scopes + theirs.scopes };
@@ -103,7 +104,7 @@ impl Profile {
         self
     }
 
-    /// Sum over all layers except idle polls.
+    /// The sum of all layers except [`Layer::Idle`].
     pub fn busy(&self) -> Cost {
         let busy = Layer::ALL.into_iter().filter(|&layer| layer != Layer::Idle).map(|layer| self.cost(layer));
         busy.fold(Cost::default(), |sum, cost| Cost {

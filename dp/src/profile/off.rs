@@ -1,13 +1,13 @@
-//! Without the feature `profile`: no-ops.
+//! The functions without the feature `profile`, which do nothing.
 
 use super::cost::{Layer, Profile};
 
-/// Stands for the scope of a profiling build; does nothing.
+/// Takes the place of a profiling build's scope, and does nothing.
 #[must_use = "a scope lasts as long as its value"]
 #[derive(Debug)]
 pub struct Scope(());
 
-// Zero cost requires that it has no size and no destructor.
+// A scope costs nothing only if it has no size and no destructor.
 const _: () = assert!(size_of::<Scope>() == 0 && !std::mem::needs_drop::<Scope>());
 
 #[inline(always)]

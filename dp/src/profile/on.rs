@@ -1,4 +1,5 @@
-//! With the feature `profile`: each thread keeps the last time stamp, the current layer, and the sums.
+//! The functions with the feature `profile`. Each thread has the last time stamp, the current layer, and the
+//! sums.
 
 use std::cell::Cell;
 
@@ -30,11 +31,11 @@ thread_local! {
     };
 }
 
-/// Ends its layer's time when dropped; the outer layer continues.
+/// A scope. On drop, the time of its layer ends, and the time of the outer layer continues.
 #[must_use = "a scope lasts as long as its value"]
 #[derive(Debug)]
 pub struct Scope {
-    /// The outer layer; `None` if the thread is not counting.
+    /// The outer layer. `None` if the thread is not counting.
     outer: Option<Layer>,
 }
 
@@ -48,7 +49,7 @@ impl Drop for Scope {
 }
 
 impl Stamps {
-    /// Charges the current layer and switches to `layer`. Returns the previous layer.
+    /// Adds the time to the current layer and switches to `layer`. Returns the previous layer.
     #[inline]
     fn enter(&self, layer: Layer) -> Layer {
         let now = Clock::cycles();

@@ -1,7 +1,7 @@
 use super::*;
 use crate::Clock;
 
-/// Spends at least `cycles` cycles.
+/// Uses at least `cycles` cycles.
 fn spend(cycles: u64) {
     let end = Clock::cycles() + cycles;
     while Clock::cycles() < end {}
@@ -29,7 +29,7 @@ fn without_the_feature_nothing_is_counted() {
 mod counting {
     use super::*;
 
-    /// More cycles than a time stamp takes, fewer than a time slice of the scheduler.
+    /// The number of cycles is more than a time stamp takes, and less than a time slice of the scheduler.
     const STEP: u64 = 20_000;
 
     #[test]
@@ -41,7 +41,7 @@ mod counting {
             within(Layer::TcpIn, || {
                 spend(STEP);
                 within(Layer::Deframe, || spend(3 * STEP));
-                // The outer scope goes on.
+                // The outer scope continues.
                 spend(STEP);
             });
             within(Layer::TcpIn, || spend(STEP));
@@ -51,8 +51,8 @@ mod counting {
         let [engine, tcp, deframe] =
             [Layer::Engine, Layer::TcpIn, Layer::Deframe].map(|layer| profile.cost(layer));
         assert_eq!([engine.scopes, tcp.scopes, deframe.scopes], [1, 2, 1]);
-        // The cycles spent directly in a scope count for it. Those of inner scopes do not, or the sum would
-        // exceed the total.
+        // The cycles that are used directly in a scope count for the scope. The cycles of inner scopes do
+        // not, since otherwise the sum would exceed the total.
         assert!(engine.cycles >= STEP && tcp.cycles >= 3 * STEP && deframe.cycles >= 3 * STEP, "{profile:?}");
         assert!(profile.busy().cycles <= all && profile.busy().cycles >= 7 * STEP, "{profile:?} of {all}");
     }
@@ -66,7 +66,7 @@ mod counting {
         within(Layer::PortRx, || spend(5 * STEP));
         mark(true);
         let profile = stop();
-        // The idle poll is subtracted: from the cycles of its layer, and from its count of scopes.
+        // The idle poll is subtracted from the cycles and from the number of scopes of its layer.
         let (rx, idle) = (profile.cost(Layer::PortRx), profile.cost(Layer::Idle));
         assert!(rx.scopes == 1 && rx.cycles >= STEP && idle.cycles >= 5 * STEP, "{profile:?}");
         assert!(profile.busy().cycles + idle.cycles <= Clock::cycles() - from, "{profile:?}");

@@ -1,4 +1,4 @@
-//! The flow of a frame, for software devices that hash.
+//! The flow of a frame, for devices in software that hash flows.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Descriptors and memory: a process without free descriptors, and a process that opens ports again and
-//! again.
+//! Tests of a process without free descriptors, and of the descriptors and memory of a process that opens
+//! ports again and again.
 
 use std::fs::File;
 
@@ -31,7 +31,7 @@ fn process_that_runs_out() {
     limit_descriptors(Some(0));
     let claimed = open(&folder, None);
     let listed = local::stations(&folder);
-    // The peer may exist: the frame waits, since nothing says that the peer is gone.
+    // The peer may exist, so the frame waits.
     send(&mut port, &clock, sent);
     let mut burst = Burst::new();
     for _ in 0..20 {
@@ -45,7 +45,7 @@ fn process_that_runs_out() {
     let errno = |error: std::io::Error| error.raw_os_error();
     assert_eq!(listed.map_err(errno).err().flatten(), Some(libc::EMFILE));
     match claimed {
-        // The folder is opened first, and fails.
+        // Opening the folder is the first step, and fails.
         Err(LocalError::Folder { source, .. } | LocalError::System(source)) => {
             assert_eq!(errno(source), Some(libc::EMFILE));
         }
@@ -79,15 +79,15 @@ fn process_that_cannot_accept() {
         burst.pop().map(|frame| number(&frame))
     };
     assert_eq!((poll_at(&mut port, 0), is_readable(&port)), (None, false));
-    // The other process has connected, and waits to be accepted.
+    // The other process has connected, and its connection is not accepted yet.
     let sent = frame(&other, station, 7, 64);
     let mut burst: Burst = [sent].into_iter().collect();
     assert_eq!(other.tx_burst(0, &mut burst), 1);
     assert!(is_readable(&port));
-    // `poll` needs a limit of at least 1. The lowest numbers are in use.
+    // `poll` needs a limit of at least 1. No descriptor is free, since the lowest numbers are in use.
     limit_descriptors(Some(1));
     let refused = poll_at(&mut port, 1_000_000);
-    // A port whose listener stays readable would never sleep.
+    // If the listener were always readable, the port would never sleep.
     let (readable, due_us) = (is_readable(&port), port.next_due_us());
     // The port does not try to accept before the time is over.
     let early = poll_at(&mut port, 1_099_900);
@@ -109,14 +109,14 @@ fn process_that_cannot_accept() {
     println!("outcome fine");
 }
 
-/// Connections wait while there are no descriptors for them, and the port may sleep meanwhile.
+/// While there are no descriptors, connections wait, and the port may sleep.
 #[test]
 fn a_process_without_descriptors_leaves_its_listener_alone_for_a_while() {
     let wire = Wire::new();
     assert_eq!(wire.start("descriptors::process_that_cannot_accept", 1).hear("outcome"), "fine");
 }
 
-/// Running out of descriptors says nothing about other stations, and is reported as that error.
+/// A lack of descriptors says nothing about other stations, and is reported as such.
 #[test]
 fn a_process_without_descriptors_takes_nobody_for_gone_or_there() {
     let wire = Wire::new();
@@ -129,7 +129,7 @@ fn count(folder: &str) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
 
-/// Mappings of rings.
+/// The number of mappings of rings.
 fn rings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().matches("uwarp-local").count()
 }
@@ -172,6 +172,7 @@ fn a_hundred_opens_and_closes_leave_nothing() {
     let result = process.hear("result");
     let numbers: Vec<usize> = result.split_whitespace().map(|number| number.parse().unwrap()).collect();
     assert_eq!(numbers[..3], [0, 0, 0], "descriptors, mappings, files: {result}");
-    // A pair of rings has 2 MiB, and so has each pool. The allocator keeps some of the freed memory.
+    // A pair of rings has 2 MiB, and each pool has 2 MiB. The allocator does not return all freed memory to
+    // the system.
     assert!(numbers[3] < 8 << 10, "{} KiB of memory", numbers[3]);
 }

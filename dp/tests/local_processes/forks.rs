@@ -1,4 +1,4 @@
-//! A forked child has no part in the wire of its parent.
+//! Tests that a forked child cannot use the wire of its parent.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use super::*;
 
 /// Checks in a forked child that its copy of the parent's port does nothing. Returns 0, or the number of the
-/// first failed check. `sent` are two frames, and `ring` is the address of a mapping of the parent.
+/// first failed check. `sent` has two frames, and `ring` is the address of a ring in the parent.
 fn look_around(
     mut port: LocalPort,
     clock: &Clock,
@@ -34,16 +34,16 @@ fn look_around(
     let still_mapped = is_mapped(ring);
     // The child does not close a descriptor whose number was reused.
     let files_open = files.iter().all(|file| file.metadata().is_ok());
-    // The station is the parent's.
+    // The station still belongs to the parent.
     let is_there = socket.exists();
-    // Nor does a child of the child close any: this child's descriptors are its own.
+    // A child of this child does not close them either, since they do not belong to a port.
     let grandchild = fork(|| u8::from(file.metadata().is_err()));
     let leaves_open = wait(grandchild) == 0;
     let ends = [is_free, still_open, still_mapped, files_open, is_there, leaves_open];
     checks.into_iter().chain(ends).position(|fine| !fine).map_or(0, |number| number as u8 + 1)
 }
 
-/// Whether there is a page of a mapping at this address.
+/// Whether there is a mapped page at this address.
 fn is_mapped(address: usize) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().any(|line| line.starts_with(&format!("{address:x}-")))
@@ -56,7 +56,7 @@ fn ring_address() -> usize {
     usize::from_str_radix(ring.split_once('-').unwrap().0, 16).unwrap()
 }
 
-/// Maps a page at this address. Returns whether it was free.
+/// Maps a page at this address. Returns whether the address was free.
 fn map_page(address: usize) -> bool {
     let (protection, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let flags = flags | libc::MAP_FIXED_NOREPLACE;
@@ -66,26 +66,27 @@ fn map_page(address: usize) -> bool {
     mapped == at
 }
 
-/// Forks. The child ends with what `run` returns, or with 100 if `run` panics: a panic must not go on into
-/// the test harness, of which the child has only this thread.
+/// Forks. The exit status of the child is the result of `run`, or 100 if `run` panics. A panic must not reach
+/// the test harness, since the child has only this thread.
 fn fork(run: impl FnOnce() -> u8) -> i32 {
-    // SAFETY: the child only calls `run`, which uses what it has of the port, opens files and reads maps, and
-    // then ends without running anything of the test harness. The C library lets a child of a process with
-    // several threads allocate.
+    // SAFETY: the child only calls `run`, which uses its copy of the port, opens files and reads maps. Then
+    // the child ends without running code of the test harness. With this C library, a child of a process with
+    // several threads may allocate.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let status = std::panic::catch_unwind(AssertUnwindSafe(run)).unwrap_or(100);
-        // SAFETY: nothing has to be cleaned up, and the handlers that `exit` runs belong to the parent.
+        // SAFETY: the child has nothing to clean up. (The handlers that `exit` would run belong to the
+        // parent.)
         unsafe { libc::_exit(status.into()) };
     }
     assert!(child > 0);
     child
 }
 
-/// The status with which a child ends.
+/// Waits for the end of a child, and returns its status.
 fn wait(child: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: `status` lives through the call.
+    // SAFETY: `status` is a writable local variable.
     let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!(ended, child);
     status
@@ -104,14 +105,14 @@ fn process_that_forks() {
     let socket = folder.join(format!("{station}.sock"));
     let place = (socket.as_path(), ring_address());
     let (mut found, tell) = std::io::pipe().unwrap();
-    // Moved out in the child, so that the child drops its copy of the port.
+    // These are moved out in the child, so that the child drops its copy of the port.
     let mut parts = Some((port, sent, tell));
     let child = fork(|| {
         let (port, sent, mut tell) = parts.take().unwrap();
         let wrong =
             std::panic::catch_unwind(AssertUnwindSafe(|| look_around(port, &clock, sent, &files, place)));
         let _ = tell.write_all(&[wrong.unwrap_or(100)]);
-        // Longer than the parent lives.
+        // The child runs longer than the parent.
         std::thread::sleep(Duration::from_secs(60));
         0
     });
@@ -128,7 +129,7 @@ fn process_that_forks() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// A child keeps none of the descriptors: peers notice the end of its parent although the child lives.
+/// A child has none of the descriptors, so peers notice the end of its parent while the child still runs.
 #[test]
 fn a_forked_child_has_no_part_in_the_wire() {
     let wire = Wire::new();
@@ -138,7 +139,7 @@ fn a_forked_child_has_no_part_in_the_wire() {
     let mut parent = wire.start("forks::process_that_forks", 3);
     let child: i32 = parent.hear("forked").parse().unwrap();
     let mut port = wire.open(1);
-    // The parent no longer polls, but its socket takes connections.
+    // The parent does not poll any more, but its socket still queues connections.
     let first = frame(&port, 3, 1, 64);
     send(&mut port, &clock, first);
     parent.kill();
@@ -170,8 +171,8 @@ fn process_that_shares() {
     println!("outcome fine");
 }
 
-/// A child that was created without the C library keeps the sockets of its parent open. A socket whose other
-/// end is gone does not wake the parent for ever.
+/// A child that was created without the C library has the sockets of its parent open. Such a socket must not
+/// wake the parent for ever after its other end has ended.
 #[test]
 fn a_socket_that_somebody_else_keeps_open_wakes_nobody_after_its_end() {
     let wire = Wire::new();

@@ -1,4 +1,5 @@
-//! A local wire between processes: ends, kills, restarts, races for stations, sleep, forks.
+//! Tests of a local wire between processes: processes end, are killed, restart, compete for stations, sleep
+//! and fork.
 //!
 //! The other processes run this test program itself, started with the name of one ignored test.
 #![cfg(target_os = "linux")]
@@ -19,11 +20,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::process::cpu_time;
 
-/// Set for the other processes: the folder of the wire, and their task.
+/// Environment variables of the other processes: the folder of the wire, and the station.
 const FOLDER: &str = "DP_TEST_FOLDER";
 const STATION: &str = "DP_TEST_STATION";
 
-/// A wire for one test, removed when the test ends.
+/// The folder of a wire for one test. It is removed on drop.
 struct Wire(PathBuf);
 
 impl Wire {
@@ -45,7 +46,7 @@ impl Wire {
         self.start_by(Command::new(std::env::current_exe().unwrap()), name, station)
     }
 
-    /// As [`start`](Self::start), where `command` runs this program in some way.
+    /// Starts another process like [`start`](Self::start), by `command`, which runs this program.
     fn start_by(&self, mut command: Command, name: &str, station: u16) -> Process {
         let mut child = command
             .args(["--ignored", "--exact", name, "--nocapture"])
@@ -72,7 +73,7 @@ struct Process {
 }
 
 impl Process {
-    /// Reads the process's next line that contains `word`; returns the rest behind it.
+    /// Reads the process's next line that contains `word`. Returns the text behind `word`.
     fn hear(&mut self, word: &str) -> String {
         let mut line = String::new();
         while self.said.read_line(&mut line).unwrap() > 0 {
@@ -89,7 +90,7 @@ impl Process {
         Pid::from_child(&self.child)
     }
 
-    /// SIGKILL: no clean-up runs.
+    /// Kills the process by SIGKILL, so that it cannot clean up.
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -108,12 +109,12 @@ fn open(folder: &Path, station: Option<u16>) -> Result<LocalPort, LocalError> {
     local::open(&LocalConfig { station, ..config })
 }
 
-/// In another process: its folder and station. `None` if the ignored tests are run by hand.
+/// The folder and station of this process, if a test has started it. `None` if a user runs the ignored tests.
 fn duty() -> Option<(PathBuf, u16)> {
     Some((std::env::var_os(FOLDER)?.into(), std::env::var(STATION).ok()?.parse().ok()?))
 }
 
-/// Maximum time for each step, also while other programs use the processors.
+/// Maximum time for each step, even while other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Calls `step` until it returns something.
@@ -161,8 +162,8 @@ fn receive(port: &mut LocalPort, clock: &Clock) -> u32 {
     })
 }
 
-/// Sends a frame to an echoing station until it comes back. Frames are dropped while the station does not
-/// exist.
+/// Sends a frame to an echoing station until the frame comes back. While the station does not exist, frames
+/// are dropped.
 fn round_trip(port: &mut LocalPort, clock: &Clock, to: u16, number_sent: u32) {
     let mut burst = Burst::new();
     let mut again_at = Instant::now();
@@ -189,7 +190,7 @@ fn sleep(port: &mut LocalPort, limit: Duration) -> bool {
     woken
 }
 
-/// Sleeps and polls until a station is reported gone. The departure wakes the sleeper.
+/// Sleeps and polls until the port reports that a station has ended. The end of the station wakes the port.
 fn departure(port: &mut LocalPort, clock: &Clock) -> u16 {
     until("a station departs", || {
         port.rx_burst(clock.now_us(), &mut Burst::new());
@@ -248,7 +249,7 @@ fn a_killed_process_is_noticed_at_once_and_its_station_taken_over() {
     assert!(port.link_state() == LinkState::Up);
 }
 
-/// SIGSTOP closes nothing: a handshake waits for the process, and a pair survives.
+/// SIGSTOP closes no socket, so a handshake waits for the process, and a pair does not end.
 #[test]
 fn a_stopped_process_is_not_gone() {
     let wire = Wire::new();
@@ -277,7 +278,7 @@ fn a_stopped_process_is_not_gone() {
         assert!(port.next_departed().is_none() && burst.is_empty());
     }
     kill_process(other.pid(), Signal::CONT).unwrap();
-    // The frame has waited, and so has its echo.
+    // The frame has waited until the process continued, and then its echo arrives.
     assert_eq!(receive(&mut port, &clock), 3);
     round_trip(&mut port, &clock, 3, 4);
 }
@@ -288,7 +289,7 @@ fn process_that_claims() {
     let Some((folder, _)) = duty() else { return };
     let port = open(&folder, None).unwrap();
     println!("claimed {}", port.station());
-    // Killed by the first process.
+    // The first process kills this process.
     std::thread::sleep(Duration::from_secs(60));
 }
 
@@ -310,7 +311,7 @@ fn processes_that_claim_at_once_get_stations_of_their_own() {
     assert!(local::stations(&wire.0).unwrap().is_empty());
 }
 
-/// All of them find the same stale socket.
+/// All processes find the same stale socket.
 #[test]
 #[ignore = "another process: claims one station until it gets it or another one has it"]
 fn process_that_claims_one() {
@@ -354,12 +355,12 @@ fn a_process_that_waits_uses_no_processor_and_is_woken_soon() {
     // 0.5 %.
     assert!(!before.is_zero() && used < Duration::from_millis(15), "{used:?} in three seconds");
     let mut round_trip = |trip| {
-        // It sleeps by then.
+        // After this time the other process sleeps.
         std::thread::sleep(Duration::from_millis(1));
         let start = Instant::now();
         let sent = frame(&port, 2, trip, 64);
         send(&mut port, &clock, sent);
-        // The echo of an earlier frame may come first.
+        // The echo of an earlier frame may arrive first.
         while receive(&mut port, &clock) != trip {}
         start.elapsed()
     };

@@ -1,4 +1,4 @@
-//! Processes of other PID namespaces, as in a container that shares the folder of the wire.
+//! Tests with processes in other PID namespaces, as in a container that shares the folder of the wire.
 
 use super::*;
 
@@ -17,11 +17,11 @@ fn process_that_looks_out() {
     println!("outcome fine");
 }
 
-/// The owner of a station has no PID in a PID namespace that it is not in. It lives nevertheless.
+/// In another PID namespace the owner of a station has no PID. The station is listed nevertheless.
 #[test]
 fn a_station_of_another_pid_namespace_has_no_process_number() {
     if !rustix::process::geteuid().is_root() {
-        // Only root makes a PID namespace without a user namespace.
+        // Only root can make a PID namespace without a user namespace.
         return;
     }
     let wire = Wire::new();

@@ -1,4 +1,4 @@
-//! Shared by the tests with DPDK: EAL without privileges, and a second process.
+//! Code that the tests with DPDK share: EAL without privileges, and a second process.
 //!
 //! The second process is the test program itself, started with the name of one ignored test.
 #![allow(dead_code)]
@@ -12,10 +12,11 @@ use dp::dpdk::{self, DeviceConfig, PortSpec};
 use dp::eal::{Eal, EalConfig};
 use dp::{Burst, Checksum, ExtBuf, LinkState, Mbuf, Mempool, Port, TxOffload};
 
-/// Set for the second process: its argument, usually the path of the socket between the two processes.
+/// The environment variable with the argument of the second process, usually the path of the socket between
+/// the two processes.
 const ARGUMENT: &str = "DP_TEST_ARGUMENT";
 
-/// Maximum time for each step, also while other programs use the processors.
+/// Maximum time for each step, even while other programs use the processors.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// EAL with a configuration that needs no privileges.
@@ -23,7 +24,7 @@ pub(crate) fn eal() -> Eal {
     Eal::start(&EalConfig::ordinary(256)).expect("EAL starts without privileges")
 }
 
-/// The only port of a virtual device.
+/// Opens a virtual device, and returns its only port.
 pub(crate) fn open(vdev: &str, config: &DeviceConfig) -> Box<dyn Port> {
     let mut ports = dpdk::open(eal(), &PortSpec::Vdev(vdev.to_owned()), config).unwrap();
     assert_eq!(ports.len(), 1);
@@ -51,7 +52,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The second process. Dropping it kills it.
+/// The second process. It is killed on drop.
 pub(crate) struct Peer(Child);
 
 impl Peer {
@@ -67,7 +68,7 @@ impl Peer {
         Self(child)
     }
 
-    /// SIGSTOP: it does nothing and closes nothing. Returns when all its threads have stopped.
+    /// Stops the process by SIGSTOP, which closes no descriptor. Returns when all its threads have stopped.
     pub(crate) fn stop(&self) {
         use rustix::process::{Pid, WaitOptions, waitpid};
         self.signal(rustix::process::Signal::STOP);
@@ -75,7 +76,7 @@ impl Peer {
         assert!(changed.is_some_and(|(_, status)| status.stopped()));
     }
 
-    /// SIGCONT.
+    /// Continues the process by SIGCONT.
     pub(crate) fn go_on(&self) {
         self.signal(rustix::process::Signal::CONT);
     }
@@ -88,12 +89,12 @@ impl Peer {
         self.0.id()
     }
 
-    /// The CPU time that its threads have used.
+    /// The CPU time that the threads of the process have used.
     pub(crate) fn cpu_time(&self) -> Duration {
         testkit::process::cpu_time(self.id()).unwrap()
     }
 
-    /// SIGKILL: no clean-up runs.
+    /// Kills the process by SIGKILL, so that it cannot clean up.
     pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -107,7 +108,8 @@ impl Drop for Peer {
     }
 }
 
-/// In the second process: its argument. `None` if the ignored tests are run by hand.
+/// The argument of this process, if the first process has started it. `None` if a user runs the ignored
+/// tests.
 pub(crate) fn argument_of_first_process() -> Option<String> {
     std::env::var(ARGUMENT).ok()
 }
@@ -128,10 +130,10 @@ pub(crate) fn wait_for_link(port: &mut dyn Port, state: LinkState) {
     until(&format!("link {state:?}"), || port.link_state() == state);
 }
 
-/// Sends a frame to an echoing peer and waits for its return. Sends further frames if one was lost: a
-/// virtio-user device takes the link down once more while it is configured, and a killed peer leaves frames
-/// in its ring. Only the return of the last frame, which has its own length, ends the wait. So no frame is
-/// in flight afterwards.
+/// Sends a frame to an echoing peer and waits until the frame is returned. If a frame is lost, sends another:
+/// a virtio-user device takes the link down again while it is configured, and a killed peer leaves frames in
+/// its ring. The wait ends only when the last frame, which has its own length, is returned. So no frame is in
+/// flight afterwards.
 pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     let mut frames = Burst::new();
     let mut received = Burst::new();
@@ -143,7 +145,7 @@ pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
         if frames.is_empty() && Instant::now() >= again_at {
             sent = pattern(number, lengths.next().expect("few frames are lost"));
             frames.push(build(port.mempool(), &sent, 1));
-            // A busy machine may take longer: wait twice as long.
+            // A busy machine may take longer, so the next wait is twice as long.
             patience *= 2;
             again_at = Instant::now() + patience;
         }
@@ -163,7 +165,7 @@ pub(crate) fn pattern(number: u32, bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// A frame of `bytes` spread over `segments` buffers.
+/// A frame with `bytes` in `segments` buffers.
 pub(crate) fn build(pool: &Mempool, bytes: &[u8], segments: usize) -> Mbuf {
     let mut pieces = bytes.chunks(bytes.len().div_ceil(segments));
     let mut piece = || {
@@ -198,11 +200,11 @@ pub(crate) const TCP_OFFLOAD: TxOffload = TxOffload {
 /// Offset of the TCP checksum in [`tcp_frame`].
 pub(crate) const TCP_CHECKSUM: std::ops::Range<usize> = 50..52;
 
-/// A [`tcp_frame`] of this length is echoed with its headers in several buffers, for which drivers refuse
-/// checksum offload.
+/// The length of a [`tcp_frame`] that is echoed with its headers in several buffers. Drivers refuse checksum
+/// offload for such a frame.
 pub(crate) const SPLIT_BYTES: usize = 613;
 
-/// An IPv4 TCP frame with only the pseudo-header's sum in its checksum field.
+/// An IPv4 TCP frame in whose checksum field there is only the sum of the pseudo-header.
 pub(crate) fn tcp_frame(bytes: usize) -> Vec<u8> {
     let mut frame = pattern(0, bytes);
     let ip_bytes = (bytes - 14) as u16;
@@ -210,13 +212,14 @@ pub(crate) fn tcp_frame(bytes: usize) -> Vec<u8> {
     frame[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     frame[16..18].copy_from_slice(&ip_bytes.to_be_bytes());
     frame[46] = 0x50;
-    // The addresses 10.0.0.1 and 10.0.0.2 as words, protocol 6, and the length; too small for a carry.
+    // The sum of the addresses 10.0.0.1 and 10.0.0.2 as words, protocol 6, and the length. It is too small
+    // for a carry.
     let pseudo = 2 * 0x0a00 + 3 + 6 + (ip_bytes - 20);
     frame[TCP_CHECKSUM].copy_from_slice(&pseudo.to_be_bytes());
     frame
 }
 
-/// A frame of these bytes, all but the first 20 in memory that DPDK does not know.
+/// A frame with these bytes. All except the first 20 are in memory that DPDK does not know.
 pub(crate) fn with_external(pool: &Mempool, bytes: &[u8]) -> Mbuf {
     let mut frame = build(pool, &bytes[..20], 1);
     let memory = ExtBuf::new(Arc::new(bytes[20..].to_vec()));
@@ -224,8 +227,8 @@ pub(crate) fn with_external(pool: &Mempool, bytes: &[u8]) -> Mbuf {
     frame
 }
 
-/// Echoes everything until the first process is gone: every second frame as a second view of the received
-/// one, every third from external memory, with checksums as partial as they were.
+/// Echoes all frames until the first process has ended. Every second frame is a second view of the received
+/// frame, and every third frame is in external memory. Partial checksums are sent as partial checksums.
 pub(crate) fn echo(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let end = Instant::now() + Duration::from_secs(120);
@@ -254,7 +257,7 @@ pub(crate) fn echo(port: &mut dyn Port) {
                 frame.set_tx_offload(TCP_OFFLOAD);
             }
         }
-        // A full ring takes the frames later, unchanged.
+        // If the ring is full, it takes the unchanged frames later.
         while !frames.is_empty() && goes_on() {
             port.tx_burst(0, &mut frames);
         }

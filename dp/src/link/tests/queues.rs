@@ -1,4 +1,4 @@
-//! Links with several queues at each end: at which queue and in which order frames arrive, also between
+//! Links with several queues at each end: checks the queue and the order of arriving frames, also between
 //! threads.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use crate::Flow;
 
 const QUEUES: usize = 4;
 
-/// The bytes of a TCP segment between 10.0.0.1 and 10.0.0.2, up to its ports.
+/// Number of bytes of a TCP segment's headers, including its ports. The segment is from 10.0.0.1 to 10.0.0.2.
 const HEADER_BYTES: usize = 38;
 
 fn link(steering: LinkSteering) -> (Vec<End>, Vec<End>) {
@@ -75,7 +75,7 @@ fn a_flow_arrives_in_order_at_the_queue_that_is_announced() {
     let mut arrived: HashMap<u16, u32> = HashMap::new();
     let mut at_queue = [0; QUEUES];
     for turn in 0..200_u16 {
-        // Each sending queue has flows of its own, and sends frames of several flows in one burst.
+        // Each sending queue has its own flows, and sends frames of several flows in one burst.
         for (index, port) in a.iter_mut().enumerate() {
             let mut burst: Burst = (0..16)
                 .map(|at| {
@@ -149,7 +149,7 @@ fn a_full_queue_holds_up_its_own_senders_alone() {
     let queue = usize::from(announced(&b[0], 1000));
     assert_eq!(receive_frames(&mut b[queue], 0).len(), 114);
     assert_eq!(fill(&mut a[0], 50), 50);
-    // The wire to a removed queue takes one ring of frames; further frames are dropped.
+    // The wire to a removed queue accepts one ring of frames. Further frames are dropped.
     drop(b.remove(queue));
     assert_eq!((fill(&mut a[0], 50), a[0].counters().tx_dropped), (50, 36));
     assert_eq!(a[0].link_state(), LinkState::Up);
@@ -204,7 +204,7 @@ fn frames_that_are_not_due_wait_on_every_wire() {
 fn queues_on_threads_lose_nothing_and_keep_the_order_of_flows() {
     const EACH: u32 = 3000;
     const FLOWS: u16 = 8;
-    // More buffers than all wires and bursts can hold.
+    // There are more buffers than fit in all wires and bursts.
     let config = LinkConfig { ring_frames: 64, mbufs: 1024, ..clean() };
     let (a, b) = queues(&config, QUEUES, LinkSteering::Rss);
     let arrived = AtomicU32::new(0);

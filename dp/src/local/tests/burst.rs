@@ -1,5 +1,5 @@
-//! Many processes that connect at once, and stations that answer late: all of them get a pair, and no frame
-//! that can wait is lost.
+//! Tests with many processes that connect at the same time, and with stations that answer late. All of them
+//! get a pair, and no frame is lost while it can wait.
 
 use std::os::fd::OwnedFd;
 
@@ -9,7 +9,7 @@ use super::super::claim::{self, Claim};
 use super::super::hello::{Heard, Kind, Message, hear, tell};
 use super::*;
 
-/// A process that connects to station 1 without its own port.
+/// A process that connects to station 1 without a port of its own.
 struct Dialer {
     station: u16,
     serial: u64,
@@ -29,7 +29,7 @@ impl Dialer {
     }
 }
 
-/// Sends frames until the port takes no more. Returns how many it took.
+/// Sends frames until the port takes no more frames. Returns the number of frames that it took.
 fn fill(a: &mut LocalPort, now_us: u64, to: u16) -> u32 {
     (0..10_000).find(|number| !send_new(a, now_us, to, *number, 100)).unwrap()
 }
@@ -39,8 +39,8 @@ fn send_new(port: &mut LocalPort, now_us: u64, to: u16, number: u32, bytes: usiz
     send_at(port, now_us, sent)
 }
 
-/// A thousand processes have connected, and each sends its hello so late that others wait for its place.
-/// Processes that are told to connect again get their pair as well.
+/// A thousand processes have connected, and send their hellos so late that other connections wait. Processes
+/// that have to connect again also get their pair.
 #[test]
 fn all_of_many_that_connect_at_once_get_a_pair() {
     let scratch = Scratch::new();
@@ -48,18 +48,18 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
     let mut dialers: Vec<Dialer> = (0..300).map(|at| Dialer::new(&scratch, 100 + at)).collect();
     let (mut now_us, mut welcome, mut come_again) = (1000, 0, 0);
     poll_once(&mut a, now_us);
-    // Only processes that wait for an answer.
+    // The processes that have sent their hello and wait for an answer.
     let mut spoken = vec![false; dialers.len()];
     while welcome < 300 {
         assert!(now_us < 30_000_000, "{welcome} have a pair");
         now_us += 5000;
-        // Ten of them get the processor in this time.
+        // In this time, ten of the silent processes get a processor.
         let silent = (0..300).map(|at| at * 7 % 300).filter(|at| !spoken[*at]);
         let silent: Vec<usize> = silent.take(10).collect();
         for at in silent {
             let dialer = &mut dialers[at];
             while dialer.hello().is_err() {
-                // It was told to connect again before it had sent its hello.
+                // The port has told the process to connect again before it sent its hello.
                 dialer.socket = dial(&scratch);
                 come_again += 1;
             }
@@ -84,7 +84,7 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
     assert!(come_again > 0 && counters.put_off >= come_again, "{counters:?} {come_again}");
 }
 
-/// A hundred ports that send at once.
+/// A hundred ports send at the same time.
 #[test]
 fn frames_of_a_hundred_ports_that_begin_at_once_all_arrive() {
     let scratch = Scratch::new();
@@ -109,7 +109,7 @@ fn frames_of_a_hundred_ports_that_begin_at_once_all_arrive() {
     assert_eq!(a.local_counters(), LocalCounters { pairs: 100, ..LocalCounters::default() });
 }
 
-/// Until the pair is made, 64 frames wait in the port, and further frames stay with the caller.
+/// Until there is a pair of rings, 64 frames wait in the port, and the caller keeps further frames.
 #[test]
 fn frames_beyond_those_that_wait_for_a_pair_stay_with_the_caller() {
     let scratch = Scratch::new();
@@ -120,11 +120,11 @@ fn frames_beyond_those_that_wait_for_a_pair_stay_with_the_caller() {
     let to_c = frame(&a, 3, 0, 64);
     let mut burst: Burst = [behind, to_c].into_iter().collect();
     assert_eq!(a.tx_burst(100_999, &mut burst), 0, "it may still answer");
-    // A station that does not run no longer blocks frames for other stations.
+    // From now on a station that does not run does not block frames for other stations.
     assert_eq!(a.tx_burst(101_000, &mut burst), 2);
     assert_eq!(number(&receive(&mut [&mut a, &mut c], 1)[0]), 0);
     assert_eq!((a.counters().tx_link_down, a.local_counters().lost), (1, 0));
-    // The waiting frames arrive when the station answers at last.
+    // The waiting frames arrive when the station finally answers.
     let arrived = receive(&mut [&mut a, &mut b], 64);
     assert_eq!(arrived.iter().map(number).collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
 }
@@ -142,7 +142,7 @@ fn a_station_that_is_stopped_for_half_a_minute_is_not_gone() {
     assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
 }
 
-/// Both were stopped in the middle of connecting to each other.
+/// Both stations were stopped while they connected to each other.
 #[test]
 fn a_hello_that_was_on_its_way_and_is_lost_is_not_waited_for() {
     let scratch = Scratch::new();
@@ -174,7 +174,8 @@ fn hear_nobody(claim: &Claim) -> bool {
     rustix::net::accept(&claim.listener).is_err()
 }
 
-/// In one case the station has read the hello. In the other it has not, and its end arrives as a reset.
+/// In the first case the station has read the hello. In the second case it has not, and its end is reported
+/// as a connection reset.
 #[test]
 fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
     for reads in [true, false] {
@@ -202,7 +203,7 @@ fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
             now_us += 100 + pause_us;
             poll_once(&mut a, now_us);
         }
-        // The station exists now.
+        // From now on the station exists.
         drop(claim);
         let mut late = scratch.open(9);
         assert_eq!(departed(&mut a).0, 9);
@@ -216,7 +217,7 @@ fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
 fn a_station_whose_queue_of_connections_is_full_is_tried_again() {
     let scratch = Scratch::new();
     let claim = Claim::new(&scratch.0, Some(9)).unwrap();
-    // The listener's queue holds one connection.
+    // The listener's queue has room for one connection.
     listen(&claim.listener, 0).unwrap();
     let first = claim::socket().unwrap();
     connect(&first, &claim::address(&scratch.0, 9).unwrap()).unwrap();
@@ -235,7 +236,7 @@ fn a_station_whose_queue_of_connections_is_full_is_tried_again() {
     assert!(matches!(hear(&socket), Heard::Message(Message { kind: Kind::Hello, station: 1, .. }, Some(_))));
 }
 
-/// A station connects while the port polls its sockets each time, and sends its hello a moment later.
+/// A station connects while each poll reads the sockets, and sends its hello a little later.
 #[test]
 fn a_greeting_goes_on_with_every_poll_for_some_time_only() {
     for (spoken_us, paired_us) in [(5, 6), (9_998, 9_999), (10_010, 10_100)] {
@@ -255,14 +256,15 @@ fn a_greeting_goes_on_with_every_poll_for_some_time_only() {
     }
 }
 
-/// A look takes 32 events. If there are more, the next poll looks again at once, and not only after 100 us.
+/// A read of the sockets takes 32 events. If there are more, the next poll reads the sockets again, without
+/// waiting for 100 us.
 #[test]
 fn more_events_than_one_look_takes_are_taken_with_the_next_poll() {
     let scratch = Scratch::new();
     let mut a = scratch.open(1);
     let sockets: Vec<OwnedFd> = (0..40).map(|_| dial(&scratch)).collect();
     poll_once(&mut a, 0);
-    // No handshake is recent enough to make the port look with every poll.
+    // No handshake is so recent that each poll reads the sockets.
     poll_once(&mut a, 20_000);
     for socket in &sockets {
         rustix::net::send(socket, b"nonsense", rustix::net::SendFlags::DONTWAIT).unwrap();
@@ -274,7 +276,8 @@ fn more_events_than_one_look_takes_are_taken_with_the_next_poll() {
     assert_eq!(refused, [32, 40, 40]);
 }
 
-/// A look is a system call. A long handshake causes as many looks as no handshake.
+/// Reading the sockets is a system call. During a long handshake the port reads them as often as without a
+/// handshake.
 #[test]
 fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
     for (now_us, seen_us) in [(9_000, 9_000), (9_999, 9_999), (10_000, 10_100), (50_000, 50_100)] {
@@ -296,8 +299,8 @@ fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
     }
 }
 
-/// A hello that comes while other connections want its place is answered; a hello that cannot be answered
-/// loses its place.
+/// If a hello arrives while other connections wait, it is answered. If a hello cannot be answered, its socket
+/// has to make room for another connection.
 #[test]
 fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     let scratch = Scratch::new();
@@ -306,19 +309,20 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     poll_once(&mut a, 0);
     poll_once(&mut a, 9_999);
     assert_eq!(a.local_counters(), LocalCounters::default());
-    // The oldest dialer sends its hello at the last moment; all others send none.
+    // The oldest dialer sends its hello at the last moment. The other dialers send no hello.
     dialers[0].hello().unwrap();
-    // The time is over: the port listens again, and then gives the places away.
+    // The time is over. The port listens again, and then replaces the old connections.
     poll_once(&mut a, 10_000);
     assert_eq!(a.next_due_us(), Some(2_000_000), "it waits for no place any longer");
     (1..3).for_each(|turn| drop(poll_once(&mut a, 10_000 + 100 * turn)));
     assert!(matches!(hear(&dialers[0].socket), Heard::Message(Message { kind: Kind::Welcome, .. }, None)));
     let counters = a.local_counters();
-    // The second waiting connection has the place of the second dialer.
+    // The second waiting connection has replaced the second dialer.
     assert_eq!((counters.pairs, counters.put_off), (1, 1));
     assert!(matches!(hear(&dialers[1].socket), Heard::Message(Message { kind: Kind::Again, .. }, None)));
     assert!(matches!(hear(&dialers[2].socket), Heard::Silence));
-    // A station that has a pair already: the hello has to wait, and may not hold a place for long.
+    // The station already has a pair, so the hello has to wait, but not for long while other connections
+    // wait.
     let pretender = &mut dialers[2];
     pretender.station = 100;
     pretender.serial = 5;
@@ -330,8 +334,8 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     assert_eq!(a.local_counters().pairs, 1);
 }
 
-/// One place is free and two connections want one: the oldest socket with a place loses it when its time is
-/// over.
+/// There is room for one connection, and two connections wait. When the time of the oldest accepted socket is
+/// over, it has to make room.
 #[test]
 fn a_place_is_kept_for_ten_milliseconds() {
     for (now_us, put_off) in [(9_999, 0), (10_000, 1)] {
@@ -346,7 +350,7 @@ fn a_place_is_kept_for_ten_milliseconds() {
     }
 }
 
-/// A reader that takes a frame now and then is slow but not stuck: its frames wait.
+/// A reader that sometimes takes a frame is slow but not stuck, so its frames wait.
 #[test]
 fn a_slow_reader_that_makes_progress_loses_nothing() {
     let scratch = Scratch::new();
@@ -354,13 +358,13 @@ fn a_slow_reader_that_makes_progress_loses_nothing() {
     let mut now_us = 1000;
     let (mut sent, mut arrived) = (0, Vec::new());
     for _ in 0..60 {
-        // As many frames as the ring takes, so that it is always full.
+        // The loop sends frames until the ring is full.
         while send_new(&mut a, now_us, 2, sent, 9000) {
             sent += 1;
-            // A port that gives up the reader would take and drop any number of frames.
+            // If the port regarded the reader as stuck, it would take and drop any number of frames.
             assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (0, 0), "at {now_us} us");
         }
-        // One frame in slightly less time than a station may be stuck.
+        // The reader takes one frame in slightly less time than the limit.
         now_us += 90_000;
         let mut one = Burst::new();
         let held: Vec<Mbuf> = (0..BURST - 1).map(|_| frame(&b, 1, 0, 16)).collect();
@@ -369,7 +373,7 @@ fn a_slow_reader_that_makes_progress_loses_nothing() {
         arrived.push(number(&one[BURST - 1]));
     }
     assert_eq!(arrived, (0..60).collect::<Vec<_>>());
-    // Now the reader takes nothing.
+    // From now on the reader takes nothing.
     for _ in 0..3 {
         while send_new(&mut a, now_us, 2, sent, 9000) && a.counters().tx_link_down == 0 {}
         now_us += 60_000;
@@ -377,7 +381,7 @@ fn a_slow_reader_that_makes_progress_loses_nothing() {
     assert_eq!(a.local_counters().lost, 64);
 }
 
-/// The lock of a wire's folder, held until this value is dropped.
+/// Takes the lock of a wire's folder, which is held until the returned value is dropped.
 fn lock(scratch: &Scratch) -> std::fs::File {
     let folder = std::fs::File::open(&scratch.0).unwrap();
     rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -391,7 +395,7 @@ fn a_claim_waits_while_others_claim_however_many_they_are() {
     let locked = lock(&scratch);
     let folder = scratch.0.clone();
     let others = std::thread::spawn(move || {
-        // One and a half times the limit.
+        // The loop takes one and a half times as long as the limit.
         for number in 0..15 {
             std::thread::sleep(std::time::Duration::from_millis(500));
             std::fs::write(folder.join(format!("{number}.other")), "").unwrap();
@@ -411,7 +415,7 @@ fn a_lock_that_is_kept_is_told_in_words() {
     let config = LocalConfig { station: Some(2), ..scratch.config() };
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(open(&config).map(|_| ())));
-    // A claim that waits without a limit fails the test instead of hanging it.
+    // If the claim waits without a limit, the test fails instead of hanging.
     let claimed = told.recv_timeout(std::time::Duration::from_secs(60)).expect("the claim still waits");
     let error = claimed.unwrap_err();
     assert!(matches!(error, LocalError::Locked(_)), "{error}");
@@ -420,8 +424,8 @@ fn a_lock_that_is_kept_is_told_in_words() {
     assert_eq!(scratch.open(2).station(), 2);
 }
 
-/// The oldest connection sends its hello in the same look in which another connection wants its place. A
-/// free place is given away at once.
+/// The oldest connection sends its hello just before another connection would replace it. If there is room, a
+/// waiting connection is accepted at once.
 #[test]
 fn one_that_speaks_at_last_keeps_its_place_and_a_free_place_is_given_away() {
     for (turn_us, spoken_us) in [(10_000, 10_100), (5_000, 5_100)] {

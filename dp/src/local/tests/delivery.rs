@@ -1,12 +1,13 @@
-//! Frames of a pair: their order, the limits of a burst, when the reader sees them, and when the writer gets
-//! the space back.
+//! Tests of the frames of a pair: their order, the limits of a burst, the time at which the reader gets them,
+//! and the time at which the writer gets the space back.
 
 use super::super::hello::{Heard, hear};
 use super::super::peer::{Pair, Peer, PeerState, Sent, Side, make_memory};
 use super::*;
 use crate::Mempool;
 
-/// Frames of 9,000 bytes for station 2 until the port takes no more. Returns how many it took.
+/// Sends frames of 9,000 bytes to station 2 until the port takes no more frames. Returns the number of frames
+/// that it took.
 fn fill(a: &mut LocalPort, now_us: u64, first: u32) -> u32 {
     let refused = (first..first + 1000).find(|number| {
         let next = frame(a, 2, *number, 9000);
@@ -22,7 +23,7 @@ fn receive_some(port: &mut LocalPort, count: usize) -> Vec<u32> {
     burst.iter().skip(BURST - count).map(number).collect()
 }
 
-/// A small frame would fit where the next long frame does not.
+/// The ring has room for a small frame, but not for the long frame before it.
 #[test]
 fn a_small_frame_does_not_overtake_those_that_wait_for_space() {
     let scratch = Scratch::new();
@@ -42,7 +43,7 @@ fn the_space_of_each_received_frame_is_free_with_the_burst() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
     let taken = fill(&mut a, 0, 0);
-    // So few frames that no space is released in the middle of a burst.
+    // These are so few frames that no space is released during a burst.
     for (round, count) in [1, 3, 5].into_iter().enumerate() {
         assert_eq!(receive_some(&mut b, count).len(), count);
         assert_eq!(fill(&mut a, 0, taken + 10 * round as u32), count as u32, "round {round}");
@@ -57,14 +58,14 @@ fn a_burst_to_several_stations_is_shown_to_all_of_them() {
     pair_up(&mut a, &mut c);
     let mut burst: Burst = (0..12).map(|number| frame(&a, 2 + number as u16 % 2, number, 100)).collect();
     assert_eq!(a.tx_burst(0, &mut burst), 12);
-    // The sender is not polled meanwhile.
+    // The sender is not polled during this loop.
     for (port, first) in [(&mut b, 0), (&mut c, 1)] {
         let arrived: Vec<u32> = poll_once(port, 0).iter().map(number).collect();
         assert_eq!(arrived, (first..12).step_by(2).collect::<Vec<_>>());
     }
 }
 
-/// Two stations that both have more frames than a burst takes are read in turn.
+/// If two stations have more frames than fit in a burst, they are read in turn.
 #[test]
 fn no_station_keeps_the_frames_of_another_from_being_received() {
     let scratch = Scratch::new();
@@ -81,14 +82,15 @@ fn no_station_keeps_the_frames_of_another_from_being_received() {
     assert_eq!(senders.iter().filter(|sender| **sender == 1).count(), 4, "{senders:?}");
 }
 
-/// A look at the sockets is a system call. If the caller's clock stands still, each 256th poll without a
-/// frame looks.
+/// Reading the sockets is a system call. If the caller's clock does not advance, each 256th poll without a
+/// frame reads them.
 #[test]
 fn a_port_whose_clock_stands_still_looks_at_its_sockets_once_in_256_idle_polls() {
     for (busy, idle, until_told) in [(0, 0, 257), (0, 100, 157), (0, 300, 213), (200, 0, 257)] {
         let scratch = Scratch::new();
         let (mut a, mut b) = paired(&scratch);
-        // No handshake makes each poll look any more. The last frame starts the count.
+        // There is no recent handshake, so not each poll reads the sockets. The count starts at the last
+        // frame.
         (0..3).for_each(|_| drop(poll_once(&mut a, 0)));
         for number in 0..=busy {
             let sent = frame(&b, 1, number, 64);
@@ -105,7 +107,7 @@ fn a_port_whose_clock_stands_still_looks_at_its_sockets_once_in_256_idle_polls()
     }
 }
 
-/// The bytes of a burst should still be in the cache when the engine places them.
+/// The limit keeps the bytes of a burst in the cache until the engine places them.
 #[test]
 fn a_burst_ends_behind_256_kib() {
     let scratch = Scratch::new();
@@ -122,7 +124,7 @@ fn a_burst_ends_behind_256_kib() {
     assert_eq!(counts, [5, 1, 0], "the fifth passes 256 KiB");
 }
 
-/// A long burst is read while it is still being written.
+/// The reader can read the beginning of a long burst while the rest is being written.
 #[test]
 fn the_reader_sees_each_32_kib_at_once() {
     let pool = Mempool::heap("shown", 64, 9024);
@@ -147,8 +149,8 @@ fn the_reader_sees_each_32_kib_at_once() {
     assert_eq!(seen, [0, 0, 0, 4, 0, 0, 0, 4]);
 }
 
-/// The port has noticed the end of the station, but has not read all its frames: so the station is still in
-/// the list.
+/// The port has noticed that the station has ended, but has not read all its frames, so the station is still
+/// in the list.
 #[test]
 fn a_frame_for_a_station_that_has_ended_is_dropped_at_once() {
     let scratch = Scratch::new();
@@ -167,7 +169,7 @@ fn a_frame_for_a_station_that_has_ended_is_dropped_at_once() {
     assert_eq!(departed(&mut a), (2, vec![1, 2]));
 }
 
-/// Only a sleeper gets a message for a frame, which is a system call of the sender.
+/// Only a sleeping port is woken by a message, since a message needs a system call of the sender.
 #[test]
 fn a_port_that_polls_again_is_not_woken() {
     let scratch = Scratch::new();
@@ -178,12 +180,12 @@ fn a_port_that_polls_again_is_not_woken() {
         let sent = frame(b, 1, number, 64);
         assert!(send(b, sent));
     };
-    // The port slept, and something else has woken it.
+    // The port has slept, and something else has woken it.
     assert!(a.arm_wakeup());
     a.disarm_wakeup();
     next(&mut b);
     assert!(!is_readable(&a), "it polls");
-    // The port finds that it need not sleep.
+    // The port finds that it does not need to sleep.
     assert!(!a.arm_wakeup());
     next(&mut b);
     assert!(!is_readable(&a), "it did not sleep");

@@ -1,4 +1,4 @@
-//! Folders that cannot be trusted, and stations that are taken, stale or free.
+//! Tests of folders that other users can change, and of stations that are taken, stale or free.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -25,7 +25,8 @@ fn a_folder_that_others_may_use_is_refused() {
         let error = refusal(&scratch.config());
         assert!(error.contains(&format!("has mode {mode:o}: run chmod 700")), "{error}");
     }
-    // `chmod 700` leaves the setgid bit, which a folder inherits from its parent and which gives no access.
+    // `chmod 700` does not clear the setgid bit, which a folder inherits from its parent. The bit gives no
+    // access.
     for mode in [0o700, 0o2700, 0o1700] {
         chmod(&scratch.0, mode);
         scratch.open(1);
@@ -33,8 +34,8 @@ fn a_folder_that_others_may_use_is_refused() {
     }
 }
 
-/// As in a Kubernetes emptyDir (mode 2777): other users can put another folder in the place of the wire's,
-/// and existing stations continue to use the folder that was moved.
+/// In a Kubernetes emptyDir (mode 2777), other users can replace the folder of the wire. Existing stations
+/// continue to use the folder that was moved.
 #[test]
 fn a_folder_that_others_can_move_is_used_wherever_it_is() {
     let scratch = Scratch::new();
@@ -77,7 +78,7 @@ fn a_folder_that_others_can_move_is_used_wherever_it_is() {
 #[test]
 fn a_folder_of_somebody_else_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        // Only root can make one.
+        // Only root can make such a folder.
         return;
     }
     let scratch = Scratch::new();
@@ -90,7 +91,7 @@ fn a_folder_of_somebody_else_is_refused() {
         assert!(refusal(&inside).contains("belongs to user 12345"), "{way}");
         assert!(fs::read_dir(&scratch.0).unwrap().next().is_none(), "{way}: something was made");
     }
-    // Further up.
+    // The folder that other users can change may also be an ancestor further up.
     let (inner, folder) = (scratch.0.join("a"), scratch.0.join("a/net"));
     fs::create_dir(&inner).unwrap();
     chmod(&inner, 0o700);
@@ -113,7 +114,7 @@ fn links_on_the_way_are_followed_if_their_owners_are_trusted() {
     }
     assert!(real.join("net").is_dir());
     assert!(refusal(&through("itself")).contains("itself"));
-    // The targets of links are checked, too.
+    // The targets of links are also checked.
     chmod(&real, 0o777);
     assert!(private_folder(&through("absolute").folder).unwrap_err().to_string().contains("may rename"));
     if rustix::process::geteuid().is_root() {
@@ -124,12 +125,12 @@ fn links_on_the_way_are_followed_if_their_owners_are_trusted() {
     }
 }
 
-/// A path may have as many links as the kernel follows. The error names the first link beyond.
+/// A path may have as many links as the kernel follows. The error names the first link beyond the limit.
 #[test]
 fn a_way_has_forty_links_and_no_more() {
     let scratch = Scratch::new();
     fs::create_dir_all(scratch.0.join("real")).unwrap();
-    // The folder of temporary files may be behind links of its own.
+    // The path of the folder for temporary files may also have links.
     let base = fs::canonicalize(&scratch.0).unwrap();
     symlink("real", base.join("41")).unwrap();
     for number in (1..41).rev() {
@@ -186,7 +187,7 @@ fn a_station_belongs_to_one_process() {
     assert_eq!(stations(&scratch.0).unwrap(), [Station { number: 5, pid: pid as i32 }]);
 }
 
-/// Listing connects to each station, and the stations do not count that as an error.
+/// Listing connects to each station. The stations do not count this as an error.
 #[test]
 fn listing_disturbs_nobody() {
     let scratch = Scratch::new();
@@ -201,7 +202,7 @@ fn listing_disturbs_nobody() {
         assert_eq!(port.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
     }
     assert!(stations(Path::new("/nowhere/at/all")).unwrap().is_empty());
-    // A second name of a socket is not a second station.
+    // A second name for a socket is not a second station.
     symlink(scratch.0.join("1.sock"), scratch.0.join("01.sock")).unwrap();
     fs::write(scratch.0.join("notes.txt"), "").unwrap();
     assert_eq!(stations(&scratch.0).unwrap().len(), 2);
@@ -211,7 +212,7 @@ fn listing_disturbs_nobody() {
 fn the_socket_of_a_dead_process_is_taken_over() {
     let scratch = Scratch::new();
     drop(scratch.open(1));
-    // Bound and closed, as a killed process leaves it.
+    // The socket is bound and closed, like the socket of a killed process.
     let path = scratch.0.join("7.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists() && stations(&scratch.0).unwrap().is_empty());
@@ -223,7 +224,7 @@ fn the_socket_of_a_dead_process_is_taken_over() {
 fn a_file_that_is_no_socket_is_left_alone() {
     let scratch = Scratch::new();
     drop(scratch.open(1));
-    // Connecting to a file is refused as well, so it is replaced like a stale socket only if it is one.
+    // A connection to an ordinary file is also refused. The file is not replaced, since it is not a socket.
     let path = scratch.0.join("7.sock");
     fs::write(&path, "precious").unwrap();
     assert!(refusal(&LocalConfig { station: Some(7), ..scratch.config() }).contains("station 7"));

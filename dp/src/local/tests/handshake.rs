@@ -1,4 +1,4 @@
-//! Hellos that cross each other, come twice, or come from another process than the one before.
+//! Tests of hellos that cross each other, arrive twice, or are from another process than before.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -53,8 +53,8 @@ fn the_lower_station_keeps_its_rings_when_hellos_cross() {
     assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
 }
 
-/// A hello that the other station sent before the pair was made, and that arrives later, says nothing new
-/// and is not an error.
+/// If the other station has sent a hello before the pair was made, and the hello arrives later, it has no
+/// effect and is not an error.
 #[test]
 fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
     let scratch = Scratch::new();
@@ -69,7 +69,7 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
         polls(&mut a, 1000);
         assert!(matches!(hear(&old), Heard::End), "serial {serial}");
     }
-    // A hello of another process at that station waits for the end of the pair.
+    // A hello of another process with the same station number waits for the end of the pair.
     say(&second, &hello(9, 8, 1));
     polls(&mut a, 2000);
     assert_eq!(kind(&second), None);
@@ -84,7 +84,7 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
     assert_eq!(a.local_counters(), expected);
 }
 
-/// As above, if the pair was made by our own hello: the answer tells the serial number of the other
+/// The same as above, but our own hello has made the pair. The answer has the serial number of the other
 /// station's latest hello.
 #[test]
 fn a_hello_from_before_the_welcome_is_dropped_without_a_word() {
@@ -119,7 +119,7 @@ fn a_second_hello_on_a_socket_is_refused() {
     assert_eq!(a.local_counters(), expected);
 }
 
-/// Another station answers our hello, or the message is not an answer.
+/// Our hello is answered by another station, or by a message that is not an answer.
 #[test]
 fn a_wrong_answer_to_a_hello_ends_the_station() {
     for (answer, station) in
@@ -140,7 +140,7 @@ fn a_wrong_answer_to_a_hello_ends_the_station() {
     }
 }
 
-/// The folder keeps other users out. If it does not, the socket does.
+/// Other users cannot enter the folder. If they can, their connections are refused.
 #[test]
 fn a_process_of_another_user_is_refused() {
     let uid = rustix::process::geteuid();
@@ -155,7 +155,7 @@ fn a_process_of_another_user_is_refused() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
     let dials = || {
-        // Changes the user of this thread only.
+        // This changes only the user of this thread.
         let other = rustix::process::Uid::from_raw(12_345);
         rustix::thread::set_thread_res_uid(uid, other, uid).unwrap();
         let socket = dial(&scratch);
@@ -168,7 +168,7 @@ fn a_process_of_another_user_is_refused() {
     assert!(matches!(hear(&socket), Heard::End));
 }
 
-/// Nor does a port send its frames to a socket of another user.
+/// A port does not send its frames to a socket of another user.
 #[test]
 fn a_station_of_another_user_gets_no_hello() {
     let uid = rustix::process::geteuid();
@@ -179,7 +179,7 @@ fn a_station_of_another_user_gets_no_hello() {
     let scratch = Scratch::new();
     let other = Claim::new(&scratch.0, Some(9)).unwrap();
     let listens = || {
-        // Changes the user of this thread only. A socket belongs to the user who calls `listen`.
+        // This changes only the user of this thread. A socket belongs to the user who calls `listen`.
         rustix::thread::set_thread_res_uid(uid, rustix::process::Uid::from_raw(12_345), uid).unwrap();
         rustix::net::listen(&other.listener, 8).unwrap();
     };

@@ -1,4 +1,4 @@
-//! The messages of two stations, byte by byte.
+//! Tests of the bytes of the messages between two stations.
 
 use std::os::fd::OwnedFd;
 
@@ -56,7 +56,7 @@ fn what_another_version_would_say_is_no_message() {
     let good = bytes(&message(Kind::Hello));
     assert_eq!(Message::decode(&good[..MESSAGE_BYTES - 1]), None);
     assert_eq!(Message::decode(&[&good[..], &[0]].concat()), None);
-    // The name, the kind, and the unused bytes.
+    // These are the bytes of the name and the kind, and the unused bytes.
     for at in (0..10).chain(12..16) {
         let mut wrong = good;
         wrong[at] ^= 0x80;
@@ -101,7 +101,7 @@ fn wakes_are_taken_some_at_a_time_and_anything_else_ends_the_pair() {
     for _ in 0..20 {
         wake(&a);
     }
-    // A peer that sends wake-ups for ever does not keep the reader in this call.
+    // The call returns even if a peer sends wake-ups for ever.
     assert!(take_wakes(&b));
     assert!(matches!(hear(&b), Heard::Wake));
     assert!(take_wakes(&b));

@@ -1,5 +1,5 @@
-//! Processes of the same user that break the rules: each loses at most its own pair, and all other stations
-//! continue.
+//! Tests with processes of the same user that break the rules. Each of them loses at most its own pair, and
+//! all other stations continue.
 
 use std::os::fd::OwnedFd;
 
@@ -22,14 +22,14 @@ fn is_closed(socket: &OwnedFd) -> bool {
     loop {
         match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => return true,
-            // Another message came first.
+            // This is an earlier message.
             Ok(_) => {}
             Err(_) => return false,
         }
     }
 }
 
-/// A peer that has shaken hands as station 9, with the memory that it shares with station 1.
+/// A peer that has a pair with station 1 as station 9, and the memory that both share.
 fn hostile_peer(scratch: &Scratch, a: &mut LocalPort) -> (OwnedFd, SharedMemory) {
     let (socket, memfd) = (dial(scratch), ring_memory());
     let memory = SharedMemory::map(&memfd, memory_bytes(RING).unwrap()).unwrap();
@@ -44,7 +44,7 @@ fn hostile_peer(scratch: &Scratch, a: &mut LocalPort) -> (OwnedFd, SharedMemory)
     panic!("no welcome");
 }
 
-/// The honest pair still works.
+/// Checks that the pair of two correct stations still works.
 fn still_works(a: &mut LocalPort, b: &mut LocalPort) {
     for number in 0..3 {
         let (to_b, to_a) = (frame(a, 2, number, 3000), frame(b, 1, number, 3000));
@@ -117,10 +117,10 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
     let mute: Vec<OwnedFd> = (0..200).map(|_| dial(&scratch)).collect();
     (0..300).for_each(|_| drop(poll_once(&mut a, 1000)));
     assert!(mute.iter().all(|socket| !is_closed(socket)), "nobody was given up so far");
-    // Other tests of this process open descriptors too, but not thousands.
+    // Other tests of this process also open descriptors, but not thousands.
     assert!(open() < before + 200 + 64 + 100);
     assert_eq!((a.next_due_us(), is_readable(&a)), (Some(11_000), false), "others wait for a place");
-    // A station that sends a hello gets its turn, without waiting for two seconds.
+    // A station that sends a hello gets a pair without waiting for two seconds.
     let mut c = scratch.open(3);
     let sent = frame(&c, 1, 5, 64);
     assert!(send(&mut c, sent));
@@ -129,7 +129,7 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
         poll_once(&mut a, now_us).pop()
     });
     assert_eq!(arrived.as_ref().map(number), Some(5));
-    // The last eight of them and the station with a hello took the places of nine.
+    // The last eight connections and the station with a hello have replaced nine connections.
     assert_eq!(mute.iter().filter(|socket| !is_closed(socket)).count(), 200 - 2 * 64 - 9);
     assert_eq!(a.local_counters().put_off, 2 * 64 + 9);
     (0..300).for_each(|_| drop(poll_once(&mut a, 2_100_000)));
@@ -172,7 +172,8 @@ fn a_station_that_does_not_answer_is_given_up() {
     }
 }
 
-/// A stranger's hello with the number of a living station waits for that station's end, which does not come.
+/// If another process sends a hello with the number of an existing station, the hello waits for the end of
+/// that station.
 #[test]
 fn nobody_can_end_the_pair_of_another_station() {
     let scratch = Scratch::new();
@@ -203,7 +204,7 @@ fn nonsense_on_the_socket_of_a_pair_ends_it() {
     }
 }
 
-/// Each costs a system call and nothing else.
+/// Each needless wake-up costs a system call and has no other effect.
 #[test]
 fn wake_ups_for_nothing_are_taken() {
     let scratch = Scratch::new();
@@ -223,7 +224,7 @@ fn wake_ups_for_nothing_are_taken() {
 
 #[test]
 fn wrong_positions_end_their_pair_and_no_other() {
-    // The tail of the ring that it writes, and the head of the ring that it reads.
+    // The words are the tail of the ring that the peer writes, and the head of the ring that it reads.
     for (word, value) in [(0, 1_u64), (0, u64::MAX), (0, 1 << 40), (512 + 128, 63), (512 + 128, u64::MAX)] {
         let scratch = Scratch::new();
         let (mut a, mut b) = paired(&scratch);
@@ -242,7 +243,7 @@ fn wrong_positions_end_their_pair_and_no_other() {
     }
 }
 
-/// A peer always asks to be woken: each burst costs one more system call.
+/// If a peer always has its sleep mark set, each burst costs one more system call.
 #[test]
 fn a_peer_that_says_it_sleeps_gets_a_wake_up_for_each_burst_at_most() {
     let scratch = Scratch::new();
@@ -262,7 +263,7 @@ fn a_peer_that_says_it_sleeps_gets_a_wake_up_for_each_burst_at_most() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any value anywhere in the memory, between any two polls.
+    /// A peer writes any value anywhere in the memory, between any two polls.
     #[test]
     fn any_memory_of_a_peer_harms_only_its_own_pair(
         writes in proptest::collection::vec((0..400_usize, any_word(), any::<bool>()), 1..100),
@@ -271,7 +272,7 @@ proptest! {
         let (mut a, mut b) = paired(&scratch);
         let (_socket, memory) = hostile_peer(&scratch, &mut a);
         for (at, word, sends) in writes {
-            // The control words of both rings, and the first data of both.
+            // The offset of a control word or of the first data of one of the two rings.
             let at = match at {
                 0..128 => at * 8,
                 128..264 => 4096 + (at - 128) * 8,
@@ -287,7 +288,7 @@ proptest! {
             }
             while a.next_departed().is_some() {}
         }
-        // Any end of the pair is reported now, so that this station is not taken for a new process.
+        // If the pair has ended, this is reported now, so that the station can connect again.
         poll_once(&mut a, 0);
         while a.next_departed().is_some() {}
         still_works(&mut a, &mut b);

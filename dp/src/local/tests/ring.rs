@@ -1,4 +1,4 @@
-//! The ring against a model, and against a peer that writes anything into its memory.
+//! Tests of a ring against a model, and with a peer that writes any bytes into the ring's memory.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::super::memory::{self, SharedMemory};
 use super::super::ring::{Broken, Consumer, PARTIAL_CHECKSUM, Place, Producer, Record};
 use super::*;
 
-/// A ring that is small enough to go around often, between guards that nobody may write.
+/// The place of a ring that is so small that it wraps often. It is between guard pages that nobody may write.
 const PLACE: Place = Place { control: 4096, data: 8192, bytes: 4096, limit: 4096 };
 const MEMORY: usize = 4 * 4096;
 const GUARDS: [usize; 2] = [0, 8192 + 4096];
@@ -33,7 +33,7 @@ fn guards_are_untouched(memory: &SharedMemory) -> bool {
     })
 }
 
-/// Lines of a record.
+/// Number of lines of a record.
 fn lines(bytes: usize) -> usize {
     (bytes + 8).div_ceil(64)
 }
@@ -117,8 +117,9 @@ proptest! {
         prop_assert!(guards_are_untouched(&memory));
     }
 
-    /// The other side writes any words and bytes between any two steps. A reader gets frames of valid
-    /// lengths or `Broken`. It never reads or writes elsewhere, and uses its own copies of the words.
+    /// The other side writes any words and bytes between any two steps. A reader gets frames of valid lengths
+    /// or `Broken`. The reader never reads or writes outside of the ring, and uses its own copies of the
+    /// words.
     #[test]
     fn a_reader_survives_any_memory(
         garbage in proptest::collection::vec((any::<bool>(), 0..520_usize, any_word(), 0..4_usize), 1..80),
@@ -183,8 +184,8 @@ fn each_lie_of_a_writer_is_found() {
         }
     };
     let (tail, header) = (at(PLACE.control), at(PLACE.data));
-    // Invalid tails: between lines, beyond the ring, decreasing (below). Invalid headers: too short, too
-    // long, longer than the published bytes, of an unknown kind.
+    // Invalid tails are between two lines, beyond the ring, or decrease (below). Invalid headers have a
+    // length that is too short, too long or longer than the published bytes, or an unknown kind.
     for (position, word) in [(1, 14), (63, 14), (4096 + 64, 14), (u64::MAX - 63, 14), (64, 13), (64, 57)]
         .into_iter()
         .chain([(4096, 65_554), (64, u64::MAX), (64, 2 << 32 | 14), (64, 1 << 63 | 14), (64, 0)])
@@ -194,7 +195,7 @@ fn each_lie_of_a_writer_is_found() {
         tail(&memory, position);
         assert_eq!(rx.peek(), Err(Broken), "{position} {word:x}");
     }
-    // Between lines, behind a valid record.
+    // These positions are between two lines, behind a valid record.
     for position in [65, 127] {
         let (memory, _, mut rx) = ring();
         header(&memory, 56);
@@ -221,7 +222,7 @@ fn each_lie_of_a_reader_is_found() {
         memory.word(PLACE.control + 128).store(head, Ordering::Relaxed);
         assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Err(Broken), "{head}");
     }
-    // Three records were written, of which two were published.
+    // Three records were written, and two of them were published.
     for (head, outcome) in [(128, Ok(false)), (192, Err(Broken))] {
         let (memory, mut tx, _) = ring();
         for nr in 0..3 {
@@ -243,7 +244,7 @@ fn each_lie_of_a_reader_is_found() {
     // The reader cannot have taken unpublished records.
     rx.release();
     assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(false));
-    // Nor can it take back space that it has released.
+    // The reader cannot take back space that it has released.
     let (memory, mut tx, mut rx) = ring();
     for _ in 0..3 {
         assert_eq!(tx.write(1000, 0, std::iter::once([0; 1000])), Ok(true));
@@ -276,7 +277,7 @@ fn a_sleeping_reader_is_woken_once() {
     assert!(!write(), "it has got up");
 }
 
-/// A writer that waits for space continues while the reader is still in the middle of a burst.
+/// A writer that waits for space can continue while the reader is still reading a burst.
 #[test]
 fn the_writer_gets_each_64_kib_back_at_once() {
     let place = Place { control: 0, data: 4096, bytes: 256 << 10, limit: 256 << 10 };
@@ -285,7 +286,7 @@ fn the_writer_gets_each_64_kib_back_at_once() {
         SharedMemory::map(memory::create(bytes, std::iter::once(0..bytes)).unwrap(), bytes).unwrap(),
     );
     let (mut tx, mut rx) = (Producer::new(Arc::clone(&memory), place), Consumer::new(memory, place));
-    // 16 KiB each, with the word in front.
+    // Each record has 16 KiB, including the word in front.
     while tx.write(16_376, 0, std::iter::once([0; 16_376])).unwrap() {}
     tx.publish();
     let space: Vec<bool> = (0..16)
@@ -293,7 +294,7 @@ fn the_writer_gets_each_64_kib_back_at_once() {
             let record = rx.peek().unwrap().unwrap();
             rx.advance(record);
             let has_space = tx.write(16_376, 0, std::iter::once([0; 16_376])).unwrap();
-            // Once full again, it waits for the next.
+            // When the ring is full again, the writer waits for the next 64 KiB.
             while tx.write(16_376, 0, std::iter::once([0; 16_376])).unwrap() {}
             has_space
         })

@@ -1,4 +1,4 @@
-//! Tests of the free list: no item is lost, returned twice or hidden.
+//! Tests of the free list: no item is lost, taken twice or hidden.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,11 +9,11 @@ fn full(capacity: usize) -> FreeList<usize> {
     FreeList::new((0..capacity).collect())
 }
 
-/// Held by tests whose threads leave items in caches: two such tests at once could each own the slot that
-/// the other waits for.
+/// Locked by tests whose threads leave items in caches. If two such tests ran at the same time, each could
+/// own the slot for which the other waits.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// All items. Some may be in the cache of a slot that a thread of another test has at this moment: they are
+/// Takes all items. Some may be in the cache of a slot that a thread of another test owns now. These are
 /// found when that thread has ended.
 fn drained(list: &FreeList<usize>) -> Vec<usize> {
     let mut items = Vec::new();
@@ -57,7 +57,7 @@ fn what_was_freed_last_comes_first() {
 fn items_in_the_cache_of_a_thread_that_has_ended_are_found() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (list, all_there) = (full(512), std::sync::Barrier::new(SLOTS));
-    // They live at the same time, so each has a slot, and leaves items in its cache.
+    // The threads run at the same time, so each has its own slot, and leaves items in the slot's cache.
     let work = || {
         all_there.wait();
         list.push(list.pop().unwrap());

@@ -13,13 +13,13 @@ pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> 
     // SAFETY: the caller promises the same.
     match unsafe { family(address) } {
         libc::AF_INET => {
-            // SAFETY: the family says that it is as long as this.
+            // SAFETY: an address of this family has at least the length of this struct.
             let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
             Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that it is as long as this.
+            // SAFETY: an address of this family has at least the length of this struct.
             let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())

@@ -11,7 +11,7 @@ pub(crate) struct Claim {
     pub(crate) address: IpAddr,
     /// True if a wildcard claims only the addresses of its own family.
     pub(crate) family_only: bool,
-    /// True if other identifiers may be bound to the same address, as long as none of them listens.
+    /// True if other identifiers may be bound to the same address, provided that none of them listens.
     pub(crate) reuses: bool,
 }
 

@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
 }
 
 /// # Safety
-/// As [`rdma_create_ep`]; `id` is valid.
+/// The conditions of [`rdma_create_ep`]. `id` is valid.
 unsafe fn set_up(
     id: *mut sys::rdma_cm_id,
     info: &sys::rdma_addrinfo,

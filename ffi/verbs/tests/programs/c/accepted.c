@@ -1,7 +1,8 @@
 /*
- * The calls and events of a connection, and the states of its queue pairs: a queue pair is in RTS when `rdma_accept`
- * returns, and takes sends at once, which leave as soon as MPA allows. After `rdma_disconnect` and after a change to
- * ERR it still takes sends, and flushes them after all earlier requests.
+ * Tests the calls and events of a connection, and the states of its queue pairs. A queue pair is in RTS when
+ * `rdma_accept` returns. Programs can post sends at once, and the sends are sent as soon as MPA allows. After
+ * `rdma_disconnect` and after a change to ERR, programs can still post sends. They are flushed after all earlier
+ * requests.
  */
 #include <string.h>
 
@@ -11,7 +12,7 @@ enum { DEPTH = 16, PORT = 7471, ROUNDS = 50 };
 
 static const struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 
-/* The state in the struct, and the one that the library reports. */
+/* The state in the struct, and the state that the library reports. */
 static int is_in(struct ibv_qp *qp, enum ibv_qp_state state)
 {
 	return qp->state == state && state_of(qp) == state;
@@ -21,7 +22,7 @@ struct pair {
 	struct rdma_cm_id *server, *client;
 };
 
-/* Accepts the next request with a queue pair, and sends at once. */
+/* Accepts the next request with a queue pair, and posts a send at once. */
 static struct pair accept_and_send(struct rdma_event_channel *servers, struct rdma_event_channel *clients)
 {
 	struct pair pair = { .client = resolve(clients, "127.0.0.1", PORT) };
@@ -78,7 +79,7 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 	CHECK(!post_empty_send(pair.client->qp, 31));
 	CHECK(!rdma_disconnect(pair.client));
 	CHECK(!post_empty_send(pair.client->qp, 32) && !post_empty_send(pair.client->qp, 33));
-	/* Requests posted before the call are sent; those posted after it are not. */
+	/* Requests that are posted before the call are sent, and requests that are posted after it are not. */
 	expect(pair.server->recv_cq, 30, IBV_WC_SUCCESS);
 	expect(pair.client->send_cq, 31, IBV_WC_SUCCESS);
 	expect(pair.client->send_cq, 32, IBV_WC_WR_FLUSH_ERR);
@@ -106,7 +107,7 @@ static void sends_behind_disconnect(struct rdma_event_channel *servers, struct r
 }
 
 /* A marker that is posted after the end of the queue pair completes last, with or without a call of
- * `rdma_disconnect`. The peer receives nothing of it. */
+ * `rdma_disconnect`. The peer does not receive the marker. */
 static void sends_behind_error(struct rdma_event_channel *servers, struct rdma_event_channel *clients, int disconnects)
 {
 	struct pair pair = accept_and_send(servers, clients);
@@ -118,7 +119,7 @@ static void sends_behind_error(struct rdma_event_channel *servers, struct rdma_e
 	CHECK(is_in(pair.client->qp, IBV_QPS_ERR));
 	for (int i = 0; i < DEPTH; i++)
 		CHECK(!post_empty_send(pair.client->qp, 60 + i));
-	/* As many as fit the queue. */
+	/* As many requests as fit in the queue. */
 	CHECK(post_empty_send(pair.client->qp, 99));
 	for (int i = 0; i < DEPTH; i++)
 		expect(pair.client->send_cq, 60 + i, IBV_WC_WR_FLUSH_ERR);

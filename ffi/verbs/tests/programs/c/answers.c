@@ -1,6 +1,6 @@
 /*
- * Queries without a connection: the device's limits, rates, unsupported features (which fail with an error), names of
- * hosts and services, and the shared receive queues of identifiers.
+ * Tests queries without a connection: the device's limits, rates, unsupported features (which fail with an error),
+ * names of hosts and services, and the shared receive queues of identifiers.
  */
 #include <rdma/rdma_verbs.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static void device(struct ibv_context *context)
 	of_parent = (struct ibv_parent_domain_init_attr){ .pd = pd, .comp_mask = 1 << 20 };
 	REFUSED(!ibv_alloc_parent_domain(context, &of_parent), EINVAL);
 	REFUSED(!ibv_alloc_td(context, &of_td), EINVAL);
-	/* There are no address handles and no multicast groups. */
+	/* The device supports no address handles and no multicast groups. */
 	struct ibv_ah_attr ah = { .port_num = 1 };
 	union ibv_gid gid;
 	CHECK(!ibv_query_gid(context, 1, 0, &gid));
@@ -63,7 +63,7 @@ static void device(struct ibv_context *context)
 	CHECK(ibv_attach_mcast(qp, &gid, 0) == EOPNOTSUPP && ibv_detach_mcast(qp, &gid, 0) == EOPNOTSUPP);
 	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq));
 	CHECK(!ibv_dealloc_pd(parent) && !ibv_dealloc_pd(pd));
-	/* Closing a device does not free its objects: they can be freed afterwards. */
+	/* Closing a device does not free its objects. They can be freed afterwards. */
 	CHECK(!ibv_close_device(other) && !ibv_dealloc_pd(foreign));
 }
 
@@ -96,7 +96,7 @@ static void names(void)
 	CHECK(!rdma_getaddrinfo("127.0.0.1", "7471", &hints, &found) && found->ai_dst_addr && found->ai_src_addr);
 	CHECK(!memcmp(found->ai_src_addr, &from, sizeof(from)) && found->ai_src_addr != (struct sockaddr *)&from);
 	rdma_freeaddrinfo(found);
-	/* Names that must be numeric, and of one family. */
+	/* The names must be numeric and of one family. */
 	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST };
 	REFUSED(rdma_getaddrinfo("localhost", "7471", &hints, &found), ENODATA);
 	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST | RAI_FAMILY, .ai_family = AF_INET6 };

@@ -87,7 +87,7 @@ static void check_second(const struct row *row, int wanted, const char *where)
 	CHECK(!rdma_destroy_id(id));
 }
 
-/* The first process holds its address until the second one has tried. */
+/* The first process holds its address until the second process has tried to bind it. */
 static void in_two_processes(const struct row *row, int wanted)
 {
 	int ready[2], go[2], gone[2];
@@ -100,10 +100,10 @@ static void in_two_processes(const struct row *row, int wanted)
 		CHECK((channel = rdma_create_event_channel()) && !bind_to(row->first, &id));
 		CHECK(write(ready[1], "", 1) == 1);
 		CHECK(read(go[0], &byte, 1) == 1);
-		/* No call releases the address: it is freed with the process. */
+		/* No call releases the address. It is released when the process ends. */
 		_exit(0);
 	}
-	/* Closed by the end of the first process. */
+	/* The end of the first process closes the pipe. */
 	close(gone[1]);
 	pid_t second = fork();
 	CHECK(second >= 0);
@@ -111,7 +111,7 @@ static void in_two_processes(const struct row *row, int wanted)
 		CHECK((channel = rdma_create_event_channel()));
 		CHECK(read(ready[0], &byte, 1) == 1);
 		check_second(row, wanted, "another process");
-		/* As soon as the first process is gone, the address is free. */
+		/* As soon as the first process has ended, the address is free. */
 		CHECK(write(go[1], "", 1) == 1);
 		CHECK(read(gone[0], &byte, 1) == 0);
 		const struct row again = { "nobody", row->second, 0 };
@@ -132,7 +132,7 @@ static void in_one_process(const struct row *row)
 	CHECK(!rdma_destroy_id(first));
 }
 
-/* Which calls are refused, and with which error. */
+/* Checks which calls are refused, and with which error. */
 static void calls(void)
 {
 	struct rdma_cm_id *one, *other;
@@ -147,7 +147,7 @@ static void calls(void)
 	CHECK(!rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)));
 	CHECK(rdma_set_option(one, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, 1) && errno == EINVAL);
 	CHECK(!bind_to("127.0.0.1 reuse", &other));
-	/* A listening identifier has to be the only one at its address. */
+	/* An identifier can listen only if no other identifier is bound to its address. */
 	CHECK(rdma_listen(one, 1) && errno == EADDRINUSE);
 	CHECK(rdma_listen(other, 1) && errno == EADDRINUSE);
 	CHECK(!rdma_destroy_id(one));
@@ -169,7 +169,7 @@ static void calls(void)
 	rdma_destroy_event_channel(clients);
 	CHECK(bind_to("127.0.0.1 reuse", &one) && errno == EADDRINUSE);
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
-	/* An address that this host does not have. */
+	/* This host does not have the address. */
 	CHECK(!rdma_create_id(channel, &one, NULL, RDMA_PS_TCP));
 	address = address_of("192.0.2.1", PORT);
 	CHECK(rdma_bind_addr(one, (struct sockaddr *)&address) && errno == EADDRNOTAVAIL);
@@ -186,7 +186,7 @@ static void calls(void)
 	CHECK(!rdma_destroy_id(one) && !rdma_destroy_id(other));
 }
 
-/* Wildcards that are narrowed after they are bound: IPv6's wildcard gives up IPv4. */
+/* Wildcards that are restricted to one family after they are bound: the wildcard of IPv6 no longer includes IPv4. */
 static void wildcards_that_take_less(void)
 {
 	struct rdma_cm_id *one, *other;
@@ -227,7 +227,7 @@ static void wildcards_of_both_families(void)
 		CHECK(!rdma_connect(client, &param));
 		struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
 		CHECK(event->listen_id == of[is_v6]);
-		/* The address at which it was reached. */
+		/* The address to which the client has connected. */
 		struct sockaddr *at = rdma_get_local_addr(event->id);
 		CHECK(at->sa_family == to->sa_family);
 		CHECK(is_v6 ? !memcmp(&((struct sockaddr_in6 *)at)->sin6_addr, &in6addr_loopback, 16) :
@@ -243,7 +243,7 @@ static void wildcards_of_both_families(void)
 	rdma_destroy_event_channel(clients);
 }
 
-/* The result of UDP ports for another process; -1: it may share the port. */
+/* The result in another process with UDP ports. -1 means that the other process may share the port. */
 static int of_udp(const struct row *row)
 {
 	int is_any = !strncmp(row->second, "0.0.0.0", 7) || !strncmp(row->second, "::", 3) || row->second[2] == ' ';

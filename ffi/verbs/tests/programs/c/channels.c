@@ -43,9 +43,9 @@ struct kind {
 	void *(*open)(void);
 	int (*fd)(void *channel);
 	void *(*make)(void *channel);
-	/* Causes one more event, which waits when this returns. */
+	/* Causes one more event. The event is in the channel when the function returns. */
 	void (*happen)(void *object);
-	/* Reads an event: its object, or NULL with an error number. */
+	/* Reads an event. Returns its object, or NULL with an error number. */
 	void *(*read)(void *channel, void **event);
 	void (*ack)(void *object, void *event);
 	void (*destroy)(void *object);
@@ -262,7 +262,7 @@ static const struct kind kinds[] = {
 	{ "overflows", open_async, fd_async, make_small_cq, happen_small_cq, read_async, ack_async, destroy_comp, close_async },
 };
 
-/* Reads the event of `object`, which must be waiting. */
+/* Reads the event of `object`, which must be in the channel. */
 static void *read_one(const struct kind *kind, void *channel, void *object)
 {
 	void *event;
@@ -292,7 +292,7 @@ static void events_go_with_their_object(const struct kind *kind, int nonblocking
 		CHECK(goes && stays);
 		set_nonblocking(kind->fd(channel), nonblocking);
 		CHECK(!is_readable(kind->fd(channel), 0));
-		/* Reported at once, even while the engine sleeps. */
+		/* The event is reported at once, even while the engine sleeps. */
 		nap();
 		kind->happen(order ? goes : stays);
 		CHECK(is_readable(kind->fd(channel), 0));
@@ -327,7 +327,7 @@ static void *destroy_in_thread(void *of)
 	return NULL;
 }
 
-/* An event that was read holds its object, until it is acknowledged. */
+/* An object is not destroyed before its events that were read are acknowledged. */
 static void destroying_waits(const struct kind *kind)
 {
 	void *channel = kind->open();
@@ -380,7 +380,7 @@ enum { GETTERS = 3, ROUNDS = 400, OBJECTS = 16 };
 struct race {
 	const struct kind *kind;
 	void *channel;
-	/* The living objects, in slots by address. */
+	/* The objects that are not destroyed, in slots by address. */
 	void *_Atomic living[OBJECTS];
 	atomic_int stop, events;
 };
@@ -433,7 +433,7 @@ static void readers_race_with_the_end(const struct kind *kind, int nonblocking)
 	}
 	CHECK(!is_readable(kind->fd(race.channel), 0));
 	race.stop = 1;
-	/* These last events end the readers that still wait. */
+	/* These last events end the threads that still wait. */
 	for (int at = 0; at < GETTERS && !nonblocking; at++) {
 		void *object = race.living[at] = kind->make(race.channel);
 		CHECK(object);

@@ -10,7 +10,7 @@
 
 #include "common.h"
 
-/* The next event of a channel, whatever it is. */
+/* Waits for the next event of a channel, of any type. */
 static inline struct rdma_cm_event *any_event(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_event *event;
@@ -22,7 +22,7 @@ static inline struct rdma_cm_event *any_event(struct rdma_event_channel *channel
 	return event;
 }
 
-/* The next event of a channel, which has to be of this type. */
+/* Waits for the next event of a channel, which has to be of this type. */
 static inline struct rdma_cm_event *next_event(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event = any_event(channel);
@@ -74,7 +74,7 @@ static inline struct sockaddr_in address_of(const char *text, uint16_t port)
 	return address;
 }
 
-/* An identifier that listens. */
+/* Makes an identifier that listens. */
 static inline struct rdma_cm_id *listen_at(struct rdma_event_channel *channel, const char *host, uint16_t port)
 {
 	struct sockaddr_in address = address_of(host, port);
@@ -84,7 +84,7 @@ static inline struct rdma_cm_id *listen_at(struct rdma_event_channel *channel, c
 	return id;
 }
 
-/* An identifier with a resolved address and route to a listener. */
+/* Makes an identifier with a resolved address and route to a listener. */
 static inline struct rdma_cm_id *resolve(struct rdma_event_channel *channel, const char *host, uint16_t port)
 {
 	struct sockaddr_in address = address_of(host, port);
@@ -97,7 +97,7 @@ static inline struct rdma_cm_id *resolve(struct rdma_event_channel *channel, con
 	return id;
 }
 
-/* The identifier of the next request. */
+/* Waits for the next request, and returns its identifier. */
 static inline struct rdma_cm_id *next_request(struct rdma_event_channel *channel)
 {
 	struct rdma_cm_event *event = next_event(channel, RDMA_CM_EVENT_CONNECT_REQUEST);

@@ -13,7 +13,7 @@ enum { PORT = 7471, MANY = 20, DEPTH = 4 };
 static struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
 static struct rdma_event_channel *servers, *clients;
 
-/* The call fails with this error number. */
+/* Checks that the call fails with this error number. */
 #define REFUSED(call, number)                    \
 	do {                                     \
 		errno = 0;                       \
@@ -75,18 +75,18 @@ static void names(void)
 	REFUSED(rdma_listen(id, 1), EINVAL);
 	REFUSED(rdma_resolve_addr(id, NULL, addr(&local), 2000), EINVAL);
 	destroy(id);
-	/* Without an address it listens at a chosen port. */
+	/* Without an address, the identifier listens at a port that the library chooses. */
 	id = make(clients);
 	CHECK(!rdma_listen(id, 1) && rdma_get_src_port(id));
 	destroy(id);
-	/* At an address where no peer can be. */
+	/* No peer can have this address. */
 	id = make(clients);
 	CHECK(!rdma_resolve_addr(id, NULL, addr(&foreign), 2000));
 	struct rdma_cm_event *event = next_event(clients, RDMA_CM_EVENT_ADDR_ERROR);
 	CHECK(event->id == id && event->status == -ENODEV && !event->listen_id);
 	rdma_ack_cm_event(event);
 	destroy(id);
-	/* From an address that the program names; the port is kept. */
+	/* The program names the source address, whose port is not changed. */
 	id = make(clients);
 	struct sockaddr_in from = address_of("127.0.0.1", PORT + 1);
 	CHECK(!rdma_resolve_addr(id, addr(&from), addr(&local), 2000));
@@ -133,7 +133,7 @@ static void options(void)
 	destroy(id);
 }
 
-/* Queue pairs of identifiers, and the completion queues that come with them. */
+/* Queue pairs of identifiers, and the completion queues that the library makes for them. */
 static void queue_pairs(void)
 {
 	struct rdma_cm_id *id = make(clients);
@@ -173,7 +173,7 @@ static void queue_pairs(void)
 	CHECK(bound->pd == own);
 	rdma_destroy_qp(bound);
 	destroy(bound);
-	/* A refused creation leaves no completion queue behind. */
+	/* If the creation is refused, no completion queue is left behind. */
 	init = (struct ibv_qp_init_attr){ .cap = { 2, 3, 99, 1, 0 }, .qp_type = IBV_QPT_RC };
 	REFUSED(rdma_create_qp(id, own, &init), EINVAL);
 	CHECK(!id->send_cq && !id->recv_cq && open_descriptors() == before);
@@ -233,7 +233,7 @@ static void private_data(void)
 		if (accepts) {
 			give_qp(server, DEPTH);
 			CHECK(!rdma_accept(server, &with));
-			/* The request has been decided. */
+			/* The request was already accepted or rejected. */
 			REFUSED(rdma_accept(server, &with), EINVAL);
 			REFUSED(rdma_reject(server, NULL, 0), EINVAL);
 		} else {
@@ -289,7 +289,7 @@ static void backlogs(void)
 	}
 }
 
-/* A queue pair that a program makes without an identifier, and names by its number. */
+/* A queue pair that a program makes without an identifier. The connection parameters have its number. */
 static void by_number(void)
 {
 	struct rdma_cm_id *listener = listen_at(servers, "127.0.0.1", PORT);
@@ -330,7 +330,7 @@ static void synchronous(void)
 		struct rdma_cm_id *id;
 		struct ibv_qp_init_attr of_qp = init;
 		CHECK(!rdma_create_ep(&id, found, NULL, &of_qp) && id->qp && id->event);
-		/* No program listens there. */
+		/* No program listens at this address. */
 		REFUSED(rdma_connect(id, &param), ECONNREFUSED);
 		CHECK(id->event->event == RDMA_CM_EVENT_REJECTED && id->event->status == -ECONNREFUSED);
 		if (round) {
@@ -345,7 +345,7 @@ static void synchronous(void)
 		rdma_destroy_ep(id);
 		CHECK(open_descriptors() == before);
 	}
-	/* An endpoint that cannot be made leaves nothing behind. */
+	/* If an endpoint cannot be made, no object is left behind. */
 	struct ibv_qp_init_attr wrong = init;
 	struct rdma_cm_id *none;
 	wrong.cap.max_send_sge = 99;

@@ -70,8 +70,8 @@ static struct ibv_qp *make(struct ibv_cq *send, struct ibv_cq *recv, struct ibv_
 	return qp;
 }
 
-/* A queue pair that is connected to itself still works after many others came and went on its completion
- * queue. */
+/* A queue pair that is connected to itself still works after many other queue pairs have used its completion queue
+ * and were destroyed. */
 static void others_come_and_go(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(context, ENTRIES, NULL, channel, 0);
@@ -81,7 +81,7 @@ static void others_come_and_go(void)
 	connect_qp(keeper, keeper->qp_num);
 	CHECK(!ibv_req_notify_cq(cq, 0));
 	for (int round = 0; round < 16; round++) {
-		/* Receives, sends that wait for the peer, a connected peer, and a failed one. */
+		/* Receives, sends that wait for the peer, a connected peer, and a failed peer. */
 		struct ibv_qp *qp = make(round & 8 ? other : cq, cq, NULL, 4);
 		struct ibv_qp *peer = make(other, other, NULL, 4);
 		if (round & 1)
@@ -113,7 +113,7 @@ static void others_come_and_go(void)
 	CHECK(!ibv_destroy_qp(keeper) && !ibv_destroy_cq(cq) && !ibv_destroy_cq(other));
 }
 
-/* Unpolled completions go with their queue pair; those of other queue pairs stay, in order. */
+/* Unpolled completions are dropped with their queue pair. The completions of other queue pairs are kept in order. */
 static void unpolled_completions_go(void)
 {
 	for (int way = 0; way < 2; way++) {
@@ -140,7 +140,7 @@ static void unpolled_completions_go(void)
 		}
 		nothing_in(cq);
 		if (way) {
-			/* After RESET, its own completions have its number. */
+			/* After RESET, completions of the queue pair have its number. */
 			CHECK(!post_recv(goes, 7));
 			modify(goes, IBV_QPS_ERR);
 			struct ibv_wc wc = next_of(cq);
@@ -151,7 +151,7 @@ static void unpolled_completions_go(void)
 	}
 }
 
-/* Requests of a shared receive queue are freed when their completions go with a queue pair. */
+/* Requests of a shared receive queue are freed when their completions are dropped with a queue pair. */
 static void shared_requests_are_free(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -165,7 +165,7 @@ static void shared_requests_are_free(void)
 			CHECK(!post_recv(to, i));
 		CHECK(post_recv(to, 4) == ENOMEM);
 		connect_both(to, from);
-		/* The completion of a send says that its message was received. */
+		/* The completion of a send means that its message was received. */
 		for (int i = 0; i < 4; i++)
 			post_send(from, 10 + i);
 		for (int i = 0; i < 4; i++)

@@ -75,7 +75,7 @@ static inline enum ibv_qp_state state_of(struct ibv_qp *qp)
 	return attr.qp_state;
 }
 
-/* The next completion; gives up after a minute. */
+/* Waits at most a minute for the next completion. */
 static inline struct ibv_wc next_of(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -84,7 +84,7 @@ static inline struct ibv_wc next_of(struct ibv_cq *cq)
 	return wc;
 }
 
-/* Checks that nothing completes, however often the queue is polled. */
+/* Checks that no request completes, however often the queue is polled. */
 static inline void nothing_in(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -109,7 +109,7 @@ static inline void to_rtr_of(struct ibv_qp *qp, union ibv_gid gid, uint32_t peer
 				     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 }
 
-/* As to_rtr_of, with a queue pair of this process. */
+/* Does the same as to_rtr_of with a queue pair of this process. */
 static inline void to_rtr(struct ibv_qp *qp, uint32_t peer, uint8_t min_rnr_timer)
 {
 	union ibv_gid gid;

@@ -1,6 +1,7 @@
 /*
- * The sizes of queues: send and receive queues of different depths, on completion queues of their own, and
- * completion queues that are resized. One more request is refused, one more completion is an overflow.
+ * Tests the sizes of queues: send and receive queues of different depths, each with its own completion queue, and
+ * completion queues that are resized. If a queue is full, one more request is refused, and one more completion is an
+ * overflow.
  */
 #include <poll.h>
 
@@ -110,7 +111,7 @@ static void resized(void)
 		CHECK(ibv_resize_cq(cq, wrong[at]) == EINVAL && cq->cqe == 8);
 	CHECK(!ibv_create_cq(context, 0, NULL, NULL, 0) && errno == EINVAL);
 	CHECK(!ibv_create_cq(context, device.max_cqe + 1, NULL, NULL, 0) && errno == EINVAL);
-	/* The largest size; and the only completion vector. */
+	/* The maximum size, and the only completion vector. */
 	CHECK(!ibv_destroy_cq(make_cq(device.max_cqe)) && context->num_comp_vectors == 1);
 	for (int vector = -1; vector < 2; vector += 2)
 		CHECK(!ibv_create_cq(context, 1, NULL, NULL, vector) && errno == EINVAL);
@@ -124,7 +125,7 @@ static void resized(void)
 	for (int at = 1; at < 8; at++)
 		CHECK(next_of(cq).wr_id == (uint64_t)at);
 	nothing_in(cq);
-	/* The smallest size, and one completion too many. */
+	/* The minimum size, and one completion too many. */
 	CHECK(!ibv_resize_cq(cq, 1));
 	CHECK(!post_recv(qp, 8) && !overflows());
 	CHECK(!post_recv(qp, 9) && overflows());

@@ -68,7 +68,7 @@ static void drained(struct ibv_qp *qp)
 	struct ibv_async_event event;
 	struct ibv_wc wc;
 	time_t limit = time(NULL) + 30;
-	/* Polls the engine, too. */
+	/* This also polls the engine. */
 	while (!has_event())
 		CHECK(time(NULL) < limit && !ibv_poll_cq(cq, 0, &wc));
 	CHECK(!ibv_get_async_event(context, &event));
@@ -77,7 +77,7 @@ static void drained(struct ibv_qp *qp)
 	CHECK(!has_event());
 }
 
-/* Queue pairs that are connected to each other, or one that is connected to itself. */
+/* Two queue pairs that are connected to each other, or one queue pair that is connected to itself. */
 static void run(int is_alone)
 {
 	struct ibv_qp *qp = make_qp(pd, cq, DEPTH), *peer = is_alone ? qp : make_qp(pd, cq, 1);
@@ -94,7 +94,7 @@ static void run(int is_alone)
 	for (int i = 0; i < 3; i++)
 		post(qp, 2 + i, i == 1 ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE, 8);
 	expect_nothing();
-	/* Attributes may change, and the state stays. */
+	/* Attributes may change, and the state does not change. */
 	struct ibv_qp_attr attr = { .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_ACCESS_FLAGS) && state_of(qp) == IBV_QPS_SQD);
 	expect_nothing();
@@ -102,7 +102,7 @@ static void run(int is_alone)
 	expect(2, 3, IBV_WC_SUCCESS);
 	CHECK(!has_event());
 
-	/* No event without the flag, or without the bit of the mask. */
+	/* There is no event without the flag, or without the bit in the mask. */
 	for (int notifies = -1; notifies < 1; notifies++) {
 		CHECK(!to(qp, IBV_QPS_SQD, notifies));
 		post(qp, 5, IBV_WR_RDMA_WRITE, 8);
@@ -158,7 +158,7 @@ static void run(int is_alone)
 	CHECK(is_alone || !ibv_destroy_qp(peer));
 }
 
-/* Without a peer, a queue pair is drained at once, whatever waits. */
+/* Without a peer, a queue pair is drained at once, even if requests wait. */
 static void without_peer(void)
 {
 	struct ibv_qp *qp = make_qp(pd, cq, DEPTH);

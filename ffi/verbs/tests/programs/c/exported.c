@@ -14,7 +14,7 @@ int main(void)
 	struct ibv_context *context = open_device();
 	int (*query_port)(struct ibv_context *, uint8_t, void *) = dlsym(RTLD_DEFAULT, "ibv_query_port");
 	CHECK(query_port);
-	/* The old struct ends before the last field of the new one. */
+	/* The old struct ends before the last field of the new struct. */
 	struct ibv_port_attr old, new;
 	memset(&old, 0xa5, sizeof(old));
 	CHECK(!query_port(context, 1, &old) && !ibv_query_port(context, 1, &new));

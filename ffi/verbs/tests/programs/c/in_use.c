@@ -32,7 +32,7 @@ int main(void)
 		CHECK(ibv_destroy_srq(srq) == EBUSY && ibv_destroy_comp_channel(channel) == EBUSY);
 		CHECK(ibv_dealloc_pd(pd) == EBUSY && ibv_dealloc_td(td) == EBUSY);
 	}
-	/* They work. */
+	/* The objects work. */
 	connect_qp(qp, qp->qp_num);
 	struct ibv_recv_wr *bad_recv, recv = { .wr_id = 1 };
 	struct ibv_send_wr *bad, send = { .wr_id = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
@@ -54,7 +54,7 @@ int main(void)
 	CHECK(mr && ibv_dealloc_pd(pd) == EBUSY && !ibv_dereg_mr(mr));
 	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
 	CHECK(mw && ibv_dealloc_pd(pd) == EBUSY && !ibv_dealloc_mw(mw));
-	/* A region that moves to another domain keeps that one in use instead. */
+	/* If a region moves to another domain, the other domain is in use instead. */
 	struct ibv_pd *other = ibv_alloc_pd(context);
 	CHECK(other && (mr = ibv_reg_mr(pd, memory, sizeof(memory), IBV_ACCESS_LOCAL_WRITE)));
 	CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, other, NULL, 0, 0) && mr->pd == other);

@@ -118,7 +118,7 @@ static void windows(void)
 	struct ibv_mw_bind bind = { .wr_id = 2, .send_flags = IBV_SEND_SIGNALED, .bind_info = part(PAGE, 64) };
 	key = second->rkey;
 	CHECK(ibv_bind_mw(far, second, &bind) == EINVAL && second->rkey == key);
-	/* Bytes need a region. */
+	/* A window with bytes needs a region. */
 	bind.bind_info.mr = NULL;
 	CHECK(ibv_bind_mw(far, first, &bind) == EINVAL);
 	wr.bind_mw.mw = second;
@@ -133,7 +133,7 @@ static void windows(void)
 	CHECK(write_to((uintptr_t)memory, mr->lkey, (uintptr_t)memory + PAGE + 56, first->rkey) == IBV_WC_SUCCESS);
 	CHECK(memory[PAGE + 56] == 33);
 	CHECK(ibv_dereg_mr(mr) == EBUSY);
-	/* Its key becomes invalid with the next bind. */
+	/* The key becomes invalid with the next bind. */
 	key = first->rkey;
 	bind.bind_info = part(2 * PAGE, 64);
 	CHECK(!ibv_bind_mw(far, first, &bind) && status_of(2) == IBV_WC_SUCCESS);

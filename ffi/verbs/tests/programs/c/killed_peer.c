@@ -30,7 +30,7 @@ static void expect_all(struct ibv_cq *send_cq, struct ibv_cq *recv_cq, int sends
 		expect(recv_cq, 100 + i, IBV_WC_WR_FLUSH_ERR);
 }
 
-/* Later ones are flushed. */
+/* Later requests are flushed. */
 static void expect_error(struct ibv_qp *qp)
 {
 	CHECK(state_of(qp) == IBV_QPS_ERR);
@@ -45,7 +45,7 @@ static void kill_and_wait(pid_t child)
 	CHECK(waitpid(child, NULL, 0) == child);
 }
 
-/* With the connection manager. `passive`: the end that listens survives. */
+/* With the connection manager. If `passive`, the end that listens survives. */
 static void managed(const char *host, int passive, int sends)
 {
 	int ready[2];
@@ -159,7 +159,7 @@ static void by_gid(int sends)
 	CHECK(write(out, &ours, sizeof(ours)) == sizeof(ours) && read(in, &peer, sizeof(peer)) == sizeof(peer));
 	to_rtr_of(qp, peer.gid, peer.number, 12);
 	to_rts(qp, 14, 7);
-	/* A message each way, so that there is a connection. */
+	/* One message in each direction, so that there is a connection. */
 	CHECK(!post_empty_recv(qp, 50));
 	CHECK(!post_empty_send(qp, 60));
 	expect(recv_cq, 50, IBV_WC_SUCCESS);
@@ -181,7 +181,7 @@ static void by_gid(int sends)
 	CHECK(!ibv_dealloc_pd(pd) && !ibv_close_device(context));
 }
 
-/* Each runs in a child process that is forked before verbs are used. */
+/* Each case runs in a child process that is forked before verbs are used. */
 int main(int argc, char **argv)
 {
 	const char *host = argc > 1 ? argv[1] : "127.0.0.1";

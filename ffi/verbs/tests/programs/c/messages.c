@@ -181,7 +181,7 @@ static void invalidations(void)
 		wr.bind_mw.mw = mw;
 		wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
 		wr.bind_mw.bind_info = (struct ibv_mw_bind_info){ mr, (uintptr_t)at(1024), 64, IBV_ACCESS_REMOTE_WRITE };
-		/* At the far end, where the key is used. */
+		/* The key is invalidated at the far end, where it is used. */
 		CHECK(!ibv_post_send(far, &wr, &bad));
 		struct ibv_poll_cq_attr attr = { 0 };
 		time_t limit = time(NULL) + 30;
@@ -203,7 +203,7 @@ static void invalidations(void)
 		}
 		succeeds(2, IBV_WC_SEND);
 		arrives(60, IBV_WC_RECV, 0, IBV_WC_WITH_INV, 0);
-		/* It is free: a bind of the same window succeeds again. */
+		/* The window is free: it can be bound again. */
 		wr.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
 		CHECK(!ibv_post_send(far, &wr, &bad));
 		while (ibv_start_poll(far_cq, &attr) == ENOENT)
@@ -223,7 +223,7 @@ static void invalidations(void)
 	}
 }
 
-/* A queue that is armed for solicited completions reports only those. */
+/* A queue that is armed for solicited completions reports only solicited completions. */
 static void solicited(void)
 {
 	struct ibv_pd *own = ibv_alloc_pd(context);
@@ -250,7 +250,7 @@ static void solicited(void)
 	CHECK(!ibv_destroy_qp(to) && !ibv_destroy_qp(from) && !ibv_destroy_cq(armed) && !ibv_dealloc_pd(own));
 }
 
-/* Unsignaled requests make no completion, unless the queue pair has sq_sig_all. */
+/* Unsignaled requests get no completion, unless the queue pair has sq_sig_all. */
 static void signals(void)
 {
 	for (int sig_all = 0; sig_all < 2; sig_all++) {
@@ -324,7 +324,7 @@ static void shared_limit(void)
 	struct pollfd fd = { .fd = context->async_fd, .events = POLLIN };
 	struct ibv_send_wr *bad_send, send = { .wr_id = 2, .opcode = IBV_WR_SEND };
 	CHECK(!ibv_post_send(from, &send, &bad_send) && completion().wr_id == 1);
-	/* Two are left, which is not below the limit. */
+	/* Two requests are left, which is not below the limit. */
 	CHECK(poll(&fd, 1, 100) == 0);
 	CHECK(!ibv_post_send(from, &send, &bad_send) && completion().wr_id == 1);
 	struct ibv_async_event event;

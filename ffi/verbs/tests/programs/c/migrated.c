@@ -66,7 +66,7 @@ static void events_move(void)
 	CHECK(!rdma_migrate_id(moves, to) && moves->channel == to);
 	rdma_ack_cm_event(next(to, RDMA_CM_EVENT_ADDR_RESOLVED, there));
 	rdma_ack_cm_event(next(to, RDMA_CM_EVENT_ADDR_RESOLVED, moves));
-	/* To its present channel: nothing happens. */
+	/* Migrating to the present channel has no effect. */
 	resolve(there);
 	CHECK(!rdma_migrate_id(moves, to));
 	rdma_ack_cm_event(next(to, RDMA_CM_EVENT_ROUTE_RESOLVED, moves));
@@ -75,10 +75,10 @@ static void events_move(void)
 	rdma_ack_cm_event(next(from, RDMA_CM_EVENT_ADDR_RESOLVED, first));
 	rdma_ack_cm_event(next(from, RDMA_CM_EVENT_ADDR_RESOLVED, last));
 	CHECK(!is_readable(from, 50));
-	/* Later events arrive there, too. */
+	/* Later events also arrive at the new channel. */
 	CHECK(!rdma_resolve_route(moves, 1000));
 	rdma_ack_cm_event(next(to, RDMA_CM_EVENT_ROUTE_RESOLVED, moves));
-	/* And back, through a channel of its own. */
+	/* The identifier migrates back, through a channel of its own. */
 	resolve(first);
 	CHECK(!rdma_migrate_id(first, NULL));
 	CHECK(first->channel != from && !is_readable(from, 50) && is_readable(first->channel, 0));
@@ -143,14 +143,14 @@ static void moving_waits_for_acknowledgements(void)
 	rdma_destroy_event_channel(to);
 }
 
-/* With completion queues of its own. */
+/* The queue pair has its own completion queues. */
 static void create_qp(struct rdma_cm_id *id)
 {
 	struct ibv_qp_init_attr init = { .cap = { 1, 1, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
 	CHECK(!rdma_create_qp(id, NULL, &init));
 }
 
-/* Listens on this host at a chosen port; returns the address. */
+/* Listens on this host at a port that the library chooses. Returns the address. */
 static struct sockaddr_in listen_at(struct rdma_cm_id *listener)
 {
 	struct sockaddr_in local = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -159,7 +159,7 @@ static struct sockaddr_in listen_at(struct rdma_cm_id *listener)
 	return local;
 }
 
-/* An identifier with a queue pair that connects there. */
+/* An identifier with a queue pair that connects to the address. */
 static struct rdma_cm_id *connect_to(struct sockaddr_in to, struct rdma_event_channel *channel)
 {
 	struct rdma_cm_id *id = make(channel);
@@ -173,7 +173,7 @@ static struct rdma_cm_id *connect_to(struct sockaddr_in to, struct rdma_event_ch
 	return id;
 }
 
-/* Accepts the request of `client`, once it arrives. */
+/* Waits for the request of `client`, and accepts it. */
 static struct rdma_cm_id *take(struct rdma_cm_id *listener, struct rdma_cm_id *client)
 {
 	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
@@ -199,7 +199,7 @@ static void requests_move_with_their_listener(void)
 	CHECK(!rdma_migrate_id(listener, new) && !is_readable(old, 0));
 	rdma_destroy_event_channel(old);
 	struct rdma_cm_id *server = take(listener, client);
-	/* An event of a connection goes with its identifier. */
+	/* An event of a connection moves with its identifier. */
 	CHECK(!rdma_disconnect(client));
 	CHECK(is_readable(new, 60000) && is_readable(of_client, 60000));
 	rdma_destroy_qp(server);

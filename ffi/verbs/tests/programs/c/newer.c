@@ -99,7 +99,7 @@ static void masks(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq 
 	CHECK(!ibv_create_cq_ex(context, &cq_ex) && errno == EOPNOTSUPP);
 	cq_ex = (struct ibv_cq_init_attr_ex){ .cqe = 1, .wc_flags = 1ull << 40 };
 	CHECK(!ibv_create_cq_ex(context, &cq_ex) && errno == EOPNOTSUPP);
-	/* A field is ignored without its bit in the mask. */
+	/* A field is ignored if its bit in the mask is not set. */
 	cq_ex = (struct ibv_cq_init_attr_ex){ .cqe = 1, .flags = 1 << 20, .parent_domain = (void *)1 };
 	struct ibv_cq_ex *plain = ibv_create_cq_ex(context, &cq_ex);
 	CHECK(plain && !ibv_destroy_cq(ibv_cq_ex_to_cq(plain)));

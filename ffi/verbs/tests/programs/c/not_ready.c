@@ -26,7 +26,7 @@ static double now_ms(void)
 	return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
 }
 
-/* The next completion; gives up after ten seconds. */
+/* Waits at most ten seconds for the next completion. */
 static struct ibv_wc completion(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -46,7 +46,7 @@ static void expect(struct ibv_cq *cq, uint64_t wr_id, enum ibv_wc_status status)
 	CHECK(wc.wr_id == wr_id && wc.status == status);
 }
 
-/* Nothing completes for 100 ms. */
+/* Checks that no request completes within 100 ms. */
 static void expect_nothing(struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
@@ -89,7 +89,7 @@ static void connected_by_program(int to_itself, uint8_t rnr_retry)
 	to_rts(from, 14, rnr_retry);
 	if (!to_itself)
 		to_rts(to, 14, rnr_retry);
-	/* With a receive, for any number of retries. */
+	/* If a receive is posted, the number of retries does not matter. */
 	post_recv(to, 1);
 	post_send(from, 1, IBV_WR_SEND);
 	completion(recv_cq);
@@ -222,7 +222,7 @@ static void connected_by_manager(uint8_t rnr_retry)
 	}
 	CHECK(!rdma_destroy_id(client.id));
 	rdma_destroy_event_channel(client.channel);
-	/* The disconnect event need not be taken. */
+	/* The program does not need to take the disconnect event. */
 	CHECK(!rdma_destroy_id(server.id) && !rdma_destroy_id(listener));
 	rdma_destroy_event_channel(server.channel);
 }

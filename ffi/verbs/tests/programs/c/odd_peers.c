@@ -22,7 +22,7 @@ static const uint8_t request_without_rtr[] = "MPA ID Req Frame\x50\x02\0\x04\0\x
 static const uint8_t reply[] = "MPA ID Rep Frame\x50\x02\0\x04\x80\x01\x80\x01";
 static const uint8_t reply_rejected[] = "MPA ID Rep Frame\x70\x02\0\x08\x80\x01\x80\x01why?";
 static const uint8_t reply_wrong[] = "MPA ID Req Frame\x50\x02\0\x04\x80\x01\x80\x01";
-/* A Reply that chooses none of the offered RTR types. */
+/* A Reply that selects no RTR type. */
 static const uint8_t reply_without_rtr[] = "MPA ID Rep Frame\x50\x02\0\x04\0\x01\0\x01";
 
 static uint32_t crc32c(const uint8_t *bytes, size_t count)
@@ -47,7 +47,7 @@ static void send_fpdu(int fd, const uint8_t *ulpdu, uint16_t length, int is_good
 	CHECK(write(fd, fpdu, end + 4) == (ssize_t)(end + 4));
 }
 
-/* A Write without bytes: the RTR. */
+/* The RTR: a Write without bytes. */
 static const uint8_t rtr[14] = { 0xc1, 0x40, 0, 0, 0, 1 };
 /* A Terminate: RDMAP, a local catastrophic error. */
 static const uint8_t terminate[22] = { 0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1 };
@@ -61,7 +61,7 @@ static void read_whole(int fd, void *to, size_t count)
 	}
 }
 
-/* Reads a startup frame, and ignores its contents. */
+/* Reads a startup frame and ignores its contents. */
 static void read_frame(int fd)
 {
 	uint8_t head[20], rest[512];
@@ -317,7 +317,7 @@ static void expect_event(int row, enum rdma_cm_event_type type, int status)
 	rdma_ack_cm_event(event);
 }
 
-/* Accepts the next request with a queue pair that has a receive, which is flushed in the end. */
+/* Accepts the next request with a queue pair that has a receive. The receive is flushed at the end. */
 static struct rdma_cm_id *accepted(int result)
 {
 	struct rdma_cm_id *id = next_request(channel);
@@ -461,7 +461,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(argc == 5 && (channel = rdma_create_event_channel()));
 	struct rdma_cm_id *listener = listen_at(channel, argv[2], LISTENER);
-	/* An IPv6 wildcard beside it, which no peer of this wire can reach. */
+	/* A second listener at the IPv6 wildcard, which no peer on this wire can reach. */
 	struct sockaddr_in6 any = { .sin6_family = AF_INET6, .sin6_port = htons(LISTENER) };
 	struct rdma_cm_id *of_ipv6;
 	int on = 1;

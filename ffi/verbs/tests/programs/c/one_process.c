@@ -56,7 +56,7 @@ static void post_send(struct ibv_qp *qp, enum ibv_wr_opcode opcode, size_t from,
 	CHECK(!ibv_post_send(qp, &wr, &bad));
 }
 
-/* Both completions of a message, in any order. */
+/* Waits for both completions of a message, in any order. */
 static void both(struct ibv_qp *from, struct ibv_qp *to, uint32_t length, int with_imm)
 {
 	int sent = 0, received = 0;
@@ -207,7 +207,7 @@ int main(void)
 	talk(b, a);
 	refused(a, b);
 	changed_rights(b);
-	/* One queue pair outlives the other, until it sends. */
+	/* One queue pair is destroyed, and the other can be used until it sends. */
 	post_recv(b, 0, 64);
 	CHECK(!ibv_destroy_qp(a));
 	struct ibv_wc wc;
@@ -222,7 +222,7 @@ int main(void)
 	for (int round = 0; round < 2; round++) {
 		connect_qp(self, self->qp_num);
 		talk(self, self);
-		/* And once more after RESET, with the same number. */
+		/* The same again after RESET, with the same number. */
 		reset(self);
 	}
 	/* Receives of a destroyed queue pair make no completion, since their wr_id may be in use

@@ -36,7 +36,7 @@ static int devices(list_function *list)
 	return all ? count : 0;
 }
 
-/* How many libraries of this name are mapped. */
+/* The number of mapped libraries with this name. */
 static int mapped(const char *name)
 {
 	char line[4096], before[4096] = "";

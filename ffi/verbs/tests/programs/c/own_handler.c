@@ -65,7 +65,7 @@ static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 
-/* Writes from `from`, or reads into it; returns the status of the completion. */
+/* Writes from `from`, or reads into it. Returns the status of the completion. */
 static enum ibv_wc_status request(struct ibv_qp *qp, enum ibv_wr_opcode opcode, struct ibv_mr *from,
 				  struct ibv_mr *remote)
 {
@@ -92,7 +92,7 @@ static struct ibv_mr *make_memory(void)
 	return mr;
 }
 
-/* One request that works, then one whose memory is unmapped, at this end or at the peer. */
+/* One request that works, and then a request whose memory is unmapped, at this end or at the peer. */
 static void unmap_while_registered(enum ibv_wr_opcode opcode, int at_peer)
 {
 	struct ibv_qp *a = make_qp(pd, cq, 8), *b = make_qp(pd, cq, 8);
@@ -102,7 +102,7 @@ static void unmap_while_registered(enum ibv_wr_opcode opcode, int at_peer)
 	CHECK(request(a, opcode, here, there) == IBV_WC_SUCCESS);
 	CHECK(!munmap(at_peer ? there->addr : here->addr, BYTES));
 	enum ibv_wc_status status = request(a, opcode, here, there);
-	/* A Write completes when TCP has it, before the peer finds its memory gone. */
+	/* A Write completes when TCP has accepted it, before the peer notices that its memory is unmapped. */
 	if (opcode == IBV_WR_RDMA_READ || !at_peer)
 		CHECK(status != IBV_WC_SUCCESS);
 	CHECK(!ibv_destroy_qp(a) && !ibv_destroy_qp(b));
@@ -115,7 +115,7 @@ static void unmap_while_registered(enum ibv_wr_opcode opcode, int at_peer)
 
 enum when { BEFORE, AFTER, AFTER_AND_PASSES_ON, AGAIN, CASES };
 
-/* One case, in a process of its own. */
+/* Runs one case in its own process. */
 static void run(enum when when)
 {
 	if (when == BEFORE) {
@@ -132,7 +132,7 @@ static void run(enum when when)
 	for (int at_peer = 0; at_peer < 2; at_peer++) {
 		unmap_while_registered(IBV_WR_RDMA_WRITE, at_peer);
 		fault();
-		/* Now the previous handler that it finds is the library's. */
+		/* Now the previous handler is the library's. */
 		if (when == AGAIN)
 			set_handler_that_passes_on();
 		unmap_while_registered(IBV_WR_RDMA_READ, at_peer);

@@ -100,7 +100,7 @@ static void who_is_waited_for(void)
 			to_rtr(peer, waits->qp_num, 12);
 			break;
 		case 1:
-			/* A reset ends the wait, and RTR starts it again. */
+			/* A reset ends the wait, and RTR starts the wait again. */
 			to_rtr(waits, peer->qp_num, 12);
 			reset(waits);
 			to_rtr(peer, waits->qp_num, 12);
@@ -108,7 +108,7 @@ static void who_is_waited_for(void)
 			write_to(waits, peer);
 			break;
 		case 2:
-			/* The second attempt of the peer replaces the first one. */
+			/* The second attempt of the peer replaces the first attempt. */
 			to_rtr(peer, waits->qp_num, 12);
 			usleep(200000);
 			reset(peer);
@@ -182,13 +182,13 @@ int main(void)
 		completion(near, 3, IBV_WC_WR_FLUSH_ERR);
 		completion(near, 7, IBV_WC_WR_FLUSH_ERR);
 		CHECK(state_of(near) == IBV_QPS_ERR && state_of(patient) == IBV_QPS_RTS);
-		/* The peer comes late, and is reached. */
+		/* The peer connects late, and the request succeeds. */
 		to_rtr(never, patient->qp_num, 12);
 		completion(patient, 1, IBV_WC_SUCCESS);
 		CHECK(!ibv_destroy_qp(first) && !ibv_destroy_qp(second));
 		CHECK(!ibv_destroy_qp(patient) && !ibv_destroy_qp(never));
 
-		/* A peer that has failed before it was reached. */
+		/* The peer has failed before it was connected. */
 		first = make_qp(pd, cq, 8), second = make_qp(pd, cq, 8);
 		near = turn ? second : first, away = turn ? first : second;
 		connect_qp(near, away->qp_num);

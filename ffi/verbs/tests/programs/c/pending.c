@@ -61,7 +61,7 @@ static void requests_of_a_listener_that_goes(void)
 	rdma_destroy_event_channel(servers);
 }
 
-/* A request that the program has seen, and destroys without a decision. */
+/* A request that the program has seen, and whose identifier it destroys without accepting or rejecting it. */
 static void request_that_is_given_up(void)
 {
 	struct rdma_event_channel *servers = rdma_create_event_channel(), *clients = rdma_create_event_channel();
@@ -90,7 +90,7 @@ static void request_that_is_given_up(void)
 	rdma_destroy_event_channel(clients);
 }
 
-/* A listener that moves takes its requests along, and other events stay. */
+/* When a listener migrates, its requests move with it, and other events do not. */
 static void requests_that_move(void)
 {
 	struct rdma_event_channel *first = rdma_create_event_channel(), *second = rdma_create_event_channel();
@@ -113,7 +113,7 @@ static void requests_that_move(void)
 	accept_with_qp(server);
 	pass_event(second, RDMA_CM_EVENT_ESTABLISHED);
 	pass_event(clients, RDMA_CM_EVENT_ESTABLISHED);
-	/* A disconnect event moves, too. */
+	/* A disconnect event also moves. */
 	CHECK(!rdma_disconnect(client));
 	pass_event(clients, RDMA_CM_EVENT_DISCONNECTED);
 	usleep(200000);

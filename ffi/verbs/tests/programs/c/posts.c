@@ -59,8 +59,7 @@ static struct ibv_qp *connected(struct ibv_srq *srq, uint32_t sends, uint32_t re
 	return qp;
 }
 
-/* Checks that the next completions are those of these requests, and that there
- * are no others. */
+/* Checks that the next completions belong to these requests, and that there are no other completions. */
 static void expect(uint64_t first, int count, enum ibv_wc_status status)
 {
 	struct ibv_wc wc;
@@ -108,7 +107,7 @@ static void shared_queue(void)
 	CHECK(srq && init.attr.max_wr == 3);
 	struct ibv_qp *qp = connected(srq, 4, 7);
 	make_lists(LIST, 20);
-	/* The queue pair has no receive queue of its own. */
+	/* The queue pair has no own receive queue. */
 	CHECK(ibv_post_recv(qp, recvs, &bad_recv) == EINVAL && bad_recv == &recvs[0]);
 	bad_recv = NULL;
 	CHECK(ibv_post_srq_recv(srq, recvs, &bad_recv) == ENOMEM && bad_recv == &recvs[3]);
@@ -118,7 +117,7 @@ static void shared_queue(void)
 		CHECK(!ibv_post_send(qp, &wr, &bad_send));
 		expect(20 + i, 1, IBV_WC_SUCCESS);
 	}
-	/* A bad request in the middle: those before it are posted. */
+	/* A bad request in the middle of a list: the requests before it are posted. */
 	make_lists(3, 30);
 	recvs[1].num_sge = 9;
 	CHECK(ibv_post_srq_recv(srq, recvs, &bad_recv) == EINVAL && bad_recv == &recvs[1]);
@@ -239,8 +238,7 @@ static void states(void)
 	CHECK(!ibv_destroy_qp(qp));
 }
 
-/* At least the requested number of inline bytes is granted; one more than granted is
- * refused. */
+/* The device grants at least the requested number of inline bytes. A request with one more byte is refused. */
 static void inline_bytes(void)
 {
 	struct ibv_qp_cap granted, asked = { LIST, 1, 2, 1, 100 };
@@ -264,7 +262,7 @@ static void inline_bytes(void)
 			sends[0].num_sge = parts;
 			CHECK(ibv_post_send(qp, sends, &bad_send) == (more ? EINVAL : 0));
 			CHECK(!more || bad_send == &sends[0]);
-			/* The bytes were copied: the program may change them. */
+			/* The bytes were copied, so the program may change them. */
 			uint8_t expected[129] = { 0 };
 			memcpy(expected, memory, list[0].length);
 			memcpy(expected + list[0].length, memory + 500, list[1].length);
@@ -275,7 +273,7 @@ static void inline_bytes(void)
 	}
 	CHECK(!ibv_destroy_qp(qp));
 
-	/* The extended interface, with the bytes in one piece and in several. */
+	/* The extended interface, with the bytes in one piece and in several pieces. */
 	struct ibv_qp_init_attr_ex init = {
 		.send_cq = cq,
 		.recv_cq = cq,

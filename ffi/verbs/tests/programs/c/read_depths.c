@@ -65,9 +65,9 @@ static const struct {
 } rows[] = {
 	/* The client serves 3 and has up to 5 outstanding; the server serves 4 and has up to 2 outstanding. */
 	{ { 3, 5 }, { 5, 3 }, { 4, 2 }, { 2, 4 }, { 4, 2 }, { 3, 4 }, 1 },
-	/* A program that sets no values takes those that the peer asks for. */
+	/* If a program sets no values, the values that the peer requests are used. */
 	{ { 3, 5 }, { 5, 3 }, { 0, 0 }, { 3, 5 }, { 5, 3 }, { 3, 5 }, 0 },
-	/* Some programs set 0 and still Read. */
+	/* Some programs set 0 and still use Reads. */
 	{ { 0, 0 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 },
 };
 

@@ -16,7 +16,7 @@ static struct ibv_mr *mr;
 static struct ibv_qp *qps[2];
 static uint8_t *memory;
 
-/* Two queue pairs, the first one with `depth` requests. The peer serves `reads` Reads at a time. */
+/* Two queue pairs. The first has a send queue of `depth` requests. The peer serves `reads` Reads at a time. */
 static void connected(uint32_t depth, uint8_t reads)
 {
 	struct ibv_qp_init_attr init = qp_init(cq, NULL, depth);
@@ -151,7 +151,7 @@ static void entries_and_order(void)
 	CHECK(!post(1, sges, 8, 0, 0));
 	CHECK(!post(2, sges, 8, 5000, IBV_SEND_SIGNALED));
 	CHECK(post(3, sges, 8, 0, IBV_SEND_SIGNALED) == ENOMEM);
-	/* The first one makes no completion. */
+	/* The first request gets no completion. */
 	CHECK(completion().wr_id == 2);
 	expect_nothing();
 	check_bytes(sges, 8, 5000);
@@ -204,7 +204,7 @@ static void errors(void)
 			}
 		}
 	}
-	/* The queue pair ends in the middle of the Read. */
+	/* The queue pair ends during the Read. */
 	connected(DEPTH, 1);
 	struct ibv_sge sges[3] = { element(0, 300000), element(300000, 300000), element(600000, 300000) };
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };

@@ -120,7 +120,7 @@ static void refused(void)
 	CHECK(!munmap(pages, PAGE) && !munmap(pages + 2 * PAGE, 2 * PAGE));
 }
 
-/* The number behind this name in a file in /proc. */
+/* The number after this name in a file in /proc. */
 static long number(const char *file, const char *name)
 {
 	char text[4096] = { 0 };
@@ -165,7 +165,8 @@ static void one_after_the_other(void)
 	CHECK(more <= 8192);
 }
 
-/* Many live regions take little memory each: faulting in their memory would take most of the time. */
+/* Many regions at the same time. Each takes little memory, since faulting in the memory would take most of the
+ * time. */
 static void many_that_stay(void)
 {
 	enum { REGIONS = 1000 };

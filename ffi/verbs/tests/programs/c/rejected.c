@@ -14,7 +14,7 @@ enum way { WITH_DATA, WITHOUT_DATA, DESTROYS_REQUEST, DESTROYS_LISTENER, WAYS };
 
 static const char REASON[] = "not today";
 
-/* Rejects the first request, and ends. */
+/* Rejects the first request and exits. */
 static void serve(enum way way, int listens)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -37,7 +37,7 @@ static void serve(enum way way, int listens)
 	_exit(0);
 }
 
-/* Both ends, each in a process of its own. */
+/* Runs both ends, each in its own process. */
 static void round_of(enum way way)
 {
 	int ready[2], status;

@@ -40,7 +40,7 @@ static struct ibv_qp *make_alone(struct ibv_pd *domain, struct ibv_cq *cq, uint3
 	return qp;
 }
 
-/* As make_alone, connected to its far end. */
+/* Makes a queue pair like make_alone, and connects it to its far end. */
 static struct ibv_qp *make(struct ibv_pd *domain, struct ibv_cq *cq, uint32_t depth)
 {
 	struct ibv_qp *qp = make_alone(domain, cq, depth);
@@ -118,7 +118,7 @@ static void expect_nothing(struct ibv_cq *cq)
 		CHECK(!ibv_poll_cq(cq, 1, &wc));
 }
 
-/* The call of another thread meanwhile. */
+/* The call that another thread makes at the same time. */
 struct other {
 	enum { START, POST, BIND, POLL } call;
 	struct ibv_qp *qp;
@@ -236,7 +236,7 @@ static void others_wait(void)
 	CHECK(!ibv_dealloc_mw(other.mw) && !ibv_destroy_cq(cq));
 }
 
-/* Nothing of a list is posted if a part of it cannot be. */
+/* If a part of a list cannot be posted, nothing of the list is posted. */
 static void whole_or_not_at_all(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0);
@@ -262,7 +262,7 @@ static void whole_or_not_at_all(void)
 	for (int i = 0; i < 4; i++)
 		add_write(qx, i);
 	CHECK(!ibv_wr_complete(qx));
-	/* No entry is free before a completion is polled. */
+	/* An entry is free only after its completion is polled. */
 	ibv_wr_start(qx);
 	add_write(qx, 4);
 	CHECK(ibv_wr_complete(qx) == ENOMEM);
@@ -295,7 +295,7 @@ static void whole_or_not_at_all(void)
 	CHECK(!ibv_destroy_qp(qp) && !ibv_dealloc_mw(mw) && !ibv_destroy_cq(cq));
 }
 
-/* The error of a list is that of its first invalid call. */
+/* The error of a list is the error of its first invalid call. */
 static void first_error(void)
 {
 	struct ibv_cq *cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0);
@@ -399,7 +399,7 @@ static void lists_are_whole(void)
 	CHECK(!ibv_destroy_cq(cq));
 }
 
-/* A poll excludes other threads until it ends; a poll without a completion excludes none. */
+/* A poll excludes other threads until it ends. A poll that finds no completion excludes no thread. */
 static void polls(void)
 {
 	struct ibv_cq_ex *cq = make_cq(0, NULL);

@@ -9,7 +9,8 @@
 
 #include "common.h"
 
-/* Bytes that the process may allocate in addition, and the maximum number of objects that fit. */
+/* The number of additional bytes that the process may allocate, and the maximum number of objects for which they
+ * are enough. */
 enum { ROOM = 16 << 20, MOST = 400000 };
 
 static struct ibv_context *context;
@@ -129,7 +130,7 @@ static void exhaust(const char *name, void *(*make)(void), int (*end)(void *))
 		CHECK(!end(objects[--count]));
 }
 
-/* A queue that cannot grow stays unchanged. */
+/* If a queue cannot grow, it is unchanged. */
 static void resize(void)
 {
 	struct ibv_cq *other = ibv_create_cq(context, 64, NULL, NULL, 0);

@@ -54,7 +54,7 @@ static void peer_is_away(void)
 	CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel));
 }
 
-/* How often the threads of this process have gone to sleep. */
+/* The number of times that threads of this process have gone to sleep. */
 static long sleeps(void)
 {
 	DIR *threads = opendir("/proc/self/task");
@@ -132,7 +132,7 @@ static void events_of_own_calls(void)
 	struct ibv_srq_attr limit = { .srq_limit = 4 };
 	let_sleep();
 	CHECK(!ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT));
-	/* The event is there when the call returns. */
+	/* The event is in the channel when the call returns. */
 	CHECK(is_readable(context->async_fd, 0));
 	struct ibv_async_event event = next_event();
 	CHECK(event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && event.element.srq == srq);
@@ -170,7 +170,7 @@ static void events_of_own_calls(void)
 	CHECK(!ibv_destroy_srq(srq) && !ibv_destroy_cq(cq));
 }
 
-/* However many events wait, each is delivered once. */
+/* Each event is delivered once, whatever number of events waits. */
 static void more_events_than_a_queue_holds(void)
 {
 	static struct ibv_qp *qps[MANY];

@@ -99,8 +99,8 @@ static void table(void)
 {
 	for (size_t i = 0; i < sizeof(changes) / sizeof(*changes); i++) {
 		struct ibv_qp *qp = in(changes[i].from);
-		/* Missing bits, and one bit that is not allowed. iWARP's drivers enter INIT with the access flags
-		 * only. */
+		/* A change fails if a bit is missing, or if one bit is not allowed. iWARP's drivers enter INIT with
+		 * the access flags only. */
 		for (int bit = 1; bit <= IBV_QP_PATH_MIG_STATE; bit <<= 1) {
 			int mask = changes[i].must & ~bit;
 			if (!(changes[i].must & bit) || bit == IBV_QP_STATE)
@@ -119,7 +119,7 @@ static void table(void)
 	CHECK(!ibv_destroy_qp(qp));
 }
 
-/* Every other change is refused without effect. */
+/* All other changes are refused and have no effect. */
 static void others(void)
 {
 	for (enum ibv_qp_state from = IBV_QPS_RESET; from <= IBV_QPS_ERR; from++) {
@@ -149,7 +149,7 @@ static void others(void)
 	}
 }
 
-/* A reset drops unpolled completions, and not those that follow it. */
+/* A reset drops unpolled completions, but not later completions. */
 static void forgotten(void)
 {
 	struct ibv_qp *qp = in(IBV_QPS_INIT);
@@ -196,7 +196,7 @@ static void values(void)
 	CHECK(attr.min_rnr_timer == 9 && attr.dest_qp_num == qp->qp_num && attr.ah_attr.sl == 4);
 	CHECK(init.qp_type == IBV_QPT_RC && init.send_cq == cq && init.recv_cq == cq && !init.srq && !init.sq_sig_all);
 	CHECK(init.cap.max_send_wr == 1 && init.cap.max_recv_wr == 1 && attr.cap.max_inline_data == 128);
-	/* Attributes that are not in the mask stay unchanged. */
+	/* Attributes that are not in the mask do not change. */
 	attr.timeout = 1;
 	attr.min_rnr_timer = 10;
 	CHECK(!ibv_modify_qp(qp, &attr, IBV_QP_MIN_RNR_TIMER) && !ibv_query_qp(qp, &attr, -1, &init));
@@ -247,7 +247,8 @@ static struct rdma_cm_id *take(enum rdma_cm_event_type kind)
 	return id;
 }
 
-/* A queue pair of an identifier follows its connection; a program may drain, end and reset it. */
+/* The state of an identifier's queue pair is that of its connection. A program may drain, end and reset the queue
+ * pair. */
 static void managed(void)
 {
 	struct rdma_cm_id *listener, *ids[2];

@@ -111,7 +111,7 @@ int main(void)
 	CHECK(*word == 1 && state_of(qps[1]) == IBV_QPS_RTS);
 	disconnected();
 
-	/* A message that is longer than the buffer for it. */
+	/* A message that is longer than its receive buffer. */
 	connected();
 	struct ibv_sge sge = { (uintptr_t)word, 8, mr->lkey };
 	struct ibv_recv_wr *bad, recv = { .sg_list = &sge, .num_sge = 1 };

@@ -10,7 +10,7 @@ enum { PORT = 7471, DEPTH = 4 };
 
 static uint8_t memory[64];
 
-/* The state from a query, which must equal that in the struct. */
+/* The state from a query, which must equal the state in the struct. */
 static enum ibv_qp_state both_states(struct ibv_qp *qp)
 {
 	enum ibv_qp_state state = state_of(qp);
@@ -140,7 +140,7 @@ static void accepted(void)
 			take(clients, RDMA_CM_EVENT_ESTABLISHED);
 			take(servers, RDMA_CM_EVENT_ESTABLISHED);
 			CHECK(both_states(server->qp) == IBV_QPS_SQD);
-			/* Requests posted now wait. */
+			/* Requests that are posted now wait. */
 			CHECK(!post_empty_recv(client->qp, 1) && !post_empty_send(server->qp, 2));
 			nothing_in(server->send_cq);
 			attr.qp_state = IBV_QPS_RTS;

@@ -49,7 +49,8 @@ static void shared_queue(struct ibv_pd **pds, struct ibv_cq *cq, int from, int i
 	CHECK(!ibv_dereg_mr(send_mr) && !ibv_dereg_mr(recv_mr));
 }
 
-/* A parent domain behaves as its domain, and keeps it and its thread domain in use. */
+/* A parent domain acts like its domain. It uses its domain and its thread domain, so these cannot be deallocated
+ * before. */
 static void parents(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq)
 {
 	struct ibv_td_init_attr none = { 0 };
