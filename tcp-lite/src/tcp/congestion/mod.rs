@@ -96,9 +96,9 @@ pub(super) trait CongestionControl {
     /// Called instead of [`on_ack`](Self::on_ack) if the window may not grow.
     fn on_unused(&mut self, _now: Instant) {}
 
-    /// Called for every acknowledgement of `acked` bytes. `una` and `nxt` are SND.UNA and SND.NXT; `ece` is
-    /// true if the peer echoes congestion experienced (RFC 3168 section 6.1.2). The call does not change the
-    /// window.
+    /// Called for each acknowledgement of `acked` bytes that [`on_ack`](Self::on_ack) does not report. `una`
+    /// and `nxt` are SND.UNA and SND.NXT; `ece` is true if the peer echoes congestion experienced (RFC 3168
+    /// section 6.1.2). The call does not change the window.
     fn observe(&mut self, _acked: u32, _una: u64, _nxt: u64, _ece: bool) {}
 
     /// Called at the first sign of congestion in this window of data: sets the threshold and the window.

@@ -2,8 +2,8 @@
 //! connection.
 //!
 //! A connection fills one page at a time. Small buffers come from the port's own pool and hold a few
-//! segments. A connection with more queued bytes gets large buffers, if there are any, so that a train of
-//! segments is one or two views of pages.
+//! segments. A connection with more queued bytes gets large buffers, if the pool has any. A train of segments
+//! then needs only one or two views of pages.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
