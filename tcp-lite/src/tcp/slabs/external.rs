@@ -137,7 +137,7 @@ impl SegmentSlab {
         Some((range.start..middle, memory, middle..range.end))
     }
 
-    /// As [`views`](Self::views), for segments that all have external memory. `pool` has the descriptors.
+    /// Like [`views`](Self::views), for segments that all have external memory. `pool` has the descriptors.
     pub(crate) fn external_views(
         &self,
         pool: &Mempool,
