@@ -1,14 +1,15 @@
 //! A host on several queues of one device: a stack for each queue, and one address for all of them.
 //!
-//! Stacks share no state of connections. A connection belongs to the stack that opened it, or to the one at
+//! Stacks share no state of connections. A connection belongs to the stack that opened it, or to the stack at
 //! which its SYN arrived. If the device sends the connection's frames to that stack, this module has nothing
 //! to do. Any other frame is *handed over*: the stack that received it looks up the owner in the flow table,
 //! and puts the frame into a ring to the owner. So if a device spreads frames by another rule than expected,
-//! or changes the rule, that costs time, but no connection.
+//! or changes the rule, frames take longer, but no connection is lost.
 //!
-//! One stack leads: the first that still exists. Only the leading stack answers ARP and neighbour discovery,
-//! defends our addresses, answers echo requests and reassembles fragments; it gets such frames from all other
-//! stacks. It tells the others which neighbours it heard of, and which addresses may be used.
+//! One stack leads: the first of the stacks that still exist. Only the leading stack answers ARP and
+//! neighbour discovery, defends our addresses, answers echo requests and reassembles fragments; it gets such
+//! frames from all other stacks. The leading stack tells the other stacks which neighbours it heard of, and
+//! which addresses may be used.
 //!
 //! | file | what |
 //! |---|---|

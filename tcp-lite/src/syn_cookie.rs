@@ -1,5 +1,5 @@
 //! SYN cookies (RFC 4987 section 3.6): when the backlog of a listener is full, the sequence number of our
-//! SYN-ACK encodes the SYN, and the ACK returns it. So a flood of SYNs does not keep peers from connecting.
+//! SYN-ACK encodes the SYN, and the ACK returns it. So peers can connect even during a flood of SYNs.
 //!
 //! A cookie has 5 bits of time, 3 bits for the MSS, and 24 bits that only we can compute. The other options
 //! of the SYN are in the low bits of our timestamp, which the ACK echoes; without timestamps these options
@@ -15,20 +15,21 @@ use crate::four_tuple::FourTuple;
 use crate::secrets::HashBytes;
 use crate::tcp::header::{Flags, Options, TcpHeader};
 
-/// A cookie is valid in the period in which it was made and in the next one, so for one to two minutes, as in
-/// Linux. Five bits count 32 periods.
+/// Length of a period. A cookie is valid in the period in which it was sent and in the next period, so for
+/// one to two minutes, as in Linux. Five bits count 32 periods.
 const PERIOD_SECS: i64 = 64;
-/// MSS values that a cookie can encode; the largest one not above the peer's is used. They are the minimum
-/// that we accept, the default of RFC 9293, small paths, tunnels, Ethernet with IPv6 and IPv4, and jumbo
-/// frames of 4 and 9 kB.
+/// MSS values that a cookie can encode. The cookie has the largest of them that is not above the peer's MSS.
+/// They are the minimum that we accept, the default of RFC 9293, and the values of small paths, of tunnels,
+/// of Ethernet with IPv6 and IPv4, and of jumbo frames of 4 and 9 kB.
 const MSS: [u16; 8] = [64, 536, 1200, 1380, 1440, 1460, 4036, 8940];
 /// Flags of a SYN that offers ECN (RFC 3168 section 6.1.1).
 const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
 
-/// Makes and verifies cookies.
+/// Creates and verifies cookies.
 pub(crate) struct SynCookies {
     key: SipHasher24,
-    /// The time when the last cookie was made: if no valid cookie can exist, nothing is verified.
+    /// The time at which the last cookie was created. If no valid cookie can exist, no acknowledgement is
+    /// verified.
     latest: Option<Instant>,
 }
 
@@ -37,8 +38,8 @@ impl SynCookies {
         Self { key, latest: None }
     }
 
-    /// Reduces `syn` to the part that a cookie encodes: the SYN to answer. Its options must have the peer's
-    /// MSS.
+    /// Reduces `syn` to the part that a cookie encodes; this part is answered. The options of `syn` must
+    /// include the peer's MSS.
     pub(crate) fn forget_the_rest(config: &TcpConfig, syn: &mut TcpHeader) {
         let mss = syn.options.mss.map(|mss| MSS[index_of(mss)]);
         if config.timestamps && syn.options.timestamps.is_some() {
@@ -56,21 +57,21 @@ impl SynCookies {
         self.cookie(period(now), tuple, syn.seq, syn.options.mss.map_or(0, index_of))
     }
 
-    /// Whether a cookie was ever made.
+    /// Whether a cookie was ever created.
     #[inline]
     pub(crate) fn were_made(&self) -> bool {
         self.latest.is_some()
     }
 
-    /// Encodes the options of `syn` in the timestamp of the SYN-ACK, which sets the timestamp clock back by
-    /// less than 128 ms.
+    /// Encodes the options of `syn` in the timestamp of the SYN-ACK. This sets the timestamp back by less
+    /// than 128 ms.
     pub(crate) fn mark(syn_ack: &mut TcpHeader, syn: &TcpHeader) {
         if let Some((clock, _)) = &mut syn_ack.options.timestamps {
             *clock = (clock.wrapping_sub(64) & !63) | offer_bits(syn);
         }
     }
 
-    /// The SYN whose cookie `ack` acknowledges; `None` if it acknowledges none.
+    /// The SYN whose cookie `ack` acknowledges; `None` if `ack` acknowledges no cookie.
     pub(crate) fn recall(&self, now: Instant, tuple: &FourTuple, ack: &TcpHeader) -> Option<TcpHeader> {
         if !self.is_awaited(now) || ack.flags.intersects(Flags::SYN | Flags::RST) {
             return None;
@@ -96,8 +97,8 @@ impl SynCookies {
     }
 
     /// Whether `segment` may have overtaken the ACK of a cookie. Only the first segment after the SYN can be
-    /// verified, since the peer's sequence number is part of the cookie. A segment whose acknowledged number
-    /// has the time bits of another period has not overtaken such an ACK.
+    /// verified, because the peer's sequence number is part of the cookie. A segment whose acknowledged
+    /// number has the time bits of another period has not overtaken such an ACK.
     pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, bytes: usize) -> bool {
         let (Some(ack), current) = (segment.ack, period(now)) else { return false };
         let made = ack.0.wrapping_sub(1) as u32 >> 27;
@@ -132,7 +133,7 @@ fn index_of(mss: u16) -> usize {
     MSS.iter().rposition(|known| *known <= mss).unwrap_or(0)
 }
 
-/// Six bits: window scale (15: none), SACK, ECN.
+/// The offers of `syn` in six bits: window scale (15: none), SACK, ECN.
 fn offer_bits(syn: &TcpHeader) -> u32 {
     let scale = syn.options.window_scale.map_or(15, u32::from);
     let ecn = syn.flags.contains(ECN_SETUP);
@@ -258,7 +259,7 @@ mod tests {
             let wrong = TcpHeader { ack: good.ack.map(|ack| ack + 1 + guess), ..good.clone() };
             assert!(!recall(640, 9, &wrong));
         }
-        // An old cookie is refused also while younger ones are valid.
+        // An old cookie is refused even while younger cookies are valid.
         cookies.make(Instant::from_secs(767), &tuple(10), &syn);
         let recall = |at| cookies.recall(Instant::from_secs(at), &tuple(9), &good).is_some();
         assert!(recall(767) && !recall(768) && !recall(831), "too old beside younger ones");

@@ -1,8 +1,8 @@
-//! Demultiplexer: a hash table from 4-tuples to connection slots, keyed against chosen collisions.
+//! Demultiplexer: a hash table from 4-tuples to connection slots. A key prevents chosen collisions.
 //!
-//! It stores hashes and slots only. The tuple itself is compared in the connection's state, which the caller
-//! needs anyway; two connections rarely have the same hash. A lookup reads one cache line, where a map of
-//! tuples reads three, and it can be prefetched.
+//! The table stores only hashes and slots. The caller compares the tuple with that in the connection's state,
+//! which it needs anyway; two connections rarely have the same hash. A lookup reads one cache line, which can
+//! be prefetched. In a map of tuples, a lookup reads three.
 
 use std::hash::BuildHasher;
 
@@ -10,14 +10,14 @@ use crate::four_tuple::FourTuple;
 use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 
-/// The hash table. Grows when connections are created, never when segments arrive.
+/// The hash table. It grows when connections are created, never when segments arrive.
 ///
-/// Open addressing with linear probing: an entry is searched from the home position of its hash up to
-/// the next free entry.
+/// It uses open addressing with linear probing: a search goes from the home position of the hash up to the
+/// next free entry.
 #[derive(Debug)]
 pub(crate) struct ConnTable {
     keyed: KeyedState,
-    /// A power of two of entries, or none; at most half of the entries are in use.
+    /// The entries: their number is a power of two, or 0. At most half of the entries are in use.
     places: Vec<TableEntry>,
     taken: usize,
 }
@@ -55,13 +55,13 @@ impl ConnTable {
         TupleHash(self.keyed.hash_one(tuple) as u32)
     }
 
-    /// The first slot with this hash for which `is_it` holds.
+    /// The first slot with this hash for which `is_it` returns `true`.
     pub(crate) fn find(&self, hash: TupleHash, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let is_it = |place: &&TableEntry| place.hash == hash && is_it(place.slot);
         self.from(self.home(hash)?).find(is_it).map(|place| place.slot)
     }
 
-    /// Prefetches what [`find`](Self::find) will read.
+    /// Prefetches the entry that [`find`](Self::find) reads first.
     pub(crate) fn prefetch(&self, hash: TupleHash) {
         if let Some(at) = self.home(hash) {
             dp::prefetch(&self.places[at]);
@@ -90,8 +90,8 @@ impl ConnTable {
         let mut gap = (home + behind) & mask;
         let mut at = gap;
         self.taken -= 1;
-        // Later entries move up to close the gap, except those whose home position is after the gap, which
-        // would not be found any more.
+        // Later entries move into the gap, except entries whose home position is after the gap: a search
+        // would not find them any more.
         loop {
             at = (at + 1) & mask;
             let place = self.places[at];
@@ -107,7 +107,8 @@ impl ConnTable {
         self.places[gap].slot = FREE;
     }
 
-    /// `slots` entries are in use, at most half of the table is, and each slot is found by its hash.
+    /// Checks that `slots` entries are in use, at most half of the table, and that each slot is found by its
+    /// hash.
     pub(crate) fn check(&self, slots: usize) -> Check {
         let taken = || self.places.iter().filter(|place| place.slot != FREE);
         let count = taken().count();
@@ -123,7 +124,7 @@ impl ConnTable {
         (!self.places.is_empty()).then(|| hash.home_of(self.places.len()))
     }
 
-    /// The entries from `at` on up to the next free one.
+    /// The entries from `at` up to the next free entry.
     fn from(&self, at: usize) -> impl Iterator<Item = &TableEntry> {
         let (before, behind) = self.places.split_at(at);
         behind.iter().chain(before).take_while(|place| place.slot != FREE)
@@ -155,8 +156,8 @@ mod tests {
     }
 
     proptest! {
-        // Compared with a map. Many hashes have the same home position, also at the end of the table, and
-        // some are equal.
+        // Compares the table with a map. Many hashes have the same home position, also at the end of the
+        // table, and some hashes are equal.
         #[test]
         fn finds_what_was_put_in_and_not_taken_out(
             steps in prop::collection::vec((any::<bool>(), 0_u32..40), 0..400),

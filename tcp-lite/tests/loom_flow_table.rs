@@ -1,7 +1,8 @@
-//! Every interleaving of stacks that claim one flow, and of one that looks it up (`steering/flow_table.rs`).
+//! Every interleaving of stacks that claim one flow, and of a stack that looks the flow up
+//! (`steering/flow_table.rs`).
 //!
-//! The file of the crate is compiled here with loom's atomics. Beside it is the same claim without its fence,
-//! which loom has to catch: otherwise the test would prove nothing.
+//! The file of the crate is compiled here with loom's atomics. A second test has the same claim without its
+//! fence: loom has to find that defect, otherwise the first test would prove nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -55,8 +56,8 @@ fn a_flow_that_was_released_can_be_claimed_by_another_stack() {
     });
 }
 
-/// Two places, each of which a stack may take, as the table's: without the fence between taking one and
-/// looking at both.
+/// Claims one of two places, like the table, but without the fence between storing one place and reading the
+/// other.
 fn claim_without_fence(places: &[AtomicU64; 2], mine: usize) -> bool {
     places[mine].store(1, Ordering::Release);
     places[1 - mine].load(Ordering::Acquire) == 0

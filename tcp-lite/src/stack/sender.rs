@@ -17,14 +17,14 @@ pub struct Sender<'s> {
     pub(super) ctx: Ctx<'s>,
     pub(super) framing: &'s Framing,
     pub(super) found: FoundConn<'s>,
-    /// Whether segments were queued.
+    /// True if segments were queued.
     pub(super) pushed: bool,
-    /// Whether a page was opened, and nothing was pushed since.
+    /// True if a page was opened and no segment was pushed since.
     pub(super) opened: bool,
 }
 
 impl<'s> Sender<'s> {
-    /// An empty segment to write up to EMSS bytes of whole FPDUs into.
+    /// An empty segment, which takes up to EMSS bytes of whole FPDUs.
     ///
     /// # Errors
     /// [`SendError`]: the connection is closed, the send buffer is full (an `Event::Writable` follows when
@@ -36,11 +36,11 @@ impl<'s> Sender<'s> {
         Ok(SegmentBuf { sender: self, page, capacity, len: 0, sum: None, external: None })
     }
 
-    /// Whether segments may have external memory now ([`SegmentBuf::attach`]): the port sends from any
-    /// memory, in several buffers and with a checksum of its own, and few enough segments have external
-    /// memory already.
+    /// Whether segments may have external memory now ([`SegmentBuf::attach`]). The port must be able to send
+    /// from any memory, to send frames of several buffers and to compute the checksum, and the number of
+    /// segments with external memory must be below its limit.
     pub fn takes_external(&self) -> bool {
-        // The headers take one buffer, in addition to the views of a segment.
+        // The headers take one buffer in addition to the views of a segment.
         self.framing.offloads.contains(EXTERNAL)
             && self.framing.tso.buffers > EXTERNAL_VIEWS
             && !self.ctx.segments.has_many_externals()
@@ -50,7 +50,7 @@ impl<'s> Sender<'s> {
 impl Drop for Sender<'_> {
     fn drop(&mut self) {
         if self.opened {
-            // A page that was opened and not pushed to returns its buffer.
+            // No segment was pushed to the opened page, so its buffer is freed.
             self.found.conn.tcb.close_page(&mut self.ctx);
         }
         if self.pushed {
@@ -100,9 +100,9 @@ impl SegmentBuf<'_, '_> {
         self.sender.found.conn.tcb.send_offsets().0
     }
 
-    /// Appends `memory`, which is sent in place, and also retransmitted in place. It must not change until it
-    /// is acknowledged ([`Stack::acknowledged`](crate::Stack::acknowledged)), or the peer would get different
-    /// bytes. [`Event::Acknowledged`](crate::Event) reports the acknowledgement.
+    /// Appends `memory`, which is sent and retransmitted without a copy. The memory must not change until its
+    /// bytes are acknowledged ([`Stack::acknowledged`](crate::Stack::acknowledged)); otherwise the peer would
+    /// get different bytes. [`Event::Acknowledged`](crate::Event) reports the acknowledgement.
     ///
     /// # Errors
     /// Returns `memory` if it does not fit, if the segment has external memory already, or if the stack takes
@@ -118,8 +118,7 @@ impl SegmentBuf<'_, '_> {
         Ok(())
     }
 
-    /// Grows the segment by `bytes`, and returns the new bytes for writing (with old contents). `None` if
-    /// they do not fit.
+    /// Appends `bytes` bytes and returns them for writing; they have old contents. `None` if they do not fit.
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if bytes > self.capacity - self.len {
             return None;
@@ -138,27 +137,28 @@ impl SegmentBuf<'_, '_> {
         })
     }
 
-    /// Discards everything in it.
+    /// Discards all bytes of the segment.
     pub fn clear(&mut self) {
         (self.len, self.sum, self.external) = (0, None, None);
     }
 
-    /// Whether the stack uses the sum of the bytes ([`set_sum`](Self::set_sum)), since the port makes no TCP
-    /// checksum.
+    /// Whether the stack uses the sum of the bytes ([`set_sum`](Self::set_sum)), because the port computes no
+    /// TCP checksum.
     #[inline]
     pub fn wants_sum(&self) -> bool {
         !self.sender.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
     }
 
-    /// Sets the sum of all bytes in the segment, as [`dp::checksum::partial`] counts it. Call this after the
-    /// last byte is written. A writer that sums the bytes as it writes them saves a pass over them.
+    /// Sets the sum of all bytes in the segment, as computed by [`dp::checksum::partial`]. Call this after
+    /// the last byte is written. A writer that sums the bytes while it writes them saves a pass over the
+    /// bytes.
     #[inline]
     pub fn set_sum(&mut self, sum: u64) {
         self.sum = Some(folded(sum));
     }
 
-    /// All bytes that the segment can hold (with old contents), and how many of them are written, from the
-    /// front on. The caller updates the number. For segments without external memory.
+    /// All bytes that the segment can hold, and the number of bytes at the front that are written. The other
+    /// bytes have old contents. The caller updates the number. Only for segments without external memory.
     #[inline]
     pub fn room(&mut self) -> (&mut [u8], &mut usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
@@ -174,16 +174,16 @@ impl SegmentBuf<'_, '_> {
         self.sum = None;
     }
 
-    /// Whether the sum matches the bytes. 0 and 0xffff are the same number.
+    /// Whether the sum matches the bytes. (As sums, 0 and 0xffff are equal.)
     fn is_sum_right(&mut self) -> bool {
         let sum = self.sum.map(|sum| sum % 0xffff);
         let bytes = &self.sender.ctx.segments.room(self.page)[..self.len];
         sum == Some(folded(dp::checksum::partial(bytes)) % 0xffff)
     }
 
-    /// Queues the segment after all others. Its bytes and boundaries never change, with two exceptions: the
-    /// segment is cut if EMSS drops before it is sent, and the persist timer may cut it. An empty segment is
-    /// dropped.
+    /// Queues the segment after all other segments. Its bytes and boundaries never change, with two
+    /// exceptions: the segment is cut if the EMSS becomes smaller before the segment is sent, and the persist
+    /// timer may cut it. An empty segment is dropped.
     ///
     /// The connection becomes ready to send when the [`Sender`] is dropped.
     #[inline]

@@ -17,7 +17,7 @@ use crate::tcp::header::TcpHeader;
 use crate::{Event, discovery, frame};
 
 impl Stack {
-    /// A frame for the slow path.
+    /// Handles a frame for the slow path.
     pub(super) fn slow(
         &mut self,
         now: Instant,
@@ -40,7 +40,7 @@ impl Stack {
         let packet = &copy[packet_at..];
         let error = ip.as_ref().and_then(|ip| icmp_error::parse(packet, ip));
         if let Some((error, ip)) = error.zip(ip.as_ref()) {
-            // Only for us: smoltcp has no TCP connections.
+            // smoltcp does not get the error, because it has no TCP connections.
             return self.icmp_error(now, &ip.dst, &error, frame);
         }
         if let Some(leader) = self.other_leader() {
@@ -77,7 +77,8 @@ impl Stack {
         self.feed_smoltcp(now, ethernet.src);
     }
 
-    /// Passes the frame in the slow path's buffer to smoltcp, and takes back the packets it reassembled.
+    /// Passes the frame in the slow path's buffer to smoltcp, and handles the TCP packets that smoltcp
+    /// returns.
     fn feed_smoltcp(&mut self, now: Instant, src_mac: EthernetAddress) {
         self.slow_path.input(now);
         let mut packet = std::mem::take(&mut self.scratch);
@@ -134,7 +135,7 @@ impl Stack {
         }
     }
 
-    /// A TCP packet that came in fragments and is now treated like any other.
+    /// Handles a TCP packet that came in fragments like any other TCP packet.
     fn reassembled(&mut self, now: Instant, mac: EthernetAddress, ip: &IpHeader, packet: &[u8]) {
         let Upper::Whole { protocol: PROTOCOL_TCP, header_bytes } = ip.upper else { return };
         if !self.routes.is_ours(&ip.dst) || !self.may_be_peer(&ip.src) {
@@ -156,7 +157,7 @@ impl Stack {
         if let Some(owner) = self.elsewhere(&origin.tuple(&header)) {
             return self.hand_over_reassembled(owner, mac, ip, packet);
         }
-        // Without a buffer the packet is lost as on the wire, and comes again.
+        // Without a buffer, the packet is dropped, and the peer sends it again.
         let Some(payload) = self.copy_in(&tcp[tcp_bytes..]) else { return };
         self.counters.rx_reassembled += 1;
         self.segment_arrives(now, origin, &header, (payload, 1));
@@ -172,7 +173,7 @@ impl Stack {
         let vlan = self.framing.vlan;
         let bytes = ethernet::HEADER_BYTES + vlan.map_or(0, |_| ethernet::TAG_BYTES);
         ethernet::emit(&mut head, self.framing.mac, mac, vlan, ethertype);
-        // Without a buffer the packet is lost as on the wire, and comes again.
+        // Without a buffer, the packet is dropped, and the peer sends it again.
         let Some(packet) = self.copy_in(&packet[..ip.total_bytes]) else { return };
         let Some(mut frame) = self.copy_in(&head[..bytes]) else { return };
         if frame.chain(packet).is_ok() {
@@ -195,9 +196,9 @@ impl Stack {
         Some(chain)
     }
 
-    /// An ARP or neighbour discovery packet. Returns whether smoltcp may see it. It does not see requests for
-    /// an address that is not ours (yet), nor probes and announcements, which smoltcp does not answer, or not
-    /// correctly.
+    /// Handles an ARP or neighbour discovery packet. Returns whether the packet is passed to smoltcp.
+    /// Requests for an address that is not ours (yet) are not passed to smoltcp. Probes and announcements are
+    /// not passed either, because smoltcp answers them wrongly or not at all.
     fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
         if let Some(heard) = &message.heard {
             if self.neighbors.heard(now, heard) {
@@ -209,7 +210,7 @@ impl Stack {
         }
         if let Some(queried) = &message.queried
             && let Some(Conflict { address, mac, lost }) = self.conflicts.on_queried(now, queried)
-            // A conflict over an address that we keep can be ignored: it is reported again if it lasts.
+            // A conflict about an address that we keep may be ignored: it is reported again if it lasts.
             && (lost || self.takes_connections())
         {
             self.counters.address_conflicts += 1;
@@ -220,8 +221,8 @@ impl Stack {
         self.conflicts.is_usable(&message.target) && !message.anonymous
     }
 
-    /// An ICMP error about a segment that may be ours. Anybody may have sent the error, so it counts only if
-    /// it quotes a segment in flight (RFC 5927 section 4).
+    /// Handles an ICMP error about a segment that may be ours. Any host may have sent the error, so it is
+    /// believed only if it quotes a segment in flight (RFC 5927 section 4).
     fn icmp_error(&mut self, now: Instant, to: &IpAddress, error: &IcmpError, frame: Mbuf) {
         if let Some(owner) = self.elsewhere(&error.tuple) {
             return self.hand_over(owner, frame);
@@ -233,9 +234,9 @@ impl Stack {
                     tcb.on_packet_too_big(ctx, error.seq, mss(&error.tuple.remote, mtu))
                 }
                 _ if !tcb.covers_outstanding(error.seq) => false,
-                // The error ends the connection only while we connect: later it may be transient, or forged
-                // (RFC 5927 section 5). A soft error counts only after our SYN was retransmitted (RFC 5461
-                // section 4.2).
+                // The error ends the connection only while we connect. Later, the error may be transient or
+                // forged (RFC 5927 section 5). A soft error counts only after our SYN was retransmitted (RFC
+                // 5461 section 4.2).
                 IcmpErrorKind::Hard | IcmpErrorKind::Soft
                     if tcb.state() == State::SynSent
                         && (error.kind == IcmpErrorKind::Hard || tcb.has_sent_syn_again()) =>

@@ -1,4 +1,4 @@
-//! A stack that is one of several of its host: see [`Member`].
+//! The part of a stack that shares a host with other stacks, one for each queue: see [`Member`].
 
 use dp::{Burst, Checksum, Mbuf};
 
@@ -8,8 +8,8 @@ use crate::four_tuple::FourTuple;
 use crate::steering::{ClaimError, Handed, Member};
 
 impl Stack {
-    /// Makes the stack one of several of a host, each on a queue of one device. Call this before any other
-    /// method.
+    /// Makes this stack share a host with other stacks, each on a queue of one device. Call this before any
+    /// other method.
     pub fn join(&mut self, member: Member) {
         if member.leads() {
             member.publish_addresses(self.conflicts.states());
@@ -19,7 +19,8 @@ impl Stack {
         self.member = Some(Box::new(member));
     }
 
-    /// Whether [`take_handed`](Self::take_handed) has something to do. Ask before each sleep.
+    /// Whether [`take_handed`](Self::take_handed) has something to do. The caller checks this before each
+    /// sleep.
     #[inline]
     pub fn has_handed(&self) -> bool {
         self.member.as_ref().is_some_and(|member| member.is_waiting())
@@ -32,9 +33,9 @@ impl Stack {
         self.member.as_ref().is_some_and(|member| member.is_unflushed() || member.is_waiting())
     }
 
-    /// Fills the free places of `out` with frames that other stacks of the host handed over: those of our
-    /// connections that arrived at their queues. The caller passes them to [`input_next`](Self::input_next),
-    /// like frames from the port.
+    /// Fills the free places of `out` with frames that other stacks of the host handed over: frames of our
+    /// connections that arrived at the queues of those stacks. The caller passes them to
+    /// [`input_next`](Self::input_next), like frames from the port.
     pub fn take_handed(&mut self, now: Instant, out: &mut Burst) {
         self.advance(now);
         let Some(member) = &mut self.member else { return };
@@ -56,14 +57,14 @@ impl Stack {
     }
 
     /// Makes the frames visible that were handed to other stacks since the last call. Returns a mask of these
-    /// stacks, with bit `n` for stack `n`: the caller wakes each one that sleeps.
+    /// stacks, with bit `n` for stack `n`. The caller wakes each of these stacks that sleeps.
     #[inline]
     pub fn flush_handed(&mut self) -> u64 {
         self.member.as_mut().map_or(0, |member| member.flush())
     }
 
-    /// Follows the stack that leads the host, or begins to lead. Returns whether an address became usable, or
-    /// was lost.
+    /// Takes over the address states of the leading stack, or begins to lead. Returns whether an address
+    /// became usable, or was lost.
     pub(super) fn follow_leader(&mut self, now: Instant) -> bool {
         let Some(member) = &mut self.member else { return false };
         self.conflicts.note_news();
@@ -83,18 +84,18 @@ impl Stack {
         self.member.as_ref().is_some_and(|member| member.has_news() || self.conflicts.has_news())
     }
 
-    /// The other stack that has this connection; `None` if it is ours.
+    /// The other stack that has this connection; `None` if no other stack has it.
     pub(super) fn elsewhere(&mut self, tuple: &FourTuple) -> Option<u8> {
         let member = self.member.as_ref()?;
         if self.connections.find_next(tuple).is_some() { None } else { member.elsewhere(tuple) }
     }
 
-    /// The stack that leads the host, if it is another one.
+    /// The stack that leads the host; `None` if this stack leads.
     pub(super) fn other_leader(&self) -> Option<u8> {
         self.member.as_ref().filter(|member| !member.leads()).map(|member| member.leader())
     }
 
-    /// Hands a received frame to the stack that it is for.
+    /// Hands a received frame to stack `to`.
     pub(super) fn hand_over(&mut self, to: u8, frame: Mbuf) {
         let Some(member) = &mut self.member else { return };
         match member.hand(to, Handed::Frame(frame)) {
@@ -103,7 +104,7 @@ impl Stack {
         }
     }
 
-    /// As [`hand_over`](Self::hand_over), for a TCP segment whose checksum was verified.
+    /// Like [`hand_over`](Self::hand_over), for a TCP segment whose checksum was verified.
     pub(super) fn hand_over_verified(&mut self, to: u8, mut frame: Mbuf) {
         if frame.rx_checksum() == Checksum::Unknown {
             frame.set_rx_checksum(Checksum::Good);
@@ -113,13 +114,13 @@ impl Stack {
 
     /// Claims a 4-tuple for this stack.
     ///
-    /// # Errors
-    /// Another stack of the host has it, or too many are in use.
+    /// # Errors Another stack of the host has the 4-tuple, or the flow table has no place for it.
     pub(super) fn claim(&self, tuple: &FourTuple) -> Result<(), ClaimError> {
         self.member.as_ref().map_or(Ok(()), |member| member.claim(tuple))
     }
 
-    /// Whether the device is expected to give frames of this connection to us; true where nothing is known.
+    /// Whether the device is expected to put frames of this connection into our queue; true if its rule is
+    /// not known.
     pub(super) fn arrives_here(&self, tuple: &FourTuple) -> bool {
         self.member.as_ref().is_none_or(|member| member.arrives_here(tuple))
     }

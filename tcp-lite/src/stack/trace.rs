@@ -1,17 +1,17 @@
-//! Events of `tracing` that only TCP sees. TCP's users emit all others.
+//! Events of `tracing` that only TCP can emit. TCP's users emit all other events.
 
 use super::connections::Conn;
 use crate::TcpConfig;
 use crate::four_tuple::FourTuple;
 
 dp::events! {
-    /// A listener has made a connection for a SYN.
+    /// A listener has created a connection for a SYN.
     fn syn_received(tuple: &FourTuple) {
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
         tracing::debug!(%local, %remote, "SYN received");
     }
 
-    /// A connection was established by the cookie of a SYN-ACK that was not remembered.
+    /// A connection was established by a SYN cookie.
     fn syn_cookie_received(tuple: &FourTuple) {
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
         tracing::debug!(%local, %remote, "SYN cookie received");

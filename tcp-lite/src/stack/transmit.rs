@@ -1,8 +1,8 @@
 //! From connections to frames: the implementation of [`Stack::transmit`].
 //!
-//! The order is: frames of the slow path, ARP and NDP messages of our own, answers to segments of no
-//! connection, then the connections with something to send, round robin with a few segments each. If the pool
-//! is empty, nothing is lost: the next call tries the same again.
+//! Frames are sent in this order: frames of the slow path, our ARP and NDP messages, answers to segments of
+//! no connection, then segments of the connections, round robin with a few segments each. If the pool is
+//! empty, nothing is lost: the next call tries the same again.
 
 use dp::{Burst, Offloads};
 
@@ -19,11 +19,11 @@ use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Ctx, MAX_TRAIN, Payload, SegmentKey, State, Transmission};
 
 /// Maximum number of segments that one connection sends before the next connection is served: small enough
-/// for fairness, large enough to make use of the connection's state while it is in the cache. A train that
-/// the port cuts may have more segments.
+/// for fairness, large enough to use the connection's state while it is in the cache. A train that the port
+/// cuts may have more segments.
 const QUOTA_SEGMENTS: usize = 8;
 
-/// The offloads that a port needs to take several segments in one frame.
+/// The offloads that a port needs to cut one frame into several segments.
 pub(super) const TRAINS: Offloads =
     Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
@@ -31,8 +31,8 @@ pub(super) const TRAINS: Offloads =
 pub(super) const EXTERNAL: Offloads =
     Offloads::TX_EXTERNAL.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
-/// A RST for a segment that no connection takes, or a SYN-ACK with a cookie. It goes to the Ethernet
-/// address that the segment came from, so that forged segments cannot make us resolve addresses.
+/// RST for a segment of no connection, or SYN-ACK with a cookie. The answer goes to the source Ethernet
+/// address of the segment, so that forged segments cannot make us resolve addresses.
 pub(crate) struct Answer {
     pub(crate) dst_mac: EthernetAddress,
     pub(crate) tuple: FourTuple,
@@ -41,18 +41,18 @@ pub(crate) struct Answer {
 
 /// Result of serving a connection.
 pub(super) enum Served {
-    /// Nothing more to send.
+    /// The connection has nothing more to send.
     Idle,
-    /// More to send.
+    /// The connection has more to send.
     More,
-    /// The next hop has no known Ethernet address.
+    /// The Ethernet address of the next hop is not known.
     Waiting,
     /// The pool is empty.
     NoMbuf,
 }
 
 impl Stack {
-    /// See [`Stack::transmit`]. There is something to transmit.
+    /// The part of [`Stack::transmit`] for a stack that has something to transmit.
     pub(super) fn fill(&mut self, now: Instant, out: &mut Burst) -> bool {
         let before = out.len();
         if self.has_other_frames() && !self.fill_other_frames(out) {
@@ -79,7 +79,8 @@ impl Stack {
         self.connections.any_ready() || self.has_other_frames()
     }
 
-    /// The pool is empty, so nothing more can be sent now. `has_sent`: this call did send frames.
+    /// Called when the pool is empty, so nothing more can be sent now. `has_sent` is true if this call of
+    /// [`fill`](Self::fill) sent frames.
     fn on_pool_empty(&mut self, now: Instant, has_sent: bool) -> bool {
         self.counters.tx_no_mbuf += 1;
         if has_sent {
@@ -95,7 +96,7 @@ impl Stack {
         self.link_up && (self.connections.any_ready() || self.has_other_frames())
     }
 
-    /// Whether frames wait that belong to no connection. In most turns no such frame waits.
+    /// Whether frames that belong to no connection wait. In most turns, no such frame waits.
     #[inline]
     fn has_other_frames(&self) -> bool {
         self.slow_path.has_frames()
@@ -172,8 +173,8 @@ impl Stack {
         true
     }
 
-    /// Serves a connection whose local address is not usable: still being probed, or lost. `None` if it
-    /// is usable.
+    /// Serves a connection whose local address is not usable: it is still being probed, or lost. `None` if
+    /// the address is usable.
     fn serve_unusable_address(&mut self, now: Instant, slot: u32) -> Option<Served> {
         let local = &self.connections.get(slot)?.tuple.local;
         if self.conflicts.is_usable(local) {
@@ -199,7 +200,7 @@ impl Stack {
         }
     }
 
-    /// Serves one connection that has anything to send, with up to `left` segments: the general path of
+    /// Sends up to `left` segments of any kind of one connection: the general path of
     /// [`serve_usual`](Self::serve_usual).
     #[inline(never)]
     fn serve_any(&mut self, now: Instant, slot: u32, mut left: usize, out: &mut Burst) -> Served {
@@ -238,7 +239,7 @@ impl Stack {
             let limits = match port_cuts {
                 // One of the buffers is for the headers.
                 true => (MAX_TRAIN, framing.tso.buffers.saturating_sub(1)),
-                // The payload is not one slice, as a template expects.
+                // A template needs a payload in one slice.
                 false if is_external(&ctx, &transmission) => (1, MAX_TRAIN),
                 false => (left.min(out.remaining_capacity()), MAX_TRAIN),
             };
@@ -269,7 +270,7 @@ impl Stack {
     }
 }
 
-/// Whether the port cuts a frame of several segments of the length of the first of `transmission`.
+/// Whether the port can cut a frame into segments as long as the first segment of `transmission`.
 #[inline]
 fn port_cuts(framing: &Framing, ctx: &Ctx<'_>, transmission: &Transmission) -> bool {
     framing.offloads.contains(TRAINS)
@@ -282,8 +283,8 @@ fn is_external(ctx: &Ctx<'_>, transmission: &Transmission) -> bool {
     matches!(transmission.payload, Some(Payload::Segment(first)) if ctx.segments.is_external(first))
 }
 
-/// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns the number of
-/// segments in these frames: fewer than requested if a pool is empty.
+/// Builds the frames of a transmission: one frame that the port cuts, or one frame for each segment. Returns
+/// the number of segments in these frames; it is smaller than requested if a pool is empty.
 fn emit(
     ctx: &Ctx<'_>,
     headers: &Headers<'_>,
@@ -331,8 +332,8 @@ fn emit(
     out.len() - before
 }
 
-/// The frame of a transmission of `count` segments with external memory. Returns the number of segments in
-/// the frame.
+/// Builds the frame of a transmission of `count` segments with external memory. Returns the number of
+/// segments in the frame.
 #[inline(never)]
 fn emit_external(
     ctx: &Ctx<'_>,
@@ -348,9 +349,9 @@ fn emit_external(
     sent
 }
 
-/// Whether a connection ends because its next hop does not answer: at once while we connect or if only a RST
-/// is left to send, otherwise after the user timeout. (A peer that has just sent a SYN is up, even if it does
-/// not answer our requests.)
+/// Whether a connection ends because its next hop does not answer. While we connect, or if only RST is left
+/// to send, the connection ends at once; otherwise it ends after the user timeout. (A peer that has just sent
+/// a SYN is up, even if it does not answer our requests.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
     let since = conn.unresolved_since.get_or_insert(now);
     matches!(conn.tcb.state(), State::SynSent | State::Closed) || now >= since + user_timeout

@@ -2,7 +2,7 @@
 
 use super::Stack;
 
-/// Current usage of what [`Limits`](crate::Limits) bound.
+/// Current usage of the resources that [`Limits`](crate::Limits) bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackUsage {
     /// Connections in any state.
@@ -11,7 +11,7 @@ pub struct StackUsage {
     pub tx_segments: usize,
     /// Small buffers of the stack's pool that hold these segments. Buffers of the bulk pool do not count.
     pub tx_buffers: usize,
-    /// Connections with a hole in what they received.
+    /// Connections with a hole in the received stream.
     pub holes: usize,
     /// Entries of the neighbour table.
     pub neighbors: usize,
@@ -22,7 +22,7 @@ pub struct StackUsage {
 }
 
 impl Stack {
-    /// What is held now.
+    /// The current usage.
     pub fn usage(&self) -> StackUsage {
         StackUsage {
             connections: self.connections.len(),

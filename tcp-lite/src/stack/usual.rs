@@ -1,12 +1,12 @@
 //! The fast path from a connection to frames. It takes most frames: IPv4 without a tag, timestamps as the
 //! only option, and either a new segment that is not cut or a pure acknowledgement. The header fields are
-//! written straight into a copy of the headers that the connection sent last.
+//! written into a copy of the headers that the connection sent last.
 //!
-//! The frames are the same as those of the general path (`transmit.rs`), which takes everything else: trains
-//! that the port cuts, retransmissions, probes, SACK blocks, marks, SYN, FIN and RST, external memory,
-//! neighbours to be resolved. [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns the
-//! fast path off, for sent and for received segments, so that `tests/stack/prediction.rs` can compare both
-//! paths.
+//! The frames are the same as those of the general path (`transmit.rs`). The general path takes all other
+//! segments: trains that the port cuts, retransmissions, probes, segments with SACK blocks, marks, SYN, FIN
+//! or RST, external memory, and segments whose neighbour has to be resolved.
+//! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns the fast path off, for sent
+//! and for received segments, so that `tests/stack/prediction.rs` can compare both paths.
 
 use dp::{Burst, Mbuf, Mempool, Offloads};
 
@@ -22,9 +22,9 @@ use crate::neighbor::Resolution;
 use crate::tcp::{SegmentKey, SegmentSlab, UsualHeader, UsualSegment};
 
 impl Stack {
-    /// The fast path of [`serve_any`](Self::serve_any) for the segments that the head of this file names: it
-    /// sends the same frames. Serves one connection with up to `left` such segments. `None`: if there is more
-    /// to send, the rest of `left` takes the general path.
+    /// The fast path of [`serve_any`](Self::serve_any): sends up to `left` segments of one connection, of the
+    /// kinds that the head of this file names, in the same frames. `None` if the next segment, if there is
+    /// one, has to take the general path.
     #[inline]
     pub(super) fn serve_usual(
         &mut self,
@@ -33,7 +33,7 @@ impl Stack {
         left: &mut usize,
         out: &mut Burst,
     ) -> Option<Served> {
-        // The address of an established connection is usable: it is never given up.
+        // The address of an established connection is usable, because a usable address is never given up.
         if !self.config.tcp.header_prediction || self.framing.vlan.is_some() {
             return None;
         }
@@ -79,15 +79,15 @@ impl Stack {
             }
         };
         let served = serve();
-        // This comes last, since sending may start a short timer.
+        // This call is the last, because sending may start a short timer.
         found.arm_later();
         served
     }
 }
 
-/// The frame of a segment; `None` when a pool is empty. A long payload is not copied: the headers are written
-/// in front of it, or into a buffer before it. A port that makes the checksum gets the headers in a separate
-/// buffer, since its driver may write to them.
+/// The frame of a segment; `None` if a pool is empty. A long payload is not copied: the headers are written
+/// into its headroom, or into a separate buffer. If the port computes the checksum, the headers are in a
+/// separate buffer, because the driver may write to them.
 #[inline]
 fn frame_of(
     framing: &Framing,

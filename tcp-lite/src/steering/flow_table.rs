@@ -1,11 +1,12 @@
-//! Which stack of a host has a connection: a table that all of them read and write without locks.
+//! The table of the connections of a host, each with the number of its stack. All stacks read and write the
+//! table without locks.
 //!
-//! Stacks write to it when a connection begins and when it is over. They read it for a segment that is for
-//! none of their own connections, and for nothing else.
+//! A stack writes to the table when a connection begins and when it ends. A stack reads the table only for a
+//! segment that belongs to none of its own connections.
 //!
-//! An entry has a keyed hash of the 4-tuple, and the number of the stack. Two connections with the same hash
-//! of 56 bits are taken for one: the second is refused, as if it existed already. An entry lies in one of two
-//! cache lines, so that a search has an end although entries come and go.
+//! An entry has a keyed hash of the 4-tuple, and the number of the stack. If two connections have the same
+//! hash of 56 bits, the second is refused, as if it existed already. An entry lies in one of two cache lines,
+//! so a search is bounded although entries come and go.
 //!
 //! `tests/loom_flow_table.rs` compiles this file with loom's atomics and tries every interleaving.
 
@@ -13,10 +14,10 @@ use super::atomic::{AtomicU64, Ordering, fence};
 
 /// Entries in a cache line.
 const LINE: usize = 8;
-/// Lines in which the entry of a flow may lie.
+/// Number of lines in which the entry of a flow may lie.
 const WINDOW: usize = 2;
-/// Entries for each connection that there may be. With so many, all 16 places of a flow are in use less than
-/// once in a hundred million times.
+/// Number of entries for each possible connection. With this number, all 16 places of a flow are in use less
+/// than once in a hundred million cases.
 const ENTRIES_PER_CONNECTION: usize = 8;
 /// The part of an entry that names its stack.
 const OWNER: u64 = 0xff;
@@ -27,18 +28,18 @@ const FREE: u64 = 0;
 #[repr(align(64))]
 struct Line([AtomicU64; LINE]);
 
-/// The table.
+/// The flow table.
 pub(crate) struct FlowTable {
-    /// A power of two.
+    /// The entries. The number of lines is a power of two.
     lines: Box<[Line]>,
 }
 
 /// Why a flow cannot be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimError {
-    /// It exists, or another stack claims it at this moment.
+    /// The flow exists, or another stack claims it at this moment.
     Taken,
-    /// All its places are in use.
+    /// All places of the flow are in use.
     Full,
 }
 
@@ -48,14 +49,14 @@ pub(crate) struct FlowHash(u64);
 
 impl FlowHash {
     pub(crate) fn new(hash: u64) -> Self {
-        // Not zero without the owner, which would be a free entry.
+        // The bits without the owner must not be 0, because 0 is a free entry.
         let named = hash & !OWNER;
         Self(if named == FREE { OWNER + 1 } else { named })
     }
 }
 
 impl FlowTable {
-    /// A table for so many connections.
+    /// A table for `connections` connections.
     pub(crate) fn new(connections: usize) -> Self {
         let lines = (connections * ENTRIES_PER_CONNECTION).div_ceil(LINE).next_power_of_two().max(WINDOW);
         Self { lines: (0..lines).map(|_| Line::default()).collect() }
@@ -67,8 +68,8 @@ impl FlowTable {
         entry.into_iter().find(|entry| entry & !OWNER == flow.0).map(|entry| (entry & OWNER) as u8)
     }
 
-    /// Enters a flow of stack `owner`, unless a stack has it. If two claim one flow at the same time, at most
-    /// one of them gets it, and perhaps none.
+    /// Adds a flow of stack `owner`, unless a stack has the flow. If two stacks claim one flow at the same
+    /// time, at most one of them gets the flow, and perhaps none.
     ///
     /// # Errors
     /// See [`ClaimError`].
@@ -81,7 +82,8 @@ impl FlowTable {
             place.compare_exchange(FREE, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let place = self.places(flow).find(take).ok_or(ClaimError::Full)?;
-        // Of two stacks that claim the flow, the one that is later at this fence finds the other's entry.
+        // If two stacks claim the flow, the stack that is later at this fence finds the entry of the other
+        // stack.
         fence(Ordering::SeqCst);
         let claims = |place: &&AtomicU64| place.load(Ordering::Acquire) & !OWNER == flow.0;
         if self.places(flow).filter(claims).count() > 1 {

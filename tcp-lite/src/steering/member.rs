@@ -1,4 +1,5 @@
-//! A stack's part in a host of several: its rings to the others, and what all of them share.
+//! The state of one of several stacks of a host: the rings to the other stacks, and the state that all stacks
+//! share.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -15,65 +16,65 @@ use crate::discovery::Heard;
 use crate::four_tuple::FourTuple;
 use crate::secrets::{KeyedState, Secrets};
 
-/// Frames that may wait in a ring from one stack to another. As many as a receive ring of a device has by
-/// default: a stack that is not polled for longer loses frames there as well.
+/// Maximum number of frames that wait in a ring from one stack to another: the default size of a device's
+/// receive ring. If the receiving stack is not polled for so long that this ring overflows, its receive ring
+/// overflows as well.
 const RING_FRAMES: usize = 1024;
 
-/// The states of our addresses before the leader has said anything.
+/// The value of `Group::addresses` before the leader has published the states of our addresses.
 const UNSAID: u32 = u32::MAX;
 
-/// What one stack hands to another.
+/// An item that one stack hands to another.
 #[derive(Debug)]
 pub(crate) enum Handed {
     /// A received frame.
     Frame(Mbuf),
-    /// The leader heard of a neighbour.
+    /// A neighbour that the leader heard of.
     Heard(Heard),
 }
 
-/// Nothing was handed over: the ring is full, or its stack is gone.
+/// Nothing was handed over: the ring is full, or the receiving stack is gone.
 pub(crate) struct NotHanded;
 
-/// The stacks of one host, as [`Member::group`] makes them.
+/// The state that all stacks of one host share. [`Member::group`] creates it.
 struct Group {
     keyed: KeyedState,
     flows: FlowTable,
-    /// A bit for each stack that is still there.
+    /// A bit for each stack that still exists.
     present: AtomicU64,
-    /// The states of our addresses, as the leader says.
+    /// The states of our addresses, as the leader published them.
     addresses: AtomicU32,
     inboxes: Box<[Inbox]>,
 }
 
-/// Has a bit for each stack that has put something into its ring to this one. In a cache line of its own: it
-/// is read in each poll.
+/// A bit for each stack that has put something into its ring to this stack. The bits are in a separate cache
+/// line, because they are read in each poll.
 #[derive(Default)]
 #[repr(align(128))]
 struct Inbox(AtomicU64);
 
-/// The part of one stack.
+/// The state of one of several stacks of a host.
 pub struct Member {
     index: u8,
     group: Arc<Group>,
-    /// The rings to the others, by their numbers; `None` at our own.
+    /// The rings to the other stacks, indexed by their numbers; `None` at our own number.
     to: Vec<Option<Producer<Handed>>>,
     from: Vec<Option<Consumer<Handed>>>,
     /// The stacks to which something was handed since [`flush`](Self::flush).
     unflushed: u64,
-    /// The stacks in whose rings something waits, as far as we have looked.
+    /// The stacks in whose rings something waited when we last read the inbox.
     unread: u64,
     /// The stack whose ring is read first.
     turn: u32,
     queue: Queue,
-    /// The stacks that were there, and the states of our addresses, at the last look.
+    /// The stacks that existed, and the states of our addresses, at the last [`note_news`](Self::note_news).
     seen: (u64, u32),
 }
 
 impl Member {
-    /// The parts of the stacks of one host, one for each queue of a device. All stacks have to have `config`.
+    /// The members of one host, one for each queue of a device. All stacks have to have `config`.
     ///
-    /// # Panics
-    /// When there are no queues, or more than [`MAX_MEMBERS`].
+    /// # Panics If there are no queues, or more than [`MAX_MEMBERS`].
     pub fn group(config: &StackConfig, queues: &[Queue]) -> Vec<Self> {
         let count = queues.len();
         assert!((1..=MAX_MEMBERS).contains(&count), "a host has 1 to {MAX_MEMBERS} stacks");
@@ -108,28 +109,29 @@ impl Member {
         members
     }
 
-    /// Its number, from 0.
+    /// The number of this stack, from 0.
     pub fn index(&self) -> usize {
         usize::from(self.index)
     }
 
-    /// Whether this stack answers for the host.
+    /// Whether this stack leads the host.
     pub(crate) fn leads(&self) -> bool {
         self.leader() == self.index
     }
 
-    /// Whether it answered for the host at the last look.
+    /// Whether this stack led the host at the last [`note_news`](Self::note_news).
     fn led(&self) -> bool {
         self.seen.0.trailing_zeros() as u8 == self.index
     }
 
-    /// Whether a stack has left, or an address has another state, since [`note_news`](Self::note_news).
+    /// Whether a stack was removed, or an address has another state, since [`note_news`](Self::note_news).
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.news() != self.seen
     }
 
-    /// Notes that all news are known. Returns whether this stack leads since the last call.
+    /// Resets [`has_news`](Self::has_news). Returns whether this stack has become the leader since the last
+    /// call.
     pub(crate) fn note_news(&mut self) -> bool {
         let led = self.led();
         self.seen = self.news();
@@ -142,9 +144,10 @@ impl Member {
         (present.load(Ordering::Relaxed), addresses.load(Ordering::Relaxed))
     }
 
-    /// The number of the stack that answers for the host.
+    /// The number of the stack that leads the host.
     pub(crate) fn leader(&self) -> u8 {
-        // Relaxed: what is handed to a stack that has just left is lost, as if the device had dropped it.
+        // Relaxed is enough: a frame for a stack that was just removed is lost, as if the device had dropped
+        // it.
         self.group.present.load(Ordering::Relaxed).trailing_zeros() as u8
     }
 
@@ -160,18 +163,18 @@ impl Member {
         self.group.flows.owner(self.hash(tuple)) == Some(self.index)
     }
 
-    /// Enters a connection of this stack.
+    /// Adds a connection of this stack to the flow table.
     pub(crate) fn claim(&self, tuple: &FourTuple) -> Result<(), ClaimError> {
         self.group.flows.claim(self.hash(tuple), self.index)
     }
 
-    /// Removes a connection of this stack.
+    /// Removes a connection of this stack from the flow table.
     pub(crate) fn release(&self, tuple: &FourTuple) {
         self.group.flows.release(self.hash(tuple), self.index);
     }
 
-    /// Whether the device is expected to give the frames of this connection to the queue of this stack.
-    /// True where no rule is known.
+    /// Whether the device is expected to put the frames of this connection into the queue of this stack; true
+    /// if its rule is not known.
     pub(crate) fn arrives_here(&self, tuple: &FourTuple) -> bool {
         let flow = || dp::Flow {
             src: (tuple.remote.into(), tuple.remote_port),
@@ -186,12 +189,12 @@ impl Member {
 
     // ---- the states of our addresses ----
 
-    /// The states of our addresses, as the leader says; `None` if it has said nothing yet.
+    /// The states of our addresses, as the leader published them; `None` before that.
     pub(crate) fn addresses(&self) -> Option<u32> {
         Some(self.group.addresses.load(Ordering::Relaxed)).filter(|states| *states != UNSAID)
     }
 
-    /// Tells all others the states of our addresses.
+    /// Publishes the states of our addresses to all stacks.
     pub(crate) fn publish_addresses(&self, states: u32) {
         if self.addresses() != Some(states) {
             self.group.addresses.store(states, Ordering::Relaxed);
@@ -200,7 +203,7 @@ impl Member {
 
     // ---- rings ----
 
-    /// Puts something into the ring to stack `to`. It is seen there after [`flush`](Self::flush).
+    /// Puts `what` into the ring to stack `to`. That stack can read it after [`flush`](Self::flush).
     pub(crate) fn hand(&mut self, to: u8, what: Handed) -> Result<(), NotHanded> {
         let ring = self.to.get_mut(usize::from(to)).and_then(Option::as_mut).ok_or(NotHanded)?;
         if ring.is_abandoned() {
@@ -211,15 +214,16 @@ impl Member {
         Ok(())
     }
 
-    /// Tells all others of a neighbour. A ring that is full keeps it out: its stack asks by itself.
+    /// Tells all other stacks of a neighbour, except those whose ring is full: such a stack queries the
+    /// neighbour itself.
     pub(crate) fn publish(&mut self, heard: Heard) {
         for to in 0..self.to.len() {
             let _asks_by_itself = self.hand(to as u8, Handed::Heard(heard));
         }
     }
 
-    /// Makes what was handed over visible. Returns the stacks that have to be woken if they sleep, a bit for
-    /// each.
+    /// Makes all items visible that were handed over. Returns a mask of the stacks that have to be woken if
+    /// they sleep.
     pub(crate) fn flush(&mut self) -> u64 {
         let receivers = std::mem::take(&mut self.unflushed);
         let mut left = receivers;
@@ -231,19 +235,19 @@ impl Member {
         receivers
     }
 
-    /// Whether something was handed to others that they cannot see yet.
+    /// Whether something was handed to other stacks since the last [`flush`](Self::flush).
     #[inline]
     pub(crate) fn is_unflushed(&self) -> bool {
         self.unflushed != 0
     }
 
-    /// Whether something waits that others handed to this stack.
+    /// Whether something waits that other stacks handed to this stack.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         self.unread != 0 || self.group.inboxes[usize::from(self.index)].0.load(Ordering::Acquire) != 0
     }
 
-    /// The next thing that others handed to this stack.
+    /// The next item that another stack handed to this stack.
     pub(crate) fn next_handed(&mut self) -> Option<Handed> {
         if self.unread == 0 {
             self.unread = self.group.inboxes[usize::from(self.index)].0.swap(0, Ordering::Acquire);
@@ -259,14 +263,14 @@ impl Member {
         None
     }
 
-    /// Lets the next of several stacks with full rings have its turn.
+    /// Moves on to the next stack, so that all stacks whose rings are not empty are served in turn.
     pub(crate) fn next_turn(&mut self) {
         if self.unread != 0 {
             self.turn = (self.first_unread() + 1) % u64::BITS;
         }
     }
 
-    /// The first stack with a ring to read, from the one whose turn it is.
+    /// The first stack with a ring to read, starting with `turn`.
     fn first_unread(&self) -> u32 {
         (self.unread.rotate_right(self.turn).trailing_zeros() + self.turn) % u64::BITS
     }

@@ -41,11 +41,11 @@ pub(crate) struct Ctx<'a> {
     pub(crate) events_limit: usize,
     /// The connection that is called.
     pub(crate) conn: ConnId,
-    /// The listener that accepted it.
+    /// The listener that accepted the connection.
     pub(crate) listener: Option<ListenerId>,
 }
 
-/// Whole seconds of the clock, where only 32 bits fit; they wrap after 136 years.
+/// Whole seconds of the clock in 32 bits. They wrap after 136 years.
 pub(super) type Seconds = u32;
 
 impl Ctx<'_> {
@@ -64,7 +64,7 @@ impl Ctx<'_> {
         self.events.push_received(self.conn, Received { offset, buf, frontier });
     }
 
-    /// Asks `conn`, this connection or another, to give up `bytes`.
+    /// Asks the user of `conn`, this connection or another, to give up `bytes` bytes.
     pub(crate) fn evict(&mut self, conn: ConnId, bytes: usize) {
         self.events.push_back(Event::Evict { conn, bytes });
     }

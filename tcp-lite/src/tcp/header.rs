@@ -34,13 +34,14 @@ bitflags! {
     }
 }
 
-/// A SACK block: its first sequence number, and the one behind its last (RFC 2018 section 3).
+/// A SACK block: its first sequence number, and the sequence number after its last byte (RFC 2018 section 3).
 pub(crate) type SackBlock = (TcpSeqNumber, TcpSeqNumber);
 
 /// The options that are implemented.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options reduce the payload below it.
+    /// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options make the payload smaller than the
+    /// MSS.
     pub(crate) mss: Option<u16>,
     /// Window scale, at most 14.
     pub(crate) window_scale: Option<u8>,
@@ -61,7 +62,7 @@ pub(crate) struct TcpHeader {
     /// Present if the ACK bit is set.
     pub(crate) ack: Option<TcpSeqNumber>,
     pub(crate) flags: Flags,
-    /// As on the wire, not scaled.
+    /// The window field of the header, not scaled.
     pub(crate) window: u16,
     pub(crate) options: Options,
 }
@@ -140,8 +141,8 @@ impl TcpHeader {
             + usize::from(self.flags.contains(Flags::FIN))
     }
 
-    /// The RST that answers this segment when no connection takes it; `None` for a RST
-    /// (RFC 9293 section 3.10.7.1).
+    /// The RST that answers this segment if it belongs to no connection; `None` if the segment is an RST (RFC
+    /// 9293 section 3.10.7.1).
     pub(crate) fn rst_reply(&self, payload_bytes: usize) -> Option<Self> {
         if self.flags.contains(Flags::RST) {
             return None;
@@ -163,7 +164,8 @@ impl TcpHeader {
 }
 
 impl Options {
-    /// Parses the known options in `bytes`. Others are skipped; a malformed list ends at the error.
+    /// Parses the known options in `bytes`. Other options are skipped; parsing of a malformed list ends at
+    /// the error.
     fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let [kind, rest @ ..] = bytes {

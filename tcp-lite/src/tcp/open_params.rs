@@ -18,7 +18,7 @@ pub(crate) struct OpenParams {
     /// MSS (RFC 6691) to this peer, and the one that we announce: the MTU less the fixed IP and TCP
     /// headers. Options reduce the payload below it.
     pub(crate) mss: u16,
-    /// As `mss`, for BASE_PLPMTU (RFC 8899 section 5.1.2): a size that most paths carry.
+    /// The MSS for BASE_PLPMTU (RFC 8899 section 5.1.2), a size that most paths carry.
     pub(crate) base_mss: u16,
     /// The peer's MSS if its SYN has no MSS option: 536 for IPv4, 1220 for IPv6 (RFC 9293 section
     /// 3.7.1).

@@ -27,7 +27,7 @@ pub(crate) struct Sent {
 /// An event that no line has matched yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// Its text.
+    /// The text of the event in the script's notation.
     Plain(String),
     Received {
         from: u64,
@@ -126,7 +126,7 @@ impl Machine {
         self.poll()
     }
 
-    /// Timers, events, transmission.
+    /// Runs timers, takes events and transmits.
     pub(crate) fn poll(&mut self) -> Result<(), String> {
         let now = self.now();
         self.stack.poll(now);

@@ -17,7 +17,7 @@ pub(crate) struct Line {
     /// The text after the time.
     pub(crate) text: String,
     pub(crate) time: Time,
-    /// The peer that it concerns.
+    /// The peer of this line.
     pub(crate) peer: u8,
     pub(crate) action: Action,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Line {
 /// The time of a line, microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time {
-    /// Relative to the line before, not to the start.
+    /// True if the time is relative to the line before, not to the start.
     pub(crate) relative: bool,
     pub(crate) us: u64,
     /// Tolerance in both directions.
@@ -193,7 +193,7 @@ fn parse_action(word: &str, words: &[&str]) -> Result<Action, String> {
     }
 }
 
-/// `1000`: a segment of one record. `400+600`: one of two records. `3x1000`: three segments.
+/// `1000`: a segment of one record. `400+600`: a segment of two records. `3x1000`: three segments.
 fn parse_send(what: &str) -> Result<Vec<Vec<usize>>, String> {
     let (count, records) = match what.split_once('x') {
         Some((count, records)) => (number(count)?, records),

@@ -1,4 +1,4 @@
-//! The window of a peer that is alive and takes nothing: its acknowledgements say so, in the usual form that
+//! The closed window of a peer that is alive and reads nothing: its acknowledgements have the form that
 //! header prediction takes.
 
 use dp::link::LinkConfig;
@@ -7,7 +7,7 @@ use crate::harness::{MAC_A, MAC_B, World, config};
 
 const WINDOW: u32 = 4000;
 
-/// Longer than the user timeout, whatever the times between probes.
+/// A time that is longer than the user timeout, whatever the times between probes are.
 const MINUTES_US: u64 = 300_000_000;
 
 #[test]

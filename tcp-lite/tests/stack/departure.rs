@@ -44,7 +44,7 @@ fn the_connections_of_a_neighbor_that_is_gone_end_at_once_and_no_others() {
     let a = &mut relay.a.host;
     let other = a.connect(now, "10.0.0.3:4000".parse().unwrap(), 0);
     let again = a.connect(now, "10.0.0.2:4001".parse().unwrap(), 0);
-    // Somebody else, and one who has no connection.
+    // Two Ethernet addresses to which no connection sends.
     a.stack.end_neighbor(now, mac(9));
     a.stack.end_neighbor(now, EthernetAddress::BROADCAST);
     assert!(!a.stack.has_events());
@@ -57,10 +57,10 @@ fn the_connections_of_a_neighbor_that_is_gone_end_at_once_and_no_others() {
         [Some(CloseReason::LinkDown), Some(CloseReason::Unreachable), None]
     );
     assert_eq!(relay.a.host.stack.usage().connections, 1);
-    // Once more is nothing more.
+    // A second report has no effect.
     relay.a.host.stack.end_neighbor(now, mac(2));
     assert!(!relay.a.host.stack.has_events());
-    // The accepting end is told in the same way.
+    // The accepting end gets the same event.
     let now = relay.b.now();
     relay.b.host.stack.end_neighbor(now, mac(1));
     relay.b.frames();
@@ -88,7 +88,7 @@ fn nothing_is_left_of_a_neighbor_that_is_gone() {
     assert_eq!(relay.a.host.stack.usage().connections, 0);
 }
 
-/// A half-open connection ends without a word, and its place in the backlog is free.
+/// A half-open connection ends without an event, and its place in the backlog becomes free.
 #[test]
 fn a_half_open_connection_ends_with_its_neighbor() {
     let mut relay = Relay::new(derived(1), derived(2));

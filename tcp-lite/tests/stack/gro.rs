@@ -132,7 +132,8 @@ fn cut(world: &World, frame: &Mbuf, payload: usize, advance: u32) -> Mbuf {
     copy
 }
 
-/// Joined to the payload in front of them, they would be no duplicates, and nothing would be sent again.
+/// If duplicates were merged with the payload before them, they would not count as duplicates, and nothing
+/// would be retransmitted.
 #[test]
 fn acknowledgements_behind_a_segment_are_each_counted() {
     for empty in [0, 2, 3] {
@@ -186,7 +187,7 @@ fn a_segment_of_a_length_that_it_cannot_have_is_not_joined() {
     }
 }
 
-/// As if they had arrived separately: every second segment is acknowledged, however small.
+/// Merged segments are acknowledged as if they had arrived separately: every second segment, however small.
 #[test]
 fn the_second_small_segment_is_acknowledged_at_once() {
     let mut world = connected("10.0.0.2:4000", 1);
@@ -255,7 +256,7 @@ fn a_segment_that_is_missing_or_damaged_ends_the_run() {
     }
 }
 
-/// As from a port with LRO, or one that receives into chains.
+/// Frames of several buffers, like those of a port with LRO or of a port that receives into chains.
 #[test]
 fn a_frame_of_many_buffers_stays_alone() {
     let mut world = connected("10.0.0.2:4000", 1);

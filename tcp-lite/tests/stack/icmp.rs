@@ -47,7 +47,7 @@ impl Report {
         self.about_changed(frame, |_| {})
     }
 
-    /// As [`about`](Self::about), with `change` applied to the quoted bytes.
+    /// Like [`about`](Self::about), but applies `change` to the quoted bytes.
     fn about_changed(self, frame: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
         let ipv6 = frame[12..14] == [0x86, 0xdd];
         let mut message = vec![self.kind.0, self.kind.1, 0, 0];
@@ -262,9 +262,9 @@ fn no_error_ends_a_connection_that_is_established() {
 fn a_report_of_a_packet_too_big_has_to_be_plausible() {
     for (ipv6, mtu, emss_then) in [
         (false, 1000, Some(948)),
-        // Below the MTU that every path carries: that one is used.
+        // The reported MTU is below the size that every path carries, so that size is used.
         (false, 100, Some(524)),
-        // The packet would have fit.
+        // The packet was not larger than the reported MTU.
         (false, 1500, None),
         (false, 1501, None),
         // Without an MTU: the next plateau of RFC 1191 section 7.1 below the packet.

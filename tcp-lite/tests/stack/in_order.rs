@@ -12,18 +12,18 @@ use tcp_lite::Received;
 pub(crate) struct InOrder {
     next: u64,
     limit: usize,
-    /// Sorted by offset, and disjoint, since bytes are handed up only once.
+    /// The held buffers, sorted by offset. They are disjoint, because the stack passes on bytes only once.
     held: VecDeque<Received>,
 }
 
 /// Bytes that are next in order.
 pub(crate) struct Ordered {
-    /// Stream offset of the first.
+    /// Stream offset of the first byte.
     pub(crate) offset: u64,
     /// The bytes.
     pub(crate) buf: Mbuf,
-    /// How many bytes to [`Stack::release`](tcp_lite::Stack::release) once `buf` is consumed: all of them
-    /// if they came ahead of the frontier, else 0.
+    /// Number of bytes to [`Stack::release`](tcp_lite::Stack::release) after `buf` was consumed: all bytes if
+    /// they came ahead of the frontier, otherwise 0.
     pub(crate) release: usize,
 }
 

@@ -230,7 +230,7 @@ fn syns_of_four_bursts_are_answered_before_the_next_transmission() {
         let counters = tap.host.stack.counters();
         (counters.tx_syn_cookies, counters.rx_syn_dropped)
     };
-    // The first one has the place in the backlog.
+    // The first connection has the place in the backlog.
     assert_eq!(arrive(0..1 + ANSWERED), (ANSWERED.into(), 0));
     assert_eq!(arrive(1 + ANSWERED..4 + ANSWERED), (ANSWERED.into(), 3));
     let answers = tap.frames();
@@ -334,7 +334,7 @@ fn a_cookie_is_taken_although_the_syn_came_again_and_found_room() {
             tap.frames();
         }
         assert_eq!(tap.host.stack.counters().rx_no_connection, unmatched);
-        // A number that is neither's still ends it.
+        // A segment that acknowledges neither SYN-ACK is still answered with RST.
         tap.inject(&send(1002, TcpControl::Syn, 7, None, b""));
         tap.frames();
         tap.inject(&send(1002, TcpControl::None, 8, Some(first), b""));

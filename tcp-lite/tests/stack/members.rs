@@ -18,7 +18,7 @@ const B: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
 /// Longer than any frame of these hosts.
 const BUFFER_BYTES: usize = 2048;
 
-/// A stack and what its user knows of it.
+/// A stack and the state of its user.
 struct One {
     stack: Option<Stack>,
     pool: Mempool,
@@ -61,7 +61,8 @@ impl One {
         self.stack().input(now, frame);
     }
 
-    /// Takes what others handed over, runs timers, takes events, and returns the frames to send.
+    /// Takes the frames that other stacks handed over, runs timers, takes events, and returns the frames to
+    /// send.
     fn turn(&mut self, now: Instant) -> Vec<Vec<u8>> {
         let Some(stack) = &mut self.stack else { return Vec::new() };
         let mut burst = Burst::new();
@@ -145,7 +146,7 @@ impl Members {
         }
     }
 
-    /// Turns of all stacks for so many microseconds.
+    /// Runs turns of all stacks for this number of microseconds.
     fn run(&mut self, for_us: i64) {
         let end_us = self.now_us + for_us;
         while self.now_us < end_us {
@@ -267,7 +268,7 @@ fn one_stack_answers_for_the_host_and_tells_the_others_of_neighbours() {
     let sent: Vec<Vec<Vec<u8>>> = hosts.a.iter_mut().map(|one| one.turn(now)).collect();
     let sizes: Vec<_> = sent.iter().map(Vec::len).collect();
     assert_eq!(sizes, [2, 0, 0, 0], "the answers to ARP and to the echo request");
-    // All know B from its question.
+    // All stacks know B from its ARP request.
     hosts.b.stack().listen(80).unwrap();
     hosts.sent.clear();
     for n in 0..STACKS {

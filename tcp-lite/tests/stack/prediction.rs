@@ -1,5 +1,5 @@
-//! Header prediction changes nothing: two hosts that differ in it alone get the same frames and calls, and
-//! send the same frames, raise the same events and count the same.
+//! Header prediction does not change the results: of two hosts with the same frames and calls, one without
+//! prediction, both send the same frames, generate the same events and have the same counters.
 
 mod cases;
 
@@ -31,21 +31,22 @@ enum Step {
     PeerSends(usize),
     /// The hosts send this many bytes.
     HostsSend(usize),
-    /// The oldest frames of the peer arrive in one burst, each with this done to it.
+    /// The oldest frames of the peer arrive in one burst, each with this fate.
     Arrive(Vec<FrameDelivery>),
-    /// The next frames of the hosts are lost, after so many that arrive, or they arrive behind the next ones.
+    /// After this number of frames that arrive, the next frames of the hosts are lost, or arrive after later
+    /// frames.
     Lose {
         after: usize,
         frames: usize,
         late: bool,
     },
-    /// So many microseconds pass.
+    /// This number of microseconds passes.
     Wait(u64),
-    /// The hosts hold bytes that were handed up in order.
+    /// The hosts hold bytes that they received in order.
     Hold(usize),
-    /// The hosts release all that they hold.
+    /// The hosts release all bytes that they hold.
     Release,
-    /// Both take their events now; otherwise these wait.
+    /// Both hosts take their events now; otherwise the events wait.
     TakeEvents,
     PeerCloses,
     HostsClose,
@@ -57,19 +58,19 @@ enum FrameDelivery {
     Arrives,
     Lost,
     Twice,
-    /// It arrives behind all others.
+    /// The frame arrives after all other frames.
     Late,
-    /// A byte of its headers is another, and its checksums fit that or not.
+    /// A byte of the headers is changed, with or without correct checksums.
     Forged {
         at: usize,
         flips: u8,
         fits: bool,
     },
-    /// A field of TCP is larger or smaller by this, and its checksum fits.
+    /// A field of TCP is larger or smaller by this value, with a correct checksum.
     Moved(Field, i32),
-    /// Bytes behind the packet.
+    /// The frame has padding after the packet.
     Padded(usize),
-    /// Without its last bytes.
+    /// The last bytes of the frame are missing.
     Cut(usize),
 }
 
@@ -356,7 +357,7 @@ impl Host {
     }
 }
 
-/// The bytes of a frame, those of external memory included.
+/// The bytes of a frame, including those in external memory.
 fn all_bytes_of(frame: &Mbuf) -> Vec<u8> {
     let mut bytes = vec![0; frame.len()];
     assert_eq!(frame.copy_to(0, &mut bytes), bytes.len());

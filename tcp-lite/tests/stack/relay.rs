@@ -81,7 +81,7 @@ impl Tap {
         }
     }
 
-    /// As [`frames`](Self::frames), over `for_us` microseconds in steps of a millisecond.
+    /// Like [`frames`](Self::frames), but over `for_us` microseconds in steps of a millisecond.
     pub(crate) fn frames_for(&mut self, for_us: u64) -> Vec<Vec<u8>> {
         let end_us = self.now_us + for_us;
         let mut all = self.frames();

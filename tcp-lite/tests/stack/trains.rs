@@ -100,7 +100,8 @@ struct Kept {
     memory: Weak<Vec<u8>>,
 }
 
-/// As [`write`], all but the first and last bytes from external memory; `None` if the segment takes none.
+/// Writes the same bytes as [`write`], but takes all except the first and last few from external memory;
+/// `None` if the segment takes no external memory.
 fn attach(segment: &mut SegmentBuf<'_, '_>, at: u64, bytes: u64) -> Option<Kept> {
     assert_eq!(segment.offset(), at);
     let (before, behind) = (at % 5, at % 8);

@@ -1,9 +1,9 @@
-//! CUBIC (RFC 9438): after a reduction the window recovers by a cubic function of time, so its growth
-//! does not depend on the round-trip time; where Reno would be faster it grows like Reno.
+//! CUBIC (RFC 9438): after a reduction, the window grows by a cubic function of time, which does not depend
+//! on the round-trip time. Where Reno would be faster, the window grows like Reno's.
 //!
 //! The first slow start uses HyStart++ (`hystart.rs`). The RFC counts windows in segments, this code in
-//! bytes. `f64` gives the same results on every machine, since only IEEE 754 sums, products and
-//! quotients are used.
+//! bytes. `f64` gives the same results on every machine, because the code uses only IEEE 754 sums, products
+//! and quotients.
 
 use super::hystart::{Growth, HyStart};
 use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
@@ -11,9 +11,9 @@ use crate::{Duration, Instant};
 
 /// The window after a reduction, as a fraction of the window before it (section 4.6, beta_cubic).
 const BETA: f64 = 0.7;
-/// Growth, segments per second cubed (section 5, C).
+/// Growth in segments per second cubed (section 5, C).
 const C: f64 = 0.4;
-/// Reno's growth with [`BETA`] instead of one half, segments for each round trip (section 4.3,
+/// Reno's growth in segments for each round trip, with [`BETA`] instead of one half (section 4.3,
 /// alpha_cubic).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
@@ -28,7 +28,7 @@ pub(in crate::tcp) struct Cubic {
     /// The window just before the last reduction (cwnd_prior).
     prior: u32,
     stage: Stage,
-    /// The state before the last reduction, until that is undone.
+    /// The state before the last reduction, until the reduction is undone.
     prior_state: Option<PriorState>,
 }
 
@@ -46,9 +46,9 @@ enum Stage {
 /// An epoch of congestion avoidance.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    /// When it began, shifted by the time in which the window was not used (section 4.2).
+    /// The time at which the epoch began, plus the time during which the window was not used (section 4.2).
     start: Instant,
-    /// The last acknowledgement: the time during which the window is unused counts from here.
+    /// The time of the last acknowledgement. The time during which the window is not used counts from here.
     latest: Instant,
     /// Seconds from the start to the plateau (section 4.2, K).
     plateau_after: f32,
@@ -67,7 +67,7 @@ struct PriorState {
 }
 
 impl Cubic {
-    /// For a new connection, with its first window.
+    /// The state of a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         let stage = Stage::First(HyStart::new());
         Self { mss, ssthresh: u32::MAX, cwnd: f64::from(cwnd), w_max: 0, prior: 0, stage, prior_state: None }
@@ -79,18 +79,18 @@ impl Cubic {
         self.prior_state = Some(PriorState { cwnd: self.cwnd(), ssthresh, w_max, prior });
     }
 
-    /// Sections 4.6 and 4.7.
+    /// Reduces the window (sections 4.6 and 4.7).
     fn reduce(&mut self) {
         self.save_prior_state();
         let (cwnd, w_max) = (self.cwnd(), self.w_max);
         self.prior = cwnd;
-        // Fast convergence: a flow whose window shrinks leaves bandwidth to others.
+        // Fast convergence: a flow whose window shrinks leaves bandwidth to other flows.
         self.w_max = if cwnd < w_max { (self.cwnd * (1.0 + BETA) / 2.0) as u32 } else { cwnd };
         self.ssthresh = ((self.cwnd * BETA) as u32).max(2 * self.mss);
         self.stage = Stage::Plain;
     }
 
-    /// Called when the window was not used: that time does not count (section 4.2).
+    /// Called when the window was not used, because this time does not count (section 4.2).
     #[inline]
     fn pause_epoch(&mut self, now: Instant) {
         if let Stage::Epoch(epoch) = &mut self.stage {
@@ -140,8 +140,8 @@ impl Cubic {
     }
 
     fn begin_epoch(&mut self, now: Instant) -> Epoch {
-        // The window is above the plateau, as after a slow start that ended without a loss: the plateau
-        // moves here.
+        // The window is above the plateau, as after a slow start that ended without a loss, so the plateau
+        // becomes this window.
         self.w_max = self.w_max.max(self.cwnd());
         let below = (f64::from(self.w_max) - self.cwnd) / f64::from(self.mss);
         Epoch { start: now, latest: now, plateau_after: cube_root(below / C) as f32, reno: self.cwnd }
@@ -186,7 +186,7 @@ impl CongestionControl for Cubic {
             self.cwnd = self.cwnd.max(f64::from(before.cwnd.min(limit)));
             self.ssthresh = self.ssthresh.max(before.ssthresh).max(before.cwnd);
             (self.w_max, self.prior) = (before.w_max, before.prior);
-            // The time in recovery does not count for growth: a new epoch begins.
+            // The time in recovery does not count for growth, so a new epoch begins.
             self.stage = Stage::Plain;
         }
     }
@@ -201,13 +201,13 @@ impl CongestionControl for Cubic {
     }
 }
 
-/// Newton's method, as `f64::cbrt` may differ between machines.
+/// The cube root by Newton's method, because `f64::cbrt` may differ between machines.
 fn cube_root(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;
     }
     let mut root = value.max(1.0);
-    // Converges from above; while the estimate is far off, each step lowers it by about a third.
+    // The estimate converges from above. While it is far off, each step lowers it by about a third.
     for _ in 0..64 {
         let next = (2.0 * root + value / (root * root)) / 3.0;
         if next >= root {
@@ -229,17 +229,18 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// A window of `segments` that has just been reduced.
+    /// A window of `segments` segments that has just been reduced.
     fn reduced(segments: u32) -> Cubic {
         let mut cubic = Cubic::new(MSS, segments * MSS);
         cubic.on_congestion(at(0), segments * MSS, Signal::Loss);
         cubic
     }
 
-    /// Round trips of `rtt_ms`, each acknowledging a window, until `until_ms`; the window then, segments.
+    /// Runs round trips of `rtt_ms` until `until_ms`, in each of which a window is acknowledged. Returns the
+    /// window at the end, in segments.
     fn run(cubic: &mut Cubic, rtt_ms: i64, until_ms: i64) -> f64 {
         for now in (0..=until_ms).step_by(rtt_ms as usize) {
-            // A window in eight acknowledgements.
+            // Eight acknowledgements acknowledge a window.
             for _ in 0..8 {
                 let acked = cubic.cwnd() / 8;
                 cubic.on_ack(&Ack { now: at(now), srtt_us: rtt_ms as u32 * 1000, ..ack(acked) });
@@ -280,7 +281,8 @@ mod tests {
     #[test]
     fn on_a_short_path_it_grows_like_reno() {
         let mut cubic = reduced(20);
-        // 14 segments, 0.529 more for each of 11 round trips up to the old window, then one for each of ten.
+        // The window has 14 segments. It grows by 0.529 segments in each of 11 round trips up to the old
+        // window, then by one segment in each of ten.
         let window = run(&mut cubic, 1, 20);
         assert!((29.0..30.0).contains(&window), "{window}");
     }
@@ -306,8 +308,8 @@ mod tests {
         cubic.cwnd = 18_000.0;
         cubic.on_congestion(at(0), 18 * MSS, Signal::Loss);
         assert_eq!((cubic.w_max, cubic.prior, cubic.cwnd()), (15_300, 18_000, 12_600));
-        // 0.529 segments for each round trip: ten take it to 17.9, beyond the plateau; one for each of the
-        // next.
+        // The window grows by 0.529 segments in each round trip: after ten, it is 17.9, beyond the plateau.
+        // Then it grows by one segment in each round trip.
         let (before, after) = (run(&mut cubic.clone(), 1, 9), run(&mut cubic, 1, 19));
         assert!((17.6..17.95).contains(&before), "{before}");
         assert!((26.8..27.9).contains(&after), "{after}");
@@ -319,7 +321,7 @@ mod tests {
         let once = |now, cubic: &Cubic| Ack { now: at(now), srtt_us: 1000, ..ack(cubic.cwnd()) };
         cubic.on_ack(&once(0, &cubic));
         let before = cubic.cwnd();
-        // By the cubic function 86000 segments.
+        // The cubic function gives 86000 segments.
         cubic.on_ack(&once(60_000, &cubic));
         assert_eq!(cubic.cwnd(), before * 3 / 2);
     }
@@ -366,7 +368,8 @@ mod tests {
     fn where_slow_start_ended_without_a_loss_the_plateau_is_there() {
         let mut cubic = Cubic::new(MSS, 1000 * MSS);
         (cubic.ssthresh, cubic.stage) = (1000 * MSS, Stage::Plain);
-        // Reno's window is 529 / 10 more after ten seconds of 100 ms, the cubic function's 0.4 * 10^3.
+        // In ten seconds of 100 ms, Reno's window grows by 529 / 10, and that of the cubic function by 0.4 *
+        // 10^3.
         let window = run(&mut cubic, 100, 10_000);
         assert!((1390.0..1420.0).contains(&window), "{window}");
     }
@@ -411,8 +414,8 @@ mod tests {
             }
             sent += 10_000;
             if cubic.ssthresh() != u32::MAX {
-                // The window had 160 segments when the delay began to grow; five more doublings would make
-                // 5000.
+                // The window had 160 segments when the delay began to grow. After five more doublings it
+                // would have 5000.
                 return assert!(cubic.cwnd() < 1000 * MSS, "{}", cubic.cwnd());
             }
         }

@@ -1,5 +1,5 @@
-//! DCTCP (RFC 8257): NewReno that reduces the window in proportion to the marked bytes. For networks
-//! that mark early, and only where both ends run it.
+//! DCTCP (RFC 8257): NewReno that reduces the window in proportion to the marked bytes. It is only for
+//! networks whose switches mark early and for connections with DCTCP at both ends.
 
 use super::newreno::NewReno;
 use super::{Ack, CongestionControl, Signal, Timeout};
@@ -12,17 +12,17 @@ const GAIN: f64 = 1.0 / 16.0;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Dctcp {
     reno: NewReno,
-    /// Estimated fraction of bytes that met congestion (section 3.3, DCTCP.Alpha).
+    /// Estimated fraction of bytes that were marked (section 3.3, DCTCP.Alpha).
     alpha: f64,
     /// The window of observation ends when this position is acknowledged (DCTCP.WindowEnd).
     window_end: u64,
-    /// Bytes acknowledged in this window, and those of them acknowledged with ECE.
+    /// Bytes acknowledged in this window, and the part of them that was acknowledged with ECE.
     acked: u32,
     marked: u32,
 }
 
 impl Dctcp {
-    /// For a new connection, with its first window.
+    /// The state of a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         Self { reno: NewReno::new(mss, cwnd), alpha: 1.0, window_end: 0, acked: 0, marked: 0 }
     }
@@ -42,7 +42,7 @@ impl CongestionControl for Dctcp {
         self.reno.on_ack(ack);
     }
 
-    /// Section 3.3, steps 1 to 8, for every acknowledgement, also in fast recovery.
+    /// Performs steps 1 to 8 of section 3.3, for every acknowledgement, also in fast recovery.
     fn observe(&mut self, acked: u32, una: u64, nxt: u64, ece: bool) {
         self.acked = self.acked.saturating_add(acked);
         if ece {
@@ -94,7 +94,7 @@ mod tests {
     use super::super::tests::NOW;
     use super::*;
 
-    /// Windows of ten acknowledgements, `marked` of which echo marks.
+    /// Reports windows of ten acknowledgements, `marked` of which echo marks.
     fn observe(dctcp: &mut Dctcp, windows: u64, marked: u64) {
         let begin = dctcp.window_end;
         for window in 0..windows {
@@ -126,7 +126,7 @@ mod tests {
             dctcp.observe(rest, una + 1, una + 10, false);
             dctcp.alpha
         };
-        // One acknowledgement of each, but nine tenths of the bytes: 15 / 16 + 0.9 / 16.
+        // One acknowledgement of two is marked, but it has nine tenths of the bytes: 15 / 16 + 0.9 / 16.
         let alphas = [window(9000, 1000), window(0, 10_000), window(5000, 5000)];
         let wanted = [0.99375, 0.99375 * 15.0 / 16.0, (0.99375 * 15.0 / 16.0 * 15.0 + 0.5) / 16.0];
         for (alpha, wanted) in alphas.into_iter().zip(wanted) {

@@ -3,9 +3,9 @@
 
 use super::Ack;
 
-/// Samples that a round needs before it is evaluated (section 4.3, N_RTT_SAMPLE).
+/// Number of samples that a round needs before it is evaluated (section 4.3, N_RTT_SAMPLE).
 const SAMPLES: u8 = 8;
-/// Growth of the round-trip time that indicates congestion: an eighth, within these bounds in
+/// Growth of the round-trip time that indicates congestion: an eighth of the time, within these bounds in
 /// microseconds (section 4.3: MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
 const THRESHOLD_DIVISOR: u32 = 8;
 const THRESHOLD_US: (u32, u32) = (4_000, 16_000);
@@ -19,7 +19,7 @@ const ROUNDS: u8 = 5;
 pub(super) enum Growth {
     /// The window grows by this many bytes.
     By(u32),
-    /// Slow start is over: the window becomes the threshold.
+    /// Slow start ends, and the threshold becomes the current window.
     Ends,
 }
 
@@ -51,12 +51,13 @@ impl HyStart {
         Self { round_end: 0, samples: 0, current_us: u32::MAX, last_us: u32::MAX, conservative: None }
     }
 
-    /// An acknowledgement in slow start.
+    /// Called for an acknowledgement in slow start.
     pub(super) fn on_ack(&mut self, ack: &Ack, mss: u32) -> Growth {
         if ack.una > self.round_end && self.next_round(ack.nxt) {
             return Growth::Ends;
         }
-        // Grow first: the sample of this acknowledgement affects only the following ones.
+        // The growth is computed first: the sample of this acknowledgement affects only later
+        // acknowledgements.
         let bytes = match self.conservative {
             Some(_) => ack.slow_start_bytes(mss) / GROWTH_DIVISOR,
             None => ack.slow_start_bytes(mss),
@@ -69,7 +70,7 @@ impl HyStart {
         Growth::By(bytes)
     }
 
-    /// A round is over; returns whether slow start is over as well.
+    /// Called at the end of a round; returns whether slow start ends as well.
     fn next_round(&mut self, nxt: u64) -> bool {
         self.round_end = nxt;
         self.last_us = self.current_us;
@@ -105,8 +106,8 @@ mod tests {
     use super::super::tests::ack;
     use super::*;
 
-    /// A round of eight acknowledgements of 1000 bytes with these round-trip times; returns how much the
-    /// window grew; `None` once slow start is over.
+    /// A round of eight acknowledgements of 1000 bytes with this round-trip time. Returns how much the window
+    /// grew; `None` if slow start has ended.
     fn round(hystart: &mut HyStart, number: u64, rtt_us: u32) -> Option<u32> {
         let mut grown = 0;
         for part in 1..=8 {
@@ -158,7 +159,7 @@ mod tests {
     fn the_smallest_of_a_round_counts_and_each_round_begins_anew() {
         let mut hystart = HyStart::new();
         round(&mut hystart, 0, 40_000);
-        // One fast one among many slow ones.
+        // One short round-trip time among many long ones.
         let early = Ack { una: 9, nxt: 16, rtt_us: Some(40_000), ..ack(1000) };
         assert_eq!(hystart.on_ack(&early, 1000), Growth::By(1000));
         for una in 10..=16 {

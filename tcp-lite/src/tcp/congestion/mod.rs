@@ -1,10 +1,10 @@
 //! Congestion control: how many bytes may be in flight (RFC 9293 section 3.8.2, RFC 5681).
 //!
-//! [`CongestionControl`] is the interface of an algorithm, [`Congestion`] the algorithm of a connection:
-//! an enum, dispatched by `match` without allocation. Not here: which bytes are in flight or lost
-//! (`send/queue/scoreboard.rs`), and when recovery starts and ends and what it may send (`send/loss/`).
-//! The window is in bytes and is compared with the bytes in flight before a segment is added, so in
-//! effect it is rounded up to a whole segment.
+//! [`CongestionControl`] is the interface of an algorithm. [`Congestion`] is the algorithm of a connection:
+//! an enum, dispatched by `match` without allocation. `send/queue/scoreboard.rs` decides which bytes are in
+//! flight or lost. `send/loss/` decides when recovery starts and ends, and what recovery may send. The window
+//! is in bytes and is compared with the bytes in flight before a segment is added, so in effect the window is
+//! rounded up to a whole segment.
 
 mod cubic;
 mod dctcp;
@@ -17,33 +17,34 @@ use newreno::NewReno;
 
 use crate::{CongestionAlgorithm, Duration, Instant};
 
-/// An acknowledgement outside of fast recovery by which the window may grow: the window was fully used
-/// before (RFC 7661 section 4.3), and the peer echoes no congestion.
+/// An acknowledgement outside of fast recovery after which the window may grow, because the window was fully
+/// used before (RFC 7661 section 4.3) and the peer echoes no congestion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
-    /// When it arrived.
+    /// The time of arrival.
     pub(super) now: Instant,
-    /// Bytes acknowledged cumulatively, including those that were selectively acknowledged before.
+    /// Bytes acknowledged cumulatively, including bytes that were selectively acknowledged before.
     pub(super) acked: u32,
-    /// Bytes newly acknowledged, cumulatively or selectively; each counts once.
+    /// Bytes newly acknowledged, cumulatively or selectively. Each byte counts once.
     pub(super) delivered: u32,
-    /// SND.UNA and SND.NXT, as positions: a round trip is over when the bytes sent at its beginning are
-    /// acknowledged.
+    /// SND.UNA and SND.NXT as 64-bit positions (`seq.rs`). A round trip ends when the bytes sent at its
+    /// beginning are acknowledged.
     pub(super) una: u64,
     pub(super) nxt: u64,
     /// The round-trip time measured by this acknowledgement, microseconds.
     pub(super) rtt_us: Option<u32>,
     /// Smoothed round-trip time, microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
-    /// Whether pacing spreads the segments that it releases over the round trip (`send/rate/pacing.rs`).
+    /// True if pacing spreads the segments that this acknowledgement releases over the round trip
+    /// (`send/rate/pacing.rs`).
     pub(super) paced: bool,
 }
 
-/// Maximum segments that one acknowledgement adds to the window in slow start, unless pacing spreads the
-/// released segments (RFC 9406 section 4.3, L). The RFC recommends 8. But a peer with GRO acknowledges some
-/// 45 segments (64 KiB) at once, and a polling peer everything it found in one poll: with 8 for each such
-/// acknowledgement, the window would grow by a few segments per round trip instead of doubling. So the limit
-/// covers one such acknowledgement.
+/// Maximum number of segments that one acknowledgement adds to the window in slow start, unless pacing
+/// spreads the released segments (RFC 9406 section 4.3, L). The RFC recommends 8. But a peer with GRO
+/// acknowledges about 45 segments (64 KiB) at once, and a polling peer acknowledges all segments of one poll
+/// at once. With 8 segments for each such acknowledgement, the window would grow by a few segments per round
+/// trip instead of doubling. So the limit covers one such acknowledgement.
 const SLOW_START_LIMIT: u32 = 64;
 
 impl Ack {
@@ -68,10 +69,10 @@ pub(super) enum Signal {
 pub(super) enum Timeout {
     /// New congestion.
     Congestion,
-    /// Congestion in a window of data for which the window was already reduced: the threshold stays (RFC
-    /// 3168 section 6.1.2).
+    /// Congestion in a window of data for which the window was already reduced, so the threshold does not
+    /// change (RFC 3168 section 6.1.2).
     Answered,
-    /// Nothing new: the same segment had timed out before (RFC 5681 section 3.1).
+    /// No new congestion: the same segment had timed out before (RFC 5681 section 3.1).
     Again,
 }
 
@@ -82,62 +83,63 @@ pub(super) enum Timeout {
 /// next reduction. A caller that reduces the window for any reason other than a recovery must also call
 /// `Undo::forget` (`send/loss/undo.rs`).
 pub(super) trait CongestionControl {
-    /// The congestion window, bytes. Not used during fast recovery, where proportional rate reduction
-    /// decides what may be sent until [`ssthresh`](Self::ssthresh) is reached (RFC 6937).
+    /// The congestion window in bytes. It is not used during fast recovery: there, proportional rate
+    /// reduction decides what may be sent until [`ssthresh`](Self::ssthresh) is reached (RFC 6937).
     fn cwnd(&self) -> u32;
 
-    /// The slow start threshold, bytes; `u32::MAX` before the first reduction.
+    /// The slow start threshold in bytes; `u32::MAX` before the first reduction.
     fn ssthresh(&self) -> u32;
 
-    /// Data was acknowledged outside of fast recovery, or while retransmitting after a timeout.
+    /// Called when data was acknowledged outside of fast recovery, or during retransmission after a timeout.
     fn on_ack(&mut self, ack: &Ack);
 
-    /// As [`on_ack`](Self::on_ack), if the window may not grow.
+    /// Called instead of [`on_ack`](Self::on_ack) if the window may not grow.
     fn on_unused(&mut self, _now: Instant) {}
 
-    /// An acknowledgement of `acked` bytes that is not reported by [`on_ack`](Self::on_ack); `una` and `nxt`
-    /// are SND.UNA and SND.NXT, `ece` says that the peer echoes congestion experienced (RFC 3168 section
-    /// 6.1.2). It does not change the window.
+    /// Called for each acknowledgement of `acked` bytes that [`on_ack`](Self::on_ack) does not report. `una`
+    /// and `nxt` are SND.UNA and SND.NXT; `ece` is true if the peer echoes congestion experienced (RFC 3168
+    /// section 6.1.2). The call does not change the window.
     fn observe(&mut self, _acked: u32, _una: u64, _nxt: u64, _ece: bool) {}
 
-    /// First sign of congestion in this window of data: sets the threshold and the window. `in_flight`:
-    /// bytes sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
+    /// Called at the first sign of congestion in this window of data: sets the threshold and the window.
+    /// `in_flight` is the number of bytes sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal);
 
-    /// Whether marks reduce the window as much as a loss does. If not, a loss in a window of data that
-    /// had marks reduces it again (RFC 8257 section 3.5).
+    /// Whether marks reduce the congestion window as much as a loss does. If not, a loss in a window of data
+    /// that had marks reduces the congestion window again (RFC 8257 section 3.5).
     fn treats_marks_like_loss(&self) -> bool {
         true
     }
 
-    /// The retransmission timer expired: the window becomes one segment.
+    /// Called when the retransmission timer has expired: the window becomes one segment.
     fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout);
 
-    /// The last reduction was spurious. Restores the window, but to at most `limit` for now, and sets
-    /// the threshold so that slow start brings the rest. Values that have grown beyond that since are
-    /// kept. Has no effect if the reduction was already undone.
+    /// Called when the last reduction was spurious. Restores the window, but to at most `limit` for now, and
+    /// sets the threshold so that slow start restores the rest. Larger current values are kept. Does nothing
+    /// if the reduction was already undone.
     fn undo(&mut self, now: Instant, limit: u32);
 
-    /// Nothing was sent for `idle`, which is longer than the retransmission timeout.
+    /// Called when nothing was sent for `idle`, which is longer than the retransmission timeout.
     fn on_idle(&mut self, now: Instant, idle: Duration);
 
-    /// EMSS becomes `mss` bytes; the window stays.
+    /// Sets the EMSS to `mss` bytes. The window does not change.
     fn set_mss(&mut self, mss: u32);
 }
 
 /// The algorithm of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Congestion {
-    /// RFC 5681 and RFC 6582.
+    /// NewReno (RFC 5681, RFC 6582).
     NewReno(NewReno),
-    /// RFC 9438.
+    /// CUBIC (RFC 9438).
     Cubic(Cubic),
-    /// RFC 8257.
+    /// DCTCP (RFC 8257).
     Dctcp(Dctcp),
 }
 
 impl Congestion {
-    /// For a new connection. If its SYN was lost, the window is one segment (RFC 6928 section 2).
+    /// The algorithm of a new connection. If the SYN was lost, the window is one segment (RFC 6928 section
+    /// 2).
     pub(super) fn new(algorithm: CongestionAlgorithm, mss: u32, syn_lost: bool) -> Self {
         let cwnd = if syn_lost { mss } else { initial_window(mss) };
         match algorithm {
@@ -207,12 +209,12 @@ impl CongestionControl for Congestion {
     }
 }
 
-/// Bytes as the algorithms count them.
+/// A number of bytes in the type that the algorithms use.
 pub(super) fn saturated(bytes: u64) -> u32 {
     bytes.min(u64::from(u32::MAX)) as u32
 }
 
-/// RFC 6928 section 2.
+/// The initial window (RFC 6928 section 2).
 pub(super) fn initial_window(mss: u32) -> u32 {
     (10 * mss).min(14_600.max(2 * mss))
 }

@@ -11,12 +11,12 @@ pub(in crate::tcp) struct NewReno {
     ssthresh: u32,
     /// Bytes acknowledged since the window last grew in congestion avoidance.
     acked: u32,
-    /// Window and threshold before the last reduction, until it is undone.
+    /// Window and threshold before the last reduction, until the reduction is undone.
     prior_state: Option<(u32, u32)>,
 }
 
 impl NewReno {
-    /// For a new connection, with its first window.
+    /// The state of a new connection, with its first window.
     pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         Self { mss, cwnd, ssthresh: u32::MAX, acked: 0, prior_state: None }
     }
@@ -26,7 +26,7 @@ impl NewReno {
         self.prior_state = Some((self.cwnd, self.ssthresh));
     }
 
-    /// RFC 5681 section 3.1, equation 4.
+    /// Sets the threshold and the window (RFC 5681 section 3.1, equation 4).
     fn reduce(&mut self, in_flight: u32) {
         self.save_prior_state();
         self.ssthresh = (in_flight / 2).max(2 * self.mss);
@@ -83,7 +83,7 @@ impl CongestionControl for NewReno {
     }
 
     fn on_idle(&mut self, _now: Instant, _idle: Duration) {
-        // RFC 5681 section 4.1.
+        // After an idle time, the window is at most the initial window (RFC 5681 section 4.1).
         self.cwnd = self.cwnd.min(initial_window(self.mss));
     }
 
@@ -118,7 +118,7 @@ mod tests {
             reno.on_ack(&ack(acked));
             reno.cwnd()
         };
-        // 12000 of 10000; with 9000 more 11000 of 11000.
+        // 12000 of 10000 bytes; after 9000 more bytes, 11000 of 11000.
         assert_eq!([after(6000), after(6000), after(9000)], [10_000, 11_000, 12_000]);
         assert_eq!(after(11_000), 12_000);
         reno.on_congestion(NOW, 12_000, Signal::Loss);

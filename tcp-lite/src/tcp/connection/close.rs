@@ -1,4 +1,4 @@
-//! CLOSE and ABORT, and how a connection ends (RFC 9293 sections 3.6, 3.10.4 and 3.10.5).
+//! CLOSE and ABORT, and the end of a connection (RFC 9293 sections 3.6, 3.10.4 and 3.10.5).
 
 use super::timer::ConnTimer;
 use super::{Reported, Tcb};
@@ -7,7 +7,8 @@ use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
 
 impl Tcb {
-    /// Called when no more segments will be pushed: sends a FIN behind the queue (RFC 9293 section 3.10.4).
+    /// Called when no more segments will be pushed: sends FIN after all queued segments (RFC 9293 section
+    /// 3.10.4).
     pub(crate) fn close(&mut self, ctx: &mut Ctx<'_>) {
         match self.state {
             State::SynSent => self.terminate(ctx, CloseReason::Aborted, false),
@@ -26,28 +27,28 @@ impl Tcb {
         }
     }
 
-    /// Drops everything queued. A RST is the last transmission if the peer knows of the connection.
-    /// Raises `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
+    /// Drops all queued segments, and sends RST if the peer knows of the connection. Generates
+    /// `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
     pub(crate) fn abort(&mut self, ctx: &mut Ctx<'_>) {
         let send_rst = !matches!(self.state, State::SynSent | State::TimeWait);
         self.terminate(ctx, CloseReason::Aborted, send_rst);
     }
 
-    /// Called when the peer cannot be reached, for this reason: ends the connection without a RST, even if
-    /// one was still to be sent.
+    /// Called when the peer cannot be reached, for this reason: ends the connection without RST, even if RST
+    /// was still to be sent.
     pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         self.terminate(ctx, reason, false);
         self.rst_due = false;
     }
 
-    /// The peer did not answer in time.
+    /// Called when the peer did not answer in time.
     pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>) {
-        // A peer that has not answered our SYN knows of no connection.
+        // A peer that has not answered our SYN knows of no connection, so it gets no RST.
         let send_rst = self.send.positions().is_syn_acked();
         self.terminate(ctx, CloseReason::TimedOut, send_rst);
     }
 
-    /// The peer's FIN was reached in order.
+    /// Called when all bytes up to the peer's FIN have arrived.
     pub(super) fn on_peer_closed(&mut self, ctx: &mut Ctx<'_>) {
         self.receive.on_stream_complete();
         ctx.peer_closed();
@@ -59,7 +60,7 @@ impl Tcb {
         }
     }
 
-    /// Our FIN was acknowledged.
+    /// Called when our FIN was acknowledged.
     pub(super) fn on_fin_acked(&mut self, ctx: &mut Ctx<'_>) {
         match self.state {
             State::FinWait1 => self.state = State::FinWait2,
@@ -69,7 +70,7 @@ impl Tcb {
         }
     }
 
-    /// Ends the connection in any state: releases everything shared, and sends a RST if `send_rst`.
+    /// Ends the connection in any state: releases its memory in the slabs, and sends RST if `send_rst`.
     pub(super) fn terminate(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason, send_rst: bool) {
         if self.state == State::Closed {
             return;
@@ -86,9 +87,8 @@ impl Tcb {
         self.raise_closed(ctx, reason);
     }
 
-    /// Releases everything borrowed from the slabs, and stops the timers. Called before the block is
-    /// dropped, unless it [`is_droppable`](Self::is_droppable), and when a connection ends whose block
-    /// lives on.
+    /// Releases the connection's memory in the slabs, and stops the timers. Called when the connection ends,
+    /// and before a control block is dropped that is not yet [droppable](Self::is_droppable).
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.send.dispose(ctx);
         self.receive.dispose(ctx);

@@ -16,19 +16,20 @@ use crate::tcp::send::AckInfo;
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Verdict {
-    /// Processed or dropped; answers, if any, come from [`Tcb::next_transmission`].
+    /// The segment was processed or dropped. [`Tcb::next_transmission`] returns the answer, if there is one.
     Done,
-    /// Send this RST; the connection stays.
+    /// The caller sends this RST. The connection remains.
     Reset(TcpHeader),
-    /// In TIME-WAIT, this SYN may start a new connection: drop this block and pass the SYN to the
-    /// listener (RFC 9293 section 3.10.7.4, RFC 6191). Without a listener, keep the block.
+    /// In TIME-WAIT, this SYN may start a new connection: the caller drops this control block and passes the
+    /// SYN to the listener (RFC 9293 section 3.10.7.4, RFC 6191). If there is no listener, it keeps the
+    /// block.
     Reopen,
 }
 
 impl Tcb {
-    /// Takes any segment with a correct checksum: the general path of [`on_predicted`](Self::on_predicted).
-    /// The payload may be empty, or a chain. `segments` is the number of segments that were joined: more than
-    /// one only if their headers are equal and the first segment [`is_next`](Self::is_next).
+    /// Handles any segment with a correct checksum: the general path of [`on_predicted`](Self::on_predicted).
+    /// The payload may be empty, or a chain. `segments` is the number of segments that were merged. It is
+    /// more than 1 only if their headers are equal and the first segment [`is_next`](Self::is_next).
     pub(crate) fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -37,13 +38,13 @@ impl Tcb {
         (payload, segments): (Mbuf, usize),
     ) -> Verdict {
         match self.state {
-            // The connection is over; only its own RST may still be waiting.
+            // The connection has ended; only its RST may still wait to be sent.
             State::Closed => return header.rst_reply(payload.len()).map_or(Verdict::Done, Verdict::Reset),
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
-                // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open continues below, as the ACK
-                // it contains.) If the peer no longer asks for ECN, it does not know that we agreed to
-                // it (RFC 3168 section 6.1.1).
+                // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open is handled below, because it
+                // contains an ACK.) If the peer no longer requests ECN, it does not know that we agreed to
+                // ECN (RFC 3168 section 6.1.1).
                 if !self.agrees_on_ecn(ctx.config, header) {
                     self.decline_ecn();
                 }
@@ -66,14 +67,14 @@ impl Tcb {
     ) -> Verdict {
         let flags = header.flags;
         let syn_ack_again = self.state == State::SynReceived && self.is_syn_again(header);
-        // The payload of a SYN starts one position later. Our answer acknowledges only the SYN, so the
-        // payload comes again.
+        // The payload of a SYN starts one sequence number later. Our answer acknowledges only the SYN, so the
+        // peer sends the payload again.
         let pos = self.receive.position(header.seq) + i64::from(syn_ack_again);
         let bytes = if syn_ack_again { 0 } else { payload.len() };
 
-        // The steps of RFC 9293 section 3.10.7.4. Before them: in SYN-RECEIVED, an acknowledgement of
-        // anything but our SYN belongs to another connection, whatever its sequence number: reset it. A
-        // challenge ACK would start an exchange of them (RFC 9293 section 3.5.2, group 2).
+        // Before the steps of RFC 9293 section 3.10.7.4: in SYN-RECEIVED, a segment that does not acknowledge
+        // our SYN belongs to another connection, whatever its sequence number is. It is answered with RST,
+        // because a challenge ACK would cause an endless exchange of ACKs (RFC 9293 section 3.5.2, group 2).
         let is_rst = flags.contains(Flags::RST);
         if self.state == State::SynReceived && !is_rst && !self.acknowledges_our_syn(header) {
             return header.rst_reply(bytes).map_or(Verdict::Done, Verdict::Reset);
@@ -105,8 +106,8 @@ impl Tcb {
         if self.state == State::SynReceived {
             self.establish(ctx, header);
             if syn_ack_again {
-                // The SYN-ACK of a simultaneous open, which establishes the connection and says nothing
-                // else. A FIN on it is dropped: the peer sends it again.
+                // The SYN-ACK of a simultaneous open only establishes the connection. If it has FIN, the FIN
+                // is dropped, and the peer sends it again.
                 self.receive.learn_timestamp(ctx, header, pos);
                 self.receive.send_ack();
                 return Verdict::Done;
@@ -116,8 +117,8 @@ impl Tcb {
             self.on_unexpected(ctx, header, bytes);
             return Verdict::Done;
         }
-        // Only here: an attacker who has guessed just a sequence number must not set the clock that PAWS
-        // uses.
+        // Not earlier: an attacker who has guessed only a sequence number must not set the timestamp that
+        // PAWS uses.
         self.restart_keepalive(ctx);
         self.receive.learn_timestamp(ctx, header, pos);
         let ack = ack.max(0) as u64;
@@ -142,8 +143,8 @@ impl Tcb {
         if self.takes_payload() {
             let outcome = self.receive.on_payload(ctx, pos, (payload, segments), fin);
             if outcome.refused {
-                // An acknowledgement would report nothing new, so it counts as a challenge ACK: an attacker
-                // must not get an answer for each segment.
+                // The acknowledgement would report nothing new, so it counts as a challenge ACK. Otherwise an
+                // attacker would get an answer for each segment.
                 self.challenge(ctx);
             }
             if outcome.finished {
@@ -160,7 +161,7 @@ impl Tcb {
             return;
         }
         if pos < self.receive.nxt() as i64 {
-            // The peer is alive: this is a duplicate, or a keepalive or window probe.
+            // The segment is a duplicate, a keepalive or a window probe, so the peer is alive.
             self.restart_keepalive(ctx);
             self.send.on_heard();
             ctx.counters.rx_duplicate_bytes += bytes as u64;
@@ -174,19 +175,19 @@ impl Tcb {
         self.on_unexpected(ctx, header, bytes);
     }
 
-    /// A segment with unexpected numbers, which is answered by an ACK.
+    /// Handles a segment with unexpected numbers, which is answered by an ACK.
     fn on_unexpected(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, bytes: usize) {
         if self.is_syn_again(header) && !is_ecn_setup(header) {
-            // The peer's SYN or SYN-ACK again. A host that has received one without ECN setup should not
-            // send marked packets any more (RFC 3168 section 6.1.1). Echoes of earlier marks are still
-            // handled.
+            // The peer's SYN or SYN-ACK has come again. A host that has received a SYN or SYN-ACK without ECN
+            // setup should not send ECN-capable packets any more (RFC 3168 section 6.1.1). Echoes of earlier
+            // marks are still handled.
             self.send.stop_ect();
         }
         self.answer_unexpected(ctx, header.flags, bytes);
     }
 
-    /// An acceptable RST: resets the connection if exactly at the frontier, else causes a challenge ACK
-    /// (RFC 5961 section 3.2). TIME-WAIT ignores it.
+    /// Handles an acceptable RST. It resets the connection if its sequence number is exactly that of the
+    /// frontier; otherwise it causes a challenge ACK (RFC 5961 section 3.2). In TIME-WAIT it is ignored.
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, pos: i64) {
         if self.state == State::TimeWait {
             return;

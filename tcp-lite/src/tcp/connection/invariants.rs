@@ -1,4 +1,4 @@
-//! The invariants of a connection: those of its halves, and how they fit its state.
+//! The invariants of a connection: the invariants of its halves, and that both halves agree with the state.
 
 use super::{Reported, Tcb};
 use crate::OutOfOrder;
@@ -18,7 +18,7 @@ pub(crate) struct Holdings {
 }
 
 impl Tcb {
-    /// Checks the block, and returns its share of the slabs.
+    /// Checks the control block, and returns its share of the slabs.
     pub(crate) fn check(
         &self,
         conn: ConnId,
@@ -54,12 +54,13 @@ impl Tcb {
         })
     }
 
-    /// Whether a timer runs while anything is in flight. Its timer is set.
+    /// Checks that a timer runs while anything is in flight. The caller has set the connection's timer
+    /// before.
     pub(crate) fn check_timer(&self) -> Check {
         if self.state == State::Closed { Ok(()) } else { self.send.check_timer() }
     }
 
-    /// Both halves agree with the state (RFC 9293 section 3.3.2).
+    /// Checks that both halves agree with the state (RFC 9293 section 3.3.2).
     fn check_state(&self) -> Check {
         use State::*;
         let opening = matches!(self.state, SynSent | SynReceived);
@@ -71,7 +72,7 @@ impl Tcb {
         let peer_closed = matches!(self.state, CloseWait | LastAck | Closing | TimeWait);
         ensure!(peer_closed == self.receive.is_stream_complete(), "the peer's FIN in {:?}", self.state);
         match self.state {
-            // The user may have closed it before it was open.
+            // The user may have closed the connection before it was established.
             SynReceived => Ok(()),
             state => self.send.positions().check_fin(
                 matches!(state, SynSent | Established | CloseWait),

@@ -1,8 +1,8 @@
-//! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10): segments, time and user
-//! calls in, events and transmissions out.
+//! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10): it takes segments, time and user
+//! calls, and returns events and transmissions.
 //!
-//! It connects a sending and a receiving half, which know nothing of each other. This module has the parts
-//! that belong to neither half: the state, and the dispatch of segments, calls and timers.
+//! The control block connects a sending and a receiving half, which do not use each other. This module has
+//! the parts that belong to neither half: the state, and the dispatch of segments, calls and timers.
 //!
 //! | what | where | RFC 9293 |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 //! | challenge ACKs | `challenge.rs` | RFC 5961 |
 //! | keepalives, and the dispatch of timers | `timer.rs` | sections 3.8.4, 3.10.8 |
 //!
-//! The stack has IP, checksums, the table of connections, and listeners.
+//! The stack handles IP, checksums, the table of connections, and listeners.
 
 mod challenge;
 mod close;
@@ -55,9 +55,9 @@ use crate::{Event, Instant, Keepalive, TcpConfig};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
-    /// The user knows it, from its own call or from `Event::Established`.
+    /// The user knows of the connection, from its own call or from `Event::Established`.
     Opened,
-    /// `Event::Closed` was raised, or does not have to be.
+    /// `Event::Closed` was generated, or is not needed.
     Closed,
 }
 
@@ -68,18 +68,18 @@ pub(crate) struct Tcb {
     remote_port: u16,
     state: State,
     reported: Reported,
-    /// A RST is the last segment to send.
+    /// True if RST is the last segment to send.
     rst_due: bool,
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
-    /// Keepalive settings of this connection that override the stack's; boxed, since few connections have
-    /// them.
+    /// Keepalive settings of this connection that override those of the stack. They are boxed, because few
+    /// connections have them.
     keepalive: Option<Box<Option<Keepalive>>>,
     keepalive_probes: u8,
     /// The timer of the connection itself.
     timer: Option<(Instant, ConnTimer)>,
-    /// In TIME-WAIT: when the peer's FIN last arrived.
+    /// In TIME-WAIT: the time at which the peer's FIN last arrived.
     fin_at: Instant,
 }
 
@@ -104,8 +104,8 @@ impl Tcb {
         }
     }
 
-    /// A page to write a segment of up to EMSS bytes to, and EMSS. The next other call must be
-    /// [`push`](Self::push) or [`close_page`](Self::close_page).
+    /// A page for a segment of up to EMSS bytes, and the EMSS. The next other call must be
+    /// [`push`](Self::push), [`push_external`](Self::push_external) or [`close_page`](Self::close_page).
     #[inline(always)]
     pub(crate) fn page_for_segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         if !self.takes_segments() {
@@ -121,41 +121,42 @@ impl Tcb {
 
     /// Queues a segment: the first `bytes` bytes, at least one, of the page that
     /// [`page_for_segment`](Self::page_for_segment) returned, and their sum, if it is known. After the last
-    /// of several, the caller calls [`on_pushed`](Self::on_pushed).
+    /// of several segments, the caller calls [`on_pushed`](Self::on_pushed).
     #[inline]
     pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, sum: Option<u16>) {
         self.send.push(ctx, bytes, sum);
     }
 
-    /// As [`push`](Self::push), with external memory behind the given number of bytes.
+    /// Like [`push`](Self::push), but the segment has external memory after `bytes` bytes of the page.
     pub(crate) fn push_external(&mut self, ctx: &mut Ctx<'_>, bytes: usize, external: (ExtBuf, u32)) {
         self.send.push_external(ctx, bytes, external);
     }
 
-    /// The stream offsets behind everything that is pushed, and behind everything that is acknowledged.
+    /// The stream offsets after the last pushed byte, and after the last acknowledged byte.
     pub(crate) fn send_offsets(&self) -> (u64, u64) {
         let positions = self.send.positions();
         (offset_of(positions.end()), offset_of(positions.acknowledged()))
     }
 
-    /// The user withholds the acknowledgement of the peer's bytes from this stream offset on; `None`: of
-    /// none.
+    /// Withholds acknowledgements of the peer's bytes from this stream offset on; `None`: acknowledges all
+    /// bytes.
     pub(crate) fn withhold(&mut self, from: Option<u64>) {
         self.receive.withhold(from.map(pos_of));
     }
 
-    /// As [`Stack::sequence_mark`](crate::Stack::sequence_mark): the same for both ends.
+    /// See [`Stack::sequence_mark`](crate::Stack::sequence_mark): both ends compute the same number.
     pub(crate) fn sequence_mark(&self) -> u32 {
         (self.send.positions().seq(0).0 ^ self.receive.seq(0).0) as u32
     }
 
-    /// Segments were queued.
+    /// Called after segments were queued.
     #[inline]
     pub(crate) fn on_pushed(&mut self, now: Instant) {
         self.send.on_pushed(now);
     }
 
-    /// Called when the user has taken an event that is not raised again before it was taken.
+    /// Called when the user has taken an event. Some events are not generated again before the user has taken
+    /// them.
     pub(crate) fn on_event_taken(&mut self, event: &Event) {
         self.send.events_mut().on_taken(event);
     }
@@ -179,13 +180,13 @@ impl Tcb {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// Whether a [`release`](Self::release) of no bytes changes nothing.
+    /// Whether a [`release`](Self::release) of no bytes would change nothing.
     #[inline]
     pub(crate) fn has_window(&self, config: &TcpConfig) -> bool {
         self.state == State::Established && self.receive.has_window(config)
     }
 
-    /// `bytes` handed up ahead of the frontier are no longer held.
+    /// Notes that the user no longer holds `bytes` bytes that it received ahead of the frontier.
     pub(crate) fn release(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.receive.release(ctx, bytes);
         if self.takes_payload() {
@@ -193,12 +194,12 @@ impl Tcb {
         }
     }
 
-    /// `bytes` handed up in order are held until they are released.
+    /// Notes that the user holds `bytes` bytes that it received in order, until it releases them.
     pub(crate) fn hold(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.receive.hold(ctx, bytes);
     }
 
-    /// Called when the user gives up these ranges of the stream, by offset. Either all are given up, or none
+    /// Called when the user gives up these ranges of stream offsets. Either all ranges are given up, or none,
     /// and the result is `false`.
     pub(crate) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
         let positions: ArrayVec<_, MAX_EVICTED> = stretches
@@ -209,7 +210,7 @@ impl Tcb {
         positions.len() == stretches.len() && self.receive.evict(ctx, &positions)
     }
 
-    /// The user keeps `bytes` bytes of packet buffers for data ahead of the frontier.
+    /// Notes that the user keeps `bytes` bytes of packet buffers for data ahead of the frontier.
     pub(crate) fn pin(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.receive.pin(ctx, bytes);
     }
@@ -218,13 +219,14 @@ impl Tcb {
         self.state
     }
 
-    /// Whether nothing is left to receive, wait for or send, so that the block can be dropped.
+    /// Whether the control block can be dropped: the connection has ended, and no RST waits to be sent.
     pub(crate) fn is_droppable(&self) -> bool {
         self.state == State::Closed && !self.rst_due
     }
 
-    /// `Event::Closed` was raised (or would have been, for a connection that was never reported). The id
-    /// is dead for the user; the block may live on in TIME-WAIT or until its RST is sent.
+    /// Whether `Event::Closed` was generated (or was not needed, because the connection was never reported).
+    /// The user's id is not valid any more, but the control block may still exist, in TIME-WAIT or until its
+    /// RST is sent.
     pub(crate) fn is_closed_for_user(&self) -> bool {
         self.reported == Reported::Closed
     }
@@ -234,8 +236,8 @@ impl Tcb {
         self.state == State::Established && self.receive.is_next(seq)
     }
 
-    /// Whether this sequence number is sent and not acknowledged, so that an ICMP error that quotes it is
-    /// plausible (RFC 5927).
+    /// Whether the byte with this sequence number was sent and is not acknowledged. Only then an ICMP error
+    /// that quotes this number is plausible (RFC 5927).
     pub(crate) fn covers_outstanding(&self, seq: TcpSeqNumber) -> bool {
         self.send.positions().covers_outstanding(seq)
     }

@@ -1,5 +1,5 @@
-//! Opening: SYNs, the parameters that they agree on, and the two states before ESTABLISHED (RFC 9293
-//! sections 3.5, 3.10.1, 3.10.7.3).
+//! Opening a connection: SYNs, the parameters that they agree on, and the two states before ESTABLISHED (RFC
+//! 9293 sections 3.5, 3.10.1, 3.10.7.3).
 
 use super::{Reported, Tcb, Verdict};
 use crate::facade::TcpSeqNumber;
@@ -11,31 +11,32 @@ use crate::tcp::receive::is_ecn_setup;
 use crate::tcp::send::Handshake;
 use crate::{CloseReason, EcnMode, TcpConfig};
 
-/// The smallest MSS accepted from a peer. Segments with a smaller MSS would be mostly headers; a SYN must
-/// not make us send them.
+/// The smallest MSS that we accept from a peer. With a smaller MSS, our segments would be mostly headers.
 const MIN_PEER_MSS: u16 = 64;
 
 impl Tcb {
-    /// Active open: SYN-SENT.
+    /// Active open. The state is SYN-SENT.
     pub(crate) fn connect(ctx: &mut Ctx<'_>, params: OpenParams) -> Self {
         Self::new(ctx, &params, (State::SynSent, Reported::Opened))
     }
 
-    /// Passive open by a SYN (without ACK and RST, which the caller checks): SYN-RECEIVED.
+    /// Passive open by a SYN. The state is SYN-RECEIVED. The caller has checked that the SYN has neither ACK
+    /// nor RST.
     pub(crate) fn accept(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
         let mut tcb = Self::new(ctx, &params, (State::SynReceived, Reported::Nothing));
         tcb.learn_syn(ctx, syn);
         tcb
     }
 
-    /// Passive open by the ACK of a SYN cookie: SYN-RECEIVED, as if the SYN-ACK had been sent from here.
+    /// Passive open by the ACK of a SYN cookie. The state is SYN-RECEIVED, as if this connection had sent the
+    /// SYN-ACK.
     pub(crate) fn accept_remembered(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
         let mut tcb = Self::accept(ctx, params, syn);
         tcb.send.on_syn_sent_before();
         tcb
     }
 
-    /// A segment in SYN-SENT.
+    /// Handles a segment in SYN-SENT.
     pub(super) fn on_segment_in_syn_sent(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) -> Verdict {
         // Only our SYN can be acknowledged, and only after it was sent.
         let acceptable = header.ack.map(|ack| self.send.positions().is_ack_of_syn(ack));
@@ -57,8 +58,8 @@ impl Tcb {
             self.receive.send_ack();
             self.establish(ctx, header);
         } else {
-            // Simultaneous open: our SYN again, with an ACK. ECN needs an offer and an answer (RFC 3168
-            // section 6.1.1), and this answer may be lost without our knowing.
+            // Simultaneous open: we send our SYN again, with an ACK. ECN needs an offer and an answer (RFC
+            // 3168 section 6.1.1). We would not notice if this answer is lost, so ECN is not used.
             self.decline_ecn();
             self.state = State::SynReceived;
             self.send.send_syn();
@@ -66,7 +67,7 @@ impl Tcb {
         Verdict::Done
     }
 
-    /// Our SYN is acknowledged and the peer's has arrived.
+    /// Called when our SYN is acknowledged and the peer's SYN has arrived.
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) {
         let handshake = Handshake {
             pos: self.receive.position(header.seq),
@@ -96,8 +97,8 @@ impl Tcb {
         syn_options(ctx.config, self.send.agreed(), self.receive.mss(), self.timestamps(ctx))
     }
 
-    /// ECN setup bits of our SYN or SYN-ACK (RFC 3168 section 6.1.1). A retransmitted SYN has none: the
-    /// path may drop SYNs with these bits.
+    /// ECN setup bits of our SYN or SYN-ACK (RFC 3168 section 6.1.1). A retransmitted SYN has no such bits,
+    /// because the path may drop SYNs with them.
     pub(super) fn ecn_setup_flags(&self, config: &TcpConfig) -> Flags {
         match self.state {
             State::SynSent if config.ecn == EcnMode::Request && self.send.syn_sends() == 0 => {
@@ -108,21 +109,21 @@ impl Tcb {
         }
     }
 
-    /// Whether the peer's SYN or SYN-ACK, together with our first SYN, negotiates ECN. If we have since
-    /// sent our SYN again without ECN setup, this SYN-ACK answers the first one. The peer may mark what
-    /// it sends until our second SYN arrives, so its marks have to be echoed; but we may not send marked
-    /// packets (RFC 3168 section 6.1.1).
+    /// Whether the peer's SYN or SYN-ACK, together with our first SYN, negotiates ECN. If we have since sent
+    /// our SYN again without ECN setup, this SYN-ACK answers our first SYN. The peer may send ECN-capable
+    /// packets until our second SYN arrives, so we have to echo marks on them; but we must not send
+    /// ECN-capable packets (RFC 3168 section 6.1.1).
     pub(super) fn agrees_on_ecn(&self, config: &TcpConfig, syn: &TcpHeader) -> bool {
         ecn_agreed(config, syn)
     }
 
-    /// ECN is not used after all.
+    /// Turns ECN off for this connection.
     pub(super) fn decline_ecn(&mut self) {
         self.send.decline_ecn();
         self.receive.decline_ecn();
     }
 
-    /// Whether a segment in SYN-RECEIVED has no acknowledgement, or one of our SYN, which was sent.
+    /// Whether a segment in SYN-RECEIVED acknowledges our SYN, after we sent it, or has no acknowledgement.
     pub(crate) fn acknowledges_our_syn(&self, header: &TcpHeader) -> bool {
         header.ack.is_none_or(|ack| self.send.positions().is_ack_of_syn(ack))
     }
@@ -135,8 +136,8 @@ impl Tcb {
     }
 }
 
-/// The SYN-ACK that [`Tcb::accept`] would send first, without a control block: a SYN cookie. `mss` is ours,
-/// and `clock` our timestamp, if timestamps are agreed on.
+/// The SYN-ACK that a connection of [`Tcb::accept`] would send first. This function needs no control block,
+/// for SYN cookies. `mss` is our MSS, and `clock` our timestamp, if timestamps are agreed on.
 pub(crate) fn syn_ack(
     config: &TcpConfig,
     syn: &TcpHeader,
@@ -158,7 +159,7 @@ pub(crate) fn syn_ack(
     }
 }
 
-/// The parameters that the peer's SYN or SYN-ACK and ours agree on.
+/// The parameters that the peer's SYN or SYN-ACK and our own agree on.
 fn agreed(config: &TcpConfig, syn: &TcpHeader, ecn: bool) -> Agreed {
     Agreed {
         timestamps: config.timestamps && syn.options.timestamps.is_some(),

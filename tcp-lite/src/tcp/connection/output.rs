@@ -1,8 +1,8 @@
-//! Makes segments: the sending half provides content and position, the receiving half the acknowledgement
-//! (RFC 9293 sections 3.1, 3.4 and 3.7).
+//! Builds segments: the sending half provides the content and the sequence number, the receiving half the
+//! acknowledgement (RFC 9293 sections 3.1, 3.4 and 3.7).
 //!
-//! [`Tcb::next_transmission`] chooses the segment, and [`Tcb::sent`] updates the state: in between, the
-//! stack builds the frame, which may fail.
+//! [`Tcb::next_transmission`] chooses the segment. Then the stack builds the frame, which may fail. After
+//! that, [`Tcb::sent`] updates the state.
 
 use super::Tcb;
 use super::open::syn_window;
@@ -14,30 +14,32 @@ use crate::tcp::receive::SeparateAck;
 use crate::tcp::send::{Outgoing, Payload, SendKind};
 use crate::tcp::slabs::SegmentKey;
 
-/// A segment to send, and to report with [`Tcb::sent`] afterwards.
+/// A segment to send. After sending it, the caller calls [`Tcb::sent`].
 #[derive(Debug)]
 pub(crate) struct Transmission {
     /// The header to write.
     pub(crate) header: TcpHeader,
     pub(crate) payload: Option<Payload>,
-    /// Number of queued segments in it: the segment of `payload` and those behind it (`send/train.rs`).
+    /// Number of queued segments in this transmission: the segment of `payload` and the segments after it
+    /// (`send/train.rs`).
     pub(crate) segments: usize,
     /// ECN codepoint of the IP header.
     pub(crate) ecn: Ecn,
     kind: TransmissionKind,
 }
 
-/// A segment to send whose header has nothing unusual, and to report with [`Tcb::usual_sent`] afterwards.
+/// A segment to send whose header has nothing unusual. After sending it, the caller calls
+/// [`Tcb::usual_sent`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsualSegment {
     /// A new segment, without external memory; `None`: a pure acknowledgement.
     pub(crate) payload: Option<SegmentKey>,
     /// Bytes of the payload.
     pub(crate) bytes: usize,
-    /// The payload is the last of the queue.
+    /// True if the payload is the last segment in the queue.
     pub(crate) is_last: bool,
     pub(crate) seq: u32,
-    /// As on the wire.
+    /// The control bits as in the header.
     pub(crate) control_bits: u8,
 }
 
@@ -60,25 +62,24 @@ enum TransmissionKind {
 }
 
 impl Tcb {
-    /// Whether [`next_transmission`](Self::next_transmission) may return something. A false yes is
-    /// possible, a false no is not.
+    /// Whether [`next_transmission`](Self::next_transmission) may return something. `true` may be wrong,
+    /// `false` is never wrong.
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         self.rst_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
-    /// Whether neither the peer's window nor the pace withholds a segment that was just pushed. The
-    /// congestion window may withhold it, and other segments may be sent:
-    /// [`wants_transmit`](Self::wants_transmit) knows.
+    /// Whether the peer's window and pacing allow to send a segment that was just pushed.
+    /// [`wants_transmit`](Self::wants_transmit) also checks the congestion window, and other segments.
     #[inline]
     pub(crate) fn may_send_pushed(&self) -> bool {
         self.send.may_send_pushed()
     }
 
-    /// The next segment to send, of any kind: the general path of [`next_usual`](Self::next_usual). Without
-    /// [`sent`](Self::sent) the next call returns the same. As a side effect, a segment may be cut (to EMSS,
-    /// or by the persist timer to the peer's window), its acknowledged parts may be dropped, and the search
-    /// for lost segments may advance.
+    /// The next segment to send, of any kind: the general path of [`next_usual`](Self::next_usual). Without a
+    /// call of [`sent`](Self::sent), the next call returns the same segment. As a side effect, a segment may
+    /// be cut (to the EMSS, or by the persist timer to the peer's window), its acknowledged parts may be
+    /// dropped, and the search for lost segments may advance.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
         if self.rst_due {
             return Some(self.bare(ctx, TransmissionKind::Reset, self.send.positions().nxt(), Flags::RST));
@@ -94,7 +95,7 @@ impl Tcb {
         if let Some(separate) = self.receive.separate_ack() {
             return Some(self.acknowledge_separately(ctx, separate));
         }
-        // SACK blocks may not fit beside data, so they are sent first.
+        // SACK blocks may not fit into a segment with data, so they are sent first.
         let ack = self.receive.is_ack_due();
         let has_blocks = self.send.agreed().sack && self.receive.has_sack_blocks();
         if ack && has_blocks {
@@ -106,24 +107,24 @@ impl Tcb {
         }
     }
 
-    /// The header fields that all segments sent now share, in the usual case: the connection is established,
-    /// timestamps are the only option, and nothing is marked. `None` in any other case.
+    /// The header fields that all segments of this turn share in the usual case: the connection is
+    /// established, timestamps are the only option, and nothing is marked. `None` in any other case.
     #[inline(always)]
     pub(crate) fn usual_header(&self, ctx: &Ctx<'_>) -> Option<UsualHeader> {
         if self.state != State::Established || !self.receive.has_usual_header() {
             return None;
         }
         Some(UsualHeader {
-            // Nothing is withheld.
+            // In the usual case, no acknowledgement is withheld.
             ack: self.receive.seq(self.receive.nxt()).0 as u32,
             window: self.receive.window_field(ctx),
             timestamps: (self.send.clock().value(ctx.now), self.receive.ts_recent()),
         })
     }
 
-    /// The fast path of [`next_transmission`](Self::next_transmission) for a new segment, or for one without
-    /// payload, whose header is [usual](Self::usual_header): it chooses the same. `None` if there is
-    /// something else to send, or nothing: `next_transmission` knows.
+    /// The fast path of [`next_transmission`](Self::next_transmission) for a new segment or a pure
+    /// acknowledgement whose header is [usual](Self::usual_header). It chooses the same segment. `None` if
+    /// there is another segment or nothing to send: then `next_transmission` decides.
     #[inline(always)]
     pub(crate) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<UsualSegment> {
         let payload = self.send.next_usual(ctx)?;
@@ -145,9 +146,9 @@ impl Tcb {
         })
     }
 
-    /// The fast path of [`sent`](Self::sent) for `segment`, the last one returned by
-    /// [`next_usual`](Self::next_usual), which was sent behind `header`: it has the same result. Returns
-    /// whether nothing else is left to send.
+    /// The fast path of [`sent`](Self::sent), with the same result, for `segment`, which
+    /// [`next_usual`](Self::next_usual) returned last and which was sent with `header`. Returns whether
+    /// nothing else is left to send.
     #[inline(always)]
     pub(crate) fn usual_sent(
         &mut self,
@@ -174,7 +175,7 @@ impl Tcb {
         (most, views): (usize, usize),
     ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
-        // CWR must be on one segment only. With PSH it is the last of the queue.
+        // Only one segment may have CWR. A segment with PSH is the last in the queue.
         let is_new = transmission.kind == TransmissionKind::Send(SendKind::New);
         if !is_new || transmission.header.flags.intersects(Flags::CWR | Flags::PSH) {
             return;
@@ -186,9 +187,9 @@ impl Tcb {
         }
     }
 
-    /// `transmission`, the last one returned by [`next_transmission`](Self::next_transmission), was sent: the
-    /// general path of [`usual_sent`](Self::usual_sent). Counts `tx_segments`, `tx_retransmits`, `tx_acks`,
-    /// `tx_resets`.
+    /// Called when `transmission`, which [`next_transmission`](Self::next_transmission) returned last, was
+    /// sent: the general path of [`usual_sent`](Self::usual_sent). Counts `tx_segments`, `tx_retransmits`,
+    /// `tx_acks` and `tx_resets`.
     pub(crate) fn sent(&mut self, ctx: &mut Ctx<'_>, transmission: &Transmission) {
         let Transmission { header, payload, segments, kind, .. } = transmission;
         ctx.counters.tx_segments += *segments as u64;
@@ -211,7 +212,7 @@ impl Tcb {
         }
     }
 
-    /// The sending half's segment, with the receiving half's fields.
+    /// Completes a segment of the sending half with the fields of the receiving half.
     #[inline]
     fn complete(&self, ctx: &Ctx<'_>, outgoing: Outgoing) -> Transmission {
         let Outgoing { kind, pos, flags, ecn, payload, spare_bytes } = outgoing;
@@ -235,7 +236,7 @@ impl Tcb {
     fn acknowledge_separately(&self, ctx: &Ctx<'_>, SeparateAck { ack, on }: SeparateAck) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
         let mut header = self.header(ctx, self.send.positions().nxt(), flags, 0);
-        // It acknowledges no bytes that the user withholds.
+        // The segment acknowledges no bytes whose acknowledgement the user withholds.
         let ack = ack.min(self.receive.acknowledged());
         header.ack = Some(self.receive.seq(ack));
         header.window = self.receive.window_from(ack);
@@ -284,12 +285,12 @@ impl Tcb {
         }
     }
 
-    /// Only our first SYN has nothing to acknowledge.
+    /// Whether there is nothing to acknowledge yet: this is so only for our first SYN.
     fn is_peer_unknown(&self) -> bool {
         self.state == State::SynSent
     }
 
-    /// TSval and TSecr of a segment sent now, if timestamps were agreed on.
+    /// TSval and TSecr of a segment that is sent now; `None` if timestamps were not agreed on.
     #[inline]
     pub(super) fn timestamps(&self, ctx: &Ctx<'_>) -> Option<(u32, u32)> {
         let agreed = self.send.agreed().timestamps;

@@ -1,6 +1,7 @@
 //! Header prediction: the fast path for a segment that is next in order and has nothing unusual. The general
 //! path is [`Tcb::on_segment`], which has the same result for such a segment: see there for the rules. The
-//! steps that cannot apply to it are left out here (`tests/stack/prediction.rs` compares both paths).
+//! steps that cannot apply to such a segment are left out here (`tests/stack/prediction.rs` compares both
+//! paths).
 
 use dp::Mbuf;
 
@@ -11,12 +12,12 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::header::SackBlock;
 use crate::tcp::send::AckInfo;
 
-/// A segment with ACK or ACK and PSH, and timestamps as its only option beside SACK blocks.
+/// A segment with ACK or ACK and PSH, whose only options are timestamps and perhaps SACK blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PredictedSegment {
     pub(crate) seq: TcpSeqNumber,
     pub(crate) ack: TcpSeqNumber,
-    /// As on the wire, not scaled.
+    /// The window field of the header, not scaled.
     pub(crate) window: u16,
     /// TSval and TSecr.
     pub(crate) timestamp: u32,
@@ -26,7 +27,7 @@ pub(crate) struct PredictedSegment {
 }
 
 impl Tcb {
-    /// Whether [`on_predicted`](Self::on_predicted) may take this segment. Changes nothing.
+    /// Whether [`on_predicted`](Self::on_predicted) can handle this segment. Changes nothing.
     #[inline]
     pub(crate) fn predicts(&self, segment: &PredictedSegment) -> bool {
         self.state == State::Established

@@ -1,15 +1,14 @@
-//! TIME-WAIT: how long it lasts, and what ends it early (RFC 9293 sections 3.6.1 and 3.10.7.4, RFC
-//! 6191).
+//! TIME-WAIT: its length, and its early end (RFC 9293 sections 3.6.1 and 3.10.7.4, RFC 6191).
 //!
-//! A RST does not end it, against RFC 9293 section 3.10.7.4. Old segments may still be in flight.
-//! Without timestamps or a higher initial sequence number the next connection would take them for its
-//! own (RFC 1337 section 3, fix F1). A CRC does not help: an old FPDU has a good one.
+//! Contrary to RFC 9293 section 3.10.7.4, RST does not end TIME-WAIT, because old segments may still be in
+//! flight. Without timestamps or a higher initial sequence number, the next connection would take them for
+//! its own (RFC 1337 section 3, fix F1). A CRC does not help: an old FPDU has a correct CRC.
 //!
-//! TIME-WAIT exists in case our acknowledgement of the peer's FIN is lost: the peer then sends its FIN
-//! again and needs an answer. So it lasts for [`TcpConfig::time_wait`](crate::TcpConfig), but no less
-//! than the peer may wait before it tries again: three and a half of our RTO at first, as in Linux. When
-//! a FIN comes again, it lasts four times as long as that took, since the sender doubles its timer.
-//! Whether it is replaced when there are too many connections is the stack's decision.
+//! TIME-WAIT exists in case our acknowledgement of the peer's FIN is lost: the peer then sends its FIN again
+//! and needs an answer. So TIME-WAIT lasts for [`TcpConfig::time_wait`](crate::TcpConfig), but at least as
+//! long as the peer may wait before it sends its FIN again: at first three and a half times our RTO, as in
+//! Linux. When a FIN comes again, the wait is four times the time that the FIN took, because the sender
+//! doubles its timer. The stack decides whether a new connection replaces one in TIME-WAIT.
 
 use super::Tcb;
 use super::timer::ConnTimer;
@@ -23,7 +22,7 @@ use crate::{CloseReason, Duration, TcpConfig};
 const MAX_TIME_WAIT: Duration = Duration::from_secs(240);
 
 impl Tcb {
-    /// Both FINs are acknowledged: waits in silence.
+    /// Called when both FINs are acknowledged.
     pub(super) fn enter_time_wait(&mut self, ctx: &mut Ctx<'_>) {
         self.state = State::TimeWait;
         self.dispose(ctx);
@@ -32,7 +31,7 @@ impl Tcb {
         self.raise_closed(ctx, CloseReason::Graceful);
     }
 
-    /// A segment with a FIN in TIME-WAIT that ends at `end`. If it is the peer's FIN again, the wait
+    /// Handles a segment in TIME-WAIT whose FIN is at position `end`. If it is the peer's FIN again, the wait
     /// restarts.
     pub(super) fn on_fin_in_time_wait(&mut self, ctx: &Ctx<'_>, end: i64) {
         if self.receive.fin().is_some_and(|fin| end == fin as i64) {
@@ -52,10 +51,10 @@ impl Tcb {
         self.timer = Some((until, ConnTimer::End));
     }
 
-    /// Whether this SYN may start a new connection (RFC 6191 section 2). If both connections use
-    /// timestamps, it needs a later timestamp, or an equal one and a higher sequence number. If only the
-    /// new one uses timestamps, there is no further condition. If the new one uses none, its sequence
-    /// number has to be higher.
+    /// Whether this SYN may start a new connection (RFC 6191 section 2). If both connections use timestamps,
+    /// the SYN needs a later timestamp, or an equal timestamp and a higher sequence number. If only the new
+    /// connection uses timestamps, there is no further condition. If the new connection uses no timestamps,
+    /// its sequence number has to be higher.
     ///
     /// Any other SYN is answered by a challenge ACK (RFC 9293 section 3.10.7.4, which is later than RFC
     /// 6191, which drops it). The peer sends its SYN again until TIME-WAIT is over.
@@ -63,7 +62,8 @@ impl Tcb {
         if !header.flags.contains(Flags::SYN) || header.flags.contains(Flags::RST) || header.ack.is_some() {
             return false;
         }
-        // The highest number the old connection used is that of its FIN, just below RCV.NXT.
+        // The highest sequence number that the peer used in the old connection is that of its FIN, just below
+        // RCV.NXT.
         let by_sequence = self.receive.position(header.seq) >= self.receive.nxt() as i64;
         let ts_recent = self.receive.ts_recent();
         match header.options.timestamps.filter(|_| config.timestamps) {

@@ -28,14 +28,15 @@ impl Tcb {
         }
     }
 
-    /// Whether it has a timer, or would get one from [`arm`](Self::arm), that counts microseconds: it paces
-    /// its segments, or waits for segments that may have been overtaken.
+    /// Whether the connection has a timer that counts microseconds, or would get one from [`arm`](Self::arm).
+    /// Pacing and the wait for overtaken segments use such timers.
     #[inline]
     pub(crate) fn has_short_timer(&self) -> bool {
         self.send.has_short_timer()
     }
 
-    /// When [`on_timer`](Self::on_timer) has to be called. [`arm`](Self::arm) may change it.
+    /// The time at which [`on_timer`](Self::on_timer) has to be called. [`arm`](Self::arm) may change this
+    /// time.
     #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let halves = first_of(self.send.deadline(), self.receive.deadline());
@@ -48,7 +49,7 @@ impl Tcb {
         let watch = self.timer.filter(|(at, _)| *at <= ctx.now).map(|(_, watch)| watch);
         if watch == Some(ConnTimer::End) {
             self.terminate(ctx, CloseReason::Graceful, false);
-            // A RST that could not be sent is given up.
+            // RST could not be sent in time, and is dropped.
             self.rst_due = false;
             return false;
         }
@@ -63,7 +64,7 @@ impl Tcb {
         expired.unanswered
     }
 
-    /// RFC 9293 section 3.8.4.
+    /// Sends the next keepalive probe, or gives up the connection (RFC 9293 section 3.8.4).
     fn on_keepalive(&mut self, ctx: &mut Ctx<'_>) {
         let Some(Keepalive { interval, probes, .. }) = self.keepalive(ctx) else {
             return self.restart_keepalive(ctx);
@@ -80,8 +81,8 @@ impl Tcb {
         self.send.send_window_probe();
     }
 
-    /// Counts the idle time from now on: the peer sent something, the settings changed, or other timers
-    /// watch the peer.
+    /// Restarts the idle time. Called when the peer sent something, when the settings changed, and while
+    /// other timers watch the peer.
     #[inline]
     pub(super) fn restart_keepalive(&mut self, ctx: &Ctx<'_>) {
         self.keepalive_probes = 0;
@@ -108,8 +109,8 @@ impl Tcb {
         }
     }
 
-    /// The link has been down for too long: ends the connection without a RST, which could not be sent.
-    /// A SYN keeps waiting for the link.
+    /// Called when the link has been down for too long: ends the connection without RST, which could not be
+    /// sent. A connection in SYN-SENT or TIME-WAIT does not end.
     pub(crate) fn on_link_lost(&mut self, ctx: &mut Ctx<'_>) {
         if !matches!(self.state, State::SynSent | State::TimeWait) {
             self.terminate(ctx, CloseReason::LinkDown, false);
@@ -117,7 +118,7 @@ impl Tcb {
         }
     }
 
-    /// The port was taken away: ends the connection in any state, without a RST.
+    /// Called when the port was removed: ends the connection in any state, without RST.
     pub(crate) fn on_port_gone(&mut self, ctx: &mut Ctx<'_>) {
         self.terminate(ctx, CloseReason::PortGone, false);
         self.rst_due = false;
@@ -134,7 +135,7 @@ impl Tcb {
         self.rst_due = false;
     }
 
-    /// The link is up again.
+    /// Called when the link is up again.
     pub(crate) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if !matches!(self.state, State::Closed | State::TimeWait) {
             self.send.on_link_up(ctx);

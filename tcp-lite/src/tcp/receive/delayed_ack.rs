@@ -1,4 +1,4 @@
-//! When to acknowledge: at once, every second segment, or after a delay (RFC 9293 section 3.8.6.3,
+//! The time of acknowledgements: at once, every second segment, or after a delay (RFC 9293 section 3.8.6.3,
 //! RFC 5681 section 4.2).
 
 use crate::invariant::{Check, ensure};
@@ -18,7 +18,7 @@ pub(super) struct DelayedAck {
 }
 
 impl DelayedAck {
-    /// Bytes arrived in order.
+    /// Called when bytes arrived in order.
     #[inline]
     pub(super) fn count(&mut self, segments: usize, bytes: usize) {
         self.segments = self.segments.saturating_add(segments.min(usize::from(u8::MAX)) as u8);
@@ -73,18 +73,18 @@ impl DelayedAck {
         self.last_ack_sent
     }
 
-    /// A segment was sent that acknowledges everything, up to `nxt`.
+    /// Called when a segment was sent that acknowledges all bytes up to `nxt`.
     #[inline]
     pub(super) fn on_sent(&mut self, nxt: u64) {
         *self = Self { last_ack_sent: nxt, segments: 0, bytes: 0, timer: Deadline::NONE, due: self.due };
     }
 
-    /// A segment was sent that acknowledges only up to `ack`.
+    /// Called when a segment was sent that acknowledges only the bytes up to `ack`.
     pub(super) fn on_separate_sent(&mut self, ack: u64) {
         self.last_ack_sent = ack;
     }
 
-    /// The requested acknowledgement was sent.
+    /// Called when the requested acknowledgement was sent.
     #[inline]
     pub(super) fn clear_due(&mut self) {
         self.due = false;

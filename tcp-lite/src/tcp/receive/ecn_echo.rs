@@ -9,7 +9,7 @@ use crate::{CongestionAlgorithm, TcpConfig};
 /// State of the echo.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Echo {
-    /// Acknowledgements carry ECE.
+    /// True if acknowledgements carry ECE.
     on: bool,
     /// With DCTCP: the position to acknowledge separately, since the bytes up to there have a different
     /// mark than the rest (RFC 8257 section 3.2), and whether that acknowledgement carries ECE.
@@ -28,14 +28,14 @@ pub(in crate::tcp) struct SeparateAck {
 }
 
 impl Echo {
-    /// Nothing will be acknowledged any more.
+    /// Called when no more bytes will be acknowledged.
     pub(super) fn stop(&mut self) {
         self.separate = None;
     }
 
-    /// A data segment arrived when the frontier was at `frontier`. `waiting`: earlier segments are still
-    /// to be acknowledged, in order or ahead of a hole. Returns whether an acknowledgement is due at
-    /// once.
+    /// Called when a data segment arrived and the frontier was at `frontier`. `waiting` is true if earlier
+    /// segments, in order or ahead of a hole, are not acknowledged yet. Returns whether an acknowledgement is
+    /// due at once.
     pub(super) fn on_data(
         &mut self,
         config: &TcpConfig,

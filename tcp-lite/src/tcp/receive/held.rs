@@ -30,14 +30,14 @@ impl ReceiveHalf {
         true
     }
 
-    /// Counts `bytes` handed up, in order or not, as held until they are released.
+    /// Counts `bytes` bytes, in order or not, as held by the user until it releases them.
     pub(in crate::tcp) fn hold(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         self.held.hold(bytes as u64);
         ctx.counters.out_of_order.hold(bytes as u64);
         self.charge(ctx);
     }
 
-    /// `bytes` that were handed up are no longer held.
+    /// Called when the user no longer holds `bytes` bytes.
     pub(in crate::tcp) fn release(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         let bytes = self.held.held_bytes.min(bytes as u64);
         self.held.release(bytes);

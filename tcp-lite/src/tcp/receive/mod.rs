@@ -49,7 +49,7 @@ use crate::facade::TcpSeqNumber;
 use crate::ip::Ecn;
 use crate::{Instant, OutOfOrder, TcpConfig};
 
-/// Behind every position.
+/// The value of `fin` before the FIN is known: a position after all others.
 const NO_FIN: u64 = u64::MAX;
 
 /// The receiving half of one connection. Positions as in `seq.rs`.
@@ -84,14 +84,14 @@ pub(super) struct ReceiveHalf {
 /// Result of a segment with payload or a FIN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PayloadOutcome {
-    /// Nothing was accepted, for lack of memory: an acknowledgement would report nothing new.
+    /// No byte was accepted, because memory is short: an acknowledgement would report nothing new.
     pub(super) refused: bool,
     /// All bytes of the peer and its FIN have arrived.
     pub(super) finished: bool,
 }
 
 impl ReceiveHalf {
-    /// Before any segment, even the SYN. `agreed`: what our SYN offers.
+    /// The state before any segment, even the SYN, has arrived. `agreed` has the offers of our SYN.
     pub(super) fn new(config: &TcpConfig, params: &OpenParams, agreed: Agreed) -> Self {
         let window_bytes = config.recv_window_bytes;
         Self {
@@ -113,7 +113,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// The peer's SYN has arrived, with this result.
+    /// Called when the peer's SYN has arrived; `agreed` is what both SYNs agree on.
     pub(super) fn agree(&mut self, ctx: &Ctx<'_>, agreed: Agreed, syn: &TcpHeader) {
         self.agreed = agreed;
         self.space = SeqSpace::new(syn.seq);
@@ -130,7 +130,7 @@ impl ReceiveHalf {
         &self.agreed
     }
 
-    /// ECN is not used after all.
+    /// Turns ECN off for this connection.
     pub(super) fn decline_ecn(&mut self) {
         self.agreed.ecn = false;
     }
@@ -185,8 +185,8 @@ impl ReceiveHalf {
         self.held
     }
 
-    /// RFC 9293 table 6, by overlap. In addition the right edge itself is acceptable for an empty
-    /// segment: a sender that filled our window acknowledges from there.
+    /// Whether a segment overlaps the window (RFC 9293 table 6). An empty segment at the right edge is
+    /// acceptable as well, because a sender that filled our window sends its acknowledgements from there.
     #[inline]
     pub(super) fn is_acceptable(&self, pos: i64, len: usize) -> bool {
         let (nxt, edge) = (self.nxt as i64, self.edge as i64);
@@ -418,9 +418,9 @@ impl ReceiveHalf {
         self.space.seq(pos)
     }
 
-    /// The peer has closed, and its whole stream has arrived.
+    /// Called when the peer has closed and its whole stream has arrived.
     pub(super) fn on_stream_complete(&mut self) {
-        // The peer has nothing more to send that it could learn something else for.
+        // The peer sends nothing more, so there is no reason to withhold an acknowledgement.
         self.withheld = withheld::NOTHING;
         self.acks.send_now();
     }
@@ -433,7 +433,7 @@ impl ReceiveHalf {
         self.acks.stop_timer();
     }
 
-    /// The connection is over: nothing is acknowledged any more.
+    /// Called when the connection has ended: no bytes are acknowledged any more.
     pub(super) fn stop(&mut self) {
         self.echo.stop();
         self.acks.stop_timer();

@@ -20,7 +20,7 @@ pub(super) struct Arrival {
     /// Requires an immediate acknowledgement: a hole appeared, shrank or closed, or bytes were
     /// duplicates or dropped.
     pub(super) ack_now: bool,
-    /// Nothing was accepted, for lack of memory: an acknowledgement would report nothing new.
+    /// No byte was accepted, because memory is short: an acknowledgement would report nothing new.
     pub(super) refused: bool,
 }
 
@@ -78,7 +78,8 @@ impl ReceiveHalf {
         arrival
     }
 
-    /// Cuts off what is outside the window or below the frontier; returns where the rest starts.
+    /// Cuts off the bytes outside the window and below the frontier; returns the position of the first
+    /// remaining byte.
     fn trim(&mut self, ctx: &mut Ctx<'_>, pos: i64, payload: &mut Mbuf, arrival: &mut Arrival) -> u64 {
         let old = (self.nxt as i64 - pos).clamp(0, payload.len() as i64) as usize;
         if old > 0 {

@@ -27,8 +27,8 @@ impl PeerTimestamps {
         *self = Self { recent: value, recent_at: ctx.second() };
     }
 
-    /// Updates TS.Recent (RFC 7323 section 4.3) from an acceptable segment at `pos`. An outdated value
-    /// is replaced by any (section 5.5).
+    /// Updates TS.Recent (RFC 7323 section 4.3) from an acceptable segment at `pos`. Any value replaces an
+    /// outdated TS.Recent (section 5.5).
     #[inline]
     pub(super) fn learn(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64, last_ack_sent: u64) {
         if let Some((value, _)) = header.options.timestamps

@@ -20,7 +20,7 @@ impl ReceiveHalf {
         self.window(ctx.out_of_order, budget, self.mss.into())
     }
 
-    /// The user has read or released bytes: sends a window update if the peer may be waiting for one.
+    /// Called when the user has read or released bytes: sends a window update if the peer may wait for one.
     pub(in crate::tcp) fn update_window(&mut self, ctx: &Ctx<'_>) {
         let budget = self.window_budget(ctx.config);
         if !self.has_window(ctx.config) && self.can_grow(ctx.out_of_order, budget, self.mss.into()) {
@@ -34,7 +34,7 @@ impl ReceiveHalf {
         self.edge.saturating_sub(self.nxt) >= u64::from(self.window_budget(config) / 2)
     }
 
-    /// The largest window that we announce: without scaling the field limits it.
+    /// The largest window that we announce. Without scaling, the window field limits it.
     #[inline]
     fn window_budget(&self, config: &TcpConfig) -> u32 {
         config.recv_window_bytes.min(u32::from(u16::MAX) << self.scale)

@@ -41,7 +41,7 @@ impl External {
     }
 }
 
-/// The external parts of the segments of all connections.
+/// The external memory of the segments of all connections.
 pub(super) struct Externals {
     records: Slab<External>,
     limit: usize,
@@ -62,7 +62,7 @@ impl Externals {
         &self.records[key.record()]
     }
 
-    /// Called when the segment is gone.
+    /// Called when the segment was removed.
     pub(super) fn remove(&mut self, key: ExternalKey) {
         self.records.remove(key.record());
     }
@@ -90,7 +90,7 @@ impl SegmentSlab {
         self.get(key).external.is_some()
     }
 
-    /// As [`insert`](Self::insert), with `memory` behind the first `at` of the `bytes` bytes.
+    /// Like [`insert`](Self::insert), with `memory` after the first `at` of the `bytes` bytes.
     pub(in crate::tcp) fn insert_external(
         &mut self,
         page: PageKey,
@@ -137,7 +137,7 @@ impl SegmentSlab {
         Some((range.start..middle, memory, middle..range.end))
     }
 
-    /// As [`views`](Self::views), for segments that all have external memory. `pool` has the descriptors.
+    /// Like [`views`](Self::views), for segments that all have external memory. `pool` has the descriptors.
     pub(crate) fn external_views(
         &self,
         pool: &Mempool,

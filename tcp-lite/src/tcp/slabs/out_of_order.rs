@@ -59,7 +59,7 @@ impl RangesKey {
 /// Range sets of the connections that have a hole, and the memory that those connections hold.
 pub(crate) struct OutOfOrderSlab {
     records: Slab<Ranges>,
-    /// Indexed as `records`, free records included: those hold nothing.
+    /// The holders, with the same indices as `records`. Holders of free records hold nothing.
     holders: Vec<Holder>,
     limit: usize,
     /// The stack's limit, bytes.
@@ -90,7 +90,7 @@ pub(in crate::tcp) enum Room {
     Tight(u64),
     /// At the stack's limit: as [`Tight`](Self::Tight), and nothing is accepted.
     Full(u64),
-    /// As [`Full`](Self::Full), for lack of packet buffers.
+    /// Like [`Full`](Self::Full), but because packet buffers are short.
     NoBuffers(u64),
 }
 

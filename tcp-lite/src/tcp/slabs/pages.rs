@@ -2,8 +2,8 @@
 //! connection.
 //!
 //! A connection fills one page at a time. Small buffers come from the port's own pool and hold a few
-//! segments. A connection with more queued bytes gets large buffers, if there are any, so that a train of
-//! segments is one or two views of pages.
+//! segments. A connection with more queued bytes gets large buffers, if the pool has any. A train of segments
+//! then needs only one or two views of pages.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -64,7 +64,7 @@ pub(in crate::tcp) struct Pages {
     /// An unused small page, kept for the next one that is opened: a lone small message opens and frees a
     /// page.
     spare: Option<PageKey>,
-    /// Small pages in use, and their limit: received frames need small buffers, too.
+    /// Number of small pages in use, and its limit: received frames need small buffers as well.
     small: usize,
     small_limit: usize,
 }
@@ -129,7 +129,7 @@ impl Pages {
         page
     }
 
-    /// As [`page`](Self::page), and the number of its segments.
+    /// Like [`page`](Self::page), but mutable and with the number of the page's segments.
     #[inline]
     fn page_mut(&mut self, key: PageKey) -> (&mut Page, &mut u32) {
         let record = &mut self.records[key.record()];

@@ -1,26 +1,28 @@
-//! Where segments are in their queue: what leads from one to those in front of it (`send/queue/index.rs`).
+//! The places of segments in their queue: links from each segment to segments before it
+//! (`send/queue/index.rs`).
 
 use super::segment::{SegmentKey, SegmentSlab};
 
-/// How the segments in front of one are found (`send/queue/index.rs`).
+/// The links of one segment to segments before it (`send/queue/index.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Place {
-    /// One more than that of the segment in front, or the same if both were one that was cut; wraps.
+    /// The number of the previous segment plus one, or the same number if both are parts of one segment that
+    /// was cut. Numbers wrap.
     pub(in crate::tcp) number: u32,
-    /// The segment in front; itself for the first one that got a place.
+    /// The previous segment; for the first segment that got a place, the segment itself.
     pub(in crate::tcp) previous: SegmentKey,
-    /// A segment further in front, and its number, which is [`leap_number`].
+    /// An earlier segment, and its number, which is [`leap_number`] of this segment's number.
     pub(in crate::tcp) far: SegmentKey,
     pub(in crate::tcp) far_number: u32,
 }
 
 impl Place {
-    /// That of the first segment that gets one.
+    /// The place of the first segment that gets a place.
     pub(in crate::tcp) fn first(key: SegmentKey) -> Self {
         Self { number: 1, previous: key, far: key, far_number: leap_number(1) }
     }
 
-    /// The segment further in front, if it is behind the oldest one, which has the number `oldest`.
+    /// The segment `far`, if it is after the oldest segment, which has the number `oldest`.
     #[inline]
     pub(in crate::tcp) fn leap(self, oldest: u32) -> Option<SegmentKey> {
         let (from, to) = (self.number.wrapping_sub(oldest), self.far_number.wrapping_sub(oldest));

@@ -46,7 +46,7 @@ impl Ranges {
         self.sorted.is_empty()
     }
 
-    /// The first position behind all ranges; 0 if there is none.
+    /// The first position after all ranges; 0 if there is no range.
     pub(in crate::tcp) fn end(&self) -> u64 {
         self.sorted.last().map_or(0, |range| range.end)
     }
@@ -161,7 +161,8 @@ impl Ranges {
         }
     }
 
-    /// The frontier reached `pos`: removes the ranges it now touches and returns its new position.
+    /// Called when the frontier has reached `pos`: removes the ranges that it now touches, and returns its
+    /// new position.
     pub(in crate::tcp) fn absorb(&mut self, mut pos: u64) -> u64 {
         self.grown_in_front = 0;
         while let Some(first) = self.sorted.first().copied().filter(|range| range.start <= pos) {

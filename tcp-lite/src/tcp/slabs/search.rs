@@ -1,6 +1,6 @@
-//! A search for a larger EMSS: its stages and its probe (RFC 8899 section 5.2), in a slab of the stack,
-//! so that a connection that does not search has none. The start of a search, and what follows from its
-//! outcome, are in `send/path_mtu.rs`.
+//! The state of a search for a larger EMSS: its stage and its probe (RFC 8899 section 5.2). The state is in a
+//! slab of the stack, so a connection that does not search needs no memory for it. `send/path_mtu.rs` starts
+//! a search and uses its result.
 
 use std::num::NonZeroU16;
 
@@ -18,7 +18,7 @@ const GRANULARITY: u32 = 8;
 /// new ones. (No window is larger than this.)
 const REACH: u64 = 1 << 30;
 
-/// Names a search.
+/// Names the state of a search in the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SearchKey(NonZeroU16);
 
@@ -141,7 +141,7 @@ impl Search {
         far
     }
 
-    /// The path carries at most `high`. Returns `false` if the search is over.
+    /// Notes that the path carries at most `high` bytes of payload. Returns `false` if the search is over.
     pub(in crate::tcp) fn set_upper_bound(&mut self, emss: u32, high: u32) -> bool {
         self.high = high;
         self.set_next_size(emss)

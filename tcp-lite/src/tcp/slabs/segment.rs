@@ -102,7 +102,7 @@ pub(in crate::tcp) struct Segment {
     /// The Internet checksum's sum of its payload, once it is known.
     sum: Option<u16>,
     pub(in crate::tcp) marks: Marks,
-    /// Its last transmission; meaningless before the first.
+    /// The segment's last transmission; without meaning before the first.
     pub(in crate::tcp) sent: Sent,
     /// The next segment of its queue, or the next free record.
     pub(in crate::tcp) next: Option<SegmentKey>,
@@ -127,7 +127,7 @@ impl Segment {
         self.page == next.page && self.offset + self.len == next.offset
     }
 
-    /// Its range in the page, if it has no external memory.
+    /// The segment's range in the page, if it has no external memory.
     #[inline]
     fn range(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.len) as usize
@@ -142,7 +142,7 @@ pub(in crate::tcp) struct Run {
     /// The segment behind them, and the oldest transmission of those that are left.
     pub(in crate::tcp) next: Option<SegmentKey>,
     pub(in crate::tcp) oldest: Option<SegmentKey>,
-    /// The segment behind them ends at or below `una`, too.
+    /// The segment behind them also ends at or below `una`.
     pub(in crate::tcp) goes_on: bool,
 }
 
@@ -305,7 +305,7 @@ impl SegmentSlab {
         &self.records[key.record()]
     }
 
-    /// As [`get`](Self::get), for keys that may be stale.
+    /// Like [`get`](Self::get), for keys that may be stale.
     pub(in crate::tcp) fn find(&self, key: SegmentKey) -> Option<&Segment> {
         self.records.get(key.record()).filter(|segment| !segment.marks.contains(Marks::FREE))
     }
@@ -358,8 +358,7 @@ impl SegmentSlab {
 
     /// A new page for a segment of up to `bytes`, for a connection that has `own` small pages.
     ///
-    /// # Errors
-    /// As [`Pages::open`].
+    /// # Errors See [`Pages::open`].
     #[inline]
     pub(in crate::tcp) fn open_page(
         &mut self,
@@ -370,12 +369,12 @@ impl SegmentSlab {
         self.pages.open(pools, bytes, own)
     }
 
-    /// As [`Pages::may_open`].
+    /// See [`Pages::may_open`].
     pub(in crate::tcp) fn may_open_page(&self, bulk: Option<&Mempool>, bytes: usize, own: u32) -> bool {
         self.pages.may_open(bulk, bytes, own)
     }
 
-    /// As [`Pages::free_spare`].
+    /// See [`Pages::free_spare`].
     pub(crate) fn free_spare_page(&mut self) {
         self.pages.free_spare();
     }
