@@ -1,5 +1,5 @@
-//! Sends that are posted before there is a connection (`QpInit::early_sends`): they wait, and leave when it
-//! is established, or are flushed when it is not.
+//! Sends that are posted before there is a connection (`QpInit::early_sends`): they wait until the connection
+//! is established, and are then sent; if the attempt fails, they are flushed.
 
 use std::time::{Duration, Instant};
 
@@ -146,7 +146,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
     qp.post_send(&send(7, &region, 8)).unwrap();
     assert_eq!(statuses(&pair.a.cq), [(7, WcStatus::WrFlushError)]);
 
-    // The peer rejects, or its user leaves while the other end waits.
+    // The peer rejects, or its user aborts the request while the other end waits.
     for rejects in [true, false] {
         let (mut pair, _listener) = Pair::listening();
         let region = pair.a.pd.reg_mr(64, ALL).unwrap();
@@ -164,7 +164,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
         assert_eq!(statuses(&pair.a.cq), FLUSHED, "{rejects}");
     }
 
-    // Its own user gives it up: before and while it connects.
+    // The queue pair's own user gives up, before the attempt or during the attempt.
     for connects in [false, true] {
         for act in [|qp: &QueuePair| qp.modify(QpState::Error).unwrap(), |_: &QueuePair| {}] {
             let (mut pair, _listener) = Pair::listening();

@@ -178,7 +178,7 @@ fn a_flush_makes_the_events_of_both_queues() {
     }
 }
 
-/// A request under way that fails makes a completion though none was requested, and so do those behind it.
+/// A started request that fails gets a completion even if it is unsignalled. So do all later requests.
 #[test]
 fn requests_under_way_that_fail_have_completions_without_a_signal() {
     for agrees in [false, true] {
