@@ -126,7 +126,7 @@ fn a_hundred_keep_their_order_among_sends() {
     }
 }
 
-/// Only the solicited variant makes a solicited event, and nothing makes an event that was not asked for.
+/// Only the solicited variant generates a solicited event, and no event is generated that was not requested.
 // Proves EXT-117, EXT-198.
 #[test]
 fn only_the_solicited_variant_raises_a_solicited_event() {
@@ -155,7 +155,7 @@ fn only_the_solicited_variant_raises_a_solicited_event() {
     }
 }
 
-/// A buffer that is too small fails the receive and the stream, and so does a missing one.
+/// A buffer that is too small or missing fails the receive and the stream.
 // Proves EXT-118, EXT-122.
 #[test]
 fn a_receive_needs_room_for_eight_bytes() {
@@ -225,7 +225,7 @@ fn other_lengths_end_the_stream() {
     }
 }
 
-/// The length of the message counts: segments are joined, and a segment too long is an error.
+/// The length of the whole message counts: segments are joined, and a segment that is too long is an error.
 // Proves EXT-127, EXT-200.
 #[test]
 fn pieces_make_eight_bytes() {

@@ -1,4 +1,4 @@
-//! Queue pairs that stay when their peer ends the connection (`ConnParam::outlives_peer`).
+//! Queue pairs that outlive the end of the connection by the peer (`ConnParam::outlives_peer`).
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn await_end(pair: &mut Pair) {
     told!(pair.event_a(), Disconnected { .. });
 }
 
-/// How the peer ends the connection: FIN, or RST.
+/// The way in which the peer ends the connection: FIN or RST.
 const ENDS: [QpState; 2] = [QpState::Closing, QpState::Error];
 
 #[test]
@@ -80,7 +80,7 @@ fn its_user_can_still_end_it() {
     assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
 }
 
-/// A Read that the peer does not answer any more fails, and so does the queue pair.
+/// If the peer does not answer a Read any more, the Read and the queue pair fail.
 #[test]
 fn an_open_request_fails() {
     let (mut pair, c) = connected_with(&outliving());
