@@ -117,8 +117,8 @@ pub struct TcpConfig {
     /// Offer SACK (RFC 2018). Default: `true`.
     pub sack: bool,
     /// If `true`, segments that continue a stream and have nothing unusual take a fast path through the
-    /// stack. This setting changes only the processing time; tests set it to `false` to verify that. Default:
-    /// `true`.
+    /// stack. This setting changes only the processing time; tests set it to `false` to verify that.
+    /// Default: `true`.
     pub header_prediction: bool,
     /// Receive window in bytes. The window scale depends on it. To fill a path, the window has to be at least
     /// rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes), because
@@ -136,8 +136,8 @@ pub struct TcpConfig {
     /// ([`Stack::pin`](crate::Stack::pin)) may have at most twice as many bytes. Beyond either limit, the
     /// user has to give up the bytes that are furthest from the frontier. Default: 4 MiB.
     pub out_of_order_bytes: u32,
-    /// Maximum number of bytes that a connection holds for transmission (unsent and unacknowledged). Default:
-    /// 4 MiB.
+    /// Maximum number of bytes that a connection holds for transmission (unsent and unacknowledged).
+    /// Default: 4 MiB.
     pub send_buffer_bytes: u32,
     /// How the congestion window grows, and how it reacts to loss and marks.
     /// Default: [`CongestionAlgorithm::Cubic`].
