@@ -36,7 +36,7 @@ pub enum Error {
     Rejected {
         /// The server's address.
         remote: SocketAddr,
-        /// Its reason.
+        /// The reason of the rejection.
         reason: String,
     },
     /// Nothing arrived from the peer within the time limit.
@@ -66,7 +66,7 @@ pub enum Error {
     Completion {
         /// The kind of request.
         what: &'static str,
-        /// Its status.
+        /// The status of the completion.
         status: WcStatus,
         /// Layer, type and code in words.
         detail: Option<String>,

@@ -239,7 +239,7 @@ impl Stack {
                 trace::retransmission_timeout(conn, &self.config.tcp);
                 self.neighbors.doubt(now, &conn.next_hop);
             }
-            // [`transmit`](Self::transmit) sets the timers as well, but is not called while the port takes no
+            // `transmit` sets the timers as well, but is not called while the port takes no
             // frames.
             self.arm_timers();
         }

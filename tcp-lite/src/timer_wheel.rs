@@ -1,11 +1,11 @@
 //! One timer for each connection slot, in a hierarchical wheel with a tick of one microsecond.
 //!
 //! Slots are linked by index inside arrays that grow with the number of connections: setting, moving and
-//! cancelling a timer are O(1) and never allocate. Most deadlines move back before they are reached, since
-//! the peer acknowledges in time. So a timer that is moved back or cancelled stays in its list; when the list
-//! is reached, the timer is linked again by its deadline, or not at all. Level `l` has 64 lists of `64^l`
-//! microseconds each. A timer is at the level of the highest digit (base 64) in which its deadline differs
-//! from the current time, and moves down when that digit is reached.
+//! cancelling a timer are O(1) and never allocate. Most deadlines are moved back before they are reached,
+//! because the peer acknowledges in time. So a timer that is moved back or cancelled stays in its list; when
+//! the list is reached, the timer is linked again by its deadline, or not at all. Level `l` has 64 lists of
+//! `64^l` microseconds each. A timer is at the level of the highest digit (base 64) in which its deadline
+//! differs from the current time, and moves down when that digit is reached.
 
 use crate::facade::Instant;
 use crate::invariant::{Check, ensure};
@@ -15,9 +15,9 @@ const BITS: u32 = 6;
 const LISTS: usize = 1 << BITS;
 /// Six levels of six bits: 2^36 microseconds, 19 hours.
 const LEVELS: usize = 6;
-/// A timer further away than this (18 hours) is linked here. When the wheel reaches the timer, it links the
-/// timer again by its deadline, so it does not fire early. The horizon is one list short of a whole
-/// revolution, so that the top level never overlaps itself.
+/// A timer further away than this time (18 hours) is linked at this time. When the wheel reaches the timer,
+/// it links the timer again by its deadline, so the timer does not fire early. The horizon is one list less
+/// than a whole revolution, so that the top level never overlaps itself.
 const HORIZON_US: u64 = (LISTS as u64 - 1) << (BITS * (LEVELS as u32 - 1));
 const NONE: u32 = u32::MAX;
 
@@ -25,7 +25,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TimerPlace {
     Idle,
-    /// Past its deadline: in the list of timers to fire.
+    /// The deadline has passed: the timer is in the list of timers to fire.
     Due,
     List {
         level: u8,
@@ -40,8 +40,8 @@ const NEVER: u64 = u64::MAX;
 struct Timer {
     /// [`NEVER`] if the timer is not set, though it may still be linked.
     deadline_us: u64,
-    /// The time by which the timer is linked: that of its list, 0 if it is due, and [`NEVER`] if it is idle.
-    /// The deadline is not earlier.
+    /// The time by which the timer is linked: the time of its list, 0 if the timer is due, and [`NEVER`] if
+    /// it is idle. The deadline is not earlier.
     linked_us: u64,
     previous: u32,
     next: u32,
@@ -54,10 +54,10 @@ struct Level {
     heads: [u32; LISTS],
 }
 
-/// The wheel.
+/// The timer wheel.
 pub(crate) struct TimerWheel {
     now_us: u64,
-    /// No list with timers begins before this.
+    /// No list with timers begins before this time.
     next_us: u64,
     levels: [Level; LEVELS],
     due: u32,
@@ -112,8 +112,8 @@ impl TimerWheel {
         self.link(slot);
     }
 
-    /// Takes one slot whose timer is due at `now`; the timer is idle afterwards. Time never goes back:
-    /// an earlier `now` counts as the latest one seen.
+    /// Takes one slot whose timer is due at `now`; the timer is idle afterwards. Time never goes back: an
+    /// earlier `now` counts as the latest time that was passed.
     pub(crate) fn expired(&mut self, now: Instant) -> Option<u32> {
         let target_us = u64::try_from(now.total_micros()).unwrap_or(0).max(self.now_us);
         loop {
@@ -180,7 +180,7 @@ impl TimerWheel {
     pub(crate) fn check(&self) -> Check {
         let mut linked = self.check_list(self.due, TimerPlace::Due)?;
         for (number, level) in self.levels.iter().enumerate() {
-            // Few lists have timers, and this runs after every step of a simulation: the others are only
+            // Few lists have timers, and this runs after every step of a simulation, so empty lists are only
             // counted.
             let mut occupied = level.occupied;
             let (linked_lists, says) =

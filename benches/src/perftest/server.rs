@@ -26,7 +26,7 @@ pub struct Client {
     /// The test.
     pub params: Params,
     with_iwperf: bool,
-    /// Its address.
+    /// The address of the client.
     pub remote: std::net::SocketAddr,
 }
 

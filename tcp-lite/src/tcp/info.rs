@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use crate::OutOfOrder;
 
-/// Connection states (RFC 9293 section 3.3.2). LISTEN is not among them: a listener makes a control
-/// block for each SYN.
+/// Connection states (RFC 9293 section 3.3.2), without LISTEN: a listener creates a control block for each
+/// SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Our SYN was sent, or is about to be.
@@ -26,7 +26,7 @@ pub enum State {
     LastAck,
     /// Both FINs are acknowledged, ours first.
     TimeWait,
-    /// The connection is over.
+    /// The connection has ended.
     Closed,
 }
 

@@ -1,7 +1,7 @@
 //! Our TCP: RFC 9293 with a send queue of frozen segments.
 //!
-//! A [`Tcb`] for each connection connects two halves that know nothing of each other. The stack passes
-//! it segments and time, asks it for segments to send, and lends it everything that is shared ([`Ctx`]):
+//! The [`Tcb`] of a connection connects two halves that do not use each other. The stack passes segments and
+//! time to the [`Tcb`], asks it for segments to send, and lends it all shared state ([`Ctx`]):
 //!
 //! ```text
 //!   segment in                                                 segment out

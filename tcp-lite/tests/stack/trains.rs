@@ -122,7 +122,7 @@ fn run(link: &LinkConfig, records: u64) -> Arrived {
     run_with(link, records, |_| false)
 }
 
-/// As [`run`], from external memory where `external` says so.
+/// Like [`run`], but takes bytes from external memory if `external` says so.
 fn run_with(link: &LinkConfig, records: u64, external: impl Fn(u64) -> bool) -> Arrived {
     let (mut kept, mut attached): (Vec<Kept>, usize) = (Vec::new(), 0);
     let (port_a, port_b) = pair(link);

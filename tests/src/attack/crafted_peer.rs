@@ -133,7 +133,7 @@ impl CraftedPeer {
         peer
     }
 
-    /// Its SYN.
+    /// The SYN of this peer.
     pub fn syn(&self) -> Vec<u8> {
         let options = syn_options(self.options.mss, self.options.large.then_some(7));
         let syn = Segment { seq: self.iss, flags: flag::SYN, ack: None, window: 0xffff, ..self.blank() };

@@ -18,7 +18,7 @@ pub trait Attack: Actor {
 /// An attack, by name.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// Its name.
+    /// The name of the scenario.
     pub name: &'static str,
     /// A description of the attack.
     pub about: &'static str,

@@ -20,7 +20,7 @@ const CODE: [&str; 3] = ["dp/src", "tcp-lite/src", "iwarp/src"];
 /// The place of a comment that names rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Its file, from the root of the repository.
+    /// The file of the place, from the root of the repository.
     pub file: String,
     /// The function or type; empty for a comment about the whole file.
     pub item: String,

@@ -12,14 +12,14 @@ use super::{Result, RowId, files, read};
 /// A test and its file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Test {
-    /// Its file, from the root of the repository.
+    /// The file of the test, from the root of the repository.
     pub file: String,
     /// The function, or the name of the wire case.
     pub name: String,
 }
 
 impl Test {
-    /// Its name in the record of mutations.
+    /// The name of the test in the record of mutations.
     pub fn killer(&self) -> String {
         format!("{}: {}", self.file, self.name)
     }

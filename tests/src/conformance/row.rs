@@ -157,7 +157,7 @@ impl FromStr for Level {
 pub struct Row {
     /// Section of the document.
     pub section: String,
-    /// Its key word.
+    /// The key word of the row.
     pub level: Level,
     /// The party that has to obey the requirement.
     pub role: String,

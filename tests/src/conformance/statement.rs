@@ -3,7 +3,7 @@
 
 use super::RowId;
 
-/// Its first word.
+/// The first word of a statement.
 pub const WORD: &str = "Proves";
 
 /// The rows named, in the order written. `text` starts with [`WORD`]. The text after the first `:` or `.` is

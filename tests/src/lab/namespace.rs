@@ -221,7 +221,7 @@ impl Drop for Namespace {
 pub struct Wire<'a> {
     /// The namespace of this end.
     pub namespace: &'a Namespace,
-    /// Its device in the namespace.
+    /// The device of the wire in the namespace.
     pub dev: &'a str,
 }
 

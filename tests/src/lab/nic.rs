@@ -41,9 +41,9 @@ pub struct NicLab {
 /// The parameters of a machine.
 #[derive(Clone, Debug)]
 pub struct NicConfig {
-    /// Its name.
+    /// The name of the machine.
     pub name: &'static str,
-    /// Its NICs, as `nic-lab start --nic` takes them.
+    /// The NICs of the machine, as `nic-lab start --nic` takes them.
     pub nics: Vec<String>,
     /// Whether the machine has an IOMMU, which `vfio-pci` needs.
     pub iommu: bool,
@@ -111,7 +111,7 @@ impl NicLab {
 }
 
 impl NicMachine {
-    /// Its name.
+    /// The name of the machine.
     pub fn name(&self) -> &'static str {
         self.name
     }

@@ -21,7 +21,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct SiwConfig {
     /// MTU of its device and of the tap.
     pub mtu: u16,
-    /// Its addresses, with prefix lengths.
+    /// The addresses of the machine, with prefix lengths.
     pub addresses: Vec<String>,
     /// siw's switches, such as `mpa_crc_required=1`.
     pub params: Vec<String>,

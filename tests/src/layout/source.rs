@@ -10,11 +10,11 @@ use super::words::words;
 /// A module: a file, or a module inside a file.
 #[derive(Debug)]
 pub struct Module {
-    /// Its path in its crate; empty for the root.
+    /// The path of the module in its crate; empty for the root.
     pub path: Vec<String>,
     /// The path of the module that is its file.
     pub of_file: Vec<String>,
-    /// Its file, from the root of the repository.
+    /// The file of the module, from the root of the repository.
     pub file: PathBuf,
     /// Names, `::`, and single other characters, without the words of inner modules.
     pub words: Vec<String>,

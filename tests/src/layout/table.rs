@@ -2,7 +2,7 @@
 
 /// A crate whose layout is checked.
 pub struct Layout {
-    /// Its root file, from the root of the repository.
+    /// The root file of the crate, from the root of the repository.
     pub root: &'static str,
     /// The floors of its modules.
     pub floors: Floors,
@@ -23,7 +23,7 @@ pub enum Floors {
 
 /// A folder, without its subfolders that are in the table as well.
 pub struct Folder {
-    /// Its path in the crate.
+    /// The path of the folder in the crate.
     pub path: &'static str,
     /// The folders that its files may name. They come before it in the table, so that there is no cycle.
     pub knows: &'static [&'static str],

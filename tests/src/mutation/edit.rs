@@ -3,7 +3,7 @@
 /// An edit.
 #[derive(Clone, Debug)]
 pub struct Edit {
-    /// Its name.
+    /// The name of the edit.
     pub name: String,
     /// The file, from the root of the repository.
     pub file: String,

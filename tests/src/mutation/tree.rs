@@ -60,7 +60,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Its folder.
+    /// The folder of the tree.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -44,7 +44,7 @@ pub enum Traffic {
 }
 
 impl Traffic {
-    /// Its name on a command line and in a table.
+    /// The name of the traffic on a command line and in a table.
     pub const fn name(self) -> &'static str {
         match self {
             Self::WriteSend => "write+send",

@@ -43,9 +43,9 @@ pub struct Lab {
 
 /// One connection whose scene is set up.
 pub struct Session {
-    /// Its queue pair.
+    /// The queue pair of the session.
     pub qp: QueuePair,
-    /// Its only completion queue, on [`channel`](Self::channel).
+    /// The only completion queue of the session, on [`channel`](Self::channel).
     pub cq: CompletionQueue,
     /// The channel of the completion queue.
     pub channel: CompletionChannel,

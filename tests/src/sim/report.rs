@@ -18,9 +18,9 @@ use super::setup::Setup;
 /// A failed run, with the information to replay it.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Its scenario.
+    /// The scenario of the run.
     pub scenario: &'static str,
-    /// Its seed.
+    /// The seed of the run.
     pub seed: u64,
     /// The broken rule.
     pub violation: Violation,

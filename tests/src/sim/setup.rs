@@ -137,9 +137,9 @@ pub struct Stall {
 /// The way in which a host is stalled.
 #[derive(Clone, Copy, Debug)]
 pub enum StallKind {
-    /// Its port accepts no frames, as a port whose peer does not empty the ring.
+    /// The host's port accepts no frames, like a port whose peer does not empty the ring.
     PortStuck,
-    /// Its pool has no free buffer.
+    /// The host's pool has no free buffer.
     NoBuffers,
     /// It is not polled, and its clock jumps when it continues. At most this many frames wait for it.
     Stopped(usize),

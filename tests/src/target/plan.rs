@@ -11,7 +11,7 @@ use crate::{ensure, lab_error};
 /// One configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Its name.
+    /// The name of the plan.
     pub name: &'static str,
     /// True if the target listens and the probe connects; otherwise the reverse.
     pub listens: bool,

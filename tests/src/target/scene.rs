@@ -33,7 +33,7 @@ pub(super) struct RegionWish {
 /// An operation to post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Operation {
-    /// Its letter.
+    /// The letter of the operation.
     pub(super) kind: char,
     pub(super) length: usize,
     pub(super) offset: u64,

@@ -54,7 +54,7 @@ impl Dice {
 
     /// A generator by xorshift64, which draws numbers of 40 bits.
     pub fn xorshift(seed: u64) -> Self {
-        // Its state is never 0.
+        // The state of xorshift is never 0.
         Self::by_remainder(Generator::Xorshift64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))
     }
 

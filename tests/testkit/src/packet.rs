@@ -42,7 +42,7 @@ pub enum Damage {
 pub struct Frame {
     /// The whole frame.
     pub bytes: Vec<u8>,
-    /// Its corruption by the link.
+    /// The corruption of the frame by the link.
     pub damage: Damage,
 }
 

@@ -18,7 +18,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// Its name in the names of rows.
+    /// The name of the side in the names of rows.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Sent => "sent",

@@ -83,8 +83,8 @@ fn one_poll_of_the_peer_is_enough_if_it_is_told_so() {
     }
 }
 
-/// On InfiniBand a Send is acknowledged before its answer comes. Programs that have room for one Send post
-/// the next one when the answer is there.
+/// On InfiniBand, a Send is acknowledged before its answer comes. Programs that have room for one Send post
+/// the next Send when the answer has arrived.
 #[test]
 fn a_send_completes_before_its_answer() {
     let (mut pair, c) = Pair::agreeing();
@@ -129,7 +129,8 @@ fn a_refused_request_is_named() {
     }
 }
 
-/// The same for a Send that the peer refuses, behind Sends that it has taken: its receive is too short.
+/// The same for a Send that the peer refuses after other Sends that it has taken: the receive request is too
+/// short.
 #[test]
 fn a_refused_send_is_named() {
     let (mut pair, c) = Pair::agreeing();
@@ -144,7 +145,8 @@ fn a_refused_send_is_named() {
     assert_eq!(statuses::<4>(&mut pair), expected);
 }
 
-/// A Read that is refused is named too, behind a Write whose acknowledgement comes with the Terminate.
+/// A refused Read also fails with its own reason, after a Write whose acknowledgement comes with the
+/// Terminate.
 #[test]
 fn a_refused_read_is_named() {
     let (mut pair, c) = Pair::agreeing();
@@ -175,8 +177,8 @@ fn unacknowledged_requests_of_a_lost_connection_fail() {
     };
 }
 
-/// All that was posted before a graceful close succeeds, in order, on a bad wire too, with few entries in the
-/// send queue and Reads in between.
+/// All requests that were posted before a graceful close succeed in order, also on a bad wire, with few
+/// entries in the send queue and with Reads among them.
 #[test]
 fn requests_complete_in_order_on_a_bad_wire() {
     let plan = LinkPlan {
@@ -238,7 +240,8 @@ fn a_refused_write_that_comes_twice_fails() {
     }
 }
 
-/// A Send that finds the memory of its receive gone is not taken either, though its sender is not to blame.
+/// A Send whose receive request names memory that was removed is not taken either, although this is not the
+/// sender's fault.
 #[test]
 fn a_send_without_memory_that_comes_twice_fails() {
     let twice = LinkPlan { duplicate_ppm: 1_000_000, ..LinkPlan::default() };
@@ -355,7 +358,7 @@ fn a_send_that_is_taken_succeeds_although_a_later_one_is_refused() {
     assert_eq!(run(&sent).1, expected);
 }
 
-/// The peer closes, and has no use for a request that was posted before its FIN came.
+/// The peer closes, and does not take a request that was posted before its FIN came.
 #[test]
 fn a_write_that_arrives_after_the_peers_close_fails() {
     let (mut pair, c) = Pair::agreeing();

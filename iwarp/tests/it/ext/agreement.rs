@@ -1,4 +1,5 @@
-//! Who agrees on InfiniBand's semantics: ends that began in streaming mode, and ends of different versions.
+//! The agreement on InfiniBand's semantics: of ends that began in streaming mode, and of ends of different
+//! versions.
 
 use iwarp::mpa::StartupFault;
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpInit, ResponderOptions, StreamOptions};
@@ -54,8 +55,8 @@ fn connections_without_the_semantics_do_not_ask() {
     assert_eq!(c.qp_b.query().ib_semantics, Some(false));
 }
 
-/// An older end reports in another way what it has taken. Its Request is rejected with the reason. The
-/// listener's user gets no event.
+/// An older end reports in another way which messages it has taken. The Request of such an end is rejected
+/// with the reason. The listener's user gets no event.
 #[test]
 fn an_older_end_is_refused() {
     let mut responder = Responder::new();

@@ -10,7 +10,7 @@ use iwarp::verbs::{
     SendOp, SendRequest, StreamError, VerbsError, WcOpcode, WcStatus,
 };
 
-/// Each operation changes the eight bytes at its address and no other, and brings back what they were.
+/// Each operation changes only the eight bytes at its address, and returns their old value.
 // Proves EXT-001, EXT-004, EXT-031 to EXT-033, EXT-036, EXT-044 to EXT-046, EXT-049 to EXT-054, EXT-059,
 // EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: the word, the bytes beside it and the returned value are
 // compared, for each operation with the operands that it has (EXT-044 to EXT-059).
@@ -103,8 +103,8 @@ fn every_aligned_word_of_a_region_will_do() {
     assert!((0..4096).step_by(8).all(|at| word(&words, at) == at as u64));
 }
 
-/// A misaligned target is refused: the word and its surroundings stay, no value is returned, and both users
-/// get the error.
+/// A misaligned target is refused: the word and the bytes around it do not change, no value is returned, and
+/// both users get the error.
 // Proves EXT-043, EXT-048, EXT-058, EXT-178 to EXT-180, EXT-182 to EXT-185, EXT-202.
 #[test]
 fn a_misaligned_target_is_refused() {
@@ -204,7 +204,7 @@ fn an_stag_of_another_stream_is_refused() {
     assert_eq!(word(&words, 0), 0);
 }
 
-/// The right to atomics, or those to read and to write that amount to it.
+/// The right to atomics, or the rights to read and to write, which together include it.
 // Proves EXT-153.
 #[test]
 fn reading_and_writing_amount_to_atomics() {
@@ -366,7 +366,8 @@ fn a_chain_posted_at_once_is_carried_out_in_order() {
     assert_eq!(word(&words, 0), 100);
 }
 
-/// A fence waits for atomics as it does for Reads: without it a Write behind an atomic may pass its answer.
+/// A fence waits for atomics as it does for Reads. Without a fence, a Write after an atomic may overtake the
+/// answer of the atomic.
 #[test]
 fn a_fence_waits_for_atomics() {
     let (mut pair, c) = Pair::connected();
@@ -381,7 +382,7 @@ fn a_fence_waits_for_atomics() {
     pair.until(|_| (word(&words, 0) == 41).then_some(()));
 }
 
-/// Completions come in post order: what was posted behind an atomic waits for its answer.
+/// Completions come in post order: requests that were posted after an atomic complete after its answer.
 // Proves EXT-100, EXT-111.
 #[test]
 fn completions_keep_the_order_of_posting() {
@@ -414,8 +415,8 @@ fn closing_waits_for_answers() {
     assert_eq!(word(&words, 0), 10);
 }
 
-/// The peers agree in their private data, and the queue pair is made for the result: with the extensions
-/// that one asks for, or without.
+/// The peers agree by private data, and the queue pair is created for the result: with the requested
+/// extensions, or without extensions.
 // Proves EXT-161.
 #[test]
 fn extensions_may_be_agreed_on_in_private_data() {

@@ -19,7 +19,7 @@ fn empty_recv(wr_id: u64) -> RecvRequest {
     RecvRequest { wr_id, sg_list: ArrayVec::new() }
 }
 
-/// What a receive completion says.
+/// The fields of a receive completion.
 fn received(wc: &WorkCompletion) -> (u64, WcStatus, WcOpcode, u32, Option<[u8; 8]>) {
     (wc.wr_id, wc.status, wc.opcode, wc.byte_len, wc.immediate)
 }
@@ -84,7 +84,7 @@ fn the_offer_takes_twelve_bytes_of_private_data() {
     );
 }
 
-/// A peer of another make, which knows no offer and echoes private data, has not agreed.
+/// A peer of another implementation, which does not know the offer and echoes private data, has not agreed.
 #[test]
 fn an_echo_of_the_offer_is_no_consent() {
     let (mut pair, _listener) = Pair::listening();
@@ -272,8 +272,9 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
     assert!(matches!(c.qp_a.post_send(&request), Err(VerbsError::Invalid(_))));
 }
 
-/// A Send with Immediate that is posted before the connection leaves with it. Inline bytes, a fence behind a
-/// Read, several elements and bytes that are not copied go with it as with any Send.
+/// A Send with Immediate that is posted before the connection is established is sent when it is established.
+/// Inline bytes, a fence behind a Read, several elements and bytes that are not copied go with it as with any
+/// Send.
 #[test]
 fn a_send_with_immediate_has_every_form_of_a_send() {
     let (mut pair, _listener) = Pair::listening();

@@ -226,7 +226,7 @@ fn other_lengths_end_the_stream() {
     }
 }
 
-/// The length of the message counts: segments are joined, and a segment too long is an error.
+/// The length of the whole message counts: segments are joined, and a segment that is too long is an error.
 // Proves EXT-127, EXT-200.
 #[test]
 fn pieces_make_eight_bytes() {

@@ -113,7 +113,7 @@ fn a_reset_flushes_all_requests() {
     }
 }
 
-/// The end by this side is none by the peer: all requests are flushed.
+/// If this side ends the connection, the peer is not lost: all requests are flushed.
 #[test]
 fn an_end_by_the_user_flushes_all_requests() {
     let (mut pair, c) = connected(&agreeing());

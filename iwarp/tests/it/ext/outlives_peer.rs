@@ -1,4 +1,4 @@
-//! Queue pairs that stay when their peer ends the connection (`ConnParam::outlives_peer`).
+//! Queue pairs that outlive the end of the connection by the peer (`ConnParam::outlives_peer`).
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn await_end(pair: &mut Pair) {
     told!(pair.event_a(), Disconnected { .. });
 }
 
-/// How the peer ends the connection: FIN, or RST.
+/// The way in which the peer ends the connection: FIN or RST.
 const ENDS: [QpState; 2] = [QpState::Closing, QpState::Error];
 
 #[test]

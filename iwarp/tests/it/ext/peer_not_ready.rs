@@ -40,7 +40,7 @@ fn connected() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// As [`Pair::run_us`], and not up to a deadline behind that time.
+/// Like [`Pair::run_us`], but stops at that time, not at the first deadline after it.
 fn run_exactly(pair: &mut Pair, us: i64) {
     let end = pair.now_us + us;
     while pair.now_us < end {

@@ -104,7 +104,7 @@ fn requests_before_the_end_of_the_peer_are_done() {
     assert_eq!(served.statuses(), [(2, flushed), (3, flushed)]);
 }
 
-/// Each message that may not come now ends the stream, and so does one that is not as it should be.
+/// Each message that is not allowed now, or that is malformed, ends the stream.
 #[test]
 fn a_message_out_of_turn_ends_the_stream() {
     let waits: fn(&mut Served) = |served| {

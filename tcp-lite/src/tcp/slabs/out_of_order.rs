@@ -76,9 +76,10 @@ pub(crate) struct OutOfOrderSlab {
 #[derive(Clone, Copy)]
 struct Holder {
     conn: ConnId,
-    /// Bytes of memory that it is charged for: what it holds or what it pins, whichever is more.
+    /// Bytes of memory that the connection is charged for: the bytes that it holds or pins, whichever is
+    /// more.
     charged: u32,
-    /// Bytes of payload that it holds.
+    /// Bytes of payload that the connection holds.
     held: u32,
 }
 
@@ -86,7 +87,7 @@ struct Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum Room {
     Plenty,
-    /// Accepted, but this many bytes of memory should be freed.
+    /// The bytes are accepted, but this number of bytes of memory should be freed.
     Tight(u64),
     /// At the stack's limit: as [`Tight`](Self::Tight), and nothing is accepted.
     Full(u64),
@@ -116,7 +117,7 @@ impl OutOfOrderSlab {
         self.records.len()
     }
 
-    /// A set for `conn`, which has none; `None` at the limit.
+    /// A range set for `conn`, which has no set yet; `None` at the limit.
     pub(in crate::tcp) fn take(&mut self, conn: ConnId) -> Option<RangesKey> {
         if self.records.len() >= self.limit {
             return None;
@@ -207,8 +208,8 @@ impl OutOfOrderSlab {
         }
     }
 
-    /// The connections to ask, with the bytes of payload each is to give up, so that `need` bytes of
-    /// memory become free. None while earlier requests have not been taken.
+    /// The connections to ask, each with the number of bytes of payload that it should give up, so that
+    /// `need` bytes of memory become free. The list is empty while earlier requests have not been taken.
     pub(in crate::tcp) fn request_eviction(
         &mut self,
         need: u64,
@@ -231,7 +232,7 @@ impl OutOfOrderSlab {
         asked
     }
 
-    /// Whether none of the connections that are compared is charged more than the one of this set.
+    /// Whether no compared connection is charged more than the connection of this set.
     pub(in crate::tcp) fn is_charged_most(&mut self, key: RangesKey) -> bool {
         let charged = self.holders[key.record()].charged;
         self.compared().all(|holder| holder.charged <= charged)
@@ -247,12 +248,12 @@ impl OutOfOrderSlab {
         behind.iter().chain(before).take(count)
     }
 
-    /// A connection is asked for the excess over its own limit.
+    /// Called when a connection is asked for the excess over its own limit.
     pub(in crate::tcp) fn on_eviction_requested(&mut self) {
         self.asked += 1;
     }
 
-    /// The user has taken a request off the event queue.
+    /// Called when the user has taken a request from the event queue.
     pub(crate) fn on_eviction_request_taken(&mut self) {
         self.asked = self.asked.saturating_sub(1);
     }

@@ -139,7 +139,7 @@ impl Ranges {
         }
     }
 
-    /// The ranges are sorted and separate, between the frontier and `edge`.
+    /// Checks that the ranges are sorted and separate, between the frontier and `edge`.
     pub(in crate::tcp) fn check(&self, frontier: u64, edge: u64) -> Check {
         let mut last = frontier;
         for Range { start, end, .. } in &self.sorted {
@@ -152,7 +152,8 @@ impl Ranges {
         Ok(())
     }
 
-    /// The range of this position was received again: it becomes the most recent one.
+    /// Called when bytes of the range at this position were received again: the range becomes the most recent
+    /// one.
     pub(in crate::tcp) fn touch(&mut self, pos: u64) {
         self.stamp = self.stamp.wrapping_add(1);
         let stamp = self.stamp;

@@ -70,7 +70,7 @@ impl SearchSlab {
         Ok(())
     }
 
-    /// `searching` connections search.
+    /// Checks that there are `searching` searches.
     pub(crate) fn check(&self, searching: usize) -> Check {
         ensure!(self.records.len() == searching, "{} searches of {searching}", self.records.len());
         Ok(())
@@ -85,7 +85,7 @@ impl SearchSlab {
     }
 }
 
-/// Acknowledged bytes, to be sent once more.
+/// Acknowledged bytes that are sent once more.
 pub(in crate::tcp) struct Probe {
     pub(in crate::tcp) buf: Mbuf,
     /// Position of the first byte (`seq.rs`).
@@ -115,7 +115,8 @@ pub(in crate::tcp) struct Search {
 }
 
 impl Search {
-    /// A search up to `most`, which is probed first: most paths whose MTU dropped recover fully.
+    /// A search up to `most`. This size is probed first, because most paths whose MTU became smaller recover
+    /// fully.
     pub(in crate::tcp) fn new(most: u32) -> Self {
         Self { stage: SearchStage::Gathering, size: most, high: most, lost: 0, probe: None }
     }

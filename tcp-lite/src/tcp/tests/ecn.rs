@@ -142,7 +142,7 @@ fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     answers_behind(0, marks, each)
 }
 
-/// As [`answers`], after `lost` lost segments.
+/// Like [`answers`], but after `lost` lost segments.
 fn answers_behind(lost: usize, marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     let dctcp = TcpConfig { congestion: CongestionAlgorithm::Dctcp, ..asking() };
     let mut pair = Pair::established(dctcp, dctcp);

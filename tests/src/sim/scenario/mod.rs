@@ -10,9 +10,9 @@ use testkit::dice::Dice;
 /// A scenario.
 #[derive(Clone, Copy)]
 pub struct Scenario {
-    /// Its name.
+    /// The name of the scenario.
     pub name: &'static str,
-    /// Its faults.
+    /// The faults of the scenario.
     pub about: &'static str,
     draw: fn(&mut Dice, &mut Setup),
 }

@@ -319,7 +319,7 @@ impl HalfConnection {
 pub(super) struct Sender {
     /// It is tcp-lite.
     pub(super) is_ours: bool,
-    /// Its retransmission timeouts so far.
+    /// Number of retransmission timeouts of this sender so far.
     pub(super) timeouts: u64,
     /// The MPA settings of its direction.
     pub(super) settings: MpaSettings,

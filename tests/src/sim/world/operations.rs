@@ -36,7 +36,7 @@ pub enum Kind {
 /// One operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// Its kind.
+    /// The kind of the operation.
     pub kind: Kind,
     /// Bytes; of no meaning for an atomic.
     pub bytes: usize,

@@ -41,7 +41,7 @@ impl Binding {
         }
     }
 
-    /// Its NICs that are tested.
+    /// The NICs that are tested with this driver.
     pub(crate) fn nics(self) -> Vec<Nic> {
         match self {
             Self::Uio => vec![Nic::Igb, Nic::Vmxnet3, Nic::E1000, Nic::E1000e, Nic::Virtio],
@@ -250,7 +250,7 @@ pub(crate) struct NicServer<'a> {
 }
 
 impl NicServer<'_> {
-    /// Its output so far.
+    /// The output of the server so far.
     pub(crate) fn text(&self) -> String {
         self.process.text()
     }
