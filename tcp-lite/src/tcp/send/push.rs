@@ -67,7 +67,13 @@ impl SendHalf {
 
     #[inline(always)]
     fn before_push(&mut self, ctx: &mut Ctx<'_>) {
-        if self.queue.positions().queued() == 0 {
+        let is_empty = self.queue.segments().head().is_none();
+        debug_assert_eq!(
+            is_empty,
+            self.queue.positions().queued() == 0,
+            "the queue is empty once all of its bytes are acknowledged"
+        );
+        if is_empty {
             self.loss.restart_user_timeout(ctx.now);
             // Acknowledgements and probes sent meanwhile are no data.
             self.rate.on_idle(ctx.now, self.loss.idle_time(ctx.now));

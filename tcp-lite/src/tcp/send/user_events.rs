@@ -62,6 +62,7 @@ impl UserEvents {
     }
 
     /// The user has taken this event off the event queue.
+    #[inline]
     pub(in crate::tcp) fn on_taken(&mut self, event: &Event) {
         match event {
             Event::Writable { .. } => self.flags.remove(Flags::WRITABLE_WANTED | Flags::WRITABLE_QUEUED),

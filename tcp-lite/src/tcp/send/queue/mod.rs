@@ -262,7 +262,7 @@ impl SendQueue {
         let (removed, goes_on) = self.remove_run(slab, self.segments.head()?, ack);
         debug_assert!(!goes_on, "segments are left that are acknowledged");
         let removed = removed?;
-        self.positions.on_acknowledged(ack);
+        self.positions.on_run_acknowledged(ack);
         Some(removed)
     }
 

@@ -157,6 +157,13 @@ impl Positions {
         acked
     }
 
+    /// As [`on_acknowledged`](Self::on_acknowledged), for `ack` behind SND.UNA.
+    #[inline]
+    pub(super) fn on_run_acknowledged(&mut self, ack: u64) {
+        debug_assert!(self.una < ack, "nothing is newly acknowledged");
+        self.una = ack;
+    }
+
     /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).
     pub(in crate::tcp) fn close(&mut self) {
         self.fin = Fin::Due;
