@@ -124,7 +124,7 @@ impl Script {
             Some((word, peer)) => (word, self::number(peer)?),
             None => (word, 1),
         };
-        // If a line has several segments, all but the first arrive at the same time.
+        // All segments of a line have its time: each one after the first has no delay.
         let mut push =
             |time, action| self.lines.push(Line { number, text: text.to_owned(), time, peer, action });
         if let "<" | ">" = word {

@@ -135,7 +135,7 @@ fn the_oldest_in_time_wait_makes_room_and_no_other_connection_does() {
         assert!(world.run(100_000, |w| w.b.streams[n].closed.is_some()), "connection {n} does not end");
     }
     assert_eq!(world.b.stack.counters().time_wait_recycled, 16);
-    // These stay in FIN-WAIT-2.
+    // The next four connections stay in FIN-WAIT-2.
     for n in 20..24 {
         assert!(connect(&mut world), "connection {n}");
     }
