@@ -10,7 +10,8 @@ use crate::Flow;
 
 const QUEUES: usize = 4;
 
-/// Number of bytes of a TCP segment's Ethernet and IPv4 headers and its ports. The segment is from 10.0.0.1 to 10.0.0.2.
+/// Number of bytes of a TCP segment's Ethernet and IPv4 headers and its ports. The segment is from 10.0.0.1
+/// to 10.0.0.2.
 const HEADER_BYTES: usize = 38;
 
 fn link(steering: LinkSteering) -> (Vec<End>, Vec<End>) {
