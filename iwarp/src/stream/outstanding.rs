@@ -11,7 +11,7 @@ use crate::rdmap::{ReadSink, Terminate, TerminateError};
 
 use super::sent_to::{Refused, SentTo};
 use super::slot_pool::SlotPool;
-pub(super) use super::state::StreamState;
+use super::state::StreamState;
 
 /// Maximum number of requests that complete together. With more, the first one would wait longer, and each
 /// would save little.

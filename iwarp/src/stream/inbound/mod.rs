@@ -21,7 +21,7 @@ mod tagged;
 mod usual;
 
 use super::outbound::Outbound;
-use super::outstanding::StreamState;
+use super::state::StreamState;
 use super::peer_request::{ByKind, RequestQueue};
 use super::request_pool::RequestPool;
 use super::{Failure, StreamCounters};

@@ -6,7 +6,7 @@ use crate::mpa::Ulpdu;
 use crate::queues::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError, joined_immediate, opcode};
 
-use super::super::outstanding::StreamState;
+use super::super::state::StreamState;
 use super::{BOUND_AHEAD, Delivery, Failure, Inbound, NextSend, ReceivedUlpdu, place};
 
 /// Why a segment is refused.

@@ -29,7 +29,7 @@ impl ConnectionPages {
     ///
     /// # Errors
     /// As [`Pages::open`](super::pages::Pages::open).
-    #[inline(always)]
+    #[inline]
     pub(in crate::tcp) fn page(
         &mut self,
         slab: &mut SegmentSlab,
