@@ -21,9 +21,9 @@ mod tagged;
 mod usual;
 
 use super::outbound::Outbound;
-use super::state::StreamState;
 use super::peer_request::{ByKind, RequestQueue};
 use super::request_pool::RequestPool;
+use super::state::StreamState;
 use super::{Failure, StreamCounters};
 
 /// Maximum number of receive requests that are bound to messages after the current one. Sends further beyond
