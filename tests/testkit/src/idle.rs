@@ -7,9 +7,11 @@ use crate::process::{cpu_time, waits};
 
 /// Duration of a measurement.
 const MEASURED: Duration = Duration::from_secs(10);
-/// Maximum processor time in it: 0.5 % of a processor. On an idle machine it is below 0.1 %. With ten other
-/// programs on two processors each wake-up costs more.
-const MOST_TIME: Duration = MEASURED.checked_div(200).unwrap();
+/// Maximum processor time, as the divisor of the measured time: 5 %. A process that polls without sleep gets
+/// more even beside thirty busy programs on two processors. A process that sleeps uses below 0.1 % on an idle
+/// machine; on a busy virtual machine each of its wake-ups has cost up to 0.4 ms, so a lower limit would
+/// measure the machine. [`MOST_WAKE_UPS`] finds a process that polls with pauses.
+const MOST_TIME_DIVISOR: u32 = 20;
 /// Maximum number of wake-ups in it: DPDK's threads for vhost wake up 50 times a second, an engine that
 /// polls with pauses of a millisecond a thousand times.
 const MOST_WAKE_UPS: u64 = 2000;
@@ -38,7 +40,7 @@ fn look<N: Display>(processes: &[(N, u32)], measured: Duration) -> Result<(), St
         let (used, woken) = (after.0 - before.0, after.1 - before.1);
         let line = format!("{name} has used {used:?} in {measured:?}, and woken {woken} times");
         println!("  {line}");
-        if used >= MOST_TIME || woken >= MOST_WAKE_UPS {
+        if used >= measured / MOST_TIME_DIVISOR || woken >= MOST_WAKE_UPS {
             wrong = wrong.and(Err(line));
         }
     }
@@ -76,8 +78,6 @@ mod tests {
     fn a_process_that_computes_is_told_from_one_that_sleeps() {
         let (asleep, busy) = (Running::shell("exec sleep 60"), Running::shell("while :; do :; done"));
         let both = [("the sleeper", asleep.0.id()), ("the other one", busy.0.id())];
-        // A second suffices: at most 50 ms of processor time are allowed, and any share of a processor is
-        // more.
         let told = look(&both, Duration::from_secs(1)).unwrap_err();
         assert!(told.starts_with("the other one has used "), "{told}");
         look(&both[..1], Duration::from_secs(1)).unwrap();
