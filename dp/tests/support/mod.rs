@@ -89,11 +89,6 @@ impl Peer {
         self.0.id()
     }
 
-    /// The CPU time that the threads of the process have used.
-    pub(crate) fn cpu_time(&self) -> Duration {
-        testkit::process::cpu_time(self.id()).unwrap()
-    }
-
     /// Kills the process by SIGKILL, so that it cannot clean up.
     pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();

@@ -5,31 +5,30 @@ use std::time::Duration;
 
 use crate::process::{cpu_time, waits};
 
-/// Duration of a measurement.
-const MEASURED: Duration = Duration::from_secs(10);
 /// Maximum processor time, as the divisor of the measured time: 5 %. A process that polls without sleep gets
 /// more even beside thirty busy programs on two processors. A process that sleeps uses below 0.1 % on an idle
 /// machine; on a busy virtual machine each of its wake-ups has cost up to 0.4 ms, so a lower limit would
 /// measure the machine. [`MOST_WAKE_UPS`] finds a process that polls with pauses.
 const MOST_TIME_DIVISOR: u32 = 20;
-/// Maximum number of wake-ups in it: DPDK's threads for vhost wake up 50 times a second, an engine that
+/// Maximum number of wake-ups per second: DPDK's threads for vhost wake up 50 times a second, an engine that
 /// polls with pauses of a millisecond a thousand times.
-const MOST_WAKE_UPS: u64 = 2000;
+const MOST_WAKE_UPS: f64 = 200.0;
 /// Number of measurements. The minimum counts, since other programs can only add.
 const LOOKS: usize = 3;
 
-/// Fails if one of the processes, each with its name and its id, uses a processor or wakes up more than one
-/// that sleeps until something happens. Prints their figures.
+/// Fails if one of the processes, each with its name and its id, uses a processor or wakes up more than a
+/// process that sleeps until something happens. Prints the figures of each process. A measurement takes
+/// `measured`.
 ///
 /// # Errors
 /// The figures of the first such process; a process that has ended.
-pub fn are_idle<N: Display>(processes: &[(N, u32)]) -> Result<(), String> {
+pub fn are_idle<N: Display>(measured: Duration, processes: &[(N, u32)]) -> Result<(), String> {
     for _ in 1..LOOKS {
-        if look(processes, MEASURED).is_ok() {
+        if look(processes, measured).is_ok() {
             return Ok(());
         }
     }
-    look(processes, MEASURED)
+    look(processes, measured)
 }
 
 fn look<N: Display>(processes: &[(N, u32)], measured: Duration) -> Result<(), String> {
@@ -37,10 +36,10 @@ fn look<N: Display>(processes: &[(N, u32)], measured: Duration) -> Result<(), St
     std::thread::sleep(measured);
     let mut wrong = Ok(());
     for ((name, _), (before, after)) in processes.iter().zip(before.into_iter().zip(spent(processes)?)) {
-        let (used, woken) = (after.0 - before.0, after.1 - before.1);
+        let (used, woken) = (after.0.saturating_sub(before.0), after.1.saturating_sub(before.1));
         let line = format!("{name} has used {used:?} in {measured:?}, and woken {woken} times");
         println!("  {line}");
-        if used >= measured / MOST_TIME_DIVISOR || woken >= MOST_WAKE_UPS {
+        if used >= measured / MOST_TIME_DIVISOR || woken as f64 >= MOST_WAKE_UPS * measured.as_secs_f64() {
             wrong = wrong.and(Err(line));
         }
     }
@@ -56,6 +55,7 @@ fn spent<N>(processes: &[(N, u32)]) -> Result<Vec<(Duration, u64)>, String> {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::process::{Child, Command};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -83,5 +83,20 @@ mod tests {
         look(&both[..1], Duration::from_secs(1)).unwrap();
         drop(busy);
         assert!(look(&both, Duration::ZERO).unwrap_err().starts_with("process "));
+    }
+
+    #[test]
+    fn a_process_that_polls_with_pauses_is_told_from_one_that_sleeps() {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            });
+            let told = look(&[("this process", std::process::id())], Duration::from_secs(1));
+            stop.store(true, Ordering::Relaxed);
+            assert!(told.unwrap_err().starts_with("this process has used "));
+        });
     }
 }

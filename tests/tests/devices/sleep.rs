@@ -71,7 +71,7 @@ fn idle(processes: &[&Process]) -> Result<()> {
     std::thread::sleep(Duration::from_millis(500));
     let ids: Vec<(String, u32)> =
         processes.iter().map(|process| (format!("process {}", process.id()), process.id())).collect();
-    are_idle(&ids).map_err(LabError)
+    are_idle(Duration::from_secs(10), &ids).map_err(LabError)
 }
 
 /// A server that sleeps is there for the next peer when one has been killed.

@@ -74,7 +74,7 @@ fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<
     // Waits until connection setup is over.
     sleep(Duration::from_millis(500));
     let ids: Vec<(&str, u32)> = programs.iter().map(|(name, program)| (&**name, program.pid())).collect();
-    are_idle(&ids)
+    are_idle(Duration::from_secs(10), &ids)
 }
 
 /// Both ends share one processor, and poll all the time or spin on memory.
