@@ -1,11 +1,11 @@
-//! Errors of opening a device.
+//! Errors that can occur when a device is opened.
 
 use std::io;
 
 use super::PciProblem;
 use crate::eal::{self, errno_text};
 
-/// The reason why a device cannot be used. Each message is one line that says what to do.
+/// The reason why a device cannot be used. The message of each error is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -17,7 +17,7 @@ pub enum DeviceError {
     /// A PCI device cannot be opened.
     #[error("{device}: {problem}")]
     Pci {
-        /// The device as requested.
+        /// The device as it was requested.
         device: String,
         /// The reason.
         problem: PciProblem,
@@ -25,21 +25,21 @@ pub enum DeviceError {
     /// No driver matches the virtual device.
     #[error("{device}: no such device ({log}); the name of a virtual device starts with one of {drivers}")]
     Unknown {
-        /// The device as requested.
+        /// The device as it was requested.
         device: String,
-        /// What DPDK logged.
+        /// The text that DPDK logged.
         log: String,
-        /// The drivers of virtual devices that are linked.
+        /// The drivers of virtual devices that are linked to this program.
         drivers: String,
     },
-    /// The driver matches the device but cannot use it.
+    /// The driver matches the device but cannot use the device.
     #[error("{device} cannot be opened: {cause} ({log})")]
     Probe {
-        /// The device as requested.
+        /// The device as it was requested.
         device: String,
         /// The error text.
         cause: String,
-        /// What DPDK logged.
+        /// The text that DPDK logged.
         log: String,
     },
     /// Nobody listens on the socket of a virtio-user device.
@@ -89,7 +89,7 @@ pub enum DeviceError {
     /// The device is already open in this process.
     #[error("{device} is open already: drop its ports first, or give the second one another name")]
     InUse {
-        /// The device as requested.
+        /// The device as it was requested.
         device: String,
     },
     /// Another process listens on the device's unix socket.
@@ -106,17 +106,17 @@ pub enum DeviceError {
         /// The system's error.
         cause: String,
     },
-    /// More pairs of queues are requested than the device has, or no pair.
+    /// The caller requests more pairs of queues than the device has, or no pair.
     #[error("{device} has 1 to {most} pairs of queues, {asked} were asked for")]
     Queues {
         /// The device.
         device: String,
-        /// The maximum number of pairs.
+        /// The maximum number of pairs of queues.
         most: u16,
-        /// The number requested.
+        /// The requested number of pairs of queues.
         asked: u16,
     },
-    /// Several queues are requested on a device that would receive all frames on one of them.
+    /// The caller requests several pairs of queues on a device that would receive all frames on one of them.
     #[error(
         "{device} works with 1 pair of queues, {asked} were asked for: its driver {driver} spreads no received flows over \
          several, as RSS is missing or left out"
@@ -126,7 +126,7 @@ pub enum DeviceError {
         device: String,
         /// The driver of the device.
         driver: String,
-        /// The number requested.
+        /// The requested number of pairs of queues.
         asked: u16,
     },
     /// The device does not support the MTU.
@@ -146,9 +146,9 @@ pub enum DeviceError {
     BufferTooSmall {
         /// The device.
         device: String,
-        /// Bytes of the largest frame.
+        /// Number of bytes of the largest frame.
         frame_bytes: usize,
-        /// Bytes of a buffer.
+        /// Number of bytes of a buffer.
         mbuf_bytes: usize,
     },
     /// There is no memory for the pool.
@@ -158,7 +158,7 @@ pub enum DeviceError {
     Memory {
         /// Number of buffers.
         count: u32,
-        /// Bytes of each buffer.
+        /// Number of bytes of each buffer.
         bytes: usize,
         /// The error text.
         cause: String,
@@ -172,7 +172,7 @@ pub enum DeviceError {
         step: &'static str,
         /// The error text.
         cause: String,
-        /// What DPDK logged.
+        /// The text that DPDK logged.
         log: String,
     },
 }
@@ -188,7 +188,7 @@ impl DeviceError {
 }
 
 /// The kind distinguishes an absent device, a busy device and an excessive request. The `io::Error` contains
-/// the original error.
+/// the `DeviceError`.
 impl From<DeviceError> for io::Error {
     fn from(error: DeviceError) -> Self {
         let kind = match &error {
