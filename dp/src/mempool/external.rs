@@ -11,7 +11,8 @@ use super::ext_shared::ExtShared;
 /// Readable bytes and their owner, for [`Mbuf::external`](crate::Mbuf::external).
 ///
 /// Other code may write the bytes at any time, as in registered memory. So the bytes are never available as a
-/// slice, but only as a copy. A copy that is made during a write has old bytes, new bytes or a mixture.
+/// slice, but only as a copy. A copy that is made during a write has old bytes, new bytes or a mixture of old
+/// and new bytes.
 ///
 /// Cloning is cheap. The owner is dropped when the last clone and the last view in an [`Mbuf`](crate::Mbuf)
 /// are dropped.
@@ -26,15 +27,17 @@ pub struct ExtBuf {
     owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: any thread may read the bytes while the owner exists (`new` says why, and callers of `from_raw`
-// promise it). The bytes are read only by raw copies. The owner is `Send + Sync`, so any thread may drop it.
+// SAFETY: any thread may read the bytes while the owner exists (see `new` for the reason; callers of
+// `from_raw` promise it). The bytes are read only by raw copies. The owner is `Send + Sync`, so any thread
+// may drop it.
 unsafe impl Send for ExtBuf {}
-// SAFETY: through `&ExtBuf` the bytes are only read by raw copies, which any number of threads may do (`new`
-// says why, and callers of `from_raw` promise it). The owner is `Send + Sync`, so any thread may clone it.
+// SAFETY: through `&ExtBuf` the bytes are only read by raw copies, which any number of threads may make at
+// the same time (see `new` for the reason; callers of `from_raw` promise it). The owner is `Send + Sync`, so
+// any thread may clone it.
 unsafe impl Sync for ExtBuf {}
 
 impl ExtBuf {
-    /// All bytes of `owner`.
+    /// Makes an `ExtBuf` of all bytes of `owner`.
     pub fn new<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> Self {
         // The pointer is valid after this borrow: we hold a clone of the `Arc`, so nobody gets a `&mut T` or
         // a `T` by value, and safe code with a `&T` cannot invalidate a `&[u8]` that `T` has lent out.
@@ -47,24 +50,26 @@ impl ExtBuf {
         unsafe { Self::from_raw(start, bytes, owner) }
     }
 
-    /// `bytes` bytes from `start` on, which belong to `owner`.
+    /// Makes an `ExtBuf` of the `bytes` bytes from `start` on, which belong to `owner`.
     ///
     /// # Safety
     /// While `owner` exists, the bytes are in one allocation and initialised, and any thread may read them by
-    /// raw copies. Other code accesses them only by atomics and raw copies, or does not write them at all.
+    /// raw copies. Other code accesses the bytes only by atomics and raw copies, or does not write them at
+    /// all.
     pub unsafe fn from_raw(start: NonNull<u8>, bytes: usize, owner: Arc<dyn Send + Sync>) -> Self {
         #[cfg(feature = "dpdk")]
         let owner = Arc::new(ExtShared::new(owner));
         Self { start, bytes, owner }
     }
 
-    /// The bytes in `range`. `None` if `range` exceeds the bytes.
+    /// Returns the bytes in `range`, or `None` if `range` exceeds the bytes.
     #[inline]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         self.clone().into_slice(range)
     }
 
-    /// The bytes in `range`, without another reference to the owner. `None` if `range` exceeds the bytes.
+    /// Returns the bytes in `range`, without another reference to the owner. Returns `None` if `range`
+    /// exceeds the bytes.
     #[inline]
     pub fn into_slice(self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.bytes {
@@ -81,8 +86,9 @@ impl ExtBuf {
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         let bytes = self.bytes.saturating_sub(offset).min(out.len());
         let from = self.start.as_ptr().wrapping_add(offset.min(self.bytes));
-        // SAFETY: `offset + bytes` is at most the length of the memory, which may be read by raw copies while
-        // the owner exists (`new` says why, and callers of `from_raw` promise it). `self` holds the owner.
+        // SAFETY: `offset + bytes` is at most the length of the memory. Raw copies may read the memory while
+        // the owner exists (see `new` for the reason; callers of `from_raw` promise it), and `self` holds the
+        // owner.
         unsafe { copy_raw(from, &mut out[..bytes]) };
         bytes
     }
@@ -109,8 +115,8 @@ impl ExtBuf {
     }
 }
 
-/// Copies `out.len()` bytes from `from`. Other threads may write the bytes during the copy, so the copy is in
-/// assembly, about which the compiler assumes nothing.
+/// Copies `out.len()` bytes from `from`. Other threads may write the bytes during the copy. So the copy is in
+/// assembly, and the compiler makes no assumptions about the bytes.
 ///
 /// # Safety
 /// The bytes at `from` are mapped and readable, and other code accesses them only by atomics and raw copies.
