@@ -194,8 +194,7 @@ impl<T> Stack<T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    // A poisoned lock can be used, since a panic under the lock leaves a consistent stack.
-
+    /// Locks the stack. A poisoned lock can be used, since a panic under the lock leaves a consistent stack.
     fn lock(&self) -> Locked<'_, T> {
         Locked { items: self.items.lock().unwrap_or_else(PoisonError::into_inner), len: &self.len }
     }

@@ -41,7 +41,7 @@ macro_rules! field {
 
 field!(/// The first byte of the buffer, which is the first byte of the headroom.
     buf_addr, set_buf_addr, K_MBUF_BUF_ADDR, *mut u8);
-field!(/// Bytes from `buf_addr` to the data.
+field!(/// Number of bytes from `buf_addr` to the data.
     data_off, set_data_off, K_MBUF_DATA_OFF, u16);
 field!(/// Number of segments in the chain. Valid only in the first segment.
     nb_segs, set_nb_segs, K_MBUF_NB_SEGS, u16);
@@ -51,15 +51,15 @@ field!(/// Number of data bytes in the chain. Valid only in the first segment.
     pkt_len, set_pkt_len, K_MBUF_PKT_LEN, u32);
 field!(/// Number of data bytes in this segment.
     data_len, set_data_len, K_MBUF_DATA_LEN, u16);
-field!(/// Bytes of the buffer, including headroom and tailroom.
+field!(/// Number of bytes of the buffer, including headroom and tailroom.
     buf_len, set_buf_len, K_MBUF_BUF_LEN, u16);
 field!(/// The pool to which the mbuf is returned.
     pool, set_pool, K_MBUF_POOL, *mut rte_mempool);
-field!(/// The next segment; null in the last segment.
+field!(/// The next segment. Null in the last segment.
     next, set_next, K_MBUF_NEXT, *mut rte_mbuf);
-field!(/// Header lengths and segment size for transmit offloads, packed: see [`pack_tx_offload`].
+field!(/// The packed header lengths and segment size for transmit offloads: see [`pack_tx_offload`].
     tx_offload, set_tx_offload, K_MBUF_TX_OFFLOAD, u64);
-field!(/// Bytes of the application's private area between the mbuf and its buffer.
+field!(/// Number of bytes of the application's private area between the mbuf and its buffer.
     priv_size, set_priv_size, K_MBUF_PRIV_SIZE, u16);
 
 /// The first byte of the segment's data.
