@@ -1,5 +1,5 @@
-//! The Internet checksum (RFC 1071): computes the checksum of bytes, and fills in a checksum that the sender
-//! has left to the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
+//! The Internet checksum (RFC 1071): this module computes the checksum of bytes, and fills in a checksum that
+//! the sender has left to the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
 //!
 //! [`complete`] is for code that needs complete frames: a capture, the slow path, a link that corrupts a
 //! frame. Code on the data path does not call this function. The function parses Ethernet, VLAN tags and IP

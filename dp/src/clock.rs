@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use restart::Restarts;
 
-/// Time for which the counter is compared with the system's clock. This time is long enough for an error of a
-/// few parts per million, and too short to delay the start of the process noticeably.
+/// Time for which the counter is compared with the system's clock. The time is so long that the rate has an
+/// error of only a few parts per million, and so short that the start of the process is not noticeably
+/// delayed.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
-/// A monotonic clock that starts near zero when it is made. Clones show the same time.
+/// A monotonic clock. The time starts near zero when the clock is made. Clones show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start_cycles: u64,
@@ -41,9 +42,9 @@ impl Clock {
         self.us_at(Self::cycles())
     }
 
-    /// Converts a reading of [`cycles`](Self::cycles) to microseconds. A caller that needs the cycles and the
-    /// microseconds should use this function: reading the counter twice would cost about a hundred more
-    /// instructions.
+    /// Converts a reading of [`cycles`](Self::cycles) to microseconds. If a caller needs the cycles and the
+    /// microseconds, the caller should use this function: a second reading of the counter would cost about a
+    /// hundred instructions.
     #[inline]
     pub fn us_at(&self, cycles: u64) -> u64 {
         // The subtraction saturates, since the counters of two cores may differ by a few cycles.
@@ -53,7 +54,7 @@ impl Clock {
 
     /// Returns the cycle counter, or nanoseconds on machines without a cycle counter. The processor's counter
     /// restarts after the machine was suspended, or after the process or its virtual machine was restored on
-    /// another machine. The value that this function returns then continues from its last value.
+    /// another machine. After a restart, the values that this function returns continue from the last value.
     #[inline]
     pub fn cycles() -> u64 {
         static RESTARTS: Restarts = Restarts::new();
@@ -73,7 +74,8 @@ impl Default for Clock {
     }
 }
 
-/// Returns the nanoseconds since the first call in this process. Used on machines without a cycle counter.
+/// Returns the nanoseconds since the first call in this process. This function is used on machines without a
+/// cycle counter.
 fn nanoseconds() -> u64 {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     nanoseconds_between(*ORIGIN.get_or_init(Instant::now), Instant::now())

@@ -1,7 +1,7 @@
 //! Sets of counters. For a struct of counters, a macro generates the sum of two sets and the list of all
 //! counters.
 
-/// A counter as a monitoring system shows it.
+/// A counter in the form in which a monitoring system shows counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
     /// The metric's name: the prefix of its set, the name of the field, and the suffix
@@ -11,7 +11,7 @@ pub struct Metric {
     pub set: &'static str,
     /// The name of the field.
     pub field: &'static str,
-    /// The documentation of the field as it is in the source.
+    /// The documentation of the field, unchanged from the source.
     doc: &'static str,
     /// The value of the counter.
     pub value: u64,

@@ -6,7 +6,7 @@
 //! station, a port connects to that station's socket in the folder. Through the socket, the port passes
 //! shared memory with a ring in each direction. The sender copies each later frame into a ring, and the
 //! receiver copies the frame out of the ring. There is no hub and no extra thread, and no privilege is
-//! needed. Frames to addresses other than those of stations are dropped and counted.
+//! needed. Frames to addresses that are not addresses of stations are dropped and counted.
 //!
 //! TCP frames of at most 64 KiB are passed uncut, and no TCP checksum is computed.
 //!
@@ -60,7 +60,7 @@ use crate::Port;
 /// are claiming a station.
 ///
 /// # Errors
-/// See [`LocalError`].
+/// [`LocalError`] if the port cannot be opened.
 pub fn open(config: &LocalConfig) -> Result<LocalPort, LocalError> {
     LocalPort::open(config).inspect(|port| crate::trace::port_opened(port.info()))
 }

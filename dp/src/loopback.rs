@@ -38,7 +38,7 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// Wraps `port`.
+    /// Wraps `port`, whose Ethernet address no other port of the host has.
     pub fn new(port: Box<dyn Port>) -> Self {
         let mut info = port.info().clone();
         info.offloads.remove(Offloads::TX_IPV4_CHECKSUM);
@@ -104,7 +104,7 @@ impl Loopback {
     }
 }
 
-/// Whether a frame has no VLAN tag and contains an IP packet to `address`.
+/// Whether a frame contains an IP packet to `address` and has no VLAN tag.
 fn is_packet_to(frame: &Mbuf, address: IpAddr) -> bool {
     let mut start = [0; 54];
     let copied = frame.copy_to(0, &mut start);

@@ -36,7 +36,7 @@ pub(crate) enum Backend {
 
 impl Mempool {
     /// Makes a pool on the heap, with `count` buffers of `data_bytes` bytes each (and
-    /// [`HEADROOM`](crate::mbuf::HEADROOM) bytes in front of them). Needs no DPDK.
+    /// [`HEADROOM`](crate::mbuf::HEADROOM) bytes in front of them). The pool needs no DPDK.
     ///
     /// This call allocates all memory. The pool also has `count` additional descriptors for
     /// [`Mbuf::share`](crate::Mbuf::share) and [`Mbuf::external`](crate::Mbuf::external), so each buffer can

@@ -25,8 +25,8 @@ use crate::{
 };
 use block::Direction;
 
-/// Number of bytes that are collected before they are written to the file. The number is so large that system
-/// calls are rare.
+/// Number of bytes that the tap collects before it writes them to the file. The number is so large that
+/// system calls are rare.
 const BUFFER_BYTES: usize = 1 << 18;
 
 /// Maximum time until the tap writes a frame to the file, if the port is polled. The time is so short that a
@@ -68,7 +68,7 @@ impl Tap {
         self.capture.status.clone()
     }
 
-    /// Ends the capture and returns the port.
+    /// Ends the capture. Returns the port, and the outcome of the capture.
     ///
     /// # Errors
     /// The first error of the capture. The first error may be an error of the last write.
@@ -131,7 +131,7 @@ impl fmt::Debug for Tap {
     }
 }
 
-/// The status of a capture. Any thread may read it. Cloning is cheap.
+/// The status of a capture, which any thread may read. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct CaptureStatus {
     inner: Arc<StatusInner>,

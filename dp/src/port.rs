@@ -1,7 +1,7 @@
 //! The interface of ports, through which all frames are received and sent.
 //!
-//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. Its interface has
-//! several parts, each of which is a trait with one purpose:
+//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. The interface of
+//! a port has several parts. Each part is a trait with one purpose:
 //!
 //! | trait | what for | who calls it |
 //! |---|---|---|
@@ -20,9 +20,9 @@
 //! Every port is a layer ([`PortLayer`]). A wrapper is a layer on the port that it wraps. A device is a layer
 //! on a [`PortBase`], which has the device's description, pools and counters. If a wrapper does not define a
 //! function, the function of the wrapped port is called. If a device does not define a function, the device
-//! acts like a device without this feature. So a wrapper defines only the functions that it changes, and a
-//! device defines only the functions of its features. No function can be forgotten. Wrappers and devices
-//! always define [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
+//! acts like a device without the function's feature. So a wrapper defines only the functions that it
+//! changes, and a device defines only the functions of its features. No function can be forgotten. Wrappers
+//! and devices always define [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
 //!
 //! ```
 //! use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
@@ -128,7 +128,7 @@ pub trait PortLayer: Send {
     fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase>;
 }
 
-/// One receive and one transmit queue of a device, with their packet buffers.
+/// One receive queue and one transmit queue of a device, with their packet buffers.
 pub trait Port: Link + Sleep + Statistics {
     /// The port's description.
     fn info(&self) -> &PortInfo {
@@ -169,7 +169,8 @@ pub trait Port: Link + Sleep + Statistics {
 
 /// The link of a port: whether frames can pass, and which neighbours are gone.
 pub trait Link: PortLayer {
-    /// Whether frames can pass. The call is so cheap that it can be made every few milliseconds.
+    /// Returns whether frames can pass. The call is so cheap that a caller can make it every few
+    /// milliseconds.
     fn link_state(&mut self) -> LinkState {
         self.below_mut().port().map_or(LinkState::Down, |port| port.link_state())
     }
@@ -192,7 +193,7 @@ pub trait Link: PortLayer {
 
 /// Lets a thread wait for a port without polling it.
 ///
-/// Before each sleep the thread calls [`arm_wakeup`](Self::arm_wakeup). If the answer is `true`, the thread
+/// Before each sleep the thread calls [`arm_wakeup`](Self::arm_wakeup). If the result is `true`, the thread
 /// waits until [`poll_fd`](Self::poll_fd) is readable or the time of [`next_due_us`](Self::next_due_us) has
 /// come. Then the thread calls [`disarm_wakeup`](Self::disarm_wakeup) and polls.
 pub trait Sleep: PortLayer {
@@ -250,7 +251,7 @@ pub trait Statistics: PortLayer {
         }
     }
 
-    /// The device's own statistics, if it has any.
+    /// The device's own statistics. `None` if the device has no statistics.
     fn device_stats(&self) -> Option<DeviceStats> {
         self.below().port()?.device_stats()
     }

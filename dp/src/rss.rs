@@ -1,8 +1,8 @@
 //! Receive side scaling (RSS): how a device chooses the receive queue of a frame.
 //!
 //! The device computes the Toeplitz hash of the addresses and ports of a packet with a key, and looks up the
-//! queue in its redirection table (RETA). Code with the same key and table can compute the queue of a flow
-//! before its first frame: see [`Rss::queue`].
+//! queue in the device's redirection table (RETA). Code with the same key and table can compute the queue of
+//! a flow before the first frame of the flow arrives: see [`Rss::queue`].
 
 mod frame;
 
@@ -25,18 +25,18 @@ pub enum RssFields {
     /// No fields are hashed: the packet goes to the first queue.
     #[default]
     None,
-    /// Both addresses.
+    /// Source and destination address.
     Addresses,
-    /// Both addresses and both TCP ports.
+    /// Source and destination address, and source and destination TCP port.
     Ports,
 }
 
 /// The two endpoints of a TCP connection, as source and destination of its received packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Source address and port, which are the peer's.
+    /// Source address and port, which belong to the peer.
     pub src: (IpAddr, u16),
-    /// Destination address and port, which are ours.
+    /// Destination address and port, which belong to this host.
     pub dst: (IpAddr, u16),
 }
 

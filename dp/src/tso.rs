@@ -23,8 +23,8 @@ impl Mss {
     }
 }
 
-/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). The port drops a frame that
-/// exceeds the limits each time the frame is sent.
+/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). Each time a frame that
+/// exceeds the limits is sent, the port drops the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
     /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. The value is
@@ -42,7 +42,7 @@ impl Default for TsoLimits {
 }
 
 impl TsoLimits {
-    /// Whether this frame is within the limits. The frame must be one that requests to be cut.
+    /// Whether this frame is within the limits. The frame must request to be cut.
     pub fn allow(&self, frame: &Mbuf) -> bool {
         frame.segment_count() <= self.buffers
             && self.mss.contains(usize::from(frame.tx_offload().tso_segment_bytes))

@@ -112,7 +112,7 @@ fn second_process_echoes_in_its_sleep() {
     echo_in_its_sleep(&mut *support::open(&device, &config()));
 }
 
-/// A sleeping port is woken when its peer ends. It is also woken by the first frame of the next peer.
+/// A sleeping port is woken when its peer ends, and again when the first frame of the next peer arrives.
 #[test]
 fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_next() {
     let scratch = Scratch::new("vhost-reconnects");

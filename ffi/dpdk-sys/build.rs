@@ -9,8 +9,8 @@ mod link;
 
 use std::path::PathBuf;
 
-/// Recorded bindings to Debian 12's DPDK. `tests/recorded.rs` compares them with the bindings that this
-/// script generates.
+/// Recorded bindings to Debian 12's DPDK. `tests/recorded.rs` compares the recorded bindings with the
+/// bindings that this script generates.
 const RECORDED: &str = "build/bindings-22.11.txt";
 
 /// The oldest DPDK release that has the names of the bindings (`RTE_ETH_*`, `RTE_MBUF_F_*`).

@@ -14,8 +14,8 @@ mod plain;
 pub use avx2::Avx2Lanes;
 use plain::{BLOCK, small};
 
-/// Minimum number of bytes for which vectors are faster than single words. The time includes the detection of
-/// CPU features.
+/// Minimum number of bytes for which vectors, including the detection of CPU features, are faster than single
+/// words.
 const LONG: usize = 2 * BLOCK;
 
 /// Returns the partial checksum of `bytes`: the sum of the 16-bit words in memory order, which is neither

@@ -12,8 +12,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// If a counter falls by more than this number of cycles, the counter has restarted. 2^27 cycles are tens of
-/// milliseconds. The counters of two processors differ by less. Two threads may be interrupted after they
-/// have read the counter: the two readings also differ by less.
+/// milliseconds. The counters of two processors differ by fewer cycles. Two threads may be interrupted after
+/// they have read the counter, and even then their readings differ by fewer cycles.
 const JITTER: u64 = 1 << 27;
 
 /// Number of cycles between two recorded readings: a reading is recorded when the counter has advanced by

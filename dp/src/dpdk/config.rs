@@ -16,9 +16,9 @@ pub enum PortSpec {
     ///
     /// If the device listens on a unix socket, a stale socket file is removed first. On a vhost-user socket,
     /// the listening side continues when its peer ends, and accepts the next peer. The listening side is a
-    /// `net_vhost`, or a `net_virtio_user` with `server=1`. (The latter blocks until its first peer connects,
-    /// a `net_vhost` with `client=1`.) When the peer of the connecting side ends, the link of the connecting
-    /// side goes down for ever, so the device has to be opened again.
+    /// `net_vhost`, or a `net_virtio_user` with `server=1`. (A `net_virtio_user` with `server=1` blocks until
+    /// its first peer connects. This peer is a `net_vhost` with `client=1`.) When the peer of the connecting
+    /// side ends, the link of the connecting side goes down for ever, so the device has to be opened again.
     Vdev(String),
 }
 
@@ -45,7 +45,7 @@ pub struct DeviceConfig {
     /// Number of large buffers of each queue for bulk sending. Each buffer has room for several segments. The
     /// buffers are allocated only if the device can send frames of several buffers. Default: 512.
     pub bulk_mbufs: u32,
-    /// Offloads to use, if the device has them. Default: all.
+    /// Offloads to use. Offloads that the device does not have are ignored. Default: all.
     pub offloads: Offloads,
     /// Whether the device receives frames for all Ethernet addresses. Default: `true`.
     pub promiscuous: bool,

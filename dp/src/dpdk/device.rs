@@ -77,7 +77,7 @@ pub(super) struct Device {
     pub(super) port_id: u16,
     /// The pools of each queue.
     pub(super) pools: Vec<QueuePools>,
-    /// Limits of frames to send.
+    /// The limits that frames to send have to observe.
     pub(super) limits: TxLimits,
     /// Locked while statistics are read.
     pub(super) stats_lock: Mutex<()>,
@@ -132,8 +132,8 @@ fn setup(
     let mut about = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
     // SAFETY: `handle` keeps the port open, and `about` has room for its properties.
     ok("asking what it can do", unsafe { sys::rte_eth_dev_info_get(id, about.as_mut_ptr()) })?;
-    // SAFETY: `about` was zeroed and then filled in. Its fields are numbers and raw pointers, for which any
-    // bits are valid.
+    // SAFETY: `about` was zeroed and then filled in. The fields of `about` are numbers and raw pointers, for
+    // which any bits are valid.
     let about = unsafe { about.assume_init() };
     // SAFETY: the call above has succeeded, so `driver_name` points to a constant C string.
     let driver = unsafe { CStr::from_ptr(about.driver_name) }.to_string_lossy().into_owned();
@@ -207,7 +207,7 @@ fn setup(
     // writable local variables.
     ok("sizing its rings", unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &mut rx_desc, &mut tx_desc) })?;
 
-    // SAFETY: the function takes any port number, and only reads.
+    // SAFETY: the function accepts any port number, and only reads.
     let node_of_device = unsafe { sys::rte_eth_dev_socket_id(id) };
     let node = config.socket.and_then(|socket| i32::try_from(socket).ok()).unwrap_or(node_of_device);
     // Each queue has its own pool. So a queue does not use the buffers of another queue, and does not wait
@@ -329,7 +329,7 @@ fn choose_offloads(
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || !drivers::find(driver).tso {
         offloads.remove(Offloads::TX_TSO);
     }
-    // Scatter disables a NIC's fast path, so it is enabled only if frames can be longer than a buffer.
+    // Scatter disables a NIC's fast path, so scatter is enabled only if frames can be longer than a buffer.
     if !frames_need_scatter && !offloads.contains(Offloads::RX_LRO) {
         offloads.remove(Offloads::RX_SCATTER);
     }
@@ -341,7 +341,7 @@ fn bits(table: &[(Offloads, u64)], offloads: Offloads) -> u64 {
 }
 
 impl Device {
-    /// Sets up the queues, with rings of these lengths, and starts the device.
+    /// Sets up the queues, whose rings have the lengths `rings`, and starts the device.
     fn start(&mut self, name: &str, queues: u16, rings: (u16, u16), node: i32) -> Result<(), DeviceError> {
         let (id, (rx_desc, tx_desc)) = (self.port_id, rings);
         let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
@@ -375,8 +375,8 @@ impl Device {
         RxInterrupt::of(self.port_id, queue, probed, self.has_rx_interrupts, is_proven, listener)
     }
 
-    /// Whether the driver at the other end of a vhost-user socket has negotiated that it accepts large
-    /// TCP frames uncut.
+    /// Whether the driver at the other side of a vhost-user socket has negotiated that it accepts large TCP
+    /// frames uncut.
     ///
     /// DPDK's vhost device has no flag for this property, since the answer is unknown until a driver
     /// connects. Once a driver is connected, the device describes large frames as virtio requires.

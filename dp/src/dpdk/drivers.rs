@@ -3,9 +3,9 @@
 //!
 //! Of these limits, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`. If a frame
 //! exceeds a limit, the driver drops the frame each time it is sent, or sends different bytes. Every linked
-//! driver has a row, even if the limits of [`UNKNOWN`] are right for it. So the source of a new driver has to
-//! be checked before the driver is added. File names (below `drivers/net`) and other names are those of DPDK
-//! 22.11.11.
+//! driver has a row, even if the limits of [`UNKNOWN`] are right for this driver. So the source of a new
+//! driver has to be checked before the driver is added. File names (below `drivers/net`) and other names are
+//! those of DPDK 22.11.11.
 //!
 //! Some limits are not listed, because no frame of this crate's users exceeds them: a minimum length (17
 //! bytes for i40e, iavf and ice, 14 bytes for ixgbe), headers of at most 512 bytes for TSO (igb, igc), a TCP
@@ -100,14 +100,15 @@ const IXGBE: Driver = Driver { rx_unit: 1 << 10, ..UNKNOWN };
 /// ICE_MAX_TSO_MSS. ice_program_hw_rx_queue(): ICE_RLAN_CTX_DBUF_S, receive buffers in units of 128 bytes.
 const ICE: Driver = Driver { mss: Mss { least: 64, most: 9728 }, rx_unit: 128, ..UNKNOWN };
 
-/// Drivers by their names in `rte_eth_dev_info`.
+/// The known drivers, each with its name in `rte_eth_dev_info`.
 const DRIVERS: &[(&str, Driver)] = &[
     // af_packet/rte_eth_af_packet.c, eth_af_packet_tx(): rte_pktmbuf_read() copies frames of several buffers.
     ("net_af_packet", VIRTUAL),
     // af_xdp/rte_eth_af_xdp.c, af_xdp_tx_zc() and af_xdp_tx_cp(): one buffer (no multi-segment is reported),
     // and a length of 32 bits.
     ("net_af_xdp", VIRTUAL),
-    // memif/rte_eth_memif.c, eth_memif_tx(): copied, with as many descriptors as a frame needs.
+    // memif/rte_eth_memif.c, eth_memif_tx(): the driver copies a frame, and uses as many descriptors as the
+    // frame needs.
     ("net_memif", VIRTUAL),
     ("net_null", VIRTUAL),
     ("net_ring", VIRTUAL),

@@ -19,7 +19,7 @@ pub enum DeviceError {
     Pci {
         /// The device as it was requested.
         device: String,
-        /// The reason.
+        /// The reason why the device cannot be opened.
         problem: PciProblem,
     },
     /// No driver matches the virtual device.
@@ -32,12 +32,12 @@ pub enum DeviceError {
         /// The drivers of virtual devices that are linked to this program.
         drivers: String,
     },
-    /// The driver matches the device but cannot use the device.
+    /// The driver matches the device, but cannot use it.
     #[error("{device} cannot be opened: {cause} ({log})")]
     Probe {
         /// The device as it was requested.
         device: String,
-        /// The error text.
+        /// The text of the error.
         cause: String,
         /// The text that DPDK logged.
         log: String,
@@ -59,7 +59,7 @@ pub enum DeviceError {
         device: String,
         /// The name of the argument.
         argument: &'static str,
-        /// An example of a value.
+        /// An example of a value of the argument.
         example: &'static str,
     },
     /// The interface that a virtual device shares with the kernel does not exist.
@@ -106,7 +106,7 @@ pub enum DeviceError {
         /// The system's error.
         cause: String,
     },
-    /// The caller requests more pairs of queues than the device has, or no pair.
+    /// The requested number of pairs of queues is 0, or larger than the device's maximum.
     #[error("{device} has 1 to {most} pairs of queues, {asked} were asked for")]
     Queues {
         /// The device.
@@ -116,7 +116,7 @@ pub enum DeviceError {
         /// The requested number of pairs of queues.
         asked: u16,
     },
-    /// The caller requests several pairs of queues on a device that would receive all frames on one of them.
+    /// Several pairs of queues are requested on a device that would receive all frames on one queue.
     #[error(
         "{device} works with 1 pair of queues, {asked} were asked for: its driver {driver} spreads no received flows over \
          several, as RSS is missing or left out"
@@ -160,7 +160,7 @@ pub enum DeviceError {
         count: u32,
         /// Number of bytes of each buffer.
         bytes: usize,
-        /// The error text.
+        /// The text of the error.
         cause: String,
     },
     /// A step of the device's setup failed.
@@ -168,9 +168,9 @@ pub enum DeviceError {
     Setup {
         /// The device.
         device: String,
-        /// The step.
+        /// The name of the step.
         step: &'static str,
-        /// The error text.
+        /// The text of the error.
         cause: String,
         /// The text that DPDK logged.
         log: String,

@@ -30,8 +30,8 @@ fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
 /// device supports neither filter, the device gets the groups of `addresses`.
 ///
 /// # Errors
-/// The error number if the device has a list of groups and refuses the new list. A device without such a list
-/// is no error: the device does not filter, or its filter cannot be changed.
+/// The error number if the device has a list of groups and refuses the new list. It is no error if the device
+/// has no such list: then the device does not filter, or its filter cannot be changed.
 pub(super) fn open(port_id: u16, promiscuous: bool, addresses: &[IpAddr]) -> Result<(), i32> {
     // SAFETY: the caller keeps the port open.
     let takes_all = promiscuous && unsafe { sys::rte_eth_promiscuous_enable(port_id) } == 0;

@@ -186,21 +186,21 @@ impl RxInterrupt {
     fn switch_on(&self) -> i32 {
         let _held = self.listener.hold_connection();
         // SAFETY: `self` belongs to a `QueuePort`, which keeps the port open and started. If the driver has a
-        // vhost connection, `_held` prevents that the connection is freed during the call.
+        // vhost connection, `_held` prevents the connection from being freed during the call.
         unsafe { sys::rte_eth_dev_rx_intr_enable(self.port_id, self.queue) }
     }
 
     fn switch_off(&self) -> i32 {
         let _held = self.listener.hold_connection();
         // SAFETY: `self` belongs to a `QueuePort`, which keeps the port open and started. If the driver has a
-        // vhost connection, `_held` prevents that the connection is freed during the call.
+        // vhost connection, `_held` prevents the connection from being freed during the call.
         unsafe { sys::rte_eth_dev_rx_intr_disable(self.port_id, self.queue) }
     }
 }
 
 /// Returns a duplicate of the descriptor that the driver has for a queue.
 fn descriptor_of(port_id: u16, queue: u16) -> Option<OwnedFd> {
-    // SAFETY: the function takes any port and queue number, and only reads.
+    // SAFETY: the function accepts any port number and any queue number, and only reads.
     let number = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(port_id, queue) };
     if number < 0 {
         return None;
@@ -217,8 +217,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes an interrupt without a device, whose descriptor is always enabled. Also returns the descriptor
-    /// that the interrupt watches.
+    /// Makes an interrupt that has no device and is always enabled. Also returns the descriptor that the
+    /// interrupt watches, and the listener.
     fn interrupt() -> (RxInterrupt, OwnedFd, Arc<Listener>) {
         let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let listener = Arc::new(Listener::new().unwrap());

@@ -87,7 +87,7 @@ impl Drop for LinkEvents {
             return;
         }
         for event in EVENTS {
-            // SAFETY: the device is open, since its owner drops this value first. The call takes any
+            // SAFETY: the device is open, since its owner drops this value first. The call accepts any
             // callback.
             while unsafe {
                 sys::rte_eth_dev_callback_unregister(self.port_id, event, Some(on_event), self.argument())

@@ -3,7 +3,7 @@
 //! [`open`] sets up a device and returns one [`Port`] for each pair of queues. A device is closed and removed
 //! when the last of its ports is dropped. Then the device can be opened again. If a device is removed while
 //! it is open, its ports report [`LinkState::Gone`](crate::LinkState::Gone). The user should then drop these
-//! ports: Linux waits for this before it releases a device behind `vfio-pci`. The backend of a
+//! ports: Linux releases a device behind `vfio-pci` only after all its ports are dropped. The backend of a
 //! `net_virtio_user` device may not answer when the last port is dropped, because the backend's process is
 //! stopped. In this case the device and its memory exist until this process ends.
 //!
@@ -73,7 +73,7 @@ pub fn mempool(eal: Eal, name: &str, count: u32, data_bytes: usize) -> Result<Me
     Ok(Mempool { backend: Backend::Dpdk(pool) })
 }
 
-/// The names of the linked drivers, as in the names of their libraries: `net_vhost`, `net_ixgbe`, ...
+/// The linked drivers, by the names of their libraries: `net_vhost`, `net_ixgbe`, ...
 pub fn drivers() -> &'static [&'static str] {
     dpdk_sys::DRIVERS
 }

@@ -38,7 +38,7 @@ const VHOST_BURST: usize = 32;
 pub(super) struct QueuePort {
     /// This field is dropped before the device, whose driver owns the descriptor.
     interrupt: Option<RxInterrupt>,
-    /// Frames that the last poll before a sleep has found. The next receive call returns them first.
+    /// Frames that the last poll before a sleep has found. The next receive call returns these frames first.
     ahead: Burst,
     /// The time of the last poll, by the clock of the port's user.
     polled_us: u64,
@@ -125,7 +125,7 @@ impl QueuePort {
         }
     }
 
-    /// Receives from the device.
+    /// Receives frames from the device. Returns the number of frames.
     fn receive(&mut self, frames: &mut Burst) -> usize {
         register_thread();
         let room = frames.remaining_capacity().min(self.rx_limit.frames());

@@ -4,8 +4,8 @@
 //! - `net_af_packet` has no interrupts, but a packet socket for each queue.
 //! - `net_virtio_user` has an eventfd for each ring. The API returns the eventfds only if the device is
 //!   configured with interrupts. But with interrupts, a thread of DPDK watches the device's socket, and may
-//!   use the device after it was closed: the handler cannot be removed while it runs, and `virtio_dev_stop`
-//!   tries to remove the handler only once.
+//!   use the device after the device was closed. The reason is that the thread's handler cannot be removed
+//!   while it runs, and `virtio_dev_stop` tries to remove the handler only once.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -104,7 +104,8 @@ fn eventfd_id(fd: &OwnedFd) -> Option<u64> {
     about.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()
 }
 
-/// The number of an interface in the network namespace of this thread.
+/// Returns the number of an interface in the network namespace of this thread. Returns `None` if there is no
+/// such interface.
 fn number_of(interface: &str) -> Option<u32> {
     let name = CString::new(interface).ok()?;
     // SAFETY: the name is a C string, which the call only reads.

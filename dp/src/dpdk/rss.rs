@@ -76,8 +76,8 @@ impl RssConfig {
         // SAFETY: all-zero bytes are valid for this C struct of numbers and a pointer.
         let mut conf: sys::rte_eth_rss_conf = unsafe { MaybeUninit::zeroed().assume_init() };
         (conf.rss_key, conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
-        // SAFETY: the caller has the port open. `conf` is a local variable, and its key has `rss_key_len`
-        // writable bytes, which is the length of the device's key.
+        // SAFETY: the caller has the port open. `conf` is a local variable. The key of `conf` has
+        // `rss_key_len` writable bytes, which is the length of the device's key.
         let done = unsafe { sys::rte_eth_dev_rss_hash_conf_get(port_id, &mut conf) };
         (done == 0).then_some((key, conf.rss_hf))
     }

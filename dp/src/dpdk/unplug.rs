@@ -1,10 +1,10 @@
 //! Detects that an open device is removed: a NIC is unplugged, or unbound from its Linux driver.
 //!
-//! Two sources report a removal, both on EAL's interrupt thread. The first source is the bus. For a device
-//! behind `vfio-pci`, Linux asks for the device and waits until the device's ports are dropped. For a device
-//! behind a `uio` driver, Linux only reports that the device is gone. The second source is the driver, but
-//! only few drivers report a removal. The registers of a removed device cannot be accessed: the first access
-//! raises SIGBUS, and DPDK's handler maps ordinary memory in place of the registers.
+//! Two sources report a removal on EAL's interrupt thread. The first source is the bus. For a device behind
+//! `vfio-pci`, Linux asks for the device and waits until the device's ports are dropped. For a device behind
+//! a `uio` driver, Linux only reports that the device is gone. The second source is the driver, but only few
+//! drivers report a removal. The registers of a removed device cannot be accessed: the first access raises
+//! SIGBUS, and DPDK's handler maps ordinary memory in place of the registers.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -83,7 +83,7 @@ fn watch_the_bus() {
         // SAFETY: EAL runs. The call replaces the handler of SIGBUS. The new handler calls the old handler
         // unless an access to a device's registers has caused the signal.
         unsafe { sys::rte_dev_hotplug_handle_enable() };
-        // SAFETY: EAL runs. Its interrupt thread reads the socket that this call opens.
+        // SAFETY: EAL runs. EAL's interrupt thread reads the socket that this call opens.
         unsafe { sys::rte_dev_event_monitor_start() };
     });
 }

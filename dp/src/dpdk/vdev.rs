@@ -11,7 +11,7 @@ use rustix::thread::CapabilitySet;
 
 use super::DeviceError;
 
-/// The drivers of virtual devices. The name of a device begins with the name of its driver.
+/// The drivers of virtual devices. The name of a virtual device begins with the name of the device's driver.
 const DRIVERS: &[&str] = &[
     "net_af_packet",
     "net_af_xdp",

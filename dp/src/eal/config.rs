@@ -1,4 +1,4 @@
-//! The options of EAL, and the command line that is made from them.
+//! The options of EAL, and the command line that is made from the options.
 
 use std::fs;
 use std::path::Path;
@@ -173,7 +173,7 @@ impl EalConfig {
     /// Returns the addresses of the PCI devices that EAL may use.
     ///
     /// # Errors
-    /// [`EalError::PciAddress`].
+    /// [`EalError::PciAddress`] if an entry is not a PCI address.
     pub(super) fn pci_addresses(&self) -> Result<Vec<PciAddress>, EalError> {
         let parse = |entry: &String| {
             pci::split(entry).0.parse().map_err(|NoAddress| EalError::PciAddress { text: entry.clone() })
@@ -192,7 +192,8 @@ impl EalConfig {
     /// configured memory is not checked.
     ///
     /// # Errors
-    /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`].
+    /// [`EalError::NoHugepages`], [`EalError::PciAddress`] or [`EalError::PciHugepages`] if the configuration
+    /// cannot work.
     pub(super) fn check(&self, sysfs: &Path, huge_free_mib: u64) -> Result<(), EalError> {
         if self.memory == Memory::Hugepages && huge_free_mib == 0 {
             return Err(EalError::NoHugepages);

@@ -58,7 +58,7 @@ pub(crate) fn errors() -> String {
     last(ERROR)
 }
 
-/// The last lines since [`mark`] with at least this severity, joined to one line.
+/// Returns the last lines since [`mark`] with at least this severity, joined into one line.
 fn last(level: i32) -> String {
     let Ok(lines) = LINES.lock() else { return String::new() };
     let mut told: Vec<&str> = lines.iter().filter(|(of, _)| *of <= level).map(|(_, line)| &**line).collect();
@@ -69,12 +69,12 @@ fn last(level: i32) -> String {
 /// # Safety
 /// `text` points to `bytes` readable bytes that nobody writes during the call.
 unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, bytes: usize) -> i64 {
-    // SAFETY: the caller, stdio, passes `bytes` bytes of its buffer, which is locked during the call.
+    // SAFETY: the caller, stdio, passes `bytes` bytes of stdio's buffer, which is locked during the call.
     let text = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
     // SAFETY: the function may be called at any time. It only reads a variable of this thread.
     let level = unsafe { sys::rte_log_cur_msg_loglevel() };
     if TO_STDERR.load(Ordering::Relaxed) {
-        // Errors are ignored: if standard error is closed, they cannot be reported.
+        // Errors are ignored: if standard error is closed, an error cannot be reported.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
     if let Ok(mut lines) = LINES.lock() {

@@ -1,7 +1,7 @@
 //! DPDK's environment abstraction layer (EAL). EAL is started on demand, once per process, with the options
 //! in [`EalConfig`].
 //!
-//! EAL is state of the whole process: memory, the calling thread's affinity, drivers. A start of EAL cannot
+//! EAL is global state of the process: memory, the calling thread's affinity, drivers. A start of EAL cannot
 //! be undone. [`Eal::start`] starts EAL, or checks that EAL already runs with the same options. The returned
 //! value proves that EAL runs, and can be copied.
 
@@ -36,7 +36,7 @@ static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 /// The content of [`STARTED`].
 struct Started {
     config: EalConfig,
-    /// True if packet buffers are in ordinary pages.
+    /// `true` if packet buffers are in ordinary pages.
     is_ordinary: bool,
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn errno() -> i32 {
 
 /// The text of a DPDK error number.
 pub(crate) fn errno_text(errno: i32) -> String {
-    // SAFETY: the function takes any number. The returned C string is valid until this thread calls the
+    // SAFETY: the function accepts any number. The returned C string is valid until this thread calls the
     // function again.
     let text = unsafe { sys::rte_strerror(errno) };
     // SAFETY: `text` is a C string, which is copied before this thread calls the function again.

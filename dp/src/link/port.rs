@@ -131,7 +131,7 @@ impl<W: Wires> LinkPort<W> {
         }
     }
 
-    /// Updates the link state.
+    /// Updates the link state and returns it.
     #[inline]
     fn update_link(&mut self) -> LinkState {
         let state = self.shared.state(self.end);
@@ -152,7 +152,8 @@ impl<W: Wires> LinkPort<W> {
         if self.tso == LinkTso::Cut { tso::pieces(frame) as u64 } else { 1 }
     }
 
-    /// Returns how many of the first `run` frames the wire has room for.
+    /// Returns the number of frames, from the first of `frames` on, for which the wire has room. The result
+    /// is at most `run`.
     #[inline]
     fn fitting(&self, wire: usize, frames: &Burst, run: usize) -> usize {
         let mut room = self.wires.sender(wire).room();

@@ -31,7 +31,7 @@ pub enum LinkSteering {
 }
 
 impl LinkSteering {
-    /// The rule that the ports of both ends announce. `None` if they announce no rule.
+    /// The rule that the ports of both ends announce. `None` if the ports announce no rule.
     pub(super) fn announced(self, queues: usize) -> Option<Rss> {
         if self == Self::SenderQueue || queues == 1 {
             return None;
@@ -64,13 +64,13 @@ pub(super) trait Wires: Send {
     /// Makes the frames that were sent since the last call visible to the receiving queues.
     fn flush(&mut self);
 
-    /// The receiving ends.
+    /// The receiving ends of the wires to this queue.
     fn receivers(&self) -> &[Receiver];
 
     /// Passes due frames to `deliver`, at most `room` frames. Returns the number of passed frames.
     fn receive(&mut self, now_us: u64, room: usize, deliver: impl FnMut(Mbuf)) -> usize;
 
-    /// The earliest time at which the next frame may be due.
+    /// The earliest time at which the next frame may be due. `None` if no frame is in flight.
     fn next_due_us(&self) -> Option<u64>;
 }
 

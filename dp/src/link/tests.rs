@@ -20,7 +20,7 @@ fn with_plan(plan: LinkPlan) -> LinkConfig {
     LinkConfig { a_to_b: plan, seed: 7, ..clean() }
 }
 
-/// A frame that contains its number.
+/// Makes a frame that contains `number`.
 fn frame(port: &End, number: u32) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     assert!(frame.append_slice(&[0; 60]));

@@ -220,8 +220,8 @@ impl Receiver {
         if self.ring.is_empty() {
             return;
         }
-        // This is a swap instead of a store: a swap acquires the sender's `fetch_min`, and so the push before
-        // the `fetch_min`.
+        // The code uses a swap instead of a store: a swap acquires the sender's `fetch_min`, and so the push
+        // before the `fetch_min`.
         self.wire.ring_due_us.swap(u64::MAX, Ordering::AcqRel);
         while let Ok(frame) = self.ring.pop() {
             let place =

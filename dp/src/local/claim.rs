@@ -153,7 +153,7 @@ pub(super) struct Claim {
     /// Accepts the connections of other stations.
     pub(super) listener: OwnFd,
     path: PathBuf,
-    /// The device and inode of the socket's file. They show whether the path now names another file.
+    /// The device and inode of the socket's file, by which the drop detects that the path names another file.
     inode: (u64, u64),
 }
 

@@ -3,11 +3,11 @@
 //! A copy that bypasses the caches ([`streaming`](super::streaming)) is as fast as the memory. If the writer
 //! and the reader share a cache, a copy through the caches is faster. If the cache lines come from another
 //! chip of the processor, a copy through the caches is several times slower. The scheduler or a hypervisor
-//! may move the processes at any time. So the writer sometimes tries the other strategy, and chooses it if it
-//! needs less time.
+//! may move the processes at any time. So the writer sometimes tries the other strategy, and then uses the
+//! faster strategy.
 //!
-//! The cost of a copy depends on how the same lines were written one lap of the ring earlier. So a trial
-//! takes two laps, and only the second lap is timed.
+//! The cost of a copy depends on how the same lines were written one lap of the ring earlier. So a trial has
+//! two laps, and only the second lap is timed.
 
 use crate::Clock;
 

@@ -1,4 +1,5 @@
-//! The rendezvous folder of a wire: its path, and the checks that it is safe against other users.
+//! The rendezvous folder of a wire: the folder's path, and the checks that the folder is safe against other
+//! users.
 //!
 //! The folder itself has to belong to this user, and the folder's mode must not allow other users to enter
 //! it. The ancestor folders have to belong to this user or to root. If other users may write to an ancestor
@@ -26,7 +27,7 @@ const OVERFLOW_UID: u32 = 65_534;
 /// Maximum number of symbolic links in a path. The kernel has the same limit.
 const MAX_LINKS: usize = 40;
 
-/// The mode bits that give permissions to other users. The sticky and set-ID bits are not checked, since they
+/// The mode bits that give permissions to other users. The sticky and set-ID bits are not checked: these bits
 /// give no access, and a new folder inherits the setgid bit of its parent.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
@@ -267,7 +268,7 @@ mod tests {
 
     const FOLDER: &str = "/a/b";
 
-    /// A path is used only if it names the folder that was checked.
+    /// A path is used only if the path names the folder that was checked.
     #[test]
     fn a_path_leads_to_the_folder_that_is_open_or_to_another_one() {
         let opened = File::open("/dev").unwrap();

@@ -24,7 +24,7 @@ static OPEN: [AtomicI32; 1024] = [const { AtomicI32::new(FREE) }; 1024];
 /// The value of an element without a descriptor.
 const FREE: i32 = -1;
 
-/// A number that differs between a process and its forked children.
+/// Returns a number that differs between a process and its forked children.
 #[inline]
 pub(super) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)

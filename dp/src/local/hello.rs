@@ -35,8 +35,8 @@ pub(super) enum Kind {
     Welcome,
     /// Declines the receiver's rings. The sender uses the rings of its own hello.
     Crossed,
-    /// The sender does not wait for the receiver's hello any longer, because it has too many connections. The
-    /// receiver has to connect again.
+    /// The sender does not wait for the receiver's hello any longer, because the sender has too many
+    /// connections. The receiver has to connect again.
     Again,
 }
 
@@ -154,8 +154,8 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     }
 }
 
-/// Wakes the other side. Errors are ignored: if the socket is full, it already has wake-up messages. If the
-/// other side has closed the socket, reading the socket shows this.
+/// Wakes the other side. Errors are ignored: a full socket already has wake-up messages. Reading the socket
+/// shows whether the other side has closed it.
 #[inline]
 pub(super) fn wake(socket: impl AsFd) {
     let _ = send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);

@@ -42,7 +42,7 @@ impl Hostile {
         Some(Self { socket, memory: None })
     }
 
-    /// Sends any bytes.
+    /// Sends `bytes`, which need not be a message.
     pub fn say(&self, bytes: &[u8]) {
         // Errors are ignored: the other side may have closed the socket.
         let _ = send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);

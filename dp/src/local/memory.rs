@@ -52,8 +52,8 @@ pub(super) fn create(bytes: usize, used: impl IntoIterator<Item = Range<usize>>)
     Ok(memfd)
 }
 
-/// Whether [`SharedMemory::take`] works (Linux 5.14 and later). If it does not work, all pages are allocated
-/// at the start.
+/// Whether [`SharedMemory::take`] works (Linux 5.14 and later). If `take` does not work, all pages are
+/// allocated at the start.
 fn takes_later() -> bool {
     static TAKES: OnceLock<bool> = OnceLock::new();
     // SAFETY: the range is empty, so the advice affects no page.
@@ -95,7 +95,7 @@ impl SharedMemory {
         let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED, memfd, 0)? };
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
         let memory = Self { start, bytes, generation: fork::generation() };
-        // If a forked child wrote to a ring, it would break the connection of its parent.
+        // A forked child that wrote to a ring would break the connection of its parent.
         //
         // SAFETY: the range is the mapping that was just made, and the advice changes no byte.
         unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork)? };
@@ -235,12 +235,13 @@ mod tests {
         assert!(!is_fit(huge, 2 << 20));
     }
 
-    /// If a forked child wrote to a ring, it would break the connection of its parent.
+    /// A forked child that wrote to a ring would break the connection of its parent.
     #[test]
     fn a_mapping_is_not_inherited() {
         let memory = SharedMemory::map(create(8192, std::iter::once(0..8192)).unwrap(), 8192).unwrap();
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        // The file has a line for each mapping, followed by lines with its properties and its flags.
+        // The file has a line for each mapping. After this line there are lines with the properties and the
+        // flags of the mapping.
         let start = format!("{:x}-", memory.start.as_ptr().addr());
         let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
         let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();

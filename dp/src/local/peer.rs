@@ -52,7 +52,7 @@ pub(super) fn memory_bytes(ring_bytes: u64) -> Option<usize> {
     fits.then(|| WORDS_BYTES + 2 * bytes)
 }
 
-/// Another station.
+/// Another station, to which this port is connected or connects.
 pub(super) struct Peer {
     pub(super) state: PeerState,
     /// Frames for the station that wait until there is a pair of rings, or space in the ring.
@@ -190,8 +190,8 @@ pub(super) enum Side {
 
 /// A pair of rings with another station.
 pub(super) struct Pair {
-    /// The socket to the other process. `None` if the other process has ended. The last frames of that
-    /// process may not be read yet.
+    /// The socket to the other process. `None` if the other process has ended. Even then, the last frames of
+    /// the other process may not be read yet.
     pub(super) socket: Option<OwnFd>,
     pub(super) tx: Producer,
     pub(super) rx: Consumer,
@@ -199,7 +199,8 @@ pub(super) struct Pair {
     pub(super) instance: u64,
     /// The serial number of the other process's latest hello when the pair was made.
     pub(super) serial: u64,
-    /// While the ring is full: the time at which it became full, and the reader's position at that time.
+    /// While the ring is full: the time since which the reader has made no progress, and the reader's
+    /// position.
     full: Option<(u64, u64)>,
 }
 

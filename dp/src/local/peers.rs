@@ -1,5 +1,5 @@
-//! All stations with which a port communicates, and the sockets to these stations. This module connects,
-//! accepts connections, and detects stations that have ended.
+//! All stations with which a port communicates, and the sockets to these stations. This module connects to
+//! stations, accepts connections, and detects stations that have ended.
 //!
 //! No function of this module blocks. [`Peers::look`] handles all socket events and timers since the last
 //! call.
@@ -338,9 +338,9 @@ impl Peers {
     }
 
     /// Makes room for another greeting. The caller calls this function when there are [`MAX_GREETINGS`]
-    /// greetings. If the oldest greeting may still wait, returns the time until which it may wait. After this
-    /// time, returns `None`. Before that, the function answers the hello of the oldest greeting, if an answer
-    /// is possible.
+    /// greetings. If the oldest greeting may still wait, the result is the end of its time. If its time is
+    /// over, the function answers the hello of the oldest greeting, if an answer is possible, and returns
+    /// `None`.
     fn no_place_until_us(&mut self, now_us: u64) -> Option<u64> {
         let Greeting { since_us, hello, .. } = self.greetings.first()?;
         let until_us = since_us + PLACE_US;

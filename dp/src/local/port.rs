@@ -37,7 +37,7 @@ const RX_BYTES: usize = 256 << 10;
 /// Time between two reads of the sockets while the port is polled. Reading the sockets is a system call.
 const LOOK_US: u64 = 100;
 
-/// Time between attempts to send frames that wait for space in a ring.
+/// Time between two attempts to send frames that wait for space in a ring.
 const SPACE_US: u64 = 50;
 
 /// Number of polls without a frame between two reads of the sockets, if the caller's clock does not advance.
@@ -53,7 +53,7 @@ pub struct LocalPort {
     latest: usize,
     /// The index of the peer that is read first.
     turn: usize,
-    /// The time of the caller's clock at which the sockets are read next. They are also read after
+    /// The time of the caller's clock at which the sockets are read next. The sockets are also read after
     /// `LOOK_POLLS` polls without a frame.
     look_at_us: u64,
     idle_polls: u32,
@@ -232,7 +232,7 @@ impl LocalPort {
                 Err(Broken) => break Received::Broken,
             };
             let Some(frame) = take(mempool, superframes, rx, record) else {
-                // No buffer is free, so the record is not taken from the ring.
+                // No buffer is free, so the record stays in the ring.
                 counters.rx_no_mbuf += 1;
                 break Received::Some;
             };

@@ -142,7 +142,7 @@ impl Place {
     /// The writer never overwrites the oldest record. The proof uses these names: the old ring has B bytes,
     /// and the larger ring has 4 B. The first record in the larger ring is at position N, a multiple of B.
     /// The reader is at position H, which is at most 2 B below N. The records that the reader has not
-    /// consumed are in the old ring. The oldest of them is at offset H - (N - B), or at offset H - (N - 2 B)
+    /// consumed are in the old ring. The oldest record is at offset H - (N - B), or at offset H - (N - 2 B)
     /// if H is below N - B. The writer reaches the old ring again at position N + 3 B, and writes only below
     /// position H + 4 B.
     fn behind_growth(&self, position: u64) -> Option<u64> {
@@ -161,7 +161,7 @@ pub(super) struct Producer {
     tail: u64,
     /// All records below this position are published.
     published: u64,
-    /// The reader's position when it was last read.
+    /// The reader's position at the last time when the writer read it.
     head: u64,
     /// Maximum number of bytes of records that the reader has not released.
     capacity: u64,
@@ -279,8 +279,8 @@ impl Producer {
         self.tail - self.published
     }
 
-    /// The reader's position when it was last read: the number of bytes that the reader has released since
-    /// the ring was made.
+    /// The reader's position at the last time when the writer read it: the number of bytes that the reader
+    /// had released since the ring was made.
     pub(super) fn taken(&self) -> u64 {
         self.head
     }
@@ -337,7 +337,7 @@ pub(super) struct Consumer {
     head: u64,
     /// The space below this position is released to the writer.
     released: u64,
-    /// The writer's position when it was last read.
+    /// The writer's position at the last time when the reader read it.
     tail: u64,
 }
 

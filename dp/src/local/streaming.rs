@@ -76,7 +76,7 @@ unsafe fn copy_lines(to: *mut u8, lines: &[[u8; LINE]]) {
     }
 }
 
-/// On other processors, copies through the caches.
+/// Copies `bytes` to `to` through the caches. This function is used on other processors than x86-64.
 ///
 /// # Safety
 /// The conditions are the same as those of the function for x86-64.
@@ -91,8 +91,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// All bytes are copied and no adjacent byte changes, at whatever offset in a line the copy begins
-        /// and ends.
+        /// All bytes are copied and no adjacent byte changes, whatever the offsets in a cache line at which
+        /// the copy begins and ends.
         #[test]
         fn a_copy_is_exact(from in 0..64_usize, to in 0..64_usize, len in 0..1000_usize) {
             let source: Vec<u8> = (0..from + len).map(|i| (i * 7 + 1) as u8).collect();

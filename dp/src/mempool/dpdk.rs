@@ -39,11 +39,11 @@ pub(crate) struct DpdkPool {
     memory: Arc<PoolMemory>,
 }
 
-/// The mempools of a pool. They may be freed later than the pool's handle.
+/// The mempools of a pool. The mempools may be freed later than the pool's handle.
 struct PoolMemory {
     buffers: NonNull<sys::rte_mempool>,
     descriptors: NonNull<sys::rte_mempool>,
-    /// The shared state of the buffers. Both mempools point to it from their private areas.
+    /// The shared state of the buffers. The private areas of the two mempools point to this state.
     home: Box<Home>,
     capacity: u32,
     views: u32,
@@ -71,7 +71,7 @@ unsafe impl Send for DpdkPool {}
 // at the same time. The other fields are `Sync`.
 unsafe impl Sync for DpdkPool {}
 
-/// Pools without a handle of which some buffers are in use.
+/// Pools that have no handle, but have buffers in use.
 static ORPHANS: Mutex<Vec<Arc<PoolMemory>>> = Mutex::new(Vec::new());
 
 impl DpdkPool {
@@ -149,16 +149,16 @@ impl DpdkPool {
     }
 
     pub(crate) fn available(&self) -> usize {
-        // SAFETY: `memory` keeps the mempool, and counting its buffers is allowed while other threads use the
-        // mempool.
+        // SAFETY: `memory` keeps the mempool, and a thread may count the buffers of a mempool while other
+        // threads use it.
         unsafe { sys::rte_mempool_avail_count(self.raw()) as usize }
     }
 
     /// Whether a device that allocates `burst` buffers at once may find too few free buffers. The check is
     /// cheap while many buffers are free.
     pub(crate) fn is_low(&self, burst: usize) -> bool {
-        // SAFETY: `memory` keeps the mempool, and counting the buffers in its ring is allowed while other
-        // threads use the mempool.
+        // SAFETY: `memory` keeps the mempool, and a thread may count the buffers in a mempool's ring while
+        // other threads use the mempool.
         let common = unsafe { sys::uwarp_pool_common_count(self.raw()) as usize };
         common < burst && self.available() < burst
     }

@@ -39,14 +39,15 @@ unsafe impl Sync for ExtBuf {}
 impl ExtBuf {
     /// Makes an `ExtBuf` of all bytes of `owner`.
     pub fn new<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> Self {
-        // The pointer is valid after this borrow: we hold a clone of the `Arc`, so nobody gets a `&mut T` or
-        // a `T` by value, and safe code with a `&T` cannot invalidate a `&[u8]` that `T` has lent out.
+        // The pointer is valid after this borrow. The `ExtBuf` holds a clone of the `Arc`, so nobody gets a
+        // `&mut T` or a `T` by value. Safe code with a `&T` cannot invalidate a `&[u8]` that `as_ref` has
+        // returned.
         let (start, bytes) = {
             let bytes: &[u8] = (*owner).as_ref();
             (NonNull::from(bytes).cast(), bytes.len())
         };
-        // SAFETY: the owner has lent out the bytes as a slice. While the owner exists, any thread may read
-        // the slice, and nobody writes it.
+        // SAFETY: `as_ref` has returned the bytes as a slice of the owner. While the owner exists, any thread
+        // may read the slice, and nobody writes it.
         unsafe { Self::from_raw(start, bytes, owner) }
     }
 
@@ -76,7 +77,7 @@ impl ExtBuf {
             return None;
         }
         // SAFETY: `range.start` is at most `range.end`, which is at most `bytes`. So the address is inside
-        // the memory, which is one allocation, or directly behind it.
+        // the memory or directly behind the memory, which is one allocation.
         let start = unsafe { self.start.add(range.start) };
         Some(Self { start, bytes: range.len(), owner: self.owner })
     }

@@ -2,8 +2,8 @@
 //!
 //! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view of a
 //! block. A free descriptor is in one of two lists. In `buffers`, each descriptor has a free block. In
-//! `spares`, the descriptors have no block, and are meant for further views. There are `count` blocks and `2
-//! * count` descriptors. Each block always has at least one descriptor, so each list has at most `count`
+//! `spares`, the descriptors have no block, and are meant for further views. There are `count` blocks and
+//! twice as many descriptors. Each block always has at least one descriptor, so each list has at most `count`
 //! descriptors.
 //!
 //! Rules of access:

@@ -21,9 +21,9 @@ pub(super) struct Slab {
     count: usize,
 }
 
-// SAFETY: a `Slab` accesses no byte of its memory. It only returns addresses and frees the memory, which any
-// thread may do. The comments on unsafe code in `heap.rs` say why reads and writes through the addresses are
-// sound.
+// SAFETY: a `Slab` accesses no byte of its memory. A `Slab` only returns addresses and frees the memory,
+// which any thread may do. The comments on unsafe code in `heap.rs` say why reads and writes through the
+// addresses are sound.
 unsafe impl Send for Slab {}
 // SAFETY: `&Slab` is only used to compute addresses from fields that nobody changes. No byte of the memory is
 // accessed.
@@ -67,8 +67,8 @@ pub(super) struct Block {
     start: NonNull<u8>,
 }
 
-// SAFETY: a `Block` accesses no byte of the memory. It only returns an address. The comments on unsafe code
-// in `heap.rs` say why reads and writes through the address are sound.
+// SAFETY: a `Block` accesses no byte of the memory. A `Block` only returns an address. The comments on unsafe
+// code in `heap.rs` say why reads and writes through the address are sound.
 unsafe impl Send for Block {}
 // SAFETY: `&Block` is only used to copy the fields, which nobody changes. No byte of the memory is accessed.
 unsafe impl Sync for Block {}
@@ -90,8 +90,9 @@ impl Block {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: `new` has allocated `start` with this layout, and only this code frees it. Nobody uses a
-        // block any more: each descriptor in use holds the pool (`Segment::pool`), and so the slab.
+        // SAFETY: `new` has allocated `start` with this layout, and only this code frees the allocation.
+        // Nobody uses a block any more: each descriptor in use holds the pool (`Segment::pool`), and so the
+        // slab.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }

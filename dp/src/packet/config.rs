@@ -32,7 +32,7 @@ pub struct PacketConfig {
     /// Number of bytes of kernel memory for frames that are being sent. Without `CAP_NET_ADMIN` the kernel
     /// grants at most `net.core.wmem_max`. Default: 4 MiB.
     pub tx_bytes: usize,
-    /// Offloads to use, if the kernel has them. Default: all.
+    /// Offloads to use. Offloads that the kernel does not have are ignored. Default: all.
     pub offloads: Offloads,
     /// `true` if the port also receives frames that this host sends on the interface, so that several ports
     /// on the interface can reach each other. A port never receives its own frames. With this option the

@@ -2,7 +2,7 @@
 //!
 //! The port counts each error and continues. If the socket is full, frames are left in the caller's burst.
 //! While the interface is down or removed, frames are dropped. When the interface is up again, the port
-//! continues to use it, even if it is a new interface with the same name.
+//! continues to use the interface, even if a new interface has taken its name.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -143,7 +143,7 @@ impl PacketPort {
     }
 
     /// Gets the state of the interface from the kernel. If a new interface has the same name, binds the
-    /// socket to it.
+    /// socket to the new interface.
     fn ask_link(&mut self) -> LinkState {
         // When an interface goes down, the socket gets an error. The socket is readable until the error is
         // read.

@@ -123,7 +123,7 @@ impl RxRing {
     /// Returns the frame in the next slot, or `None` if the kernel has not filled the slot.
     #[inline]
     pub(super) fn peek(&self) -> Option<Filled> {
-        // The Acquire pairs with the kernel's barrier between the kernel's writes to the slot and its write
+        // The Acquire pairs with the barrier that the kernel has between its writes to the slot and its write
         // of the status.
         let status = self.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
@@ -149,7 +149,7 @@ impl RxRing {
         })
     }
 
-    /// Fills `out` with bytes of the frame that [`peek`](Self::peek) has found, from `offset` on.
+    /// Fills `out` with the bytes, from `offset` on, of the frame that [`peek`](Self::peek) has found.
     ///
     /// # Panics
     /// If the slot has fewer bytes of the frame than requested.
@@ -164,7 +164,7 @@ impl RxRing {
         unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
     }
 
-    /// Returns the slot that [`peek`](Self::peek) has found to the kernel, and advances to the next slot.
+    /// Gives the slot that [`peek`](Self::peek) has found back to the kernel, and advances to the next slot.
     #[inline]
     pub(super) fn release(&mut self) {
         // The store has Release order, so that the reads of the slot happen before the kernel writes to the

@@ -11,10 +11,10 @@ const L2_BYTES: usize = 18;
 const SLOT_FRONT_BYTES: usize = 112;
 
 /// Minimum number of bytes of a slot. Superframes that fit in a slot need no system call, and 1024 slots of
-/// this size have 8 MiB. On a veth pair at MTU 1500, Writes of 4 KiB (frames of a few segments) ran at 820
-/// MiB/s. With slots of 2 KiB, they ran at 720 MiB/s. Writes of 1 MiB (frames of 64 KiB) ran equally fast
-/// with slots of 2 to 64 KiB. Slots that are too small for single frames cost more: 1010 MiB/s instead of
-/// 1330 MiB/s at MTU 9000 without offloads.
+/// this size need 8 MiB of memory. On a veth pair at MTU 1500, Writes of 4 KiB (frames of a few segments) ran
+/// at 820 MiB/s. With slots of 2 KiB, these Writes ran at 720 MiB/s. Writes of 1 MiB (frames of 64 KiB) ran
+/// equally fast with slots of 2 to 64 KiB. Slots that are too small for single frames cost more: 1010 MiB/s
+/// instead of 1330 MiB/s at MTU 9000 without offloads.
 const MIN_SLOT_BYTES: usize = 8192;
 
 /// Minimum number of bytes of a packet buffer. Each boundary between two buffers of a superframe may split an

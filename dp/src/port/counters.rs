@@ -2,7 +2,7 @@
 
 crate::counters! {
     "uwarp_port_", "_total";
-    /// The counters of a port. They are never reset.
+    /// The counters of a port, which are never reset.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct PortCounters {
         /// Number of frames that [`Port::rx_burst`](crate::Port::rx_burst) has returned.

@@ -1,7 +1,7 @@
 //! Tests of a local wire between processes. The processes end, are killed, restart, compete for stations,
 //! sleep and fork.
 //!
-//! The other processes run this test program itself. Each of them is started with the name of one ignored
+//! The other processes run this test program itself. Each process is started with the name of one ignored
 //! test.
 #![cfg(target_os = "linux")]
 

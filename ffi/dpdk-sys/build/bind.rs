@@ -1,7 +1,7 @@
 //! Generates the bindings with bindgen, and the C shim for inline functions of DPDK's headers.
 //!
-//! Only the listed names are bound, since bindgen fails on the whole headers. With this list bindgen takes
-//! one second.
+//! Bindings are generated only for the listed names, since bindgen fails on the whole headers. For the listed
+//! names bindgen needs one second.
 
 use std::panic;
 use std::path::Path;

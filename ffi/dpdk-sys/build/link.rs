@@ -1,8 +1,8 @@
 //! The DPDK archives that are linked, and the system libraries that they need.
 //!
-//! Each archive is linked as a whole: DPDK's drivers register themselves in constructors, and nothing refers
-//! to them. This module has its own lists, since `pkg-config --static --libs` lists everything with which
-//! DPDK was built (crypto, pcap, systemd, ...).
+//! Each archive is linked as a whole: DPDK's drivers register themselves in constructors, and no code refers
+//! to the drivers. This module has its own lists, since `pkg-config --static --libs` lists everything with
+//! which DPDK was built (crypto, pcap, systemd, ...).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -10,7 +10,7 @@ use super::plain::{BLOCK, small};
 pub struct Avx2Lanes {
     /// Sums modulo 2^64. Each pair of 32-bit words is added as one 64-bit number.
     all: __m256i,
-    /// Sums of odd words.
+    /// Sums of the odd words.
     odd: __m256i,
 }
 
@@ -25,7 +25,7 @@ impl Avx2Lanes {
         Self { all: _mm256_setzero_si256(), odd: _mm256_setzero_si256() }
     }
 
-    /// Adds the bytes of a vector.
+    /// Adds the words of a vector to the sums.
     ///
     /// # Safety
     /// The CPU has AVX2.

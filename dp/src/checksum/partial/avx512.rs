@@ -9,7 +9,7 @@ use super::plain::{BLOCK, small};
 struct Avx512Lanes {
     /// Sums modulo 2^64. Each pair of 32-bit words is added as one 64-bit number.
     all: __m512i,
-    /// Sums of odd words.
+    /// Sums of the odd words.
     odd: __m512i,
 }
 

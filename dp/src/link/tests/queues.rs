@@ -1,5 +1,5 @@
-//! Tests of links with several queues at each end. They check the queue and the order of arriving frames,
-//! with one thread and with several threads.
+//! Tests of links with several queues at each end. The tests check the queue and the order of arriving
+//! frames, with one thread and with several threads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};

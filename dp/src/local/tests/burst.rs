@@ -59,7 +59,7 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
         for at in silent {
             let dialer = &mut dialers[at];
             while dialer.hello().is_err() {
-                // The port has told the process to connect again before it sent its hello.
+                // The port has told the process to connect again before the process sent its hello.
                 dialer.socket = dial(&scratch);
                 come_again += 1;
             }
@@ -311,7 +311,8 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     assert_eq!(a.local_counters(), LocalCounters::default());
     // The oldest dialer sends its hello at the last moment. The other dialers send no hello.
     dialers[0].hello().unwrap();
-    // The time of the old connections is over. The port listens again, and then replaces the old connections.
+    // The old connections have waited long enough. The port listens again, and then replaces the old
+    // connections.
     poll_once(&mut a, 10_000);
     assert_eq!(a.next_due_us(), Some(2_000_000), "it waits for no place any longer");
     (1..3).for_each(|turn| drop(poll_once(&mut a, 10_000 + 100 * turn)));
@@ -415,7 +416,7 @@ fn a_lock_that_is_kept_is_told_in_words() {
     let config = LocalConfig { station: Some(2), ..scratch.config() };
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(open(&config).map(|_| ())));
-    // If the claim waits without a limit, the test fails instead of hanging.
+    // If the claim waited without a limit, the test would fail instead of hanging.
     let claimed = told.recv_timeout(std::time::Duration::from_secs(60)).expect("the claim still waits");
     let error = claimed.unwrap_err();
     assert!(matches!(error, LocalError::Locked(_)), "{error}");

@@ -125,7 +125,8 @@ fn links_on_the_way_are_followed_if_their_owners_are_trusted() {
     }
 }
 
-/// A path may have as many links as the kernel follows. The error names the first link beyond the limit.
+/// A path may have as many symbolic links as the kernel follows. The error names the first link beyond the
+/// limit.
 #[test]
 fn a_way_has_forty_links_and_no_more() {
     let scratch = Scratch::new();
@@ -224,7 +225,8 @@ fn the_socket_of_a_dead_process_is_taken_over() {
 fn a_file_that_is_no_socket_is_left_alone() {
     let scratch = Scratch::new();
     drop(scratch.open(1));
-    // A connection to an ordinary file is also refused. The file is not replaced, since it is not a socket.
+    // A connection to an ordinary file is also refused. The file is not replaced, since the file is not a
+    // socket.
     let path = scratch.0.join("7.sock");
     fs::write(&path, "precious").unwrap();
     assert!(refusal(&LocalConfig { station: Some(7), ..scratch.config() }).contains("station 7"));

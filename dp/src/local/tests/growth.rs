@@ -1,5 +1,5 @@
-//! Tests of rings that grow. The rings grow during any sequence of records, as often as is allowed, and with
-//! false values from the other end.
+//! Tests of rings that grow: during any sequence of records, as often as is allowed, and with false values
+//! from the other side.
 
 use std::collections::VecDeque;
 
@@ -440,8 +440,8 @@ fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
     assert_eq!(a.local_counters().lost, 64, "now it is stuck");
 }
 
-/// All rings together may grow by the allowance. When a pair ends, its part of the allowance can be used
-/// again.
+/// All rings together may grow by the allowance. When a pair ends, the part of the allowance that the pair
+/// has used can be used again.
 #[test]
 fn the_rings_of_a_port_grow_within_an_allowance() {
     let scratch = Scratch::new();

@@ -109,7 +109,7 @@ fn a_second_hello_on_a_socket_is_refused() {
     let (first, other) = (dial(&scratch), dial(&scratch));
     say(&first, &hello(9, 7, 1));
     polls(&mut a, 0);
-    // The hello waits for the end of the pair, so it is not answered.
+    // The hello waits for the end of the pair, so the port does not answer the hello.
     say(&other, &hello(9, 8, 1));
     polls(&mut a, 1000);
     assert_eq!(kind(&other), None);

@@ -1,5 +1,5 @@
-//! Slots of threads. A slot is a small number that one thread owns from its first call until it ends. Only
-//! one thread at a time uses the data of a slot, so the data need no lock.
+//! Slots of threads. A slot is a small number that one thread owns from the thread's first call until the
+//! thread ends. Only one thread at a time uses the data of a slot, so the data need no lock.
 //!
 //! If a thread finds no free slot at its first call, the thread never gets a slot.
 
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of slots.
 pub(super) const SLOTS: usize = 8;
-/// The thread has not asked for a slot yet.
+/// The thread has not requested a slot yet.
 const UNASKED: usize = usize::MAX;
 /// The thread has no slot, and will never get one.
 const NONE: usize = usize::MAX - 1;
@@ -48,7 +48,7 @@ pub(super) fn own() -> usize {
 #[cold]
 fn ask() -> usize {
     // `try_with` fails in a thread that is already ending. Such a thread gets no slot, since nothing would
-    // release it.
+    // release the slot.
     let found = ENDING.try_with(|_| ()).is_ok().then(|| (0..SLOTS).find(|slot| try_own(*slot))).flatten();
     SLOT.set(found.unwrap_or(NONE));
     SLOT.get()

@@ -9,8 +9,8 @@ fn full(capacity: usize) -> FreeList<usize> {
     FreeList::new((0..capacity).collect())
 }
 
-/// Locked by tests whose threads leave items in caches. If two such tests ran at the same time, each could
-/// own the slot for which the other waits.
+/// Locked by tests whose threads leave items in caches. If two such tests ran at the same time, each test
+/// could own the slot for which the other test waits.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Removes all items. Some items may be in the cache of a slot that a thread of another test owns now. These
