@@ -22,7 +22,7 @@ pub enum Checksum {
 pub struct TxOffload {
     /// Whether the device fills in the IPv4 header checksum.
     pub ipv4_checksum: bool,
-    /// Whether the device fills in the TCP checksum. The checksum field contains the sum of the
+    /// Whether the device fills in the TCP checksum. If `true`, the checksum field contains the sum of the
     /// pseudo-header.
     pub tcp_checksum: bool,
     /// `true` for IPv6 and `false` for IPv4. Devices need to know the IP version.

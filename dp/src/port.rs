@@ -21,8 +21,9 @@
 //! on a [`PortBase`], which has the device's description, pools and counters. If a wrapper does not define a
 //! function, the function of the wrapped port is called. If a device does not define a function, the device
 //! acts like a device without the function's feature. So a wrapper defines only the functions that it
-//! changes, and a device defines only the functions of its features. No function can be forgotten. Wrappers
-//! and devices always define [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
+//! changes, and a device defines only the functions of its features. Wrappers and devices always define
+//! [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst). A wrapper or a device cannot forget any
+//! other function.
 //!
 //! ```
 //! use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};

@@ -24,7 +24,7 @@ use crate::{Offloads, PortInfo, Queue};
 const L2_BYTES: usize = 18;
 
 /// Drivers that report a maximum frame of 1518 bytes although their devices send and receive larger frames.
-/// For these drivers the configured MTU is used.
+/// For these drivers the port uses the configured MTU.
 const UNDERSTATED_MTU: &[&str] = &["net_af_packet", "net_memif"];
 
 /// Minimum number of bytes of a packet buffer.
@@ -47,7 +47,8 @@ const NO_RX_NO_MBUF_COUNT: &[&str] = &[VHOST];
 /// Drivers that always receive into chains of buffers, without reporting the offload.
 const ALWAYS_SCATTER: &[&str] = &[VHOST];
 
-/// The receive offloads that this crate can use, each with DPDK's bit.
+/// The offloads that this crate can use, each with DPDK's bit: first for reception, and then for
+/// transmission.
 const RX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::RX_IPV4_CHECKSUM, sys::K_RX_IPV4_CKSUM),
     (Offloads::RX_TCP_CHECKSUM, sys::K_RX_TCP_CKSUM),

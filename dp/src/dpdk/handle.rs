@@ -45,7 +45,7 @@ pub(super) struct DeviceHandle {
     /// Descriptors that the driver has opened.
     pub(super) probed: ProbedDescriptors,
     pub(super) started: bool,
-    /// `true` if the device cannot be closed, because its backend does not answer.
+    /// `true` if the device cannot be closed, because its backend does not answer or its registers are gone.
     pub(super) abandoned: bool,
     /// `true` if the device's registers can be accessed until the device is closed, even after the device was
     /// removed. `vfio-pci` keeps the registers until then. Behind a `uio` driver the registers disappear at

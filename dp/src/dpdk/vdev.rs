@@ -91,7 +91,7 @@ pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
 }
 
 /// Removes the socket file of a killed process. While the file exists, no other process can listen on the
-/// path.
+/// path. Fails if another process listens on the socket, unless the device is a memif device.
 pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     let Some(path) = listens_on(spec) else { return Ok(()) };
     match fs::symlink_metadata(path) {

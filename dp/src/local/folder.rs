@@ -69,13 +69,13 @@ pub fn private_folder(folder: &Path) -> Result<File, LocalError> {
 #[derive(Debug)]
 pub struct WireFolder {
     path: PathBuf,
-    /// The open folder, if `path` is a path through the descriptor of the folder.
+    /// The open folder, if `path` leads through the folder's descriptor.
     _held: Option<File>,
 }
 
 impl WireFolder {
     /// Opens the folder, and creates it if it does not exist. If other users can move the folder,
-    /// [`path`](Self::path) is a path through a descriptor.
+    /// [`path`](Self::path) leads through a descriptor of the folder.
     ///
     /// # Errors
     /// [`LocalError`] if `folder` is not absolute, or belongs to another user, or if other users can enter
@@ -131,7 +131,8 @@ fn open(folder: &Path) -> Result<(File, Option<LocalError>), LocalError> {
     let movable = us.check_way(folder)?;
     let opened =
         File::from(rustix::fs::open(folder, FOLDER, Mode::empty()).map_err(|errno| match errno {
-            // The folder is a symbolic link, which other users could change.
+            // The path names a symbolic link, which other users could change, or something that is not a
+            // folder.
             Errno::LOOP | Errno::NOTDIR => LocalError::Link(folder.to_owned()),
             errno => failed(errno.into()),
         })?);
@@ -186,8 +187,8 @@ impl User {
         if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 { Ok(Entries::Move) } else { Ok(Entries::Stay) }
     }
 
-    /// Checks each existing ancestor folder and symbolic link of `folder`. If other users may move the
-    /// entries of an ancestor, returns the error that names this ancestor.
+    /// Checks each existing ancestor folder of `folder`, and each symbolic link in the path. If other users
+    /// may move the entries of an ancestor, returns the error that names this ancestor.
     fn check_way(self, folder: &Path) -> Result<Option<LocalError>, LocalError> {
         let mut movable = None;
         let mut at = PathBuf::from("/");

@@ -37,8 +37,8 @@ fn watch_for_forks() {
         for place in &OPEN {
             let fd = place.swap(FREE, Ordering::Relaxed);
             if fd != FREE {
-                // SAFETY: the descriptor belongs to an `OwnFd` of the parent, which does not close the
-                // descriptor in a child. So nobody else closes the descriptor here. Every use of the
+                // SAFETY: an `OwnFd` of the parent owns the descriptor, and the child's copy of this `OwnFd`
+                // does not close the descriptor. So nobody else closes the descriptor here. Every use of the
                 // descriptor first checks `generation`.
                 unsafe { rustix::io::close(fd) };
             }

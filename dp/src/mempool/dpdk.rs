@@ -177,8 +177,8 @@ impl Drop for DpdkPool {
 }
 
 impl PoolMemory {
-    /// Whether no mbuf and no view is in use. If the pool has no handle, an unused pool remains unused, since
-    /// a new view needs a buffer that is in use.
+    /// Whether all buffers and views are returned. If the pool has no handle, an unused pool remains unused,
+    /// since a new view needs a buffer that is in use.
     fn is_unused(&self) -> bool {
         // SAFETY: only the drop of `self` frees the mempools, and counting their buffers is allowed while
         // other threads use the mempools.

@@ -27,13 +27,12 @@ pub struct ExtBuf {
     owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: any thread may read the bytes while the owner exists (see `new` for the reason; callers of
-// `from_raw` promise it). The bytes are read only by raw copies. The owner is `Send + Sync`, so any thread
-// may drop it.
+// SAFETY: any thread may read the bytes while the owner exists (the contract of `from_raw`, which `new`
+// observes). The bytes are read only by raw copies. The owner is `Send + Sync`, so any thread may drop it.
 unsafe impl Send for ExtBuf {}
 // SAFETY: through `&ExtBuf` the bytes are only read by raw copies, which any number of threads may make at
-// the same time (see `new` for the reason; callers of `from_raw` promise it). The owner is `Send + Sync`, so
-// any thread may clone it.
+// the same time (the contract of `from_raw`, which `new` observes). The owner is `Send + Sync`, so any thread
+// may clone it.
 unsafe impl Sync for ExtBuf {}
 
 impl ExtBuf {
@@ -88,8 +87,7 @@ impl ExtBuf {
         let bytes = self.bytes.saturating_sub(offset).min(out.len());
         let from = self.start.as_ptr().wrapping_add(offset.min(self.bytes));
         // SAFETY: `offset + bytes` is at most the length of the memory. Raw copies may read the memory while
-        // the owner exists (see `new` for the reason; callers of `from_raw` promise it), and `self` holds the
-        // owner.
+        // the owner exists (the contract of `from_raw`, which `new` observes), and `self` holds the owner.
         unsafe { copy_raw(from, &mut out[..bytes]) };
         bytes
     }
