@@ -13,7 +13,7 @@ use std::ptr::{NonNull, null_mut};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Minimum bytes of a region in hugepages. A smaller region would waste most of a hugepage.
+/// Minimum number of bytes of a region in hugepages. A smaller region would waste most of a hugepage.
 #[cfg(target_os = "linux")]
 const HUGE_MIN_BYTES: usize = 1 << 20;
 
@@ -26,8 +26,8 @@ pub struct Region {
     huge: bool,
 }
 
-// SAFETY: a region owns its mapping, does not access the bytes, and unmaps the mapping on drop, which any
-// thread may do. Reads and writes through the address are unsafe code of the user, who has to ensure that
+// SAFETY: a region owns its mapping, and does not access the bytes. Any thread may drop the region, and so
+// unmap the mapping. Reads and writes through the address are unsafe code of the user, who has to ensure that
 // this code is sound.
 unsafe impl Send for Region {}
 // SAFETY: `&Region` is only used to read the address and other fields that nobody changes. Through `&Region`,
@@ -51,7 +51,7 @@ pub enum RegionError {
     },
 }
 
-/// The kind is `InvalidInput` or `OutOfMemory`. The `io::Error` contains the original error.
+/// The kind is `InvalidInput` or `OutOfMemory`. The `io::Error` contains the `RegionError`.
 impl From<RegionError> for std::io::Error {
     fn from(error: RegionError) -> Self {
         let kind = match error {

@@ -1,8 +1,8 @@
 //! Finds, makes and removes the devices that DPDK drives.
 //!
-//! A PCI device that is in EAL's list at the start has a DPDK port from then on. All other devices, and
-//! devices that were removed, are probed when they are opened. A device is removed when its last port is
-//! dropped, so the device can be opened again or bound to another Linux driver.
+//! When EAL starts, EAL makes a DPDK port for each PCI device in its list. All other devices, and devices
+//! that were removed, are probed when they are opened. A device is removed when its last port is dropped, so
+//! the device can be opened again or bound to another Linux driver.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};

@@ -55,8 +55,8 @@ impl RssConfig {
         }
     }
 
-    /// Sets the redirection table of a started device to all `queues` in turn. Returns the rule by which the
-    /// device chooses queues, or `None` if the device does not report the rule.
+    /// Fills the redirection table of a started device with all `queues` in turn. Returns the rule by which
+    /// the device chooses queues, or `None` if the device does not report the rule.
     pub(super) fn settle(&self, port_id: u16, queues: u16) -> Option<Rss> {
         let (key, functions) = self.in_use(port_id)?;
         let table = self.set_table(port_id, queues)?;

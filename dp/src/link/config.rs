@@ -57,7 +57,7 @@ pub struct LinkConfig {
     /// [`TxOffload::tcp_checksum`](crate::TxOffload) arrives as [`Checksum::Partial`](crate::Checksum). If
     /// `false`, every frame arrives as [`Checksum::Unknown`](crate::Checksum). Default: `false`.
     pub checksum_offload: bool,
-    /// Handling of large frames. Needs `checksum_offload`. Default: [`LinkTso::Off`].
+    /// Handling of large frames. The ports offer TSO only with `checksum_offload`. Default: [`LinkTso::Off`].
     pub tso: LinkTso,
     /// Limits of the large frames that the ports accept. A port drops frames that exceed the limits, as a
     /// driver does. Default: the default of [`TsoLimits`].

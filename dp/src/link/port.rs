@@ -19,7 +19,7 @@ const FRAME_OVERHEAD_BYTES: usize = 18;
 /// Number of bytes of a large buffer.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Minimum number of bytes of a buffer in a link's pool, as usual for devices.
+/// Minimum number of bytes of a buffer in a link's pool. Devices usually have the same minimum.
 const DATA_BYTES_MIN: usize = 2048;
 
 /// The names of the ends and of their pools.

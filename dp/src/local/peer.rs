@@ -65,8 +65,8 @@ pub(super) struct Peer {
 
 /// The state of the connection with a station.
 pub(super) enum PeerState {
-    /// This port has to connect again. Either the station's queue of connections is full, or the station has
-    /// answered that it has also sent a hello, and that the rings of the station's hello are to be used.
+    /// This port connects again at `again_us`. Either the last attempt has failed for a reason that may pass,
+    /// or the station has answered `Crossed` or `Again`.
     Dialing { again_us: u64 },
     /// This port has sent its hello with the memory of the rings.
     Greeted { socket: OwnFd, memory: Arc<SharedMemory> },

@@ -23,7 +23,7 @@ const BULK_BYTES: usize = 32 << 10;
 /// Number of bytes of a buffer for a received superframe. The buffer has room for the longest superframe.
 const SUPERFRAME_BYTES: usize = ring::MAX_FRAME_BYTES.next_multiple_of(64);
 
-/// Minimum number of bytes of a buffer in the pool, as usual for devices.
+/// Minimum number of bytes of a buffer in the pool. Devices usually have the same minimum.
 const DATA_BYTES_MIN: usize = 2048;
 
 /// Number of bytes of an Ethernet header with a VLAN tag: a frame is at most this much longer than its IP

@@ -10,11 +10,11 @@
 //!   the bytes.
 //! - External memory (`K_F_EXTERNAL`) belongs to an [`ExtBuf`]. Only raw copies read this memory.
 //!
-//! Every chain is well formed. That means: `next` leads from the head through all segments to null. The head
-//! has the number of segments (`nb_segs`) and the number of their bytes (`pkt_len`). The data of each segment
-//! (`data_off`, `data_len`) are inside its buffer (`buf_len`). The buffer is mapped while the mbuf is in use,
-//! and was zeroed when it was mapped. The methods of [`DpdkChain`] and DPDK's functions keep chains well
-//! formed.
+//! Every chain is well formed. This means: `next` leads from the head through all segments to null. The head
+//! has the number of segments (`nb_segs`) and the total number of bytes (`pkt_len`). The data of each segment
+//! (`data_off`, `data_len`) are inside the segment's buffer (`buf_len`). The buffer is mapped while the mbuf
+//! is in use, and was zeroed when it was mapped. The methods of [`DpdkChain`] and DPDK's functions keep
+//! chains well formed.
 //!
 //! A vhost or memif *peer* shares the memory of its device, and could break these rules by writing at any
 //! time. Like DPDK, this crate trusts such a peer, so do not connect an untrusted peer.

@@ -61,14 +61,14 @@ pub(crate) struct Home {
 // producers and consumers, and each cache belongs to one thread). `Home` has only a pointer to such a mempool
 // and an atomic.
 unsafe impl Send for PoolMemory {}
-// SAFETY: through `&PoolMemory`, threads only count and allocate buffers, which several threads may do at the
+// SAFETY: through `&PoolMemory`, threads only count and allocate buffers. Several threads may do so at the
 // same time. `Home` has an atomic and a pointer to a mempool, and the pointer is only read.
 unsafe impl Sync for PoolMemory {}
 // SAFETY: `raw` points to a mempool of `memory`, which any thread may use and free. The other fields are
 // `Send`.
 unsafe impl Send for DpdkPool {}
-// SAFETY: through `&DpdkPool`, threads only count and allocate buffers of `raw`, which several threads may do
-// at the same time. The other fields are `Sync`.
+// SAFETY: through `&DpdkPool`, threads only count and allocate buffers of `raw`. Several threads may do so at
+// the same time. The other fields are `Sync`.
 unsafe impl Sync for DpdkPool {}
 
 /// Pools that have no handle, but have buffers in use.

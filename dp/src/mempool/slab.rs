@@ -21,8 +21,8 @@ pub(super) struct Slab {
     count: usize,
 }
 
-// SAFETY: a `Slab` accesses no byte of its memory. A `Slab` only returns addresses and frees the memory,
-// which any thread may do. The comments on unsafe code in `heap.rs` say why reads and writes through the
+// SAFETY: a `Slab` accesses no byte of its memory. A `Slab` only returns addresses and frees the memory, and
+// any thread may do so. The comments on unsafe code in `heap.rs` say why reads and writes through the
 // addresses are sound.
 unsafe impl Send for Slab {}
 // SAFETY: `&Slab` is only used to compute addresses from fields that nobody changes. No byte of the memory is

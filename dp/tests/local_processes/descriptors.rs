@@ -80,7 +80,7 @@ fn process_that_cannot_accept() {
         burst.pop().map(|frame| number(&frame))
     };
     assert_eq!((poll_at(&mut port, 0), is_readable(&port)), (None, false));
-    // The other process has connected, and its connection is not accepted yet.
+    // The other process has connected, but the port has not accepted the connection yet.
     let sent = frame(&other, station, 7, 64);
     let mut burst: Burst = [sent].into_iter().collect();
     assert_eq!(other.tx_burst(0, &mut burst), 1);

@@ -95,10 +95,11 @@ pub unsafe fn storage_owners(m: *const rte_mbuf) -> u16 {
     // nobody writes `buf_addr` and `priv_size` now.
     let direct = if flags & K_F_INDIRECT != 0 { unsafe { attached_to(m) } } else { m };
     let count = direct.wrapping_byte_add(K_MBUF_REFCNT as usize).cast::<u16>().cast_mut();
-    // SAFETY: `direct` is the caller's mbuf, or the mbuf to which the caller's mbuf is attached, which is
-    // freed later. The C compiler has computed the offset of `refcnt`, which has 16 bits and is aligned. DPDK
-    // changes `refcnt` by 16-bit atomics, unless the mbuf has only one owner. If there is only one owner, it
-    // is the caller, who does not change `refcnt` during the call.
+    // SAFETY: `direct` is the caller's mbuf, or the mbuf to which the caller's mbuf is attached. DPDK frees
+    // an mbuf later than the mbufs that are attached to it. The C compiler has computed the offset of
+    // `refcnt`, which has 16 bits and is aligned. DPDK changes `refcnt` by 16-bit atomics, unless the mbuf
+    // has only one owner. If there is only one owner, it is the caller, who does not change `refcnt` during
+    // the call.
     let count = unsafe { AtomicU16::from_ptr(count) };
     count.load(Ordering::Acquire)
 }

@@ -195,8 +195,8 @@ fn a_ring_grows_when_it_is_full_and_was_used_for_four_laps_and_not_before() {
             rx.release();
         }
     }
-    // One line is reserved for the record that announces the growth. This record is written after four laps
-    // and the lap that fills the ring.
+    // One line is reserved for the record that announces the growth. This record is written in the fifth lap,
+    // when the ring is full.
     let (last, before) = tries.split_last().unwrap();
     assert!(before.iter().all(|(sent, grew)| !grew && *sent < 4 * 4096), "{tries:?}");
     assert!(last.1 && (4 * 4096..5 * 4096).contains(&last.0), "{tries:?}");

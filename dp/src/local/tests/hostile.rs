@@ -245,7 +245,7 @@ fn wrong_positions_end_their_pair_and_no_other() {
     }
 }
 
-/// A peer may always have its sleep mark set. Then each burst costs one more system call.
+/// If a peer always sets its sleep mark, each burst to the peer costs one more system call.
 #[test]
 fn a_peer_that_says_it_sleeps_gets_a_wake_up_for_each_burst_at_most() {
     let scratch = Scratch::new();
