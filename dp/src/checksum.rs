@@ -2,8 +2,8 @@
 //! the sender has left to the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
 //!
 //! [`complete`] is for code that needs complete frames: a capture, the slow path, a link that corrupts a
-//! frame. Code on the data path does not call this function. The function parses Ethernet, VLAN tags and IP
-//! only to find a TCP or UDP checksum field.
+//! frame. The function is not meant for the data path. It parses Ethernet, VLAN tags and IP only to find a
+//! TCP or UDP checksum field.
 
 mod partial;
 #[cfg(test)]

@@ -4,7 +4,7 @@
 /// A counter in the form in which a monitoring system shows counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The metric's name: the prefix of its set, the name of the field, and the suffix
+    /// The metric's name: the prefix of the counter's set, the name of the field, and the suffix
     /// (`uwarp_tcp_tx_retransmits_total`).
     pub name: &'static str,
     /// The name of the struct that has the counter (`StackCounters`).

@@ -122,7 +122,8 @@ impl Input {
 fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let mut hash = 0;
     for (at, &byte) in input.iter().enumerate() {
-        // The 32 bits of the key at the byte's position, and the next 8 bits, over which the window moves.
+        // The 32 bits of the key at the byte's position, and the next 8 bits. A window of 32 bits moves over
+        // these 40 bits.
         let window = key[at..at + 5].iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
         for bit in 0..8 {
             if byte & (0x80 >> bit) != 0 {

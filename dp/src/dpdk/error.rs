@@ -77,7 +77,7 @@ pub enum DeviceError {
     NoPrivilege {
         /// The device.
         device: String,
-        /// The capability, by its name in `setcap`.
+        /// The name of the capability in `setcap`.
         capability: &'static str,
     },
     /// The folder of the device's unix socket does not exist.

@@ -36,8 +36,8 @@ impl Avx2Lanes {
         self.odd = _mm256_add_epi64(self.odd, _mm256_srli_epi64::<32>(words));
     }
 
-    /// Returns the sum as [`partial`](super::partial) does. The result is exact for as many vectors as one
-    /// frame can have.
+    /// Returns the sum of the added vectors, in the form that [`partial`](super::partial) returns. The result
+    /// is exact for as many vectors as one frame can have.
     ///
     /// # Safety
     /// The CPU has AVX2.

@@ -1,5 +1,5 @@
 //! Tests with many processes that connect at the same time, and with stations that answer late. All processes
-//! get a pair, and no frame is lost while it can wait.
+//! get a pair, and no frame that can wait is lost.
 
 use std::os::fd::OwnedFd;
 
