@@ -117,8 +117,8 @@ impl Input {
     }
 }
 
-/// Returns the Toeplitz hash of `input`: for each set bit of `input`, the 32 bits of the key that begin at
-/// the position of the set bit are combined by exclusive or.
+/// Returns the Toeplitz hash of `input`. Each set bit of `input` selects the 32 bits of the key that begin at
+/// the bit's position. The hash is the exclusive or of all selected 32 bits.
 fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let mut hash = 0;
     for (at, &byte) in input.iter().enumerate() {

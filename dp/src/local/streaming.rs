@@ -46,8 +46,8 @@ unsafe fn copy_lines(to: *mut u8, lines: &[[u8; LINE]]) {
     }
     // SAFETY: each of the `lines.len()` rounds reads a line of `lines`, and writes the corresponding line of
     // the caller's range. `movntps` needs addresses that are multiples of 16, and the addresses are multiples
-    // of 64. Every x86-64 has SSE. The `sfence` at the end is needed, since non-temporal stores are not
-    // ordered with other stores, but the compiler treats the block like ordinary stores.
+    // of 64. Every x86-64 has SSE. Non-temporal stores are not ordered with other stores, but the compiler
+    // treats the block like ordinary stores, so the block ends with `sfence`.
     unsafe {
         std::arch::asm!(
             "2:",

@@ -30,9 +30,9 @@ pub struct ExtBuf {
 // SAFETY: any thread may read the bytes while the owner exists (the contract of `from_raw`, which `new`
 // observes). The bytes are read only by raw copies. The owner is `Send + Sync`, so any thread may drop it.
 unsafe impl Send for ExtBuf {}
-// SAFETY: through `&ExtBuf` the bytes are only read by raw copies, which any number of threads may make at
-// the same time (the contract of `from_raw`, which `new` observes). The owner is `Send + Sync`, so any thread
-// may clone it.
+// SAFETY: through `&ExtBuf` the bytes are only read by raw copies. Any number of threads may make such copies
+// at the same time (the contract of `from_raw`, which `new` observes). The owner is `Send + Sync`, so any
+// thread may clone it.
 unsafe impl Sync for ExtBuf {}
 
 impl ExtBuf {

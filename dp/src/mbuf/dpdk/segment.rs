@@ -30,8 +30,8 @@ macro_rules! reads {
     ($($name:ident: $type:ty;)*) => {$(
         #[inline(always)]
         pub(super) fn $name(self) -> $type {
-            // SAFETY: `raw` is an mbuf in use, so its pool is not freed. Nobody writes its fields during the
-            // borrow, except that DPDK changes the number of owners by atomics if there are several owners.
+            // SAFETY: `raw` is an mbuf in use, so its pool is not freed. Only the number of owners may change
+            // during the borrow: DPDK changes it by atomics if there are several owners.
             unsafe { field::$name(self.raw.as_ptr()) }
         }
     )*};
