@@ -1,6 +1,6 @@
 //! Sends, echoes or counts frames on one DPDK device, as fast as possible.
 //!
-//! `frames VDEV send|echo|sink [BYTES] [SECONDS]`, in two processes that share a wire:
+//! `frames VDEV send|echo|sink [BYTES] [SECONDS]`, in two processes whose devices are connected:
 //!
 //! ```text
 //! frames net_vhost0,iface=/tmp/wire.sock sink &
@@ -35,7 +35,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(seconds) {
-        // Reading the clock costs more than one iteration.
+        // The clock is read only once per thousand iterations, since reading the clock costs more than one
+        // iteration.
         for _ in 0..1000 {
             poll(&mut *port, mode, bytes);
         }

@@ -1,5 +1,5 @@
-//! Measures the rate of frames of 64 KiB and the round trip of 64 bytes between two polling processes on a
-//! local wire. (`scripts/compare --only local_wake` measures processes that sleep.)
+//! Measures two polling processes on a local wire: the rate of frames of 64 KiB, and the round trip time of
+//! frames of 64 bytes. (`scripts/compare --only local_wake` measures processes that sleep.)
 //!
 //! `cargo run --release -p uwarp-dp --no-default-features --example local [RING_KIB]...`
 
@@ -25,7 +25,7 @@ mod linux {
 
     type Outcome<T> = Result<T, Box<dyn Error>>;
 
-    /// Payload bytes of a large frame: two buffers of 32 KiB without the headers.
+    /// Number of payload bytes of a large frame: two buffers of 32 KiB without the headers.
     const LARGE: usize = 65_000;
     const SMALL: usize = 64;
 
@@ -49,7 +49,7 @@ mod linux {
         Ok(local::open(&config)?)
     }
 
-    /// The other process, which is killed on drop.
+    /// The other process. The process is killed when this value is dropped.
     struct Echo(Child, PathBuf);
 
     impl Drop for Echo {
@@ -103,7 +103,7 @@ mod linux {
         Ok(frame)
     }
 
-    /// The rate of frames of 64 KiB, in Gbit/s, measured until the last frame is received.
+    /// Measures the rate of frames of 64 KiB, in Gbit/s, until the last frame is received.
     fn stream(port: &mut LocalPort, clock: &Clock) -> Outcome<f64> {
         const FRAMES: usize = 30_000;
         let pool = port.bulk_mempool().ok_or("no large buffers")?.clone();
@@ -151,7 +151,7 @@ mod linux {
         Ok(start.elapsed())
     }
 
-    /// Answers small frames and drops other frames, until the first process has ended.
+    /// Answers small frames and drops all other frames, until the first process has ended.
     fn echo(folder: &Path, ring_bytes: usize) -> Outcome<()> {
         let mut port = open(folder, 2, ring_bytes)?;
         let clock = Clock::new();

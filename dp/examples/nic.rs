@@ -1,7 +1,8 @@
 //! Opens a NIC several times in one process, and counts the frames that it sends and receives each time.
 //!
-//! `nic ADDRESS [TIMES [SECONDS [unnamed]]]`: the PCI address of a NIC that is bound to `vfio-pci` or
-//! `uio_pci_generic`. With `unnamed`, the NIC is not named when EAL starts, which works behind an IOMMU.
+//! `nic ADDRESS [TIMES [SECONDS [unnamed]]]`: `ADDRESS` is the PCI address of a NIC that is bound to
+//! `vfio-pci` or `uio_pci_generic`. With `unnamed`, the NIC is not in EAL's list when EAL starts. A NIC that
+//! is not in the list can be opened only behind an IOMMU.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! The Internet checksum (RFC 1071): computes the checksum of bytes, and fills in a checksum that the sender
-//! has left to the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
+//! The Internet checksum (RFC 1071): this module computes the checksum of bytes, and fills in a checksum that
+//! the sender has left to the device (RFC 9293 section 3.1, RFC 8200 section 8.1).
 //!
 //! [`complete`] is for code that needs complete frames: a capture, the slow path, a link that corrupts a
-//! frame. It is not for the data path, and parses Ethernet, VLAN tags and IP only to find a TCP or UDP
-//! checksum field.
+//! frame. The function is not meant for the data path. It parses Ethernet, VLAN tags and IP only to find a
+//! TCP or UDP checksum field.
 
 mod partial;
 #[cfg(test)]
@@ -21,13 +21,13 @@ const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
-/// IPv6 extension headers that may precede a whole TCP segment. The second byte of each is its length in
-/// 8-byte units (RFC 8200 sections 4.3, 4.4, 4.6).
+/// IPv6 extension headers that may precede a whole TCP segment. The second byte of each header is the
+/// header's length in 8-byte units, without the first 8 bytes (RFC 8200 sections 4.3, 4.4, 4.6).
 const IPV6_EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// Fills in the TCP or UDP checksum of an Ethernet `frame`. The old value of the field does not matter.
-/// Returns `false` for other protocols, for fragments, and for frames that are shorter than their headers
-/// say.
+/// Returns `false` for other protocols, for fragments, and for frames that are shorter than the lengths in
+/// their headers.
 ///
 /// ```
 /// let mut arp = [0_u8; 60];
@@ -79,7 +79,8 @@ fn try_complete_ipv4_header(frame: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// The EtherType behind any VLAN tags, and the bytes behind the EtherType.
+/// Returns the EtherType after any VLAN tags, and the bytes after the EtherType. Returns `None` if the frame
+/// is too short.
 fn network_layer(frame: &mut [u8]) -> Option<(u16, &mut [u8])> {
     let mut at = 12;
     loop {
@@ -97,11 +98,12 @@ fn ipv4_header_bytes(packet: &[u8]) -> Option<usize> {
     (first >> 4 == 4 && bytes >= 20 && bytes <= packet.len()).then_some(bytes)
 }
 
-/// The sum of the IP addresses, the transport segment, and its protocol number.
+/// Returns the sum of the IP addresses, the transport segment, and the protocol number of the segment.
+/// Returns `None` for fragments and for packets with wrong lengths.
 fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     let header_bytes = ipv4_header_bytes(packet)?;
     let total_bytes = usize::from(u16_at(packet, 2)?);
-    // The packet is a fragment, so the checksum covers bytes of other packets.
+    // A fragment has only a part of the bytes that its checksum covers.
     if u16_at(packet, 6)? & 0x3fff != 0 {
         return None;
     }
@@ -111,7 +113,7 @@ fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
 }
 
 /// Does for IPv6 what [`ipv4_transport`] does. Returns `None` for a packet whose routing header has segments
-/// left: its checksum covers the final destination, and the packet is not for this host.
+/// left. The checksum of such a packet covers the address of the final destination, which is not this host.
 fn ipv6_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     if *packet.first()? >> 4 != 6 || packet.len() < 40 {
         return None;
@@ -135,14 +137,14 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// The sum of the 16-bit words. If the number of bytes is odd, the last byte is padded with zero.
+/// Returns the sum of the 16-bit words. If the number of bytes is odd, the last byte is padded with zero.
 fn folded(bytes: &[u8]) -> u64 {
     // `partial` adds words in memory order, so the folded word is converted from network byte order like any
     // other word.
     u64::from(u16::from_be(fold(partial(bytes))))
 }
 
-/// The sum in ones' complement, 16 bits wide.
+/// Folds a sum in ones' complement into 16 bits.
 fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);

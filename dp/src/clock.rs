@@ -1,8 +1,8 @@
 //! Time for code outside the sans-I/O core: the TSC, calibrated once.
 //!
-//! Protocol code never calls the clock, since it gets the time as an argument. If there is no cycle counter
-//! of constant rate (on other processors, or on an x86 whose TSC may stop), the system's monotonic clock is
-//! used.
+//! Protocol code never calls the clock, since each call gets the time as an argument. If there is no cycle
+//! counter of constant rate (on other processors, or on an x86 whose TSC may stop), the clock uses the
+//! system's monotonic clock.
 
 mod restart;
 #[cfg(test)]
@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use restart::Restarts;
 
-/// How long the counter is compared with the system's clock. This gives the rate with an error of a few parts
-/// per million, and does not delay the start of the process noticeably.
+/// Time for which the counter is compared with the system's clock. The time is so long that the rate has an
+/// error of only a few parts per million, and so short that the start of the process is not noticeably
+/// delayed.
 const CALIBRATION: Duration = Duration::from_millis(10);
 
-/// A monotonic clock that starts near zero when it is made. Clones show the same time.
+/// A monotonic clock. The time starts near zero when the clock is made. Clones show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start_cycles: u64,
@@ -27,8 +28,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Makes a clock. The first call in a process takes some milliseconds to calibrate the counter with the
-    /// system's monotonic clock.
+    /// Makes a clock. The first call in a process takes some milliseconds, in which the counter is calibrated
+    /// with the system's monotonic clock.
     pub fn new() -> Self {
         let hz = calibrated_hz();
         let us_per_cycle = ((1_000_000_u128 << 64) / u128::from(hz)) as u64;
@@ -41,8 +42,9 @@ impl Clock {
         self.us_at(Self::cycles())
     }
 
-    /// Converts a reading of [`cycles`](Self::cycles) to microseconds, for callers that need both: reading
-    /// the counter costs about a hundred instructions.
+    /// Converts a reading of [`cycles`](Self::cycles) to microseconds. If a caller needs the cycles and the
+    /// microseconds, the caller should use this function: a second reading of the counter would cost about a
+    /// hundred instructions.
     #[inline]
     pub fn us_at(&self, cycles: u64) -> u64 {
         // The subtraction saturates, since the counters of two cores may differ by a few cycles.
@@ -50,9 +52,9 @@ impl Clock {
         ((u128::from(cycles) * u128::from(self.us_per_cycle)) >> 64) as u64
     }
 
-    /// The cycle counter, or nanoseconds on machines without a cycle counter. If the processor's counter
-    /// restarts, the returned value continues from its last value. The counter restarts after the machine was
-    /// suspended, or after the process or its virtual machine was restored on another machine.
+    /// Returns the cycle counter, or nanoseconds on machines without a cycle counter. The processor's counter
+    /// restarts after the machine was suspended, or after the process or its virtual machine was restored on
+    /// another machine. After a restart, the values that this function returns continue from the last value.
     #[inline]
     pub fn cycles() -> u64 {
         static RESTARTS: Restarts = Restarts::new();
@@ -72,14 +74,15 @@ impl Default for Clock {
     }
 }
 
-/// The nanoseconds since the first call in this process, for machines without a cycle counter.
+/// Returns the nanoseconds since the first call in this process. This function is used on machines without a
+/// cycle counter.
 fn nanoseconds() -> u64 {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     nanoseconds_between(*ORIGIN.get_or_init(Instant::now), Instant::now())
 }
 
-/// Nanoseconds from `origin` to `now`. If `now` is before `origin`, the number wraps below zero: the clock of
-/// a restored process may have been set back.
+/// Returns the nanoseconds from `origin` to `now`. If `now` is before `origin`, the result wraps below zero.
+/// The clock of a restored process may have been set back.
 fn nanoseconds_between(origin: Instant, now: Instant) -> u64 {
     let behind = origin.saturating_duration_since(now).as_nanos() as u64;
     (now.saturating_duration_since(origin).as_nanos() as u64).wrapping_sub(behind)
@@ -96,13 +99,13 @@ fn calibrated_hz() -> u64 {
         let (cycles_after, after) = simultaneous();
         let cycles = u128::from(cycles_after.saturating_sub(cycles_before));
         let nanoseconds = (after - before).as_nanos().max(1);
-        // The rate is more than 1 MHz, so that `us_per_cycle` does not overflow. No counter is slower.
+        // A rate of at most 1 MHz would overflow `us_per_cycle`. Every counter is faster than that limit.
         ((cycles * 1_000_000_000 / nanoseconds) as u64).max(1_000_001)
     })
 }
 
-/// Readings of the counter and of the clock at nearly the same time. The thread may be interrupted between
-/// the two readings, so the closest of several pairs is returned.
+/// Returns readings of the counter and of the clock at nearly the same time. The thread may be interrupted
+/// between two readings, so the closest of 16 pairs is returned.
 fn simultaneous() -> (u64, Instant) {
     (0..16)
         .map(|_| {
@@ -121,15 +124,16 @@ mod counter {
     use core::arch::x86_64::{__cpuid, _rdtsc};
     use std::sync::OnceLock;
 
-    /// Whether the TSC runs at a constant rate and never stops. This is so if CPUID says it (AMD64 manual
-    /// volume 3, 8000_0007h EDX bit 8), or if the kernel uses the TSC as its clock source. (Under a
+    /// Whether the TSC runs at a constant rate and never stops. The TSC is steady if CPUID says so (AMD64
+    /// manual volume 3, 8000_0007h EDX bit 8), or if the kernel uses the TSC as its clock source. (Under a
     /// hypervisor the kernel may know more than CPUID.)
     #[inline]
     pub(super) fn is_steady() -> bool {
         static STEADY: OnceLock<bool> = OnceLock::new();
         *STEADY.get_or_init(|| {
             let cpuid = |leaf| {
-                // SAFETY: every x86-64 has CPUID. (Safe to call only since Rust 1.94; we start at 1.91.)
+                // SAFETY: every x86-64 has CPUID. (`__cpuid` is a safe function only since Rust 1.94, and
+                // this crate supports Rust 1.91.)
                 #[allow(unused_unsafe)]
                 unsafe {
                     __cpuid(leaf)
@@ -143,7 +147,7 @@ mod counter {
 
     #[inline]
     pub(super) fn read() -> u64 {
-        // SAFETY: every x86-64 has RDTSC, and it accesses no memory.
+        // SAFETY: every x86-64 has RDTSC, and the instruction accesses no memory.
         unsafe { _rdtsc() }
     }
 }

@@ -1,32 +1,32 @@
-//! Sets of counters. For a struct of counters, a macro generates the sum of two sets, and the list of the
+//! Sets of counters. For a struct of counters, a macro generates the sum of two sets and the list of all
 //! counters.
 
-/// A counter as a monitoring system shows it.
+/// A counter in the form in which a monitoring system shows counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The metric's name: the prefix of its set, the name of the field, and the suffix
+    /// The metric's name: the prefix of the counter's set, the name of the field, and the suffix
     /// (`uwarp_tcp_tx_retransmits_total`).
     pub name: &'static str,
-    /// The name of the set's struct (`StackCounters`).
+    /// The name of the struct that has the counter (`StackCounters`).
     pub set: &'static str,
     /// The name of the field.
     pub field: &'static str,
-    /// The documentation of the field as it is in the source.
+    /// The documentation of the field, unchanged from the source.
     doc: &'static str,
     /// The value of the counter.
     pub value: u64,
-    /// True for a counter that only grows, and false for a gauge.
+    /// `true` for a counter that only grows, and `false` for a gauge.
     pub is_total: bool,
 }
 
 impl Metric {
-    /// Used by the macro [`counters`](crate::counters!).
+    /// Makes a metric. Only the macro [`counters`](crate::counters!) calls this function.
     #[doc(hidden)]
     pub fn new([set, field, name, doc]: [&'static str; 4], value: u64) -> Self {
         Self { name, set, field, doc, value, is_total: name.ends_with("_total") }
     }
 
-    /// A description of the metric, as one line of plain text.
+    /// The description of the metric, as one line of plain text.
     pub fn help(&self) -> String {
         let mut text = String::new();
         let mut rest = self.doc.trim();
@@ -58,9 +58,9 @@ impl Field for u64 {
     }
 }
 
-/// Defines a struct of counters, with its sum ([`AddAssign`](std::ops::AddAssign), [`Sum`](std::iter::Sum))
-/// and the list of its fields (`for_each`). The two strings are the prefix and the suffix of the field
-/// names in [`Metric::name`].
+/// Defines a struct of counters. The macro also generates the sum of two sets
+/// ([`AddAssign`](std::ops::AddAssign), [`Sum`](std::iter::Sum)) and the list of the fields (`for_each`). The
+/// two strings are the prefix and the suffix of the field names in [`Metric::name`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! counters {
@@ -98,7 +98,7 @@ macro_rules! counters {
             }
         }
 
-        /// Adds two sets, counter by counter.
+        /// Adds the counters of the other set to the counters of this set.
         impl std::ops::AddAssign for $name {
             fn add_assign(&mut self, more: Self) {
                 $(self.$field += more.$field;)*

@@ -1,12 +1,13 @@
 //! Invariants: conditions that must hold between any two calls, whatever frames have arrived.
 //!
-//! A structure has its invariants in a method `check`. The simulator and the fuzz targets call all checks
-//! after every step. No other code calls them, so they cost nothing in a program. A check may allocate.
+//! The invariants of a structure are in its method `check`. The simulator and the fuzz targets call all
+//! checks after every step. No other code calls the checks, so they cost nothing in a program. A check may
+//! allocate.
 
 /// The result of a check: the invariant that does not hold, as an error.
 pub type Check<T = ()> = Result<T, String>;
 
-/// Returns from a check with an error, unless a condition holds.
+/// Returns from a check with an error if a condition does not hold.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! ensure {
@@ -19,8 +20,8 @@ macro_rules! ensure {
 
 pub use ensure;
 
-/// Asserts that a check fails with a message that contains `what`. Only tests call this function. It is
-/// generic, so other builds have no code for it.
+/// Asserts that a check fails with a message that contains `what`. Only tests call this function. The
+/// function is generic, so builds without tests have no code for it.
 ///
 /// # Panics
 /// If the check succeeds, or if its message does not contain `what`.

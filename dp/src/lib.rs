@@ -2,10 +2,11 @@
 //!
 //! Four backends have the same [`Port`] trait and [`Mbuf`] type: DPDK (feature `dpdk`, on by default), a wire
 //! between processes (`local`, Linux), a packet socket on an ordinary interface (`packet`, Linux), and an
-//! in-memory link that loses, delays, reorders, duplicates and corrupts frames by a seeded plan. This crate
-//! does not depend on the TCP stack or on iWARP.
+//! in-memory link. The in-memory link loses, delays, reorders, duplicates and corrupts frames according to a
+//! seeded plan. This crate does not depend on the TCP stack or on iWARP.
 //!
-//! A frame is an [`Mbuf`] from a [`Mempool`], and has one owner. Ports send and receive bursts of frames.
+//! A frame is an [`Mbuf`] from a [`Mempool`]. Each frame has one owner. Ports send and receive bursts of
+//! frames.
 //!
 //! ```
 //! use dp::{Burst, link};
@@ -53,7 +54,7 @@ pub mod prefetch;
 pub mod profile;
 pub mod region;
 pub mod rss;
-/// Earlier names of functions of [`checksum`].
+/// The earlier names of the functions of [`checksum`].
 #[deprecated(note = "renamed: see `dp::checksum`")]
 pub mod sum {
     #[cfg(target_arch = "x86_64")]

@@ -1,12 +1,12 @@
 //! A wire within one process: two ports that are connected by rings in memory, with a seeded plan of faults.
-//! (The trait [`Link`](crate::Link) has another meaning: the state of any port's link.)
+//! (The trait [`Link`](crate::Link) is something else: the state of any port's link.)
 //!
 //! Frames without a fault are moved, not copied: the receiver gets the sender's own buffer. If the sender
-//! still has a view of the buffer, the bytes are read-only for both. Duplicated or corrupted frames are
-//! copied first. The same seed, frames and times give the same result. The faults of a frame depend only on
-//! the seed and on the frame's ordinal in its direction.
+//! still has a view of the buffer, the bytes are read-only for sender and receiver. Duplicated or corrupted
+//! frames are copied first. The same seed, frames and times give the same result. The faults of a frame
+//! depend only on the seed and on the frame's ordinal number in its direction.
 //!
-//! If a plan has delays or reordering, both ends must use the same clock.
+//! If a plan has delays or reordering, the two ends must use the same clock.
 
 mod config;
 mod faults;
@@ -28,28 +28,29 @@ use steering::{Inbox, Mesh, Single, Wires};
 use wire::{Receiver, Sender, Wire};
 
 impl LinkConfig {
-    /// Makes the pools of the two ends, like [`pair`] does.
+    /// Makes the pools of the two ends, as [`pair`] does.
     pub fn pools(&self) -> [Mempool; 2] {
         port::NAMES.map(|name| Mempool::heap(name, self.mbufs, port::data_bytes(self)))
     }
 }
 
-/// Two ports that are connected by a wire in memory. Each end may be used in another thread. When one end is
-/// dropped, the link of the other end goes down, but frames in flight still arrive.
+/// Makes two ports that are connected by a wire in memory. Each end may be used in another thread. When one
+/// end is dropped, the link of the other end goes down, but frames in flight still arrive.
 pub fn pair(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>) {
     let (a, b, _control) = pair_with_control(config);
     (a, b)
 }
 
-/// Makes two ports like [`pair`], with existing pools: the first is for the first port. Callers can use this
-/// to make many links of one configuration, one after another. Buffers that an earlier link has not freed are
-/// missing in the pools.
+/// Makes two ports like [`pair`], with existing pools: the first pool is for the first port. With this
+/// function, callers can make many links of one configuration, one after another. Buffers that an earlier
+/// link has not freed are missing in the pools.
 pub fn pair_over(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>) {
     let (a, b, _control) = controlled(config, pools);
     (a, b)
 }
 
-/// Makes two ports like [`pair`], and a handle that can take the link down and count the faults.
+/// Makes two ports like [`pair`], and a handle that can take the link down and report how many faults
+/// happened.
 pub fn pair_with_control(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>, LinkControl) {
     controlled(config, &config.pools())
 }
@@ -57,13 +58,13 @@ pub fn pair_with_control(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>, 
 /// The ports of the queues of one end of a link, in the order of the queues.
 pub type QueuePorts = Vec<Box<dyn Port>>;
 
-/// Makes a link with several queues at each end. All queues of an end share one address. Returns the ports of
-/// the first end and the ports of the second end. `config` applies to each queue, which has its own pools and
-/// its own faults. The ports may be on different threads. The link goes down when all queues of an end are
-/// dropped.
+/// Makes a link with several queues at each end. All queues of an end share one Ethernet address. Returns the
+/// ports of the first end and the ports of the second end. `config` applies to each queue. Each queue has its
+/// own pools and its own faults. The ports may be on different threads. The link goes down when all queues of
+/// an end are dropped.
 ///
 /// The link has a ring of [`LinkConfig::ring_frames`] frames for each pair of queues between which frames can
-/// be sent. If a queue is not polled, it stalls its senders, as in a network with pause frames.
+/// be sent. A queue that is not polled stalls its senders, as in a network with pause frames.
 ///
 /// # Panics
 /// If `queues` is 0 or more than [`MAX_QUEUES`].
@@ -108,18 +109,19 @@ fn controlled(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<
     (a, b, control)
 }
 
-/// Makes a wire from a queue of end `from` to a queue with this pool.
+/// Makes a wire from a queue of end `from` to the queue of the other end that has this pool.
 fn ends(config: &LinkConfig, from: usize, pool: &Mempool) -> (Sender, Receiver) {
     wire::ends(if from == 0 { &config.a_to_b } else { &config.b_to_a }, config.ring_frames, pool)
 }
 
-/// Makes the wires of a link with one queue at each end. The queues have these pools.
+/// Makes the wires of a link with one queue at each end. `pools` are the pools of the two queues.
 fn singles(config: &LinkConfig, pools: &[Mempool; 2]) -> [Single; 2] {
     let [(a_out, b_in), (b_out, a_in)] = [0, 1].map(|end| ends(config, end, &pools[1 - end]));
     [Single { sender: a_out, receiver: a_in }, Single { sender: b_out, receiver: b_in }]
 }
 
-/// Makes the wires from each queue of each end to each queue of the other end. The queues have these pools.
+/// Makes the wires from each queue of each end to each queue of the other end. `pools` has the pools of the
+/// two ends for each queue.
 fn meshes(config: &LinkConfig, pools: &[[Mempool; 2]], rss: &Rss) -> Vec<[Mesh; 2]> {
     let [inboxes_a, inboxes_b]: [Arc<[Inbox]>; 2] =
         [0, 1].map(|_end| pools.iter().map(|_| Inbox::default()).collect());
@@ -150,7 +152,7 @@ fn meshes(config: &LinkConfig, pools: &[[Mempool; 2]], rss: &Rss) -> Vec<[Mesh; 
         .collect()
 }
 
-/// A handle to the wire of a link, usable from any thread.
+/// A handle to the wire of a link. Any thread may use the handle.
 #[derive(Clone)]
 pub struct LinkControl {
     shared: Arc<Shared>,
@@ -159,7 +161,7 @@ pub struct LinkControl {
 }
 
 impl LinkControl {
-    /// Connects or disconnects the cable for both ends. If one end was dropped, the link is down for ever.
+    /// Connects or disconnects the cable for both ends. If one end was dropped, the link stays down for ever.
     pub fn set_up(&self, up: bool) {
         self.shared.set_plugged(up);
     }
@@ -170,12 +172,12 @@ impl LinkControl {
         self.shared.take_away(0);
     }
 
-    /// The faults of frames from the first port to the second so far.
+    /// The faults so far of frames from the first port to the second.
     pub fn faults_a_to_b(&self) -> LinkFaults {
         self.wires[0].faults.snapshot()
     }
 
-    /// The faults of frames from the second port to the first so far.
+    /// The faults so far of frames from the second port to the first.
     pub fn faults_b_to_a(&self) -> LinkFaults {
         self.wires[1].faults.snapshot()
     }

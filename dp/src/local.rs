@@ -1,22 +1,24 @@
 //! A wire between processes of one user, in shared memory. (For a wire within one process, see
 //! [`link`](crate::link).)
 //!
-//! A wire is a rendezvous folder. Each process claims a *station*, a number from 1 to 65535. Its Ethernet
-//! address is `02:00:64:40` followed by the number. To send the first frame to another station, a port
-//! connects to that station's socket in the folder, and passes it shared memory with a ring in each
-//! direction. The sender copies each later frame into a ring, and the receiver copies it out of the ring.
-//! There is no hub and no extra thread, and no privilege is needed. Frames to addresses other than stations
-//! are dropped and counted.
+//! A wire is a rendezvous folder. Each process claims a *station*, a number from 1 to 65535. The Ethernet
+//! address of a station is `02:00:64:40` followed by the station's number. To send the first frame to another
+//! station, a port connects to that station's socket in the folder. Through the socket, the port passes
+//! shared memory with a ring in each direction. The sender copies each later frame into a ring, and the
+//! receiver copies the frame out of the ring. There is no hub and no extra thread, and no privilege is
+//! needed. Frames to addresses that are not addresses of stations are dropped and counted.
 //!
-//! TCP frames of at most 64 KiB are passed uncut, and their checksum is not computed.
+//! TCP frames of at most 64 KiB are passed uncut, and no TCP checksum is computed.
 //!
-//! A port that is polled sometimes makes a system call to read its sockets. A port that is about to sleep
-//! announces this ([`Sleep::arm_wakeup`](crate::Sleep::arm_wakeup)), and its peers wake it. If the process of
-//! a station ends or is killed, the port reports this ([`Link::next_departed`](crate::Link::next_departed))
-//! as soon as it has received all frames of the station. It also reports stations that do not exist.
+//! From time to time, a port that is polled makes a system call to read its sockets. A port that is about to
+//! sleep announces the sleep ([`Sleep::arm_wakeup`](crate::Sleep::arm_wakeup)), and its peers wake it. If the
+//! process of a station ends or is killed, the port reports the end
+//! ([`Link::next_departed`](crate::Link::next_departed)) as soon as it has received all frames of the
+//! station. The port also reports stations that do not exist.
 //!
-//! Each process validates what other processes write, so a process can do no more harm to another than to end
-//! their pair of rings. All processes of a wire belong to one user, who has other means to do more.
+//! Each process validates what other processes write. So the worst harm that a process can do to another
+//! process is to end the pair of rings between them. All processes of a wire belong to one user, who has
+//! other means to do more harm.
 //!
 //! A forked child cannot use the wire: its copy of the port receives nothing, and drops all frames that it
 //! should send.
@@ -58,7 +60,7 @@ use crate::Port;
 /// are claiming a station.
 ///
 /// # Errors
-/// See [`LocalError`].
+/// [`LocalError`] if the port cannot be opened.
 pub fn open(config: &LocalConfig) -> Result<LocalPort, LocalError> {
     LocalPort::open(config).inspect(|port| crate::trace::port_opened(port.info()))
 }

@@ -1,8 +1,8 @@
 //! Frames of a port to itself.
 //!
-//! A device does not deliver a frame to the port that has sent it. [`Loopback`] wraps a port and delivers
-//! such frames: the port itself receives a frame to its own Ethernet address with the next burst, and does
-//! not pass it to the device. So both ends of a connection may be on one port.
+//! A device does not deliver a frame to the port that has sent the frame. [`Loopback`] wraps a port and
+//! delivers such frames. A frame to the port's own Ethernet address is not passed to the device: the port
+//! receives this frame with the next burst. So both endpoints of a connection may be on one port.
 
 #[cfg(test)]
 mod tests;
@@ -15,12 +15,12 @@ use crate::{
     Statistics, TxOffload,
 };
 
-/// Maximum number of queued frames from the port to itself. The sender keeps further frames, as with a full
-/// ring.
+/// Maximum number of queued frames from the port to itself. If the queue is full, the sender keeps further
+/// frames, as with a full ring.
 const QUEUE_FRAMES: usize = 1024;
 
-/// Maximum bytes of one received burst without its first frame, so that the bytes are still in the core's
-/// cache when they are placed.
+/// Maximum number of bytes of one received burst, without the burst's first frame. With this limit, the bytes
+/// are still in the core's cache when they are placed.
 const RX_BYTES: usize = 256 << 10;
 
 /// A port that receives the frames that it sends to itself.
@@ -28,8 +28,8 @@ pub struct Loopback {
     port: Box<dyn Port>,
     /// If set, only packets to this address are returned: see [`Loopback::of_address`].
     address: Option<IpAddr>,
-    /// The description of `port`, without the offload of IPv4 header checksums, since no device could fill in
-    /// the checksum of a returned frame.
+    /// The description of `port`, without the offload of IPv4 header checksums: no device could fill in the
+    /// checksum of a returned frame.
     info: PortInfo,
     queue: VecDeque<Mbuf>,
     now_us: u64,
@@ -38,7 +38,7 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// Wraps `port`.
+    /// Wraps `port`, whose Ethernet address no other port of the host has.
     pub fn new(port: Box<dyn Port>) -> Self {
         let mut info = port.info().clone();
         info.offloads.remove(Offloads::TX_IPV4_CHECKSUM);
@@ -46,8 +46,8 @@ impl Loopback {
         Self { port, address: None, info, queue, now_us: 0, counters: PortCounters::default() }
     }
 
-    /// Wraps `port`, whose Ethernet address is shared with other ports of the host. Only packets to `address`
-    /// are returned. All other frames are passed to `port`.
+    /// Wraps `port`, which shares its Ethernet address with other ports of the host. Only packets to
+    /// `address` are returned. All other frames are passed to `port`.
     pub fn of_address(port: Box<dyn Port>, address: IpAddr) -> Self {
         Self { address: Some(address), ..Self::new(port) }
     }
@@ -60,7 +60,7 @@ impl Loopback {
         is_to_mac && self.address.is_none_or(|address| is_packet_to(frame, address))
     }
 
-    /// Sends a burst that has frames to this port. Returns the number of frames that were taken.
+    /// Sends a burst that has frames to this port. Returns the number of accepted frames.
     #[cold]
     fn send_mixed(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let count = frames.len();
@@ -77,7 +77,7 @@ impl Loopback {
             }
         }
         self.port.tx_burst(now_us, &mut to_others);
-        // Returned frames and frames to others need not be in order.
+        // The order between returned frames and frames to other hosts does not matter.
         frames.extend(to_others);
         frames.extend(left);
         count - frames.len()
@@ -104,7 +104,7 @@ impl Loopback {
     }
 }
 
-/// Whether a frame has no VLAN tag, and has an IP packet to `address`.
+/// Whether a frame contains an IP packet to `address` and has no VLAN tag.
 fn is_packet_to(frame: &Mbuf, address: IpAddr) -> bool {
     let mut start = [0; 54];
     let copied = frame.copy_to(0, &mut start);

@@ -1,7 +1,7 @@
 //! Pools of packet buffers. The number and size of the buffers are fixed, and threads share the pools.
 //!
 //! A [`Mempool`] is a handle to a pool of one of the backends: heap (`mempool/heap.rs`) or DPDK mempool
-//! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use: the memory is freed when all
+//! (`mempool/dpdk.rs`). The handle may be dropped while buffers are in use. The memory is freed when all
 //! buffers are returned.
 
 #[cfg(feature = "dpdk")]
@@ -35,15 +35,15 @@ pub(crate) enum Backend {
 }
 
 impl Mempool {
-    /// A pool of `count` buffers with `data_bytes` each (behind [`HEADROOM`](crate::mbuf::HEADROOM)
-    /// bytes), on the heap. Needs no DPDK.
+    /// Makes a pool on the heap, with `count` buffers of `data_bytes` bytes each (and
+    /// [`HEADROOM`](crate::mbuf::HEADROOM) bytes in front of them). The pool needs no DPDK.
     ///
-    /// This call allocates all memory. There are `count` additional descriptors for
+    /// This call allocates all memory. The pool also has `count` additional descriptors for
     /// [`Mbuf::share`](crate::Mbuf::share) and [`Mbuf::external`](crate::Mbuf::external), so each buffer can
     /// have two views on average.
     ///
     /// # Panics
-    /// If `count` is 0, or there is not enough memory.
+    /// If `count` is 0, or if there is not enough memory.
     pub fn heap(name: &str, count: usize, data_bytes: usize) -> Self {
         Self { backend: Backend::Heap(heap::HeapPool::new(name, count, data_bytes)) }
     }
@@ -75,7 +75,7 @@ impl Mempool {
         }
     }
 
-    /// Number of free buffers. It is approximate while other threads allocate.
+    /// Number of free buffers. The number is approximate while other threads allocate.
     pub fn available(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.available(),

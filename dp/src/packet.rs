@@ -1,29 +1,30 @@
-//! A [`Port`](crate::Port) on an ordinary interface of Linux, for containers and virtual machines. It uses a
-//! packet socket (`packet(7)`) and no DPDK. It needs `CAP_NET_RAW`, which Docker containers have by default.
+//! A [`Port`](crate::Port) on an ordinary interface of Linux, for containers and virtual machines. The port
+//! uses a packet socket (`packet(7)`) and no DPDK. The process needs `CAP_NET_RAW`, which Docker containers
+//! have by default.
 //!
 //! The port shares the interface with the kernel, and needs IP addresses that the kernel does not have: the
 //! kernel answers TCP segments to its own addresses with RST. A filter in the kernel passes only frames to
 //! the port's addresses (`filter.rs`), so the port does not receive other traffic of the host. If the port
 //! sends a frame to one of the kernel's addresses on the same interface, the frame is sent on the wire and
 //! does not reach the kernel. Ports of one host can reach each other if they set [`PacketConfig::sees_host`].
-//! Then the kernel copies each sent frame to the other packet sockets of the interface. The frame is also
-//! sent on the wire, where no host accepts it.
+//! Then the kernel copies each sent frame to the other packet sockets of the interface. The kernel also sends
+//! the frame on the wire, where no host accepts the frame.
 //!
-//! Frames that fit a slot are received through a ring in memory that the kernel shares (TPACKET_V2), so a
-//! poll without frames is one load. Longer frames (superframes of GRO, or of a peer on the same host) are
-//! queued in the socket, and are read into packet buffers without another copy. TPACKET_V3 would deliver
-//! blocks of frames, so a single frame would wait for at least a millisecond.
+//! Frames that fit in a slot are received through a ring in memory that the kernel shares (TPACKET_V2), so a
+//! poll without frames costs only one load. Longer frames (superframes of GRO, or of a peer on the same host)
+//! are queued in the socket. The port reads these frames directly into packet buffers. TPACKET_V3 would
+//! deliver blocks of frames, so a single frame would wait for at least a millisecond.
 //!
-//! Frames are sent from packet buffers by `sendmmsg`, one system call per burst, without a copy in user
-//! space. With virtio's header (`vnet.rs`), the kernel and the interface compute checksums and cut
+//! The port sends frames from packet buffers by `sendmmsg`, with one system call per burst and without a copy
+//! in user space. With virtio's header (`vnet.rs`), the kernel and the interface compute checksums and cut
 //! superframes. A transmit ring would not be faster: the kernel copies the pages of the ring before it passes
 //! a frame through a veth pair, since the pages belong to user space. With a ring, a superframe of 64 KiB
 //! took 17.5 us instead of 6.0 us. Shorter frames took as long as with `sendmmsg` (2.0 us with 64 bytes, 2.3
 //! us with 1,500 bytes, 3.8 us with 9,000 bytes).
 //!
 //! Requesting offloads makes a port faster even if the interface has none, since the kernel cuts superframes
-//! at the end of its own stack. At MTU 1500, this made Writes of 1 MiB up to one and a half times as fast on
-//! a veth pair without offloads, and six times as fast on a veth pair with offloads.
+//! at the end of its own stack. At MTU 1500, offloads made Writes of 1 MiB up to one and a half times as fast
+//! on a veth pair without offloads, and six times as fast on a veth pair with offloads.
 
 mod config;
 mod error;

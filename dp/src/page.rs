@@ -6,9 +6,9 @@ use std::ops::Range;
 use crate::mbuf::Raw;
 use crate::{Mbuf, Mempool};
 
-/// A packet buffer that only its owner fills, from the front. There may be any number of
-/// [`view`](Self::view)s of the filled bytes. So one buffer can be used for many small pieces, or for pieces
-/// that are sent together.
+/// A packet buffer that its owner fills from the front. Nothing else fills the buffer. There may be any
+/// number of [`view`](Self::view)s of the filled bytes. So one buffer can be used for many small pieces, or
+/// for pieces that are sent together.
 ///
 /// ```
 /// # use dp::{Mempool, Page};
@@ -22,7 +22,7 @@ use crate::{Mbuf, Mempool};
 /// assert_eq!((view.head(), page.filled()), (&b"irst"[..], &b"firstsecond"[..]));
 /// ```
 pub struct Page {
-    /// A chain of one segment with storage of its pool. Its data are the filled bytes.
+    /// A chain of one segment with storage of its pool. The data of the chain are the filled bytes.
     raw: Raw,
 }
 
@@ -39,14 +39,14 @@ impl Page {
         Ok(Self { raw: buffer.into_raw() })
     }
 
-    /// An empty page. If `pool` is empty, counts this and returns `None`.
+    /// Makes an empty page. If `pool` is empty, counts the failure and returns `None`.
     #[inline]
     pub fn alloc(pool: &Mempool) -> Option<Self> {
-        // A new buffer is one segment, and nobody else has a view of it.
+        // A new buffer has one segment and no other view.
         pool.alloc().map(|buffer| Self { raw: buffer.into_raw() })
     }
 
-    /// Empties the page and returns `true`. If there is a view of the page, returns `false`.
+    /// Empties the page and returns `true`. Returns `false` if there is a view of the page.
     #[inline]
     pub fn rewind(&mut self) -> bool {
         match &mut self.raw {
@@ -56,7 +56,8 @@ impl Page {
         }
     }
 
-    /// The filled bytes, including the data that the buffer had at the start. They do not change any more.
+    /// The filled bytes, including the data that the buffer had at the start. Filled bytes do not change any
+    /// more.
     #[inline]
     pub fn filled(&self) -> &[u8] {
         match &self.raw {
@@ -66,21 +67,21 @@ impl Page {
         }
     }
 
-    /// The rest of the buffer, for writing. It has old contents. Views do not include the written bytes
-    /// before [`fill`](Self::fill) is called.
+    /// The rest of the buffer, for writing. The bytes have old contents. Views do not include the written
+    /// bytes before [`fill`](Self::fill) is called.
     #[inline]
     pub fn room(&mut self) -> &mut [u8] {
         match &mut self.raw {
             // SAFETY: the page was made from a buffer whose storage had no other view. All other views were
-            // made by `view` or `headed`. They cover only filled bytes and bytes in front of these, and
-            // cannot grow while the page exists, since a view can grow only if it is the only view. So no
-            // other view covers bytes behind the filled bytes.
+            // made by `view` or `headed`, so they cover only filled bytes and bytes in front of the filled
+            // bytes. These views cannot grow while the page exists, since a view can grow only if it is the
+            // only view. So no other view covers bytes behind the filled bytes.
             Raw::Heap(chain) => unsafe { chain.room() },
             #[cfg(feature = "dpdk")]
             // SAFETY: the page was made from a buffer whose storage had no other view. All other views were
-            // made by `view` or `headed`. They cover only filled bytes and bytes in front of these, and
-            // cannot grow while the page exists, since a view can grow only if it is the only view. So no
-            // other view covers bytes behind the filled bytes.
+            // made by `view` or `headed`, so they cover only filled bytes and bytes in front of the filled
+            // bytes. These views cannot grow while the page exists, since a view can grow only if it is the
+            // only view. So no other view covers bytes behind the filled bytes.
             Raw::Dpdk(chain) => unsafe { chain.room() },
         }
     }
@@ -95,8 +96,8 @@ impl Page {
         }
     }
 
-    /// Marks the next `bytes` bytes as filled, after which they do not change any more. Returns the number of
-    /// bytes that were filled before.
+    /// Marks the next `bytes` bytes as filled. From now on these bytes do not change any more. Returns the
+    /// number of bytes that were filled before.
     ///
     /// # Panics
     /// If fewer bytes are left.
@@ -109,10 +110,10 @@ impl Page {
         }
     }
 
-    /// A frame in one segment: `head` bytes that `write` fills in, followed by the first `bytes` filled
-    /// bytes. The frame uses the page's headroom and no other buffer. `None` if there is a view of the page,
-    /// for instance an earlier frame, if the headroom is shorter than `head`, or if a pool has no free
-    /// descriptor.
+    /// Makes a frame in one segment: `head` bytes that `write` fills in, followed by the first `bytes` filled
+    /// bytes. The frame uses the page's headroom and no other buffer. Returns `None` if there is a view of
+    /// the page (for instance an earlier frame), if the headroom is shorter than `head`, or if the pool has
+    /// no free descriptor.
     ///
     /// ```
     /// # use dp::{Mempool, Page};
@@ -126,7 +127,7 @@ impl Page {
     /// ```
     ///
     /// # Panics
-    /// If `bytes` are not all filled.
+    /// If fewer than `bytes` bytes are filled.
     #[inline]
     pub fn headed(&mut self, head: usize, bytes: usize, write: impl FnOnce(&mut [u8])) -> Option<Mbuf> {
         let raw = match &mut self.raw {
@@ -145,11 +146,11 @@ impl Page {
         Some(Mbuf::from_raw(raw))
     }
 
-    /// A view of filled bytes. It may be used after the page is dropped. `None` if a pool has no free
-    /// descriptor.
+    /// Makes a view of filled bytes. The view may be used after the page is dropped. Returns `None` if the
+    /// pool has no free descriptor.
     ///
     /// # Panics
-    /// If `bytes` are not all filled.
+    /// If some of `bytes` are not filled.
     pub fn view(&self, bytes: Range<usize>) -> Option<Mbuf> {
         let filled = self.filled().len();
         assert!(bytes.start <= bytes.end && bytes.end <= filled, "{bytes:?} of {filled}");

@@ -1,8 +1,9 @@
 //! A capture of all frames of a port in both directions, in pcapng format for Wireshark.
 //!
-//! [`Tap`] wraps any port and is a port itself. If a sender leaves the checksum of a frame to the device, or
-//! if a virtual peer has not filled in the checksum, the tap fills in the checksum only in the captured copy.
-//! An error of the file ends the capture but not the traffic. [`CaptureStatus`] reports the error.
+//! [`Tap`] wraps any port and is a port itself. A sender may leave the checksum of a frame to the device, and
+//! a virtual peer may not fill in the checksum. In these cases, the tap fills in the checksum only in the
+//! captured copy. An error of the file ends the capture but not the traffic. [`CaptureStatus`] reports the
+//! error.
 
 mod block;
 #[cfg(test)]
@@ -24,12 +25,12 @@ use crate::{
 };
 use block::Direction;
 
-/// Number of bytes that are collected before they are written to the file. It is so large that system calls
-/// are rare.
+/// Number of bytes that the tap collects before it writes them to the file. The number is so large that
+/// system calls are rare.
 const BUFFER_BYTES: usize = 1 << 18;
 
-/// Maximum time until the tap writes a frame to the file, if the port is polled. It is so short that a user
-/// can watch a running capture.
+/// Maximum time until the tap writes a frame to the file, if the port is polled. The time is so short that a
+/// user can watch a running capture.
 const FLUSH_AFTER_US: u64 = 200_000;
 
 /// A port whose frames are captured.
@@ -61,15 +62,16 @@ impl Tap {
         Ok(Self { port, capture })
     }
 
-    /// The status of the capture. It can also be used after the tap was passed on as a `Box<dyn Port>`.
+    /// Returns the status of the capture. The status can also be used after the tap was passed on as a
+    /// `Box<dyn Port>`.
     pub fn status(&self) -> CaptureStatus {
         self.capture.status.clone()
     }
 
-    /// Ends the capture and returns the port.
+    /// Ends the capture. Returns the port, and the outcome of the capture.
     ///
     /// # Errors
-    /// The first error of the capture, which may be an error of the last write.
+    /// The first error of the capture. The first error may be an error of the last write.
     pub fn close(self) -> (Box<dyn Port>, io::Result<()>) {
         let Self { port, mut capture } = self;
         capture.flush();
@@ -103,8 +105,8 @@ impl Port for Tap {
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        // The port removes the frames that it takes, and the caller later passes the other frames again. So
-        // all frames are encoded first, and then only the frames that the port has taken are written.
+        // The port removes the frames that it accepts, and the caller later passes the other frames again. So
+        // all frames are encoded first. Then only the frames that the port has accepted are written.
         if self.port.link_state() == LinkState::Up {
             for frame in frames.iter() {
                 self.capture.encode(now_us, Direction::Outbound, frame);
@@ -129,7 +131,7 @@ impl fmt::Debug for Tap {
     }
 }
 
-/// The status of a capture. Any thread may read it. Cloning is cheap.
+/// The status of a capture, which any thread may read. Cloning is cheap.
 #[derive(Clone, Default)]
 pub struct CaptureStatus {
     inner: Arc<StatusInner>,
@@ -148,12 +150,12 @@ impl CaptureStatus {
         self.inner.written.load(Ordering::Relaxed)
     }
 
-    /// Number of frames that were not captured, since an error had ended the capture.
+    /// Number of frames that were not captured because an error had ended the capture.
     pub fn frames_missed(&self) -> u64 {
         self.inner.missed.load(Ordering::Relaxed)
     }
 
-    /// Takes the error that has ended the capture. `None` if there was no error.
+    /// Removes and returns the error that has ended the capture. `None` if there was no error.
     pub fn take_error(&self) -> Option<io::Error> {
         self.inner.error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -228,8 +230,8 @@ impl Capture {
         self.ends.push(self.blocks.len());
     }
 
-    /// Writes the first `frames` frames of the current burst, discards the others, and flushes if the oldest
-    /// frame has waited long enough.
+    /// Writes the first `frames` frames of the current burst and discards the others. Flushes the file if the
+    /// oldest frame has waited long enough.
     fn write(&mut self, now_us: u64, frames: usize) {
         if self.failed {
             self.status.inner.missed.fetch_add(frames as u64, Ordering::Relaxed);

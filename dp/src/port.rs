@@ -1,7 +1,7 @@
 //! The interface of ports, through which all frames are received and sent.
 //!
-//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. Its interface has
-//! several parts, each of which is a trait with one purpose:
+//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. The interface of
+//! a port has several parts. Each part is a trait with one purpose:
 //!
 //! | trait | what for | who calls it |
 //! |---|---|---|
@@ -11,18 +11,19 @@
 //! | [`Statistics`] | counters | monitoring |
 //!
 //! Every [`Port`] has all parts, and the functions of all parts can be called on a `dyn Port`. The layers
-//! above have one `Box<dyn Port>` and call it once per burst, so no type parameter runs through them. Code
-//! that has a port of a certain type, like [`LocalPort`](crate::local::LocalPort), imports the traits that it
-//! calls.
+//! above have one `Box<dyn Port>` and call the port once per burst, so these layers need no type parameter
+//! for the port. Code that has a port of a certain type, like [`LocalPort`](crate::local::LocalPort), imports
+//! the traits that it calls.
 //!
 //! # To write a port
 //!
 //! Every port is a layer ([`PortLayer`]). A wrapper is a layer on the port that it wraps. A device is a layer
-//! on a [`PortBase`], which has its description, pools and counters. If a wrapper does not define a function,
-//! the function of the wrapped port is called. If a device does not define a function, it acts like a device
-//! without this feature. So a wrapper defines only the functions that it changes, and a device defines only
-//! the functions of its features. Neither can forget the other functions. Both define
-//! [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst).
+//! on a [`PortBase`], which has the device's description, pools and counters. If a wrapper does not define a
+//! function, the function of the wrapped port is called. If a device does not define a function, the device
+//! acts like a device without the function's feature. So a wrapper defines only the functions that it
+//! changes, and a device defines only the functions of its features. Wrappers and devices always define
+//! [`rx_burst`](Port::rx_burst) and [`tx_burst`](Port::tx_burst). A wrapper or a device cannot forget any
+//! other function.
 //!
 //! ```
 //! use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
@@ -79,8 +80,8 @@ pub use device_stats::{DeviceStat, DeviceStats};
 pub use info::{Offloads, PortInfo};
 pub use words::UnknownOffload;
 
-/// Maximum number of frames that one call moves. They are enough to amortise the cost of a call, and so few
-/// that the headers of all frames fit in the L1 cache.
+/// Maximum number of frames that one call moves. A burst is large enough to amortise the cost of a call, and
+/// so small that the headers of all frames fit in the L1 cache.
 pub const BURST: usize = 64;
 
 /// Frames to send or just received, oldest first.
@@ -94,8 +95,8 @@ pub enum LinkState {
     /// There is no carrier, or the vhost peer is gone. Frames that are passed to the port are dropped and
     /// counted.
     Down,
-    /// The device was taken away, and no frame will ever pass again. Frames that are passed to the port are
-    /// dropped and counted. If the device comes back, it has to be opened again.
+    /// The device was removed, and no frame will ever pass again. Frames that are passed to the port are
+    /// dropped and counted. If the device comes back, a new port has to be opened.
     Gone,
 }
 
@@ -118,8 +119,8 @@ impl<P, B> Below<P, B> {
     }
 }
 
-/// A port as a layer on another port or on a base. The layer below answers the calls that the port does not
-/// define.
+/// A port as a layer on another port or on a base. The layer below answers the calls for functions that the
+/// port does not define.
 pub trait PortLayer: Send {
     /// The layer below the port.
     fn below(&self) -> Below<&dyn Port, &PortBase>;
@@ -128,7 +129,7 @@ pub trait PortLayer: Send {
     fn below_mut(&mut self) -> Below<&mut dyn Port, &mut PortBase>;
 }
 
-/// One receive and one transmit queue of a device, with their packet buffers.
+/// One receive queue and one transmit queue of a device, with their packet buffers.
 pub trait Port: Link + Sleep + Statistics {
     /// The port's description.
     fn info(&self) -> &PortInfo {
@@ -157,34 +158,35 @@ pub trait Port: Link + Sleep + Statistics {
     /// Moves received frames into the free elements of `frames`. Returns the number of frames.
     ///
     /// The call may return fewer frames than are waiting: a device may return fewer large frames per call, so
-    /// that their bytes fit in the core's cache. `now_us` is the time of the caller's clock. A simulated link
-    /// delivers the frames that are due, and a device ignores the time.
+    /// that the bytes of these frames fit in the core's cache. `now_us` is the time of the caller's clock. A
+    /// simulated link delivers the frames that are due at this time, and a device ignores the time.
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 
-    /// Sends frames from the front of `frames`, and removes the frames that were taken. If the ring is full,
-    /// the other frames are left for the next call. Returns the number of frames that were taken. If the link
-    /// is down, all frames are taken, dropped and counted.
+    /// Sends frames from the front of `frames`, and removes the accepted frames. Returns the number of
+    /// accepted frames. If the ring is full, the other frames stay in `frames` for the next call. If the link
+    /// is down, all frames are accepted, dropped and counted.
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 }
 
 /// The link of a port: whether frames can pass, and which neighbours are gone.
 pub trait Link: PortLayer {
-    /// Whether frames can pass. The call is so cheap that it can be made every few milliseconds.
+    /// Returns whether frames can pass. The call is so cheap that a caller can make it every few
+    /// milliseconds.
     fn link_state(&mut self) -> LinkState {
         self.below_mut().port().map_or(LinkState::Down, |port| port.link_state())
     }
 
-    /// Whether a port without [`Offloads::TX_TSO`] accepts TCP frames with `tso_segment_bytes` now, because
-    /// its peer at the other side of a vhost-user socket accepts them uncut. [`link_state`](Self::link_state)
-    /// updates the answer.
+    /// Whether a port without [`Offloads::TX_TSO`] accepts TCP frames with `tso_segment_bytes` now: the peer
+    /// at the other side of a vhost-user socket may accept such frames uncut.
+    /// [`link_state`](Self::link_state) updates the answer.
     fn passes_large_frames(&self) -> bool {
         self.below().port().is_some_and(|port| port.passes_large_frames())
     }
 
-    /// The Ethernet address of a neighbour that has ended, or of a destination that does not exist. Each
-    /// address is returned once. All frames of the neighbour were received before. Until the address is
-    /// returned, the port does not receive frames of a new owner of the address. This has to be called in
-    /// each poll of a port that [tells departures](PortInfo::tells_departures).
+    /// Returns the Ethernet address of a neighbour that has ended, or of a destination that does not exist.
+    /// Each address is returned once. All frames of the neighbour were received before. Until the address is
+    /// returned, the port does not receive frames of a new owner of the address. The caller has to call this
+    /// function in each poll of a port that [tells departures](PortInfo::tells_departures).
     fn next_departed(&mut self) -> Option<[u8; 6]> {
         self.below_mut().port()?.next_departed()
     }
@@ -192,13 +194,13 @@ pub trait Link: PortLayer {
 
 /// Lets a thread wait for a port without polling it.
 ///
-/// Before each sleep the thread calls [`arm_wakeup`](Self::arm_wakeup). If the answer is `true`, it waits
-/// until [`poll_fd`](Self::poll_fd) is readable or [`next_due_us`](Self::next_due_us) has come, calls
-/// [`disarm_wakeup`](Self::disarm_wakeup) and polls.
+/// Before each sleep the thread calls [`arm_wakeup`](Self::arm_wakeup). If the result is `true`, the thread
+/// waits until [`poll_fd`](Self::poll_fd) is readable or the time of [`next_due_us`](Self::next_due_us) has
+/// come. Then the thread calls [`disarm_wakeup`](Self::disarm_wakeup) and polls.
 pub trait Sleep: PortLayer {
-    /// A descriptor that becomes readable when frames wait, if the device has one. For some ports this has to
-    /// be [enabled](Self::arm_wakeup) before each sleep. The descriptor does not change until the port is
-    /// dropped.
+    /// A descriptor that becomes readable when frames wait, if the device has one. For some ports the
+    /// descriptor has to be [enabled](Self::arm_wakeup) before each sleep. The port has the same descriptor
+    /// until the port is dropped.
     ///
     /// | port | its descriptor |
     /// |---|---|
@@ -217,13 +219,14 @@ pub trait Sleep: PortLayer {
 
     /// Arms the wake-up: from now on the next frame makes [`poll_fd`](Self::poll_fd) readable. Returns
     /// `false` if frames or other work are already waiting. In this case the caller has to poll instead of
-    /// sleeping. This must be called before each sleep on the descriptor, since it also clears earlier
-    /// events. If a port's descriptor is readable whenever frames wait, this does nothing.
+    /// sleeping. The caller must call this function before each sleep on the descriptor, since the function
+    /// also clears earlier events. If a port's descriptor is readable whenever frames wait, the function does
+    /// nothing.
     fn arm_wakeup(&mut self) -> bool {
         self.below_mut().port().is_none_or(|port| port.arm_wakeup())
     }
 
-    /// Called when the caller polls again. There are no more wake-ups until the next
+    /// Disarms the wake-up, when the caller polls again. There are no more wake-ups until the next
     /// [`arm_wakeup`](Self::arm_wakeup).
     fn disarm_wakeup(&mut self) {
         if let Below::Port(port) = self.below_mut() {
@@ -233,7 +236,7 @@ pub trait Sleep: PortLayer {
 
     /// The time, in microseconds of the caller's clock, at which the port has to be polled even if no frame
     /// arrives. At this time the next frame of a simulated link is due, a local wire continues a handshake,
-    /// or a NIC has to be polled whose interrupt is not known to work. `None` for other devices.
+    /// or a NIC has to be polled because its interrupt is not known to work. `None` for other devices.
     fn next_due_us(&self) -> Option<u64> {
         self.below().port()?.next_due_us()
     }
@@ -249,14 +252,14 @@ pub trait Statistics: PortLayer {
         }
     }
 
-    /// The device's own statistics, if it has any.
+    /// The device's own statistics. `None` if the device has no statistics.
     fn device_stats(&self) -> Option<DeviceStats> {
         self.below().port()?.device_stats()
     }
 
-    /// Number of used bytes of the memory that the port shares with other processes, without its pools: the
-    /// rings of a [local wire](crate::local). Both processes of a pair of rings count its bytes. 0 for other
-    /// ports.
+    /// Number of used bytes of the memory that the port shares with other processes: the rings of a [local
+    /// wire](crate::local). The port's pools are not included. The bytes of a pair of rings are counted by
+    /// both processes that share the pair. 0 for other ports.
     fn shared_memory_bytes(&self) -> u64 {
         self.below().port().map_or(0, |port| port.shared_memory_bytes())
     }

@@ -1,11 +1,11 @@
 //! Prefetching of memory to the cache.
 
-/// Bytes of a cache line.
+/// Number of bytes of a cache line.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Prefetches the cache lines of `value`. Use it for data that is needed soon and is probably not in the
-/// cache.
+/// Prefetches the cache lines of `value`. Use this function for data that is needed soon and is probably not
+/// in the cache.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

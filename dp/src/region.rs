@@ -1,5 +1,5 @@
-//! Page-aligned zeroed memory for registered buffers, in hugepages if enough are free, and otherwise in
-//! ordinary pages.
+//! Page-aligned zeroed memory for registered buffers. The memory is in hugepages if enough are free, and
+//! otherwise in ordinary pages.
 //!
 //! A region is an address and a length, but never a slice, since a peer may write the bytes while the
 //! application reads them.
@@ -13,11 +13,11 @@ use std::ptr::{NonNull, null_mut};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Minimum bytes for hugepages, since a smaller region would waste most of a page.
+/// Minimum number of bytes of a region in hugepages. A smaller region would waste most of a hugepage.
 #[cfg(target_os = "linux")]
 const HUGE_MIN_BYTES: usize = 1 << 20;
 
-/// A block of memory with a fixed address. It is freed on drop.
+/// A block of memory with a fixed address. The memory is freed when the region is dropped.
 pub struct Region {
     start: NonNull<u8>,
     bytes: usize,
@@ -26,12 +26,12 @@ pub struct Region {
     huge: bool,
 }
 
-// SAFETY: a region owns its mapping, does not access the bytes, and unmaps it on drop, which any thread may
-// do. Reads and writes through the address are unsafe code of the user, who has to ensure that they are
-// sound.
+// SAFETY: a region owns its mapping, and does not access the bytes. Any thread may drop the region, and so
+// unmap the mapping. Reads and writes through the address are unsafe code of the user, who has to ensure that
+// this code is sound.
 unsafe impl Send for Region {}
-// SAFETY: `&Region` is only used to read the address and other fields that nobody changes. No byte is
-// accessed.
+// SAFETY: `&Region` is only used to read the address and other fields that nobody changes. Through `&Region`,
+// no byte of the memory is accessed.
 unsafe impl Sync for Region {}
 
 /// The reason why [`Region::new`] could not make a region.
@@ -51,7 +51,7 @@ pub enum RegionError {
     },
 }
 
-/// The kind is `InvalidInput` or `OutOfMemory`. The `io::Error` contains the original error.
+/// The kind is `InvalidInput` or `OutOfMemory`. The `io::Error` contains the `RegionError`.
 impl From<RegionError> for std::io::Error {
     fn from(error: RegionError) -> Self {
         let kind = match error {
@@ -63,8 +63,8 @@ impl From<RegionError> for std::io::Error {
 }
 
 impl Region {
-    /// Allocates at least `bytes` bytes of zeroed memory. It is in hugepages of 2 MiB if enough are free and
-    /// `bytes` is at least 1 MiB, and otherwise in ordinary pages.
+    /// Allocates at least `bytes` bytes of zeroed memory. The memory is in hugepages of 2 MiB if enough are
+    /// free and `bytes` is at least 1 MiB, and otherwise in ordinary pages.
     ///
     /// # Errors
     /// [`RegionError`] if `bytes` is 0 or the system has no memory.
@@ -122,10 +122,11 @@ impl Region {
         let start = map(mapped_bytes, MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB).ok()?;
         let region = Self { start, bytes, mapped_bytes, huge: true };
         // The mapping reserves the pages, but a limit of the cgroup or of the NUMA policy would cause SIGBUS
-        // at the first access. If the pages are populated here, it causes an error instead. Kernels before
-        // 5.14 do not support this (`INVAL`).
+        // at the first access. If the pages are populated here, such a limit causes an error instead. Kernels
+        // before 5.14 do not support `MADV_POPULATE_WRITE` (`INVAL`).
         //
-        // SAFETY: the range is the mapping that `map` has just made, and populating it changes no byte.
+        // SAFETY: the range is the mapping that `map` has just made, and populating the pages changes no
+        // byte.
         let populated = unsafe { madvise(start.as_ptr().cast(), mapped_bytes, Advice::LinuxPopulateWrite) };
         match populated {
             Ok(()) | Err(Errno::INVAL) => Some(region),
@@ -138,7 +139,7 @@ impl Region {
         None
     }
 
-    /// Asks the kernel for transparent hugepages. This is a hint, so errors are ignored.
+    /// Asks the kernel for transparent hugepages. The request is a hint, so errors are ignored.
     #[cfg(target_os = "linux")]
     fn advise_transparent_hugepages(&self) {
         use rustix::mm::{Advice, madvise};
@@ -157,8 +158,8 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the range is the mapping that `map` has made only for this region, and only this code
-        // unmaps it. Safe code cannot access it by the address, and unsafe code that does so must not drop
-        // the region before.
+        // unmaps the range. Safe code cannot access the mapping by its address. Unsafe code that does so must
+        // keep the region until the last access.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.mapped_bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }
@@ -181,7 +182,7 @@ fn map(bytes: usize, flags: MapFlags) -> Result<NonNull<u8>, Errno> {
 
 #[cfg(target_os = "linux")]
 mod hugepages {
-    /// Bytes of a hugepage.
+    /// Number of bytes of a hugepage.
     pub(super) const BYTES: usize = 2 << 20;
 
     /// Number of hugepages that are free and not reserved. `None` if the kernel does not support this size.

@@ -1,8 +1,8 @@
 //! Receive side scaling (RSS): how a device chooses the receive queue of a frame.
 //!
 //! The device computes the Toeplitz hash of the addresses and ports of a packet with a key, and looks up the
-//! queue in its redirection table (RETA). Code with the same key and table can compute the queue of a flow
-//! before its first frame: see [`Rss::queue`].
+//! queue in the device's redirection table (RETA). Code with the same key and table can compute the queue of
+//! a flow before the first frame of the flow arrives: see [`Rss::queue`].
 
 mod frame;
 
@@ -14,8 +14,8 @@ use std::sync::Arc;
 pub struct Queue {
     /// The index of the queue, from 0.
     pub index: u16,
-    /// The rule by which the device chooses the queue of a frame. `None` if the rule is not known, or if
-    /// there is only one queue.
+    /// The rule by which the device chooses the queue of a frame. `None` if the rule is not known, or if the
+    /// device has only one queue.
     pub rss: Option<Rss>,
 }
 
@@ -25,18 +25,18 @@ pub enum RssFields {
     /// No fields are hashed: the packet goes to the first queue.
     #[default]
     None,
-    /// Both addresses.
+    /// Source and destination address.
     Addresses,
-    /// Both addresses and both TCP ports.
+    /// Source and destination address, and source and destination TCP port.
     Ports,
 }
 
-/// The two ends of a TCP connection, as source and destination of its received packets.
+/// The two endpoints of a TCP connection, as source and destination of its received packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Source address and port, which are the peer's.
+    /// Source address and port, which belong to the peer.
     pub src: (IpAddr, u16),
-    /// Destination address and port, which are ours.
+    /// Destination address and port, which belong to this host.
     pub dst: (IpAddr, u16),
 }
 
@@ -49,14 +49,14 @@ pub struct Rss {
     ipv6: RssFields,
 }
 
-/// Maximum number of bytes of the key that hashing a packet uses: one for each byte of the addresses and
-/// ports of IPv6, and four for the 32-bit window.
+/// Maximum number of bytes of the key that are used to hash a packet: one byte for each byte of the addresses
+/// and ports of IPv6, and four more bytes for the 32-bit window.
 pub const RSS_KEY_BYTES: usize = 36 + 4;
 
 impl Rss {
-    /// Makes an `Rss` from a key of at least [`RSS_KEY_BYTES`] bytes, a table of queues, and the hashed
-    /// fields of packets of each family. `None` if the key is too short, or if the length of the table is
-    /// not a power of two.
+    /// Makes an `Rss` from a key of at least [`RSS_KEY_BYTES`] bytes, a table of queues, and the fields that
+    /// are hashed for IPv4 and for IPv6. Returns `None` if the key is too short, or if the length of the
+    /// table is not a power of two.
     pub fn new(key: &[u8], table: &[u16], ipv4: RssFields, ipv6: RssFields) -> Option<Self> {
         let fits = key.len() >= RSS_KEY_BYTES && table.len().is_power_of_two();
         fits.then(|| Self { key: key.into(), table: table.into(), ipv4, ipv6 })
@@ -98,7 +98,7 @@ impl Rss {
     }
 }
 
-/// The bytes to hash.
+/// The bytes of a packet that are hashed.
 struct Input {
     bytes: [u8; RSS_KEY_BYTES - 4],
     len: usize,
@@ -117,12 +117,13 @@ impl Input {
     }
 }
 
-/// The Toeplitz hash of `input`. It is the exclusive or, over all set bits of `input`, of the 32 bits of the
-/// key that begin at the position of the set bit.
+/// Returns the Toeplitz hash of `input`. Each set bit of `input` selects the 32 bits of the key that begin at
+/// the bit's position. The hash is the exclusive or of all selected 32 bits.
 fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
     let mut hash = 0;
     for (at, &byte) in input.iter().enumerate() {
-        // The 32 bits of the key at the byte's position, and the next 8 bits, over which the window moves.
+        // The 32 bits of the key at the byte's position, and the next 8 bits. A window of 32 bits moves over
+        // these 40 bits.
         let window = key[at..at + 5].iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
         for bit in 0..8 {
             if byte & (0x80 >> bit) != 0 {

@@ -1,8 +1,8 @@
-//! Events for the crate `tracing`. The crates above use the same macro. Without the feature `tracing`, no
-//! events are emitted.
+//! Events for the crate `tracing`. The other crates of this workspace use the same macro. Without the feature
+//! `tracing`, no events are emitted.
 
-/// Defines functions that emit events. The functions are cold, since no event is emitted per frame. Without
-/// the feature `tracing` of the crate that uses the macro, the functions are empty.
+/// Defines functions that emit events. The functions are cold, since no event is emitted per frame. If the
+/// crate that uses the macro is built without its feature `tracing`, the functions are empty.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! events {

@@ -1,5 +1,5 @@
 //! Cuts a large TCP frame like a device with TSO ([`TxOffload::tso_segment_bytes`](crate::TxOffload)). Links
-//! and test ports use this to send the frames that would be on a wire.
+//! and test ports use this module to send the frames that a device would send on a wire.
 
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
@@ -7,27 +7,28 @@ use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
 /// The numbers of payload bytes that a port supports for the pieces of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mss {
-    /// Minimum payload bytes of a piece.
+    /// Minimum number of payload bytes of a piece.
     pub least: u16,
-    /// Maximum payload bytes of a piece.
+    /// Maximum number of payload bytes of a piece.
     pub most: u16,
 }
 
 impl Mss {
-    /// No limit.
+    /// All numbers of payload bytes are supported.
     pub const ANY: Self = Self { least: 1, most: u16::MAX };
 
-    /// Whether a piece may have `bytes` bytes.
+    /// Whether a piece may have `bytes` payload bytes.
     pub fn contains(self, bytes: usize) -> bool {
         usize::from(self.least) <= bytes && bytes <= usize::from(self.most)
     }
 }
 
-/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). If a frame exceeds the
-/// limits, the port drops it each time it is sent.
+/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). Each time a frame that
+/// exceeds the limits is sent, the port drops the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
-    /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. At least 2.
+    /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. The value is
+    /// at least 2.
     pub buffers: usize,
     /// The supported payload sizes of the pieces.
     pub mss: Mss,
@@ -41,7 +42,7 @@ impl Default for TsoLimits {
 }
 
 impl TsoLimits {
-    /// Whether this frame, which requests to be cut, is within the limits.
+    /// Whether this frame is within the limits. The frame must request to be cut.
     pub fn allow(&self, frame: &Mbuf) -> bool {
         frame.segment_count() <= self.buffers
             && self.mss.contains(usize::from(frame.tx_offload().tso_segment_bytes))
@@ -80,8 +81,9 @@ pub fn pieces(frame: &Mbuf) -> usize {
 
 /// Passes the pieces of `frame` to `take`, in order, each in a new buffer of `pool`. Each piece has the
 /// headers of the frame with its own lengths, sequence number and identification. FIN and PSH are set only in
-/// the last piece, and CWR only in the first. All checksums are filled in. If `pool` has no buffer for a
-/// piece, `take` gets `None` in its place. A frame that does not request to be cut is one piece.
+/// the last piece, and CWR is set only in the first piece. All checksums are filled in. If `pool` has no
+/// buffer for a piece, `take` gets `None` instead of the piece. A frame that does not request to be cut is
+/// one piece.
 ///
 /// ```
 /// # use dp::{Mempool, TxOffload, tso};
@@ -111,7 +113,8 @@ pub fn cut(frame: &Mbuf, pool: &Mempool, mut take: impl FnMut(Option<Mbuf>)) {
     }
 }
 
-/// Piece number `nr`, with the payload bytes `from..from + bytes`.
+/// Makes piece number `nr`, with the payload bytes `from..from + bytes`. Returns `None` if `pool` has no free
+/// buffer.
 fn piece(
     frame: &Mbuf,
     headers: &Headers,
@@ -158,7 +161,7 @@ mod tests {
 
     const PAYLOAD: usize = 3500;
 
-    /// A frame in three buffers, of IPv4 or IPv6. Its payload byte `n` is `n % 251`.
+    /// Makes an IPv4 or IPv6 frame in three buffers. Byte `n` of the payload is `n % 251`.
     fn frame(pool: &Mempool, ipv6: bool, flags: u8) -> Mbuf {
         let mut headers = vec![0x11_u8; 12];
         if ipv6 {

@@ -7,7 +7,7 @@ use dp::dpdk::DeviceConfig;
 
 #[test]
 fn a_full_ring_leaves_the_rest_and_an_empty_pool_gives_nothing() {
-    // net_ring receives the frames that are sent, at most one full ring.
+    // net_ring receives the frames that it has sent. The ring has room for a limited number of frames.
     let config = DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() };
     let mut port = support::open("net_ring0", &config);
     let pool = port.mempool().clone();

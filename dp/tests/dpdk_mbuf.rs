@@ -177,7 +177,7 @@ fn buffers_outlive_the_name_of_their_pool_and_change_threads() {
     std::thread::spawn(move || drop(a)).join().unwrap();
     assert_eq!(b.head(), b"still here");
     drop(b);
-    // Making another pool frees pools whose buffers are all returned.
+    // When a pool is made, all pools without a handle and without buffers in use are freed.
     drop(self::pool(1, 64));
 }
 

@@ -1,4 +1,4 @@
-//! Tests that EAL starts once, reports errors in one line, and handles threads and forks.
+//! Tests that EAL starts once, reports each error in one line, and handles threads and forks.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn eal_runs_once_and_devices_come_and_go() {
     assert_eq!(Eal::start(&EalConfig::ordinary(128)).unwrap_err(), EalError::AlreadyStarted);
     assert!(Eal::version().starts_with("DPDK"));
 
-    // Opens a device, then a second time while it is open, and again after it is closed.
+    // The device is opened, opened a second time while it is open, and opened again after it is closed.
     let mut ports = vdev("net_null0").unwrap();
     assert_eq!(ports[0].info().name, "net_null0");
     assert_eq!(ports[0].link_state(), LinkState::Up);
@@ -33,7 +33,7 @@ fn eal_runs_once_and_devices_come_and_go() {
     drop(ports);
     let mut ports = vdev("net_null0,size=100").unwrap();
 
-    // net_null generates frames. If another thread uses the port, it is registered.
+    // net_null generates frames. If another thread uses the port, this thread is registered with EAL.
     let mut port = ports.remove(0);
     std::thread::spawn(move || {
         let mut frames = Burst::new();
@@ -43,8 +43,8 @@ fn eal_runs_once_and_devices_come_and_go() {
         assert_eq!(port.tx_burst(0, &mut frames), taken);
         assert!(frames.is_empty() && register_thread());
         assert_eq!(port.counters().tx_bytes, 100 * taken as u64);
-        // The driver's own counts are available through any wrapper, and are empty after the device is
-        // closed.
+        // The driver's own counts are available through any wrapper. The list of counts is empty after the
+        // device is closed.
         let port = Loopback::new(port);
         let stats = port.device_stats().unwrap();
         let told = stats.read();
@@ -57,7 +57,7 @@ fn eal_runs_once_and_devices_come_and_go() {
     .join()
     .unwrap();
 
-    // Each error is one line.
+    // The message of each error is one line.
     for (spec, says) in [
         ("no_such_driver0", "one of net_af_packet"),
         ("net_e1000", "no such device"),
@@ -89,8 +89,8 @@ fn a_fork_is_noticed() {
         Err(EalError::Forked) => Ok(()),
         _ => Err(io::Error::from_raw_os_error(1)),
     };
-    // SAFETY: in a child of a process with several threads, the closure must not take locks or allocate. It
-    // only loads the atomic by which `start` detects the fork, and makes an error from a number.
+    // SAFETY: in a child of a process with several threads, the closure must not lock or allocate. The
+    // closure only loads the atomic by which `start` detects the fork, and makes an error from a number.
     unsafe { command.pre_exec(is_noticed) };
     assert!(command.status().unwrap().success());
 }

@@ -1,6 +1,6 @@
 //! Tries every interleaving of a writer that publishes and a reader that goes to sleep (`local/wake.rs`).
 //!
-//! This test compiles the crate's file with loom's atomics. It also has the same handshake without the
+//! This test compiles the crate's file with loom's atomics. The test also has the same handshake without the
 //! fences, in which loom has to find the race. Otherwise the test would prove nothing.
 #![cfg(target_os = "linux")]
 
@@ -22,7 +22,7 @@ mod wake;
 struct Words {
     tail: AtomicU64,
     sleeper: AtomicU64,
-    /// The number of wake-ups that were sent, in place of the socket.
+    /// Number of wake-ups that were sent. The counter takes the place of the socket.
     sent: AtomicU64,
 }
 
@@ -68,8 +68,8 @@ impl Handshake for Unfenced {
     }
 }
 
-/// Each of `writers` writers publishes `records` records in its own ring. When the reader goes to sleep, it
-/// has seen all records, or a wake-up was sent after its mark.
+/// Each of `writers` writers publishes `records` records in its own ring. The reader then goes to sleep. The
+/// test checks that the reader has seen all records, or that a wake-up was sent after the reader's mark.
 fn no_record_is_slept_through<H: Handshake>(writers: usize, records: u64) {
     loom::model(move || {
         let rings: Vec<Arc<Words>> = (0..writers)

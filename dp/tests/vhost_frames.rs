@@ -75,8 +75,8 @@ fn frames_of_all_lengths_come_back_intact() {
     assert_eq!(support::flat(&received[0]), sent);
     received.clear();
 
-    // If a checksum is left to the port, it arrives as a partial checksum on both sides. The second frame is
-    // echoed as a shared view.
+    // A frame whose checksum is left to the port arrives with a partial checksum on both sides. The second
+    // frame is echoed as a shared view.
     assert!(offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM), "{offloads:?}");
     for bytes in [100, 1514, 100, 1514] {
         let tcp = support::tcp_frame(bytes);
@@ -102,8 +102,8 @@ fn frames_of_all_lengths_come_back_intact() {
     assert_ne!(received[0].rx_checksum(), Checksum::Partial);
     received.clear();
 
-    // If all buffers are in use, the port stops receiving and counts the reason. It continues when buffers
-    // are free again.
+    // If all buffers are in use, the port stops receiving and counts the reason. The port continues when
+    // buffers are free again.
     let mut hoard = Vec::new();
     frames.push(support::build(&pool, &sent, 2));
     while let Some(mbuf) = pool.alloc() {

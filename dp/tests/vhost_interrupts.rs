@@ -26,13 +26,13 @@ fn sleep(port: &mut dyn Port, limit: Duration) -> bool {
     woken
 }
 
-/// Sends back the frames that arrive, and sleeps in between, until the first process has ended.
+/// Echoes the frames that arrive, and sleeps in between, until the first process has ended.
 fn echo_in_its_sleep(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let mut frames = Burst::new();
     while std::os::unix::process::parent_id() == first {
         if port.rx_burst(0, &mut frames) == 0 {
-            // This checks the link from time to time, as an engine does.
+            // The loop checks the link from time to time, as an engine does.
             sleep(port, Duration::from_millis(100));
             port.link_state();
         }
@@ -51,7 +51,7 @@ fn send(port: &mut dyn Port, number: u32) {
     });
 }
 
-/// Polls until the frame arrives.
+/// Polls until frame `number` arrives.
 fn receive(port: &mut dyn Port, number: u32) {
     let (mut frames, begun) = (Burst::new(), Instant::now());
     while port.rx_burst(0, &mut frames) == 0 {
@@ -75,7 +75,7 @@ fn is_a_good_sleeper(port: &mut dyn Port, peer: &Peer) {
     };
     let begun = Instant::now();
     let mut least = (1..=1000).map(&mut round_trip).min().unwrap();
-    // Even on a busy machine, both ends sometimes have a processor at the same time.
+    // Even on a busy machine, both processes sometimes have a processor at the same time.
     while least >= Duration::from_millis(1) {
         assert!(begun.elapsed() < 2 * support::PATIENCE, "{least:?}");
         least = round_trip(1001);
@@ -110,7 +110,7 @@ fn second_process_echoes_in_its_sleep() {
     echo_in_its_sleep(&mut *support::open(&device, &config()));
 }
 
-/// A sleeping port is woken when its peer ends, and by the first frame of the next peer.
+/// A sleeping port is woken when its peer ends, and again when the first frame of the next peer arrives.
 #[test]
 fn a_vhost_that_sleeps_is_woken_by_the_end_of_its_peer_and_by_a_frame_of_the_next() {
     let scratch = Scratch::new("vhost-reconnects");
@@ -142,14 +142,13 @@ fn second_process_sends_a_frame_and_waits() {
     let Some(socket) = support::argument_of_first_process() else { return };
     let mut port = support::open(&format!("net_virtio_user0,path={socket}"), &config());
     support::wait_for_link(&mut *port, LinkState::Up);
-    // After this time the other end has noticed the connection, and sleeps again.
+    // After this time the other process has noticed the connection, and sleeps again.
     std::thread::sleep(Duration::from_millis(300));
     send(&mut *port, 7);
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// A peer does not notify a port that polls, since a system call for each burst would cost more than the
-/// burst.
+/// A peer does not notify a port that polls: a system call for each burst would cost more than the burst.
 #[test]
 fn nobody_is_told_of_frames_while_both_ends_poll() {
     let scratch = Scratch::new("vhost-polls");
@@ -159,7 +158,7 @@ fn nobody_is_told_of_frames_while_both_ends_poll() {
     support::wait_for_link(&mut *port, LinkState::Up);
     support::round_trip(&mut *port, 0);
     assert!(port.poll_fd().is_some());
-    // This arms and disarms the wake-up once, as after a sleep.
+    // This call arms and disarms the wake-up once, as after a sleep.
     sleep(&mut *port, Duration::ZERO);
     let before = (writes("thread-self"), writes(&peer.id().to_string()));
     for number in 1..=10_000 {
@@ -177,7 +176,7 @@ fn second_process_polls() {
     support::echo(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
 }
 
-/// The number of times that a process or thread has called `write`, see proc(5).
+/// Number of times that a process or thread has called `write` (see proc(5)).
 fn writes(process: &str) -> u64 {
     let counts = std::fs::read_to_string(format!("/proc/{process}/io")).unwrap();
     counts.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse().unwrap()

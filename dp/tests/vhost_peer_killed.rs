@@ -1,5 +1,5 @@
-//! Tests that the link goes down when a vhost peer is killed. Frames are dropped and counted until another
-//! peer connects.
+//! Tests that the link goes down when a vhost peer is killed. Frames are then dropped and counted until
+//! another peer connects.
 
 mod support;
 

@@ -12,7 +12,8 @@ fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
 }
 
-/// The time is longer than the limit for the backend, and shorter than users wait until a program ends.
+/// Maximum time for closing the device. The time is longer than the limit for the backend, and shorter than
+/// users wait until a program ends.
 const LIMIT: Duration = Duration::from_secs(8);
 
 #[test]
@@ -29,10 +30,11 @@ fn a_virtio_user_is_closed_though_its_vhost_is_stopped() {
     let started = Instant::now();
     drop(port);
     assert!(started.elapsed() < LIMIT, "closing took {:?}", started.elapsed());
-    // The vhost process may still use the device's memory, so the memory and the device's name are kept.
+    // The vhost process may still use the device's memory. So the memory and the device's name remain in use.
     let again = dpdk::open(support::eal(), &PortSpec::Vdev(vdev), &config());
     assert!(matches!(again, Err(DeviceError::InUse { .. })));
-    // When the vhost process has noticed the end of the socket, the next device can connect to it.
+    // When the vhost process has noticed that the socket was closed, the next device can connect to the vhost
+    // process.
     peer.go_on();
     let mut port = support::open(&format!("net_virtio_user1,path={socket}"), &config());
     support::wait_for_link(&mut *port, LinkState::Up);

@@ -1,6 +1,6 @@
 //! Finds DPDK, links its drivers statically, and generates the bindings.
 //!
-//! If something is missing, the error is one line that names the package to install.
+//! If something is missing, the script prints one line that names the package to install.
 
 #[path = "build/bind.rs"]
 mod bind;
@@ -9,11 +9,11 @@ mod link;
 
 use std::path::PathBuf;
 
-/// Recorded bindings to Debian 12's DPDK. `tests/recorded.rs` compares them with the bindings that this
-/// script generates.
+/// Recorded bindings to Debian 12's DPDK. `tests/recorded.rs` compares the recorded bindings with the
+/// bindings that this script generates.
 const RECORDED: &str = "build/bindings-22.11.txt";
 
-/// The oldest DPDK release that has the names (`RTE_ETH_*`, `RTE_MBUF_F_*`) of the bindings.
+/// The oldest DPDK release that has the names of the bindings (`RTE_ETH_*`, `RTE_MBUF_F_*`).
 const OLDEST: &str = "22.11";
 
 fn main() {
@@ -25,7 +25,7 @@ fn main() {
     }
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     if std::env::var_os("DOCS_RS").is_some() {
-        // Documentation is built without DPDK, and never linked.
+        // Documentation is built without DPDK, and is never linked.
         println!("cargo:rerun-if-changed={RECORDED}");
         std::fs::copy(RECORDED, out.join("bindings.rs")).expect("OUT_DIR is writable");
         std::fs::write(out.join("drivers.rs"), "&[]").expect("OUT_DIR is writable");

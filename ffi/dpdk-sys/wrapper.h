@@ -1,6 +1,6 @@
-/* Input of bindgen: the DPDK headers, and definitions for what bindgen does not find in them.
+/* Input of bindgen: the DPDK headers, and definitions of what bindgen does not find in these headers.
  *
- * - bindgen does not bind macros that use RTE_BIT64(), so the constants K_* are copies of their values.
+ * - bindgen does not bind macros that use RTE_BIT64(), so the constants K_* have the values of these macros.
  * - Field paths inside `struct rte_mbuf` differ between releases (flat, or in nested anonymous structs);
  *   offsetof() works in all releases. The accessors in src/mbuf.rs use these offsets.
  * - Inline functions are wrapped by wrap_static_fns.
@@ -88,16 +88,16 @@ static const uint64_t K_RSS_IPV4_TCP = RTE_ETH_RSS_NONFRAG_IPV4_TCP;
 static const uint64_t K_RSS_IPV6 = RTE_ETH_RSS_IPV6;
 static const uint64_t K_RSS_IPV6_TCP = RTE_ETH_RSS_NONFRAG_IPV6_TCP;
 
-/* rte_errno is a macro over a per-lcore variable. */
+/* The address of rte_errno, which is a macro over a per-lcore variable. */
 static inline int *rte_errno_ptr(void) { return &rte_errno; }
 
-/* The caller's part of a pool's private area, behind DPDK's part. */
+/* The address of the caller's part of a pool's private area. This part is behind DPDK's part. */
 static inline void *uwarp_pool_private(struct rte_mempool *pool)
 {
 	return (char *)rte_mempool_get_priv(pool) + sizeof(struct rte_pktmbuf_pool_private);
 }
 
-/* Objects in the ring that all threads share. Takes constant time, unlike rte_mempool_avail_count(). */
+/* Number of objects in the ring that all threads share. Needs constant time, unlike rte_mempool_avail_count(). */
 static inline unsigned int uwarp_pool_common_count(const struct rte_mempool *pool)
 {
 	return rte_mempool_ops_get_count(pool);

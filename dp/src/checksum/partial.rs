@@ -2,7 +2,7 @@
 //! computed while the bytes are copied.
 //!
 //! 32-bit words are added to 64-bit accumulators in the CPU's widest vectors, which are detected at run time.
-//! If the bytes are in several pieces, the caller adds their sums.
+//! If the bytes are in several pieces, the caller adds the sums of the pieces.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -14,12 +14,13 @@ mod plain;
 pub use avx2::Avx2Lanes;
 use plain::{BLOCK, small};
 
-/// The minimum number of bytes for which vectors are faster, including the detection of CPU features.
+/// Minimum number of bytes for which vectors, including the detection of CPU features, are faster than single
+/// words.
 const LONG: usize = 2 * BLOCK;
 
-/// The partial checksum of `bytes`: the sum of their 16-bit words in memory order, which is neither folded
-/// nor complemented. If the number of bytes is odd, the last byte is padded with zero. For any frame the sum
-/// is below 2^48.
+/// Returns the partial checksum of `bytes`: the sum of the 16-bit words in memory order, which is neither
+/// folded nor complemented. If the number of bytes is odd, the last byte is padded with zero. For any frame
+/// the sum is below 2^48.
 ///
 /// ```
 /// let folded = (dp::checksum::partial(&[1, 2, 3]) % 0xffff) as u16;
@@ -33,7 +34,7 @@ pub fn partial(bytes: &[u8]) -> u64 {
 /// Copies `src` to `dst` and returns its [`partial`] checksum.
 ///
 /// # Panics
-/// If the lengths differ.
+/// If `dst` and `src` have different lengths.
 #[inline]
 pub fn copy_partial(dst: &mut [u8], src: &[u8]) -> u64 {
     assert_eq!(dst.len(), src.len(), "copy between runs of different length");
@@ -69,11 +70,11 @@ impl Instructions {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the CPU has AVX-512: only `best` and the tests' `supported` make this value, and both
-            // check the CPU first.
+            // functions check the CPU first.
             Self::Avx512 => unsafe { avx512::partial(bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the CPU has AVX2: only `best` and the tests' `supported` make this value, and both
-            // check the CPU first.
+            // functions check the CPU first.
             Self::Avx2 => unsafe { avx2::partial(bytes) },
             Self::Plain => plain::blocks(bytes),
         }
@@ -83,11 +84,11 @@ impl Instructions {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the CPU has AVX-512: only `best` and the tests' `supported` make this value, and both
-            // check the CPU first.
+            // functions check the CPU first.
             Self::Avx512 => unsafe { avx512::copy(dst, src) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the CPU has AVX2: only `best` and the tests' `supported` make this value, and both
-            // check the CPU first.
+            // functions check the CPU first.
             Self::Avx2 => unsafe { avx2::copy(dst, src) },
             Self::Plain => plain::copied_blocks(dst, src),
         }
@@ -124,8 +125,8 @@ mod tests {
 
     #[test]
     fn all_instructions_give_the_sum_of_the_words_at_every_length_and_alignment() {
-        // Small and large bytes in turn: carries propagate, and each position contributes a
-        // different value.
+        // Small and large bytes alternate, so carries propagate, and each position contributes a different
+        // value.
         let bytes: Vec<u8> =
             (0..2048 + 64_u32).map(|n| (n * n + n / 7) as u8 | ((n % 3) << 6) as u8).collect();
         assert_eq!(Instructions::best(), supported().next().unwrap());

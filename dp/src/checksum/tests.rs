@@ -5,8 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An IPv4 SYN 192.0.2.1:4660 -> 192.0.2.2:80 with empty checksums. Computed by hand, the sum of the words of
-/// the IPv4 header is 0x0934, and the sum of the pseudo-header and the TCP segment is 0xeaa5.
+/// An IPv4 SYN 192.0.2.1:4660 -> 192.0.2.2:80 with empty checksums. The sum of the words of the IPv4 header
+/// is 0x0934, and the sum of the pseudo-header and the TCP segment is 0xeaa5. Both sums were computed by
+/// hand.
 const SYN_V4: &str = "0200000000020200000000010800\
     450000280001000040060000c0000201c0000202\
     12340050000000010000000050020400\

@@ -2,34 +2,36 @@
 //!
 //! The cycle counter restarts at zero or at any other value after the machine was suspended to memory, and
 //! when a process or a virtual machine is restored on another machine. If the clock waited until the counter
-//! reaches its old value, all timers would stop for as long as the first machine had run. It is unknown how
-//! much time has passed until the restart, so the clock continues as if no time had passed.
+//! reaches its old value, all timers would stop for the time for which the first machine had run. The time
+//! that passed before the restart is unknown, so the clock continues as if no time had passed.
 //!
-//! If a counter jumps ahead, this is not corrected, since the process cannot know that the time has not
-//! passed.
+//! A jump of the counter to a larger value is not corrected, since the process cannot know that the time has
+//! not passed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// If a counter falls by more than this, it has restarted. 2^27 cycles are tens of milliseconds. The counters
-/// of two processors differ by less, and the readings of two threads that are interrupted in between also
-/// differ by less.
+/// If a counter falls by more than this number of cycles, the counter has restarted. 2^27 cycles are tens of
+/// milliseconds. The counters of two processors differ by fewer cycles. Two threads may be interrupted after
+/// they have read the counter, and even then their readings differ by fewer cycles.
 const JITTER: u64 = 1 << 27;
 
-/// A reading is recorded when the counter has advanced by this number of cycles since the last recorded
-/// reading. Recordings are so rare that threads on many processors can share the cache line.
+/// Number of cycles between two recorded readings: a reading is recorded when the counter has advanced by
+/// this number since the last recorded reading. Readings are recorded so rarely that threads on many
+/// processors can share the cache line.
 const STEP: u64 = 1 << 26;
 
 /// The offset that is added to a counter, and a recent value of the sum.
 ///
-/// A steady counter is read directly. Any other counter is read through the slow path, which first finds
-/// out which of the two kinds the counter is.
+/// A steady counter is read directly. Any other counter is read through the slow path, which first finds out
+/// whether the counter is steady.
 pub(super) struct Restarts {
-    /// [`STEP`] for a steady counter; 0 for any other counter, and before the first reading.
+    /// [`STEP`] for a steady counter. 0 for any other counter, and before the first reading.
     step: AtomicU64,
-    /// The number that is added to the raw counter: 0 until the raw counter restarts. The sum may wrap.
+    /// The offset that is added to the raw counter. The offset is 0 until the raw counter restarts. The sum
+    /// may wrap.
     ahead: AtomicU64,
-    /// A value of the sum, at most [`STEP`] behind the present value.
+    /// A recent value of the sum. The value is at most [`STEP`] behind the present sum.
     recent: AtomicU64,
     /// Locked while `ahead` and `recent` are changed after a restart of the raw counter.
     lock: Mutex<()>,
@@ -45,8 +47,9 @@ impl Restarts {
         }
     }
 
-    /// Reads the counter `steady` if `is_steady` returns true, and otherwise `other`. `is_steady` must always
-    /// return the same value. If the counter restarts, the result continues from its last value.
+    /// Reads the counter `steady` if `is_steady` returns `true`, and otherwise the counter `other`.
+    /// `is_steady` must always return the same value. If the counter restarts, the result continues from its
+    /// last value.
     #[inline]
     pub(super) fn read(
         &self,
@@ -54,8 +57,8 @@ impl Restarts {
         is_steady: impl Fn() -> bool,
         other: impl Fn() -> u64,
     ) -> u64 {
-        // `ahead` is loaded first. If the counter restarts between the two reads, the sum is far
-        // below `recent`, so the restart is noticed.
+        // `ahead` is loaded first. If the counter restarts between the two loads, the sum is far below
+        // `recent`, so the restart is noticed.
         let ahead = self.ahead.load(Ordering::Acquire);
         let value = steady().wrapping_add(ahead);
         let since = value.wrapping_sub(self.recent.load(Ordering::Relaxed));
@@ -100,11 +103,12 @@ mod tests {
 
     use super::*;
 
-    /// The first reading of the counter. It is so large that the counter can fall by more than `JITTER`.
+    /// The first reading of the counter. The value is so large that the counter can fall by more than
+    /// `JITTER`.
     const BEGIN: u64 = 1 << 50;
 
     impl Restarts {
-        /// Reads a steady counter; `other` must not be read.
+        /// Reads a steady counter. The test fails if `other` is read.
         fn read_steady(&self, counter: impl Fn() -> u64) -> u64 {
             self.read(counter, || true, || unreachable!())
         }
@@ -167,12 +171,13 @@ mod tests {
             let raw = BEGIN + reading * (STEP / 256);
             assert_eq!(restarts.read(|| raw, is_steady, || unreachable!()), raw);
         }
-        // `is_steady` is called twice for each recorded step: before the lock is taken, and with the lock.
+        // `is_steady` is called twice for each recorded step: once before the lock is taken, and once with
+        // the lock held.
         assert_eq!(asked.get(), 8);
     }
 
-    /// A thread that notices a restart may find under the lock that another thread has already handled the
-    /// restart, on a processor whose counter is a little ahead.
+    /// A thread notices a restart and takes the lock. Then it finds that another thread has already handled
+    /// the restart, on a processor whose counter is a little ahead.
     #[test]
     fn of_two_threads_that_find_a_new_beginning_one_deals_with_it() {
         let restarts = Restarts::new();
@@ -203,19 +208,19 @@ mod tests {
     /// A counter restarts while threads read it. The sum continues for all threads.
     #[test]
     fn all_threads_go_on_from_one_place() {
-        /// How far the counter advances between two restarts. The number is much larger than `JITTER`, so
-        /// that an old reading of a thread that was delayed during a restart does not look like a reading of
-        /// another processor.
+        /// Number of cycles by which the counter advances between two restarts. The number is much larger
+        /// than `JITTER`. So an old reading of a thread that was delayed during a restart does not look like
+        /// a reading of another processor.
         const RUN: u64 = 4 * JITTER;
         let (restarts, raw, stop) = (Restarts::new(), AtomicU64::new(BEGIN), AtomicBool::new(false));
         let counter = || raw.fetch_add(1 << 12, Ordering::Relaxed);
-        // Returns true if no reading was far behind the previous reading.
+        // Returns `true` if no reading was far behind the previous reading.
         let reader = || {
             let (mut last, mut goes_on) = (restarts.read_steady(counter), true);
             while !stop.load(Ordering::Relaxed) {
                 let value = restarts.read_steady(counter);
                 // A reading is at most JITTER behind the latest recorded reading, and the previous reading
-                // was at most STEP ahead of it.
+                // was at most STEP ahead of the recorded reading.
                 goes_on &= value + JITTER + STEP > last;
                 last = last.max(value);
             }
@@ -235,7 +240,7 @@ mod tests {
         });
         assert!(go_on);
         // After each restart the sum has continued from the latest recorded reading, which was at most STEP
-        // behind, and the next run began at most JITTER behind that reading.
+        // behind the sum. The next run began at most JITTER behind that recorded reading.
         assert!(restarts.read_steady(counter) > BEGIN + 20 * (RUN - STEP - JITTER));
     }
 }

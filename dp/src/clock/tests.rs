@@ -51,7 +51,7 @@ fn a_reading_from_before_the_clock_was_made_is_its_beginning() {
     assert!((999_999..=1_000_000).contains(&second), "{second}");
 }
 
-/// If the system's clock is set back, the counter falls instead of keeping its value, so the restart is
+/// If the system's clock is set back, the counter falls instead of keeping its value. So the restart is
 /// detected.
 #[test]
 fn nanoseconds_fall_with_the_systems_clock() {

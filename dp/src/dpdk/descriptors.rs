@@ -1,4 +1,4 @@
-//! The file descriptors of this process. Drivers open descriptors that DPDK's API does not return.
+//! The file descriptors of this process. Drivers open some descriptors that DPDK's API does not return.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -11,14 +11,15 @@ pub(super) fn all() -> impl Iterator<Item = OwnedFd> {
     numbers.into_iter().filter_map(|number| {
         // SAFETY: `number` is never -1, since the names in this folder have no sign. `borrowed` is used only
         // for one `fcntl` that duplicates the descriptor. If another thread has closed the descriptor, the
-        // call fails, or duplicates another file that has got the number. Both are harmless: the duplicate
-        // belongs to us, and callers check which file it is before they use it.
+        // call fails, or duplicates another file that has got the same number. A duplicate of another file is
+        // harmless: the duplicate belongs to this code, and callers check which file it is before they use
+        // it.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
         borrowed.try_clone_to_owned().ok()
     })
 }
 
-/// The inode of an open file. It is unique among files of the same kind while the file exists.
+/// The inode number of an open file. The number is unique among files of the same kind while the file exists.
 pub(super) fn inode(file: impl AsFd) -> Option<u64> {
     rustix::fs::fstat(file).ok().map(|stat| stat.st_ino)
 }

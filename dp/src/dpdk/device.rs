@@ -1,4 +1,4 @@
-//! Opening and configuring a device.
+//! Opens and configures a device.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -20,34 +20,35 @@ use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{DpdkPool, MAX_DATA_BYTES};
 use crate::{Offloads, PortInfo, Queue};
 
-/// Bytes of an Ethernet header with a VLAN tag.
+/// Number of bytes of an Ethernet header with a VLAN tag.
 const L2_BYTES: usize = 18;
 
-/// Devices that report a maximum frame of 1518 bytes although they send and receive larger frames. For these
-/// devices the configured MTU is used.
+/// Drivers that report a maximum frame of 1518 bytes although their devices send and receive larger frames.
+/// For these drivers the port uses the configured MTU.
 const UNDERSTATED_MTU: &[&str] = &["net_af_packet", "net_memif"];
 
-/// Minimum bytes of a packet buffer.
+/// Minimum number of bytes of a packet buffer.
 const MIN_MBUF_BYTES: usize = 2048;
 
-/// Minimum bytes of a packet buffer if frames of 64 KiB arrive in chains. Each boundary between two buffers
-/// may split an FPDU, which costs more than a contiguous FPDU.
+/// Minimum number of bytes of a packet buffer if frames of 64 KiB arrive in chains. Each boundary between two
+/// buffers may split an FPDU, and a split FPDU costs more than a contiguous FPDU.
 const MIN_LARGE_FRAME_MBUF_BYTES: usize = 4096;
 
-/// The device side of a vhost-user socket.
+/// The driver of the device side of a vhost-user socket.
 const VHOST: &str = "net_vhost";
 
-/// The drivers of the two sides of a vhost-user socket and of a memif socket. Such a device has one peer, and
-/// its link is up while the peer is connected.
+/// The drivers of the two sides of a vhost-user socket and of a memif socket. A device with such a driver has
+/// one peer, and the device's link is up while the peer is connected.
 const POINT_TO_POINT: &[&str] = &[VHOST, "net_virtio_user", "net_memif"];
 
-/// Devices that do not count how often a receive buffer was missing.
+/// Drivers that do not count how often a receive buffer was missing.
 const NO_RX_NO_MBUF_COUNT: &[&str] = &[VHOST];
 
-/// Devices that always receive into chains of buffers, without reporting the offload.
+/// Drivers that always receive into chains of buffers, without reporting the offload.
 const ALWAYS_SCATTER: &[&str] = &[VHOST];
 
-/// Our offloads, each with DPDK's bit.
+/// The offloads that this crate can use, each with DPDK's bit: first for reception, and then for
+/// transmission.
 const RX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::RX_IPV4_CHECKSUM, sys::K_RX_IPV4_CKSUM),
     (Offloads::RX_TCP_CHECKSUM, sys::K_RX_TCP_CKSUM),
@@ -61,14 +62,14 @@ const TX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::TX_TSO, sys::K_TX_TCP_TSO),
 ];
 
-/// Approximate bytes of a large buffer, unless the driver's limit for one descriptor is lower. NICs support
-/// less than 64 KiB per descriptor.
+/// Approximate number of bytes of a large buffer, unless the driver's limit for one descriptor is lower. NICs
+/// support less than 64 KiB per descriptor.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Minimum number of views of large buffers, so that each thread can have a cache of views.
+/// Minimum number of views of large buffers. With this number, each thread can have a cache of views.
 const MIN_BULK_VIEWS: u32 = 4096;
 
-/// A started device. It is stopped and closed when its last port is dropped.
+/// A started device. The device is stopped and closed when its last port is dropped.
 pub(super) struct Device {
     /// This field is dropped before the handle: the driver may report events until the device is closed.
     events: Option<LinkEvents>,
@@ -77,15 +78,16 @@ pub(super) struct Device {
     pub(super) port_id: u16,
     /// The pools of each queue.
     pub(super) pools: Vec<QueuePools>,
-    /// Limits of frames to send.
+    /// The limits that frames to send have to observe.
     pub(super) limits: TxLimits,
     /// Locked while statistics are read.
     pub(super) stats_lock: Mutex<()>,
-    /// True if the driver does not count missing receive buffers, so that only the port can notice this.
+    /// `true` if the driver does not count missing receive buffers, so that only the port can notice a
+    /// missing buffer.
     pub(super) lacks_rx_no_mbuf_count: bool,
-    /// True if the device has no TSO, but the other side of its socket may accept uncut frames.
+    /// `true` if the device has no TSO, but the other side of its socket may accept uncut frames.
     may_pass_large_frames: bool,
-    /// True if the device was configured with an interrupt for each receive queue.
+    /// `true` if the device was configured with an interrupt for each receive queue.
     has_rx_interrupts: bool,
 }
 
@@ -131,8 +133,8 @@ fn setup(
     let mut about = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
     // SAFETY: `handle` keeps the port open, and `about` has room for its properties.
     ok("asking what it can do", unsafe { sys::rte_eth_dev_info_get(id, about.as_mut_ptr()) })?;
-    // SAFETY: `about` was zeroed and then filled in. Its fields are numbers and raw pointers, for which any
-    // bits are valid.
+    // SAFETY: `about` was zeroed and then filled in. The fields of `about` are numbers and raw pointers, for
+    // which any bits are valid.
     let about = unsafe { about.assume_init() };
     // SAFETY: the call above has succeeded, so `driver_name` points to a constant C string.
     let driver = unsafe { CStr::from_ptr(about.driver_name) }.to_string_lossy().into_owned();
@@ -184,17 +186,17 @@ fn setup(
         rss.fill(&mut conf);
     }
     let configure = |conf: &sys::rte_eth_conf| {
-        // The first vhost device that is configured starts vhost's thread. DPDK has no lock for this, so two
-        // devices could start a thread each, and both threads would free the same connection.
+        // The first vhost device that is configured starts vhost's thread. DPDK has no lock for this step, so
+        // two devices could start a thread each, and both threads would free the same connection.
         let _one_at_a_time = lock();
-        // SAFETY: `handle` keeps the port open. The port is not started, and nobody else uses it. The call
+        // SAFETY: `handle` keeps the port open. The port is not started, and no other code uses it. The call
         // copies the configuration.
         unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, conf) }
     };
     conf.intr_conf.set_rxq(u32::from(with_interrupts));
     let mut configured = configure(&conf);
     if configured < 0 && with_interrupts {
-        // Not every device has interrupts for its queues. If it has none, its ports are polled.
+        // Some devices have no interrupts for their queues. The ports of such a device are polled.
         eal::log::mark();
         conf.intr_conf.set_rxq(0);
         configured = configure(&conf);
@@ -202,15 +204,15 @@ fn setup(
     ok("configuring it", configured)?;
 
     let (mut rx_desc, mut tx_desc) = (config.rx_desc, config.tx_desc);
-    // SAFETY: `handle` keeps the port open, and the port was configured above. Both numbers are local
-    // variables.
+    // SAFETY: `handle` keeps the port open, and the port was configured above. `rx_desc` and `tx_desc` are
+    // writable local variables.
     ok("sizing its rings", unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &mut rx_desc, &mut tx_desc) })?;
 
-    // SAFETY: the function takes any port number, and only reads.
+    // SAFETY: the function accepts any port number, and only reads.
     let node_of_device = unsafe { sys::rte_eth_dev_socket_id(id) };
     let node = config.socket.and_then(|socket| i32::try_from(socket).ok()).unwrap_or(node_of_device);
-    // Each queue has its own pool. So queues do not take each other's buffers, and do not wait for each
-    // other's cache lines.
+    // Each queue has its own pool. So a queue does not use the buffers of another queue, and does not wait
+    // for another queue's cache lines.
     let count = config.mbufs.unwrap_or((4 * (u32::from(rx_desc) + u32::from(tx_desc))).max(8192));
     let has_bulk = config.bulk_mbufs > 0 && offloads.contains(Offloads::TX_MULTI_SEGMENT);
     let pools = (0..config.queues).map(|_| {
@@ -218,7 +220,8 @@ fn setup(
             .map_err(|errno| DeviceError::memory(count, mbuf_bytes, errno))?;
         let bulk = || {
             let (count, bytes) = (config.bulk_mbufs, bulk_bytes(config.mtu, limits.driver.buffer_bytes));
-            // Many frames in a ring may refer to parts of one buffer, each by its own view.
+            // Many frames in a ring may refer to parts of one buffer, and each frame has its own view of the
+            // buffer.
             let views = count.max(2 * u32::from(tx_desc)).max(MIN_BULK_VIEWS);
             DpdkPool::new(eal, name, (count, views), bytes, node)
                 .map_err(|errno| DeviceError::memory(count, bytes, errno))
@@ -226,7 +229,7 @@ fn setup(
         Ok(QueuePools { pool, bulk: has_bulk.then(bulk).transpose()? })
     });
     let pools = pools.collect::<Result<Vec<_>, DeviceError>>()?;
-    // From here on `device` owns the pools, and is closed before the pools are released.
+    // From here on `device` owns the pools. `device` is closed before the pools are released.
     let mut device = Device {
         events: LinkEvents::listen(id),
         handle,
@@ -264,20 +267,21 @@ fn setup(
     Ok((device, info))
 }
 
-/// Bytes of a large buffer: a whole number of segments, and at most the driver's limit for one descriptor.
+/// Number of bytes of a large buffer. The buffer has room for a whole number of segments, and is at most as
+/// long as the driver's limit for one descriptor.
 fn bulk_bytes(mtu: u16, buffer_bytes: usize) -> usize {
     let mtu = usize::from(mtu);
     (BULK_BYTES.min(buffer_bytes) / mtu * mtu).clamp(mtu, MAX_DATA_BYTES)
 }
 
-/// The MTU to configure on the device. Some devices report too small a maximum.
+/// The MTU to configure on the device. Some devices report a maximum that is too small.
 fn device_mtu(
     name: &str,
     driver: &str,
     about: &sys::rte_eth_dev_info,
     asked: u16,
 ) -> Result<u16, DeviceError> {
-    // The overhead of a frame, computed like ethdev does.
+    // The overhead of a frame, computed as ethdev computes it.
     let overhead = if about.max_mtu != u16::MAX && about.max_rx_pktlen > u32::from(about.max_mtu) {
         about.max_rx_pktlen - u32::from(about.max_mtu)
     } else {
@@ -299,7 +303,7 @@ fn receives_large_frames(about: &sys::rte_eth_dev_info, driver: &str, config: &D
     ALWAYS_SCATTER.contains(&driver) || joins && config.offloads.contains(Offloads::RX_LRO)
 }
 
-/// The offloads that the device has and the configuration allows.
+/// Returns the offloads that the device has and the configuration allows.
 fn choose_offloads(
     about: &sys::rte_eth_dev_info,
     driver: &str,
@@ -326,7 +330,7 @@ fn choose_offloads(
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || !drivers::find(driver).tso {
         offloads.remove(Offloads::TX_TSO);
     }
-    // Scatter disables a NIC's fast path, so it is enabled only if frames can be longer than a buffer.
+    // Scatter disables a NIC's fast path, so scatter is enabled only if frames can be longer than a buffer.
     if !frames_need_scatter && !offloads.contains(Offloads::RX_LRO) {
         offloads.remove(Offloads::RX_SCATTER);
     }
@@ -338,80 +342,85 @@ fn bits(table: &[(Offloads, u64)], offloads: Offloads) -> u64 {
 }
 
 impl Device {
-    /// Sets up the queues, with rings of these lengths, and starts the device.
+    /// Sets up the queues, whose rings have the lengths `rings`, and starts the device.
     fn start(&mut self, name: &str, queues: u16, rings: (u16, u16), node: i32) -> Result<(), DeviceError> {
         let (id, (rx_desc, tx_desc)) = (self.port_id, rings);
         let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
         for queue in 0..queues {
             let defaults = std::ptr::null();
-            // SAFETY: the port was configured with this queue (`setup`), and is not started. The pool is
-            // released after the queue: `Device` drops its handle, which closes the port, before its pools.
+            // SAFETY: `setup` has configured the port with this queue, and the port is not started. The pool
+            // is released after the queue: `Device` drops its handle, which closes the port, before its
+            // pools.
             let rx = unsafe {
                 let pool = self.pools[usize::from(queue)].pool.raw();
                 sys::rte_eth_rx_queue_setup(id, queue, rx_desc, node as u32, defaults, pool)
             };
             ok("setting up a receive queue", rx)?;
-            // SAFETY: the port was configured with this queue (`setup`), and is not started.
+            // SAFETY: `setup` has configured the port with this queue, and the port is not started.
             let tx =
                 unsafe { sys::rte_eth_tx_queue_setup(id, queue, tx_desc, node as u32, std::ptr::null()) };
             ok("setting up a transmit queue", tx)?;
         }
-        // SAFETY: the port was configured (`setup`), and all its queues were set up.
+        // SAFETY: `setup` has configured the port, and all its queues were set up.
         ok("starting it", unsafe { sys::rte_eth_dev_start(id) })?;
         self.handle.started = true;
         Ok(())
     }
 
-    /// The interrupt of a receive queue, if the queue has one. The device must be started.
+    /// Makes the interrupt of a receive queue, if the device has an interrupt for the queue. The device must
+    /// be started.
     pub(super) fn interrupt(&self, queue: u16) -> Option<RxInterrupt> {
         let (probed, listener) = (self.handle.probed.of_queue(queue), self.events.as_ref()?.listener());
-        // The interrupts of virtual devices are known to work, since tests cover them.
+        // The interrupts of virtual devices are known to work, since tests cover these interrupts.
         let is_proven = self.handle.is_virtual();
         RxInterrupt::of(self.port_id, queue, probed, self.has_rx_interrupts, is_proven, listener)
     }
 
-    /// Whether the driver at the other end of a vhost-user socket has negotiated that it accepts large
-    /// TCP frames uncut.
+    /// Whether the driver at the other side of a vhost-user socket has negotiated that it accepts large TCP
+    /// frames uncut.
     ///
-    /// DPDK's vhost device has no flag for this, since the answer is unknown until a driver connects.
-    /// Once a driver is connected, the device describes such frames as virtio requires.
+    /// DPDK's vhost device has no flag for this property, since the answer is unknown until a driver
+    /// connects. Once a driver is connected, the device describes large frames as virtio requires.
     ///
-    /// The answer is not stored, since no event reports when it changes. The vhost callbacks of the
-    /// connection belong to the port's driver, and a second registration for the socket would replace them.
-    /// If a peer connects between the configuration of the port and the configuration of its queues, the link
-    /// event comes too early: the connection has no number yet, and no later event follows.
+    /// The answer is not stored, since no event reports a change of the answer. The vhost callbacks of the
+    /// connection belong to the port's driver, and a second registration for the socket would replace these
+    /// callbacks. A peer may connect between the configuration of the port and the configuration of its
+    /// queues. Then the link event comes too early: the connection has no number yet, and no later event
+    /// follows.
     pub(super) fn passes_large_frames(&self) -> bool {
         const NEEDED: u64 = sys::K_GUEST_CSUM | sys::K_GUEST_TSO4 | sys::K_GUEST_TSO6 | sys::K_MRG_RXBUF;
         let Some(events) = self.events.as_ref().filter(|_| self.may_pass_large_frames) else { return false };
         let _held = events.listener().hold_connection();
         let Some(connection) = self.vhost_connection() else { return false };
         let mut features = 0;
-        // SAFETY: `features` is a writable local variable. `_held` was taken before the connection was found.
-        // Vhost first removes the connection's number, then reports that the link is down, and frees the
-        // connection only after `on_event` has returned. `on_event` waits for `_held`, so the connection is
-        // not freed during the call.
+        // SAFETY: `features` is a writable local variable. `_held` was locked before the connection was
+        // found. Vhost first removes the connection's number, then reports that the link is down, and frees
+        // the connection only after `on_event` has returned. `on_event` waits for `_held`, so the connection
+        // is not freed during the call.
         let done = unsafe { sys::rte_vhost_get_negotiated_features(connection, &mut features) };
         done == 0 && features & NEEDED == NEEDED
     }
 
-    /// Whether the device was taken away. If so, nothing may access the device.
+    /// Whether the device was removed. Nothing may access a removed device.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.handle.gone().load(Ordering::Relaxed)
     }
 
     /// Whether the device can send frames while the driver reports that the link is up. The vhost driver
-    /// reports this before the queues know the number of the connection, and drops frames until then.
+    /// reports a link that is up before the queues know the number of the connection, and drops frames until
+    /// the number is known.
     pub(super) fn is_connected(&self) -> bool {
         !self.may_pass_large_frames || self.vhost_connection().is_some()
     }
 
-    /// The number of the connection of a vhost-user socket.
+    /// The number of the connection of a vhost-user socket. `None` if there is no connection, or if the
+    /// device has another driver than `net_vhost`.
     fn vhost_connection(&self) -> Option<i32> {
         if !self.may_pass_large_frames {
             return None;
         }
-        // SAFETY: `may_pass_large_frames` is true only for a port of `net_vhost`, and `self` keeps the port
+        // SAFETY: `may_pass_large_frames` is `true` only for a port of `net_vhost`, and `self` keeps the port
         // open.
         let connection = unsafe { sys::rte_eth_vhost_get_vid_from_port_id(self.port_id) };
         (connection >= 0).then_some(connection)
@@ -425,8 +434,8 @@ impl Drop for Device {
         if eal::is_forked() || !cannot_close {
             return;
         }
-        // The backend may still write to the rings and their buffers, or the driver still uses them. So they
-        // are kept until this process ends.
+        // The backend may still write to the rings and their buffers, or the driver still uses the rings and
+        // buffers. So this process keeps the rings and buffers until it ends.
         self.handle.abandoned = true;
         std::mem::forget(self.pools.clone());
     }

@@ -2,9 +2,10 @@
 //! the segment sizes for TSO, and offloads that do not work.
 //!
 //! Of these limits, `rte_eth_dev_info` reports only `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`. If a frame
-//! exceeds a limit, the driver drops it each time it is sent, or sends different bytes. Every linked driver
-//! has a row, even if the limits of [`UNKNOWN`] are right. So the source of a new driver has to be checked
-//! before the driver is added. File names (below `drivers/net`) and other names are those of DPDK 22.11.11.
+//! exceeds a limit, the driver drops the frame each time it is sent, or sends different bytes. Every linked
+//! driver has a row, even if the limits of [`UNKNOWN`] are right for this driver. So the source of a new
+//! driver has to be checked before the driver is added. File names (below `drivers/net`) and other names are
+//! those of DPDK 22.11.11.
 //!
 //! Some limits are not listed, because no frame of this crate's users exceeds them: a minimum length (17
 //! bytes for i40e, iavf and ice, 14 bytes for ixgbe), headers of at most 512 bytes for TSO (igb, igc), a TCP
@@ -15,34 +16,36 @@ use dpdk_sys as sys;
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Mss, TsoLimits};
 
-/// Limits of one driver.
+/// The limits and other properties of one driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Driver {
-    /// Maximum bytes in one buffer of a frame (`data_len`).
+    /// Maximum number of bytes in one buffer of a frame (`data_len`).
     pub(super) buffer_bytes: usize,
-    /// Maximum buffers of a frame that is sent without TSO.
+    /// Maximum number of buffers of a frame that is sent without TSO.
     pub(super) buffers: usize,
-    /// Maximum buffers of a frame that TSO cuts.
+    /// Maximum number of buffers of a frame that TSO cuts.
     pub(super) tso_buffers: usize,
-    /// The number by which the buffers of a frame must be fewer than the maximum that the device reports.
+    /// This number is subtracted from the maximum number of buffers that the device reports.
     spare_buffers: usize,
-    /// True if TSO works with frames whose headers are in their own buffer, as in our frames.
+    /// `true` if TSO works with frames whose headers are in a buffer of their own, as in the frames of this
+    /// crate's users.
     pub(super) tso: bool,
     /// The supported segment sizes for TSO.
     pub(super) mss: Mss,
-    /// True if the device delivers frames that LRO has coalesced.
+    /// `true` if the device can deliver frames that LRO has coalesced.
     pub(super) joins: bool,
-    /// Bytes of a VLAN tag that count toward the device's MTU.
+    /// Number of bytes of a VLAN tag that count toward the device's MTU.
     pub(super) mtu_tag_bytes: u16,
-    /// Bytes that a receive buffer needs in addition to the frame.
+    /// Number of bytes that a receive buffer needs in addition to the frame.
     pub(super) rx_header_bytes: usize,
-    /// The device rounds the size of a receive buffer down to a multiple of this many bytes.
+    /// The device rounds the size of a receive buffer down to a multiple of this number of bytes.
     pub(super) rx_unit: usize,
-    /// Maximum bytes that the device receives into one buffer.
+    /// Maximum number of bytes that the device receives into one buffer.
     pub(super) rx_buffer_bytes: usize,
-    /// True if the peer or Linux spreads received flows over several queues without RSS.
+    /// `true` if the peer or Linux spreads received flows over several queues without RSS.
     pub(super) spreads: bool,
-    /// True if the driver copies the frames that it sends, so that their bytes may be in any memory.
+    /// `true` if the driver copies the frames that it sends, so that the bytes of a frame may be in any
+    /// memory.
     pub(super) copies: bool,
 }
 
@@ -50,13 +53,13 @@ pub(super) struct Driver {
 const UNKNOWN: Driver = Driver {
     // Most descriptors have at least 14 bits for the length.
     buffer_bytes: (16 << 10) - 1,
-    // Only the maximum that the device reports limits the number of buffers.
+    // The number of buffers is limited only by the maximum that the device reports.
     buffers: MAX_SEGMENTS,
     tso_buffers: MAX_SEGMENTS,
     spare_buffers: 0,
     tso: true,
-    // The lower bound is that of i40e and iavf. The upper bound is lower than that of any driver with an
-    // upper bound.
+    // The lower bound is the bound of i40e and iavf. The upper bound is lower than the upper bound of any
+    // driver that has one.
     mss: Mss { least: 256, most: 9000 },
     joins: true,
     mtu_tag_bytes: 0,
@@ -67,9 +70,9 @@ const UNKNOWN: Driver = Driver {
     copies: false,
 };
 
-/// A virtual device: the driver copies frames, or describes them with 32-bit lengths. The queue of a frame is
-/// chosen by the peer, or by Linux from a hash of the flow (PACKET_FANOUT_HASH of net_af_packet, queues of a
-/// tap, RSS of the interface under net_af_xdp).
+/// A virtual device: the driver copies frames, or describes them with 32-bit lengths. The peer chooses the
+/// queue of a frame, or Linux chooses the queue from a hash of the flow (PACKET_FANOUT_HASH of net_af_packet,
+/// queues of a tap, RSS of the interface under net_af_xdp).
 const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, spreads: true, ..UNKNOWN };
 
 /// A virtual device whose driver copies each frame by its virtual address: lib/vhost/virtio_net.c,
@@ -79,62 +82,69 @@ const COPYING: Driver = Driver { copies: true, ..VIRTUAL };
 
 /// virtio/virtio_ring.h, struct vring_desc and vring_packed_desc: uint32_t len. virtio/virtio_ethdev.c,
 /// virtio_dev_configure(): struct virtio_net_hdr_mrg_rxbuf, 12 bytes, counts as part of a received frame,
-/// although it lies in the headroom. VIRTIO 1.2 section 5.1.6.5.5: without RSS too, several queues are
-/// steered by flow.
+/// although it is stored in the headroom. VIRTIO 1.2 section 5.1.6.5.5: several queues are steered by flow,
+/// even without RSS.
 const VIRTIO: Driver = Driver { rx_header_bytes: 12, ..VIRTUAL };
 
 /// e1000/igb_rxtx.c, eth_igb_prep_pkts(): IGB_TSO_MAX_MSS. eth_igb_xmit_pkts(): cmd_type_len | slen, a length
 /// of 16 bits. eth_igb_rx_init() and eth_igbvf_rx_init(): E1000_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB.
 const IGB: Driver = Driver { mss: Mss { least: 1, most: 9216 }, rx_unit: 1 << 10, ..UNKNOWN };
 
-/// ixgbe/ixgbe_rxtx.c, ixgbe_prep_pkts(): IXGBE_TX_MAX_SEG less WTHRESH, which is 0 unless set: as reported.
-/// ixgbe_xmit_pkts(): cmd_type_len | slen, a length of 16 bits. ixgbe_dev_rx_init() and
-/// ixgbevf_dev_rx_init(): IXGBE_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB. No bounds of the MSS are checked.
+/// ixgbe/ixgbe_rxtx.c, ixgbe_prep_pkts(): IXGBE_TX_MAX_SEG less WTHRESH, which is 0 unless set: the number is
+/// as reported. ixgbe_xmit_pkts(): cmd_type_len | slen, a length of 16 bits. ixgbe_dev_rx_init() and
+/// ixgbevf_dev_rx_init(): IXGBE_SRRCTL_BSIZEPKT_SHIFT, buffers in KiB. The driver checks no bounds of the
+/// MSS.
 const IXGBE: Driver = Driver { rx_unit: 1 << 10, ..UNKNOWN };
 
 /// ice/ice_rxtx.c: ICE_TXD_QW1_TX_BUF_SZ_S, 14 bits (ICE_MAX_DATA_PER_TXD); ice_prep_pkts(): ICE_MIN_TSO_MSS,
 /// ICE_MAX_TSO_MSS. ice_program_hw_rx_queue(): ICE_RLAN_CTX_DBUF_S, receive buffers in units of 128 bytes.
 const ICE: Driver = Driver { mss: Mss { least: 64, most: 9728 }, rx_unit: 128, ..UNKNOWN };
 
-/// Drivers by their names in `rte_eth_dev_info`.
+/// The known drivers, each with its name in `rte_eth_dev_info`.
 const DRIVERS: &[(&str, Driver)] = &[
     // af_packet/rte_eth_af_packet.c, eth_af_packet_tx(): rte_pktmbuf_read() copies frames of several buffers.
     ("net_af_packet", VIRTUAL),
     // af_xdp/rte_eth_af_xdp.c, af_xdp_tx_zc() and af_xdp_tx_cp(): one buffer (no multi-segment is reported),
     // and a length of 32 bits.
     ("net_af_xdp", VIRTUAL),
-    // memif/rte_eth_memif.c, eth_memif_tx(): copied, with as many descriptors as a frame needs.
+    // memif/rte_eth_memif.c, eth_memif_tx(): the driver copies a frame, and uses as many descriptors as the
+    // frame needs.
     ("net_memif", VIRTUAL),
     ("net_null", VIRTUAL),
     ("net_ring", VIRTUAL),
-    // tap/rte_eth_tap.c, pmd_tx_burst(): a frame to be cut is dropped unless the MSS with all headers,
-    // including Ethernet's, is at most the MTU. This is never so for a full segment.
+    // tap/rte_eth_tap.c, pmd_tx_burst(): the driver drops a frame to be cut if the MSS with all headers,
+    // including the Ethernet header, is more than the MTU. For a full segment, the MSS with all headers is
+    // always more than the MTU.
     ("net_tap", Driver { tso: false, ..VIRTUAL }),
     ("net_vhost", COPYING),
     ("net_virtio", VIRTIO),
     ("net_virtio_user", VIRTIO),
-    // atlantic/hw_atl/hw_atl_utils.h, struct hw_atl_txd_s: a length of 16 bits, 18 for the frame. The
-    // buffers of a frame are as reported (ATL_TX_MAX_SEG). atl_rxtx.c, atl_rx_init():
-    // RTE_ALIGN_FLOOR(buff_size, 1024).
+    // atlantic/hw_atl/hw_atl_utils.h, struct hw_atl_txd_s: a length of 16 bits for a buffer, and of 18 bits
+    // for the frame. The number of buffers of a frame is as reported (ATL_TX_MAX_SEG). atl_rxtx.c,
+    // atl_rx_init(): RTE_ALIGN_FLOOR(buff_size, 1024).
     ("net_atlantic", Driver { rx_unit: 1 << 10, ..UNKNOWN }),
-    // bnxt/bnxt_txr.c, bnxt_start_xmit(): BNXT_MAX_TSO_SEGS is 32, one of them a descriptor without
-    // data. It reports no limit, and a frame with more buffers blocks the head of the ring for ever.
+    // bnxt/bnxt_txr.c, bnxt_start_xmit(): BNXT_MAX_TSO_SEGS is 32, and one of these segments is a descriptor
+    // without data. The driver reports no limit. A frame with more buffers blocks the head of the ring for
+    // ever.
     ("net_bnxt", Driver { buffers: 31, tso_buffers: 31, ..UNKNOWN }),
-    // e1000/em_rxtx.c, eth_em_xmit_pkts(): cmd_type_len | slen, where slen has 16 bits. No TSO, no RSS.
-    // em_rctl_bsize(): receive buffers of a power of two; frames that are longer arrive in chains.
+    // e1000/em_rxtx.c, eth_em_xmit_pkts(): cmd_type_len | slen, where slen has 16 bits. The driver has no TSO
+    // and no RSS. em_rctl_bsize(): the size of a receive buffer is a power of two. Longer frames arrive in
+    // chains.
     ("net_e1000_em", UNKNOWN),
     ("net_e1000_igb", IGB),
     ("net_e1000_igb_vf", IGB),
-    // ena/ena_ethdev.c, eth_ena_prep_pkts(): fewer buffers than sgl_size, which it reports and which is at
-    // most ENA_PKT_MAX_BUFS, 17. ena_defs/ena_eth_io_defs.h: ENA_ETH_IO_TX_DESC_LENGTH_MASK, 16 bits.
+    // ena/ena_ethdev.c, eth_ena_prep_pkts(): a frame must have fewer buffers than sgl_size. The driver
+    // reports sgl_size, which is at most ENA_PKT_MAX_BUFS, 17. ena_defs/ena_eth_io_defs.h:
+    // ENA_ETH_IO_TX_DESC_LENGTH_MASK, 16 bits.
     ("net_ena", Driver { buffers: 16, tso_buffers: 16, spare_buffers: 1, ..UNKNOWN }),
     // enic/base/wq_enet_desc.h, wq_enet_desc_enc(): the length is masked with WQ_ENET_LEN_MASK, 14 bits.
     // enic/enic_rxtx.c, enic_prep_pkts(): headers and MSS up to ENIC_TX_MAX_PKT_SIZE, 9208.
     ("net_enic", Driver { mss: Mss { least: 1, most: 9000 }, ..UNKNOWN }),
     // gve/gve_tx.c, gve_tx_burst_ra(): the first descriptor of a frame of several buffers gets the length of
-    // the whole frame (hlen is pkt_len), and a frame to be cut whose first buffer has only headers gets a
-    // descriptor without data. gve_rx.c, gve_rx_queue_setup(): receive buffers of 2 or 4 KiB
-    // (GVE_RX_BUF_ALIGN_GQI, GVE_RX_MAX_BUF_SIZE_GQI) with GVE_RX_PAD, 2 bytes, in front; a frame has one.
+    // the whole frame (hlen is pkt_len). A frame to be cut whose first buffer has only headers gets a
+    // descriptor without data. gve_rx.c, gve_rx_queue_setup(): receive buffers have 2 or 4 KiB
+    // (GVE_RX_BUF_ALIGN_GQI, GVE_RX_MAX_BUF_SIZE_GQI), with GVE_RX_PAD, 2 bytes, in front. A frame is
+    // received into one buffer.
     (
         "net_gve",
         Driver {
@@ -158,17 +168,17 @@ const DRIVERS: &[(&str, Driver)] = &[
     // igc/igc_txrx.c, eth_igc_prep_pkts(): IGC_TSO_MAX_MSS. igc_rx_init(): IGC_SRRCTL_BSIZEPKT_SHIFT, buffers
     // in KiB.
     ("net_igc", Driver { mss: Mss { least: 1, most: 9216 }, rx_unit: 1 << 10, ..UNKNOWN }),
-    // ionic/ionic_rxtx.c, ionic_tx_tso(): a descriptor for each segment that it cuts, while
-    // ionic_xmit_pkts_sg() counts one for each frame: a burst may overrun the ring. ionic_if.h, struct
-    // ionic_txq_desc: a length of 16 bits. The buffers of a frame are as reported.
+    // ionic/ionic_rxtx.c, ionic_tx_tso(): the driver uses a descriptor for each segment that it cuts, but
+    // ionic_xmit_pkts_sg() counts one descriptor for each frame. So a burst may overrun the ring. ionic_if.h,
+    // struct ionic_txq_desc: a length of 16 bits. The number of buffers of a frame is as reported.
     ("net_ionic", Driver { tso: false, ..UNKNOWN }),
     ("net_ionic_pci", Driver { tso: false, ..UNKNOWN }),
     ("net_ixgbe", IXGBE),
     ("net_ixgbe_vf", IXGBE),
-    // vmxnet3/vmxnet3_rxtx.c, vmxnet3_xmit_pkts(): dword[2] = dw2 | data_len, of which the length has 14
-    // bits (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len): a longer buffer is sent modulo 16,384, with a right
-    // TCP checksum. msscof has 14 bits as well, and so has Vmxnet3_RxDesc.len. The buffers of a frame that
-    // is cut are not bounded in this release; Linux's driver and later releases have
+    // vmxnet3/vmxnet3_rxtx.c, vmxnet3_xmit_pkts(): dword[2] = dw2 | data_len. The length has 14 bits
+    // (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len). A longer buffer is sent modulo 16,384, with a right TCP
+    // checksum. msscof and Vmxnet3_RxDesc.len have 14 bits as well. This release does not bound the number of
+    // buffers of a frame that is cut. Linux's driver and later releases have the bound
     // VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap that passes superframes, the receiving device
     // dropped each superframe (QEMU 10). At an MTU of 1500, frames of 1518 bytes with a VLAN tag were lost.
     (
@@ -190,8 +200,8 @@ pub(super) fn find(name: &str) -> Driver {
 }
 
 impl Driver {
-    /// These limits, combined with the limits that the device reports: the maximum buffers of any frame (for
-    /// TSO), and of a frame that is not cut. A reported zero means no limit.
+    /// Combines these limits with the limits that the device reports: the maximum number of buffers of any
+    /// frame (which applies to TSO), and of a frame that is not cut. A reported zero means no limit.
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,
@@ -202,13 +212,13 @@ impl Driver {
         Self { buffers, tso_buffers, ..self }
     }
 
-    /// The MTU to configure so that the device also accepts frames with a VLAN tag. It is at most `most`, or
-    /// `mtu` if that is larger.
+    /// The MTU to configure so that the device also accepts frames with a VLAN tag. The result is at most the
+    /// larger of `most` and `mtu`.
     pub(super) fn mtu_with_tag(&self, mtu: u16, most: u16) -> u16 {
         mtu.saturating_add(self.mtu_tag_bytes).min(most.max(mtu))
     }
 
-    /// Maximum bytes of a frame in a receive buffer of this size.
+    /// Maximum number of bytes of a frame in a receive buffer of this size.
     pub(super) fn rx_room(&self, mbuf_bytes: usize) -> usize {
         mbuf_bytes.min(self.rx_buffer_bytes) / self.rx_unit * self.rx_unit
     }

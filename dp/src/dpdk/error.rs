@@ -1,11 +1,11 @@
-//! Errors of opening a device.
+//! Errors that can occur when a device is opened.
 
 use std::io;
 
 use super::PciProblem;
 use crate::eal::{self, errno_text};
 
-/// The reason why a device cannot be used. Each message is one line that says what to do.
+/// The reason why a device cannot be used. The message of each error is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
@@ -17,29 +17,29 @@ pub enum DeviceError {
     /// A PCI device cannot be opened.
     #[error("{device}: {problem}")]
     Pci {
-        /// The device as requested.
+        /// The device as it was requested.
         device: String,
-        /// The reason.
+        /// The reason why the device cannot be opened.
         problem: PciProblem,
     },
     /// No driver matches the virtual device.
     #[error("{device}: no such device ({log}); the name of a virtual device starts with one of {drivers}")]
     Unknown {
-        /// The device as requested.
+        /// The device as it was requested.
         device: String,
-        /// What DPDK logged.
+        /// The text that DPDK logged.
         log: String,
-        /// The drivers of virtual devices that are linked.
+        /// The drivers of virtual devices that are linked to this program.
         drivers: String,
     },
-    /// The driver matches the device but cannot use it.
+    /// The driver matches the device, but cannot use it.
     #[error("{device} cannot be opened: {cause} ({log})")]
     Probe {
-        /// The device as requested.
+        /// The device as it was requested.
         device: String,
-        /// The error text.
+        /// The text of the error.
         cause: String,
-        /// What DPDK logged.
+        /// The text that DPDK logged.
         log: String,
     },
     /// Nobody listens on the socket of a virtio-user device.
@@ -59,7 +59,7 @@ pub enum DeviceError {
         device: String,
         /// The name of the argument.
         argument: &'static str,
-        /// An example of a value.
+        /// An example of a value of the argument.
         example: &'static str,
     },
     /// The interface that a virtual device shares with the kernel does not exist.
@@ -77,7 +77,7 @@ pub enum DeviceError {
     NoPrivilege {
         /// The device.
         device: String,
-        /// The capability, by its name in `setcap`.
+        /// The name of the capability in `setcap`.
         capability: &'static str,
     },
     /// The folder of the device's unix socket does not exist.
@@ -89,7 +89,7 @@ pub enum DeviceError {
     /// The device is already open in this process.
     #[error("{device} is open already: drop its ports first, or give the second one another name")]
     InUse {
-        /// The device as requested.
+        /// The device as it was requested.
         device: String,
     },
     /// Another process listens on the device's unix socket.
@@ -106,17 +106,17 @@ pub enum DeviceError {
         /// The system's error.
         cause: String,
     },
-    /// More pairs of queues are requested than the device has, or no pair.
+    /// The requested number of pairs of queues is 0, or larger than the device's maximum.
     #[error("{device} has 1 to {most} pairs of queues, {asked} were asked for")]
     Queues {
         /// The device.
         device: String,
-        /// The maximum number of pairs.
+        /// The maximum number of pairs of queues.
         most: u16,
-        /// The number requested.
+        /// The requested number of pairs of queues.
         asked: u16,
     },
-    /// Several queues are requested on a device that would receive all frames on one of them.
+    /// Several pairs of queues are requested on a device that would receive all frames on one queue.
     #[error(
         "{device} works with 1 pair of queues, {asked} were asked for: its driver {driver} spreads no received flows over \
          several, as RSS is missing or left out"
@@ -126,7 +126,7 @@ pub enum DeviceError {
         device: String,
         /// The driver of the device.
         driver: String,
-        /// The number requested.
+        /// The requested number of pairs of queues.
         asked: u16,
     },
     /// The device does not support the MTU.
@@ -146,9 +146,9 @@ pub enum DeviceError {
     BufferTooSmall {
         /// The device.
         device: String,
-        /// Bytes of the largest frame.
+        /// Number of bytes of the largest frame.
         frame_bytes: usize,
-        /// Bytes of a buffer.
+        /// Number of bytes of a buffer.
         mbuf_bytes: usize,
     },
     /// There is no memory for the pool.
@@ -158,9 +158,9 @@ pub enum DeviceError {
     Memory {
         /// Number of buffers.
         count: u32,
-        /// Bytes of each buffer.
+        /// Number of bytes of each buffer.
         bytes: usize,
-        /// The error text.
+        /// The text of the error.
         cause: String,
     },
     /// A step of the device's setup failed.
@@ -168,11 +168,11 @@ pub enum DeviceError {
     Setup {
         /// The device.
         device: String,
-        /// The step.
+        /// The name of the step.
         step: &'static str,
-        /// The error text.
+        /// The text of the error.
         cause: String,
-        /// What DPDK logged.
+        /// The text that DPDK logged.
         log: String,
     },
 }
@@ -188,7 +188,7 @@ impl DeviceError {
 }
 
 /// The kind distinguishes an absent device, a busy device and an excessive request. The `io::Error` contains
-/// the original error.
+/// the `DeviceError`.
 impl From<DeviceError> for io::Error {
     fn from(error: DeviceError) -> Self {
         let kind = match &error {

@@ -1,5 +1,5 @@
-//! The receive filter of a device: it receives frames to its own address, broadcasts, and as many other
-//! frames as it supports.
+//! The receive filter of a device. The device receives frames to its own address, broadcasts, and as many of
+//! the other frames as it can.
 //!
 //! VLAN filters and VLAN stripping are never enabled, so tagged frames arrive unchanged.
 
@@ -11,7 +11,7 @@ use dpdk_sys as sys;
 const ALL_NODES: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 
 /// The multicast groups that a host with these addresses must receive: all nodes, and the solicited-node
-/// group of each IPv6 address (RFC 4291 section 2.7.1). IPv4 needs no groups, only broadcasts.
+/// group of each IPv6 address (RFC 4291 section 2.7.1). IPv4 needs only broadcasts and no groups.
 fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
     let six = addresses.iter().filter_map(|address| match address {
         IpAddr::V6(address) => Some(address.octets()),
@@ -27,11 +27,11 @@ fn groups(addresses: &[IpAddr]) -> Vec<[u8; 6]> {
 }
 
 /// Sets the receive filter of a started port: all frames if `promiscuous`, and all multicast frames. If the
-/// device supports neither, it gets the groups of `addresses`.
+/// device supports neither filter, the device gets the groups of `addresses`.
 ///
 /// # Errors
-/// The error number if the device has a list of groups and refuses our list. It is no error if the device has
-/// no such list: either it does not filter, or its filter cannot be changed.
+/// The error number if the device has a list of groups and refuses the new list. It is no error if the device
+/// has no such list: then the device does not filter, or its filter cannot be changed.
 pub(super) fn open(port_id: u16, promiscuous: bool, addresses: &[IpAddr]) -> Result<(), i32> {
     // SAFETY: the caller keeps the port open.
     let takes_all = promiscuous && unsafe { sys::rte_eth_promiscuous_enable(port_id) } == 0;
@@ -45,8 +45,8 @@ pub(super) fn open(port_id: u16, promiscuous: bool, addresses: &[IpAddr]) -> Res
     if groups.is_empty() {
         return Ok(());
     }
-    // SAFETY: the caller keeps the port open. The array has as many elements as the last argument says, and
-    // the call copies them.
+    // SAFETY: the caller keeps the port open. The last argument is the number of elements of `groups`, and
+    // the call copies the elements.
     let done =
         unsafe { sys::rte_eth_dev_set_mc_addr_list(port_id, groups.as_mut_ptr(), groups.len() as u32) };
     match -done {
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(of(&["10.0.0.1"]), Vec::<[u8; 6]>::new());
         let solicited = [0x33, 0x33, 0xff, 0x12, 0x34, 0x56];
         assert_eq!(of(&["fd00::a12:3456"]), [ALL_NODES, solicited]);
-        // Both addresses have the same group.
+        // The two IPv6 addresses have the same group.
         assert_eq!(of(&["fe80::12:3456", "10.0.0.1", "fd00::a12:3456"]), [ALL_NODES, solicited]);
     }
 }

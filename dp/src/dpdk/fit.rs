@@ -1,4 +1,4 @@
-//! Checks whether a frame can be sent unchanged. If not, copies it.
+//! Checks whether a frame can be sent unchanged, and copies the frame if not.
 
 use super::drivers::Driver;
 use crate::{Mbuf, Mempool};
@@ -17,16 +17,16 @@ pub(super) enum Fit {
 /// Limits of a device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TxLimits {
-    /// Maximum length of an uncut frame.
+    /// Maximum number of bytes of a frame that is not cut.
     pub(super) frame_bytes: usize,
     /// The limits of the driver.
     pub(super) driver: Driver,
 }
 
 impl TxLimits {
-    /// Checks a frame of `bytes` bytes in `buffers` buffers that TSO cuts at `cut_at` (0 means that it is not
-    /// cut). `longest` returns the length of the longest buffer, and is called only if a buffer may be too
-    /// long.
+    /// Checks a frame of `bytes` bytes in `buffers` buffers. TSO cuts the frame into segments of `cut_at`
+    /// payload bytes (0 means that the frame is not cut). `longest` returns the length of the longest buffer,
+    /// and is called only if a buffer may be too long.
     pub(super) fn fit(
         &self,
         bytes: usize,
@@ -50,9 +50,9 @@ impl TxLimits {
         }
     }
 
-    /// A copy of the frame in as few buffers as possible, all from one pool. The pool is `small`, unless the
-    /// copy would have more buffers than the device can send. `None` if neither pool has enough buffers, or
-    /// if the device cannot send as many large buffers.
+    /// Copies the frame into as few buffers as possible, all from one pool. The pool is `small`, unless
+    /// `small` has too few buffers or the copy would have more buffers than the device can send. Returns
+    /// `None` if neither pool can be used.
     pub(super) fn copy(&self, frame: &Mbuf, small: &Mempool, large: Option<&Mempool>) -> Option<Mbuf> {
         let most = self.buffers(frame.tx_offload().tso_segment_bytes != 0);
         let room = |pool: &Mempool| pool.data_bytes().min(self.driver.buffer_bytes);
@@ -85,7 +85,7 @@ mod tests {
         TxLimits { frame_bytes: 1518, driver: drivers::find(driver).with_reported(&reported) }
     }
 
-    /// A frame of `buffers` buffers of `bytes` bytes each that TSO cuts at `cut_at`.
+    /// Makes a frame in `buffers` buffers of `bytes` bytes each. TSO would cut the frame at `cut_at`.
     fn frame(buffers: usize, bytes: usize, cut_at: u16) -> Mbuf {
         let pool = Mempool::heap("frame", buffers, bytes);
         let mut frame: Option<Mbuf> = None;

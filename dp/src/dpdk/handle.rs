@@ -1,8 +1,8 @@
-//! Finding, making and removing the devices that DPDK drives.
+//! Finds, makes and removes the devices that DPDK drives.
 //!
-//! A PCI device that was listed when EAL started has a DPDK port from then on. All other devices, and devices
+//! When EAL starts, EAL makes a DPDK port for each PCI device in its list. All other devices, and devices
 //! that were removed, are probed when they are opened. A device is removed when its last port is dropped, so
-//! it can be opened again or bound to another Linux driver.
+//! the device can be opened again or bound to another Linux driver.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -26,33 +26,35 @@ const PCI: &CStr = c"pci";
 /// The open ports, and the lock under which devices are added, opened, closed and removed.
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// Takes the lock under which devices are added, opened, closed and removed.
+/// Locks the set of open ports. While the lock is held, no other thread adds, opens, closes or removes a
+/// device.
 pub(super) fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A device that DPDK has probed and that only we use. It is closed and removed on drop.
+/// A device that DPDK has probed and that no other code uses. The device is closed and removed when the
+/// handle is dropped.
 pub(super) struct DeviceHandle {
     pub(super) port_id: u16,
     watch: Watch,
     bus: &'static CStr,
     /// The name of the device on the bus.
     name: CString,
-    /// The vhost-user backend whose answers the driver waits for.
+    /// The vhost-user backend for whose answers the driver waits.
     pub(super) backend: Option<VhostUserBackend>,
     /// Descriptors that the driver has opened.
     pub(super) probed: ProbedDescriptors,
     pub(super) started: bool,
-    /// True if the device cannot be closed, because its backend does not answer.
+    /// `true` if the device cannot be closed, because its backend does not answer or its registers are gone.
     pub(super) abandoned: bool,
-    /// True if the device's registers can be accessed until the device is closed, even after it was taken
-    /// away. `vfio-pci` keeps the device that long. Behind a `uio` driver the registers disappear at once,
-    /// and a DPDK driver may wait for them for ever.
+    /// `true` if the device's registers can be accessed until the device is closed, even after the device was
+    /// removed. `vfio-pci` keeps the registers until then. Behind a `uio` driver the registers disappear at
+    /// once, and a DPDK driver may wait for them for ever.
     keeps_registers: bool,
 }
 
 impl DeviceHandle {
-    /// The flag that is set when the device is taken away.
+    /// The flag that is set when the device is removed.
     pub(super) fn gone(&self) -> &Gone {
         &self.watch.gone
     }
@@ -62,12 +64,12 @@ impl DeviceHandle {
         self.bus != PCI
     }
 
-    /// Whether the device was taken away together with its registers, so that it cannot be closed.
+    /// Whether the device was removed together with its registers, so that the device cannot be closed.
     pub(super) fn lacks_registers(&self) -> bool {
         !self.keeps_registers && self.gone().load(Ordering::Relaxed)
     }
 
-    /// Takes the port. Fails if it is already open.
+    /// Marks the port as open and returns its handle. Fails if the port is already open.
     fn take(
         open: &mut BTreeSet<u16>,
         port_id: u16,
@@ -99,8 +101,8 @@ fn is_behind_uio(name: &CStr) -> bool {
     address.is_some_and(|address| Holder::of(Path::new(SYSFS), address).is_uio())
 }
 
-/// Finds a NIC, or probes it if EAL has no port for it. `text` is the NIC's address, optionally
-/// followed by a comma and arguments for its driver.
+/// Finds a NIC. If EAL has no port for the NIC, probes it. `text` is the NIC's address, optionally followed
+/// by a comma and arguments for the NIC's driver.
 pub(super) fn find_pci(eal: Eal, text: &str) -> Result<(String, DeviceHandle), DeviceError> {
     let mut open = lock();
     eal::log::mark();
@@ -184,8 +186,8 @@ pub(super) fn make_vdev(text: &str) -> Result<(String, DeviceHandle), DeviceErro
 
 /// Makes DPDK find the device on its bus and attach a driver. Returns 0, or a negative error number.
 fn probe(devargs: &CStr) -> i32 {
-    // SAFETY: EAL runs, since `device::open`, from which all calls come, has an `Eal`. The call copies the C
-    // string. The callers hold the lock that excludes other calls that add or remove devices.
+    // SAFETY: EAL runs, since all calls come from `device::open`, which has an `Eal`. The call copies the C
+    // string. The callers hold the lock, so no other call adds or removes devices.
     unsafe { sys::rte_dev_probe(devargs.as_ptr()) }
 }
 
@@ -204,14 +206,14 @@ impl Drop for DeviceHandle {
         }
         let mut open = lock();
         self.watch.end();
-        // Errors of the following calls are ignored, since nothing can be done about them.
+        // Errors of the following calls are ignored, since no code could handle them.
         if self.started {
             // SAFETY: this handle owns the port, which is in `OPEN`. No thread uses a queue any more: each
-            // `QueuePort` holds the `Device`, which is being dropped.
+            // `QueuePort` keeps the `Device`, and the `Device` is being dropped.
             unsafe { sys::rte_eth_dev_stop(self.port_id) };
         }
         // SAFETY: this handle owns the port, the port is stopped, and no thread uses a queue any more. The
-        // buffers in the rings are returned to a pool that `Device` drops after this handle.
+        // buffers in the rings are returned to the pools, which `Device` drops after this handle.
         unsafe { sys::rte_eth_dev_close(self.port_id) };
         // SAFETY: both names are C strings. The device is on this bus, and its port is closed. The lock
         // (`open`) excludes other calls that add or remove devices.

@@ -8,8 +8,8 @@
 //! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | not at all: the descriptor is always readable then |
 //!
 //! A port sleeps on its own epoll descriptor, which does not change when a vhost peer connects with a new
-//! eventfd. The eventfds are registered edge-triggered (EPOLLET), since nobody reads them to reset their
-//! counters. Before a sleep, the port takes the earlier events from the epoll descriptor.
+//! eventfd. The eventfds are registered edge-triggered (EPOLLET), since nobody reads the eventfds to reset
+//! their counters. Before a sleep, the port removes the earlier events from the epoll descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -29,10 +29,10 @@ const FRAMES: u64 = 0;
 const LINK: u64 = 1;
 
 /// Time between two polls of a sleeping port whose interrupt is not known to work. A port without interrupts
-/// is polled as often.
+/// is polled with the same period.
 const UNPROVEN_LOOK_US: u64 = 200;
 
-/// Maximum number of events that one call takes. If there are more, the next sleep ends at once.
+/// Maximum number of events that one call removes. If there are more events, the next sleep ends at once.
 const EVENTS_AT_ONCE: usize = 8;
 
 /// Each event wakes the port once (edge-triggered).
@@ -64,25 +64,25 @@ pub(super) struct RxInterrupt {
     port_id: u16,
     queue: u16,
     epoll: OwnedFd,
-    /// Duplicates of the driver's descriptors. At least one of them reports frames.
+    /// Duplicates of the driver's descriptors. At least one of the descriptors reports frames.
     descriptors: Vec<OwnedFd>,
-    /// True if the descriptors report frames only while the interrupt is enabled. Otherwise they are readable
-    /// whenever frames wait.
+    /// `true` if the descriptors report frames only while the interrupt is enabled. `false` if the
+    /// descriptors are readable whenever frames wait.
     is_switched: bool,
-    /// True if the descriptors report only an error, since their interface is down or removed.
+    /// `true` if the descriptors report only an error, since their interface is down or removed.
     is_broken: bool,
-    /// True if the interrupt is known to work. Some NICs never interrupt although their driver supports it
-    /// (QEMU's e1000e), so a sleeping port is also polled until its first interrupt.
+    /// `true` if the interrupt is known to work. Some NICs never interrupt although their driver supports
+    /// interrupts (QEMU's e1000e), so a sleeping port is also polled until its interrupt is known to work.
     is_proven: bool,
-    /// Frames received before the interrupt was armed.
+    /// Number of frames that were received before the interrupt was armed.
     frames_before: u64,
     listener: Arc<Listener>,
 }
 
 impl RxInterrupt {
-    /// The interrupt of a queue of a started device, if it has one. Its descriptors were found when the
-    /// device was probed, or the driver returns a descriptor. The caller keeps the device started until the
-    /// returned value is dropped.
+    /// Makes the interrupt of a queue of a started device, if the queue has one. The descriptors were found
+    /// when the device was probed (`probed`), or the driver returns a descriptor. The caller keeps the device
+    /// started until the returned value is dropped.
     pub(super) fn of(
         port_id: u16,
         queue: u16,
@@ -121,9 +121,9 @@ impl RxInterrupt {
         self.epoll.as_fd()
     }
 
-    /// From now on an arriving frame makes [`epoll`](Self::epoll) readable. The caller then has to poll once
-    /// for frames that arrived earlier. Returns `false` if the link may have changed, or if the device
-    /// refuses. `frames` is the number of frames received so far.
+    /// Arms the interrupt: from now on an arriving frame makes [`epoll`](Self::epoll) readable. The caller
+    /// then has to poll once for frames that arrived earlier. Returns `false` if the link may have changed,
+    /// or if the device refuses. `frames` is the number of frames received so far.
     pub(super) fn arm(&mut self, frames: u64) -> bool {
         let (link, told) = self.take_wakeups();
         let came = frames != std::mem::replace(&mut self.frames_before, frames);
@@ -137,12 +137,12 @@ impl RxInterrupt {
             true
         } else {
             // `net_tap` receives a frame only after its signal handler has run, which may be after the
-            // wake-up. Modifying the registration makes epoll check again whether the descriptor is readable,
-            // which it is while a frame waits.
+            // wake-up. Modifying the registration makes epoll check again whether the descriptor is readable.
+            // The descriptor is readable while a frame waits.
             self.descriptors.iter().all(|fd| epoll::modify(&self.epoll, fd, key(FRAMES), EDGES).is_ok())
         };
-        // This orders the write of the flag in the ring before the port's next read of the ring. The peer
-        // writes the ring and then reads the flag in the same way.
+        // The fence orders the write of the flag in the ring before the port's next read of the ring. The
+        // peer writes the ring, has a fence as well, and then reads the flag.
         fence(Ordering::SeqCst);
         armed
     }
@@ -150,23 +150,24 @@ impl RxInterrupt {
     /// Disables the interrupt until the next [`arm`](Self::arm).
     pub(super) fn disarm(&mut self) {
         if self.is_switched {
-            // Errors are ignored: if the device still reports frames, this has no effect while the port does
-            // not sleep.
+            // Errors are ignored: if the device still reports frames, the reports have no effect while the
+            // port does not sleep.
             self.switch_off();
         }
     }
 
-    /// The time at which a sleeping port should be polled, if it was last polled at `polled_us`. `None` if
-    /// its interrupt is known to work.
+    /// The time at which a sleeping port should be polled, if the port was last polled at `polled_us`. `None`
+    /// if the port's interrupt is known to work.
     pub(super) fn next_look_us(&self, polled_us: u64) -> Option<u64> {
         (!self.is_proven).then_some(polled_us + UNPROVEN_LOOK_US)
     }
 
-    /// Takes the pending events. Returns whether there was a link event, and whether there was a frame event.
+    /// Removes the pending events. Returns whether there was a link event, and whether there was a frame
+    /// event.
     fn take_wakeups(&mut self) -> (bool, bool) {
         let mut room = [const { std::mem::MaybeUninit::uninit() }; EVENTS_AT_ONCE];
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut room, Some(&Timespec::default())) else {
-            // No event can be taken, so sleeps end at once.
+            // The events stay pending, so sleeps end at once.
             return (false, false);
         };
         let (mut link, mut told) = (false, false);
@@ -185,26 +186,27 @@ impl RxInterrupt {
     fn switch_on(&self) -> i32 {
         let _held = self.listener.hold_connection();
         // SAFETY: `self` belongs to a `QueuePort`, which keeps the port open and started. If the driver has a
-        // vhost connection, the connection is not freed during the call, since it is held.
+        // vhost connection, `_held` prevents the connection from being freed during the call.
         unsafe { sys::rte_eth_dev_rx_intr_enable(self.port_id, self.queue) }
     }
 
     fn switch_off(&self) -> i32 {
         let _held = self.listener.hold_connection();
-        // SAFETY: as in `switch_on`.
+        // SAFETY: `self` belongs to a `QueuePort`, which keeps the port open and started. If the driver has a
+        // vhost connection, `_held` prevents the connection from being freed during the call.
         unsafe { sys::rte_eth_dev_rx_intr_disable(self.port_id, self.queue) }
     }
 }
 
-/// A duplicate of the descriptor that the driver has for a queue.
+/// Returns a duplicate of the descriptor that the driver has for a queue.
 fn descriptor_of(port_id: u16, queue: u16) -> Option<OwnedFd> {
-    // SAFETY: the function takes any port and queue number, and only reads.
+    // SAFETY: the function accepts any port number and any queue number, and only reads.
     let number = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(port_id, queue) };
     if number < 0 {
         return None;
     }
     // SAFETY: the number is not -1. The driver keeps the descriptor open while the port is started, and the
-    // caller keeps it started.
+    // caller keeps the port started.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     borrowed.try_clone_to_owned().ok()
 }
@@ -215,7 +217,8 @@ mod tests {
 
     use super::*;
 
-    /// An interrupt without a device that is always enabled, and the descriptor that it watches.
+    /// Makes an interrupt that has no device and is always enabled. Also returns the descriptor that the
+    /// interrupt watches, and the listener.
     fn interrupt() -> (RxInterrupt, OwnedFd, Arc<Listener>) {
         let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let listener = Arc::new(Listener::new().unwrap());
@@ -234,7 +237,8 @@ mod tests {
     fn only_a_frame_that_was_told_of_proves_an_interrupt() {
         let (mut interrupt, fd, _listener) = interrupt();
         let is_looked_at = |interrupt: &RxInterrupt| interrupt.next_look_us(1000) == Some(1200);
-        // Frames without an event, and then an event without a frame: the interrupt is not known to work.
+        // First frames arrive without an event, and then an event arrives without a frame: the interrupt is
+        // not known to work.
         assert!(interrupt.arm(0) && interrupt.arm(3) && is_looked_at(&interrupt));
         rustix::io::write(&fd, &1_u64.to_ne_bytes()).unwrap();
         assert!(interrupt.arm(3) && is_looked_at(&interrupt));

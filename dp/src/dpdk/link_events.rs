@@ -1,8 +1,9 @@
-//! Events of a driver while a port sleeps: the link has changed, queues were added or removed, or the device
-//! was taken away.
+//! Events that a driver reports while a port sleeps: the link has changed, queues were added or removed, or
+//! the device was removed.
 //!
-//! Drivers report these events on DPDK's threads. Such a thread also ends a vhost connection, and frees its
-//! memory after the callback has returned. So the callback waits while a port uses the connection.
+//! Drivers report these events on DPDK's threads. Such a thread also ends a vhost connection, and frees the
+//! connection's memory after the callback has returned. So the callback waits while a port uses the
+//! connection.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +28,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Returns `None` if there is no free descriptor.
+    /// Makes a listener. Returns `None` if there is no free descriptor.
     pub(super) fn new() -> Option<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
         Some(Self { wake, connection: Mutex::new(()) })
@@ -43,20 +44,21 @@ impl Listener {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Until the guard is dropped, vhost does not free an existing connection.
+    /// Locks the connection. Until the guard is dropped, vhost does not free an existing connection.
     pub(super) fn hold_connection(&self) -> MutexGuard<'_, ()> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The registration of a [`Listener`] with a device. Must be dropped before the device is closed.
+/// The registration of a [`Listener`] with a device. The registration must be dropped before the device is
+/// closed.
 pub(super) struct LinkEvents {
     port_id: u16,
     listener: Arc<Listener>,
 }
 
 impl LinkEvents {
-    /// Registers for the events of an open device. Returns `None` if there is no free descriptor or no
+    /// Registers for the events of an open device. Returns `None` if there is no free descriptor or no free
     /// memory.
     pub(super) fn listen(port_id: u16) -> Option<Self> {
         let events = Self { port_id, listener: Arc::new(Listener::new()?) };
@@ -85,7 +87,7 @@ impl Drop for LinkEvents {
             return;
         }
         for event in EVENTS {
-            // SAFETY: the device is open, since its owner drops this value first. The call takes any
+            // SAFETY: the device is open, since its owner drops this value first. The call accepts any
             // callback.
             while unsafe {
                 sys::rte_eth_dev_callback_unregister(self.port_id, event, Some(on_event), self.argument())
@@ -106,12 +108,12 @@ unsafe extern "C" fn on_event(
     argument: *mut c_void,
     _details: *mut c_void,
 ) -> i32 {
-    // SAFETY: the caller, DPDK, passes the argument of the registration. This `Listener` is not freed before
+    // SAFETY: DPDK, the caller, passes the argument of the registration. This `Listener` is not freed before
     // the registration has ended, and the end of the registration waits for this call.
     let listener = unsafe { &*argument.cast::<Listener>() };
     if event == sys::RTE_ETH_EVENT_INTR_LSC {
-        // vhost reports that the link is down before it frees a connection, and ports do not find the
-        // connection any more. vhost holds no lock of the connection's queues here. So there is no deadlock
+        // vhost reports that the link is down before it frees a connection, and from then on ports do not
+        // find the connection. vhost holds no lock of the connection's queues here. So there is no deadlock
         // with a port that holds the connection and waits for such a lock.
         drop(listener.hold_connection());
     }

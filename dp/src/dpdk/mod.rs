@@ -1,11 +1,11 @@
-//! Ports on DPDK devices: NICs by PCI address, virtual devices by name and arguments.
+//! Ports on DPDK devices. A NIC is named by its PCI address, and a virtual device by its name and arguments.
 //!
 //! [`open`] sets up a device and returns one [`Port`] for each pair of queues. A device is closed and removed
-//! when the last of its ports is dropped, and can be opened again. If a device is taken away while it is
-//! open, its ports report [`LinkState::Gone`](crate::LinkState::Gone). Then the ports should be dropped,
-//! since Linux waits for this before it releases a device behind `vfio-pci`. If the backend of a
-//! `net_virtio_user` device does not answer when its last port is dropped (the backend's process is stopped),
-//! the device and its memory exist until this process ends.
+//! when the last of its ports is dropped. Then the device can be opened again. If a device is removed while
+//! it is open, its ports report [`LinkState::Gone`](crate::LinkState::Gone). The user should then drop these
+//! ports: Linux releases a device behind `vfio-pci` only after all its ports are dropped. The backend of a
+//! `net_virtio_user` device may not answer when the last port is dropped, because the backend's process is
+//! stopped. In this case the device and its memory exist until this process ends.
 //!
 //! The ports of most devices have a descriptor to sleep on (see the table at
 //! [`Sleep::poll_fd`](crate::Sleep::poll_fd)). The interrupts of a NIC or of a peer are enabled only before a
@@ -47,11 +47,11 @@ use crate::{Mempool, Port};
 /// Opens a device and starts it. Returns one port for each pair of queues, in the order of the queues.
 ///
 /// Each port has its own pool. The counters of the first port include the frames that the device drops or for
-/// which it has no buffer. If the device hashes flows, [`PortInfo::queue`](crate::PortInfo::queue) says how
-/// it chooses the queue.
+/// which the device has no buffer. If the device hashes flows, [`PortInfo::queue`](crate::PortInfo::queue)
+/// says how the device chooses the queue.
 ///
 /// # Errors
-/// [`DeviceError`], one line that says what to do.
+/// [`DeviceError`] if the device cannot be used. The message is one line that says what to do.
 pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<dyn Port>>, DeviceError> {
     let (device, info) = device::open(eal, spec, config)?;
     crate::trace::port_opened(&info);
@@ -60,10 +60,10 @@ pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<
     Ok((0..config.queues).map(port).collect())
 }
 
-/// A pool of `count` buffers with `data_bytes` each in DPDK's memory, independent of any device.
+/// Makes a pool of `count` buffers with `data_bytes` bytes each in DPDK's memory, independent of any device.
 ///
 /// # Errors
-/// [`DeviceError::Memory`].
+/// [`DeviceError::Memory`] if there is no memory for the pool.
 ///
 /// # Panics
 /// If `count` is 0, or if `data_bytes` is more than 65,407, the maximum of a DPDK buffer.
@@ -73,7 +73,7 @@ pub fn mempool(eal: Eal, name: &str, count: u32, data_bytes: usize) -> Result<Me
     Ok(Mempool { backend: Backend::Dpdk(pool) })
 }
 
-/// The drivers that are linked, by library name: `net_vhost`, `net_ixgbe`, ...
+/// The linked drivers, by the names of their libraries: `net_vhost`, `net_ixgbe`, ...
 pub fn drivers() -> &'static [&'static str] {
     dpdk_sys::DRIVERS
 }

@@ -1,20 +1,20 @@
-//! Why a PCI device cannot be opened.
+//! The reasons why a PCI device cannot be opened.
 //!
-//! If EAL cannot use a device, its error says little. So this module then finds the cause in sysfs and in
+//! If EAL cannot use a device, EAL's error says little. So this module then finds the cause in sysfs and in
 //! EAL's log.
 
 use std::path::Path;
 
 use crate::eal::pci::{Holder, PciAddress, identity};
 
-/// The reason why a PCI device cannot be opened. Each message is one line that says what to do.
+/// The reason why a PCI device cannot be opened. The message of each error is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PciProblem {
     /// The text is not a PCI address.
     #[error("no PCI address, which looks like 0000:03:00.0 or 03:00.0")]
     Address,
-    /// There is no such device.
+    /// There is no device with this address.
     #[error("this machine has no such PCI device: see `lspci -D`, or /sys/bus/pci/devices")]
     Absent,
     /// The device is not bound to a Linux driver.
@@ -38,10 +38,10 @@ pub enum PciProblem {
          name the device in EalConfig::pci, in a new process"
     )]
     NotNamed {
-        /// The Linux driver that passes it to user space.
+        /// The Linux driver that passes the device to user space.
         driver: String,
     },
-    /// The device was taken away while in use, and could not be closed.
+    /// The device was removed while it was in use, and could not be closed.
     #[error(
         "the device was taken away while this process used it: use what has its place now in a new process"
     )]
@@ -52,15 +52,15 @@ pub enum PciProblem {
          have them (no --no-huge), or bind the device to vfio-pci behind an IOMMU"
     )]
     Hugepages {
-        /// The Linux driver that passes it to user space.
+        /// The Linux driver that passes the device to user space.
         driver: String,
     },
     /// EAL has refused the device.
     #[error("DPDK refused the device, which is bound to {driver}: {log}")]
     Refused {
-        /// The Linux driver that passes it to user space.
+        /// The Linux driver that passes the device to user space.
         driver: String,
-        /// What EAL logged.
+        /// The text that EAL logged.
         log: String,
     },
     /// No linked DPDK driver supports the device.
@@ -68,9 +68,9 @@ pub enum PciProblem {
         "no driver of DPDK that is linked in drives a device {identity} (vendor:device); there are {drivers}"
     )]
     Unsupported {
-        /// Vendor and device id.
+        /// The device's vendor id and device id.
         identity: String,
-        /// The drivers that are linked.
+        /// The drivers that are linked to this program.
         drivers: String,
     },
 }
@@ -78,13 +78,13 @@ pub enum PciProblem {
 /// The state of EAL, and the result of an attempt to probe a device.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
-    /// True if EAL has no hugepages.
+    /// `true` if EAL has no hugepages.
     pub(super) is_ordinary: bool,
-    /// True if EAL gives virtual addresses to devices.
+    /// `true` if EAL gives virtual addresses to devices.
     pub(super) is_virtual: bool,
-    /// True if EAL has found no driver for the device.
+    /// `true` if EAL has found no driver for the device.
     pub(super) lacks_driver: bool,
-    /// What EAL logged.
+    /// The text that EAL logged.
     pub(super) log: String,
 }
 

@@ -1,8 +1,8 @@
-//! One pair of queues of a device, as a [`Port`].
+//! A [`Port`] that uses one pair of queues of a device.
 //!
-//! After an error the port counts it and continues. If a ring is full, frames are left in the caller's burst.
-//! While the link is down or a vhost peer is gone, frames are dropped. If the pool is empty, the port
-//! receives nothing until buffers are returned.
+//! The port counts each error and continues. If a ring is full, frames are left in the caller's burst. While
+//! the link is down or a vhost peer is gone, frames are dropped. If the pool is empty, the port receives
+//! nothing until buffers are returned.
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Number of attempts to send on a full ring between two checks of the link state. A check may need a system
-/// call. One check per 64 attempts costs little, and delays the detection of a lost peer only a little.
+/// call. One check per 64 attempts costs little, and detects a lost peer only a little later.
 const FULL_TRIES_PER_LINK_CHECK: u32 = 64;
 
 /// Number of buffers that a vhost device allocates at once for reception (`VHOST_MAX_PKT_BURST` of its
@@ -38,7 +38,7 @@ const VHOST_BURST: usize = 32;
 pub(super) struct QueuePort {
     /// This field is dropped before the device, whose driver owns the descriptor.
     interrupt: Option<RxInterrupt>,
-    /// Frames that the last poll before a sleep has found. The next receive call returns them first.
+    /// Frames that the last poll before a sleep has found. The next receive call returns these frames first.
     ahead: Burst,
     /// The time of the last poll, by the clock of the port's user.
     polled_us: u64,
@@ -100,7 +100,7 @@ impl QueuePort {
             self.passes_large_frames = false;
             return link;
         }
-        // This is checked each time, since the peer may have changed since the last call.
+        // The peer may have changed since the last call, so this value is read each time.
         self.passes_large_frames = self.device.passes_large_frames();
         link
     }
@@ -125,14 +125,14 @@ impl QueuePort {
         }
     }
 
-    /// Receives from the device.
+    /// Receives frames from the device. Returns the number of frames.
     fn receive(&mut self, frames: &mut Burst) -> usize {
         register_thread();
         let room = frames.remaining_capacity().min(self.rx_limit.frames());
         let mut raw = [const { MaybeUninit::<NonNull<sys::rte_mbuf>>::uninit() }; BURST];
-        // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. `raw` has
-        // room for `room` pointers: it is as long as a `Burst`, and `room` is at most the number of free
-        // elements of a `Burst`.
+        // SAFETY: `device` keeps the port started, and `&mut self` is the only user of the port's queue.
+        // `raw` has room for `room` pointers: `raw` is as long as a `Burst`, and `room` is at most the number
+        // of free elements of a `Burst`.
         let count = unsafe {
             sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr().cast(), room as u16)
                 as usize
@@ -150,8 +150,8 @@ impl QueuePort {
         for raw in &raw[..count] {
             // SAFETY: rx_burst has written the first `count` pointers, and none is null.
             let raw = unsafe { raw.assume_init() };
-            // SAFETY: rx_burst returns `count` well-formed chains, which we now own. They are from the pool
-            // with which the queue was set up, and which `DpdkPool::new` has made.
+            // SAFETY: rx_burst returns `count` well-formed chains, which this function now owns. The chains
+            // are from the pool with which the queue was set up, and `DpdkPool::new` has made this pool.
             let chain = unsafe { DpdkChain::from_raw(raw) };
             bytes += chain.len();
             frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
@@ -162,13 +162,14 @@ impl QueuePort {
         count
     }
 
-    /// A copy of the frame in buffers that the device can send.
+    /// Copies the frame into buffers that the device can send. Returns `None` if no buffers are free, or if
+    /// the device cannot send the frame in any buffers.
     fn copy(&self, frame: &Mbuf) -> Option<Mbuf> {
         self.device.limits.copy(frame, &self.base.mempool, self.base.bulk_mempool.as_ref())
     }
 
-    /// Copies frames that the device cannot send as they are, and removes frames that it cannot send at all.
-    /// Then all frames are in DPDK buffers. Returns whether any frame requests an offload.
+    /// Copies frames that the device cannot send unchanged, and removes frames that the device cannot send at
+    /// all. After the call, all frames are in DPDK buffers. Returns whether any frame requests an offload.
     fn make_sendable(&mut self, frames: &mut Burst) -> bool {
         let mut wants_offload = false;
         let mut at = 0;
@@ -208,16 +209,17 @@ impl QueuePort {
             }
             let given = frames.len() as u16;
             let ready = if wants_offload {
-                // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. The
-                // array starts with `given` chains that `frames` owns and nobody else accesses. The call may
-                // write to their headers, since `make_sendable` has copied frames with shared headers.
+                // SAFETY: `device` keeps the port started, and `&mut self` is the only user of the port's
+                // queue. The array starts with `given` chains that `frames` owns and no other code accesses.
+                // The call may write to the headers of these chains, since `make_sendable` has copied frames
+                // with shared headers.
                 unsafe { sys::rte_eth_tx_prepare(port, queue, raw.as_mut_ptr(), given) }
             } else {
                 given
             };
-            // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. The
-            // array starts with at least `ready` chains that `frames` owns. The call takes over the first
-            // `sent` chains, which are forgotten below, and no others.
+            // SAFETY: `device` keeps the port started, and `&mut self` is the only user of the port's queue.
+            // The array starts with at least `ready` chains that `frames` owns. The call takes over only the
+            // first `sent` chains, which are forgotten below.
             let sent = unsafe { sys::rte_eth_tx_burst(port, queue, raw.as_mut_ptr(), ready) };
             frames.drain(..usize::from(sent)).for_each(mem::forget);
             self.base.counters.tx_frames += u64::from(sent);
@@ -233,8 +235,8 @@ impl QueuePort {
         }
     }
 
-    /// Sends a TCP frame without offloads: cuts it into pieces in one buffer each, and computes their
-    /// checksums. If there is no buffer or no free descriptor for a piece, the piece is dropped.
+    /// Sends a TCP frame without offloads: cuts the frame into pieces in one buffer each, and computes the
+    /// checksums of the pieces. If there is no free buffer or descriptor for a piece, the piece is dropped.
     #[cold]
     fn send_plain(&mut self, frame: &Mbuf) {
         let offload = frame.tx_offload();
@@ -251,8 +253,9 @@ impl QueuePort {
             };
             let bytes = piece.len();
             let mut raw = piece.as_raw();
-            // SAFETY: `device` keeps the port started, and `&mut self` is the only user of its queue. `piece`
-            // owns the chain. If the call returns 1, it has taken over the chain, and `piece` is forgotten.
+            // SAFETY: `device` keeps the port started, and `&mut self` is the only user of the port's queue.
+            // `piece` owns the chain. If the call returns 1, the driver has taken over the chain, and `piece`
+            // is forgotten.
             if unsafe { sys::rte_eth_tx_burst(port, queue, &raw mut raw, 1) } == 1 {
                 mem::forget(piece);
                 self.base.counters.tx_frames += 1;
@@ -309,7 +312,7 @@ impl Port for QueuePort {
                 self.full_tries = 0;
                 return given;
             }
-            // The ring is full. Perhaps the peer is gone and will never empty it.
+            // The ring is full. Perhaps the peer is gone and will never empty the ring.
             if self.full_tries.is_multiple_of(FULL_TRIES_PER_LINK_CHECK) {
                 self.check_link();
             }
@@ -338,7 +341,7 @@ impl Link for QueuePort {
 
 impl Statistics for QueuePort {
     fn counters(&self) -> PortCounters {
-        // These are counts of the whole device, so only its first queue reports them.
+        // The counts are of the whole device, so only the device's first queue reports them.
         if self.queue == 0
             && let Some(stats) = self.device.basic_stats()
         {
@@ -371,7 +374,7 @@ impl Sleep for QueuePort {
         if !interrupt.arm(self.base.counters.rx_frames)
             || self.device.pools[usize::from(self.queue)].pool.is_low(VHOST_BURST)
         {
-            // Without free buffers the poll below would find nothing, and no further event would report the
+            // Without free buffers the poll below would find no frames, and no further event would report the
             // waiting frames.
             return false;
         }

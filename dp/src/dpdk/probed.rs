@@ -1,11 +1,11 @@
 //! Descriptors that become readable when frames arrive, but that DPDK's API does not return. The driver opens
-//! them when a device is probed.
+//! these descriptors when a device is probed.
 //!
 //! - `net_af_packet` has no interrupts, but a packet socket for each queue.
-//! - `net_virtio_user` has an eventfd for each ring. The API returns them only if the device is configured
-//!   with interrupts. But in this case a thread of DPDK watches the device's socket, and may use the device
-//!   after it was closed: the handler cannot be removed while it runs, and `virtio_dev_stop` tries to remove
-//!   it only once.
+//! - `net_virtio_user` has an eventfd for each ring. The API returns the eventfds only if the device is
+//!   configured with interrupts. But with interrupts, a thread of DPDK watches the device's socket, and may
+//!   use the device after the device was closed. The reason is that the thread's handler cannot be removed
+//!   while it runs, and `virtio_dev_stop` tries to remove the handler only once.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -18,8 +18,8 @@ use super::{descriptors, vdev};
 /// A device that is about to be probed.
 pub(super) struct Probe {
     kind: DescriptorKind,
-    /// Duplicates of the descriptors that the process had before the probe. While they are open, no new file
-    /// gets the same inode or id.
+    /// Duplicates of the descriptors that the process had before the probe. While the duplicates are open, no
+    /// new file gets the same inode or id.
     before: Vec<OwnedFd>,
 }
 
@@ -35,13 +35,14 @@ enum DescriptorKind {
 #[derive(Default)]
 pub(super) struct ProbedDescriptors {
     found: Vec<OwnedFd>,
-    /// True if `found` has one descriptor for each queue, in the order of the queues. Otherwise it is unknown
-    /// which descriptor belongs to which queue.
+    /// `true` if `found` has one descriptor for each queue, in the order of the queues. `false` if it is
+    /// unknown which descriptor belongs to which queue.
     is_by_queue: bool,
 }
 
 impl Probe {
-    /// Returns `None` if the driver is not one of the two above, or if its interface does not exist.
+    /// Prepares for the probe of a device. Returns `None` if the driver is not one of the two drivers above,
+    /// or if the device's interface does not exist.
     pub(super) fn of(spec: &str) -> Option<Self> {
         let kind = if let Some((interface, queues)) = vdev::packet_sockets(spec) {
             DescriptorKind::PacketSockets { interface: number_of(interface)?, queues }
@@ -53,27 +54,28 @@ impl Probe {
         Some(Self { kind, before: descriptors::all().filter(|fd| kind.number(fd).is_some()).collect() })
     }
 
-    /// The descriptors of the device. Called after the device was probed.
+    /// Returns the descriptors of the device. The caller calls this function after the device was probed.
     pub(super) fn finish(self) -> ProbedDescriptors {
         let before: BTreeSet<u64> = self.before.iter().filter_map(|fd| self.kind.number(fd)).collect();
         let is_new = |fd: &OwnedFd| self.kind.number(fd).is_some_and(|number| !before.contains(&number));
         let found: Vec<OwnedFd> = descriptors::all().filter(is_new).collect();
         match self.kind {
-            // The driver opens the sockets in the order of the queues, so their numbers ascend.
+            // The driver opens the sockets in the order of the queues, so the numbers of the sockets ascend.
             DescriptorKind::PacketSockets { queues, .. } if found.len() == queues => {
                 ProbedDescriptors { found, is_by_queue: true }
             }
             DescriptorKind::PacketSockets { .. } => ProbedDescriptors::default(),
-            // Other threads may have opened eventfds at the same time. If a port waits for one of these, it
-            // is sometimes woken without a frame. The peer writes to a queue's eventfd only while the port of
-            // this queue sleeps.
+            // Other threads may have opened eventfds at the same time. If a port waits for one of these
+            // eventfds, the port is sometimes woken without a frame. The peer writes to a queue's eventfd
+            // only while the port of this queue sleeps.
             DescriptorKind::Eventfds => ProbedDescriptors { found, is_by_queue: false },
         }
     }
 }
 
 impl ProbedDescriptors {
-    /// The descriptors that become readable when frames arrive for a queue. Empty if they are not known.
+    /// The descriptors that become readable when frames arrive for a queue. Empty if no such descriptors are
+    /// known.
     pub(super) fn of_queue(&self, queue: u16) -> &[OwnedFd] {
         if self.is_by_queue {
             self.found.get(usize::from(queue)).map_or(&[], std::slice::from_ref)
@@ -84,8 +86,7 @@ impl ProbedDescriptors {
 }
 
 impl DescriptorKind {
-    /// A number that identifies an open file among those of this kind; `None` if the file is of
-    /// another kind.
+    /// A number that identifies an open file among those of this kind. `None` if the file is of another kind.
     fn number(self, fd: &OwnedFd) -> Option<u64> {
         match self {
             Self::PacketSockets { interface, .. } if interface_of(fd) == Some(interface) => {
@@ -103,7 +104,8 @@ fn eventfd_id(fd: &OwnedFd) -> Option<u64> {
     about.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?.trim().parse().ok()
 }
 
-/// The number of an interface in the network namespace of this thread.
+/// Returns the number of an interface in the network namespace of this thread. Returns `None` if there is no
+/// such interface.
 fn number_of(interface: &str) -> Option<u32> {
     let name = CString::new(interface).ok()?;
     // SAFETY: the name is a C string, which the call only reads.
@@ -111,7 +113,7 @@ fn number_of(interface: &str) -> Option<u32> {
     (number != 0).then_some(number)
 }
 
-/// The interface that a packet socket is bound to; `None` for other descriptors.
+/// The interface to which a packet socket is bound. `None` for other descriptors.
 fn interface_of(socket: &OwnedFd) -> Option<u32> {
     if sockopt::socket_domain(socket).ok()? != AddressFamily::PACKET {
         return None;
@@ -120,8 +122,8 @@ fn interface_of(socket: &OwnedFd) -> Option<u32> {
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     let number = socket.as_raw_fd();
-    // SAFETY: `address` and `bytes` are writable local variables, and `bytes` is the length of `address`: the
-    // kernel writes no more.
+    // SAFETY: `address` and `bytes` are writable local variables. `bytes` is the length of `address`, and the
+    // kernel writes at most `bytes` bytes.
     let done = unsafe { libc::getsockname(number, (&raw mut address).cast(), &raw mut bytes) };
     (done == 0).then_some(address.sll_ifindex as u32)
 }

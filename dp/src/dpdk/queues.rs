@@ -8,7 +8,7 @@ use crate::Offloads;
 pub(super) enum Refusal {
     /// The device has only this many pairs.
     Most(u16),
-    /// Nothing spreads received flows over several queues, so only one pair works.
+    /// Nothing spreads received flows over several queues, so only one pair of queues works.
     Unspread,
 }
 

@@ -1,8 +1,8 @@
-//! Receive side scaling of a device. The device hashes with our key, and its redirection table lists all
-//! queues in turn, so [`Rss`] can compute the queue of a flow.
+//! Receive side scaling of a device. The device hashes with a key of this module, and the device's
+//! redirection table lists all queues in turn. So [`Rss`] can compute the queue of a flow.
 //!
 //! If a device does not report its key or functions, the queue of a flow is unknown. The queues still work:
-//! the user of the ports passes frames on if they arrive at another queue than expected.
+//! if a frame arrives at another queue than expected, the user of the ports passes the frame on.
 
 use std::mem::MaybeUninit;
 
@@ -11,24 +11,25 @@ use rustix::rand::GetRandomFlags;
 
 use crate::rss::{Rss, RssFields};
 
-/// Key length, in bytes, of a device that does not report one (rte_ethdev.h: "40 bytes by default").
+/// Key length in bytes for a device that reports no length (rte_ethdev.h: "40 bytes by default").
 const USUAL_KEY_BYTES: u8 = 40;
 
-/// Entries of the table in one `rte_eth_rss_reta_entry64`.
+/// Number of entries of the table in one `rte_eth_rss_reta_entry64`.
 const GROUP: usize = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
 
 /// The hashing for which a device is configured.
 pub(super) struct RssConfig {
-    /// The key of the hash. It is random, so that no peer can choose flows that all go to one queue.
+    /// The key of the hash. The key is random, so that no peer can choose flows that all go to one queue.
     key: Vec<u8>,
     /// The types of packets that are hashed (`rss_hf`).
     functions: u64,
-    /// The number of entries of the redirection table.
+    /// Number of entries of the redirection table.
     table_entries: u16,
 }
 
 impl RssConfig {
-    /// The configuration for a device with these properties. `None` if the device hashes neither IP nor TCP.
+    /// Makes the configuration for a device with these properties. Returns `None` if the device hashes
+    /// neither IP nor TCP.
     pub(super) fn new(about: &sys::rte_eth_dev_info) -> Option<Self> {
         let functions = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP);
         if functions == 0 {
@@ -36,15 +37,15 @@ impl RssConfig {
         }
         let bytes = if about.hash_key_size == 0 { USUAL_KEY_BYTES } else { about.hash_key_size };
         let mut key = vec![0; usize::from(bytes)];
-        // If the system has no random bytes, the device uses the key of its driver.
+        // If the system has no random bytes, the device uses the default key of the device's driver.
         if rustix::rand::getrandom(&mut key[..], GetRandomFlags::empty()) != Ok(key.len()) {
             key.clear();
         }
         Some(Self { key, functions, table_entries: about.reta_size })
     }
 
-    /// Writes the hashing into the configuration of the device. Afterwards `conf` points to the key, so
-    /// `conf` must not be used after `self` is dropped.
+    /// Writes the hashing into the configuration of the device. Afterwards `conf` points to the key of
+    /// `self`, so `conf` must not be used after `self` is dropped.
     pub(super) fn fill(&mut self, conf: &mut sys::rte_eth_conf) {
         conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
         let rss = &mut conf.rx_adv_conf.rss_conf;
@@ -54,8 +55,8 @@ impl RssConfig {
         }
     }
 
-    /// Sets the redirection table of a started device to all `queues` in turn. Returns the rule by which the
-    /// device chooses queues; `None` if the device does not report it.
+    /// Fills the redirection table of a started device with all `queues` in turn. Returns the rule by which
+    /// the device chooses queues, or `None` if the device does not report the rule.
     pub(super) fn settle(&self, port_id: u16, queues: u16) -> Option<Rss> {
         let (key, functions) = self.in_use(port_id)?;
         let table = self.set_table(port_id, queues)?;
@@ -75,8 +76,8 @@ impl RssConfig {
         // SAFETY: all-zero bytes are valid for this C struct of numbers and a pointer.
         let mut conf: sys::rte_eth_rss_conf = unsafe { MaybeUninit::zeroed().assume_init() };
         (conf.rss_key, conf.rss_key_len) = (key.as_mut_ptr(), key.len() as u8);
-        // SAFETY: the caller has the port open. `conf` is a local variable, and its key has `rss_key_len`
-        // writable bytes, which is the length of the device's key.
+        // SAFETY: the caller has the port open. `conf` is a local variable. The key of `conf` has
+        // `rss_key_len` writable bytes, which is the length of the device's key.
         let done = unsafe { sys::rte_eth_dev_rss_hash_conf_get(port_id, &mut conf) };
         (done == 0).then_some((key, conf.rss_hf))
     }
@@ -99,7 +100,7 @@ impl RssConfig {
     }
 }
 
-/// A table of all queues in turn. `None` if `entries` is not a power of two.
+/// Makes a table of all queues in turn. Returns `None` if `entries` is not a power of two.
 fn round_robin(entries: u16, queues: u16) -> Option<Vec<u16>> {
     entries.is_power_of_two().then(|| (0..entries).map(|entry| entry % queues).collect())
 }

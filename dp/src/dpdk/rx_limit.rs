@@ -1,16 +1,16 @@
-//! The number of frames that a port takes from a device at once.
+//! The number of frames that a port receives from a device at once.
 
 use crate::BURST;
 
-/// Maximum bytes to take at once, so that they are still in the core's L2 cache when they are placed. 512 KiB
-/// is at most half of an L2 cache, which leaves space for the destination. A full burst of 64 KiB frames
-/// would be 4 MiB.
+/// Approximate maximum number of bytes of a burst. With this limit, the bytes are still in the core's L2
+/// cache when they are placed. 512 KiB is at most half of an L2 cache, so there is space for the destination.
+/// A full burst of 64 KiB frames would be 4 MiB.
 const BYTES: usize = 512 << 10;
 
-/// Minimum frames of a burst, since smaller bursts cost more than they save.
+/// Minimum number of frames of a burst. Smaller bursts cost more than they save.
 const LEAST: usize = 4;
 
-/// Maximum frames of the next burst, derived from the frame sizes of the last burst.
+/// Maximum number of frames of the next burst, derived from the frame sizes of the last burst.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RxLimit(usize);
 
@@ -23,7 +23,7 @@ impl RxLimit {
         self.0
     }
 
-    /// A burst of `frames` frames (at least one) with `bytes` bytes was received.
+    /// Updates the limit after a burst of `frames` frames (at least one) with `bytes` bytes was received.
     pub(super) fn received(&mut self, frames: usize, bytes: usize) {
         self.0 = if bytes <= BYTES / BURST * frames {
             BURST

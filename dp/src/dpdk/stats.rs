@@ -1,5 +1,5 @@
-//! The statistics of a device: the few counts that ethdev defines for every device, and all counts of its
-//! driver.
+//! The statistics of a device: the few counts that ethdev defines for every device, and all counts of the
+//! device's driver.
 
 use std::ffi::CStr;
 use std::mem;
@@ -14,9 +14,9 @@ use crate::port::{DeviceStat, DeviceStats};
 /// The counts that ethdev keeps for a whole device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Basic {
-    /// Frames that arrived while no descriptor was free.
+    /// Number of frames that arrived while no descriptor was free.
     pub(super) missed: u64,
-    /// Frames with errors.
+    /// Number of frames with errors.
     pub(super) errors: u64,
     /// Number of times that no buffer was free.
     pub(super) no_mbuf: u64,
@@ -28,7 +28,7 @@ impl Device {
         if is_forked() || self.is_gone() {
             return None;
         }
-        // Drivers read clear-on-read registers and add them to their counts without a lock.
+        // Drivers read clear-on-read registers, and add the values to their counts without a lock.
         let _one_at_a_time = self.stats_lock.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: all-zero bytes are valid for this C struct of numbers.
         let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };
@@ -41,16 +41,16 @@ impl Device {
         })
     }
 
-    /// All counts of the driver. Empty if the device cannot be read.
+    /// All counts of the driver. The list is empty if the device cannot be read.
     fn all_stats(&self) -> Vec<DeviceStat> {
         if is_forked() || self.is_gone() {
             return Vec::new();
         }
         let _one_at_a_time = self.stats_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: `self` keeps the port open. Without an array the call only returns the number.
+        // SAFETY: `self` keeps the port open. Without an array the call only returns the number of counts.
         let count = unsafe { sys::rte_eth_xstats_get_names(self.port_id, std::ptr::null_mut(), 0) };
         let Ok(count) = u32::try_from(count) else { return Vec::new() };
-        // SAFETY: all-zero bytes are valid for this C struct of characters, and are an empty string.
+        // SAFETY: all-zero bytes are valid for this C struct of characters, and mean an empty string.
         let no_name: sys::rte_eth_xstat_name = unsafe { mem::zeroed() };
         let mut names = vec![no_name; count as usize];
         let mut values = vec![sys::rte_eth_xstat { id: 0, value: 0 }; count as usize];
@@ -58,8 +58,8 @@ impl Device {
         let named = unsafe { sys::rte_eth_xstats_get_names(self.port_id, names.as_mut_ptr(), count) };
         // SAFETY: `self` keeps the port open, and the array has `count` elements to write to.
         let read = unsafe { sys::rte_eth_xstats_get(self.port_id, values.as_mut_ptr(), count) };
-        // A number larger than the array means that the number of counts has changed, which happens only if
-        // the device is reconfigured.
+        // A result that is larger than the array means that the number of counts has changed. The number
+        // changes only if the device is reconfigured.
         let valid = |number: i32| usize::try_from(number).ok().filter(|&number| number <= count as usize);
         let (Some(named), Some(read)) = (valid(named), valid(read)) else { return Vec::new() };
         values[..read]

@@ -1,10 +1,10 @@
-//! Detects that an open device is taken away: a NIC is unplugged, or unbound from its Linux driver.
+//! Detects that an open device is removed: a NIC is unplugged, or unbound from its Linux driver.
 //!
-//! Two sources report this, both on EAL's interrupt thread. The first source is the bus: Linux asks for a
-//! device behind `vfio-pci` and waits until its ports are dropped, but only reports that a device behind a
-//! `uio` driver is gone. The second source is the driver, but only few drivers report this. The registers of
-//! a removed device cannot be accessed: the first access raises SIGBUS, and DPDK's handler maps ordinary
-//! memory in place of the registers.
+//! Two sources report a removal on EAL's interrupt thread. The first source is the bus. For a device behind
+//! `vfio-pci`, Linux asks for the device and waits until the device's ports are dropped. For a device behind
+//! a `uio` driver, Linux only reports that the device is gone. The second source is the driver, but only few
+//! drivers report a removal. The registers of a removed device cannot be accessed: the first access raises
+//! SIGBUS, and DPDK's handler maps ordinary memory in place of the registers.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_void};
@@ -13,17 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use dpdk_sys as sys;
 
-/// The flag that is set when the device is taken away.
+/// The flag that is set when the device is removed.
 pub(super) type Gone = Arc<AtomicBool>;
 
-/// The open devices by port number, each with its name on the bus and its flag.
+/// The open devices by port number. Each entry has the device's name on the bus and the device's flag.
 static WATCHED: Mutex<BTreeMap<u16, (String, Gone)>> = Mutex::new(BTreeMap::new());
 
 fn watched() -> MutexGuard<'static, BTreeMap<u16, (String, Gone)>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the device of this port was taken away. The port is open, or could not be closed.
+/// Whether the device of this port was removed. The port is open, or could not be closed.
 pub(super) fn is_gone(port_id: u16) -> bool {
     watched().get(&port_id).is_some_and(|(_, gone)| gone.load(Ordering::Relaxed))
 }
@@ -35,8 +35,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Watches an open port. If `is_pci`, also watches the bus. In a network namespace of another user there
-    /// are no uevents, so only the driver reports that the device is gone.
+    /// Watches an open port. If `is_pci` is `true`, also watches the bus. In a network namespace of another
+    /// user there are no uevents, so only the driver reports that the device is gone.
     pub(super) fn new(port_id: u16, name: &CStr, is_pci: bool) -> Self {
         if is_pci {
             watch_the_bus();
@@ -44,7 +44,7 @@ impl Watch {
         let gone = Gone::default();
         let name = name.to_string_lossy().into_owned();
         watched().insert(port_id, (name, Arc::clone(&gone)));
-        // Errors are ignored: then the events of the driver are not received.
+        // If the registration fails, the error is ignored, and no events of the driver are received.
         //
         // SAFETY: the port is open. `on_driver` exists until the process ends, and ignores its argument.
         unsafe {
@@ -58,7 +58,7 @@ impl Watch {
         Self { port_id, gone }
     }
 
-    /// Ends the watch, before the port is closed.
+    /// Ends the watch. The caller calls this function before it closes the port.
     pub(super) fn end(&self) {
         watched().remove(&self.port_id);
         // SAFETY: the port is still open, and the callback was registered with these arguments.
@@ -73,22 +73,22 @@ impl Watch {
     }
 }
 
-/// Makes EAL report all devices that are taken away. Only the first call in a process has an effect.
+/// Makes EAL report each device that is removed. Only the first call in a process has an effect.
 fn watch_the_bus() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         // SAFETY: EAL runs, since a device is open. `on_bus` exists until the process ends, and ignores its
         // argument. A null name means all devices.
         unsafe { sys::rte_dev_event_callback_register(std::ptr::null(), Some(on_bus), std::ptr::null_mut()) };
-        // SAFETY: EAL runs. The call replaces the handler of SIGBUS. The new handler calls the old handler if
-        // an access to other memory than a device's registers has caused the signal.
+        // SAFETY: EAL runs. The call replaces the handler of SIGBUS. The new handler calls the old handler
+        // unless an access to a device's registers has caused the signal.
         unsafe { sys::rte_dev_hotplug_handle_enable() };
-        // SAFETY: EAL runs. Its interrupt thread reads the socket that this call opens.
+        // SAFETY: EAL runs. EAL's interrupt thread reads the socket that this call opens.
         unsafe { sys::rte_dev_event_monitor_start() };
     });
 }
 
-/// Called when the bus reports that a device was added or removed.
+/// EAL calls this function when the bus reports that a device was added or removed.
 ///
 /// # Safety
 /// `name` is null, or a C string that does not change during the call.
@@ -96,14 +96,14 @@ unsafe extern "C" fn on_bus(name: *const c_char, event: sys::rte_dev_event_type,
     if name.is_null() || event != sys::RTE_DEV_EVENT_REMOVE {
         return;
     }
-    // SAFETY: the caller passes a C string that does not change.
+    // SAFETY: the caller passes a C string that does not change during this call.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     for (_, gone) in watched().values().filter(|(watched, _)| *watched == name) {
         gone.store(true, Ordering::Relaxed);
     }
 }
 
-/// Called when a driver reports that its device is gone.
+/// EAL calls this function when a driver reports that its device is gone.
 unsafe extern "C" fn on_driver(
     port_id: u16,
     _event: sys::rte_eth_event_type,

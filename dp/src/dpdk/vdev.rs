@@ -1,4 +1,4 @@
-//! Arguments of virtual devices, and stale socket files.
+//! Parses the arguments of virtual devices, and removes stale socket files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use rustix::thread::CapabilitySet;
 
 use super::DeviceError;
 
-/// The drivers of virtual devices. The name of a device begins with the name of its driver.
+/// The drivers of virtual devices. The name of a virtual device begins with the name of the device's driver.
 const DRIVERS: &[&str] = &[
     "net_af_packet",
     "net_af_xdp",
@@ -23,7 +23,7 @@ const DRIVERS: &[&str] = &[
     "net_virtio_user",
 ];
 
-/// The drivers of virtual devices that are linked. The library of `net_virtio_user` is `net_virtio`.
+/// The names of the linked drivers of virtual devices. The library of `net_virtio_user` is `net_virtio`.
 pub(super) fn drivers() -> impl Iterator<Item = &'static str> {
     let is_linked = |name: &&str| dpdk_sys::DRIVERS.iter().any(|library| name.starts_with(library));
     DRIVERS.iter().copied().filter(is_linked)
@@ -41,7 +41,7 @@ fn argument<'a>(spec: &'a str, key: &str) -> Option<&'a str> {
         .map(|(_, value)| value)
 }
 
-/// The unix socket that the device will listen on, if any.
+/// The unix socket on which the device will listen. `None` if the device does not listen.
 fn listens_on(spec: &str) -> Option<&str> {
     let name = name(spec);
     if name.starts_with("net_vhost") || name.starts_with("eth_vhost") {
@@ -61,13 +61,13 @@ pub(super) fn is_virtio_user(spec: &str) -> bool {
     name.starts_with("net_virtio_user") || name.starts_with("virtio_user")
 }
 
-/// Whether this is a memif device. Several memif devices of a process may listen on one socket.
+/// Whether the device is a memif device. Several memif devices of a process may listen on one socket.
 fn is_memif(spec: &str) -> bool {
     name(spec).starts_with("net_memif")
 }
 
-/// The vhost-user socket between a device and its backend, and whether the device listens on it. `None` if
-/// the driver uses no such socket.
+/// The vhost-user socket between a device and its backend, and whether the device listens on the socket.
+/// `None` if the driver uses no such socket.
 pub(super) fn vhost_user_backend(spec: &str) -> Option<(&str, bool)> {
     let path = argument(spec, "path").filter(|_| is_virtio_user(spec))?;
     Some((path, listens_on(spec).is_some()))
@@ -83,19 +83,20 @@ fn is_af_packet(spec: &str) -> bool {
     name(spec).starts_with("net_af_packet")
 }
 
-/// Minimum bytes of a receive buffer that the driver requires at any MTU. `net_af_packet` requires the frame
-/// size of its ring (`framesz`).
+/// Minimum number of bytes of a receive buffer that the driver requires at any MTU. `net_af_packet` requires
+/// the frame size of its ring (`framesz`).
 pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
     let framesz = argument(spec, "framesz").filter(|_| is_af_packet(spec));
     framesz.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
-/// Removes the socket file of a killed process. While the file exists, no other process can listen there.
+/// Removes the socket file of a killed process. While the file exists, no other process can listen on the
+/// path. Fails if another process listens on the socket, unless the device is a memif device.
 pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     let Some(path) = listens_on(spec) else { return Ok(()) };
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
-        // Without a file there is nothing to remove. If the file is not a socket, the driver reports an
+        // If there is no file, there is nothing to remove. If the file is not a socket, the driver reports an
         // error.
         _ => return Ok(()),
     }
@@ -114,8 +115,8 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("net_af_packet", "iface", "eth0"),
 ];
 
-/// Checks that the device has the argument and the folder that it needs. Its driver would not report what is
-/// missing.
+/// Checks that the device has the argument and the folder that it needs. The device's driver would not report
+/// what is missing.
 pub(super) fn check(spec: &str) -> Result<(), DeviceError> {
     let needed = NEEDED.iter().find(|(driver, ..)| name(spec).starts_with(driver));
     if let Some(&(_, argument, example)) = needed
@@ -132,7 +133,8 @@ pub(super) fn check(spec: &str) -> Result<(), DeviceError> {
     }
 }
 
-/// The error that made the driver refuse the device, if the cause is outside of the driver.
+/// Finds out why the driver has refused the device. Returns `None` if no cause outside of the driver is
+/// found.
 pub(super) fn problem(spec: &str) -> Option<DeviceError> {
     lacks_server(spec).or_else(|| lacks_interface(spec)).or_else(|| lacks_privilege(spec, capabilities()))
 }
@@ -161,8 +163,8 @@ fn capabilities() -> CapabilitySet {
     rustix::thread::capabilities(None).map_or(CapabilitySet::all(), |sets| sets.effective)
 }
 
-/// The error for a device that connects to a unix socket on which nobody listens. Called only after the
-/// driver has failed, since one more connection would disturb a server.
+/// The error for a device that connects to a unix socket on which nobody listens. The caller calls this
+/// function only after the driver has failed, since one more connection would disturb a server.
 fn lacks_server(spec: &str) -> Option<DeviceError> {
     let (path, false) = vhost_user_backend(spec)? else { return None };
     let error = UnixStream::connect(path).err()?;

@@ -1,9 +1,9 @@
-//! The socket between a `net_virtio_user` device and its vhost-user backend, which is another process.
+//! The socket between a `net_virtio_user` device and its vhost-user backend. The backend is another process.
 //!
-//! The driver waits for each answer of the backend without a timeout, so a stopped backend (SIGSTOP, a
-//! debugger) would also stop the process that opens or closes the device. Therefore reads from the socket get
-//! a timeout. Before the device is closed, we send a request to the backend, and check whether the backend
-//! still answers.
+//! The driver waits for each answer of the backend without a timeout. So a stopped backend (SIGSTOP, a
+//! debugger) would also stop the process that opens or closes the device. Therefore this module sets a
+//! timeout for reads from the socket. Before the device is closed, this module sends a request to the
+//! backend, and checks whether the backend still answers.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -15,14 +15,14 @@ use std::time::Duration;
 use super::descriptors::{self, inode};
 use super::vdev;
 
-/// Timeout of an answer. It is short, since the backend answers on a dedicated thread.
+/// Timeout for an answer. The timeout is short, since the backend answers on a dedicated thread.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The message `VHOST_USER_GET_FEATURES` of version 1, without payload. It is allowed at any time, and
-/// changes nothing.
+/// The message `VHOST_USER_GET_FEATURES` of version 1, without payload. The message is allowed at any time,
+/// and changes nothing.
 const GET_FEATURES: [u32; 3] = [1, 1, 0];
 
-/// Length of the answer: a header of the same length, and the features.
+/// Number of bytes of the answer: a header that is as long as the request, and the features.
 const FEATURES_BYTES: usize = 12 + 8;
 
 /// The socket to the backend of a device.
@@ -32,23 +32,23 @@ pub(super) struct VhostUserBackend {
     socket: DriverSocket,
 }
 
-/// The way to find the driver's socket, which DPDK's API does not return.
+/// How this module finds the driver's socket, which DPDK's API does not return.
 #[derive(Clone, Debug)]
 enum DriverSocket {
-    /// The device listens, and has a new socket for each backend that connects. The name of the socket is the
-    /// path.
+    /// The device listens, and has a new socket for each backend that connects. The local name of the socket
+    /// is the path.
     Listens,
     /// The device connects once, when it is probed. `before` has the inodes of the sockets that this process
     /// had before.
     Probed { before: BTreeSet<u64> },
-    /// The device has connected. This is the inode of its socket.
+    /// The device has connected. The number is the inode of the device's socket.
     Connected(u64),
-    /// The device has connected, but no new socket with the name of the path was found.
+    /// The device has connected, but this module has found no new socket with the name of the path.
     Unknown,
 }
 
 impl VhostUserBackend {
-    /// The backend of a device that is about to be probed, if the device has one.
+    /// Returns the backend of a device that is about to be probed, if the device has one.
     pub(super) fn of(spec: &str) -> Option<Self> {
         let (path, listens) = vdev::vhost_user_backend(spec)?;
         let socket = if listens {
@@ -77,9 +77,9 @@ impl VhostUserBackend {
         }
     }
 
-    /// Whether the device can be closed, since the backend is disconnected or answers. Otherwise the backend
-    /// may use the device's memory whenever it runs again. In this case the socket is shut down, so that the
-    /// backend stops.
+    /// Returns `true` if the device can be closed, since the backend is disconnected or answers. If the
+    /// backend does not answer, returns `false`: the backend may use the device's memory whenever it runs
+    /// again. In this case the function also shuts the socket down, so that the backend stops.
     pub(super) fn lets_go(&self) -> bool {
         let Some(mut socket) = self.socket() else { return true };
         if socket.set_read_timeout(Some(ANSWER_TIMEOUT)).is_err() {
@@ -95,7 +95,7 @@ impl VhostUserBackend {
         !silent
     }
 
-    /// A duplicate of the driver's socket, if a backend is connected.
+    /// Returns a duplicate of the driver's socket, if a backend is connected.
     fn socket(&self) -> Option<UnixStream> {
         sockets().find(|socket| match &self.socket {
             DriverSocket::Listens => {
@@ -107,8 +107,8 @@ impl VhostUserBackend {
         })
     }
 
-    /// How well the name of the backend's socket matches the path. The name may be relative to another
-    /// directory, or may be a path in a container.
+    /// Returns how well the name of the backend's socket matches the path, or `None` if the name does not
+    /// match. The name may be relative to another directory, or may be a path in a container.
     fn compare(&self, name: &SocketAddr) -> Option<Match> {
         let name = name.as_pathname()?;
         let file = |path: &Path| path.file_name().map(OsStr::to_owned);
@@ -126,7 +126,7 @@ enum Match {
     Path,
 }
 
-/// Duplicates of all descriptors of this process, which need not be sockets.
+/// Duplicates of all descriptors of this process. Some of the descriptors may not be sockets.
 fn sockets() -> impl Iterator<Item = UnixStream> {
     descriptors::all().map(UnixStream::from)
 }
@@ -143,7 +143,7 @@ mod tests {
         (UnixListener::bind(&path).unwrap(), path.display().to_string())
     }
 
-    /// The backend of a device that connects when it is probed, and the driver's socket.
+    /// Makes the backend of a device that connects when it is probed. Also returns the driver's socket.
     fn connect(path: &str) -> (VhostUserBackend, UnixStream) {
         let mut device = VhostUserBackend::of(&format!("net_virtio_user0,path={path}")).unwrap();
         assert!(device.lets_go(), "it is not connected yet");
@@ -181,8 +181,8 @@ mod tests {
         std::fs::remove_file(path).unwrap();
     }
 
-    /// A request on the socket of another device would disturb that device, since its backend would regard it
-    /// as a request of that device.
+    /// A request on the socket of another device would disturb that device, since the backend that listens
+    /// there would regard the request as a request of its own device.
     #[test]
     fn a_device_without_a_backend_leaves_the_sockets_of_others_alone() {
         let folders = ["one", "other"].map(|name| {
@@ -196,7 +196,7 @@ mod tests {
         drop(driver);
         let listens = VhostUserBackend::of(&format!("net_virtio_user1,path={},server=1", paths[0])).unwrap();
 
-        // A device that connects and a device that listens, both with a socket file of the same
+        // One device connects and one device listens, and the socket files of the two devices have the same
         // name.
         let (_other, connected) = connect(&paths[1]);
         let (accepted, _) = listeners[1].accept().unwrap();

@@ -1,4 +1,4 @@
-//! EAL's options, and the command line that they become.
+//! The options of EAL, and the command line that is made from the options.
 
 use std::fs;
 use std::path::Path;
@@ -9,29 +9,29 @@ use super::pci::{self, Holder, NoAddress, PciAddress};
 /// A PCI address that no machine has: bus ff of the last possible domain.
 const NO_DEVICE: &str = "pci:ffffffff:ff:1f.7";
 
-/// Configuration of DPDK's environment (EAL). The default needs no privileges, and uses hugepages if enough
-/// are free.
+/// Configuration of DPDK's environment (EAL). The default configuration needs no privileges, and uses
+/// hugepages if enough are free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EalConfig {
     /// Memory for packet buffers. Default: [`Memory::Auto`] with 512 MiB.
     pub memory: Memory,
     /// CPUs of the thread that starts EAL. Default: [`Cores::Floating`].
     pub cores: Cores,
-    /// PCI addresses (`0000:03:00.0` or `03:00.0`) of devices that will be opened, each optionally followed
-    /// by a comma and arguments for its driver. EAL derives the address mode from these devices. Other
-    /// devices can also be opened if they support this mode. With an empty list, the mode is for devices
-    /// behind an IOMMU. Virtual devices need not be listed. Default: none.
+    /// PCI addresses (`0000:03:00.0` or `03:00.0`) of devices that will be opened. Each address may be
+    /// followed by a comma and arguments for the device's driver. EAL derives the address mode from these
+    /// devices. Other devices can also be opened if they support this mode. With an empty list, the mode is
+    /// for devices behind an IOMMU. Virtual devices need not be listed. Default: none.
     pub pci: Vec<String>,
-    /// Files through which other DPDK processes can find this one. Default: [`Files::None`].
+    /// Files through which other DPDK processes can find this process. Default: [`Files::None`].
     pub files: Files,
-    /// Address mode of devices. [`Iova::Auto`] means virtual unless there are PCI devices.
-    /// Default: [`Iova::Auto`].
+    /// Address mode of devices. [`Iova::Auto`] means virtual addresses unless there are PCI devices. Default:
+    /// [`Iova::Auto`].
     pub iova: Iova,
-    /// True if one file has all memory, and false if each page has its own file. A virtio-user device can
+    /// `true` if one file has all memory, and `false` if each page has its own file. A virtio-user device can
     /// pass only a few files to its peer. Default: `true`.
     pub single_file_segments: bool,
-    /// Copies lines of DPDK's log with level notice or higher to standard error. Otherwise the log is only
-    /// used in errors. Default: `false`.
+    /// `true` if lines of DPDK's log with level notice or higher are copied to standard error. If `false`,
+    /// the log only appears in errors. Default: `false`.
     pub log_to_stderr: bool,
     /// Additional EAL arguments in the form of a DPDK program's command line. Default: none.
     pub extra: Vec<String>,
@@ -44,14 +44,15 @@ pub enum Memory {
     /// cannot use ordinary pages. With such a device, too few free hugepages are an error:
     /// [`EalError::PciHugepages`](super::EalError::PciHugepages).
     Auto {
-        /// The number of MiB that are needed.
+        /// Number of MiB that are needed.
         mib: u32,
     },
     /// Hugepages, allocated on demand.
     Hugepages,
-    /// Ordinary pages: `mib` MiB are allocated at the start. They are slower, and most NICs cannot use them.
+    /// Ordinary pages: `mib` MiB are allocated at the start. Ordinary pages are slower than hugepages, and
+    /// most NICs cannot use them.
     Ordinary {
-        /// The number of MiB to allocate.
+        /// Number of MiB to allocate.
         mib: u32,
     },
 }
@@ -65,24 +66,24 @@ pub enum Cores {
     Pinned(usize),
 }
 
-/// Files through which other DPDK processes can find this one.
+/// Files through which other DPDK processes can find this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Files {
-    /// No files. Any number of processes can run at the same time, and no file is left behind.
+    /// No files. Any number of processes can run at the same time, and no process leaves a file behind.
     None,
-    /// Files with this prefix, which no other process may use.
+    /// Files whose names start with this prefix. No other process may use the prefix.
     Prefix(String),
 }
 
 /// Address mode of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Iova {
-    /// Virtual addresses if there are no PCI devices; otherwise EAL chooses.
+    /// Virtual addresses if there are no PCI devices. If there are PCI devices, EAL chooses the mode.
     Auto,
-    /// Virtual addresses (an IOMMU translates them).
+    /// Virtual addresses, which an IOMMU translates.
     Virtual,
-    /// Physical addresses (needs privileges). Without an IOMMU the device can access all of the host's
-    /// memory.
+    /// Physical addresses. The process needs privileges. Without an IOMMU the device can access all memory of
+    /// the host.
     Physical,
 }
 
@@ -102,13 +103,14 @@ impl Default for EalConfig {
 }
 
 impl EalConfig {
-    /// A configuration for tests. It works everywhere, without privileges and hugepages.
+    /// Makes a configuration for tests, with ordinary pages. Tests with this configuration run everywhere,
+    /// without privileges and hugepages.
     pub fn ordinary(mib: u32) -> Self {
         Self { memory: Memory::Ordinary { mib }, ..Self::default() }
     }
 
-    /// The arguments of `rte_eal_init`, on a machine with `huge_free_mib` MiB of free hugepages where
-    /// the calling thread may run on `cpus`.
+    /// Returns the arguments of `rte_eal_init`, for a machine with `huge_free_mib` MiB of free hugepages. The
+    /// calling thread may run on `cpus`.
     pub(super) fn arguments(&self, huge_free_mib: u64, cpus: &[usize]) -> Vec<String> {
         let Self { memory, cores, pci, files, iova, single_file_segments, log_to_stderr: _, extra } = self;
         let mut arguments = vec!["dp".to_owned(), "--no-telemetry".to_owned()];
@@ -125,7 +127,7 @@ impl EalConfig {
             Files::None => arguments.push("--in-memory".to_owned()),
         }
         if pci.is_empty() {
-            // With a list of allowed devices, EAL ignores all other devices at the start, but can still scan
+            // With a list of allowed devices, EAL ignores all other devices at the start. EAL can still scan
             // the bus later.
             arguments.extend(["-a".to_owned(), NO_DEVICE.to_owned()]);
         }
@@ -140,7 +142,8 @@ impl EalConfig {
             Iova::Auto | Iova::Virtual => arguments.push("--iova-mode=va".to_owned()),
             Iova::Physical => arguments.push("--iova-mode=pa".to_owned()),
         }
-        // There is one lcore with number 0, on one CPU or on all allowed CPUs. (`-l N` would always pin it.)
+        // There is one lcore with number 0, on one CPU or on all allowed CPUs. (`-l N` would always pin the
+        // lcore.)
         let place = match cores {
             Cores::Pinned(cpu) => cpu.to_string(),
             Cores::Floating => {
@@ -155,8 +158,8 @@ impl EalConfig {
 }
 
 impl Memory {
-    /// The number of MiB of ordinary pages to use if `huge_free_mib` MiB of hugepages are free. `None` means
-    /// hugepages.
+    /// Number of MiB of ordinary pages to use if `huge_free_mib` MiB of hugepages are free. `None` means that
+    /// hugepages are used.
     pub(super) fn ordinary_mib(self, huge_free_mib: u64) -> Option<u32> {
         match self {
             Self::Auto { mib } if huge_free_mib < u64::from(mib) => Some(mib),
@@ -167,10 +170,10 @@ impl Memory {
 }
 
 impl EalConfig {
-    /// The PCI devices that EAL may use.
+    /// Returns the addresses of the PCI devices that EAL may use.
     ///
     /// # Errors
-    /// [`EalError::PciAddress`].
+    /// [`EalError::PciAddress`] if an entry is not a PCI address.
     pub(super) fn pci_addresses(&self) -> Result<Vec<PciAddress>, EalError> {
         let parse = |entry: &String| {
             pci::split(entry).0.parse().map_err(|NoAddress| EalError::PciAddress { text: entry.clone() })
@@ -178,7 +181,7 @@ impl EalConfig {
         self.pci.iter().map(parse).collect()
     }
 
-    /// The arguments for the driver of this device, including the comma before them.
+    /// Returns the arguments for the driver of this device, including the comma before the arguments.
     pub(super) fn pci_arguments(&self, address: PciAddress) -> String {
         let entries = self.pci.iter().map(|entry| pci::split(entry));
         let of_it = entries.filter(|(place, _)| place.parse() == Ok(address));
@@ -189,7 +192,8 @@ impl EalConfig {
     /// configured memory is not checked.
     ///
     /// # Errors
-    /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`].
+    /// [`EalError::NoHugepages`], [`EalError::PciAddress`] or [`EalError::PciHugepages`] if the configuration
+    /// cannot work.
     pub(super) fn check(&self, sysfs: &Path, huge_free_mib: u64) -> Result<(), EalError> {
         if self.memory == Memory::Hugepages && huge_free_mib == 0 {
             return Err(EalError::NoHugepages);
@@ -209,7 +213,7 @@ impl EalConfig {
     }
 }
 
-/// The number of MiB in free hugepages of all sizes.
+/// Number of MiB in free hugepages of all sizes.
 pub(super) fn huge_free_mib(sysfs: &Path) -> u64 {
     let Ok(sizes) = fs::read_dir(sysfs.join("kernel/mm/hugepages")) else { return 0 };
     sizes

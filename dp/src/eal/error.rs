@@ -1,8 +1,8 @@
-//! The errors of starting EAL.
+//! Errors that can occur when EAL is started.
 
 use std::io;
 
-/// The reason why EAL is not running. Each message is one line that says what to do.
+/// The reason why EAL is not running. The message of each error is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EalError {
@@ -11,7 +11,7 @@ pub enum EalError {
         "DPDK was already started in this process with other options: use the same ones, or another process"
     )]
     AlreadyStarted,
-    /// Hugepages were requested and none are free.
+    /// Hugepages were requested, but no hugepages are free.
     #[error(
         "no hugepages are free: reserve some (echo 512 > /proc/sys/vm/nr_hugepages, as root) or use ordinary memory"
     )]
@@ -19,7 +19,7 @@ pub enum EalError {
     /// An entry of [`EalConfig::pci`](super::EalConfig::pci) is not a PCI address.
     #[error("{text:?} is no PCI address, which looks like 0000:03:00.0 or 03:00.0")]
     PciAddress {
-        /// The entry.
+        /// The text of the entry.
         text: String,
     },
     /// Too few hugepages are free for a NIC that cannot use other memory.
@@ -31,11 +31,11 @@ pub enum EalError {
     PciHugepages {
         /// The device.
         device: String,
-        /// The Linux driver that passes it to user space.
+        /// The Linux driver that passes the device to user space.
         driver: String,
-        /// MiB free.
+        /// Number of MiB that are free.
         free: u64,
-        /// MiB needed.
+        /// Number of MiB that are needed.
         mib: u32,
     },
     /// The process was forked from the process that started EAL.
@@ -43,10 +43,10 @@ pub enum EalError {
         "this process is a fork of one that uses DPDK: start DPDK after the fork, or spawn a new program"
     )]
     Forked,
-    /// Permission denied.
+    /// The process lacks a permission.
     #[error("no permission to start DPDK: run as root, or use ordinary memory and virtual devices ({log})")]
     Permission {
-        /// What DPDK logged.
+        /// The warnings and errors that DPDK logged.
         log: String,
     },
     /// An argument has a zero byte.
@@ -60,7 +60,7 @@ pub enum EalError {
     Init {
         /// The text of `rte_errno`.
         cause: String,
-        /// What DPDK logged.
+        /// The warnings and errors that DPDK logged.
         log: String,
         /// The arguments of EAL.
         arguments: String,
@@ -68,7 +68,7 @@ pub enum EalError {
 }
 
 /// The kind distinguishes missing memory, a missing permission and a bad argument. The `io::Error` contains
-/// the original error.
+/// the `EalError`.
 impl From<EalError> for io::Error {
     fn from(error: EalError) -> Self {
         let kind = match error {

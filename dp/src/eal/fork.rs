@@ -1,4 +1,4 @@
-//! Forks of the process: a child shares rings and hugepages with its parent and must not touch them.
+//! Forks of the process. A child shares rings and hugepages with its parent, and must not touch this memory.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,7 +12,7 @@ pub(crate) fn is_forked() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
-/// Makes [`is_forked`] return true in children that are forked from now on.
+/// Makes [`is_forked`] return `true` in children that are forked from now on.
 pub(super) fn watch_for_forks() {
     extern "C" fn in_child() {
         FORKED.store(true, Ordering::Relaxed);

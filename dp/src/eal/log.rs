@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dpdk_sys as sys;
 
-/// Maximum number of stored lines, which limits the memory. An error shows at most the last four lines.
+/// Maximum number of stored lines. The limit bounds the memory. An error shows at most the last four lines.
 const KEPT: usize = 64;
 /// `RTE_LOG_WARNING`; smaller numbers are more severe.
 const WARNING: i32 = 5;
@@ -21,8 +21,8 @@ const LINE_BUFFERED: i32 = 1;
 static LINES: Mutex<VecDeque<(i32, String)>> = Mutex::new(VecDeque::new());
 static TO_STDERR: AtomicBool = AtomicBool::new(false);
 
-/// Redirects DPDK's log to `write`. Called once before `rte_eal_init`, which would otherwise open standard
-/// error and syslog.
+/// Redirects DPDK's log to `write`. This function is called once, before `rte_eal_init`, which would
+/// otherwise open standard error and syslog.
 pub(super) fn capture(to_stderr: bool) {
     TO_STDERR.store(to_stderr, Ordering::Relaxed);
     let functions = sys::cookie_io_functions_t { read: None, write: Some(write), seek: None, close: None };
@@ -47,17 +47,18 @@ pub(crate) fn mark() {
     }
 }
 
-/// The last warnings and errors since [`mark`] in one line. Empty if there were none.
+/// The last warnings and errors since [`mark`] in one line. The text is empty if there were no warnings and
+/// no errors.
 pub(crate) fn trouble() -> String {
     last(WARNING)
 }
 
-/// The last errors since [`mark`] in one line. Empty if there were none.
+/// The last errors since [`mark`] in one line. The text is empty if there were no errors.
 pub(crate) fn errors() -> String {
     last(ERROR)
 }
 
-/// The last lines since [`mark`] with at least this severity, joined to one line.
+/// Returns the last lines since [`mark`] with at least this severity, joined into one line.
 fn last(level: i32) -> String {
     let Ok(lines) = LINES.lock() else { return String::new() };
     let mut told: Vec<&str> = lines.iter().filter(|(of, _)| *of <= level).map(|(_, line)| &**line).collect();
@@ -66,14 +67,14 @@ fn last(level: i32) -> String {
 }
 
 /// # Safety
-/// `text` points to `bytes` bytes that may be read and that nobody writes during the call.
+/// `text` points to `bytes` readable bytes that nobody writes during the call.
 unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, bytes: usize) -> i64 {
-    // SAFETY: the caller, stdio, passes `bytes` bytes of its buffer, which is locked during the call.
+    // SAFETY: the caller, stdio, passes `bytes` bytes of stdio's buffer, which is locked during the call.
     let text = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
-    // SAFETY: may be called at any time: reads a variable of this thread.
+    // SAFETY: the function may be called at any time. It only reads a variable of this thread.
     let level = unsafe { sys::rte_log_cur_msg_loglevel() };
     if TO_STDERR.load(Ordering::Relaxed) {
-        // Errors are ignored: if standard error is closed, they cannot be reported.
+        // Errors are ignored: if standard error is closed, an error cannot be reported.
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
     if let Ok(mut lines) = LINES.lock() {

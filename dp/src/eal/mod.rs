@@ -1,9 +1,9 @@
-//! DPDK's environment abstraction layer (EAL). It is started on demand, once per process, with the options in
-//! [`EalConfig`].
+//! DPDK's environment abstraction layer (EAL). EAL is started on demand, once per process, with the options
+//! in [`EalConfig`].
 //!
-//! EAL is state of the whole process that cannot be undone: memory, the calling thread's affinity, drivers.
-//! [`Eal::start`] starts EAL, or checks that it runs with the same options. The returned value proves that
-//! EAL runs, and can be copied.
+//! EAL is global state of the process: memory, the calling thread's affinity, drivers. A start of EAL cannot
+//! be undone. [`Eal::start`] starts EAL, or checks that EAL already runs with the same options. The returned
+//! value proves that EAL runs, and can be copied.
 
 mod config;
 mod error;
@@ -30,24 +30,24 @@ pub struct Eal {
     _started: (),
 }
 
-/// EAL's options. `None` until EAL has started.
+/// The options with which EAL runs. `None` until EAL has started.
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
-/// See [`STARTED`].
+/// The content of [`STARTED`].
 struct Started {
     config: EalConfig,
-    /// True if packet buffers are in ordinary pages.
+    /// `true` if packet buffers are in ordinary pages.
     is_ordinary: bool,
 }
 
 impl Eal {
-    /// Starts EAL, which takes 130 to 230 ms, or checks that EAL runs with the same options. The
+    /// Starts EAL, or checks that EAL already runs with the same options. Starting takes 130 to 230 ms. The
     /// calling thread becomes EAL's main thread.
     ///
     /// # Errors
-    /// [`EalError`]. If EAL fails, DPDK itself writes one more line to standard error. After
-    /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`] and
-    /// [`EalError::BadArgument`] another attempt is possible.
+    /// [`EalError`] if EAL does not run with these options. If the start of EAL fails, DPDK itself writes one
+    /// more line to standard error. After [`EalError::NoHugepages`], [`EalError::PciAddress`],
+    /// [`EalError::PciHugepages`] and [`EalError::BadArgument`] another attempt is possible.
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
         if is_forked() {
             return Err(EalError::Forked);
@@ -75,20 +75,22 @@ impl Eal {
         started.as_ref().is_some_and(|started| started.is_ordinary)
     }
 
-    /// Whether devices get virtual addresses.
+    /// Whether devices access memory by virtual addresses.
     pub(crate) fn is_virtual(self) -> bool {
         // SAFETY: EAL runs (`self`), and the call reads a constant of its configuration.
         let mode = unsafe { sys::rte_eal_iova_mode() };
         mode == sys::RTE_IOVA_VA
     }
 
-    /// The arguments in EAL's options for the driver of this PCI device, including the comma before them.
+    /// The arguments for the driver of this PCI device in EAL's options, including the comma before the
+    /// arguments.
     pub(crate) fn pci_arguments(self, address: PciAddress) -> String {
         let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         started.as_ref().map_or_else(String::new, |started| started.config.pci_arguments(address))
     }
 
-    /// Returns a value if EAL runs in this process. In a forked child of a process with EAL, returns `None`.
+    /// Returns a value if EAL runs in this process, and `None` if not. In a forked child of a process with
+    /// EAL, returns `None`.
     pub fn running() -> Option<Self> {
         let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         (started.is_some() && !is_forked()).then_some(Self { _started: () })
@@ -108,7 +110,7 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
         .iter()
         .map(|text| CString::new(text.as_str()).map_err(|_| EalError::BadArgument { argument: text.clone() }))
         .collect::<Result<_, _>>()?;
-    // EAL permutes the vector and stores pointers to the strings, so both are leaked.
+    // EAL permutes the vector and stores pointers to the strings, so the vector and the strings are leaked.
     let strings: &'static [CString] = owned.leak();
     let vector: Vec<*mut c_char> =
         strings.iter().map(|text| text.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect();
@@ -144,7 +146,7 @@ pub(crate) fn errno() -> i32 {
 
 /// The text of a DPDK error number.
 pub(crate) fn errno_text(errno: i32) -> String {
-    // SAFETY: the function takes any number. The returned C string is valid until this thread calls the
+    // SAFETY: the function accepts any number. The returned C string is valid until this thread calls the
     // function again.
     let text = unsafe { sys::rte_strerror(errno) };
     // SAFETY: `text` is a C string, which is copied before this thread calls the function again.

@@ -8,7 +8,7 @@ use std::str::FromStr;
 /// Root of sysfs.
 pub(crate) const SYSFS: &str = "/sys";
 
-/// The Linux driver that passes a device to user space, and uses the IOMMU if there is one.
+/// The Linux driver that passes a device to user space. The driver uses the IOMMU if there is one.
 pub(crate) const VFIO: &str = "vfio-pci";
 
 /// Linux drivers that pass a device to user space without an IOMMU.
@@ -26,7 +26,7 @@ pub(crate) struct PciAddress {
     function: u8,
 }
 
-/// The text is not a PCI address.
+/// The error for a text that is not a PCI address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoAddress;
 
@@ -60,8 +60,8 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// Splits a device's text into its address and the arguments for its driver. The arguments include the comma
-/// before them.
+/// Splits the text of an entry into the device's address and the arguments for the driver. The arguments
+/// include the comma before them.
 pub(crate) fn split(entry: &str) -> (&str, &str) {
     entry.split_at(entry.find(',').unwrap_or(entry.len()))
 }
@@ -79,13 +79,13 @@ pub(crate) enum Holder {
     UserSpace {
         /// The driver's name.
         driver: String,
-        /// True if an IOMMU translates the device's addresses.
+        /// `true` if an IOMMU translates the device's addresses.
         iommu: bool,
     },
 }
 
 impl Holder {
-    /// The driver of a device, from `sysfs`.
+    /// Finds the driver of a device in `sysfs`.
     pub(crate) fn of(sysfs: &Path, address: PciAddress) -> Self {
         let device = sysfs.join("bus/pci/devices").join(address.to_string());
         if !device.exists() {
@@ -116,7 +116,7 @@ impl Holder {
     }
 }
 
-/// Vendor and device id, `8086:100e`, from `sysfs`.
+/// The vendor id and device id from `sysfs`, in the form `8086:100e`.
 pub(crate) fn identity(sysfs: &Path, address: PciAddress) -> String {
     let device = sysfs.join("bus/pci/devices").join(address.to_string());
     let read = |file| fs::read_to_string(device.join(file)).unwrap_or_default();
@@ -125,7 +125,7 @@ pub(crate) fn identity(sysfs: &Path, address: PciAddress) -> String {
     format!("{vendor}:{device}")
 }
 
-/// A `sysfs` for tests.
+/// A folder like `sysfs`, for tests.
 #[cfg(test)]
 pub(crate) mod fake {
     use std::os::unix::fs::symlink;
@@ -133,7 +133,7 @@ pub(crate) mod fake {
 
     use super::*;
 
-    /// A folder that is removed on drop.
+    /// A folder. The folder is removed when this value is dropped.
     pub(crate) struct Sysfs(pub(crate) PathBuf);
 
     impl Sysfs {
@@ -143,8 +143,8 @@ pub(crate) mod fake {
             Self(root)
         }
 
-        /// Makes a device, optionally with a driver and an IOMMU group. If the name of the group is empty,
-        /// the group has no name file.
+        /// Makes a device, optionally with a driver and an IOMMU group. If `group` is the empty string, the
+        /// group has no name file.
         pub(crate) fn device(&self, address: &str, driver: Option<&str>, group: Option<&str>) -> PciAddress {
             let device = self.0.join("bus/pci/devices").join(address);
             fs::create_dir_all(&device).unwrap();

@@ -1,5 +1,5 @@
-//! Registers threads with EAL. A registered thread has caches in the mempools, so an allocation takes a third
-//! of the time.
+//! Registers threads with EAL. A registered thread has caches in the mempools, so an allocation takes one
+//! third of the time that it takes in other threads.
 
 use std::cell::Cell;
 
@@ -10,11 +10,11 @@ use super::{Eal, is_forked};
 /// `LCORE_ID_ANY`: the lcore id of a thread that EAL does not know.
 const NO_LCORE: u32 = u32::MAX;
 
-/// Registers the calling thread with EAL until the thread ends. Ports call this when a thread first uses
-/// them. It has no effect on a registered thread.
+/// Registers the calling thread with EAL until the thread ends. A port calls this function when a thread
+/// first uses the port. The call has no effect if the thread is already registered.
 ///
-/// Returns whether the thread is registered now: `false` if EAL's table is full (128 threads) or EAL is not
-/// running. Without registration everything works, but is slower.
+/// Returns whether the thread is registered now. The result is `false` if EAL's table is full (128 threads)
+/// or EAL is not running. A thread without registration can do everything, but more slowly.
 #[inline]
 pub fn register_thread() -> bool {
     REGISTRATION.with(|registration| match registration.state.get() {
@@ -30,9 +30,9 @@ thread_local! {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RegistrationState {
-    /// Registration was not tried yet.
+    /// No registration was tried yet.
     Unknown,
-    /// We have registered the thread, and unregister it when it ends.
+    /// This module has registered the thread, and unregisters it when the thread ends.
     Registered,
     /// EAL itself has registered the thread.
     Known,
@@ -55,7 +55,7 @@ impl Registration {
         let state = if lcore != NO_LCORE {
             RegistrationState::Known
         } else {
-            // SAFETY: EAL runs (`running`), and this thread is not registered. `drop` ends the registration
+            // SAFETY: EAL runs (`running`), and this thread is not registered. `drop` unregisters the thread
             // when the thread ends.
             match unsafe { sys::rte_thread_register() } {
                 0 => RegistrationState::Registered,

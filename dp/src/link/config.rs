@@ -1,4 +1,4 @@
-//! The configuration of a link: its faults, its offloads, its buffers.
+//! The configuration of a link: the link's faults, offloads and buffers.
 
 use crate::{Offloads, TsoLimits};
 
@@ -11,13 +11,13 @@ pub struct LinkPlan {
     pub duplicate_ppm: u32,
     /// Probability that a frame is held back by `reorder_us`.
     pub reorder_ppm: u32,
-    /// How many microseconds a reordered frame is held back.
+    /// Number of microseconds for which a reordered frame is held back.
     pub reorder_us: u32,
     /// Probability that one bit of a frame is flipped.
     pub corrupt_ppm: u32,
-    /// Microseconds that each frame is on the wire.
+    /// Number of microseconds for which each frame is on the wire.
     pub delay_us: u32,
-    /// The ordinals of frames that are lost in addition, counted from 0 in this direction.
+    /// The ordinal numbers of further frames that are lost. The first frame of a direction has number 0.
     pub drop_exactly: Vec<u64>,
 }
 
@@ -34,17 +34,18 @@ pub enum LinkTso {
     Whole,
 }
 
-/// The configuration of a link that [`pair`](super::pair) makes: its buffers, faults and offloads.
+/// The configuration of a link that [`pair`](super::pair) makes: the link's buffers, faults and offloads.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
-    /// Bytes of the largest IP packet of both ports. A longer frame is dropped, unless [`tso`](Self::tso) is
-    /// on and the frame requests to be cut. Default: 1500.
+    /// Maximum number of bytes of an IP packet for both ports. A longer frame is dropped, unless
+    /// [`tso`](Self::tso) is on and the frame requests to be cut. Default: 1500.
     pub mtu: u16,
-    /// Buffers in the pool of each port. Default: 8192.
+    /// Number of buffers in the pool of each port. Default: 8192.
     pub mbufs: usize,
-    /// Large buffers of each port, for bulk sending. Default: 0.
+    /// Number of large buffers of each port, for bulk sending. Default: 0.
     pub bulk_mbufs: usize,
-    /// Number of frames in flight in one direction with which the sender's ring is full. Default: 1024.
+    /// Maximum number of frames in flight in one direction. With this number of frames, the sender's ring is
+    /// full. Default: 1024.
     pub ring_frames: usize,
     /// Seed of the random faults. Default: 0.
     pub seed: u64,
@@ -52,17 +53,17 @@ pub struct LinkConfig {
     pub a_to_b: LinkPlan,
     /// Faults from the second port to the first. Default: no faults.
     pub b_to_a: LinkPlan,
-    /// Whether the ports leave TCP checksums unfilled, as virtio does: a frame sent with
-    /// [`TxOffload::tcp_checksum`](crate::TxOffload) arrives as [`Checksum::Partial`](crate::Checksum).
-    /// Otherwise every frame arrives as [`Checksum::Unknown`](crate::Checksum). Default: `false`.
+    /// `true` if the ports do not fill in TCP checksums, as virtio does: a frame sent with
+    /// [`TxOffload::tcp_checksum`](crate::TxOffload) arrives as [`Checksum::Partial`](crate::Checksum). If
+    /// `false`, every frame arrives as [`Checksum::Unknown`](crate::Checksum). Default: `false`.
     pub checksum_offload: bool,
-    /// Handling of large frames. Needs `checksum_offload`. Default: [`LinkTso::Off`].
+    /// Handling of large frames. The ports offer TSO only with `checksum_offload`. Default: [`LinkTso::Off`].
     pub tso: LinkTso,
-    /// Limits of the large frames that the ports accept. Frames beyond the limits are dropped, as by a
-    /// driver. Default: the default of [`TsoLimits`].
+    /// Limits of the large frames that the ports accept. A port drops frames that exceed the limits, as a
+    /// driver does. Default: the default of [`TsoLimits`].
     pub tso_limits: TsoLimits,
-    /// The value of [`PortInfo::point_to_point`](crate::PortInfo::point_to_point). Default: `false`, so that
-    /// connections survive a cable that is unplugged for a while.
+    /// The value of [`PortInfo::point_to_point`](crate::PortInfo::point_to_point). With the default,
+    /// connections survive a cable that is unplugged for a while. Default: `false`.
     pub point_to_point: bool,
 }
 

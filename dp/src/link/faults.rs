@@ -11,23 +11,23 @@ pub(super) struct FrameFaults {
     pub(super) lost: bool,
     pub(super) duplicated: bool,
     pub(super) held: bool,
-    /// If the frame is corrupted: a number that selects the bit to flip.
+    /// A number that selects the bit to flip, if the frame is corrupted.
     pub(super) corrupted: Option<u32>,
 }
 
-/// Decides faults, frame by frame.
+/// Decides the faults of one frame after another.
 pub(super) struct FaultGenerator {
     plan: LinkPlan,
     rng: ChaCha8Rng,
-    /// Number of frames whose faults have been decided.
+    /// Number of frames whose faults were decided so far.
     ordinal: u64,
-    /// True if any probability is above 0.
+    /// `true` if any probability is above 0.
     random: bool,
 }
 
 impl FaultGenerator {
-    /// The generator of one direction and queue. Each has its own stream of random numbers from the same
-    /// seed. `None` for a plan without faults.
+    /// Makes the generator of one direction and queue. Each generator has its own stream of random numbers
+    /// from the same seed. Returns `None` for a plan without faults.
     pub(super) fn new(plan: &LinkPlan, seed: u64, stream: u64) -> Option<Self> {
         let mut plan = plan.clone();
         plan.drop_exactly.sort_unstable();
@@ -38,7 +38,7 @@ impl FaultGenerator {
         any.then_some(Self { plan, rng, ordinal: 0, random })
     }
 
-    /// The faults of the next frame.
+    /// Decides the faults of the next frame.
     pub(super) fn next(&mut self) -> FrameFaults {
         let ordinal = self.ordinal;
         self.ordinal += 1;
@@ -50,7 +50,7 @@ impl FaultGenerator {
     }
 
     /// Decides the random faults of a frame. Always draws the same number of random numbers, so that one
-    /// probability does not change the effect of the others.
+    /// probability does not change the effect of the other probabilities.
     fn draw(&mut self) -> FrameFaults {
         let lost = self.hits(self.plan.drop_ppm);
         let duplicated = self.hits(self.plan.duplicate_ppm);
@@ -61,8 +61,8 @@ impl FaultGenerator {
     }
 
     fn hits(&mut self, ppm: u32) -> bool {
-        // The upper half of a 64-bit product. Its values are uniform from 0 to 999,999, with an error of
-        // 1/4000.
+        // The upper half of a 64-bit product. The values of the upper half are uniform from 0 to 999,999,
+        // with an error of 1/4000.
         let draw = (u64::from(self.rng.next_u32()) * 1_000_000) >> 32;
         draw < u64::from(ppm)
     }

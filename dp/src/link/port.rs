@@ -1,4 +1,4 @@
-//! One queue of one end of a link as a [`Port`].
+//! A [`Port`] that is one queue of one end of a link.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,33 +12,34 @@ use crate::{
     PortLayer, Queue, Sleep, Statistics, TxOffload, checksum, tso,
 };
 
-/// Bytes of an Ethernet header with a VLAN tag: the maximum bytes of a frame in addition to the IP packet.
+/// Number of bytes of an Ethernet header with a VLAN tag: a frame is at most this much longer than its IP
+/// packet.
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
-/// Bytes of a large buffer.
+/// Number of bytes of a large buffer.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Minimum bytes of a buffer in a link's pool, as usual for devices.
+/// Minimum number of bytes of a buffer in a link's pool. Devices usually have the same minimum.
 const DATA_BYTES_MIN: usize = 2048;
 
 /// The names of the ends and of their pools.
 pub(super) const NAMES: [&str; 2] = ["link-a", "link-b"];
 
-/// Bytes of a buffer in a link's pool.
+/// Number of bytes of a buffer in a link's pool.
 pub(super) fn data_bytes(config: &LinkConfig) -> usize {
     (usize::from(config.mtu) + FRAME_OVERHEAD_BYTES).next_multiple_of(64).max(DATA_BYTES_MIN)
 }
 
-/// The state that both ends share.
+/// The state that the two ends of a link share.
 pub(super) struct Shared {
-    /// True if the cable is connected.
+    /// `true` if the cable is connected.
     plugged: AtomicBool,
-    /// The number of queues of each end that are not dropped. 0 if the device of the end was taken away.
+    /// Number of queues of each end that are not dropped. 0 if the device of the end was removed.
     present: [AtomicUsize; 2],
 }
 
 impl Shared {
-    /// The state of a link whose ends have this many queues.
+    /// Makes the state of a link whose ends have this number of queues.
     pub(super) fn new(queues: usize) -> Self {
         Self { plugged: AtomicBool::new(true), present: [AtomicUsize::new(queues), AtomicUsize::new(queues)] }
     }
@@ -47,19 +48,19 @@ impl Shared {
         self.plugged.store(up, Ordering::Release);
     }
 
-    /// Called when the device of this end is taken away.
+    /// Removes the device of this end.
     pub(super) fn take_away(&self, end: usize) {
         self.present[end].store(0, Ordering::Release);
     }
 
-    /// Called when a port of this end is dropped.
+    /// Removes one port of this end, since the port is being dropped.
     fn leave(&self, end: usize) {
         let one_less = |queues: usize| queues.checked_sub(1);
-        // The count may already be 0, if the device was taken away before.
+        // The count may already be 0, if the device was removed before.
         let _left = self.present[end].fetch_update(Ordering::Release, Ordering::Relaxed, one_less);
     }
 
-    /// Whether this end has ports and was not taken away.
+    /// Whether this end has ports and its device was not removed.
     #[inline]
     fn is_present(&self, end: usize) -> bool {
         // `end` is 0 or 1.
@@ -84,7 +85,7 @@ pub(super) struct LinkPort<W: Wires> {
     end: usize,
     shared: Arc<Shared>,
     base: PortBase,
-    /// Decides the faults of the frames that we send. `None` if the plan has no faults.
+    /// Decides the faults of the frames that this port sends. `None` if the plan has no faults.
     generator: Option<FaultGenerator>,
     delay_us: u64,
     reorder_us: u64,
@@ -95,7 +96,7 @@ pub(super) struct LinkPort<W: Wires> {
 }
 
 impl<W: Wires> LinkPort<W> {
-    /// The port of `queue` of end `end` (0 or 1), with its pool and its wires.
+    /// Makes the port of `queue` of end `end` (0 or 1), with its pool and its wires.
     pub(super) fn new(
         config: &LinkConfig,
         shared: &Arc<Shared>,
@@ -130,7 +131,7 @@ impl<W: Wires> LinkPort<W> {
         }
     }
 
-    /// Updates the link state.
+    /// Updates the link state and returns it.
     #[inline]
     fn update_link(&mut self) -> LinkState {
         let state = self.shared.state(self.end);
@@ -146,12 +147,13 @@ impl<W: Wires> LinkPort<W> {
         self.base.counters.link_changes += 1;
     }
 
-    /// Number of frames into which the port cuts this frame. 1 if the frame is not cut.
+    /// Number of pieces into which the port cuts this frame. 1 if the frame is not cut.
     fn pieces(&self, frame: &Mbuf) -> u64 {
         if self.tso == LinkTso::Cut { tso::pieces(frame) as u64 } else { 1 }
     }
 
-    /// The number of the first `run` frames for which the wire has room.
+    /// Returns the number of frames, from the first of `frames` on, for which the wire has room. The result
+    /// is at most `run`.
     #[inline]
     fn fitting(&self, wire: usize, frames: &Burst, run: usize) -> usize {
         let mut room = self.wires.sender(wire).room();
@@ -167,7 +169,8 @@ impl<W: Wires> LinkPort<W> {
         frames[..run].iter().take_while(fits).count()
     }
 
-    /// Sends one frame, and cuts it if the port does so. The caller has checked that the wire has room.
+    /// Sends one frame. If the frame requests to be cut and the port cuts frames, sends the pieces. The
+    /// caller has checked that the wire has room.
     #[inline]
     fn send(&mut self, wire: usize, now_us: u64, frame: Mbuf) {
         if frame.tx_offload().tso_segment_bytes > 0 {
@@ -215,13 +218,13 @@ impl<W: Wires> LinkPort<W> {
         self.base.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0
     }
 
-    /// Puts a frame on the wire. It arrives after `wait_us` microseconds.
+    /// Puts a frame on the wire. The frame arrives after `wait_us` microseconds.
     #[inline(always)]
     fn put(&mut self, wire: usize, now_us: u64, wait_us: u64, mut frame: Mbuf) {
         let wire = self.wires.sender_mut(wire);
         if frame.has_external() {
             // The frame may refer to memory that later changes. A frame that a device has sent cannot change,
-            // so this frame is copied.
+            // so the wire gets a copy of this frame.
             let Some(copy) = frame.deep_copy(&wire.pool) else { return wire.no_mbuf() };
             frame = copy;
         }
@@ -263,8 +266,8 @@ impl<W: Wires> LinkPort<W> {
     }
 }
 
-/// A copy of `frame` in which the bit that `which` selects is flipped. The copy's checksum is filled in
-/// before: otherwise the receiver would trust the partial checksum, and would not notice the corruption.
+/// Makes a copy of `frame` in which the bit that `which` selects is flipped. The copy's checksum is filled in
+/// first: otherwise the receiver would trust the partial checksum, and would not notice the corruption.
 fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
     let mut copy = frame.deep_copy(pool)?;
     let partial = copy.tx_offload().tcp_checksum;

@@ -1,8 +1,9 @@
-//! The wires of one queue: chooses the wire for a frame to send, and finds the wires with frames to receive.
+//! The wires of one queue. This module chooses the wire for a frame to send, and finds the wires with frames
+//! to receive.
 //!
 //! A receiving queue has a wire from each queue that may send to it. If there is more than one wire, each
-//! sender sets its bit in the inbox of the receiving queue. So a poll reads one word, and then only the wires
-//! with frames.
+//! sender sets the sender's bit in the inbox of the receiving queue. So a poll reads one word, and then only
+//! the wires with frames.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,26 +12,26 @@ use super::wire::{Receiver, Sender};
 use crate::rss::RSS_KEY_BYTES;
 use crate::{Burst, Flow, Mbuf, Rss, RssFields};
 
-/// Maximum queues of an end. Each queue has one bit of a 64-bit word.
+/// Maximum number of queues of an end. Each queue has one bit of a 64-bit word.
 pub const MAX_QUEUES: usize = 64;
 
-/// Entries of the redirection table. Many NICs have this number.
+/// Number of entries of the redirection table. Many NICs have the same number.
 const TABLE_ENTRIES: usize = 128;
 
 /// How a link with [several queues](super::queues) chooses the receiving queue of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkSteering {
-    /// By a hash of addresses and TCP ports, as in a NIC: [`Rss`]. Frames without a TCP segment are sent to
-    /// the first queue.
+    /// A hash of addresses and TCP ports chooses the queue, as in a NIC: [`Rss`]. Frames without a TCP
+    /// segment are sent to the first queue.
     #[default]
     Rss,
-    /// By the number of the sending queue, as vhost-user does: the receiving queue has the same number. The
-    /// ports announce no rule.
+    /// The receiving queue has the same number as the sending queue, as with vhost-user. The ports announce
+    /// no rule.
     SenderQueue,
 }
 
 impl LinkSteering {
-    /// The rule that the ports of both ends announce.
+    /// The rule that the ports of both ends announce. `None` if the ports announce no rule.
     pub(super) fn announced(self, queues: usize) -> Option<Rss> {
         if self == Self::SenderQueue || queues == 1 {
             return None;
@@ -42,16 +43,16 @@ impl LinkSteering {
     }
 }
 
-/// A word with a bit for each sending queue that has put frames on its wire to this receiving queue. The word
-/// has its own cache line.
+/// A word with a bit for each sending queue. The bit is set if the sending queue has put frames on its wire
+/// to this receiving queue. The word has its own cache line.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct Inbox(AtomicU64);
 
 /// The wires of one queue, in both directions.
 pub(super) trait Wires: Send {
-    /// Returns the number of the wire for the first of these frames, and the number of frames at the
-    /// beginning that use the same wire.
+    /// Returns the number of the wire for the first of `frames`, and the number of frames at the beginning of
+    /// `frames` that use the same wire.
     fn choose(&mut self, frames: &Burst) -> (usize, usize);
 
     /// The sending end of a wire.
@@ -63,13 +64,13 @@ pub(super) trait Wires: Send {
     /// Makes the frames that were sent since the last call visible to the receiving queues.
     fn flush(&mut self);
 
-    /// The receiving ends.
+    /// The receiving ends of the wires to this queue.
     fn receivers(&self) -> &[Receiver];
 
-    /// Passes at most `room` due frames to `deliver`.
+    /// Passes due frames to `deliver`, at most `room` frames. Returns the number of passed frames.
     fn receive(&mut self, now_us: u64, room: usize, deliver: impl FnMut(Mbuf)) -> usize;
 
-    /// The earliest time at which the next frame may be due.
+    /// The earliest time at which the next frame may be due. `None` if no frame is in flight.
     fn next_due_us(&self) -> Option<u64>;
 }
 
@@ -117,22 +118,23 @@ pub(super) struct Mesh {
     senders: Box<[Sender]>,
     receivers: Box<[Receiver]>,
     rss: Rss,
-    /// The number of our queue.
+    /// The number of the queue that has these wires.
     index: usize,
-    /// The flow of the last sent frame, and its queue. For further frames of this flow no hash is computed.
+    /// The flow of the last sent frame, and the flow's queue. For further frames of this flow no hash is
+    /// computed.
     last: Option<(Flow, usize)>,
-    /// The inboxes of our end's queues, and of the other end's queues.
+    /// The inboxes of the queues of this end, and of the queues of the other end.
     inboxes: [Arc<[Inbox]>; 2],
-    /// Bits of the queues to which frames were sent since the last flush.
+    /// A bit for each queue to which frames were sent since the last flush.
     unflushed: u64,
-    /// Bits of the wires on which frames may wait, as of the last reading of the inbox.
+    /// A bit for each wire on which frames may wait, as of the last reading of the inbox.
     unread: u64,
     /// The wire that is read first.
     turn: u32,
 }
 
 impl Mesh {
-    /// The wires of the queue `index`.
+    /// Makes the wires of the queue `index`.
     pub(super) fn new(
         senders: Vec<Sender>,
         receivers: Vec<Receiver>,
@@ -197,8 +199,7 @@ impl Wires for Mesh {
     }
 
     fn receive(&mut self, now_us: u64, room: usize, mut deliver: impl FnMut(Mbuf)) -> usize {
-        // The word is loaded first, since a swap in each poll would take the cache line away from the
-        // senders.
+        // The word is loaded first: a swap in each poll would take the cache line away from the senders.
         if self.inbox().load(Ordering::Relaxed) != 0 {
             self.unread |= self.inbox().swap(0, Ordering::Acquire);
         }

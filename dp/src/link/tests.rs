@@ -1,4 +1,5 @@
-//! Tests of links: faults follow the plan, a run can be repeated exactly, and a port works after all events.
+//! Tests of links: faults follow the plan, a run can be repeated exactly, and a port still works after every
+//! event.
 
 mod queues;
 
@@ -19,7 +20,7 @@ fn with_plan(plan: LinkPlan) -> LinkConfig {
     LinkConfig { a_to_b: plan, seed: 7, ..clean() }
 }
 
-/// A frame that contains its number.
+/// Makes a frame that contains `number`.
 fn frame(port: &End, number: u32) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     assert!(frame.append_slice(&[0; 60]));
@@ -157,7 +158,7 @@ fn delayed_frames_arrive_in_order_when_due_and_not_before() {
     assert_eq!(receive(&mut b, 599), []);
     assert_eq!(b.next_due_us(), Some(600));
     assert_eq!(receive(&mut b, 600), [1]);
-    // The second frame was taken off the ring before it was due, and is in the receiver's queue.
+    // The second frame is not due yet, and waits in the ring.
     assert_eq!(b.next_due_us(), Some(610));
     send(&mut a, 605, [3]);
     assert_eq!(receive(&mut b, 5000), [2, 3]);
@@ -401,7 +402,7 @@ fn two_threads_pass_every_frame_in_order() {
     });
 }
 
-/// Generates plans. Each fault is so likely that it occurs together with each other fault.
+/// Generates plans. The probabilities are so high that all combinations of faults occur.
 fn plans() -> impl Strategy<Value = LinkPlan> {
     let ppm = || prop_oneof![Just(0_u32), 0..1_000_001_u32, Just(1_000_000)];
     let times = (0..200_u32, 0..200_u32);
@@ -422,8 +423,8 @@ fn plans() -> impl Strategy<Value = LinkPlan> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A receiver that polls only at `next_due_us` gets each frame that was not lost, and gets no frame
-    /// before it is due.
+    /// A receiver that polls only at `next_due_us` gets each frame that was not lost. The receiver gets no
+    /// frame before the frame is due.
     #[test]
     fn whatever_the_plan_the_books_balance_and_the_pools_refill(
         plan in plans(),
@@ -459,7 +460,7 @@ proptest! {
     }
 }
 
-/// A large frame of TCP over IPv4 with 3000 payload bytes that requests to be cut at 1400.
+/// Makes a large frame of TCP over IPv4 with 3000 payload bytes. The frame requests to be cut at 1400.
 fn large(port: &End) -> Mbuf {
     let mut headers = vec![2; 12];
     headers.extend([8, 0, 0x45, 0, 0x0b, 0xe0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);

@@ -1,5 +1,5 @@
-//! One wire of a link from a sending queue to a receiving queue: the ring between the threads, and the
-//! receiver's queue of frames that are not due yet.
+//! One wire of a link from a sending queue to a receiving queue. The wire has a ring between the threads, and
+//! the receiver's queue of frames that are not due yet.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::config::LinkPlan;
 use crate::{BURST, Mbuf, Mempool};
 
-/// The faults of one direction so far.
+/// The numbers of faults of one direction so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkFaults {
-    /// Frames lost, at random or by [`LinkPlan::drop_exactly`].
+    /// Number of frames that were lost, at random or by [`LinkPlan::drop_exactly`].
     pub lost: u64,
-    /// Frames delivered twice.
+    /// Number of frames that were delivered twice.
     pub duplicated: u64,
-    /// Frames held back.
+    /// Number of frames that were held back.
     pub reordered: u64,
-    /// Frames with one bit flipped.
+    /// Number of frames with one bit flipped.
     pub corrupted: u64,
-    /// Frames lost, or not duplicated, because no buffer was free for the copy.
+    /// Number of frames that were lost, or not duplicated, because no buffer was free for the copy.
     pub no_mbuf: u64,
 }
 
 /// A frame in flight.
 pub(super) struct InFlight {
     pub(super) due_us: u64,
-    /// True if the plan has no delay: the frame is due at once, whatever the receiver's clock shows.
+    /// `true` if the plan has no delay: the frame is due at once, whatever the receiver's clock shows.
     pub(super) at_once: bool,
     pub(super) frame: Mbuf,
 }
@@ -39,19 +39,19 @@ impl InFlight {
     }
 }
 
-/// The state that both ends of a wire share. It has its own cache lines.
+/// The state that the two ends of a wire share. The state has its own cache lines.
 #[repr(align(128))]
 pub(super) struct Wire {
-    /// Total number of frames that the receiver has taken. Only the receiver writes it.
+    /// Total number of frames that the receiver has delivered. Only the receiver writes this number.
     delivered: AtomicU64,
     /// On a wire with reordering: a lower bound of the due times of the frames that were added since the
-    /// receiver's last check, or `u64::MAX` if no frame was added. Other wires do not use it, since their
-    /// first frame is due first.
+    /// receiver's last check, or `u64::MAX` if no frame was added. Wires without reordering do not use this
+    /// field, since their first frame is due first.
     ring_due_us: AtomicU64,
     pub(super) faults: FaultCounters,
 }
 
-/// Makes the two ends of a wire with this plan. The receiving queue has this pool.
+/// Makes the two ends of a wire with this plan. `pool` is the pool of the receiving queue.
 pub(super) fn ends(plan: &LinkPlan, ring_frames: usize, pool: &Mempool) -> (Sender, Receiver) {
     // Each frame in the ring may be duplicated.
     let frames = 2 * ring_frames.max(BURST);
@@ -83,12 +83,12 @@ pub(super) struct Sender {
     /// Number of frames that were put on the wire, including copies and excluding lost frames.
     sent: u64,
     ring_frames: u64,
-    /// The same as [`Receiver::in_order`].
+    /// Has the same value as [`Receiver::in_order`].
     in_order: bool,
 }
 
 impl Sender {
-    /// The number of frames that may be added now.
+    /// Number of frames that may be added now.
     pub(super) fn room(&self) -> u64 {
         let in_flight = self.sent - self.wire.delivered.load(Ordering::Acquire);
         self.ring_frames.saturating_sub(in_flight)
@@ -107,8 +107,8 @@ impl Sender {
         debug_assert!(!refused, "the sender counts what is in flight");
         self.sent += 1;
         if !self.in_order {
-            // This is stored after the push. So the receiver may check the ring once too early, but never
-            // misses a frame.
+            // The due time is stored after the push. So the receiver may check the ring once too early, but
+            // never misses a frame.
             self.wire.ring_due_us.fetch_min(due_us, Ordering::Release);
         }
     }
@@ -120,7 +120,7 @@ impl Sender {
     }
 }
 
-/// The counters of [`LinkFaults`]. The sender writes them, and any thread may read them.
+/// The counters of [`LinkFaults`]. The sender writes the counters, and any thread may read them.
 #[derive(Default)]
 pub(super) struct FaultCounters {
     pub(super) lost: Counter,
@@ -161,17 +161,17 @@ impl Counter {
 pub(super) struct Receiver {
     pub(super) wire: Arc<Wire>,
     ring: Consumer<InFlight>,
-    /// Frames that were taken off the ring but were not due, or had no room in the burst. They are sorted by
-    /// due time, and with equal times in the order of sending.
+    /// Frames that were removed from the ring but were not due, or had no room in the burst. The frames are
+    /// sorted by due time. Frames with equal due times are in the order of sending.
     waiting: VecDeque<InFlight>,
     delivered: u64,
-    /// True if the frames in the ring are in the order of their due times. In this case only the first frame
-    /// is checked, and waits in the ring until it is due.
+    /// `true` if the frames in the ring are in the order of their due times. In this case only the first
+    /// frame is checked, and this frame waits in the ring until it is due.
     in_order: bool,
 }
 
 impl Receiver {
-    /// Passes due frames to `deliver`, at most `room` frames.
+    /// Passes due frames to `deliver`, at most `room` frames. Returns the number of passed frames.
     #[inline]
     pub(super) fn receive(&mut self, now_us: u64, room: usize, mut deliver: impl FnMut(Mbuf)) -> usize {
         let mut taken = 0;
@@ -200,12 +200,12 @@ impl Receiver {
         taken
     }
 
-    /// Whether no frame is in flight on this wire, whether due or not.
+    /// Whether no frame is in flight on this wire. Frames that are due but not received are in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.ring.is_empty() && self.waiting.is_empty()
     }
 
-    /// When the next frame may be due.
+    /// The earliest time at which the next frame may be due. `None` if no frame is in flight.
     pub(super) fn next_due_us(&self) -> Option<u64> {
         if self.in_order {
             return self.ring.peek().ok().map(|first| first.due_us);
@@ -220,8 +220,8 @@ impl Receiver {
         if self.ring.is_empty() {
             return;
         }
-        // This is a swap instead of a store, since it has to acquire the sender's `fetch_min` and the push
-        // before it.
+        // The code uses a swap instead of a store: a swap acquires the sender's `fetch_min`, and so the push
+        // before the `fetch_min`.
         self.wire.ring_due_us.swap(u64::MAX, Ordering::AcqRel);
         while let Ok(frame) = self.ring.pop() {
             let place =

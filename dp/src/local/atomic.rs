@@ -1,3 +1,3 @@
-//! The atomics that `wake.rs` uses; a test replaces them with loom's.
+//! The atomics that `wake.rs` uses. A test replaces these atomics with loom's atomics.
 
 pub(super) use std::sync::atomic::{AtomicU64, Ordering, fence};

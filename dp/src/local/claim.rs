@@ -1,8 +1,9 @@
-//! Stations. Each belongs to at most one process.
+//! The stations of a wire. Each station belongs to at most one process.
 //!
 //! The owner of a station listens on the socket `<station>.sock` in the folder. When the owner ends, the
-//! kernel closes the socket. Then the file is stale: connections to it are refused. Only the holder of the
-//! folder's lock (`flock`) makes or replaces such files, so two processes never claim the same station.
+//! kernel closes the socket. Then the file is stale: connections to the file's path are refused. Only the
+//! holder of the folder's lock (`flock`) makes or replaces such files, so two processes never claim the same
+//! station.
 
 use std::fs::File;
 use std::io;
@@ -21,30 +22,29 @@ use super::credentials::credentials;
 use super::fork::OwnFd;
 use super::{LocalError, WireFolder};
 
-/// Maximum wait for the folder's lock while no process claims a station. A claim takes much less than a
-/// millisecond, but a thousand processes may start at the same time.
+/// Maximum time to wait for the folder's lock while no process claims a station. A claim takes much less than
+/// a millisecond, but a thousand processes may start at the same time.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// Maximum pause between two attempts to get the lock. With shorter pauses, a thousand waiting processes
-/// would take the CPUs away from the process that holds the lock.
+/// Maximum pause between two attempts to get the lock. If the pauses were shorter, a thousand waiting
+/// processes would take the CPUs away from the process that holds the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(32);
 
-/// Length of the listener's queue of connections. This is the number of processes that can connect at the
-/// same time.
+/// Length of the listener's queue of connections: the number of processes that can connect at the same time.
 const BACKLOG: i32 = 1024;
 
-/// A station whose process exists ([`stations`]).
+/// A station whose process exists. [`stations`] returns such stations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station {
     /// The number of the station, 1 to 65535.
     pub number: u16,
-    /// The PID of the station's process in this process's PID namespace. 0 if the process is in another PID
-    /// namespace, or if its queue of connections is full.
+    /// The PID of the station's process in this process's PID namespace. The value is 0 if the process is in
+    /// another PID namespace, or if its queue of connections is full.
     pub pid: i32,
 }
 
-/// The stations of the wire in `folder` whose processes exist, sorted by number. Empty if the folder does not
-/// exist.
+/// Returns the stations of the wire in `folder` whose processes exist, sorted by number. The list is empty if
+/// the folder does not exist.
 ///
 /// # Errors
 /// The system's error, if the folder cannot be read, or if no socket can be made to probe the stations.
@@ -83,7 +83,7 @@ pub(super) fn address(folder: &Path, station: u16) -> Result<SocketAddrUnix, Err
     SocketAddrUnix::new(path(folder, station))
 }
 
-/// A new socket in non-blocking mode.
+/// Makes a socket in non-blocking mode.
 pub(super) fn socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
@@ -112,11 +112,11 @@ fn probe(address: &SocketAddrUnix) -> Result<Probed, Errno> {
     state(connected.map(|()| credentials(&socket).map_or(0, |peer| peer.pid)))
 }
 
-/// The state of a station, derived from the result of connecting to its socket: the PID of the other side, or
-/// the system's error.
+/// Derives the state of a station from the result of connecting to the station's socket. The result is the
+/// PID of the other side, or the system's error.
 ///
 /// # Errors
-/// The error of [`probe`].
+/// The system's error, under the conditions of [`probe`].
 pub(super) fn state(connected: Result<i32, Errno>) -> Result<Probed, Errno> {
     match connected {
         Ok(pid) => Ok(Probed::Living { pid }),
@@ -129,21 +129,22 @@ pub(super) fn state(connected: Result<i32, Errno>) -> Result<Probed, Errno> {
     }
 }
 
-/// Whether the error means that this process or the system has run out of a resource, so that the error says
-/// nothing about the other side.
+/// Whether this process or the system has run out of a resource. Such an error says nothing about the other
+/// side.
 pub(super) fn is_lack(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)
 }
 
-/// Whether a station may exist although connecting to it, or sending it a hello, has failed with this error.
-/// There are three possible causes. The station's queue of connections is full. Or the station has closed the
-/// socket, because this process was stopped for long after it connected, or because the station has ended,
-/// which the next attempt will show. Or this process has no descriptor or memory for the connection now.
+/// Whether a station may exist although an attempt to connect to the station, or to send it a hello, has
+/// failed with this error. There are three possible causes. First, the station's queue of connections may be
+/// full. Second, the station may have closed the socket, because this process was stopped for long after it
+/// connected, or because the station has ended. The next attempt will show whether the station has ended.
+/// Third, this process may have no descriptor or memory for the connection now.
 pub(super) fn may_be_there(errno: Errno) -> bool {
     matches!(errno, Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) || is_lack(errno)
 }
 
-/// A claimed station. Its socket is removed when the claim is dropped.
+/// A claimed station. The station's socket is removed when the claim is dropped.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) station: u16,
@@ -152,7 +153,7 @@ pub(super) struct Claim {
     /// Accepts the connections of other stations.
     pub(super) listener: OwnFd,
     path: PathBuf,
-    /// The device and inode of the socket's file, by which another file with this path is detected.
+    /// The device and inode of the socket's file, by which the drop detects that the path names another file.
     inode: (u64, u64),
 }
 
@@ -182,7 +183,7 @@ impl Claim {
 }
 
 /// Binds the socket of a free station. The search begins at a number that is derived from the PID, so that
-/// new processes get numbers that were not used recently. The caller holds the lock.
+/// new processes get numbers that were not used recently. The caller holds the folder's lock.
 fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
     for step in 0..u32::from(u16::MAX) {
@@ -195,7 +196,7 @@ fn take_any(folder: &Path) -> Result<(u16, OwnedFd), LocalError> {
     Err(LocalError::Full(folder.to_owned()))
 }
 
-/// Binds the socket of a station, if no process has claimed it. The caller holds the lock.
+/// Binds the socket of a station, if no process has claimed the station. The caller holds the folder's lock.
 fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     let system = |errno: Errno| LocalError::System(errno.into());
@@ -203,8 +204,8 @@ fn take(folder: &Path, station: u16) -> Result<OwnedFd, LocalError> {
     let path = path(folder, station);
     match probe(&address).map_err(system)? {
         Probed::Free => {}
-        // A file that is not a socket also refuses connections. It is not removed, since it does not belong
-        // to us.
+        // A file that is not a socket also refuses connections. Such a file is not removed, since it does not
+        // belong to the wire.
         Probed::Stale if !is_socket(&path) => return Err(LocalError::Taken { station, pid: 0 }),
         Probed::Stale => match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -224,8 +225,8 @@ impl Drop for Claim {
         if !self.listener.is_open() {
             return;
         }
-        // Other processes do not replace the file while we listen, but a user may remove the folder. If
-        // removing the file fails, the next owner of the station replaces the file.
+        // Other processes do not replace the file while this process listens, but a user may remove the
+        // folder. If removing the file fails, the next owner of the station replaces the file.
         let ours = std::fs::symlink_metadata(&self.path);
         if ours.is_ok_and(|found| (found.dev(), found.ino()) == self.inode) {
             let _ = std::fs::remove_file(&self.path);
@@ -237,7 +238,7 @@ fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
-/// Takes the folder's lock. It is released when `opened` is dropped.
+/// Locks the folder. The lock is released when `opened` is dropped.
 fn lock(opened: &File, folder: &Path) -> Result<(), LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     let (mut since, mut latest) = (Instant::now(), None);
@@ -249,8 +250,8 @@ fn lock(opened: &File, folder: &Path) -> Result<(), LocalError> {
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(failed(errno.into())),
         }
-        // If the folder's modification time has changed, another process has claimed a station in the
-        // meantime.
+        // If the folder's modification time has changed, another process has claimed a station since the last
+        // check.
         let changed = Some(opened.metadata().and_then(|folder| folder.modified()).map_err(failed)?);
         if changed != latest {
             (since, latest) = (Instant::now(), changed);

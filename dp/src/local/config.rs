@@ -1,4 +1,4 @@
-//! The configuration of a port on a local wire, and its errors.
+//! The configuration of a port on a local wire, and the errors of opening the port.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,39 +11,39 @@ pub struct LocalConfig {
     pub folder: PathBuf,
     /// The station to claim, 1 to 65535. `None` means any free station. Default: `None`.
     pub station: Option<u16>,
-    /// Bytes of the largest IP packet, at least 576. Ports of one wire may have different values.
+    /// Maximum number of bytes of an IP packet, at least 576. Ports of one wire may have different values.
     /// Default: 9000.
     pub mtu: u16,
-    /// Number of buffers in the pool of the port. Each has room for the MTU, and at least 2 KiB.
+    /// Number of buffers in the pool of the port. Each buffer has room for the MTU, and at least 2 KiB.
     /// Default: 4096.
     pub mbufs: usize,
-    /// Number of buffers of 32 KiB for bulk sending, and also of buffers of 64 KiB for receiving
-    /// superframes. Default: 256.
+    /// Number of buffers of 32 KiB for bulk sending. The port has the same number of buffers of 64 KiB for
+    /// receiving superframes. Default: 256.
     pub bulk_mbufs: usize,
-    /// Maximum bytes of each of the two rings that the port makes for a peer: a power of two from 256 KiB to
-    /// 256 MiB. Rings of 512 KiB and more begin with 128 or 256 KiB, and grow when they are full. All rings
-    /// to which a port writes may together grow by at most 8 x `ring_bytes`. Default: 2 MiB.
+    /// Maximum number of bytes of each of the two rings that the port makes for a peer: a power of two from
+    /// 256 KiB to 256 MiB. Rings of 512 KiB and more begin with 128 or 256 KiB, and grow when they are full.
+    /// All rings to which a port writes may together grow by at most 8 x `ring_bytes`. Default: 2 MiB.
     pub ring_bytes: usize,
 }
 
 impl LocalConfig {
-    /// The default options for the wire in `folder`.
+    /// Makes the default options for the wire in `folder`.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder, station: None, mtu: 9000, mbufs: 4096, bulk_mbufs: 256, ring_bytes: 2 << 20 }
     }
 }
 
-/// The reason why a port could not be opened. Each message is one line that says what to do.
+/// The reason why a port could not be opened. The message of each error is one line that says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalError {
     /// The name of the wire is not a plain name.
     #[error("{0:?} is no name for a wire: use up to 64 letters, digits, '-', '_' and '.'")]
     Name(String),
-    /// The folder is not absolute.
+    /// The path of the folder is not absolute.
     #[error("{} is not absolute: give the folder of the wire from the root on", .0.display())]
     Relative(PathBuf),
-    /// The folder is a symbolic link, or not a folder.
+    /// The path names a symbolic link, or something else that is not a folder.
     #[error("{} is no folder: remove it, or choose another folder for the wire", .0.display())]
     Link(PathBuf),
     /// The folder belongs to another user.
@@ -56,7 +56,8 @@ pub enum LocalError {
         /// The user id of this process.
         uid: u32,
     },
-    /// The permissions of the folder allow other users to use it, or do not allow its owner to use it.
+    /// The permissions of the folder allow other users to use the folder, or do not allow the folder's owner
+    /// to use it.
     #[error("{} has mode {mode:o}: run chmod 700 on it, or choose another folder for the wire", .folder.display())]
     Mode {
         /// The folder.
@@ -86,7 +87,8 @@ pub enum LocalError {
     /// The path of the folder leaves no space for the name of a socket.
     #[error("{} is too long for the path of a socket: choose a folder of at most 97 bytes", .0.display())]
     TooLong(PathBuf),
-    /// Another process holds the lock of the folder, which is held only while a station is claimed.
+    /// Another process holds the lock of the folder. A process normally holds this lock only while it claims
+    /// a station.
     #[error("another process keeps {} locked: stop it, or choose another folder for the wire", .0.display())]
     Locked(PathBuf),
     /// The station is in use.
@@ -94,13 +96,13 @@ pub enum LocalError {
     Taken {
         /// The requested station.
         station: u16,
-        /// The PID of the process that has the station; 0 if it is not known.
+        /// The PID of the process that has the station. The value is 0 if the PID is not known.
         pid: i32,
     },
     /// Every station is in use.
     #[error("all stations of {} are in use", .0.display())]
     Full(PathBuf),
-    /// A value is out of its range.
+    /// An option has a value that is out of range.
     #[error("{0}")]
     Invalid(String),
     /// The system has no descriptor or socket for the port.
@@ -109,7 +111,7 @@ pub enum LocalError {
 }
 
 /// The kind distinguishes a missing folder, a missing permission and the lack of a free station. The
-/// `io::Error` contains the original error.
+/// `io::Error` contains the `LocalError`.
 impl From<LocalError> for io::Error {
     fn from(error: LocalError) -> Self {
         let kind = match &error {

@@ -1,16 +1,17 @@
 //! Chooses the cheaper of two strategies for copying long frames into a ring.
 //!
-//! A copy that bypasses the caches ([`streaming`](super::streaming)) is as fast as the memory. A copy through
-//! the caches is faster if both processes share a cache, and several times slower if the lines come from
-//! another chip of the processor. The scheduler or a hypervisor may move the processes at any time. So
-//! sometimes the other strategy is tried, and is chosen if it needs less time.
+//! A copy that bypasses the caches ([`streaming`](super::streaming)) is as fast as the memory. If the writer
+//! and the reader share a cache, a copy through the caches is faster. If the cache lines come from another
+//! chip of the processor, a copy through the caches is several times slower. The scheduler or a hypervisor
+//! may move the processes at any time. So the writer sometimes tries the other strategy, and then uses the
+//! faster strategy.
 //!
-//! The cost of a copy depends on how the same lines were written one lap of the ring earlier. So a trial
-//! takes two laps, and only the second lap is timed.
+//! The cost of a copy depends on how the same lines were written one lap of the ring earlier. So a trial has
+//! two laps, and only the second lap is timed.
 
 use crate::Clock;
 
-/// The way in which a frame is copied.
+/// The strategy by which a frame is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyStrategy {
     ThroughCaches,
@@ -32,17 +33,18 @@ const TRIAL: u64 = 2;
 /// Number of laps between two trials.
 const SETTLED: u64 = 64;
 
-/// The choice for one ring. It counts only long frames.
+/// The choice of the strategy for one ring. Only long frames are counted.
 #[derive(Debug)]
 pub(super) struct StrategyChoice {
-    /// Bytes of a lap, which is the size of the ring.
+    /// Number of bytes of a lap, which is the size of the ring.
     lap: u64,
     strategy: CopyStrategy,
     is_trial: bool,
-    /// Bytes until the trial ends, or until the next trial begins. The last lap before this is timed.
+    /// Number of bytes until the trial ends, or until the next trial begins. The last lap before this point
+    /// is timed.
     left: u64,
     cycles: u64,
-    /// The cycles of the last lap before the trial.
+    /// Number of cycles of the last lap before the trial.
     settled_cycles: u64,
 }
 
@@ -54,7 +56,7 @@ impl StrategyChoice {
         Self { lap, strategy, is_trial: false, left: TRIAL * lap, cycles: 0, settled_cycles: 0 }
     }
 
-    /// Copies a long frame of `bytes`.
+    /// Copies a long frame of `bytes` bytes by `copy`, which gets the chosen strategy.
     #[inline]
     pub(super) fn copy(&mut self, bytes: usize, copy: impl FnOnce(CopyStrategy)) {
         if self.left > self.lap {
@@ -95,7 +97,7 @@ mod tests {
     const FRAME: usize = 1 << 16;
     const RING: usize = 32 * FRAME;
 
-    /// A model of the caches. A frame costs `fresh` if the same strategy has copied the previous lap.
+    /// A model of the caches. A frame costs `fresh` if the previous lap was copied by the same strategy.
     struct Machine {
         lap_before: CopyStrategy,
         fresh: [u64; 2],

@@ -1,23 +1,23 @@
-//! The process on the other side of a socket.
+//! Identifies the process on the other side of a socket.
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The process that listens on the other side, or that has connected.
+/// The process that listens on the other side of a socket, or that has connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Credentials {
-    /// The PID of the process in our PID namespace; 0 if it has none there.
+    /// The PID of the process in the PID namespace of this process. 0 if the process has no PID there.
     pub(super) pid: i32,
     /// The effective user id of the process.
     pub(super) uid: u32,
 }
 
-/// The credentials of the other side of a connected socket (`SO_PEERCRED`). (`rustix` cannot represent a
-/// process of another PID namespace.)
+/// Returns the credentials of the other side of a connected socket (`SO_PEERCRED`). (`rustix` cannot
+/// represent a process of another PID namespace.)
 pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the pointers refer to `found`, which has `bytes` bytes, and to `bytes`. Both are local
-    // variables. Every bit pattern is a valid `ucred`.
+    // SAFETY: the pointers refer to `found`, which has `bytes` bytes, and to `bytes`. `found` and `bytes` are
+    // writable local variables. Every bit pattern is a valid `ucred`.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -31,8 +31,8 @@ pub(super) fn credentials(socket: impl AsFd) -> Option<Credentials> {
         .then_some(Credentials { pid: found.pid, uid: found.uid })
 }
 
-/// The PID of the process on the other side of a connected socket, in our PID namespace. `None` if the
-/// process has no PID there.
+/// Returns the PID of the process on the other side of a connected socket, in the PID namespace of this
+/// process. Returns `None` if the process has no PID in this namespace.
 pub fn pid_of_peer(socket: impl AsFd) -> Option<i32> {
     credentials(socket).map(|peer| peer.pid).filter(|pid| *pid > 0)
 }

@@ -1,9 +1,11 @@
-//! The rendezvous folder of a wire: its path, and the checks that it is safe against other users.
+//! The rendezvous folder of a wire: the folder's path, and the checks that the folder is safe against other
+//! users.
 //!
-//! The folder itself has to belong to this user, and its mode must not allow other users to enter it. Its
-//! ancestor folders have to belong to this user or to root. If other users may write to an ancestor without
-//! the sticky bit, they can replace the entries of this ancestor. A folder below such an ancestor is used
-//! through a descriptor, which still refers to the same folder if it is moved ([`WireFolder`]).
+//! The folder itself has to belong to this user, and the folder's mode must not allow other users to enter
+//! it. The ancestor folders have to belong to this user or to root. If other users may write to an ancestor
+//! without the sticky bit, they can replace the entries of this ancestor. A folder below such an ancestor is
+//! used through a descriptor, which still refers to the same folder after the folder was moved
+//! ([`WireFolder`]).
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -22,18 +24,19 @@ use super::LocalError;
 /// container.
 const OVERFLOW_UID: u32 = 65_534;
 
-/// Maximum symbolic links in a path, as in the kernel.
+/// Maximum number of symbolic links in a path. The kernel has the same limit.
 const MAX_LINKS: usize = 40;
 
-/// The mode bits that give permissions to other users. The sticky and set-ID bits are not checked, since they
+/// The mode bits that give permissions to other users. The sticky and set-ID bits are not checked: these bits
 /// give no access, and a new folder inherits the setgid bit of its parent.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 const OWNER: u32 = 0o700;
 const STICKY: u32 = 0o1000;
 
-/// The folder of the wire `net`: `$UWARP_DIR/<net>`, or else `$XDG_RUNTIME_DIR/uwarp/<net>`, or else
-/// `/tmp/uwarp-<uid>/<net>`. A variable that is empty or no absolute path counts as unset.
+/// Returns the folder of the wire `net`. The folder is `$UWARP_DIR/<net>`. If `UWARP_DIR` is not set, the
+/// folder is `$XDG_RUNTIME_DIR/uwarp/<net>`. If neither variable is set, the folder is
+/// `/tmp/uwarp-<uid>/<net>`. A variable that is empty or is not an absolute path counts as not set.
 ///
 /// # Errors
 /// [`LocalError::Name`] if `net` is not a plain name.
@@ -49,11 +52,11 @@ pub fn default_folder(net: &str) -> Result<PathBuf, LocalError> {
     Ok(parent.join(net))
 }
 
-/// Opens a folder that only this user may enter, and creates it if it does not exist. Other users cannot
-/// replace the folder, so its path can be used later.
+/// Opens a folder that only this user may enter. Creates the folder if it does not exist. Other users cannot
+/// replace the folder, so the folder's path can be used later.
 ///
 /// # Errors
-/// [`LocalError`], if `folder` is not absolute, or belongs to another user, or if other users can enter or
+/// [`LocalError`] if `folder` is not absolute, or belongs to another user, or if other users can enter or
 /// move it.
 pub fn private_folder(folder: &Path) -> Result<File, LocalError> {
     match open(folder)? {
@@ -66,17 +69,17 @@ pub fn private_folder(folder: &Path) -> Result<File, LocalError> {
 #[derive(Debug)]
 pub struct WireFolder {
     path: PathBuf,
-    /// The open folder, if `path` names its descriptor.
+    /// The open folder, if `path` leads through the folder's descriptor.
     _held: Option<File>,
 }
 
 impl WireFolder {
     /// Opens the folder, and creates it if it does not exist. If other users can move the folder,
-    /// [`path`](Self::path) names a descriptor.
+    /// [`path`](Self::path) leads through a descriptor of the folder.
     ///
     /// # Errors
-    /// [`LocalError`], if `folder` is not absolute, or belongs to another user, or if other users can enter
-    /// it. Also if other users can move it and `/proc` is missing.
+    /// [`LocalError`] if `folder` is not absolute, or belongs to another user, or if other users can enter
+    /// it. Also if other users can move the folder and `/proc` is missing.
     pub fn open(folder: &Path) -> Result<Self, LocalError> {
         Self::with_lock(folder).map(|(folder, _)| folder)
     }
@@ -88,20 +91,20 @@ impl WireFolder {
         let Some(movable) = movable else {
             return Ok((Self { path: folder.to_owned(), _held: None }, opened));
         };
-        // This is a second open file, since the lock ends when the first open file is closed.
+        // `held` is a second open file of the folder, since the lock ends when the first open file is closed.
         let held = rustix::fs::openat(&opened, ".", FOLDER, Mode::empty());
         let held = File::from(held.map_err(|errno| failed(errno.into()))?);
         let path = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
         if leads_to(&path, &opened) { Ok((Self { path, _held: Some(held) }, opened)) } else { Err(movable) }
     }
 
-    /// A path to the folder. It is valid until this value is dropped.
+    /// A path to the folder. The path is valid until this value is dropped.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Whether `path` names the folder `opened`. For a path through `/proc`, the result is false if `/proc` is
+/// Whether `path` names the folder `opened`. For a path through `/proc`, the result is `false` if `/proc` is
 /// missing or is not procfs.
 fn leads_to(path: &Path, opened: &File) -> bool {
     let inode = |found: Metadata| (found.dev(), found.ino());
@@ -113,22 +116,23 @@ fn leads_to(path: &Path, opened: &File) -> bool {
 
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens a folder of this user, and creates it before if it does not exist. If other users can move the
-/// folder, the second value is the error for callers that do not accept this.
+/// Opens a folder of this user. Creates the folder first if it does not exist. If other users can move the
+/// folder, the second value is the error for callers that do not accept such a folder.
 fn open(folder: &Path) -> Result<(File, Option<LocalError>), LocalError> {
     let failed = |source: io::Error| LocalError::Folder { folder: folder.to_owned(), source };
     if !folder.is_absolute() {
         return Err(LocalError::Relative(folder.to_owned()));
     }
     let us = User::current();
-    // The path is checked before anything is created, and again afterwards, since another user may have
-    // created a part in between.
+    // The path is checked before anything is created. The path is checked again afterwards, since another
+    // user may have created a part of it after the first check.
     us.check_way(folder)?;
     DirBuilder::new().recursive(true).mode(OWNER).create(folder).map_err(failed)?;
     let movable = us.check_way(folder)?;
     let opened =
         File::from(rustix::fs::open(folder, FOLDER, Mode::empty()).map_err(|errno| match errno {
-            // The folder is a symbolic link, which other users could change.
+            // The path names a symbolic link, which other users could change, or something that is not a
+            // folder.
             Errno::LOOP | Errno::NOTDIR => LocalError::Link(folder.to_owned()),
             errno => failed(errno.into()),
         })?);
@@ -141,7 +145,7 @@ fn open(folder: &Path) -> Result<(File, Option<LocalError>), LocalError> {
 #[derive(Clone, Copy, Debug)]
 struct User {
     uid: u32,
-    /// True if files with the owner [`OVERFLOW_UID`] may belong to the real root.
+    /// `true` if files with the owner [`OVERFLOW_UID`] may belong to the real root.
     trusts_overflow: bool,
 }
 
@@ -183,8 +187,8 @@ impl User {
         if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 { Ok(Entries::Move) } else { Ok(Entries::Stay) }
     }
 
-    /// Checks each existing ancestor folder and symbolic link of `folder`. If other users may move the
-    /// entries of an ancestor, returns the error that names this ancestor.
+    /// Checks each existing ancestor folder of `folder`, and each symbolic link in the path. If other users
+    /// may move the entries of an ancestor, returns the error that names this ancestor.
     fn check_way(self, folder: &Path) -> Result<Option<LocalError>, LocalError> {
         let mut movable = None;
         let mut at = PathBuf::from("/");
@@ -243,9 +247,9 @@ fn prepend(left: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// Whether a user namespace with this `/proc/self/uid_map` does not map [`OVERFLOW_UID`]. If so, files with
-/// this owner belong to users outside of the namespace. In a namespace that maps all users, the number
-/// belongs to `nobody`.
+/// Whether a user namespace with this `/proc/self/uid_map` does not map [`OVERFLOW_UID`]. If the namespace
+/// does not map this number, files with this owner belong to users outside of the namespace. In a namespace
+/// that maps all users, the number belongs to `nobody`.
 fn leaves_out_overflow(map: &str) -> bool {
     let mut ranges = map.lines().map(|line| {
         let mut words = line.split_whitespace().map(str::parse::<u64>);
@@ -265,7 +269,7 @@ mod tests {
 
     const FOLDER: &str = "/a/b";
 
-    /// A path is used only if it names the folder that was checked.
+    /// A path is used only if the path names the folder that was checked.
     #[test]
     fn a_path_leads_to_the_folder_that_is_open_or_to_another_one() {
         let opened = File::open("/dev").unwrap();

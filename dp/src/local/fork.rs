@@ -1,29 +1,30 @@
 //! Forks of the process: a child cannot use its parent's wire.
 //!
-//! The mappings of rings are not inherited (`MADV_DONTFORK`). Descriptors are inherited until the child calls
-//! `exec`. With the descriptors, the child would keep the sockets open after its parent is killed, and peers
-//! would not notice this. So the child closes the descriptors before `fork` returns. After this, the child's
-//! copy of a port does nothing: the port compares [`generation`] with the generation in which it was opened.
+//! A child does not inherit the mappings of rings (`MADV_DONTFORK`). A child inherits descriptors until it
+//! calls `exec`. With the descriptors, the child would keep the sockets open after its parent is killed, and
+//! peers would not notice the death of the parent. So the child closes the descriptors before `fork` returns.
+//! After this, the child's copy of a port does nothing: the port compares [`generation`] with the generation
+//! in which it was opened.
 //!
-//! A child that was created without the C library (by the system call `clone`) has open descriptors, and gets
-//! a SIGSEGV if it uses the port.
+//! A child that was created without the C library (by the system call `clone`) keeps the descriptors open,
+//! and gets a SIGSEGV if it uses the port.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// The number of forks between the process that opened the first port and this process.
+/// Number of forks between the process that opened the first port and this process.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// The descriptors that a child closes. If there are more, the other descriptors are open in children until
-/// `exec`.
+/// The descriptors that a child closes. If there are more descriptors than elements, the other descriptors
+/// are open in children until `exec`.
 static OPEN: [AtomicI32; 1024] = [const { AtomicI32::new(FREE) }; 1024];
 
 /// The value of an element without a descriptor.
 const FREE: i32 = -1;
 
-/// A number that differs between a process and its forked children.
+/// Returns a number that differs between a process and its forked children.
 #[inline]
 pub(super) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -36,9 +37,9 @@ fn watch_for_forks() {
         for place in &OPEN {
             let fd = place.swap(FREE, Ordering::Relaxed);
             if fd != FREE {
-                // SAFETY: the descriptor belongs to an `OwnFd` of the parent, which does not close it in a
-                // child. So nobody else closes the descriptor here. Every use of the descriptor first checks
-                // `generation`.
+                // SAFETY: an `OwnFd` of the parent owns the descriptor, and the child's copy of this `OwnFd`
+                // does not close the descriptor. So nobody else closes the descriptor here. Every use of the
+                // descriptor first checks `generation`.
                 unsafe { rustix::io::close(fd) };
             }
         }
@@ -62,7 +63,7 @@ pub struct OwnFd {
 }
 
 impl OwnFd {
-    /// Makes children that are forked from now on close the descriptor.
+    /// Makes an `OwnFd` from `fd`. Children that are forked from now on close the descriptor.
     pub fn new(fd: OwnedFd) -> Self {
         watch_for_forks();
         let place = OPEN.iter().position(|place| {
@@ -71,7 +72,8 @@ impl OwnFd {
         Self { fd: ManuallyDrop::new(fd), place, generation: generation() }
     }
 
-    /// Whether the descriptor is open. False in a child of the process that opened it.
+    /// Whether the descriptor is open. The result is `false` in a child of the process that opened the
+    /// descriptor.
     pub fn is_open(&self) -> bool {
         self.generation == generation()
     }

@@ -1,10 +1,10 @@
 //! The messages that two stations exchange on their socket.
 //!
-//! A station with a frame for another station connects to it, and sends [`Kind::Hello`] with the memory of
-//! both rings. The other station answers [`Kind::Welcome`]. If both have connected at the same time and the
-//! memory of the other station is to be used, it answers [`Kind::Crossed`]. If it does not wait for the hello
-//! any longer, it answers [`Kind::Again`]. Later messages have one byte and wake the other side. When one of
-//! the processes ends, the other side of the socket notices.
+//! A station with a frame for another station connects to that station, and sends [`Kind::Hello`] with the
+//! memory of both rings. The other station answers [`Kind::Welcome`]. Both stations may have connected at the
+//! same time. In this case the station whose memory is used answers [`Kind::Crossed`]. A station that does
+//! not wait for the hello any longer answers [`Kind::Again`]. Later messages have one byte and wake the other
+//! side. When one of the processes ends, the other side of the socket notices the end.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ use rustix::net::{
 /// The name and the version number of the protocol. Messages of other versions may have any layout.
 const MAGIC: [u8; 8] = *b"uwarp\0l2";
 
-/// Bytes of a message.
+/// Number of bytes of a message.
 pub(super) const MESSAGE_BYTES: usize = 40;
 
 /// A wake-up message.
@@ -35,8 +35,8 @@ pub(super) enum Kind {
     Welcome,
     /// Declines the receiver's rings. The sender uses the rings of its own hello.
     Crossed,
-    /// The sender does not wait for the receiver's hello any longer, because it has too many connections. The
-    /// receiver has to connect again.
+    /// The sender does not wait for the receiver's hello any longer, because the sender has too many
+    /// connections. The receiver has to connect again.
     Again,
 }
 
@@ -46,12 +46,12 @@ pub(super) struct Message {
     pub(super) kind: Kind,
     /// The station of the sender.
     pub(super) station: u16,
-    /// Bytes of each ring, in a hello.
+    /// Maximum number of bytes of each ring, in a hello.
     pub(super) ring_bytes: u64,
     /// A random number that identifies the sender's port. A later process at the same station has another
     /// number.
     pub(super) instance: u64,
-    /// The number of the sender's latest hello, counted from 1.
+    /// The number of the sender's latest hello. The first hello has number 1.
     pub(super) serial: u64,
 }
 
@@ -73,7 +73,7 @@ impl Message {
         bytes
     }
 
-    /// Decodes a message. `None` if the bytes are not a message.
+    /// Decodes a message. Returns `None` if the bytes are not a message.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; MESSAGE_BYTES] = bytes.try_into().ok()?;
         if bytes[..8] != MAGIC || bytes[12..16] != [0; 4] {
@@ -99,28 +99,28 @@ impl Message {
     }
 }
 
-/// Sends a message, with the descriptor `memory` if it is given.
+/// Sends a message. If `memory` is given, the message carries this descriptor.
 pub(super) fn tell(socket: impl AsFd, message: &Message, memory: Option<&OwnedFd>) -> Result<(), Errno> {
     let bytes = message.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let fds = memory.map(|fd| [fd.as_fd()]);
     if let Some(fds) = &fds {
-        // This cannot fail, since the buffer has space for one descriptor.
+        // This call cannot fail, since the buffer has space for one descriptor.
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags).map(drop)
 }
 
-/// A result of reading a socket.
+/// The result of reading a socket.
 #[derive(Debug)]
 pub(super) enum Heard {
     /// Nothing has arrived.
     Silence,
     /// A wake-up message.
     Wake,
-    /// A message, with the descriptor that came with it.
+    /// A message, with the descriptor that the message carried.
     Message(Message, Option<OwnedFd>),
     /// Bytes that are not a message.
     Nonsense,
@@ -133,8 +133,9 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     let mut bytes = [0; MESSAGE_BYTES + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    // If the other side has closed its socket without reading all our messages, an error hides the messages
-    // that it sent before, until the error is read with `SO_ERROR`.
+    // If the other side has closed its socket without reading all messages of this side, an error hides the
+    // messages that the other side sent before. Reading the error with `SO_ERROR` makes these messages
+    // readable.
     let _ = socket_error(&socket);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags);
@@ -153,17 +154,18 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     }
 }
 
-/// Wakes the other side. Errors are ignored: a full socket already has wake-up messages, and reading the
-/// socket shows whether it is closed.
+/// Wakes the other side. Errors are ignored: a full socket already has wake-up messages. Reading the socket
+/// shows whether the other side has closed it.
 #[inline]
 pub(super) fn wake(socket: impl AsFd) {
     let _ = send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 /// Reads a bounded number of wake-up messages. Returns `false` if another message arrives, or if the other
-/// side has closed the socket.
+/// side has closed the socket. Otherwise returns `true`.
 pub(super) fn take_wakes(socket: impl AsFd) -> bool {
-    /// Maximum number of messages. A correct peer sends one message for each sleep.
+    /// Maximum number of wake-up messages that one call reads. A correct peer sends one message for each
+    /// sleep.
     const MOST: usize = 16;
     let socket = socket.as_fd();
     let mut bytes = [0; 2];

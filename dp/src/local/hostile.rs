@@ -1,4 +1,4 @@
-//! A process that breaks the rules of a wire, for tests. It can send and write any bytes.
+//! A process that breaks the rules of a wire, for tests. The process can send and write any bytes.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -15,13 +15,13 @@ use super::peer::memory_bytes;
 /// The descriptor that a hello carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// None.
+    /// The hello carries no descriptor.
     Nothing,
     /// Memory for rings of the size that the hello names.
     Memory,
-    /// Memory for other rings.
+    /// Memory for rings of another size.
     OtherMemory,
-    /// Memory that may shrink.
+    /// Memory whose size is not fixed, so that it may shrink.
     Unsealed,
     /// A socket.
     Socket,
@@ -35,14 +35,14 @@ pub struct Hostile {
 }
 
 impl Hostile {
-    /// Connects to a station; `None` if the station does not exist.
+    /// Connects to a station. Returns `None` if the station does not exist.
     pub fn dial(folder: &Path, station: u16) -> Option<Self> {
         let socket = claim::socket().ok()?;
         connect(&socket, &claim::address(folder, station).ok()?).ok()?;
         Some(Self { socket, memory: None })
     }
 
-    /// Sends any bytes.
+    /// Sends `bytes`, which need not be a message.
     pub fn say(&self, bytes: &[u8]) {
         // Errors are ignored: the other side may have closed the socket.
         let _ = send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -68,20 +68,20 @@ impl Hostile {
     }
 
     /// Stores word `nr` (modulo the size) in the memory of the latest hello, if that hello had memory. Words
-    /// 0 to 127 are the positions and marks of both rings. The data begin at word 512.
+    /// 0 to 127 are the positions and marks of both rings. The data of the rings begin at word 512.
     pub fn store(&self, nr: usize, value: u64) {
         if let Some(memory) = &self.memory {
             memory.word(nr % (memory.len() / 8) * 8).store(value, Ordering::Release);
         }
     }
 
-    /// Loads word `nr`, counted like in [`store`](Self::store). Returns 0 without memory.
+    /// Loads word `nr`, with the numbers of [`store`](Self::store). Returns 0 if there is no memory.
     pub fn load(&self, nr: usize) -> u64 {
         let load = |memory: &SharedMemory| memory.word(nr % (memory.len() / 8) * 8).load(Ordering::Acquire);
         self.memory.as_ref().map_or(0, load)
     }
 
-    /// Reads the bytes that the other side has sent. Returns whether it has closed the socket.
+    /// Reads the bytes that the other side has sent. Returns whether the other side has closed the socket.
     pub fn is_refused(&self) -> bool {
         let mut bytes = [0; 64];
         loop {

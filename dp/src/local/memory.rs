@@ -1,12 +1,12 @@
 //! Memory that two processes share: a mapping of a memfd.
 //!
 //! The other process may write any byte at any time, so the mapping is treated like device memory. Words that
-//! both sides use are atomics. All other bytes are accessed only by raw copies, and there is never a slice or
-//! a reference to them. Code uses a value only after it was copied to private memory.
+//! both sides use are atomics. All other bytes are accessed only by raw copies, and there is never a slice of
+//! these bytes or a reference to them. Code uses a value only after the value was copied to private memory.
 //!
 //! Rust's memory model does not cover other processes. The copies rely on LLVM's semantics instead: a racing
-//! load returns any mixture of old and stored bytes, and has no other effect. A compiler fence after each
-//! copy prevents that the compiler reads the source again instead of the copy.
+//! load returns any mixture of old and stored bytes, and has no other effect. After each copy there is a
+//! compiler fence, so that the compiler does not read the source again instead of the copy.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,16 +24,16 @@ use super::{fork, streaming};
 /// The file system of a memfd in ordinary pages (`TMPFS_MAGIC` of Linux).
 const TMPFS: u64 = 0x0102_1994;
 
-/// The seals that fix the size of a file, so that every page of the mapping is always valid.
+/// The seals that fix the size of a file. With these seals, every page of the mapping is always valid.
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// A new memfd of `bytes` zeroes with a fixed size. The pages of the ranges in `used` are allocated now, so
-/// that a lack of memory is an error here and not a SIGBUS later. Other pages have to be allocated with
-/// [`SharedMemory::take`] before they are used.
+/// Makes a memfd of `bytes` zeroed bytes with a fixed size. The pages of the ranges in `used` are allocated
+/// now, so that a lack of memory is an error of this call and not a SIGBUS later. All other pages have to be
+/// allocated with [`SharedMemory::take`] before they are used.
 pub(super) fn create(bytes: usize, used: impl IntoIterator<Item = Range<usize>>) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Linux 6.3 and later may be configured to refuse a memfd without `MFD_NOEXEC_SEAL`. Earlier kernels do
-    // not know the flag.
+    // not know this flag.
     let memfd = match rustix::fs::memfd_create("uwarp-local", flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create("uwarp-local", flags)?,
         other => other?,
@@ -52,14 +52,15 @@ pub(super) fn create(bytes: usize, used: impl IntoIterator<Item = Range<usize>>)
     Ok(memfd)
 }
 
-/// Whether [`SharedMemory::take`] works (Linux 5.14 and later). If not, all pages are allocated at the start.
+/// Whether [`SharedMemory::take`] works (Linux 5.14 and later). If `take` does not work, all pages are
+/// allocated at the start.
 fn takes_later() -> bool {
     static TAKES: OnceLock<bool> = OnceLock::new();
     // SAFETY: the range is empty, so the advice affects no page.
     *TAKES.get_or_init(|| unsafe { madvise(null_mut(), 0, Advice::LinuxPopulateWrite) }.is_ok())
 }
 
-/// Whether a descriptor that another process sent refers to a file such as [`create`] makes.
+/// Whether a descriptor that another process has sent refers to a file like those that [`create`] makes.
 pub(super) fn is_fit(memfd: impl AsFd, bytes: usize) -> bool {
     let memfd = memfd.as_fd();
     // A file in hugepages could lose a page, and an access to this page would cause a SIGBUS.
@@ -73,36 +74,36 @@ pub(super) fn is_fit(memfd: impl AsFd, bytes: usize) -> bool {
 pub(super) struct SharedMemory {
     start: NonNull<u8>,
     bytes: usize,
-    /// The fork generation of the process that has the mapping. A forked child does not have it.
+    /// The fork generation of the process that has the mapping. A forked child does not have the mapping.
     generation: u32,
 }
 
-// SAFETY: the mapping belongs only to this value. Any thread may access it by atomics and raw copies, and may
-// unmap it.
+// SAFETY: the mapping belongs only to this value. Any thread may access the mapping by atomics and raw
+// copies, and may unmap it.
 unsafe impl Send for SharedMemory {}
 // SAFETY: through `&SharedMemory` the mapping is accessed only by atomics and raw copies. The other process
-// may do the same at any time, so code must already expect any mixture of bytes, and a second thread changes
-// nothing.
+// may access the mapping in the same way at any time. So code already expects any mixture of bytes, and a
+// second thread changes nothing.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Maps the first `bytes` bytes of a file that [`create`] has made, or for which [`is_fit`] returned
-    /// true.
+    /// Maps the first `bytes` bytes of a file that [`create`] has made, or for which [`is_fit`] has returned
+    /// `true`.
     pub(super) fn map(memfd: impl AsFd, bytes: usize) -> Result<Self, Errno> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses an unused address, so the new mapping replaces nothing.
         let start = unsafe { mmap(null_mut(), bytes, protection, MapFlags::SHARED, memfd, 0)? };
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
         let memory = Self { start, bytes, generation: fork::generation() };
-        // If a forked child wrote to a ring, it would break the connection of its parent.
+        // A forked child that wrote to a ring would break the connection of its parent.
         //
         // SAFETY: the range is the mapping that was just made, and the advice changes no byte.
         unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork)? };
         Ok(memory)
     }
 
-    /// Allocates the pages of this range, which must begin and end at a page boundary. The contents do not
-    /// change. Pages that are already allocated do not change either.
+    /// Allocates the pages of this range, which must begin and end at page boundaries. The contents do not
+    /// change. Pages that are already allocated do not change.
     ///
     /// # Errors
     /// The error of `madvise`, if there is no memory.
@@ -115,7 +116,7 @@ impl SharedMemory {
             return Ok(());
         }
         let start = self.start.as_ptr().wrapping_add(range.start);
-        // SAFETY: the range is inside the mapping, as was just checked. The advice allocates the pages like a
+        // SAFETY: the range is inside the mapping, as was just checked. The advice allocates the pages as a
         // write would, but changes no byte.
         unsafe { madvise(start.cast(), range.len(), Advice::LinuxPopulateWrite) }
     }
@@ -125,7 +126,7 @@ impl SharedMemory {
         self.bytes
     }
 
-    /// The word at this offset.
+    /// Returns the word at this offset.
     ///
     /// # Panics
     /// If the word exceeds the mapping, or is not aligned.
@@ -134,15 +135,16 @@ impl SharedMemory {
         assert!(at.is_multiple_of(8) && at < self.bytes && self.bytes - at >= 8, "word {at}");
         let word: *mut u64 = self.start.as_ptr().wrapping_add(at).cast();
         // SAFETY: the eight bytes are inside the mapping, as was just checked. The mapping is writable, and
-        // is not unmapped while the reference exists. It begins at a page, so the bytes are aligned. This
-        // process accesses them only as an atomic by this function. The other process may store any value.
+        // is not unmapped while the reference exists. The mapping begins at a page boundary, so the bytes are
+        // aligned. This process accesses the bytes only as an atomic through this function. The other process
+        // may store any value.
         unsafe { AtomicU64::from_ptr(word) }
     }
 
-    /// Copies `bytes` to this offset, by `strategy` if they are long.
+    /// Copies `bytes` to this offset. If `bytes` is long, the copy uses `strategy`.
     ///
     /// # Panics
-    /// If the bytes exceed the mapping.
+    /// If `bytes` would exceed the mapping.
     #[inline]
     pub(super) fn copy_in(&self, at: usize, bytes: &[u8], strategy: CopyStrategy) {
         assert!(at <= self.bytes && bytes.len() <= self.bytes - at, "{} bytes at {at}", bytes.len());
@@ -153,7 +155,9 @@ impl SharedMemory {
             // may access the range at the same time: see the module's documentation.
             unsafe { bytes.as_ptr().copy_to_nonoverlapping(to, bytes.len()) };
         } else {
-            // SAFETY: as above.
+            // SAFETY: the range is inside the mapping, as was just checked, and the mapping is writable.
+            // There is no slice or reference to the mapping, so `bytes` is in other memory. The other process
+            // may access the range at the same time: see the module's documentation.
             unsafe { streaming::copy(to, bytes) };
         }
         compiler_fence(Ordering::SeqCst);
@@ -162,7 +166,7 @@ impl SharedMemory {
     /// Copies from this offset to `out`.
     ///
     /// # Panics
-    /// If the bytes exceed the mapping.
+    /// If `out` is longer than the rest of the mapping.
     #[inline]
     pub(super) fn copy_out(&self, at: usize, out: &mut [u8]) {
         assert!(at <= self.bytes && out.len() <= self.bytes - at, "{} bytes at {at}", out.len());
@@ -182,7 +186,7 @@ impl Drop for SharedMemory {
             return;
         }
         // SAFETY: the range is the mapping that `map` has made only for this value, and only this code unmaps
-        // it. References to its words cannot exist any more, since they borrow the value.
+        // the range. References to words of the mapping cannot exist any more, since they borrow this value.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of a mapping of ours: {unmapped:?}");
     }
@@ -231,12 +235,13 @@ mod tests {
         assert!(!is_fit(huge, 2 << 20));
     }
 
-    /// If a forked child wrote to a ring, it would break the connection of its parent.
+    /// A forked child that wrote to a ring would break the connection of its parent.
     #[test]
     fn a_mapping_is_not_inherited() {
         let memory = SharedMemory::map(create(8192, std::iter::once(0..8192)).unwrap(), 8192).unwrap();
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        // The file has a line for each mapping, followed by lines with its properties and its flags.
+        // The file has a line for each mapping. After this line there are lines with the properties and the
+        // flags of the mapping.
         let start = format!("{:x}-", memory.start.as_ptr().addr());
         let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
         let flags = lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap();

@@ -1,4 +1,4 @@
-//! Another station: the state of its connection, and the pair of rings.
+//! Another station: the state of the connection to the station, and the pair of rings.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -13,51 +13,51 @@ use super::memory::{self, SharedMemory};
 use super::ring::{self, Broken, CONTROL_BYTES, Consumer, Place, Producer};
 use crate::Mbuf;
 
-/// How long a ring may be full, while the reader takes nothing, before frames for the ring are dropped. A
-/// stopped station must not block the frames for other stations for ever. The time is longer than a process
-/// waits for a processor on a busy machine.
+/// Time for which a ring may be full without progress of the reader. After this time, frames for the ring are
+/// dropped: a stopped station must not block the frames for other stations for ever. The time is longer than
+/// the time for which a process waits for a processor on a busy machine.
 const STUCK_US: u64 = 100_000;
 
-/// Maximum number of frames that wait here for one station, until there is a pair of rings or space in the
-/// ring. So a slow station does not block the frames for other stations. The caller keeps further frames for
-/// at most [`STUCK_US`].
+/// Maximum number of frames for one station that wait in the port, until there is a pair of rings or space in
+/// the ring. So a slow station does not block the frames for other stations. The caller keeps further frames
+/// for at most [`STUCK_US`].
 const MAX_WAITING: usize = 64;
 
 /// Time until the second attempt to connect to a station whose queue of connections is full, or that has too
-/// many connections in setup. The pause doubles with each attempt, to at most `MAX_REDIAL_US`.
+/// many unfinished handshakes. The pause doubles with each attempt, to at most `MAX_REDIAL_US`.
 const REDIAL_US: u64 = 1000;
 const MAX_REDIAL_US: u64 = 64_000;
 
-/// Records are published after this number of bytes, so that the reader reads while we write.
+/// Records are published after this number of bytes, so that the reader can read while the writer writes.
 const PUBLISH_BYTES: u64 = 32 << 10;
 
-/// Bytes of the page with the control words, which is in front of the data of the rings.
+/// Number of bytes of the page with the control words, which is in front of the data of the rings.
 const WORDS_BYTES: usize = 4096;
 
 const _: () = assert!(2 * CONTROL_BYTES <= WORDS_BYTES);
 
-/// The number of rings of the maximum size whose bytes limit the growth of all rings of a port. With many
-/// peers, each peer gets few bytes at a time, for which a small ring is enough.
+/// All rings of a port may together grow by this number of rings of the maximum size. With many peers, each
+/// peer gets few bytes at a time, for which a small ring is enough.
 const GROWN_RINGS: usize = 8;
 
-/// Bytes by which all rings of a port together may grow.
+/// Number of bytes by which all rings of a port together may grow.
 pub(super) fn allowance(ring_bytes: usize) -> usize {
     GROWN_RINGS * ring_bytes
 }
 
-/// Bytes of the memory for a pair of rings. `None` if `ring_bytes` is not allowed.
+/// Number of bytes of the memory for a pair of rings. `None` if `ring_bytes` is not allowed.
 pub(super) fn memory_bytes(ring_bytes: u64) -> Option<usize> {
     let bytes = usize::try_from(ring_bytes).ok()?;
     let fits = bytes.is_power_of_two() && (ring::MIN_RING_BYTES..=ring::MAX_RING_BYTES).contains(&bytes);
     fits.then(|| WORDS_BYTES + 2 * bytes)
 }
 
-/// Another station.
+/// Another station, to which this port is connected or connects.
 pub(super) struct Peer {
     pub(super) state: PeerState,
     /// Frames for the station that wait until there is a pair of rings, or space in the ring.
     pub(super) waiting: VecDeque<Mbuf>,
-    /// The time of the first frame for the station, or of its hello.
+    /// The time of the first frame for the station, or of the station's hello.
     pub(super) since_us: u64,
     /// Time between the last and the next attempt to connect to the station.
     pause_us: u64,
@@ -65,10 +65,10 @@ pub(super) struct Peer {
 
 /// The state of the connection with a station.
 pub(super) enum PeerState {
-    /// We have to connect again: the station's queue of connections is full, or the station has answered that
-    /// it has sent a hello, too, and that its rings are to be used.
+    /// This port connects again at `again_us`. Either the last attempt has failed for a reason that may pass,
+    /// or the station has answered `Crossed` or `Again`.
     Dialing { again_us: u64 },
-    /// We have sent our hello with the memory of the rings.
+    /// This port has sent its hello with the memory of the rings.
     Greeted { socket: OwnFd, memory: Arc<SharedMemory> },
     /// The pair of rings is in use.
     Paired(Pair),
@@ -79,9 +79,9 @@ pub(super) enum PeerState {
 pub(super) enum Sent {
     /// The frame is in the ring.
     Written,
-    /// The frame waits here.
+    /// The frame waits in `waiting`.
     Kept,
-    /// Too many frames wait here.
+    /// The frame was not accepted, since too many frames wait.
     Refused(Mbuf),
     /// The frame was dropped, since the station has ended or has not read for long.
     Lost,
@@ -98,17 +98,17 @@ impl Peer {
         matches!(self.state, PeerState::Paired(_)) && !self.waiting.is_empty()
     }
 
-    /// The time of the next attempt to connect to the station. Doubles the pause.
+    /// Returns the time of the next attempt to connect to the station, and doubles the pause.
     pub(super) fn next_attempt_us(&mut self, now_us: u64) -> u64 {
         let again_us = now_us + self.pause_us;
         self.pause_us = (2 * self.pause_us).min(MAX_REDIAL_US);
         again_us
     }
 
-    /// Sends a frame, or keeps the frame until it can be sent.
+    /// Sends a frame. If the frame cannot be sent yet, keeps the frame.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`Broken`] if the other side has written an impossible position.
     #[inline]
     pub(super) fn send(&mut self, now_us: u64, frame: Mbuf) -> Result<Sent, Broken> {
         if let PeerState::Paired(pair) = &mut self.state
@@ -149,7 +149,7 @@ impl Peer {
     /// the station has ended or does not read. `allowance` is the number of bytes by which the ring may grow.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`Broken`] if the other side has written an impossible position.
     #[cold]
     pub(super) fn flush(&mut self, now_us: u64, allowance: &mut usize) -> Result<usize, Broken> {
         let PeerState::Paired(pair) = &mut self.state else { return Ok(0) };
@@ -161,7 +161,8 @@ impl Peer {
         while let Some(frame) = self.waiting.front() {
             let is_written = pair.write(frame)? || pair.tx.grow(allowance) && pair.write(frame)?;
             if !is_written {
-                // The peer has to know of the frames in the ring, since otherwise it would never take them.
+                // The peer has to know of the frames in the ring, since otherwise the peer would never read
+                // them.
                 pair.publish();
                 if !pair.is_stuck(now_us) {
                     return Ok(0);
@@ -178,7 +179,7 @@ impl Peer {
     }
 }
 
-/// The role of a station: it decides to which of the two rings in the memory the station writes.
+/// The role of a station. The role decides to which of the two rings in the memory the station writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// The station has made the memory, and writes to the first ring.
@@ -189,15 +190,17 @@ pub(super) enum Side {
 
 /// A pair of rings with another station.
 pub(super) struct Pair {
-    /// `None` if the other process has ended. Its last frames may not be read yet.
+    /// The socket to the other process. `None` if the other process has ended. Even then, the last frames of
+    /// the other process may not be read yet.
     pub(super) socket: Option<OwnFd>,
     pub(super) tx: Producer,
     pub(super) rx: Consumer,
     /// The instance number of the other process.
     pub(super) instance: u64,
-    /// The serial number of its latest hello when the pair was made.
+    /// The serial number of the other process's latest hello when the pair was made.
     pub(super) serial: u64,
-    /// While the ring is full: the time at which it became full, and the reader's position at that time.
+    /// While the ring is full: the time since which the reader has made no progress, and the reader's
+    /// position.
     full: Option<(u64, u64)>,
 }
 
@@ -229,23 +232,23 @@ impl Pair {
         }
     }
 
-    /// Bytes of shared memory that are in use.
+    /// Number of bytes of shared memory that are in use.
     pub(super) fn memory_bytes(&self) -> usize {
         WORDS_BYTES + self.tx.bytes() + self.rx.bytes()
     }
 
-    /// Writes a frame to the ring. Returns `false` if there is no space.
+    /// Writes a frame to the ring and returns `true`. Returns `false` if the ring has no space.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`Broken`] if the other side has written an impossible position.
     #[inline]
     fn write(&mut self, frame: &Mbuf) -> Result<bool, Broken> {
         let marks = if frame.tx_offload().tcp_checksum { ring::PARTIAL_CHECKSUM } else { 0 };
         self.tx.write(frame.len(), marks, frame.segments())
     }
 
-    /// Called while the ring is full. Returns whether the ring has been full for [`STUCK_US`] while the
-    /// reader took nothing.
+    /// Returns whether the ring has been full for [`STUCK_US`] without progress of the reader. The caller
+    /// calls this function while the ring is full.
     fn is_stuck(&mut self, now_us: u64) -> bool {
         let taken = self.tx.taken();
         match self.full {
@@ -257,7 +260,7 @@ impl Pair {
         }
     }
 
-    /// Makes the written records visible to the reader, and wakes the reader if it sleeps.
+    /// Makes the written records visible to the reader. Wakes the reader if it sleeps.
     #[inline]
     pub(super) fn publish(&mut self) {
         if self.tx.unpublished() > 0
@@ -269,7 +272,7 @@ impl Pair {
     }
 }
 
-/// Makes memory for a pair of rings. Returns its mapping, and the descriptor to send.
+/// Makes memory for a pair of rings. Returns the mapping of the memory, and the descriptor to send.
 pub(super) fn make_memory(ring_bytes: usize) -> Result<(Arc<SharedMemory>, OwnedFd), Errno> {
     let bytes = memory_bytes(ring_bytes as u64).ok_or(Errno::INVAL)?;
     let first = ring::first_bytes(ring_bytes);

@@ -1,7 +1,8 @@
-//! All stations with which a port communicates, and their sockets. This module connects, accepts, and detects
-//! stations that have ended.
+//! All stations with which a port communicates, and the sockets to these stations. This module connects to
+//! stations, accepts connections, and detects stations that have ended.
 //!
-//! Nothing in this module blocks. [`Peers::look`] handles all socket events and timers since the last call.
+//! No function of this module blocks. [`Peers::look`] handles all socket events and timers since the last
+//! call.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -20,32 +21,35 @@ use super::memory::{self, SharedMemory};
 use super::peer::{self, Pair, Peer, PeerState, Side, make_memory, memory_bytes};
 use super::{LocalCounters, LocalError};
 
-/// How long a station may take to answer our hello. Both sides only have to be polled once or twice, but the
-/// station's process may be stopped, or may start together with a thousand others. TCP gives up earlier.
+/// Maximum time for a station to answer the hello of this port. The two ports only have to be polled once or
+/// twice, but the station's process may be stopped, or may start together with a thousand other processes.
+/// TCP gives up earlier.
 const ANSWER_US: u64 = 60_000_000;
 
-/// How long an accepted socket may wait for a hello that can be answered. After this time we tell the
-/// connecting process to connect again.
+/// Maximum time for which an accepted socket may wait for a hello that can be answered. After this time the
+/// port tells the connecting process to connect again.
 const GREETING_US: u64 = 2_000_000;
 
 /// Maximum number of accepted sockets that wait for a hello, or for the end of the station's previous pair.
 /// Further connections wait in the listener's queue.
 const MAX_GREETINGS: usize = 64;
 
-/// How long an accepted socket may wait for its hello while other connections wait in the listener's queue.
+/// Maximum time for which an accepted socket may wait for its hello while other connections wait in the
+/// listener's queue.
 const PLACE_US: u64 = 10_000;
 
-/// How long each poll reads the sockets during a handshake, which is a system call. If a handshake takes
-/// longer, it waits for a process that does not run.
+/// Time after the start of a handshake for which each poll reads the sockets. Reading the sockets is a system
+/// call. A handshake that takes longer waits for a process that does not run.
 const HASTE_US: u64 = 10_000;
 
-/// How long the listener is ignored after the process has run out of descriptors.
+/// Time for which the listener is ignored after the process has run out of descriptors.
 const DEAF_US: u64 = 100_000;
 
-/// Time until we connect again to a station that has sent its own hello, since that hello may be lost.
+/// Time until this port connects again to a station that has sent its own hello. The station's hello may be
+/// lost.
 const CROSSED_US: u64 = 1_000_000;
 
-/// Maximum number of events that one call takes.
+/// Maximum number of events that one call handles.
 const EVENTS: usize = 32;
 
 /// The keys of events: for the listener, for a socket whose station is not known yet, and for the socket of a
@@ -54,13 +58,14 @@ const LISTENER: u64 = 0;
 const GREETING: u64 = 1 << 32;
 const STATION: u64 = 2 << 32;
 
-/// A socket by which another station has connected to ours.
+/// A socket by which another station has connected to this port.
 struct Greeting {
     socket: OwnFd,
-    /// The number of the socket in keys.
+    /// The number by which the keys of events name the socket.
     token: u32,
     since_us: u64,
-    /// The hello that has arrived on the socket. It waits until the station's previous pair has ended.
+    /// The hello that has arrived on the socket. The hello waits here until the station's previous pair has
+    /// ended.
     hello: Option<(Message, OwnedFd)>,
 }
 
@@ -69,24 +74,25 @@ pub(super) struct Peers {
     pub(super) claim: Claim,
     epoll: OwnFd,
     ring_bytes: usize,
-    /// A random number: see [`Message::instance`].
+    /// The random number of this port: see [`Message::instance`].
     instance: u64,
-    /// The number of hellos that were sent.
+    /// Number of hellos that were sent.
     serial: u64,
-    /// The station numbers of `list`, in the same order. They are searched linearly, since most ports have
-    /// few peers.
+    /// The station numbers of `list`, in the same order. The numbers are searched linearly, since most ports
+    /// have few peers.
     stations: Vec<u16>,
     pub(super) list: Vec<Peer>,
     greetings: Vec<Greeting>,
     next_token: u32,
-    /// Stations that have ended, but are not yet reported to the user. Until a station is reported, nothing
-    /// is received from its number, so that the user does not confuse a new process with the old process.
+    /// Stations that have ended, but are not yet reported to the user. Until a station is reported, the port
+    /// receives nothing from the station's number, so that the user does not confuse a new process with the
+    /// old process.
     departed: VecDeque<u16>,
-    /// The time at which to listen again, if the listener is ignored.
+    /// The time at which the port listens again, if the listener is ignored.
     deaf_until_us: Option<u64>,
-    /// Bytes by which the rings that we write may still grow.
+    /// Number of bytes by which the rings to which this port writes may still grow.
     pub(super) allowance: usize,
-    /// True if frames may wait for space in a ring.
+    /// `true` if frames may wait for space in a ring.
     pub(super) backlogged: bool,
     pub(super) counters: LocalCounters,
 }
@@ -123,7 +129,7 @@ impl Peers {
         self.epoll.as_fd()
     }
 
-    /// The index of a station in `list`.
+    /// Returns the index of a station in `list`, or `None` if the station is not in the list.
     #[inline]
     pub(super) fn find(&self, station: u16) -> Option<usize> {
         self.stations.iter().position(|other| *other == station)
@@ -135,7 +141,7 @@ impl Peers {
         self.stations.get(at).copied()
     }
 
-    /// Bytes of shared memory of all pairs that are in use.
+    /// Number of bytes of shared memory of all pairs that are in use.
     pub(super) fn memory_bytes(&self) -> usize {
         let pairs = self.list.iter().filter_map(|peer| match &peer.state {
             PeerState::Paired(pair) => Some(pair.memory_bytes()),
@@ -155,7 +161,8 @@ impl Peers {
         self.handshakes().any(|since_us| now_us.saturating_sub(since_us) < HASTE_US)
     }
 
-    /// The next time at which a handshake continues without a message or ends, or at which to listen again.
+    /// The next time at which a handshake continues without a message or ends, or at which the port listens
+    /// again.
     pub(super) fn next_due_us(&self) -> Option<u64> {
         let unpaired = self.list.iter().filter_map(|peer| match peer.state {
             PeerState::Dialing { again_us } => Some(again_us),
@@ -166,20 +173,20 @@ impl Peers {
         unpaired.chain(greetings).chain(self.deaf_until_us).min()
     }
 
-    /// The next station to report as ended.
+    /// Removes and returns the next station to report as ended.
     #[inline]
     pub(super) fn next_departed(&mut self) -> Option<u16> {
         self.departed.pop_front()
     }
 
-    /// Whether a station has ended that is not yet reported to the user.
+    /// Whether any ended station is not yet reported to the user.
     #[inline]
     pub(super) fn has_departed(&self) -> bool {
         !self.departed.is_empty()
     }
 
-    /// The index of a station. If the station is not in the list, starts connecting to it. `None` if the
-    /// station does not exist.
+    /// Adds a station to the list, starts connecting to the station, and returns its index. Returns `None` if
+    /// the station does not exist, or if its end is not yet reported.
     #[cold]
     pub(super) fn begin(&mut self, now_us: u64, station: u16) -> Option<usize> {
         if self.departed.contains(&station) {
@@ -241,7 +248,7 @@ impl Peers {
     /// Reads the sockets, and continues handshakes. Returns whether more events wait.
     pub(super) fn look(&mut self, now_us: u64) -> bool {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); EVENTS];
-        // If the wait fails, there are no events, and the next call tries again.
+        // If the call fails, there are no events, and the next call tries again.
         let found = epoll::wait(&self.epoll, &mut events, Some(&Timespec::default()));
         let events = found.map_or(&mut [][..], |(events, _)| events);
         let more = events.len() == EVENTS;
@@ -308,8 +315,8 @@ impl Peers {
                 Ok(socket) => OwnFd::new(socket),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
-                // If there is no descriptor, the listener is ignored for a while. Otherwise it would always
-                // be readable, and we would never sleep.
+                // If there is no descriptor, the listener is ignored for a while. Otherwise the listener
+                // would always be readable, and the port would never sleep.
                 Err(_) => return self.listen(Some(now_us + DEAF_US)),
             };
             if !is_same_user(&socket) {
@@ -330,8 +337,10 @@ impl Peers {
         }
     }
 
-    /// Called when there are [`MAX_GREETINGS`] greetings. Returns the time until which the oldest greeting
-    /// may wait. If this time is over, answers the greeting's hello, if that is possible, and returns `None`.
+    /// Makes room for another greeting. The caller calls this function when there are [`MAX_GREETINGS`]
+    /// greetings. If the oldest greeting may still wait, the result is the end of its time. If its time is
+    /// over, the function answers the hello of the oldest greeting, if an answer is possible, and returns
+    /// `None`.
     fn no_place_until_us(&mut self, now_us: u64) -> Option<u64> {
         let Greeting { since_us, hello, .. } = self.greetings.first()?;
         let until_us = since_us + PLACE_US;
@@ -348,7 +357,7 @@ impl Peers {
         None
     }
 
-    /// Listens from now on, or from time `deaf_until_us` on.
+    /// Listens from now on, or from the time `deaf_until_us` on.
     fn listen(&mut self, deaf_until_us: Option<u64>) {
         self.deaf_until_us = deaf_until_us;
         let flags = if deaf_until_us.is_some() { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
@@ -377,7 +386,7 @@ impl Peers {
         }
     }
 
-    /// Answers the hello of a greeting, if it has arrived and can be answered.
+    /// Answers the hello of a greeting, if the hello has arrived and can be answered.
     fn settle(&mut self, now_us: u64, at: usize) {
         let Some((message, _)) = &self.greetings[at].hello else { return };
         let (station, instance, serial) = (message.station, message.instance, message.serial);
@@ -387,10 +396,11 @@ impl Peers {
         let Some(peer) = self.find(station) else { return self.adopt(now_us, at) };
         match &self.list[peer].state {
             PeerState::Dialing { .. } => self.adopt(now_us, at),
-            // Both have connected. The lower station's rings are used.
+            // Both stations have connected. The rings of the station with the lower number are used.
             PeerState::Greeted { .. } if self.claim.station > station => self.adopt(now_us, at),
             PeerState::Greeted { .. } => {
-                // Errors are ignored: if the station has ended, our own socket will show it.
+                // Errors are ignored: if the station has ended, the socket by which this port has connected
+                // will show the end.
                 let _ = hello::tell(&self.greetings[at].socket, &self.message(Kind::Crossed), None);
                 self.drop_greeting(at);
             }
@@ -408,7 +418,7 @@ impl Peers {
         }
     }
 
-    /// Uses the rings of a hello.
+    /// Uses the rings of the greeting's hello.
     fn adopt(&mut self, now_us: u64, at: usize) {
         let Some(Greeting { socket, hello: Some((message, memfd)), .. }) = self.take_greeting(at) else {
             return;
@@ -433,7 +443,7 @@ impl Peers {
         self.pair_up(place, Pair::new(socket, &Arc::new(memory), Side::Taker, known));
     }
 
-    /// Reads a message from a station, or notices the end of its socket.
+    /// Reads a message from a station, or notices that the station has closed its socket.
     fn hear_peer(&mut self, now_us: u64, at: usize) {
         let station = self.stations[at];
         match &mut self.list[at].state {
@@ -466,7 +476,7 @@ impl Peers {
         }
     }
 
-    /// Handles a welcome: the station uses our rings.
+    /// Handles a welcome: the station uses the rings of this port's hello.
     fn welcomed(&mut self, at: usize, known: (u64, u64)) {
         let before = std::mem::replace(&mut self.list[at].state, PeerState::Dialing { again_us: 0 });
         if let PeerState::Greeted { socket, memory } = before {
@@ -506,8 +516,8 @@ impl Peers {
         crate::trace::station_left(station, waiting.len());
         self.counters.lost += waiting.len() as u64;
         self.counters.departed += 1;
-        // Until the end of a station is reported, no new connection to its number begins. So the number is in
-        // the queue only once.
+        // Until the end of a station is reported, no new connection to the station's number begins. So the
+        // number is in the queue only once.
         debug_assert!(!self.departed.contains(&station), "station {station} departs twice");
         self.departed.push_back(station);
     }
@@ -516,8 +526,8 @@ impl Peers {
         let greeting = self.greetings.remove(at);
         // Now there is room for another connection.
         self.deaf_until_us = self.deaf_until_us.map(|_| 0);
-        // The socket is removed from the epoll set, since it gets another key or is closed. Closing the
-        // socket does not remove it from the set while another process has a descriptor of the socket.
+        // The socket is removed from the epoll set, since the socket gets another key or is closed. Closing
+        // the socket does not remove it from the set while another process has a descriptor of the socket.
         epoll::delete(&self.epoll, &greeting.socket).ok()?;
         Some(greeting)
     }
@@ -540,8 +550,8 @@ impl Peers {
     }
 }
 
-/// Removes a socket from the epoll set and closes it. Closing does not remove the socket from the set while
-/// another process has a descriptor of the socket.
+/// Removes a socket from the epoll set and closes the socket. Closing alone does not remove the socket from
+/// the set while another process has a descriptor of the socket.
 fn forget(epoll: &OwnFd, socket: Option<OwnFd>) {
     if let Some(socket) = socket
         && epoll.is_open()

@@ -1,4 +1,4 @@
-//! A station of a local wire as a [`Port`].
+//! A [`Port`] that is a station of a local wire.
 
 use std::os::fd::BorrowedFd;
 
@@ -14,28 +14,30 @@ use crate::{
     Sleep, Statistics,
 };
 
-/// The first bytes of the Ethernet addresses of a wire. The number of the station follows.
+/// The first bytes of the Ethernet addresses of a wire. In an address, the number of the station follows.
 const MAC_PREFIX: [u8; 4] = [0x02, 0, 0x64, 0x40];
 
-/// Bytes of a buffer for bulk sending.
+/// Number of bytes of a buffer for bulk sending.
 const BULK_BYTES: usize = 32 << 10;
 
-/// Bytes of a buffer for a received superframe. It has room for the longest superframe.
+/// Number of bytes of a buffer for a received superframe. The buffer has room for the longest superframe.
 const SUPERFRAME_BYTES: usize = ring::MAX_FRAME_BYTES.next_multiple_of(64);
 
-/// Minimum bytes of a buffer in the pool, as usual for devices.
+/// Minimum number of bytes of a buffer in the pool. Devices usually have the same minimum.
 const DATA_BYTES_MIN: usize = 2048;
 
-/// Bytes of an Ethernet header with a VLAN tag: the maximum bytes of a frame in addition to the IP packet.
+/// Number of bytes of an Ethernet header with a VLAN tag: a frame is at most this much longer than its IP
+/// packet.
 const FRAME_OVERHEAD_BYTES: usize = 18;
 
-/// Maximum bytes of one received burst, so that they are still in the core's cache when they are placed.
+/// Maximum number of bytes of one received burst. The last frame of a burst may exceed this limit. With the
+/// limit, the bytes are still in the core's cache when they are placed.
 const RX_BYTES: usize = 256 << 10;
 
-/// Time between two reads of the sockets while the port is polled. Reading them is a system call.
+/// Time between two reads of the sockets while the port is polled. Reading the sockets is a system call.
 const LOOK_US: u64 = 100;
 
-/// Time between attempts to send frames that wait for space in a ring.
+/// Time between two attempts to send frames that wait for space in a ring.
 const SPACE_US: u64 = 50;
 
 /// Number of polls without a frame between two reads of the sockets, if the caller's clock does not advance.
@@ -51,7 +53,8 @@ pub struct LocalPort {
     latest: usize,
     /// The index of the peer that is read first.
     turn: usize,
-    /// The sockets are read next at this time of the caller's clock, or after `LOOK_POLLS` polls.
+    /// The time of the caller's clock at which the sockets are read next. The sockets are also read after
+    /// `LOOK_POLLS` polls without a frame.
     look_at_us: u64,
     idle_polls: u32,
     now_us: u64,
@@ -104,14 +107,14 @@ impl LocalPort {
         self.peers.counters
     }
 
-    /// Whether this process is a forked child of the process that opened the port. If so, the port does
-    /// nothing.
+    /// Whether this process is a forked child of the process that opened the port. In a forked child the port
+    /// does nothing.
     #[inline]
     fn is_forked(&self) -> bool {
         self.generation != fork::generation()
     }
 
-    /// Sends one frame. If the frame has to wait, returns it.
+    /// Sends one frame. If the frame has to wait, returns the frame.
     #[inline]
     fn send(&mut self, now_us: u64, mut frame: Mbuf) -> Option<Mbuf> {
         let bytes = frame.len();
@@ -155,8 +158,8 @@ impl LocalPort {
         None
     }
 
-    /// The station to which a frame is addressed. `None` if the address is not that of another station, or if
-    /// the frame is too long.
+    /// The station to which a frame is addressed. `None` if the address does not belong to another station,
+    /// or if the length of the frame is not allowed.
     #[inline]
     fn destination(&self, frame: &Mbuf, is_external: bool) -> Option<u16> {
         let bytes = frame.len();
@@ -209,7 +212,8 @@ impl LocalPort {
         self.peers.remove(at);
     }
 
-    /// Receives from the peer at this index, at most `left` bytes.
+    /// Receives from the peer at this index until the burst is full or `left` bytes were received. The last
+    /// frame may exceed `left`.
     #[inline]
     fn receive(&mut self, at: usize, left: &mut usize, frames: &mut Burst) -> Received {
         let Self { base: PortBase { mempool, counters, .. }, superframes, peers, .. } = self;
@@ -228,7 +232,7 @@ impl LocalPort {
                 Err(Broken) => break Received::Broken,
             };
             let Some(frame) = take(mempool, superframes, rx, record) else {
-                // No buffer is free, so the record is not taken from the ring.
+                // No buffer is free, so the record stays in the ring.
                 counters.rx_no_mbuf += 1;
                 break Received::Some;
             };
@@ -262,7 +266,7 @@ impl LocalPort {
         self.peers.has_departed() || self.peers.list.iter().any(waits)
     }
 
-    /// Calls `act` for each ring that we read.
+    /// Calls `act` for each ring from which this port reads.
     fn each_ring(&self, act: impl Fn(&Consumer)) {
         for peer in &self.peers.list {
             if let PeerState::Paired(pair) = &peer.state {
@@ -272,18 +276,18 @@ impl LocalPort {
     }
 }
 
-/// A result of reading from a peer.
+/// The result of reading from a peer.
 enum Received {
-    /// Any number of frames was received.
+    /// Any number of frames was received, and more frames may follow.
     Some,
-    /// The process has ended, and all its frames were received.
+    /// The peer's process has ended, and all its frames were received.
     End,
     /// The ring has a record that a correct peer cannot have written.
     Broken,
 }
 
-/// Copies a record to one packet buffer, or to a chain if no large buffer is free. `None` if there are not
-/// enough free buffers.
+/// Copies a record to one packet buffer, or to a chain of buffers if no large buffer is free. Returns `None`
+/// if there are not enough free buffers.
 #[inline]
 fn take(pool: &Mempool, superframes: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
     let mut frame = if record.bytes <= pool.data_bytes() {
@@ -294,13 +298,14 @@ fn take(pool: &Mempool, superframes: &Mempool, rx: &Consumer, record: Record) ->
             None => take_chain(pool, rx, record)?,
         }
     };
-    // The peer is another process on this machine, so nothing can damage the bytes in transit.
+    // The peer is another process on this machine, so nothing can damage the bytes on the path.
     let partial = record.marks & ring::PARTIAL_CHECKSUM != 0;
     frame.set_rx_checksum(if partial { Checksum::Partial } else { Checksum::Unknown });
     Some(frame)
 }
 
-/// A new buffer from `pool` with `bytes` bytes of the oldest record, from `offset` on.
+/// Copies `bytes` bytes of the oldest record, from `offset` on, to a new buffer from `pool`. Returns `None`
+/// if `pool` is empty.
 #[inline]
 fn filled(pool: &Mempool, rx: &Consumer, offset: usize, bytes: usize) -> Option<Mbuf> {
     let mut frame = pool.alloc_filled(0, bytes)?;
@@ -309,7 +314,7 @@ fn filled(pool: &Mempool, rx: &Consumer, offset: usize, bytes: usize) -> Option<
     Some(frame)
 }
 
-/// Copies a record to a chain of buffers.
+/// Copies a record to a chain of buffers. Returns `None` if there are not enough free buffers.
 #[cold]
 fn take_chain(pool: &Mempool, rx: &Consumer, record: Record) -> Option<Mbuf> {
     let part = |offset: usize| filled(pool, rx, offset, (record.bytes - offset).min(pool.data_bytes()));
@@ -396,7 +401,7 @@ impl Port for LocalPort {
 }
 
 impl Link for LocalPort {
-    /// The link is always up: stations can end, but the wire cannot go down.
+    /// Stations can end, but the wire cannot go down, so the link is up. In a forked child the link is down.
     fn link_state(&mut self) -> LinkState {
         if self.is_forked() { LinkState::Down } else { LinkState::Up }
     }
@@ -436,7 +441,7 @@ impl Sleep for LocalPort {
             return;
         }
         self.each_ring(Consumer::mark_awake);
-        // The next poll reads the sockets only after it has received the frames that woke us.
+        // The next poll reads the sockets after it has received the frames that have ended the sleep.
         self.look_at_us = 0;
     }
 

@@ -1,19 +1,20 @@
 //! A ring of bytes in shared memory, which carries frames from one process to another.
 //!
-//! Each frame is one record: a word with the frame's length and marks, then its bytes, padded to whole cache
-//! lines, so that no line has bytes of two records. Positions count bytes since the ring was made, and never
-//! decrease. The tail belongs to the writer, and the head belongs to the reader. Each side also has a private
-//! copy of its position, and publishes the position once for many records. Each side checks the values that
-//! the other side has published: an impossible position or an impossible record is [`Broken`].
+//! Each frame is one record. A record is a word with the frame's length and marks, followed by the frame's
+//! bytes. Records are padded to whole cache lines, so that no line has bytes of two records. A position is a
+//! number of bytes since the ring was made, and never decreases. The tail belongs to the writer, and the head
+//! belongs to the reader. Each side also has a private copy of its position, and publishes the position once
+//! for many records. Each side checks the values that the other side has published: an impossible position or
+//! an impossible record is [`Broken`].
 //!
 //! ```text
 //! control: | tail | head | sleeper |   a pair of lines each, since processors fetch lines in pairs
 //! data:    | record | record | ...     a power of two
 //! ```
 //!
-//! At first a ring uses only a part of its data. If it is full and has been used for some laps, it grows to
-//! four times its size ([`Producer::grow`]): the writer allocates the memory, and writes a record without a
-//! frame. After this record both sides use the larger ring.
+//! At first a ring uses only a part of its data. A full ring that has been used for some laps grows to four
+//! times its size ([`Producer::grow`]): the writer allocates the memory, and writes a record without a frame.
+//! After this record both sides use the larger ring.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,10 +24,10 @@ use super::memory::SharedMemory;
 use super::{streaming, wake};
 use crate::prefetch;
 
-/// Bytes of a cache line.
+/// Number of bytes of a cache line.
 const LINE: usize = 64;
 
-/// Bytes of the control words of one ring.
+/// Number of bytes of the control words of one ring.
 pub(super) const CONTROL_BYTES: usize = 512;
 
 /// Offsets of the control words: the tail, the head, and the mark of a sleeping reader.
@@ -34,11 +35,11 @@ const TAIL: usize = 0;
 const HEAD: usize = 128;
 const SLEEPER: usize = 256;
 
-/// Bytes of the word in front of a frame. Its lower half is the length of the frame, and its upper half has
-/// the marks.
+/// Number of bytes of the word in front of a frame. The lower half of the word is the length of the frame,
+/// and the upper half has the marks.
 const HEADER_BYTES: usize = 8;
 
-/// The mark of a frame in whose TCP checksum field there is only the sum of the pseudo-header.
+/// The mark of a frame whose TCP checksum field contains only the sum of the pseudo-header.
 pub(super) const PARTIAL_CHECKSUM: u32 = 1;
 
 /// The mark of a record without a frame. After this record the ring has [`GROWTH`] times as many bytes.
@@ -50,30 +51,31 @@ const GROWN_RECORD: u64 = (GROWN as u64) << 32;
 /// The factor by which a ring grows. A factor of two would be too small: see [`Place::behind_growth`].
 pub(super) const GROWTH: usize = 4;
 
-/// Minimum bytes of a ring before it grows: enough for a few frames of maximum length.
+/// Minimum number of bytes of a ring before it grows. The size is enough for a few frames of maximum length.
 const MIN_FIRST_BYTES: usize = 128 << 10;
 
-/// Minimum laps of a ring before it grows. So a ring never has more memory than the number of bytes that were
-/// sent through it.
+/// Minimum number of laps of a ring before it grows. So a ring never has more memory than the number of bytes
+/// that were sent through it.
 const GROWTH_LAPS: u64 = 4;
 
-/// The reader releases space after this number of bytes, so that the writer writes while the reader reads.
+/// The reader releases space after this number of bytes, so that the writer can write while the reader reads.
 const RELEASE_BYTES: u64 = 64 << 10;
 
 /// Number of bytes of the next record that are prefetched, so that the cache lines of a small record are
 /// transferred together and not one after another.
 const AHEAD_BYTES: u64 = 4 * LINE as u64;
 
-/// Minimum bytes of a frame: an Ethernet header.
+/// Minimum number of bytes of a frame: an Ethernet header.
 pub(super) const MIN_FRAME_BYTES: usize = 14;
 
-/// Maximum bytes of a frame: an IP packet of 64 KiB behind an Ethernet header with a VLAN tag.
+/// Maximum number of bytes of a frame: an IP packet of 64 KiB after an Ethernet header with a VLAN tag.
 pub(super) const MAX_FRAME_BYTES: usize = u16::MAX as usize + 18;
 
-/// Minimum bytes of a ring: enough for a few frames of maximum length.
+/// The lowest permitted maximum size of a ring in bytes. The size is enough for a few frames of maximum
+/// length.
 pub(super) const MIN_RING_BYTES: usize = 256 << 10;
 
-/// Maximum bytes of a ring.
+/// The highest permitted maximum size of a ring in bytes.
 pub(super) const MAX_RING_BYTES: usize = 256 << 20;
 
 /// The other side has published an impossible position or record.
@@ -87,13 +89,15 @@ pub(super) struct Place {
     pub(super) control: usize,
     /// Offset of the ring's data.
     pub(super) data: usize,
-    /// Bytes of the ring's data that are in use: a power of two, and a multiple of a line.
+    /// Number of bytes of the ring's data that are in use. The number is a power of two, and a multiple of a
+    /// cache line.
     pub(super) bytes: usize,
-    /// Maximum bytes of the ring's data: `bytes` times [`GROWTH`] for each time that the ring may still grow.
+    /// Maximum number of bytes of the ring's data: `bytes` times [`GROWTH`] for each time that the ring may
+    /// still grow.
     pub(super) limit: usize,
 }
 
-/// The number of bytes with which a ring begins.
+/// Number of bytes with which a ring begins.
 pub(super) const fn first_bytes(limit: usize) -> usize {
     let mut bytes = limit;
     while bytes / GROWTH >= MIN_FIRST_BYTES {
@@ -104,14 +108,14 @@ pub(super) const fn first_bytes(limit: usize) -> usize {
 
 const _: () = assert!(record_bytes(MAX_FRAME_BYTES) < MIN_FIRST_BYTES as u64);
 
-/// Bytes of a record.
+/// Number of bytes of the record of a frame with `frame_bytes` bytes.
 const fn record_bytes(frame_bytes: usize) -> u64 {
     (HEADER_BYTES + frame_bytes).next_multiple_of(LINE) as u64
 }
 
 impl Place {
-    /// The offset of a position in the shared memory, and the number of bytes from there to the end of the
-    /// ring.
+    /// Returns the offset of a position in the shared memory, and the number of bytes from this offset to the
+    /// end of the ring.
     #[inline]
     fn at(&self, position: u64) -> (usize, usize) {
         let offset = (position & (self.bytes as u64 - 1)) as usize;
@@ -123,21 +127,24 @@ impl Place {
         self.bytes < self.limit
     }
 
-    /// Maximum bytes of all records in the ring. While the ring may grow, one line is reserved for the
-    /// record that announces the growth.
+    /// Maximum number of bytes of all records in the ring. While the ring may grow, one line is reserved for
+    /// the record that announces the growth.
     fn capacity(&self) -> u64 {
         (self.bytes - if self.may_grow() { LINE } else { 0 }) as u64
     }
 
-    /// The position of the first record in the larger ring, if the record at `position` announces that the
-    /// ring grows. `None` if the ring cannot grow there.
+    /// Returns the position of the first record in the larger ring, if the record at `position` announces
+    /// that the ring grows. Returns `None` if the ring cannot grow at `position`.
     ///
     /// The first record has to be directly behind the old ring in memory, so the ring can grow only in one of
-    /// [`GROWTH`] laps. Let the old ring have B bytes, the larger ring 4 B, and the first record be at N, a
-    /// multiple of B. The reader is at H, at most 2 B below N. The records that the reader has not taken are
-    /// in the old ring: the oldest is at offset H - (N - B), or at H - (N - 2 B) if H is below N - B. The
-    /// writer reaches the old ring again at N + 3 B, and writes only below H + 4 B. So the writer never
-    /// overwrites the oldest record.
+    /// [`GROWTH`] laps.
+    ///
+    /// The writer never overwrites the oldest record. The proof uses these names: the old ring has B bytes,
+    /// and the larger ring has 4 B. The first record in the larger ring is at position N, a multiple of B.
+    /// The reader is at position H, which is at most 2 B below N. The records that the reader has not
+    /// consumed are in the old ring. The oldest record is at offset H - (N - B), or at offset H - (N - 2 B)
+    /// if H is below N - B. The writer reaches the old ring again at position N + 3 B, and writes only below
+    /// position H + 4 B.
     fn behind_growth(&self, position: u64) -> Option<u64> {
         let old = self.bytes as u64;
         let next = (position + LINE as u64).next_multiple_of(old);
@@ -145,7 +152,7 @@ impl Place {
     }
 }
 
-/// The writing end.
+/// The end of a ring at which the writer writes.
 #[derive(Debug)]
 pub(super) struct Producer {
     memory: Arc<SharedMemory>,
@@ -154,11 +161,11 @@ pub(super) struct Producer {
     tail: u64,
     /// All records below this position are published.
     published: u64,
-    /// The reader's position at the last reading.
+    /// The reader's position at the last time when the writer read it.
     head: u64,
-    /// Maximum bytes of records that the reader has not released.
+    /// Maximum number of bytes of records that the reader has not released.
     capacity: u64,
-    /// Bytes by which the ring has grown.
+    /// Number of bytes by which the ring has grown.
     grown: usize,
     /// The strategy for copying long frames.
     choice: StrategyChoice,
@@ -171,8 +178,8 @@ impl Producer {
         Self { memory, place, tail: 0, published: 0, head: 0, capacity, grown: 0, choice }
     }
 
-    /// Called when the ring is full. Grows the ring if it may grow, has been used for some laps, and
-    /// `allowance` has enough bytes. Returns whether the ring has grown.
+    /// Grows the ring if the ring may grow, has been used for some laps, and `allowance` has enough bytes.
+    /// Returns whether the ring has grown. The caller calls this function when the ring is full.
     #[cold]
     pub(super) fn grow(&mut self, allowance: &mut usize) -> bool {
         let Place { data, bytes, .. } = self.place;
@@ -198,21 +205,21 @@ impl Producer {
         true
     }
 
-    /// Bytes by which the ring has grown. They were subtracted from the allowance.
+    /// Number of bytes by which the ring has grown. `grow` has subtracted these bytes from the allowance.
     pub(super) fn grown_bytes(&self) -> usize {
         self.grown
     }
 
-    /// Bytes of data that are in use.
+    /// Number of bytes of data that are in use.
     pub(super) fn bytes(&self) -> usize {
         self.place.bytes
     }
 
-    /// Writes a record with the bytes of `parts`, which have `bytes` bytes in total. Returns `false` if the
-    /// ring is full.
+    /// Writes a record with the bytes of `parts`, which have `bytes` bytes in total, and returns `true`.
+    /// Returns `false` if the ring is full.
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`Broken`] if the reader has published an impossible position.
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -272,7 +279,8 @@ impl Producer {
         self.tail - self.published
     }
 
-    /// The reader's position at the last reading: the bytes that it has taken since the ring was made.
+    /// The reader's position at the last time when the writer read it: the number of bytes that the reader
+    /// had released since the ring was made.
     pub(super) fn taken(&self) -> u64 {
         self.head
     }
@@ -288,8 +296,8 @@ impl Producer {
         wakes
     }
 
-    /// Writes to the free lines of the next record, so that the processor fetches the lines from the reader's
-    /// cache now, and not when the reader waits for the record.
+    /// Writes to the free lines of the next record, so that the processor fetches these lines from the
+    /// reader's cache now, and not when the reader waits for the record.
     #[inline]
     fn claim_ahead(&self) {
         if self.room() >= AHEAD_BYTES {
@@ -312,15 +320,15 @@ fn copy_in(memory: &SharedMemory, place: Place, position: u64, part: &[u8], stra
     }
 }
 
-/// A record that the reader has not taken yet.
+/// A record that the reader has not consumed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Bytes of the frame.
+    /// Number of bytes of the frame.
     pub(super) bytes: usize,
     pub(super) marks: u32,
 }
 
-/// The reading end.
+/// The end of a ring at which the reader reads.
 #[derive(Debug)]
 pub(super) struct Consumer {
     memory: Arc<SharedMemory>,
@@ -329,7 +337,7 @@ pub(super) struct Consumer {
     head: u64,
     /// The space below this position is released to the writer.
     released: u64,
-    /// The writer's position at the last reading.
+    /// The writer's position at the last time when the reader read it.
     tail: u64,
 }
 
@@ -339,10 +347,11 @@ impl Consumer {
         Self { memory, place, head: 0, released: 0, tail: 0 }
     }
 
-    /// Returns the oldest record, which is not taken before [`advance`](Self::advance).
+    /// Returns the oldest record, or `None` if there is no record. The record stays in the ring until
+    /// [`advance`](Self::advance).
     ///
     /// # Errors
-    /// [`Broken`].
+    /// [`Broken`] if the writer has published an impossible position or record.
     #[inline]
     pub(super) fn peek(&mut self) -> Result<Option<Record>, Broken> {
         if self.head == self.tail && !self.look()? {
@@ -360,8 +369,8 @@ impl Consumer {
         Ok(Some(Record { bytes, marks }))
     }
 
-    /// Called if the oldest record has no frame. If it announces that the ring grows, returns the next
-    /// record.
+    /// Handles an oldest record that has no frame. If the record announces that the ring grows, returns the
+    /// next record.
     #[cold]
     fn peek_behind_growth(&mut self, header: u64) -> Result<Option<Record>, Broken> {
         match self.place.behind_growth(self.head) {
@@ -374,12 +383,12 @@ impl Consumer {
         }
     }
 
-    /// Bytes of data that are in use.
+    /// Number of bytes of data that are in use.
     pub(super) fn bytes(&self) -> usize {
         self.place.bytes
     }
 
-    /// Reads the writer's position. Returns whether there is a record to take.
+    /// Reads the writer's position. Returns whether there is a record to consume.
     #[inline]
     fn look(&mut self) -> Result<bool, Broken> {
         let tail = self.memory.word(self.place.control + TAIL).load(Ordering::Acquire);
@@ -405,7 +414,7 @@ impl Consumer {
     }
 
     /// Copies bytes of the oldest record, from `offset` on. The caller knows the record's length from
-    /// [`peek`](Self::peek). Beyond the length, any bytes of the ring are copied.
+    /// [`peek`](Self::peek). If `out` exceeds the record, the copy continues with any bytes of the ring.
     #[inline]
     pub(super) fn copy(&self, offset: usize, out: &mut [u8]) {
         let (at, to_end) = self.place.at(self.head + (HEADER_BYTES + offset) as u64);
@@ -417,8 +426,8 @@ impl Consumer {
         }
     }
 
-    /// Takes the oldest record, which [`peek`](Self::peek) has returned. The space is released to the writer
-    /// after each 64 KiB. [`release`](Self::release) releases the rest.
+    /// Consumes the oldest record, which [`peek`](Self::peek) has returned. The space is released to the
+    /// writer after each 64 KiB. [`release`](Self::release) releases the rest.
     #[inline]
     pub(super) fn advance(&mut self, record: Record) {
         self.head += record_bytes(record.bytes);
@@ -428,13 +437,13 @@ impl Consumer {
         }
     }
 
-    /// Bytes that were taken and are not released to the writer.
+    /// Number of bytes that were consumed and are not released to the writer.
     #[inline]
     pub(super) fn unreleased(&self) -> u64 {
         self.head - self.released
     }
 
-    /// Releases the space of the records taken so far to the writer.
+    /// Releases the space of all consumed records to the writer.
     #[inline]
     pub(super) fn release(&mut self) {
         self.released = self.head;
@@ -452,8 +461,8 @@ impl Consumer {
         wake::mark_awake(self.memory.word(self.place.control + SLEEPER));
     }
 
-    /// Whether the reader has something to read: a known record that it has not taken, or a new position of
-    /// the writer, which may be invalid.
+    /// Whether the reader has something to read: a known record that the reader has not consumed, or a new
+    /// position of the writer. The new position may be invalid.
     pub(super) fn has_news(&self) -> bool {
         self.head != self.tail
             || self.memory.word(self.place.control + TAIL).load(Ordering::Acquire) != self.tail

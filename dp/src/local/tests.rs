@@ -1,4 +1,4 @@
-//! Tests of the parts of a local wire, and of a wire within one process. `tests/local_processes` tests
+//! Tests of the parts of a local wire, and tests of a wire within one process. `tests/local_processes` tests
 //! several processes.
 
 mod burst;
@@ -23,7 +23,7 @@ use super::peer::memory_bytes;
 use super::*;
 use crate::{BURST, Burst, Checksum, ExtBuf, Link, LinkState, Mbuf, Port, Sleep, Statistics, TxOffload};
 
-/// A folder that only one test uses, and that is removed on drop.
+/// A folder that only one test uses. The folder is removed when this value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -51,8 +51,8 @@ impl Drop for Scratch {
     }
 }
 
-/// A frame to `station` of `bytes` bytes, at least 16. Its contents depend on `number`. A frame that is
-/// longer than the MTU requests to be cut.
+/// Makes a frame of `bytes` bytes (at least 16) to `station`. The contents of the frame depend on `number`. A
+/// frame that is longer than the MTU requests to be cut.
 fn frame(port: &LocalPort, station: u16, number: u32, bytes: usize) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     let [high, low] = station.to_be_bytes();
@@ -91,14 +91,14 @@ fn send(port: &mut LocalPort, frame: Mbuf) -> bool {
     send_at(port, 0, frame)
 }
 
-/// The frames that arrive with one poll.
+/// Polls once. Returns the frames that arrive.
 fn poll_once(port: &mut LocalPort, now_us: u64) -> Vec<Mbuf> {
     let mut burst = Burst::new();
     port.rx_burst(now_us, &mut burst);
     burst.into_iter().collect()
 }
 
-/// Polls all ports in turn until `count` frames have arrived at the last of them.
+/// Polls all ports in turn until `count` frames have arrived at the last port.
 fn receive(ports: &mut [&mut LocalPort], count: usize) -> Vec<Mbuf> {
     let mut arrived = Vec::new();
     for _ in 0..100_000 {
@@ -114,7 +114,7 @@ fn receive(ports: &mut [&mut LocalPort], count: usize) -> Vec<Mbuf> {
     panic!("{} of {count} frames arrive", arrived.len());
 }
 
-/// Two stations with a pair of rings.
+/// Makes two stations with a pair of rings.
 fn paired(scratch: &Scratch) -> (LocalPort, LocalPort) {
     let (mut a, mut b) = (scratch.open(1), scratch.open(2));
     pair_up(&mut a, &mut b);
@@ -129,23 +129,23 @@ fn pair_up(first: &mut LocalPort, second: &mut LocalPort) {
     poll_once(first, 0);
 }
 
-/// Maximum bytes of the rings of a process that connects without a port.
+/// Maximum number of bytes of each ring of a process that connects without a port.
 const RING: u64 = 512 << 10;
 
-/// A socket that is connected to station 1. Nothing was sent on it.
+/// Makes a socket that is connected to station 1. No message was sent on the socket.
 fn dial(scratch: &Scratch) -> OwnedFd {
     let socket = super::claim::socket().unwrap();
     connect(&socket, &super::claim::address(&scratch.0, 1).unwrap()).unwrap();
     socket
 }
 
-/// The memory of a pair of rings with `RING` bytes.
+/// Makes the memory of a pair of rings of `RING` bytes.
 fn ring_memory() -> OwnedFd {
     memory::create(memory_bytes(RING).unwrap(), []).unwrap()
 }
 
 /// Polls until the port reports that a station has ended. Returns the station, and the numbers of the frames
-/// that were received before.
+/// that were received before the report.
 fn departed(port: &mut LocalPort) -> (u16, Vec<u32>) {
     let mut before = Vec::new();
     for now_us in 0..100_000 {
@@ -290,7 +290,7 @@ fn a_station_that_is_not_there_is_reported_once_for_each_attempt() {
     assert!(port.arm_wakeup());
 }
 
-/// A frame to station 2 whose last bytes are external memory, and the owner of that memory.
+/// Makes a frame to station 2 whose last bytes are external memory. Also returns the owner of that memory.
 fn with_external(from: &LocalPort) -> (Arc<Vec<u8>>, Mbuf) {
     let owner = Arc::new(vec![7; 900]);
     let mut frame = frame(from, 2, 5, 20);
@@ -310,7 +310,7 @@ fn external_memory_arrives_as_a_copy_and_is_given_back_when_sent() {
     assert_eq!(flat(&receive(&mut [&mut a, &mut b], 1)[0]), bytes);
 }
 
-/// A frame that has to be copied waits for a buffer like other frames wait for space in a ring.
+/// A frame that has to be copied waits for a buffer, as other frames wait for space in a ring.
 #[test]
 fn external_memory_waits_for_a_buffer_to_be_copied_to() {
     let scratch = Scratch::new();
@@ -353,8 +353,8 @@ fn a_full_ring_leaves_frames_with_the_caller_and_loses_none() {
     assert_eq!(number(&receive(&mut [&mut a, &mut b], 1)[0]), taken);
 }
 
-/// If a station does not read, frames for which its ring has no room are dropped after some time, so that
-/// other stations get their frames.
+/// If a station does not read, the frames for which the station's ring has no room are dropped after some
+/// time. So the other stations get their frames.
 #[test]
 fn a_station_that_takes_nothing_does_not_keep_the_frames_of_others_for_ever() {
     let scratch = Scratch::new();
@@ -475,7 +475,7 @@ fn a_sleeper_is_woken_by_a_frame_a_connection_and_an_end() {
     assert_eq!(receive(&mut [&mut a], 1).len(), 1);
     assert!(!is_readable(&a), "the wake-up was taken");
 
-    // A frame that arrived before the end is received first.
+    // A frame that arrived before the process ended is received first.
     let second = frame(&b, 1, 2, 64);
     assert!(send(&mut b, second) && !is_readable(&a));
     assert!(!a.arm_wakeup());
@@ -499,8 +499,8 @@ fn a_sleeper_is_woken_by_a_frame_a_connection_and_an_end() {
     assert_eq!(departed(&mut a).0, 2);
 }
 
-/// A port reads its sockets at least every 100 us, or every few hundred polls if its caller's clock does not
-/// advance.
+/// A port reads its sockets at least every 100 us. If the caller's clock does not advance, the port reads its
+/// sockets every few hundred polls.
 #[test]
 fn a_polling_port_notices_an_end_without_being_woken() {
     let scratch = Scratch::new();

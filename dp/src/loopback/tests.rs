@@ -1,4 +1,4 @@
-//! Frames to the port's own address are returned. All other frames are sent as without the wrapper.
+//! Frames to the port's own address are returned. All other frames are sent as if there were no wrapper.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn ports() -> (Loopback, Box<dyn Port>) {
     (Loopback::new(a), b)
 }
 
-/// A frame to `to` with its number behind the addresses.
+/// Makes a frame to `to`, with `number` after the addresses.
 fn frame(port: &dyn Port, to: [u8; 6], number: u8) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     assert!(frame.append_slice(&to));
@@ -99,7 +99,7 @@ fn a_full_queue_leaves_frames_with_the_sender_in_order() {
     assert_eq!(port.tx_burst(0, &mut burst), 0);
     assert_eq!(numbers(&burst), [100, 101, 102]);
     assert_eq!(port.counters().tx_ring_full, 1);
-    // After some frames were received, there is room again.
+    // After some frames were received, the queue has room again.
     let mut received = Burst::new();
     assert_eq!(port.rx_burst(0, &mut received), BURST);
     assert_eq!(port.tx_burst(0, &mut burst), 3);

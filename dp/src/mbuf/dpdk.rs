@@ -2,19 +2,22 @@
 //!
 //! Rules of access:
 //! - Every `rte_mbuf` of a chain is owned by one [`DpdkChain`]. Another view is a separate *indirect* mbuf
-//!   that is attached to the mbuf with the storage. The mbuf with the storage counts the owners.
+//!   that is attached to the mbuf with the storage. The mbuf with the storage counts the owners of the
+//!   storage.
 //! - Bytes are written only through `&mut DpdkChain`, and only while the storage has one owner. Exception:
 //!   bytes that no view covers ([`DpdkChain::room`]).
-//! - Bytes are read through `&DpdkChain`, so there is no `&mut` of the same view. Other views also only read.
-//! - External memory (`K_F_EXTERNAL`) belongs to an [`ExtBuf`], and is only read by raw copies.
+//! - Bytes are read through `&DpdkChain`, so there is no `&mut` of the same view. Other views also only read
+//!   the bytes.
+//! - External memory (`K_F_EXTERNAL`) belongs to an [`ExtBuf`]. Only raw copies read this memory.
 //!
-//! Every chain is well formed. That means: `next` leads from the head through all segments to null. The head
-//! has the number of segments (`nb_segs`) and of their bytes (`pkt_len`). The data of each segment
-//! (`data_off`, `data_len`) are inside its buffer (`buf_len`). The buffer is mapped while the mbuf is in use,
-//! and was zeroed when it was mapped. The methods of [`DpdkChain`] and DPDK's functions preserve this.
+//! Every chain is well formed. This means: `next` leads from the head through all segments to null. The head
+//! has the number of segments (`nb_segs`) and the total number of bytes (`pkt_len`). The data of each segment
+//! (`data_off`, `data_len`) are inside the segment's buffer (`buf_len`). The buffer is mapped while the mbuf
+//! is in use, and was zeroed when it was mapped. The methods of [`DpdkChain`] and DPDK's functions keep
+//! chains well formed.
 //!
-//! These rules cannot include a vhost or memif *peer*, which shares the memory of its device and could write
-//! at any time. Like DPDK, this crate trusts such a peer, so do not connect an untrusted peer.
+//! A vhost or memif *peer* shares the memory of its device, and could break these rules by writing at any
+//! time. Like DPDK, this crate trusts such a peer, so do not connect an untrusted peer.
 
 mod segment;
 
@@ -32,47 +35,47 @@ use crate::mempool::ExtBuf;
 use crate::mempool::dpdk::{DpdkPool, home};
 use crate::offload::{Checksum, TxOffload};
 
-/// Maximum bytes of external memory in one mbuf, whose length has 16 bits.
+/// Maximum number of bytes of external memory in one mbuf, whose length has 16 bits.
 const MAX_EXTERNAL_BYTES: usize = u16::MAX as usize;
 
 /// One or more linked segments.
 ///
-/// The type is not `Sync`: if a chain has one owner, DPDK counts the second owner without an atomic, so two
+/// The type is not `Sync`: if a chain has one owner, DPDK counts the second owner without an atomic. So two
 /// threads must not [`share`](Self::share) the same chain at the same time.
 pub(crate) struct DpdkChain {
     head: NonNull<sys::rte_mbuf>,
 }
 
-// SAFETY: the chain owns its mbufs, and no other thread accesses them. Storage that is shared with other
-// chains is written only by a sole owner. The owners are counted by atomics, except by a sole owner. Any
-// thread may return an mbuf to its mempool.
+// SAFETY: the chain owns its mbufs, and no other thread accesses them. Storage that several chains share is
+// only read, except bytes that no view covers. The owners of storage are counted by atomics, except by a sole
+// owner. Any thread may return an mbuf to its mempool.
 unsafe impl Send for DpdkChain {}
 
 impl DpdkChain {
     /// Takes over an mbuf chain.
     ///
     /// # Safety
-    /// `head` is the head of a well-formed chain. Its mbufs are from pools that [`DpdkPool::new`] has made,
-    /// and nobody else owns one of them.
+    /// `head` is the head of a well-formed chain. The mbufs of the chain are from pools that
+    /// [`DpdkPool::new`] has made, and nobody else owns one of these mbufs.
     pub(crate) unsafe fn from_raw(head: NonNull<sys::rte_mbuf>) -> Self {
         Self { head }
     }
 
-    /// The mbuf chain. `self` still owns it: to take ownership, the caller has to `mem::forget` the
-    /// `DpdkChain`.
+    /// Returns the mbuf chain, which `self` still owns. To take ownership, the caller has to `mem::forget`
+    /// the `DpdkChain`.
     pub(crate) fn as_raw(&self) -> *mut sys::rte_mbuf {
         self.head.as_ptr()
     }
 
-    /// An empty buffer of `pool`.
+    /// Allocates an empty buffer of `pool`.
     pub(crate) fn alloc(pool: &DpdkPool) -> Option<Self> {
         // SAFETY: a new mbuf is a well-formed chain of one segment, and nobody else owns it. `DpdkPool::new`
-        // has made its pool.
+        // has made the mbuf's pool.
         pool.alloc().map(|head| unsafe { Self::from_raw(head) })
     }
 
-    /// A buffer of `pool` whose data are the last `front` bytes of the headroom and the `bytes` bytes behind
-    /// it.
+    /// Allocates a buffer of `pool`. The data of the buffer are the last `front` bytes of the headroom and
+    /// the `bytes` bytes behind the headroom.
     pub(crate) fn alloc_filled(pool: &DpdkPool, front: usize, bytes: usize) -> Option<Self> {
         let mut chain = Self::alloc(pool)?;
         chain.reveal_front(front);
@@ -80,7 +83,7 @@ impl DpdkChain {
         Some(chain)
     }
 
-    /// A view of `memory`. Each 65,535 bytes need a descriptor of `pool`.
+    /// Makes a view of `memory`. The view needs one descriptor of `pool` per 65,535 bytes.
     pub(crate) fn external(pool: &DpdkPool, memory: ExtBuf) -> Option<Self> {
         let (now, later) = (memory.len().min(MAX_EXTERNAL_BYTES), memory.len());
         let mut chain = Self::attached(pool, memory.slice(0..now)?)?;
@@ -93,15 +96,16 @@ impl DpdkChain {
         Some(chain)
     }
 
-    /// A view of `memory` in one segment. `memory` has at most [`MAX_EXTERNAL_BYTES`] bytes.
+    /// Makes a view of `memory` in one segment. `memory` has at most [`MAX_EXTERNAL_BYTES`] bytes.
     fn attached(pool: &DpdkPool, memory: ExtBuf) -> Option<Self> {
         let bytes = memory.len() as u16;
         // SAFETY: a descriptor is an mbuf without room, which is a well-formed chain of one segment, and
-        // nobody else owns it. `DpdkPool::new` has made its pool.
+        // nobody else owns it. `DpdkPool::new` has made the descriptor's pool.
         let mut chain = unsafe { Self::from_raw(pool.descriptor()?) };
         let shared = memory.shared().add()?;
         // SAFETY: the mbuf is in use, has no other owner, and is not attached to anything. `add` has counted
-        // it as a view, so the memory is not released before DPDK has freed the mbuf and called `release`.
+        // the mbuf as a view, so the memory is not released before DPDK has freed the mbuf and called
+        // `release`.
         unsafe {
             sys::rte_pktmbuf_attach_extbuf(
                 chain.as_raw(),
@@ -134,7 +138,7 @@ impl DpdkChain {
         std::iter::successors(Some(self.first()), |segment| segment.next())
     }
 
-    /// Bytes of the longest segment.
+    /// Number of bytes of the longest segment.
     pub(crate) fn longest_segment(&self) -> usize {
         self.views().map(|segment| usize::from(segment.data_len())).max().unwrap_or(0)
     }
@@ -184,7 +188,7 @@ impl DpdkChain {
         Some(&mut last.bytes_mut()?[before as usize..])
     }
 
-    /// The tailroom of a chain of one segment, even if the storage is shared.
+    /// Returns the tailroom of a chain of one segment, even if the storage is shared.
     ///
     /// # Safety
     /// During the borrow, no other view covers bytes behind the segment's data.
@@ -197,8 +201,8 @@ impl DpdkChain {
         unsafe { std::slice::from_raw_parts_mut(start, head.tailroom()) }
     }
 
-    /// Adds the first `bytes` bytes of the tailroom of a chain of one segment to its data, even if the
-    /// storage is shared. Returns the previous length of the data.
+    /// Adds the first `bytes` bytes of the tailroom of a chain of one segment to the chain's data, even if
+    /// the storage is shared. Returns the previous length of the data.
     pub(crate) fn grow(&mut self, bytes: usize) -> usize {
         let head = self.first();
         assert!(bytes <= head.tailroom(), "data stay inside the buffer");
@@ -210,8 +214,8 @@ impl DpdkChain {
         before as usize
     }
 
-    /// The last `bytes` bytes of the headroom, for writing. `None` if the headroom has fewer bytes, or if the
-    /// storage is shared.
+    /// Returns the last `bytes` bytes of the headroom, for writing. Returns `None` if the headroom has fewer
+    /// bytes, or if the storage is shared.
     pub(crate) fn front(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let head = self.first();
         if bytes > self.headroom() || head.storage_owners() != 1 {
@@ -224,7 +228,8 @@ impl DpdkChain {
         Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
     }
 
-    /// Another view of the first `bytes` bytes of a chain of one segment, and of `front` bytes before them.
+    /// Makes another view of the first `bytes` bytes of a chain of one segment, and of `front` bytes before
+    /// these bytes.
     pub(crate) fn share_from(&self, front: usize, bytes: usize) -> Option<Self> {
         let mut view = self.share()?;
         view.truncate(bytes);
@@ -283,12 +288,12 @@ impl DpdkChain {
         head.set_ol_flags(flags | kept);
         head.set_tx_offload(offload);
         head.set_nb_segs(count - 1);
-        // SAFETY: `old` was a segment of the chain, and is now unlinked from it. It has no next segment, and
-        // nobody else owns it.
+        // SAFETY: `old` was a segment of the chain, and is now unlinked from the chain. `old` has no next
+        // segment, and nobody else owns it.
         unsafe { sys::rte_pktmbuf_free_seg(old.as_ptr()) };
     }
 
-    /// Empties a chain of one segment and returns true. If the storage is shared, returns false.
+    /// Empties a chain of one segment and returns `true`. If the storage is shared, returns `false`.
     #[inline]
     pub(crate) fn rewind(&mut self) -> bool {
         if self.is_head_shared() {
@@ -319,8 +324,8 @@ impl DpdkChain {
         head.set_nb_segs(kept);
         head.set_pkt_len(bytes as u32);
         if let Some(rest) = rest {
-            // SAFETY: `rest` was a part of the chain, and is now unlinked from it. rte_pktmbuf_free follows
-            // `next` to the last segment, and no segment has another owner.
+            // SAFETY: `rest` was a part of the chain, and is now unlinked from the chain. rte_pktmbuf_free
+            // follows `next` to the last segment, and no segment has another owner.
             unsafe { sys::rte_pktmbuf_free(rest.as_ptr()) };
         }
     }
@@ -341,13 +346,13 @@ impl DpdkChain {
     }
 
     pub(crate) fn share(&self) -> Option<Self> {
-        // SAFETY: the head is in use, and `DpdkPool::new` has made its pool. So the pool's memory and its
-        // `Home` are not freed during the borrow of `self`.
+        // SAFETY: the head is in use, and `DpdkPool::new` has made the head's pool. So the pool's memory and
+        // its `Home` are not freed during the borrow of `self`.
         let home = unsafe { home(self.first().pool()) };
         // SAFETY: the chain is well formed and belongs to `self`, and the pool of descriptors in `home` is
         // not freed. rte_pktmbuf_clone reads the chain, and increments the number of the storage's owners. If
-        // `self` is the only owner, it does this without an atomic, but only in this thread, since
-        // `DpdkChain` is not `Sync`.
+        // `self` is the only owner, rte_pktmbuf_clone increments the number without an atomic, but only in
+        // this thread, since `DpdkChain` is not `Sync`.
         let view = unsafe { sys::rte_pktmbuf_clone(self.as_raw(), home.descriptors) };
         let Some(view) = NonNull::new(view) else {
             home.exhausted.fetch_add(1, Ordering::Relaxed);
@@ -362,7 +367,7 @@ impl DpdkChain {
         self.views().any(|segment| segment.storage_owners() != 1)
     }
 
-    /// Whether the first segment's storage is shared. If so, a driver must not write headers into it.
+    /// Whether the first segment's storage is shared. A driver must not write headers into shared storage.
     pub(crate) fn is_head_shared(&self) -> bool {
         self.first().storage_owners() != 1
     }
@@ -426,7 +431,7 @@ impl DpdkChain {
         self.first_mut().set_tx_offload(packed);
     }
 
-    /// Whether any offload is requested.
+    /// Whether the chain requests any offload.
     pub(crate) fn wants_offload(&self) -> bool {
         self.first().ol_flags() & TX_FLAGS != 0
     }
@@ -457,7 +462,7 @@ impl DpdkChain {
 const TX_FLAGS: u64 =
     sys::K_F_TX_IP_CKSUM | sys::K_F_TX_L4_MASK | sys::K_F_TX_TCP_SEG | sys::K_F_TX_IPV4 | sys::K_F_TX_IPV6;
 
-/// Flags that describe a segment's storage. They are not changed with the metadata.
+/// Flags that describe a segment's storage. A change of the metadata does not change these flags.
 const STORAGE_FLAGS: u64 = sys::K_F_INDIRECT | sys::K_F_EXTERNAL;
 
 impl Drop for DpdkChain {

@@ -14,20 +14,20 @@ use crate::offload::{Checksum, TxOffload};
 /// One or more linked segments.
 pub(crate) struct HeapChain {
     head: Handle,
-    /// Makes the type `!Sync` like DPDK's chains, so that a program compiles either with both backends or
-    /// with neither.
+    /// Makes the type `!Sync` like DPDK's chains, so that a program that compiles with one backend also
+    /// compiles with the other.
     _not_sync: PhantomData<Cell<()>>,
 }
 
 impl HeapChain {
-    /// An empty buffer of `pool`.
+    /// Allocates an empty buffer of `pool`.
     #[inline]
     pub(crate) fn alloc(pool: &Arc<HeapPool>) -> Option<Self> {
         pool.alloc(0, 0).map(Self::new)
     }
 
-    /// A buffer of `pool` whose data are the last `front` bytes of the headroom and the `bytes` bytes behind
-    /// it.
+    /// Allocates a buffer of `pool`. The data of the buffer are the last `front` bytes of the headroom and
+    /// the `bytes` bytes behind the headroom.
     #[inline]
     pub(crate) fn alloc_filled(pool: &Arc<HeapPool>, front: usize, bytes: usize) -> Option<Self> {
         pool.alloc(front, bytes).map(Self::new)
@@ -41,7 +41,7 @@ impl HeapChain {
         chain
     }
 
-    /// A view of the whole `memory`. It needs a descriptor of `pool`.
+    /// Makes a view of the whole `memory`. The view needs a descriptor of `pool`.
     pub(crate) fn external(pool: &Arc<HeapPool>, memory: ExtBuf) -> Option<Self> {
         pool.external(memory).map(Self::new)
     }
@@ -103,7 +103,7 @@ impl HeapChain {
         Some(&mut self.last_mut().bytes_mut()?[before..])
     }
 
-    /// The tailroom of a chain of one segment, even if the storage is shared.
+    /// Returns the tailroom of a chain of one segment, even if the storage is shared.
     ///
     /// # Safety
     /// During the borrow, no other view covers bytes behind the segment's data.
@@ -113,8 +113,8 @@ impl HeapChain {
         unsafe { self.head.room() }
     }
 
-    /// Adds the first `bytes` bytes of the tailroom of a chain of one segment to its data, even if the
-    /// storage is shared. Returns the previous length of the data.
+    /// Adds the first `bytes` bytes of the tailroom of a chain of one segment to the chain's data, even if
+    /// the storage is shared. Returns the previous length of the data.
     #[inline]
     pub(crate) fn grow(&mut self, bytes: usize) -> usize {
         let before = self.head.len();
@@ -123,7 +123,7 @@ impl HeapChain {
         before
     }
 
-    /// Empties a chain of one segment and returns true. If the storage is shared, returns false.
+    /// Empties a chain of one segment and returns `true`. If the storage is shared, returns `false`.
     #[inline]
     pub(crate) fn rewind(&mut self) -> bool {
         if self.head.is_shared() {
@@ -134,14 +134,15 @@ impl HeapChain {
         true
     }
 
-    /// The last `bytes` bytes of the headroom, for writing. `None` if the headroom has fewer bytes, or if the
-    /// storage is shared.
+    /// Returns the last `bytes` bytes of the headroom, for writing. Returns `None` if the headroom has fewer
+    /// bytes, or if the storage is shared.
     #[inline]
     pub(crate) fn front(&mut self, bytes: usize) -> Option<&mut [u8]> {
         self.head.front(bytes)
     }
 
-    /// Another view of the first `bytes` bytes of the first segment, and of `front` bytes before them.
+    /// Makes another view of the first `bytes` bytes of the first segment, and of `front` bytes before these
+    /// bytes.
     #[inline]
     pub(crate) fn share_from(&self, front: usize, bytes: usize) -> Option<Self> {
         self.head.share_from(front, bytes).map(Self::new)
@@ -198,7 +199,7 @@ impl HeapChain {
         let mut last = &mut *view.head;
         let mut segment = self.head.next.as_deref();
         while let Some(original) = segment {
-            // If this fails, dropping `view` frees the segments that were shared so far.
+            // If `share` fails, dropping `view` frees the segments that were shared so far.
             last = last.next.insert(original.share()?);
             segment = original.next.as_deref();
         }

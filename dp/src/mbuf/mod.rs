@@ -1,6 +1,6 @@
 //! The packet buffer: an owned chain of segments with headroom.
 //!
-//! All backends have the same concrete type. An [`Mbuf`] is a view (offset and length for each segment) of
+//! All backends use the same concrete type. An [`Mbuf`] is a view (offset and length for each segment) of
 //! storage that may have several owners. [`Mbuf::share`] makes another view of the same bytes. While there is
 //! more than one view, the bytes are read-only. Views are independent: trimming a view does not change other
 //! views.
@@ -29,15 +29,15 @@ pub use crate::offload::{Checksum, TxOffload};
 
 /// An owned packet buffer of at least one segment.
 ///
-/// Dropping it frees the storage of each segment that has no other view.
+/// Dropping an `Mbuf` frees the storage of each segment that has no other view.
 ///
-/// The type is `Send` and not `Sync`: DPDK counts the second view of a buffer without an atomic, so two
+/// The type is `Send` and not `Sync`: DPDK counts the second view of a buffer without an atomic. So two
 /// threads must not [`share`](Self::share) the same `Mbuf` at the same time. Each thread needs its own view.
 pub struct Mbuf {
     raw: Raw,
 }
 
-/// The chain of one backend. Both kinds have the methods of [`Mbuf`] under the same names.
+/// The chain of one backend. Both variants have the methods of [`Mbuf`] under the same names.
 pub(crate) enum Raw {
     /// A chain of a heap pool.
     Heap(heap::HeapChain),
@@ -58,8 +58,8 @@ macro_rules! each {
 }
 
 impl Mempool {
-    /// An empty buffer with [`HEADROOM`] bytes in front. If the pool is empty, counts this and returns
-    /// `None`.
+    /// Allocates an empty buffer with [`HEADROOM`] bytes in front. If the pool is empty, counts the failure
+    /// and returns `None`.
     pub fn alloc(&self) -> Option<Mbuf> {
         match &self.backend {
             Backend::Heap(pool) => Some(Mbuf::from_raw(Raw::Heap(heap::HeapChain::alloc(pool)?))),
@@ -68,9 +68,9 @@ impl Mempool {
         }
     }
 
-    /// A buffer whose data are the last `front` bytes of the headroom and the `bytes` bytes behind it. The
-    /// data have old contents. If the pool is empty, counts this and returns `None`. This is for a frame
-    /// whose length is known: `front` is the length of its headers.
+    /// Allocates a buffer whose data are the last `front` bytes of the headroom and the `bytes` bytes behind
+    /// the headroom. The data have old contents. If the pool is empty, counts the failure and returns `None`.
+    /// This function is for a frame of known length: `front` is the length of the frame's headers.
     ///
     /// ```
     /// # use dp::Mempool;
@@ -80,7 +80,7 @@ impl Mempool {
     /// ```
     ///
     /// # Panics
-    /// If the headroom has fewer than `front` bytes, or the buffer fewer than `bytes`.
+    /// If the headroom has fewer than `front` bytes, or if the buffer has fewer than `bytes` bytes.
     #[inline]
     pub fn alloc_filled(&self, front: usize, bytes: usize) -> Option<Mbuf> {
         match &self.backend {
@@ -96,10 +96,11 @@ impl Mempool {
 }
 
 impl Mbuf {
-    /// A view of the whole `memory`, whose owner is dropped with the last view. `None` if `pool` has no free
-    /// descriptor, or if DPDK has too many views of the memory. The view is meant to be chained behind a
-    /// buffer with the headers, and then sent. Its bytes can be [copied](Self::copy_to), but are not
-    /// available as slices. A port without [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a copy.
+    /// Makes a view of the whole `memory`, whose owner is dropped with the last view. Returns `None` if
+    /// `pool` has no free descriptor, or if DPDK has too many views of the memory. The view is meant to be
+    /// chained behind a buffer with the headers, and then sent. The bytes of the view can be
+    /// [copied](Self::copy_to), but are not available as slices. A port without
+    /// [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a copy.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
             Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::HeapChain::external(pool, memory)?))),
@@ -117,7 +118,7 @@ impl Mbuf {
         self.raw
     }
 
-    /// The chain, if it is in DPDK's memory.
+    /// Returns the chain if it is in DPDK's memory.
     #[cfg(feature = "dpdk")]
     #[inline]
     pub(crate) fn as_dpdk(&self) -> Option<&dpdk::DpdkChain> {
@@ -127,7 +128,7 @@ impl Mbuf {
         }
     }
 
-    /// Number of bytes of all segments.
+    /// Total number of bytes of all segments.
     #[inline]
     pub fn len(&self) -> usize {
         each!(&self.raw, chain => chain.len())
@@ -145,7 +146,7 @@ impl Mbuf {
         each!(&self.raw, chain => chain.segment_count())
     }
 
-    /// The bytes of each segment, in order. Some may be empty.
+    /// The bytes of each segment, in order. Some segments may be empty.
     ///
     /// The iterator panics at a segment of external memory, which no received buffer has.
     #[inline]
@@ -184,41 +185,41 @@ impl Mbuf {
         each!(&self.raw, chain => chain.tailroom())
     }
 
-    /// Adds `bytes` bytes at the front of the first segment, and returns them. They have old contents. `None`
-    /// if the headroom is too small or the storage is shared.
+    /// Adds `bytes` bytes at the front of the first segment, and returns these bytes, which have old
+    /// contents. Returns `None` if the headroom is too small or the storage is shared.
     #[inline]
     pub fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.prepend(bytes))
     }
 
-    /// Adds `bytes` bytes at the end of the last segment, and returns them. They have old contents. `None` if
-    /// the tailroom is too small or the storage is shared.
+    /// Adds `bytes` bytes at the end of the last segment, and returns these bytes, which have old contents.
+    /// Returns `None` if the tailroom is too small or the storage is shared.
     #[inline]
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.append(bytes))
     }
 
-    /// Removes `bytes` bytes from the front, and frees segments that become empty. This also works with
-    /// shared storage, since only the view changes.
+    /// Removes `bytes` bytes from the front, and frees segments that become empty. The call works with shared
+    /// storage, since only the view changes.
     ///
     /// # Panics
-    /// If there are fewer bytes.
+    /// If the chain has fewer than `bytes` bytes.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         each!(&mut self.raw, chain => chain.advance(bytes));
     }
 
-    /// Keeps only the first `bytes` bytes. No effect if there are fewer bytes.
+    /// Keeps only the first `bytes` bytes. The call has no effect if there are fewer bytes.
     #[inline]
     pub fn truncate(&mut self, bytes: usize) {
         each!(&mut self.raw, chain => chain.truncate(bytes));
     }
 
     /// Appends the segments of `tail`, which must be of the same backend (both heap or both DPDK). The chain
-    /// has the metadata of its head.
+    /// keeps the metadata of its head.
     ///
     /// # Errors
-    /// Returns `tail` if the chain would exceed [`MAX_SEGMENTS`] or the backends differ.
+    /// Returns `tail` if the chain would exceed [`MAX_SEGMENTS`] or if the backends differ.
     pub fn chain(&mut self, tail: Self) -> Result<(), Self> {
         match (&mut self.raw, tail.raw) {
             (Raw::Heap(chain), Raw::Heap(tail)) => {
@@ -233,7 +234,7 @@ impl Mbuf {
         }
     }
 
-    /// Another view of the same bytes and metadata. `None` if a pool has no free descriptor.
+    /// Makes another view of the same bytes and metadata. Returns `None` if a pool has no free descriptor.
     pub fn share(&self) -> Option<Self> {
         match &self.raw {
             Raw::Heap(chain) => Some(Self { raw: Raw::Heap(chain.share()?) }),
@@ -260,20 +261,20 @@ impl Mbuf {
     }
 
     /// Passes the address and length of each part that has bytes to `take`, in order. While the frame exists,
-    /// the memory may be read by raw copies, for instance by a system call.
+    /// raw copies may read the memory, for instance the copies of a system call.
     #[cfg(target_os = "linux")]
     #[inline]
     pub(crate) fn for_each_part(&self, mut take: impl FnMut(*const u8, usize)) {
         each!(&self.raw, chain => chain.views().filter(|view| view.len() > 0).for_each(|view| take(view.start(), view.len())));
     }
 
-    /// A copy of the bytes and metadata in as few buffers of `pool` as possible. `None` if the pool has too
-    /// few buffers.
+    /// Copies the bytes and metadata into as few buffers of `pool` as possible. Returns `None` if the pool
+    /// has too few buffers.
     pub fn deep_copy(&self, pool: &Mempool) -> Option<Self> {
         self.copy_to_buffers(pool, pool.data_bytes())
     }
 
-    /// A copy like [`Mbuf::deep_copy`], with at most `most` bytes of data in each buffer.
+    /// Makes a copy like [`Mbuf::deep_copy`], with at most `most` bytes of data in each buffer.
     pub(crate) fn copy_to_buffers(&self, pool: &Mempool, most: usize) -> Option<Self> {
         let mut copy: Option<Self> = None;
         let mut done = 0;
@@ -296,8 +297,8 @@ impl Mbuf {
         Some(copy)
     }
 
-    /// Appends `bytes` to the last segment. Returns `false` and appends nothing if [`Mbuf::append`] returns
-    /// `None`.
+    /// Appends `bytes` to the last segment and returns `true`. Returns `false` and appends nothing if
+    /// [`Mbuf::append`] returns `None`.
     #[must_use]
     pub fn append_slice(&mut self, bytes: &[u8]) -> bool {
         match self.append(bytes.len()) {
@@ -321,13 +322,13 @@ impl Mbuf {
         each!(&mut self.raw, chain => chain.set_rx_checksum(state));
     }
 
-    /// The offloads that the port which sends this frame has to do. Default: none.
+    /// The offloads that this frame requests from the port that sends it. Default: none.
     #[inline]
     pub fn tx_offload(&self) -> TxOffload {
         each!(&self.raw, chain => chain.tx_offload())
     }
 
-    /// Sets the offloads that the port which sends this frame has to do.
+    /// Sets the offloads that this frame requests from the port that sends it.
     #[inline]
     pub fn set_tx_offload(&mut self, offload: TxOffload) {
         each!(&mut self.raw, chain => chain.set_tx_offload(offload));

@@ -182,7 +182,7 @@ proptest! {
         }
         drop(pairs);
         prop_assert_eq!(pool.available(), BUFFERS);
-        // The descriptors are also returned: each buffer can be allocated and shared once.
+        // The test has also returned the descriptors: each buffer can be allocated and shared once.
         let all: Vec<_> = (0..BUFFERS).map(|_| pool.alloc().unwrap()).collect();
         prop_assert!(all.iter().map(Mbuf::share).collect::<Vec<_>>().iter().all(Option::is_some));
     }

@@ -27,15 +27,16 @@ fn buffers_and_pools_go_from_thread_to_thread() {
     is_sync::<Mempool>();
 }
 
-/// DPDK counts a second view without an atomic. If two threads could share one `Mbuf`, a count could be lost,
-/// and the storage would be freed while a view exists. If `Mbuf` is `Sync`, this test does not compile.
+/// DPDK counts a second view without an atomic. If two threads could share one `Mbuf`, DPDK could lose a
+/// count, and the storage would be freed while a view exists. If `Mbuf` is `Sync`, this test does not
+/// compile.
 #[test]
 fn threads_share_no_buffer_but_by_views() {
     trait IsNotSync<Way> {
         fn check() {}
     }
     impl<T> IsNotSync<()> for T {}
-    // If `T` is `Sync`, there are two implementations to choose from, so the call below is ambiguous.
+    // If `T` is `Sync`, two implementations match, so the call below is ambiguous.
     impl<T: Sync> IsNotSync<u8> for T {}
     <Mbuf as IsNotSync<_>>::check();
     <Page as IsNotSync<_>>::check();
@@ -217,7 +218,7 @@ fn threads_share_a_pool_and_views_without_losing_any() {
                 let Some(view) = mbuf.share() else { continue };
                 sender.send(view).unwrap();
                 assert_eq!(mbuf.head(), i.to_be_bytes());
-                // The last view may be ours or the other thread's.
+                // Either this thread or the other thread may drop the last view.
             }
         });
         scope.spawn(move || {

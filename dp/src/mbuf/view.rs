@@ -1,4 +1,4 @@
-//! The segments of a chain, independent of their storage.
+//! The segments of a chain, whatever their storage.
 
 /// One segment of a chain, of either backend.
 pub(crate) trait View {
@@ -8,8 +8,8 @@ pub(crate) trait View {
     /// Whether the data are in external memory.
     fn is_external(&self) -> bool;
 
-    /// The address of the first byte. While the chain exists, the bytes may be read by raw copies. Bytes that
-    /// are not in external memory may be read in any way while nobody writes to the chain.
+    /// The address of the first byte. While the chain exists, raw copies may read the bytes. Bytes that are
+    /// not in external memory may be read in any way while nobody writes to the chain.
     #[cfg(target_os = "linux")]
     fn start(&self) -> *const u8;
 

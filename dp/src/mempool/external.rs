@@ -11,7 +11,8 @@ use super::ext_shared::ExtShared;
 /// Readable bytes and their owner, for [`Mbuf::external`](crate::Mbuf::external).
 ///
 /// Other code may write the bytes at any time, as in registered memory. So the bytes are never available as a
-/// slice, but only as a copy. A copy that is made during a write has old bytes, new bytes or a mixture.
+/// slice, but only as a copy. A copy that is made during a write has old bytes, new bytes or a mixture of old
+/// and new bytes.
 ///
 /// Cloning is cheap. The owner is dropped when the last clone and the last view in an [`Mbuf`](crate::Mbuf)
 /// are dropped.
@@ -26,52 +27,56 @@ pub struct ExtBuf {
     owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: any thread may read the bytes while the owner exists (`new` says why, and callers of `from_raw`
-// promise it). The bytes are read only by raw copies. The owner is `Send + Sync`, so any thread may drop it.
+// SAFETY: any thread may read the bytes while the owner exists (the contract of `from_raw`, which `new`
+// observes). The bytes are read only by raw copies. The owner is `Send + Sync`, so any thread may drop it.
 unsafe impl Send for ExtBuf {}
-// SAFETY: through `&ExtBuf` the bytes are only read by raw copies, which any number of threads may do (`new`
-// says why, and callers of `from_raw` promise it). The owner is `Send + Sync`, so any thread may clone it.
+// SAFETY: through `&ExtBuf` the bytes are only read by raw copies. Any number of threads may make such copies
+// at the same time (the contract of `from_raw`, which `new` observes). The owner is `Send + Sync`, so any
+// thread may clone it.
 unsafe impl Sync for ExtBuf {}
 
 impl ExtBuf {
-    /// All bytes of `owner`.
+    /// Makes an `ExtBuf` of all bytes of `owner`.
     pub fn new<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> Self {
-        // The pointer is valid after this borrow: we hold a clone of the `Arc`, so nobody gets a `&mut T` or
-        // a `T` by value, and safe code with a `&T` cannot invalidate a `&[u8]` that `T` has lent out.
+        // The pointer is valid after this borrow. The `ExtBuf` holds a clone of the `Arc`, so nobody gets a
+        // `&mut T` or a `T` by value. Safe code with a `&T` cannot invalidate a `&[u8]` that `as_ref` has
+        // returned.
         let (start, bytes) = {
             let bytes: &[u8] = (*owner).as_ref();
             (NonNull::from(bytes).cast(), bytes.len())
         };
-        // SAFETY: the owner has lent out the bytes as a slice. While the owner exists, any thread may read
-        // the slice, and nobody writes it.
+        // SAFETY: `as_ref` has returned the bytes as a slice of the owner. While the owner exists, any thread
+        // may read the slice, and nobody writes it.
         unsafe { Self::from_raw(start, bytes, owner) }
     }
 
-    /// `bytes` bytes from `start` on, which belong to `owner`.
+    /// Makes an `ExtBuf` of the `bytes` bytes from `start` on, which belong to `owner`.
     ///
     /// # Safety
     /// While `owner` exists, the bytes are in one allocation and initialised, and any thread may read them by
-    /// raw copies. Other code accesses them only by atomics and raw copies, or does not write them at all.
+    /// raw copies. Other code accesses the bytes only by atomics and raw copies, or does not write them at
+    /// all.
     pub unsafe fn from_raw(start: NonNull<u8>, bytes: usize, owner: Arc<dyn Send + Sync>) -> Self {
         #[cfg(feature = "dpdk")]
         let owner = Arc::new(ExtShared::new(owner));
         Self { start, bytes, owner }
     }
 
-    /// The bytes in `range`. `None` if `range` exceeds the bytes.
+    /// Returns the bytes in `range`, or `None` if `range` exceeds the bytes.
     #[inline]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         self.clone().into_slice(range)
     }
 
-    /// The bytes in `range`, without another reference to the owner. `None` if `range` exceeds the bytes.
+    /// Returns the bytes in `range`, without another reference to the owner. Returns `None` if `range`
+    /// exceeds the bytes.
     #[inline]
     pub fn into_slice(self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.bytes {
             return None;
         }
         // SAFETY: `range.start` is at most `range.end`, which is at most `bytes`. So the address is inside
-        // the memory, which is one allocation, or directly behind it.
+        // the memory or directly behind the memory, which is one allocation.
         let start = unsafe { self.start.add(range.start) };
         Some(Self { start, bytes: range.len(), owner: self.owner })
     }
@@ -81,8 +86,8 @@ impl ExtBuf {
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         let bytes = self.bytes.saturating_sub(offset).min(out.len());
         let from = self.start.as_ptr().wrapping_add(offset.min(self.bytes));
-        // SAFETY: `offset + bytes` is at most the length of the memory, which may be read by raw copies while
-        // the owner exists (`new` says why, and callers of `from_raw` promise it). `self` holds the owner.
+        // SAFETY: `offset + bytes` is at most the length of the memory. Raw copies may read the memory while
+        // the owner exists (the contract of `from_raw`, which `new` observes), and `self` holds the owner.
         unsafe { copy_raw(from, &mut out[..bytes]) };
         bytes
     }
@@ -109,8 +114,8 @@ impl ExtBuf {
     }
 }
 
-/// Copies `out.len()` bytes from `from`. Other threads may write the bytes during the copy, so the copy is in
-/// assembly, about which the compiler assumes nothing.
+/// Copies `out.len()` bytes from `from`. Other threads may write the bytes during the copy. So the copy is in
+/// assembly, and the compiler makes no assumptions about the bytes.
 ///
 /// # Safety
 /// The bytes at `from` are mapped and readable, and other code accesses them only by atomics and raw copies.

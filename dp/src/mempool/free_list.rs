@@ -1,12 +1,13 @@
 //! The free items of a pool: a stack that threads share, and a small cache for each thread.
 //!
-//! The list is last in, first out. So the processor's cache has only as many buffers as are used at a time,
-//! even if the pool is much larger. (A queue would cycle through the whole memory of the pool.) A thread
-//! accesses the shared stack once per batch. It accesses its own cache without a locked instruction. No call
-//! allocates memory. A thread may have to wait while another thread moves a batch.
+//! The list is last in, first out. So the pool occupies only as much of the processor's cache as there are
+//! buffers in use at a time, even if the pool is much larger. (A queue would cycle through the whole memory
+//! of the pool.) A thread accesses the shared stack once per batch. A thread accesses its own cache without a
+//! locked instruction. No call allocates memory. A thread may have to wait while another thread moves a
+//! batch.
 //!
 //! As in DPDK's pools, a thread cannot get items that are in the cache of another running thread. All caches
-//! together have at most a quarter of a pool.
+//! together have at most a quarter of the items of a pool.
 
 mod slot;
 #[cfg(test)]
@@ -22,7 +23,8 @@ use slot::{Claimed, SLOTS};
 /// that other threads need.
 const CACHE_MAX: usize = 128;
 
-/// Minimum size of a cache. A pool whose caches would be smaller has no caches.
+/// Minimum number of items for which a cache has room. If the caches of a pool would be smaller, the pool has
+/// no caches.
 const CACHE_MIN: usize = 8;
 
 /// The free items of a pool.
@@ -34,7 +36,7 @@ pub(super) struct FreeList<T> {
 }
 
 impl<T> FreeList<T> {
-    /// A list of these items. It never has more items.
+    /// Makes a list of `items`. The list never has more items.
     pub(super) fn new(items: Vec<T>) -> Self {
         // All caches together have at most a quarter of the items.
         let share = (items.len() / (4 * SLOTS)).min(CACHE_MAX);
@@ -42,12 +44,12 @@ impl<T> FreeList<T> {
         Self { depot: Stack::new(items), caches: std::array::from_fn(|_| Cache::new(cache_max)), cache_max }
     }
 
-    /// Number of items. It is approximate while other threads use the list.
+    /// Number of items. The number is approximate while other threads use the list.
     pub(super) fn len(&self) -> usize {
         self.caches.iter().map(Cache::len).sum::<usize>() + self.depot.len()
     }
 
-    /// Takes an item. `None` if all free items are in the caches of other threads.
+    /// Removes and returns an item. Returns `None` if all free items are in the caches of other threads.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         let found = self.own_cache().and_then(|mut cache| cache.pop());
@@ -99,7 +101,8 @@ impl<T> FreeList<T> {
         self.cache_max.div_ceil(2)
     }
 
-    /// The calling thread's cache. `None` if the thread has no slot, or if there are no caches.
+    /// Returns the calling thread's cache. Returns `None` if the thread has no slot, or if there are no
+    /// caches.
     #[inline]
     fn own_cache(&self) -> Option<Taken<'_, T>> {
         if self.cache_max == 0 {
@@ -108,14 +111,14 @@ impl<T> FreeList<T> {
         Some(Taken { cache: self.caches.get(slot::own())? })
     }
 
-    /// The cache of a slot that no thread owns. It has the items that were in the cache when the slot's last
-    /// owner ended.
+    /// Returns the cache of a slot that no thread owns. The cache has the items that were left when the
+    /// slot's last owner ended.
     fn abandoned<'a>(&'a self, slot: &'a Claimed) -> Taken<'a, T> {
         Taken { cache: &self.caches[slot.number()] }
     }
 }
 
-/// A stack that only the thread with its slot uses.
+/// A stack of one slot. Only the thread that owns the slot uses the stack.
 #[repr(align(128))]
 struct Cache<T> {
     items: UnsafeCell<Vec<T>>,
@@ -139,7 +142,7 @@ impl<T> Cache<T> {
     }
 }
 
-/// A cache in use. On drop it publishes its length.
+/// A cache in use. When this value is dropped, it publishes the length of the cache.
 struct Taken<'a, T> {
     cache: &'a Cache<T>,
 }
@@ -147,9 +150,10 @@ struct Taken<'a, T> {
 impl<T> Taken<'_, T> {
     #[inline]
     fn items(&mut self) -> &mut Vec<T> {
-        // SAFETY: the calling thread owns the slot of the cache (`Cache`). This is its only `Taken` for the
-        // cache: while a function of `FreeList` has a `Taken`, it makes no second one, and calls nothing that
-        // could. The `Taken` is borrowed mutably while the reference is used.
+        // SAFETY: the calling thread owns the slot of the cache (`Cache`). `self` is the thread's only
+        // `Taken` for the cache: while a function of `FreeList` has a `Taken`, the function makes no second
+        // `Taken`, and calls no function that could make one. The `Taken` is borrowed mutably while the
+        // reference is used.
         unsafe { &mut *self.cache.items.get() }
     }
 
@@ -172,11 +176,11 @@ impl<T> Drop for Taken<'_, T> {
     }
 }
 
-/// A stack with a lock. It has its own cache lines.
+/// A stack with a lock. The stack has its own cache lines.
 #[repr(align(128))]
 struct Stack<T> {
     items: Mutex<Vec<T>>,
-    /// The length of `items` at the last unlocking. It is read without the lock.
+    /// The length of `items` when the lock was last released. The length is read without the lock.
     len: AtomicUsize,
 }
 
@@ -190,14 +194,13 @@ impl<T> Stack<T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    // A poisoned lock can be used, since a panic under the lock leaves a consistent stack.
-
+    /// Locks the stack. A poisoned lock can be used, since a panic under the lock leaves a consistent stack.
     fn lock(&self) -> Locked<'_, T> {
         Locked { items: self.items.lock().unwrap_or_else(PoisonError::into_inner), len: &self.len }
     }
 }
 
-/// A locked stack. On drop it publishes its length.
+/// A locked stack. When this value is dropped, it publishes the length of the stack.
 struct Locked<'a, T> {
     items: MutexGuard<'a, Vec<T>>,
     len: &'a AtomicUsize,

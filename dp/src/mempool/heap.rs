@@ -1,17 +1,18 @@
-//! The heap backend of a pool: one slab of blocks, their view counts, and the descriptors.
+//! The heap backend of a pool: one slab of blocks, the view counts of the blocks, and the descriptors.
 //!
 //! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view of a
-//! block. A free descriptor is in one of two lists. In `buffers` each descriptor has a free block. In
-//! `spares` the descriptors have no block, and are meant for further views. There are `count` blocks and `2 *
-//! count` descriptors. Each block always has at least one descriptor, so each list has at most `count`
+//! block. A free descriptor is in one of two lists. In `buffers`, each descriptor has a free block. In
+//! `spares`, the descriptors have no block, and are meant for further views. There are `count` blocks and
+//! twice as many descriptors. Each block always has at least one descriptor, so each list has at most `count`
 //! descriptors.
 //!
 //! Rules of access:
-//! - A [`Segment`] in use is owned by exactly one [`Handle`], and has a reference to its pool, so that its
-//!   block is not freed.
+//! - A [`Segment`] in use is owned by exactly one [`Handle`]. The segment has a reference to its pool, so
+//!   that its block is not freed.
 //! - The bytes of a block are written only through `&mut Segment`, and only while the block has one view, so
-//!   no other segment can read them. Exception: bytes that no view covers ([`Segment::room`]).
-//! - Bytes are read through `&Segment`, so there is no `&mut` of the same view. Other views also only read.
+//!   no other segment can read the bytes. Exception: bytes that no view covers ([`Segment::room`]).
+//! - Bytes are read through `&Segment`, so there is no `&mut` of the same view. Other views also only read
+//!   the bytes.
 
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -78,17 +79,17 @@ impl HeapPool {
         self.exhausted.load(Ordering::Relaxed)
     }
 
-    /// Bytes of one block, including the headroom.
+    /// Number of bytes of one block, including the headroom.
     #[inline]
     fn block_bytes(&self) -> usize {
         HEADROOM + self.data_bytes
     }
 
     /// Allocates a buffer whose data are the last `front` bytes of the headroom and the `bytes` bytes behind
-    /// it. Returns its descriptor.
+    /// the headroom. Returns the buffer's descriptor.
     ///
     /// # Panics
-    /// If the headroom or the block has fewer bytes.
+    /// If the headroom has fewer than `front` bytes, or if the block has fewer than `bytes` bytes of data.
     #[inline(always)]
     pub(crate) fn alloc(self: &Arc<Self>, front: usize, bytes: usize) -> Option<Handle> {
         assert!(front <= HEADROOM && bytes <= self.data_bytes, "data stay inside the storage");
@@ -97,13 +98,13 @@ impl HeapPool {
             unreachable!("`buffers` holds only descriptors bound to a block");
         };
         // Relaxed is enough: the thread that has pushed the descriptor had the last view, and the list's lock
-        // orders the accesses of that thread before ours.
+        // orders that thread's accesses before the accesses of this thread.
         self.views[block.index()].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM - front, front + bytes);
         Some(Handle::new(segment))
     }
 
-    /// Makes a view of external memory. Returns its descriptor.
+    /// Makes a view of external memory. Returns the view's descriptor.
     #[inline]
     pub(crate) fn external(self: &Arc<Self>, memory: ExtBuf) -> Option<Handle> {
         let mut segment = self.spare(0, memory.len())?;
@@ -111,7 +112,7 @@ impl HeapPool {
         Some(Handle::new(segment))
     }
 
-    /// A descriptor without a block, for another view of `length` bytes at `offset`.
+    /// Allocates a descriptor without a block, for another view of `length` bytes at `offset`.
     #[inline]
     fn spare(self: &Arc<Self>, offset: usize, length: usize) -> Option<Box<Segment>> {
         let mut segment = self.counted(self.spares.pop())?;
@@ -119,7 +120,7 @@ impl HeapPool {
         Some(segment)
     }
 
-    /// Counts one more view of `block`. The caller must have a view of it.
+    /// Counts one more view of `block`. The caller must have a view of the block.
     #[inline]
     fn add_view(&self, block: Block) {
         // Relaxed is enough, as in `Arc::clone`, since the new view is made from an existing view.
@@ -127,31 +128,32 @@ impl HeapPool {
         debug_assert!(before > 0, "a view is made from a view");
     }
 
-    /// Whether `block` has another view. The caller has a view of it.
+    /// Whether `block` has another view. The caller has a view of the block.
     #[inline]
     fn is_shared(&self, block: Block) -> bool {
-        // The Acquire pairs with the Release in `free`, so that reads through a dropped view happen before
-        // our writes.
+        // The Acquire pairs with the Release in `drop_view`, so that reads through a dropped view happen
+        // before the writes of this thread.
         self.views[block.index()].load(Ordering::Acquire) > 1
     }
 
-    /// Returns a descriptor to the pool. If it was the last view of its block, also returns the block.
+    /// Returns a descriptor to the pool. If the descriptor was the last view of its block, also returns the
+    /// block.
     fn free(&self, mut segment: Box<Segment>) {
         if let Storage::Block(block) = segment.storage
             && self.drop_view(block)
         {
             return self.buffers.push(segment);
         }
-        // If the storage is external, this drops the reference to it.
+        // If the storage is external, this assignment drops the reference to the storage.
         segment.storage = Storage::None;
         self.spares.push(segment);
     }
 
-    /// Ends one view of `block`. Returns whether it was the last view.
+    /// Ends one view of `block`. Returns whether this view was the last view.
     #[inline]
     fn drop_view(&self, block: Block) -> bool {
-        // This fast path needs no locked instruction: while ours is the only view, no other thread can make
-        // another. The count remains 1, which is the value that `alloc` sets.
+        // This fast path needs no locked instruction: while this thread has the only view, no other thread
+        // can make another view. The count remains 1, which is the value that `alloc` sets.
         if !self.is_shared(block) {
             return true;
         }
@@ -176,7 +178,7 @@ impl HeapPool {
 enum Storage {
     /// No storage, in a spare descriptor.
     None,
-    /// A block of the segment's pool. It has [`HeapPool::block_bytes`] bytes, which are initialised.
+    /// A block of the segment's pool. The block has [`HeapPool::block_bytes`] bytes, which are initialised.
     Block(Block),
     /// External bytes, which are only copied.
     External(ExtBuf),
@@ -187,20 +189,20 @@ pub(crate) struct Segment {
     storage: Storage,
     /// The pool of the descriptor and the block. `None` while the descriptor is free.
     pool: Option<Arc<HeapPool>>,
-    /// Offset of the data in the storage in bytes.
+    /// Number of bytes of the storage before the data.
     offset: usize,
-    /// Number of data bytes. `offset + length` never exceeds the storage.
+    /// Number of data bytes. `offset + length` is at most the number of bytes of the storage.
     length: usize,
     /// The rest of the chain.
     pub(crate) next: Option<Handle>,
-    /// Metadata of the whole chain. Valid only in its first segment.
+    /// Metadata of the whole chain. Valid only in the first segment of the chain.
     pub(crate) meta: ChainMeta,
 }
 
 /// Metadata of a chain.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ChainMeta {
-    /// Bytes of all segments.
+    /// Number of bytes of all segments.
     pub(crate) bytes: usize,
     /// Number of segments.
     pub(crate) segments: usize,
@@ -209,7 +211,7 @@ pub(crate) struct ChainMeta {
 }
 
 impl Segment {
-    /// A free descriptor.
+    /// Makes a free descriptor.
     fn free(storage: Storage) -> Self {
         Self { storage, pool: None, offset: 0, length: 0, next: None, meta: ChainMeta::default() }
     }
@@ -225,7 +227,7 @@ impl Segment {
         *meta = ChainMeta { segments: 1, ..ChainMeta::default() };
     }
 
-    /// Bytes of data.
+    /// Number of data bytes.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.length
@@ -237,7 +239,7 @@ impl Segment {
         pool
     }
 
-    /// The data.
+    /// The data of the segment.
     ///
     /// # Panics
     /// If the data are external memory.
@@ -248,18 +250,19 @@ impl Segment {
             Storage::Block(block) => {
                 debug_assert!(self.offset + self.length <= self.pool().block_bytes());
                 let start = block.start().as_ptr().wrapping_add(self.offset);
-                // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` never exceeds
-                // them (`Segment::length`). The data of a view are written only through `&mut Segment` while
-                // the block has one view. If this is the only view, the borrow `&self` prevents this. If
-                // there are other views, only `room` is written, which no view covers. The slice borrows
-                // `self`, which holds the pool and so the block.
+                // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` is at most
+                // this number (`Segment::length`). The data of a view are written only through `&mut Segment`
+                // while the block has one view. If `self` is the only view, the borrow of `self` prevents
+                // such a write. If there are other views, only `room` is written, which no view covers. The
+                // slice borrows `self`, which holds the pool and so the block.
                 unsafe { std::slice::from_raw_parts(start, self.length) }
             }
             Storage::External(_) => panic!("external memory has no slice: copy it"),
         }
     }
 
-    /// The external memory, and the offset of the data in it. `None` for other storage.
+    /// Returns the external memory, and the offset of the data in the memory. Returns `None` for other
+    /// storage.
     #[inline]
     pub(crate) fn external(&self) -> Option<(&ExtBuf, usize)> {
         match &self.storage {
@@ -268,7 +271,7 @@ impl Segment {
         }
     }
 
-    /// The data, for writing. `None` if the storage is shared.
+    /// The data of the segment, for writing. `None` if the storage is shared.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let Storage::Block(block) = self.storage else { return None };
@@ -277,7 +280,7 @@ impl Segment {
         }
         debug_assert!(self.offset + self.length <= self.pool().block_bytes());
         let start = block.start().as_ptr().wrapping_add(self.offset);
-        // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` never exceeds them
+        // SAFETY: the block has `block_bytes` initialised bytes, and `offset + length` is at most this number
         // (`Segment::length`). The only view of the block is `self`, which is borrowed mutably while the
         // slice is used, so nobody can make another view. Reads through former views have happened before
         // (the Acquire in `is_shared`). `self` holds the pool and so the block.
@@ -294,7 +297,7 @@ impl Segment {
         match &self.storage {
             Storage::None => false,
             Storage::Block(block) => self.pool().is_shared(*block),
-            // The owner of the memory may also access it.
+            // The owner of the memory may also access the memory.
             Storage::External(_) => true,
         }
     }
@@ -315,7 +318,7 @@ impl Segment {
         }
     }
 
-    /// The tailroom, even if the storage is shared.
+    /// Returns the tailroom, even if the storage is shared.
     ///
     /// # Safety
     /// During the borrow, no other view covers bytes behind the segment's data.
@@ -330,8 +333,8 @@ impl Segment {
         unsafe { std::slice::from_raw_parts_mut(start, bytes) }
     }
 
-    /// The last `bytes` bytes of the headroom, for writing. `None` if the headroom has fewer bytes, or if the
-    /// storage is shared.
+    /// Returns the last `bytes` bytes of the headroom, for writing. Returns `None` if the headroom has fewer
+    /// bytes, or if the storage is shared.
     #[inline]
     pub(crate) fn front(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let Storage::Block(block) = self.storage else { return None };
@@ -346,8 +349,8 @@ impl Segment {
         Some(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
     }
 
-    /// Adds the last `bytes` bytes of the headroom to the data. Returns `false` if the headroom is shorter or
-    /// the storage is shared.
+    /// Adds the last `bytes` bytes of the headroom to the data and returns `true`. Returns `false` if the
+    /// headroom is shorter or the storage is shared.
     #[inline]
     pub(crate) fn grow_front(&mut self, bytes: usize) -> bool {
         let grows = bytes <= self.headroom() && self.is_writable();
@@ -358,8 +361,8 @@ impl Segment {
         grows
     }
 
-    /// Adds the first `bytes` bytes of the tailroom to the data. Returns `false` if the tailroom is shorter
-    /// or the storage is shared.
+    /// Adds the first `bytes` bytes of the tailroom to the data and returns `true`. Returns `false` if the
+    /// tailroom is shorter or the storage is shared.
     #[inline]
     pub(crate) fn grow_back(&mut self, bytes: usize) -> bool {
         let grows = bytes <= self.tailroom() && self.is_writable();
@@ -391,7 +394,8 @@ impl Segment {
         self.length = bytes;
     }
 
-    /// Another view of the first `bytes` bytes of this view of a block, and of `front` bytes before them.
+    /// Makes another view of the first `bytes` bytes of this view of a block, and of `front` bytes before
+    /// these bytes.
     #[inline]
     pub(crate) fn share_from(&self, front: usize, bytes: usize) -> Option<Handle> {
         let Storage::Block(block) = self.storage else { return None };
@@ -403,7 +407,7 @@ impl Segment {
         Some(Handle::new(view))
     }
 
-    /// Another view of the same bytes. It is not linked to a next segment.
+    /// Makes another view of the same bytes. The new view is not linked to a next segment.
     #[inline]
     pub(crate) fn share(&self) -> Option<Handle> {
         let mut view = self.pool().spare(self.offset, self.length)?;
@@ -419,7 +423,8 @@ impl Segment {
     }
 }
 
-/// The owner of a descriptor in use. On drop it returns the descriptor to its pool.
+/// The owner of a descriptor in use. When the handle is dropped, it returns the descriptor to the
+/// descriptor's pool.
 pub(crate) struct Handle {
     segment: ManuallyDrop<Box<Segment>>,
 }
@@ -430,7 +435,7 @@ impl Handle {
         Self { segment: ManuallyDrop::new(segment) }
     }
 
-    /// The descriptor. The caller has to return it to the pool.
+    /// Returns the descriptor. The caller has to return the descriptor to the pool.
     #[inline]
     fn into_segment(self) -> Box<Segment> {
         let mut this = ManuallyDrop::new(self);
@@ -466,7 +471,7 @@ impl Drop for Handle {
 
 /// Returns a chain of descriptors to their pools.
 fn give_back(mut segment: Box<Segment>) {
-    // This is a loop instead of recursion, so each segment is unlinked before it is freed.
+    // A loop instead of recursion unlinks each segment before the segment is freed.
     loop {
         let next = segment.next.take();
         let pool = segment.pool.take().unwrap_or_else(|| not_in_use());
@@ -476,7 +481,8 @@ fn give_back(mut segment: Box<Segment>) {
     }
 }
 
-/// This is never inlined, since otherwise callers with a loop would build the panic message before the loop.
+/// Panics. This function is never inlined: otherwise callers with a loop would build the panic message before
+/// the loop.
 #[cold]
 #[inline(never)]
 fn not_in_use() -> ! {

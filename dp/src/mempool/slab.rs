@@ -3,14 +3,14 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-/// Blocks start on their own cache line.
+/// The alignment of blocks. Each block starts on its own cache line.
 const BLOCK_ALIGN: usize = 64;
 
 /// The alignment requested from the allocator. With a larger alignment the allocator would clear the memory
 /// itself instead of using the system's fresh pages, which are zero.
 const ALIGN: usize = 16;
 
-/// Blocks of equal size in one allocation, which is zeroed so that no byte is ever uninitialised.
+/// Blocks of equal size in one allocation. The allocation is zeroed, so that no byte is ever uninitialised.
 pub(super) struct Slab {
     /// The start of the allocation.
     start: NonNull<u8>,
@@ -21,10 +21,12 @@ pub(super) struct Slab {
     count: usize,
 }
 
-// SAFETY: a `Slab` accesses no byte of its memory. It only returns addresses and frees the memory, which any
-// thread may do. The unsafe code in `heap.rs` says why reads and writes through the addresses are sound.
+// SAFETY: a `Slab` accesses no byte of its memory. A `Slab` only returns addresses and frees the memory, and
+// any thread may do so. The comments on unsafe code in `heap.rs` say why reads and writes through the
+// addresses are sound.
 unsafe impl Send for Slab {}
-// SAFETY: `&Slab` is only used to compute addresses from fields that nobody changes. No byte is accessed.
+// SAFETY: `&Slab` is only used to compute addresses from fields that nobody changes. No byte of the memory is
+// accessed.
 unsafe impl Sync for Slab {}
 
 impl Slab {
@@ -40,35 +42,35 @@ impl Slab {
         let skipped = start.addr().get().wrapping_neg() % BLOCK_ALIGN;
         debug_assert!(skipped <= BLOCK_ALIGN - ALIGN, "the address is a multiple of `ALIGN`");
         // SAFETY: `start` is a multiple of `ALIGN`, so at most `BLOCK_ALIGN - ALIGN` bytes are skipped. The
-        // allocation has as many bytes in addition to the blocks.
+        // allocation has `BLOCK_ALIGN - ALIGN` bytes in addition to the blocks.
         let base = unsafe { start.add(skipped) };
         Self { start, layout, base, stride, count }
     }
 
-    /// The block with this index. Its bytes are initialised.
+    /// Returns the block with this index. The bytes of the block are initialised.
     ///
     /// # Panics
     /// If the slab has no block `index`.
     pub(super) fn block(&self, index: usize) -> Block {
         assert!(index < self.count, "block {index} of {}", self.count);
-        // SAFETY: `index` is less than `count`, so the block lies inside the one allocation, which has `count
-        // * stride` bytes from `base` on, and at most `isize::MAX` in all (`Layout`).
+        // SAFETY: `index` is less than `count`, so the block is inside the allocation. From `base` on, the
+        // allocation has `count` times `stride` bytes, and a `Layout` has at most `isize::MAX` bytes.
         let start = unsafe { self.base.add(index * self.stride) };
         Block { index: index as u32, start }
     }
 }
 
-/// The place of a block of a [`Slab`]. It has no reference to the slab.
+/// The index and the address of a block of a [`Slab`]. A `Block` has no reference to the slab.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     index: u32,
     start: NonNull<u8>,
 }
 
-// SAFETY: a `Block` accesses no byte of the memory. It only returns an address. The unsafe code in `heap.rs`
-// says why reads and writes through the address are sound.
+// SAFETY: a `Block` accesses no byte of the memory. A `Block` only returns an address. The comments on unsafe
+// code in `heap.rs` say why reads and writes through the address are sound.
 unsafe impl Send for Block {}
-// SAFETY: `&Block` is only used to copy the fields, which nobody changes. No byte is accessed.
+// SAFETY: `&Block` is only used to copy the fields, which nobody changes. No byte of the memory is accessed.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -78,7 +80,8 @@ impl Block {
         self.index as usize
     }
 
-    /// The address of the first byte. It is valid for the bytes of the block until the slab is dropped.
+    /// The address of the first byte. The address is valid for the bytes of the block until the slab is
+    /// dropped.
     #[inline]
     pub(super) fn start(self) -> NonNull<u8> {
         self.start
@@ -87,8 +90,9 @@ impl Block {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: `new` has allocated `start` with this layout, and only this code frees it. Nobody uses a
-        // block any more: each descriptor in use holds the pool (`Segment::pool`), and so the slab.
+        // SAFETY: `new` has allocated `start` with this layout, and only this code frees the allocation.
+        // Nobody uses a block any more: each descriptor in use holds the pool (`Segment::pool`), and so the
+        // slab.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }

@@ -9,38 +9,39 @@ use crate::Offloads;
 pub struct PacketConfig {
     /// The name of the interface, for example `eth0`.
     pub interface: String,
-    /// The port's IP addresses on the interface. There must be at least one, and none may be an address of
-    /// the kernel. Frames to other addresses are not received.
+    /// The port's IP addresses on the interface. There must be at least one address, and no address may be an
+    /// address of the kernel. Frames to other addresses are not received.
     pub addresses: Vec<IpAddr>,
-    /// A separate Ethernet address for the port, for networks that deliver frames to more than one address of
-    /// an interface (container bridges do; most clouds do not). `None` means the address of the interface.
-    /// Default: `None`.
+    /// A separate Ethernet address for the port, for networks that deliver frames to more than one Ethernet
+    /// address of an interface (container bridges do; most clouds do not). `None` means the address of the
+    /// interface. Default: `None`.
     pub mac: Option<[u8; 6]>,
-    /// Bytes of the largest IP packet, at most 9000. `None` means the MTU of the interface. Default: `None`.
+    /// Maximum number of bytes of an IP packet, at most 9000. `None` means the MTU of the interface. Default:
+    /// `None`.
     pub mtu: Option<u16>,
     /// Number of packet buffers. Default: 8192.
     pub mbufs: usize,
     /// Number of large packet buffers for bulk sending. Default: 512.
     pub bulk_mbufs: usize,
     /// Number of slots of the receive ring, rounded up to whole blocks of memory. Each slot has room for a
-    /// frame of the MTU, and takes at least 8 KiB of the kernel's memory. Default: 1024.
+    /// frame of the MTU, and has at least 8 KiB of the kernel's memory. Default: 1024.
     pub rx_slots: usize,
-    /// Bytes of kernel memory for received superframes. Without `CAP_NET_ADMIN` the kernel grants no more
-    /// than `net.core.rmem_max`. Default: 4 MiB.
+    /// Number of bytes of kernel memory for received superframes. Without `CAP_NET_ADMIN` the kernel grants
+    /// at most `net.core.rmem_max`. Default: 4 MiB.
     pub rx_bytes: usize,
-    /// Bytes of kernel memory for frames that are being sent. Without `CAP_NET_ADMIN` the kernel grants no
-    /// more than `net.core.wmem_max`. Default: 4 MiB.
+    /// Number of bytes of kernel memory for frames that are being sent. Without `CAP_NET_ADMIN` the kernel
+    /// grants at most `net.core.wmem_max`. Default: 4 MiB.
     pub tx_bytes: usize,
-    /// Offloads to use, if the kernel has them. Default: all.
+    /// Offloads to use. Offloads that the kernel does not have are ignored. Default: all.
     pub offloads: Offloads,
-    /// If true, the port also receives frames that this host sends on the interface, so that several ports on
-    /// the interface can reach each other. A port never receives its own frames. With this option the filter
-    /// runs for each frame that the host sends. Default: `false`.
+    /// `true` if the port also receives frames that this host sends on the interface, so that several ports
+    /// on the interface can reach each other. A port never receives its own frames. With this option the
+    /// filter runs for each frame that the host sends. Default: `false`.
     pub sees_host: bool,
 }
 
 impl PacketConfig {
-    /// The default options for these addresses on an interface.
+    /// Makes the default options for these addresses on an interface.
     pub fn new(interface: impl Into<String>, addresses: impl Into<Vec<IpAddr>>) -> Self {
         Self {
             interface: interface.into(),

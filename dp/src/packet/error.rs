@@ -1,18 +1,18 @@
-//! Errors of opening an interface.
+//! Errors that can occur when an interface is opened.
 
 use std::io;
 use std::net::IpAddr;
 
 use rustix::io::Errno;
 
-/// The reason why an interface cannot be used. Each message is one line that says what to do.
+/// The reason why an interface cannot be used. The message of each error is one line that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PacketError {
     /// There is no interface with this name.
     #[error("there is no interface {interface} here: there are {}", .present.join(", "))]
     NoInterface {
-        /// The name as requested.
+        /// The requested name.
         interface: String,
         /// The names of the existing interfaces.
         present: Vec<String>,
@@ -56,9 +56,9 @@ pub enum PacketError {
     TooManyAddresses {
         /// The interface.
         interface: String,
-        /// The number of addresses.
+        /// The number of addresses in the configuration.
         count: usize,
-        /// The limit.
+        /// The maximum number of addresses.
         most: usize,
     },
     /// The address cannot belong to a host.
@@ -95,9 +95,9 @@ pub enum PacketError {
         interface: String,
         /// The MTU in bytes.
         mtu: u32,
-        /// The minimum in bytes.
+        /// The minimum MTU in bytes.
         least: u16,
-        /// The maximum in bytes.
+        /// The maximum MTU in bytes.
         most: u16,
     },
     /// The size of a buffer or ring cannot be used.
@@ -107,9 +107,9 @@ pub enum PacketError {
         what: &'static str,
         /// The value of the field.
         value: usize,
-        /// The minimum.
+        /// The minimum value of the field.
         least: usize,
-        /// The maximum.
+        /// The maximum value of the field.
         most: usize,
     },
     /// There is no memory for the receive ring.
@@ -139,7 +139,7 @@ fn mac_text(mac: &[u8; 6]) -> String {
 }
 
 /// The kind distinguishes an absent interface, an interface that is down and a missing permission. The
-/// `io::Error` contains the original error.
+/// `io::Error` contains the `PacketError`.
 impl From<PacketError> for io::Error {
     fn from(error: PacketError) -> Self {
         let kind = match &error {

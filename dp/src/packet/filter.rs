@@ -1,5 +1,5 @@
-//! The filter of the socket: a classic BPF program that passes only frames for our addresses, so that other
-//! traffic of the interface is not copied.
+//! The filter of the socket: a classic BPF program that passes only frames for the port's addresses. So the
+//! kernel does not copy other traffic of the interface.
 //!
 //! The kernel removes a VLAN tag before the filter runs, so all headers have the offsets of untagged frames.
 //! A load beyond the end of a frame drops the frame (`net/core/filter.c`).
@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::sock_filter;
 
-/// Maximum number of addresses. With this number the program has much fewer than the kernel's limit of 4096
-/// instructions, and drops a frame to another address in much less than a microsecond.
+/// Maximum number of addresses. With this number of addresses, the program is much shorter than the kernel's
+/// limit of 4096 instructions, and drops a frame to another address in much less than a microsecond.
 pub(super) const MAX_ADDRESSES: usize = 64;
 
 /// Loads a word, half-word or byte of the frame.
@@ -26,7 +26,7 @@ const JEQ_X: u16 = 0x1d;
 const JA: u16 = 0x05;
 const RET: u16 = 0x06;
 
-/// The filter's result that passes all bytes of a frame.
+/// The filter's result that makes the kernel pass all bytes of a frame.
 const ALL: u32 = u32::MAX;
 const DROP: u32 = 0;
 
@@ -44,11 +44,11 @@ const ICMPV6: u32 = 58;
 /// The group of all nodes on the link (RFC 4291 section 2.7.1), to which neighbours announce changes.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// A program that passes the frames for a host with these addresses. These are frames to `mac` or to a group
-/// that are
+/// Makes a program that passes the frames for a host with these addresses. The program passes frames to `mac`
+/// or to a group that are
 /// - IP packets to one of the addresses,
-/// - ARP frames for or from one of the addresses, or gratuitous ARP frames (a neighbour has another Ethernet
-///   address now),
+/// - ARP frames for or from one of the addresses, or gratuitous ARP frames (which announce a new Ethernet
+///   address of a neighbour),
 /// - ICMPv6 to the groups of the addresses (Neighbor Discovery).
 pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
     let v4: Vec<Ipv4Addr> =
@@ -57,7 +57,7 @@ pub(super) fn program(mac: [u8; 6], addresses: &[IpAddr]) -> Vec<sock_filter> {
         addresses.iter().filter_map(|it| if let IpAddr::V6(it) = it { Some(*it) } else { None }).collect();
     let [m0, m1, m2, m3, m4, m5] = mac;
     let mut program = vec![
-        // Accepts group addresses and our own address.
+        // These instructions accept group addresses and the address `mac`.
         load(LD_B, 0),
         branch(JSET, 1, 6, 0),
         load(LD_W, 0),
@@ -124,24 +124,25 @@ fn ipv6(addresses: &[Ipv6Addr]) -> Vec<sock_filter> {
     section
 }
 
-/// Passes the frame if the accumulator equals `value`.
+/// Makes instructions that pass the frame if the accumulator equals `value`.
 fn pass_if(value: u32) -> [sock_filter; 2] {
     [branch(JEQ, value, 0, 1), ret(ALL)]
 }
 
-/// Passes an IPv6 packet to `address`.
+/// Makes instructions that pass an IPv6 packet to `address`.
 fn pass_if_destination(address: Ipv6Addr) -> [sock_filter; 9] {
     let mut code = [ret(ALL); 9];
     let octets = address.octets();
     for (nr, word) in octets.as_chunks().0.iter().enumerate() {
         code[2 * nr] = load(LD_W, IPV6_DESTINATION_AT + 4 * nr as u32);
-        // If the word differs, jumps to the end of this block.
+        // If the word differs, the branch leads to the end of this block.
         code[2 * nr + 1] = branch(JEQ, u32::from_be_bytes(*word), 0, (7 - 2 * nr) as u8);
     }
     code
 }
 
-/// The solicited-node group of an address, to which neighbours send solicitations (RFC 4291 section 2.7.1).
+/// The solicited-node group of an address. Neighbours send solicitations to this group (RFC 4291 section
+/// 2.7.1).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
@@ -172,8 +173,8 @@ mod tests {
     const OTHER: [u8; 6] = [0x02, 0, 0, 0x12, 0x34, 0x57];
     const BROADCAST: [u8; 6] = [0xff; 6];
 
-    /// Whether `program` passes `frame`. This is an interpreter for the instructions above, like the kernel's
-    /// `bpf_prog_run`.
+    /// Returns whether `program` passes `frame`. This function interprets the instructions above, as the
+    /// kernel's `bpf_prog_run` does.
     fn passes(program: &[sock_filter], frame: &[u8]) -> bool {
         let (mut a, mut x, mut pc) = (0_u32, 0_u32, 0);
         let bytes = |at: u32, count: usize| {

@@ -1,5 +1,5 @@
-//! Hints for a log. They name host settings that make a port slower or noisier than necessary, and say how to
-//! change these settings.
+//! Hints for a log. The hints name host settings that make a port slower or noisier than necessary, and say
+//! how to change these settings.
 
 use std::fs;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use super::config::PacketConfig;
 use super::interface::Interface;
 use crate::Offloads;
 
-/// Returns one line for each hint. `rx_bytes` is the memory that the kernel has granted for received
+/// Returns one line for each hint. `rx_bytes` is the number of bytes that the kernel has granted for received
 /// superframes.
 pub(super) fn hints(config: &PacketConfig, found: &Interface, rx_bytes: usize) -> Vec<String> {
     let name = &found.name;
@@ -19,7 +19,7 @@ pub(super) fn hints(config: &PacketConfig, found: &Interface, rx_bytes: usize) -
     lines(config, found, rx_bytes, forwards)
 }
 
-/// The lines of [`hints`]. `forwards` returns whether the kernel forwards packets of a family on the
+/// Returns the lines of [`hints`]. `forwards` returns whether the kernel forwards packets of a family on the
 /// interface.
 fn lines(
     config: &PacketConfig,

@@ -23,9 +23,9 @@ const MAX_MTU: u16 = 9000;
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) index: u32,
-    /// The kernel's Ethernet address.
+    /// The Ethernet address that the kernel uses on the interface.
     pub(super) mac: [u8; 6],
-    /// The MTU to use in bytes.
+    /// The MTU to use, in bytes.
     pub(super) mtu: u16,
 }
 
@@ -58,13 +58,13 @@ impl Interface {
     }
 }
 
-/// A socket for queries about interfaces. Every kernel supports this kind of socket, and it needs no
-/// privilege.
+/// Makes a socket for queries about interfaces. Every kernel supports this kind of socket, and the socket
+/// needs no privilege.
 fn asking_socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }
 
-/// The names of the interfaces, each once.
+/// Returns the names of the interfaces. Each name is in the list once.
 fn names(known: &[sys::InterfaceAddress]) -> Vec<String> {
     let mut names: Vec<String> = known.iter().map(|(name, _)| name.clone()).collect();
     names.sort_unstable();
@@ -84,7 +84,7 @@ pub(super) fn flags(fd: BorrowedFd<'_>, name: &str) -> Result<c_int, Errno> {
     Ok(c_int::from(i16::from_ne_bytes([answer[0], answer[1]])))
 }
 
-/// The Ethernet address of an interface. `None` if the interface has none.
+/// The Ethernet address of an interface. `None` if the interface has no Ethernet address.
 pub(super) fn ethernet_address(fd: BorrowedFd<'_>, name: &str) -> Option<[u8; 6]> {
     let answer = sys::ask(fd, libc::SIOCGIFHWADDR as c_ulong, name).ok()?;
     let kind = u16::from_ne_bytes([answer[0], answer[1]]);
@@ -119,7 +119,7 @@ fn check_mac(mac: Option<[u8; 6]>) -> Result<(), PacketError> {
     }
 }
 
-/// The MTU to use on an interface with the MTU `has`.
+/// Returns the MTU to use on an interface whose own MTU is `has`.
 fn usable_mtu(config: &PacketConfig, has: u32) -> Result<u16, PacketError> {
     let least = if config.addresses.iter().any(IpAddr::is_ipv6) { MIN_IPV6_MTU } else { MIN_MTU };
     let most = u16::try_from(has).map_or(MAX_MTU, |has| has.min(MAX_MTU));

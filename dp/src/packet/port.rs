@@ -1,8 +1,8 @@
-//! A packet socket as a [`Port`].
+//! A [`Port`] that uses a packet socket.
 //!
-//! After an error the port counts it and continues. If the socket is full, frames are left in the caller's
-//! burst. While the interface is down or removed, frames are dropped. If the interface is up again, the port
-//! uses it again, even if it is a new interface with the same name.
+//! The port counts each error and continues. If the socket is full, frames are left in the caller's burst.
+//! While the interface is down or removed, frames are dropped. When the interface is up again, the port
+//! continues to use the interface, even if a new interface has taken its name.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;
@@ -27,14 +27,15 @@ use crate::{
     PortLayer, Sleep, Statistics,
 };
 
-/// Maximum bytes to take at once, so that they are still in the core's L2 cache when they are placed.
+/// Maximum number of bytes of a burst. The last frame of a burst may exceed this limit. With the limit, the
+/// bytes are still in the core's L2 cache when they are placed.
 const RX_BYTES_AT_ONCE: usize = 512 << 10;
 
 /// The offloads that the kernel performs if virtio's header requests them.
 const VNET_OFFLOADS: Offloads = Offloads::TX_TCP_CHECKSUM.union(Offloads::TX_TSO);
 
-/// Maximum wait for a link. After the carrier is up, the kernel passes frames within one second (its link
-/// watch). The other second is for a busy machine.
+/// Maximum time to wait for a link. After the carrier is up, the kernel passes frames within one second (its
+/// link watch). The other second is for a busy machine.
 const LINK_SETTLES_WITHIN: Duration = Duration::from_secs(2);
 /// The pause between two checks of the link.
 const LINK_PAUSE: Duration = Duration::from_millis(2);
@@ -43,14 +44,14 @@ const LINK_PAUSE: Duration = Duration::from_millis(2);
 const TAG_BYTES: usize = 4;
 const TAG_AT: usize = 12;
 
-/// A port on an interface, made by [`open`](super::open).
+/// A port on an interface. [`open`](super::open) makes the port.
 pub struct PacketPort {
     /// This field is dropped before the socket, so that the mapping is removed first.
     ring: RxRing,
     socket: OwnedFd,
     base: PortBase,
     interface: String,
-    /// The multicast groups of our addresses.
+    /// The multicast groups of the port's addresses.
     groups: Vec<[u8; 6]>,
     batch: TxBatch,
     /// Number of bytes in front of a frame that is read from the socket.
@@ -72,7 +73,7 @@ impl PacketPort {
             move |cause| PacketError::Setup { interface, step, cause }
         };
         let flag = |option, value: c_int| sys::set_option(fd, libc::SOL_PACKET, option, &value.to_ne_bytes());
-        // The order of these steps matters. The ring's version and the virtio header can only be set while
+        // The order of these steps matters. The ring's version and the virtio header can be set only while
         // the socket has no ring. The filter is attached before the socket is bound, so that no unwanted
         // frame is received.
         let mac = config.mac.unwrap_or(found.mac);
@@ -122,13 +123,14 @@ impl PacketPort {
         Ok(port)
     }
 
-    /// Hints for a log, one line each. They name settings of this host that make the port slower or noisier
-    /// than necessary, and say how to change these settings.
+    /// Hints for a log, one line each. The hints name settings of this host that make the port slower or
+    /// noisier than necessary, and say how to change these settings.
     pub fn hints(&self) -> &[String] {
         &self.hints
     }
 
-    /// Binds the socket to an interface, and makes the interface receive frames for our address and groups.
+    /// Binds the socket to an interface, and makes the interface receive frames for the port's address and
+    /// groups.
     fn join(&self, index: u32) -> Result<(), Errno> {
         let fd = self.socket.as_fd();
         if interface::ethernet_address(fd, &self.interface) != Some(self.base.info.mac) {
@@ -140,20 +142,24 @@ impl PacketPort {
         sys::bind(fd, index)
     }
 
-    /// Gets the state of the interface from the kernel, and binds again if a new interface has the same name.
+    /// Gets the state of the interface from the kernel. If a new interface has the same name, binds the
+    /// socket to the new interface.
     fn ask_link(&mut self) -> LinkState {
-        // When an interface goes down, the socket gets an error, and is readable until the error is read.
+        // When an interface goes down, the socket gets an error. The socket is readable until the error is
+        // read.
         let mut error = [0; size_of::<c_int>()];
         let _ = sys::get_option(self.socket.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
         match self.find_interface() {
             // The kernel sets `IFF_RUNNING` if the interface is up and has a link (`dev_get_flags`).
             Ok(flags) if flags & libc::IFF_RUNNING != 0 => LinkState::Up,
-            // The interface is down, or was removed, perhaps before the new interface could be used.
+            // The interface is down or was removed. A new interface may have been removed again before the
+            // port could use it.
             Ok(_) | Err(_) => LinkState::Down,
         }
     }
 
-    /// Finds the interface and binds the socket to it if necessary. Returns the flags of the interface.
+    /// Finds the interface, and binds the socket to the interface if necessary. Returns the flags of the
+    /// interface.
     fn find_interface(&mut self) -> Result<c_int, Errno> {
         let fd = self.socket.as_fd();
         match sys::bound_index(fd) {
@@ -167,9 +173,9 @@ impl PacketPort {
         interface::flags(self.socket.as_fd(), &self.interface)
     }
 
-    /// The state of an interface that may just have been set up. The kernel passes frames only some time
-    /// after the carrier is up. This call waits for that, since a program that checks the link only once
-    /// would find that it is down.
+    /// Returns the state of an interface that may just have been set up. The kernel passes frames only some
+    /// time after the carrier is up. This call waits until the kernel passes frames, since a program that
+    /// checks the link only once would find that the link is down.
     fn first_link(&mut self) -> LinkState {
         let end = Instant::now() + LINK_SETTLES_WITHIN;
         loop {
@@ -191,7 +197,7 @@ impl PacketPort {
         state
     }
 
-    /// Takes the frame in the next slot.
+    /// Copies the frame in the next slot to packet buffers.
     fn take(&mut self, filled: &Filled) -> SlotOutcome {
         let Some(mut parts) = self.buffers(filled.bytes) else { return SlotOutcome::NoMbuf };
         if filled.kept == filled.bytes {
@@ -225,8 +231,8 @@ impl PacketPort {
         SlotOutcome::Frame(frame)
     }
 
-    /// Buffers with `bytes` bytes of data in total. `None` if too few buffers are free. Empty if the frame
-    /// does not fit in one chain.
+    /// Allocates buffers with `bytes` bytes of data in total. Returns `None` if too few buffers are free.
+    /// Returns no buffers if the frame does not fit in one chain.
     fn buffers(&self, bytes: usize) -> Option<ArrayVec<Mbuf, MAX_SEGMENTS>> {
         let mut parts = ArrayVec::new();
         let most = self.base.mempool.data_bytes();
@@ -250,14 +256,15 @@ impl PacketPort {
         rooms.push(IoSliceMut::new(&mut header[..self.header_bytes]));
         rooms.extend(parts.iter_mut().filter_map(Mbuf::head_mut).map(IoSliceMut::new));
         let fits = rooms.len() > 1;
-        // If the interface has a pending error, the first call returns it, and only once.
+        // If the interface has a pending error, the first call returns the error, and the second call reads
+        // the frame.
         let read = rustix::io::readv(&self.socket, &mut rooms);
         let read = read.or_else(|_| rustix::io::readv(&self.socket, &mut rooms));
         fits && read == Ok(self.header_bytes + bytes)
     }
 }
 
-/// The result of taking the frame in a slot.
+/// The result of receiving the frame in a slot.
 enum SlotOutcome {
     Frame(Mbuf),
     /// The frame is incomplete or too long.
@@ -281,13 +288,14 @@ fn check_sizes(config: &PacketConfig) -> Result<(), PacketError> {
     Ok(())
 }
 
-/// The kernel's offloads that the configuration allows. If the interface lacks an offload, the kernel
-/// performs it: it cuts a superframe at the end of its own stack, so the stack runs once per superframe.
+/// Returns the kernel's offloads that the configuration allows. If the interface lacks an offload, the kernel
+/// performs the offload. For instance, the kernel cuts a superframe at the end of its own stack, so the stack
+/// runs once per superframe.
 fn offloads(config: &PacketConfig) -> Offloads {
     let always = Offloads::TX_MULTI_SEGMENT | Offloads::TX_EXTERNAL | Offloads::RX_SCATTER;
     let state = Offloads::RX_TCP_CHECKSUM | Offloads::RX_LRO;
     let mut offloads = config.offloads & (always | state | VNET_OFFLOADS);
-    // TSO needs both offloads: each piece has its own checksum, and the payload is in other buffers than the
+    // TSO needs both offloads: each piece has its own checksum, and the payload is not in the buffer of the
     // headers.
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::TX_MULTI_SEGMENT) {
         offloads.remove(Offloads::TX_TSO);
@@ -295,7 +303,7 @@ fn offloads(config: &PacketConfig) -> Offloads {
     offloads
 }
 
-/// Inserts the VLAN tag that the kernel has removed into a frame. Returns `false` if there is no room.
+/// Inserts the VLAN tag that the kernel has removed from a frame. Returns `false` if there is no room.
 fn put_tag(frame: &mut Mbuf, tag: [u16; 2]) -> bool {
     if frame.head().len() < TAG_AT || frame.prepend(TAG_BYTES).is_none() {
         return false;
@@ -378,7 +386,8 @@ impl Port for PacketPort {
                     self.base.counters.tx_link_down += frames.len() as u64;
                     frames.clear();
                 }
-                // The kernel has refused this frame, or its queue has dropped the frame.
+                // The kernel has refused the first frame, or the queue of the interface has dropped the
+                // frame.
                 Err(_) => {
                     drop(frames.remove(0));
                     self.base.counters.tx_dropped += 1;
@@ -397,7 +406,8 @@ impl Link for PacketPort {
 
 impl Statistics for PacketPort {
     fn counters(&self) -> PortCounters {
-        // `struct tpacket_stats`: the numbers of frames and of drops since the last query.
+        // The bytes of a `struct tpacket_stats`: the number of frames and the number of drops since the last
+        // query.
         let mut since = [0_u8; 8];
         let asked =
             sys::get_option(self.socket.as_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut since);

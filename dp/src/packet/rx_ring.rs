@@ -1,10 +1,10 @@
 //! The receive ring: slots in memory that the kernel shares with this process (TPACKET_V2,
 //! `Documentation/networking/packet_mmap.rst`).
 //!
-//! A slot belongs to the kernel until its status has `TP_STATUS_USER`. Then it belongs to us until we store
-//! `TP_STATUS_KERNEL`. The kernel fills the slots in order, and does not access slots that belong to us. We
-//! read the bytes of a slot only while it belongs to us. Both sides write the status, so it is accessed only
-//! by atomics.
+//! A slot belongs to the kernel until the slot's status has `TP_STATUS_USER`. Then the slot belongs to this
+//! process until the process stores `TP_STATUS_KERNEL`. The kernel fills the slots in order, and does not
+//! access slots that belong to the process. This module reads the bytes of a slot only while the slot belongs
+//! to the process. Both sides write the status, so the status is accessed only by atomics.
 
 use std::mem::offset_of;
 use std::os::fd::BorrowedFd;
@@ -17,11 +17,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::sys;
 
-/// Approximate bytes of a block, which the kernel allocates as a whole. It is a power of two, since the
-/// kernel allocates powers of two.
+/// Approximate number of bytes of a block, which the kernel allocates as a whole. The number is a power of
+/// two, since the kernel allocates powers of two.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// The size of a slot is a multiple of this, so that some number of slots fills whole pages.
+/// The size of a slot is a multiple of this number of bytes, so that some number of slots fills whole pages.
 pub(super) const SLOT_UNIT: usize = 1024;
 
 /// The sizes of a ring.
@@ -34,12 +34,12 @@ pub(super) struct Geometry {
 }
 
 impl Geometry {
-    /// The sizes of a ring with at least `slots` slots of `slot_bytes` bytes (a multiple of [`SLOT_UNIT`]),
-    /// with blocks of whole pages.
+    /// Computes the sizes of a ring with at least `slots` slots of `slot_bytes` bytes (a multiple of
+    /// [`SLOT_UNIT`]). The blocks of the ring are whole pages.
     pub(super) fn new(slots: usize, slot_bytes: usize, page_bytes: usize) -> Self {
         debug_assert!(slot_bytes.is_multiple_of(SLOT_UNIT) && slot_bytes > 0);
-        // The minimum number of slots that fill whole pages. The page size is a power of two, so the two
-        // sizes have only factors of two in common.
+        // The minimum number of slots that fill whole pages. The page size is a power of two, so powers of
+        // two are the only common factors of the page size and the slot size.
         let least = page_bytes >> slot_bytes.trailing_zeros().min(page_bytes.trailing_zeros());
         let in_block = (BLOCK_BYTES / (least * slot_bytes)).max(1) * least;
         Self { slot_bytes, in_block, blocks: slots.div_ceil(in_block).max(1) }
@@ -53,7 +53,7 @@ impl Geometry {
         self.slots() * self.slot_bytes
     }
 
-    /// `struct tpacket_req`.
+    /// The bytes of a `struct tpacket_req` with these sizes.
     fn request(&self) -> [u8; 16] {
         let words = [self.in_block * self.slot_bytes, self.blocks, self.slot_bytes, self.slots()];
         let mut request = [0; 16];
@@ -67,13 +67,14 @@ impl Geometry {
 /// A frame in the next slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Filled {
-    /// `TP_STATUS_...`.
+    /// The status of the slot (`TP_STATUS_...`).
     pub(super) status: u32,
     /// Number of bytes of the frame without the VLAN tag.
     pub(super) bytes: usize,
-    /// Number of bytes of the frame that are in the slot. This is less than `bytes` if the slot is too small.
+    /// Number of bytes of the frame that are in the slot. The number is less than `bytes` if the slot is too
+    /// small.
     pub(super) kept: usize,
-    /// The offset of the bytes in the slot. `at + kept` is at most the slot's size.
+    /// The offset of the frame's bytes in the slot. `at + kept` is at most the slot's size.
     at: usize,
     /// The VLAN tag that the kernel has removed: protocol and control information.
     pub(super) tag: Option<[u16; 2]>,
@@ -89,12 +90,12 @@ pub(super) struct RxRing {
     next: usize,
 }
 
-// SAFETY: the mapping belongs to the process and not to a thread, and in the process only this value uses it.
-// For the kernel it makes no difference which thread of the process uses the ring.
+// SAFETY: the mapping belongs to the process and not to a thread, and in the process only this value uses the
+// mapping. For the kernel it makes no difference which thread of the process uses the ring.
 unsafe impl Send for RxRing {}
 
 impl RxRing {
-    /// Makes the ring of a socket and maps it. The socket must not be bound before.
+    /// Makes the ring of a socket and maps the ring. The socket must not be bound yet.
     pub(super) fn map(fd: BorrowedFd<'_>, geometry: Geometry) -> Result<Self, Errno> {
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &geometry.request())?;
         let (bytes, protection) = (geometry.bytes(), ProtFlags::READ | ProtFlags::WRITE);
@@ -115,23 +116,23 @@ impl RxRing {
         let status = self.slot().wrapping_add(offset_of!(tpacket2_hdr, tp_status)).cast();
         // SAFETY: the slot is inside the mapping (`next` is less than `slots`), which is removed only when
         // `self` is dropped. The slot is aligned to 16 bytes. The kernel loads and stores the status as a
-        // whole, and we access it only by this atomic.
+        // whole, and this process accesses the status only by this atomic.
         unsafe { AtomicU32::from_ptr(status) }
     }
 
-    /// The frame in the next slot. `None` if the kernel has not filled the slot.
+    /// Returns the frame in the next slot, or `None` if the kernel has not filled the slot.
     #[inline]
     pub(super) fn peek(&self) -> Option<Filled> {
-        // The Acquire pairs with the kernel's barrier between its writes to the slot and its write of the
-        // status.
+        // The Acquire pairs with the barrier that the kernel has between its writes to the slot and its write
+        // of the status.
         let status = self.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
         let header: *const tpacket2_hdr = self.slot().cast();
         // SAFETY: the slot is inside the mapping (`next` is less than `slots`) and aligned to 16 bytes. The
-        // status says that the slot belongs to us until `release`, so the kernel does not write to it. All
-        // fields are numbers.
+        // status says that the slot belongs to this process until `release`, so the kernel does not write to
+        // the slot. All fields are numbers.
         let header = unsafe { header.read() };
         let at = usize::from(header.tp_mac);
         let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then(|| {
@@ -141,31 +142,33 @@ impl RxRing {
         Some(Filled {
             status,
             bytes: header.tp_len as usize,
-            // The kernel never exceeds the slot. `copy` relies on this, so it is enforced here.
+            // The kernel never exceeds the slot. `copy` relies on this limit, so this code enforces it.
             kept: (header.tp_snaplen as usize).min(self.slot_bytes.saturating_sub(at)),
             at,
             tag,
         })
     }
 
-    /// Fills `out` with bytes of the frame that [`peek`](Self::peek) has found, from `offset` on.
+    /// Fills `out` with the bytes, from `offset` on, of the frame that [`peek`](Self::peek) has found.
     ///
     /// # Panics
-    /// If the slot has fewer bytes.
+    /// If the slot has fewer bytes of the frame than requested.
     #[inline]
     pub(super) fn copy(&self, filled: &Filled, offset: usize, out: &mut [u8]) {
         assert!(offset + out.len() <= filled.kept && filled.at + filled.kept <= self.slot_bytes);
         let from = self.slot().wrapping_add(filled.at + offset);
-        // SAFETY: the bytes are inside the slot, as just checked, and the slot is inside the mapping (`next`
-        // is less than `slots`). `peek` has found that the slot belongs to us until `release`, so the kernel
-        // does not write to it. `out` is not a part of the mapping, since nobody has a slice of the mapping.
+        // SAFETY: the bytes are inside the slot, as was just checked, and the slot is inside the mapping
+        // (`next` is less than `slots`). `peek` has found that the slot belongs to this process until
+        // `release`, so the kernel does not write to the slot. `out` is not a part of the mapping, since
+        // nobody has a slice of the mapping.
         unsafe { ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
     }
 
     /// Gives the slot that [`peek`](Self::peek) has found back to the kernel, and advances to the next slot.
     #[inline]
     pub(super) fn release(&mut self) {
-        // The store has Release order, so that our reads of the slot happen before the kernel writes to it.
+        // The store has Release order, so that the reads of the slot happen before the kernel writes to the
+        // slot.
         self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = if self.next + 1 == self.slots { 0 } else { self.next + 1 };
     }
@@ -173,8 +176,8 @@ impl RxRing {
 
 impl Drop for RxRing {
     fn drop(&mut self) {
-        // SAFETY: `map` has made this mapping with this length, and nothing refers to it any more: `copy`
-        // copies, and the result of `status` borrows `self`.
+        // SAFETY: `map` has made this mapping with this length, and nothing refers to the mapping any more:
+        // `copy` returns no reference, and the result of `status` borrows `self`.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.slots * self.slot_bytes) };
     }
 }
@@ -203,9 +206,9 @@ mod tests {
             let start = self.ring.base.as_ptr().wrapping_add(slot * self.ring.slot_bytes);
             let data = start.wrapping_add(usize::from(header.tp_mac));
             assert!(bytes.is_empty() || usize::from(header.tp_mac) + bytes.len() <= self.ring.slot_bytes);
-            // SAFETY: the bytes are inside the slot, as just checked, and nobody else accesses the slot.
+            // SAFETY: the bytes are inside the slot, as was just checked, and nobody else accesses the slot.
             unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), data, bytes.len()) };
-            // SAFETY: the slot is inside the mapping and aligned, and nobody else accesses it.
+            // SAFETY: the slot is inside the mapping and aligned, and nobody else accesses the slot.
             unsafe { start.cast::<tpacket2_hdr>().write(header) };
         }
     }

@@ -1,40 +1,42 @@
-//! The sizes of a port's buffers and of the slots of its receive ring, by the MTU of its interface.
+//! The sizes of a port's buffers and of the slots of the port's receive ring. The sizes depend on the MTU of
+//! the interface.
 
 use super::rx_ring::SLOT_UNIT;
 
-/// Bytes of an Ethernet header with a VLAN tag.
+/// Number of bytes of an Ethernet header with a VLAN tag.
 const L2_BYTES: usize = 18;
 
-/// Maximum bytes of a slot in front of its frame: the kernel's headers, virtio's header, and the padding
-/// that aligns the IP packet (`tpacket_rcv`).
+/// Maximum number of bytes of a slot in front of its frame: the kernel's headers, virtio's header, and the
+/// padding that aligns the IP packet (`tpacket_rcv`).
 const SLOT_FRONT_BYTES: usize = 112;
 
-/// Minimum bytes of a slot. Superframes of at most this length need no system call, and 1024 slots take 8
-/// MiB. On a veth pair at MTU 1500, Writes of 4 KiB (frames of a few segments) ran at 820 MiB/s, but at 720
-/// with slots of 2 KiB. Writes of 1 MiB (frames of 64 KiB) ran equally fast with slots of 2 to 64 KiB. Slots
-/// that are too small for single frames cost more: 1010 MiB/s instead of 1330 at MTU 9000 without offloads.
+/// Minimum number of bytes of a slot. Superframes that fit in a slot need no system call, and 1024 slots of
+/// this size need 8 MiB of memory. On a veth pair at MTU 1500, Writes of 4 KiB (frames of a few segments) ran
+/// at 820 MiB/s. With slots of 2 KiB, these Writes ran at 720 MiB/s. Writes of 1 MiB (frames of 64 KiB) ran
+/// equally fast with slots of 2 to 64 KiB. Slots that are too small for single frames cost more: 1010 MiB/s
+/// instead of 1330 MiB/s at MTU 9000 without offloads.
 const MIN_SLOT_BYTES: usize = 8192;
 
-/// Minimum bytes of a packet buffer. Each boundary between two buffers of a superframe may split an FPDU,
-/// which costs more than a contiguous FPDU.
+/// Minimum number of bytes of a packet buffer. Each boundary between two buffers of a superframe may split an
+/// FPDU, and a split FPDU costs more than a contiguous FPDU.
 const MIN_MBUF_BYTES: usize = 4096;
 
-/// Minimum bytes of a large buffer.
+/// Minimum number of bytes of a large buffer.
 const MIN_BULK_BYTES: usize = 32 << 10;
 
 /// The sizes for an MTU in bytes. A frame of the MTU fits in a slot, and in one buffer of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
-    /// Bytes of a slot of the ring, a multiple of [`SLOT_UNIT`].
+    /// Number of bytes of a slot of the ring, a multiple of [`SLOT_UNIT`].
     pub(super) slot: usize,
-    /// Bytes of a packet buffer.
+    /// Number of bytes of a packet buffer.
     pub(super) mbuf: usize,
-    /// Bytes of a large packet buffer.
+    /// Number of bytes of a large packet buffer.
     pub(super) bulk: usize,
 }
 
 impl Sizes {
-    /// The sizes for IP packets of at most `mtu` bytes.
+    /// Computes the sizes for IP packets of at most `mtu` bytes.
     pub(super) fn of(mtu: u16) -> Self {
         let frame_bytes = usize::from(mtu) + L2_BYTES;
         let mbuf = frame_bytes.next_multiple_of(64).max(MIN_MBUF_BYTES);
@@ -54,7 +56,7 @@ mod tests {
     fn a_frame_of_any_mtu_fits_one_slot_and_one_buffer() {
         for mtu in 576..=9000 {
             let Sizes { slot, mbuf, bulk } = Sizes::of(mtu);
-            // The frame has a VLAN tag, and is behind the headers of the kernel.
+            // The frame has a VLAN tag, and the headers of the kernel are in front of the frame.
             let frame_bytes = usize::from(mtu) + 18;
             assert!(slot >= frame_bytes + 112 && slot.is_multiple_of(SLOT_UNIT), "MTU {mtu}: {slot}");
             assert!(mbuf >= frame_bytes && bulk >= mbuf, "MTU {mtu}: {mbuf} {bulk}");

@@ -1,5 +1,5 @@
-//! The packet socket: opens it, sets the sizes of its buffers, and chooses the frames that its interface
-//! receives.
+//! The packet socket. This module opens the socket, sets the sizes of the socket's buffers, and chooses the
+//! frames that the interface receives.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -10,14 +10,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::error::PacketError;
 use super::sys;
 
-/// Opens a socket, which receives nothing until it is bound.
+/// Opens a socket. The socket receives nothing until it is bound.
 pub(super) fn open(interface: &str) -> Result<OwnedFd, PacketError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
         .map_err(|cause| refusal(interface, cause))
 }
 
-/// The error for a packet socket that cannot be opened.
+/// Returns the error for a packet socket that cannot be opened.
 fn refusal(interface: &str, cause: Errno) -> PacketError {
     match cause {
         Errno::PERM | Errno::ACCESS => PacketError::NoPrivilege { interface: interface.to_owned() },
@@ -26,18 +26,18 @@ fn refusal(interface: &str, cause: Errno) -> PacketError {
     }
 }
 
-/// Sets the size of a buffer of the socket to `bytes`, or to the kernel's maximum if that is less. Returns
-/// the buffer's actual size.
+/// Sets the size of a buffer of the socket to `bytes`, or to the kernel's maximum if this maximum is less.
+/// Returns the buffer's actual size.
 pub(super) fn buffer_size(
     fd: BorrowedFd<'_>,
     force: c_int,
     option: c_int,
     bytes: usize,
 ) -> Result<usize, Errno> {
-    // The kernel doubles the value, since its own records count toward the size.
+    // The kernel doubles the value, since the kernel's own records count toward the size.
     let half = ((bytes / 2) as c_int).to_ne_bytes();
     if sys::set_option(fd, libc::SOL_SOCKET, force, &half).is_err() {
-        // Exceeding the limit needs a privilege, so the size is set within the limit.
+        // A size above the limit needs a privilege, so this call sets a size within the limit.
         sys::set_option(fd, libc::SOL_SOCKET, option, &half)?;
     }
     let mut size = [0; size_of::<c_int>()];
@@ -47,7 +47,7 @@ pub(super) fn buffer_size(
 
 /// Makes an interface receive frames for an Ethernet address.
 pub(super) fn membership(fd: BorrowedFd<'_>, index: u32, kind: c_int, mac: [u8; 6]) -> Result<(), Errno> {
-    // `struct packet_mreq`.
+    // The bytes of a `struct packet_mreq`.
     let mut request = [0_u8; 16];
     request[..4].copy_from_slice(&index.to_ne_bytes());
     request[4..6].copy_from_slice(&(kind as u16).to_ne_bytes());
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(refusal("eth9", Errno::MFILE), other);
     }
 
-    /// This test uses a Unix socket, since any socket has such buffers.
+    /// This test uses a Unix socket, since every socket has these buffers.
     #[test]
     fn a_buffer_has_the_size_that_was_asked_for_and_its_real_size_is_returned() {
         let kind = (AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC);
@@ -86,8 +86,8 @@ mod tests {
         for bytes in [16 << 10, 100 << 10] {
             assert_eq!(size(libc::SO_RCVBUFFORCE, bytes), bytes);
         }
-        // No socket has an option with this number, so setting it fails as in a process that may not exceed
-        // the limit.
+        // No socket has an option with this number. So setting the option fails, as in a process that may not
+        // exceed the limit.
         let unknown = 9999;
         assert_eq!(size(unknown, 64 << 10), 64 << 10);
         let least = size(libc::SO_RCVBUFFORCE, 2);

@@ -9,11 +9,11 @@ use std::ptr;
 use libc::{c_char, c_int, c_ulong, socklen_t};
 use rustix::io::Errno;
 
-/// Bytes of `struct ifreq`: the name of an interface, and the answer.
+/// Number of bytes of `struct ifreq`: the name of an interface, and the answer.
 const IFREQ_BYTES: usize = size_of::<libc::ifreq>();
 /// Offset of the answer in `struct ifreq`.
 const ANSWER_AT: usize = libc::IFNAMSIZ;
-/// Bytes of `struct sockaddr_ll`.
+/// Number of bytes of `struct sockaddr_ll`.
 const ADDRESS_BYTES: usize = size_of::<libc::sockaddr_ll>();
 /// Offset of the interface's index in `struct sockaddr_ll`.
 const INDEX_AT: usize = 4;
@@ -37,7 +37,7 @@ pub(super) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, start, bytes) })
 }
 
-/// Reads an option of the socket. Bytes that the kernel does not fill in are unchanged.
+/// Reads an option of the socket into `value`. Bytes that the kernel does not fill in are unchanged.
 pub(super) fn get_option(
     fd: BorrowedFd<'_>,
     level: c_int,
@@ -46,16 +46,16 @@ pub(super) fn get_option(
 ) -> Result<(), Errno> {
     let mut bytes = value.len() as socklen_t;
     // SAFETY: the kernel writes at most `bytes` bytes to `value`, which has `bytes` bytes and is borrowed
-    // mutably. It writes their number to `bytes`, a local variable.
+    // mutably. The kernel stores the number of written bytes in `bytes`, a writable local variable.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut bytes) })
 }
 
-/// Makes the kernel run a filter on each frame for the socket.
+/// Makes the kernel run a filter on each frame that is meant for the socket.
 pub(super) fn attach_filter(fd: BorrowedFd<'_>, program: &mut [libc::sock_filter]) -> Result<(), Errno> {
     let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     let (start, bytes) = ((&raw const fprog).cast(), size_of::<libc::sock_fprog>() as socklen_t);
-    // SAFETY: the kernel reads `fprog`, a local variable, and the instructions to which it refers, which are
-    // those of `program`.
+    // SAFETY: the kernel reads `fprog`, a local variable, and the instructions of `program`, to which `fprog`
+    // refers.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, start, bytes) })
 }
 
@@ -65,18 +65,18 @@ pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno> {
     address[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
     address[2..4].copy_from_slice(&(libc::ETH_P_ALL as u16).to_be_bytes());
     address[INDEX_AT..INDEX_AT + 4].copy_from_slice(&index.to_ne_bytes());
-    // SAFETY: the kernel reads `ADDRESS_BYTES` bytes, which is the length of `address`. The kernel copies
-    // them, so they need no alignment.
+    // SAFETY: the kernel reads `ADDRESS_BYTES` bytes, which is the length of `address`. The kernel copies the
+    // bytes, so they need no alignment.
     check(unsafe { libc::bind(fd.as_raw_fd(), address.as_ptr().cast(), ADDRESS_BYTES as socklen_t) })
 }
 
-/// The index of the interface to which the packet socket is bound. `None` if the interface does not exist any
-/// more.
+/// Returns the index of the interface to which the packet socket is bound, or `None` if the interface does
+/// not exist any more.
 pub(super) fn bound_index(fd: BorrowedFd<'_>) -> Option<u32> {
     let mut address = [0_u8; ADDRESS_BYTES];
     let mut bytes = ADDRESS_BYTES as socklen_t;
-    // SAFETY: the kernel writes at most `bytes` bytes to `address`, which has `bytes` bytes, and their number
-    // to `bytes`. Both are local variables.
+    // SAFETY: the kernel writes at most `bytes` bytes to `address`, which has `bytes` bytes, and stores the
+    // number of written bytes in `bytes`. `address` and `bytes` are writable local variables.
     let done = unsafe { libc::getsockname(fd.as_raw_fd(), address.as_mut_ptr().cast(), &mut bytes) };
     let index = i32::from_ne_bytes([4, 5, 6, 7].map(|at| address[at]));
     // The index is -1 if the interface does not exist any more.
@@ -99,9 +99,10 @@ pub(super) fn ask(
     Ok(answer)
 }
 
-/// Whether an interface has a carrier. `None` if its driver does not report this.
+/// Returns whether an interface has a carrier, or `None` if the interface's driver does not report the
+/// carrier.
 pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: &str) -> Option<bool> {
-    // `struct ethtool_value`: the command, and the answer.
+    // The words of a `struct ethtool_value`: the command and the answer.
     let mut value = [ETHTOOL_GLINK, 0];
     let mut ifr_name = [0; libc::IFNAMSIZ];
     let room = ifr_name[..libc::IFNAMSIZ - 1].get_mut(..name.len())?;
@@ -109,12 +110,13 @@ pub(super) fn has_carrier(fd: BorrowedFd<'_>, name: &str) -> Option<bool> {
     let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: value.as_mut_ptr().cast() };
     let mut ifreq = libc::ifreq { ifr_name, ifr_ifru };
     // SAFETY: the request reads and writes `ifreq` and the `struct ethtool_value` to which `ifreq` refers.
-    // This is `value`, which has the eight bytes of the struct. Both are local variables.
+    // This struct is `value`, which has the eight bytes of the struct. `ifreq` and `value` are writable local
+    // variables.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), SIOCETHTOOL as _, &raw mut ifreq) };
     (done == 0).then_some(value[1] != 0)
 }
 
-/// The name of the interface with this index.
+/// Returns the name of the interface with this index.
 pub(super) fn name_of(fd: BorrowedFd<'_>, index: u32) -> Result<String, Errno> {
     let mut ifreq = [0_u8; IFREQ_BYTES];
     ifreq[ANSWER_AT..ANSWER_AT + 4].copy_from_slice(&index.to_ne_bytes());
@@ -126,16 +128,16 @@ pub(super) fn name_of(fd: BorrowedFd<'_>, index: u32) -> Result<String, Errno> {
 fn ioctl(fd: BorrowedFd<'_>, request: c_ulong, ifreq: &mut [u8; IFREQ_BYTES]) -> Result<(), Errno> {
     // The type of a request differs between C libraries.
     let request = request as _;
-    // SAFETY: the requests of this module read and write a `struct ifreq`, and `ifreq` has this length. The
-    // kernel copies it, so it needs no alignment.
+    // SAFETY: the requests of this module read and write a `struct ifreq`, and `ifreq` has the length of this
+    // struct. The kernel copies the struct, so `ifreq` needs no alignment.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request, ifreq.as_mut_ptr()) })
 }
 
-/// Sends the messages in order without waiting. Returns the number of messages that the kernel has taken, at
-/// least one.
+/// Sends the messages in order without waiting. Returns the number of messages that the kernel has accepted,
+/// which is at least one.
 ///
 /// # Safety
-/// Each message and the memory to which it refers is readable during the call.
+/// Each message and the memory to which the message refers are readable during the call.
 pub(super) unsafe fn send_messages(
     fd: BorrowedFd<'_>,
     messages: &mut [libc::mmsghdr],
@@ -151,7 +153,7 @@ pub(super) unsafe fn send_messages(
 /// itself.
 pub(super) type InterfaceAddress = (String, Option<IpAddr>);
 
-/// All interfaces with the kernel's IP addresses.
+/// Returns all interfaces with the kernel's IP addresses.
 pub(super) fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
     let mut list = ptr::null_mut();
     // SAFETY: `list` is a writable local variable.
@@ -159,14 +161,14 @@ pub(super) fn interface_addresses() -> Result<Vec<InterfaceAddress>, Errno> {
     let mut found = Vec::new();
     let mut at = list;
     while !at.is_null() {
-        // SAFETY: `at` is an entry of the list that `getifaddrs` has made, which is freed below.
+        // SAFETY: `at` is an entry of the list that `getifaddrs` has made. The list is freed only below.
         let entry = unsafe { &*at };
         // SAFETY: the name of an entry is a C string, which is valid until the list is freed.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
         found.push((name.to_string_lossy().into_owned(), ip_address(entry.ifa_addr)));
         at = entry.ifa_next;
     }
-    // SAFETY: `getifaddrs` has made the list, and nothing refers to it any more.
+    // SAFETY: `getifaddrs` has made the list, and nothing refers to the list any more.
     unsafe { libc::freeifaddrs(list) };
     Ok(found)
 }

@@ -11,14 +11,14 @@ use super::vnet::{self, VNET_BYTES};
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{BURST, Burst};
 
-/// The memory of the messages, which is allocated once.
+/// The memory of the messages of a burst. The memory is allocated once.
 pub(super) struct TxBatch {
     /// The virtio headers, one for each message.
     headers: Box<[[u8; VNET_BYTES]; BURST]>,
     /// The parts of all messages, one after another.
     parts: Vec<iovec>,
     messages: Vec<mmsghdr>,
-    /// True if the socket expects virtio headers.
+    /// `true` if the socket expects virtio headers.
     has_headers: bool,
 }
 
@@ -37,8 +37,8 @@ impl TxBatch {
         }
     }
 
-    /// Sends the frames in order. Returns the number of frames that the kernel has taken, at least one. The
-    /// error is the error of the first frame.
+    /// Sends the frames in order. Returns the number of frames that the kernel has accepted, which is at
+    /// least one. Returns an error if the kernel has refused the first frame.
     pub(super) fn send(&mut self, fd: BorrowedFd<'_>, frames: &Burst) -> Result<usize, Errno> {
         self.parts.clear();
         self.messages.clear();
@@ -55,7 +55,7 @@ impl TxBatch {
             message.msg_hdr.msg_iovlen = (self.parts.len() - first) as _;
             self.messages.push(message);
         }
-        // The pointers are set only now, since `parts` may have moved while it grew.
+        // The pointers are set after the loop, since `parts` may have moved during the loop.
         let mut part = self.parts.as_mut_ptr();
         for message in &mut self.messages {
             message.msg_hdr.msg_iov = part;
@@ -68,7 +68,7 @@ impl TxBatch {
     }
 }
 
-/// A message without address, parts and control data.
+/// Makes a message without address, parts and control data.
 fn no_message() -> msghdr {
     // SAFETY: all-zero bytes are valid for this C struct of numbers and raw pointers.
     unsafe { std::mem::zeroed() }

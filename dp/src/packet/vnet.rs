@@ -1,9 +1,10 @@
-//! The virtio header in front of a frame to send (`struct virtio_net_hdr`, virtio 1.2 section 5.1.6). It says
-//! which checksum to fill in, and where to cut the frame. Packet sockets use the byte order of the machine.
+//! The virtio header in front of a frame to send (`struct virtio_net_hdr`, virtio 1.2 section 5.1.6). The
+//! header says which checksum to fill in, and where to cut the frame. Packet sockets use the byte order of
+//! the machine.
 
 use crate::{Mbuf, TxOffload};
 
-/// Bytes of the header.
+/// Number of bytes of the header.
 pub(super) const VNET_BYTES: usize = 10;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the checksum has to be filled in.
@@ -21,8 +22,8 @@ const CHECKSUM_AT: u16 = 16;
 const FLAGS_AT: usize = 13;
 const CWR: u8 = 0x80;
 
-/// The header for a frame. If the frame requests its checksum, the checksum field already has the sum of the
-/// pseudo-header with the length of the whole TCP segment, as virtio requires.
+/// Makes the header for a frame. If the frame requests its checksum, the checksum field already has the sum
+/// of the pseudo-header with the length of the whole TCP segment, as virtio requires.
 pub(super) fn header(frame: &Mbuf) -> [u8; VNET_BYTES] {
     let mut out = [0; VNET_BYTES];
     let TxOffload { ipv4_checksum: _, tcp_checksum, ipv6, tso_segment_bytes, l2_bytes, l3_bytes, l4_bytes } =

@@ -1,6 +1,7 @@
 //! The three pcapng blocks of a capture (draft-ietf-opsawg-pcapng), little-endian, appended to a buffer.
 //!
-//! This is our own encoder, since it must not allocate memory for each frame. There is no decoder.
+//! This crate has its own encoder, since the encoder must not allocate memory for each frame. This crate has
+//! no decoder.
 
 use crate::{Mbuf, PortInfo};
 
@@ -25,7 +26,7 @@ pub(super) enum Direction {
     Outbound = 2,
 }
 
-/// The start of a file: a section of unknown length.
+/// Writes the start of a file: a section of unknown length.
 pub(super) fn section_header(out: &mut Vec<u8>) {
     block(out, SECTION_HEADER, |out| {
         out.extend(BYTE_ORDER_MAGIC.to_le_bytes());
@@ -37,7 +38,8 @@ pub(super) fn section_header(out: &mut Vec<u8>) {
     });
 }
 
-/// The interface of all frames, which has number 0. Frames are not truncated. Times are in microseconds.
+/// Writes the description of the only interface, which has number 0. Frames are not truncated. Times are in
+/// microseconds.
 pub(super) fn interface_description(out: &mut Vec<u8>, port: &PortInfo) {
     block(out, INTERFACE_DESCRIPTION, |out| {
         out.extend(LINKTYPE_ETHERNET.to_le_bytes());
@@ -50,7 +52,7 @@ pub(super) fn interface_description(out: &mut Vec<u8>, port: &PortInfo) {
     });
 }
 
-/// One frame. `patch` may change the copy that is written.
+/// Writes one frame. `patch` may change the copy that is written.
 pub(super) fn enhanced_packet(
     out: &mut Vec<u8>,
     time_us: u64,
@@ -77,7 +79,8 @@ pub(super) fn enhanced_packet(
     });
 }
 
-/// Writes a block: its type, its total length, the bytes that `body` writes, and the total length again.
+/// Writes a block: the block's type, the total length, the bytes that `body` writes, and the total length
+/// again.
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend(kind.to_le_bytes());
@@ -96,7 +99,7 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(out, start);
 }
 
-/// Pads with zeros to a multiple of four bytes, counted from `start`.
+/// Pads the bytes from `start` on with zeros to a multiple of four bytes.
 fn pad(out: &mut Vec<u8>, start: usize) {
     let bytes = (out.len() - start).next_multiple_of(4);
     out.resize(start + bytes, 0);

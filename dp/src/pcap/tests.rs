@@ -50,7 +50,7 @@ impl Write for Full {
     }
 }
 
-/// A frame with the segment in two buffers that requests both checksums from the port.
+/// Makes a frame with the segment in two buffers. The frame requests both checksums from the port.
 fn segment(port: &dyn Port) -> Mbuf {
     let mut frame = port.mempool().alloc().unwrap();
     let mut data = port.mempool().alloc().unwrap();
@@ -60,7 +60,7 @@ fn segment(port: &dyn Port) -> Mbuf {
     frame
 }
 
-/// The bytes of the segment with both checksums.
+/// Returns the bytes of the segment with both checksums filled in.
 fn completed() -> Vec<u8> {
     let mut bytes = SEGMENT.to_vec();
     assert!(checksum::complete(&mut bytes) && checksum::complete_ipv4_header(&mut bytes));
@@ -99,7 +99,7 @@ fn both_directions_are_written_with_time_direction_and_whole_checksums() {
     burst.clear();
 
     let mut reply = segment(&*b);
-    // This port does not fill in the IPv4 header checksum, so the capture has it unchanged.
+    // This port does not fill in the IPv4 header checksum, so the capture has the checksum unchanged.
     reply.set_tx_offload(TxOffload { tcp_checksum: true, ..TxOffload::default() });
     burst.push(reply);
     b.tx_burst(2_000, &mut burst);

@@ -3,11 +3,11 @@
 use super::{PortCounters, PortInfo};
 use crate::Mempool;
 
-/// The description, the pools and the counters of a device: the layer below its port
+/// The description, the pools and the counters of a device. A base is the layer below the device's port
 /// ([`PortLayer`](crate::PortLayer)).
 ///
-/// A base is also a port without a device: its link is down, it receives nothing, and it drops and counts all
-/// frames to send.
+/// A base is also a port without a device: the link of this port is down. The port receives nothing, and it
+/// drops and counts all frames to send.
 #[derive(Debug)]
 pub struct PortBase {
     /// See [`Port::info`](crate::Port::info).
@@ -21,7 +21,7 @@ pub struct PortBase {
 }
 
 impl PortBase {
-    /// A base without large buffers, whose counters are zero.
+    /// Makes a base without large buffers. All counters are zero.
     pub fn new(info: PortInfo, mempool: Mempool) -> Self {
         Self { info, mempool, bulk_mempool: None, counters: PortCounters::default() }
     }

@@ -3,29 +3,29 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// One of a device's own counts.
+/// One count of a device's own statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceStat {
     /// The driver's name for the count: `rx_crc_errors`.
     pub name: String,
-    /// The count.
+    /// The value of the count.
     pub value: u64,
 }
 
 /// Reads all counts of a device's driver: checksum and CRC errors, missed frames, and many others. Cloning is
-/// cheap, and any thread may use the value. It does not keep the device open.
+/// cheap, and any thread may use a clone. A `DeviceStats` does not keep the device open.
 #[derive(Clone)]
 pub struct DeviceStats(Arc<dyn Fn() -> Vec<DeviceStat> + Send + Sync>);
 
 impl DeviceStats {
-    /// Makes a value from `read`, which returns the counts, always in the same order, and no counts if the
-    /// device is closed or gone.
+    /// Makes a `DeviceStats` from `read`. `read` returns the counts, always in the same order. If the device
+    /// is closed or gone, `read` returns no counts.
     pub fn new(read: impl Fn() -> Vec<DeviceStat> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
 
-    /// The present counts. Empty if the device is closed or gone. A driver may query its NIC, which takes
-    /// microseconds to milliseconds.
+    /// Reads the present counts. The list is empty if the device is closed or gone. A driver may query its
+    /// NIC, which takes microseconds to milliseconds.
     pub fn read(&self) -> Vec<DeviceStat> {
         (self.0)()
     }

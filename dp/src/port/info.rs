@@ -8,56 +8,59 @@ bitflags! {
     /// Offloads of a port. The layers above perform missing offloads in software.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Offloads: u32 {
-        /// Fills in the IPv4 header checksum of a frame whose [`TxOffload`](crate::TxOffload) requests this.
+        /// Fills in the IPv4 header checksum of a frame whose [`TxOffload`](crate::TxOffload) requests the
+        /// checksum.
         const TX_IPV4_CHECKSUM = 1 << 0;
-        /// Fills in the TCP checksum. The sum of the pseudo-header is already in the checksum field.
+        /// Fills in the TCP checksum of a frame. The checksum field already contains the sum of the
+        /// pseudo-header.
         const TX_TCP_CHECKSUM = 1 << 1;
         /// Sends frames of several segments.
         const TX_MULTI_SEGMENT = 1 << 2;
-        /// Cuts a large TCP frame at `tso_segment_bytes`.
+        /// Cuts a large TCP frame into segments of `tso_segment_bytes` payload bytes.
         const TX_TSO = 1 << 3;
         /// Reports the state of the IPv4 header checksum of a received frame.
         const RX_IPV4_CHECKSUM = 1 << 4;
         /// Reports the state of the TCP checksum of a received frame.
         const RX_TCP_CHECKSUM = 1 << 5;
-        /// Coalesces consecutive TCP segments to one large frame (LRO).
+        /// Coalesces consecutive TCP segments into one large frame (LRO).
         const RX_LRO = 1 << 6;
-        /// Receives into chains of buffers.
+        /// Receives frames into chains of buffers.
         const RX_SCATTER = 1 << 7;
         /// Spreads flows over queues by a hash of addresses and ports.
         const RX_RSS = 1 << 8;
-        /// Sends from any memory ([`Mbuf::external`]), which the port reads by its virtual address. Other
-        /// ports send a copy.
+        /// Sends frames from any memory ([`Mbuf::external`]), which the port reads by its virtual address.
+        /// Ports without this offload send a copy.
         const TX_EXTERNAL = 1 << 9;
     }
 }
 
-/// The description of a port. It does not change while the port runs.
+/// The description of a port. The description does not change while the port runs.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
     /// Name for messages: `net_vhost0`, `0000:03:00.0`, `link-a`.
     pub name: String,
-    /// Ethernet address, in the order of the wire.
+    /// Ethernet address, with the bytes in the order in which they are sent.
     pub mac: [u8; 6],
-    /// Bytes of the largest IP packet. The frame has 14 bytes more, or 18 with a VLAN tag.
+    /// Maximum number of bytes of an IP packet. A frame has 14 bytes more than its IP packet, or 18 with a
+    /// VLAN tag.
     pub mtu: u16,
-    /// The offloads in use. The device has them, and its configuration allows them.
+    /// The offloads in use: the device has these offloads, and the port's configuration allows them.
     pub offloads: Offloads,
-    /// Limits of the frames that the port can cut, if it has TSO.
+    /// Limits of the frames that the port can cut, if the port has TSO.
     pub tso: TsoLimits,
     /// The queue of the device that belongs to the port.
     pub queue: Queue,
-    /// True if the port has exactly one peer, and this peer is gone when the link is down. A peer at the
-    /// other end of a vhost-user or memif socket loses its state when the connection ends.
+    /// `true` if the port has exactly one peer, and this peer is gone when the link is down. A peer at the
+    /// other side of a vhost-user or memif socket loses its state when the connection ends.
     pub point_to_point: bool,
-    /// True if the port notices that a neighbour has ended
+    /// `true` if the port notices that a neighbour has ended
     /// ([`Link::next_departed`](crate::Link::next_departed)).
     pub tells_departures: bool,
 }
 
 impl PortInfo {
-    /// The description of the only queue of a device. The other properties have the usual values: no limits
-    /// of TSO, a link to many neighbours, and no reports of departures.
+    /// Makes the description of the only queue of a device. The other properties have the usual values: no
+    /// limits of TSO, a link to many neighbours, and no reports of departures.
     pub fn new(name: impl Into<String>, mac: [u8; 6], mtu: u16, offloads: Offloads) -> Self {
         Self {
             name: name.into(),

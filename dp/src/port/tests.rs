@@ -12,8 +12,8 @@ use crate::pcap::Tap;
 /// Calls a function of a port, and describes the answer.
 type Question = fn(&mut dyn Port) -> String;
 
-/// Each function of a port, with a closure that calls it. [`Unusual`] and [`PortBase`] give different answers
-/// to each.
+/// Each function of a port, with a closure that calls the function. [`Unusual`] and [`PortBase`] give
+/// different answers to each call.
 const FUNCTIONS: [(&str, Question); 15] = [
     ("info", |port| format!("{:?}", port.info())),
     ("mempool", |port| format!("{:?}", port.mempool())),
@@ -52,7 +52,7 @@ struct Unusual {
 }
 
 impl Unusual {
-    /// A port with this descriptor, so that several ports can give the same answers.
+    /// Makes a port with this descriptor. Several ports with the same descriptor give the same answers.
     fn new(file: &Arc<OwnedFd>) -> Self {
         let info = PortInfo {
             tells_departures: true,
@@ -177,7 +177,8 @@ impl Link for Plain {}
 impl Sleep for Plain {}
 impl Statistics for Plain {}
 
-/// Each of our wrappers, and a wrapper that defines no optional function, around a port from `make`.
+/// Each wrapper of this crate, and a wrapper that defines no optional function. Each wrapper wraps a port
+/// from `make`.
 fn wrappers(make: &dyn Fn() -> Box<dyn Port>) -> [(&'static str, Box<dyn Port>); 4] {
     let tap = Tap::new(make(), Box::new(io::sink()), Some(0)).unwrap();
     [
@@ -198,7 +199,7 @@ fn a_wrapper_gives_every_answer_through() {
         for (wrapper, mut port) in wrappers(&unusual) {
             assert_eq!(question(&mut *port), answer, "{function} of {wrapper}");
         }
-        // The same with wrappers around a base.
+        // Repeats the check with wrappers around a base.
         for (wrapper, mut port) in wrappers(&|| Box::new(base())) {
             assert_eq!(question(&mut *port), usual, "{function} of {wrapper}");
         }
@@ -209,7 +210,7 @@ fn base() -> PortBase {
     PortBase::new(PortInfo::new("base", [2; 6], 1500, Offloads::empty()), Mempool::heap("base", 5, 64))
 }
 
-/// Checks that the table above has all functions, so that new functions are added to it.
+/// Checks that the table above has all functions, so that nobody forgets to add a new function.
 #[test]
 fn every_function_of_a_port_is_asked() {
     let mut functions = Vec::new();
@@ -226,7 +227,7 @@ fn every_function_of_a_port_is_asked() {
     assert_eq!(functions, FUNCTIONS.map(|(function, _)| function));
 }
 
-/// A base is a port whose link is down: it drops and counts the frames that it should send.
+/// A base is a port whose link is down: the port drops and counts the frames that it should send.
 #[test]
 fn a_base_drops_and_counts() {
     let mut port = base();

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use super::info::Offloads;
 
-/// The names, and the offloads of each.
+/// The names of offloads, and the offloads of each name.
 const WORDS: &[(&str, Offloads)] = &[
     ("none", Offloads::empty()),
     ("all", Offloads::all()),
@@ -22,7 +22,7 @@ const WORDS: &[(&str, Offloads)] = &[
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no offload '{word}': there are {}, each with '-' before it to leave it out", words())]
 pub struct UnknownOffload {
-    /// The word.
+    /// The word that names no offload.
     pub word: String,
 }
 
@@ -30,9 +30,8 @@ fn words() -> String {
     WORDS.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" ")
 }
 
-/// Parses a comma-separated list of names: `tx-checksum,tso`. A name with a leading `-` removes an offload.
-/// A list that begins with such a name starts from all offloads: `-tso,-lro`. Later names override earlier
-/// ones.
+/// Parses a comma-separated list of names: `tx-checksum,tso`. A name with a leading `-` removes an offload. A
+/// list that begins with a removal starts from all offloads: `-tso,-lro`. Later names override earlier names.
 impl FromStr for Offloads {
     type Err = UnknownOffload;
 

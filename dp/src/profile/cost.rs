@@ -1,6 +1,6 @@
-//! The layers of the data path, and their costs.
+//! The layers of the data path, and the costs of the layers.
 
-/// The layers of the data path: first those of reception from the wire upwards, and then those of
+/// The layers of the data path. First the layers of reception from the wire upwards, and then the layers of
 /// transmission downwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -11,7 +11,7 @@ pub enum Layer {
     PortRx,
     /// TCP input: headers, checksum, lookup, acknowledgements, reordering.
     TcpIn,
-    /// Deframing FPDUs, and their CRC.
+    /// Deframing FPDUs, and checking their CRCs.
     Deframe,
     /// DDP and RDMAP of received segments: headers, checks, delivery.
     Receive,
@@ -23,7 +23,7 @@ pub enum Layer {
     Poll,
     /// DDP and RDMAP of sent segments: choice of the next message, segmentation, headers.
     Transmit,
-    /// Copying bytes out of registered memory, and their CRC.
+    /// Copying bytes out of registered memory, and computing their CRC.
     Fetch,
     /// TCP output: buffers, segments, headers, timers.
     TcpOut,
@@ -31,7 +31,7 @@ pub enum Layer {
     PortTx,
     /// The rest of an engine's poll: commands, doorbells, events, deadlines.
     Engine,
-    /// Polls that have found nothing to do. See [`mark`](super::mark).
+    /// Polls that have found nothing to do: see [`mark`](super::mark).
     Idle,
 }
 
@@ -78,7 +78,7 @@ impl Layer {
 /// The cost of a layer from [`start`](super::start) to [`stop`](super::stop).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Cycles of [`Clock::cycles`](crate::Clock::cycles), without the cycles of inner scopes.
+    /// Number of cycles of [`Clock::cycles`](crate::Clock::cycles), without the cycles of inner scopes.
     pub cycles: u64,
     /// Number of scopes of the layer that were entered.
     pub scopes: u64,
@@ -91,12 +91,12 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The cycles and scopes of `layer`. Both are zero if the layer has not run.
+    /// The cost of `layer`. Cycles and scopes are zero if the layer has not run.
     pub fn cost(&self, layer: Layer) -> Cost {
         self.costs[layer as usize]
     }
 
-    /// The sum of the costs of two threads.
+    /// The sum of this profile and the profile of another thread.
     pub fn merged(mut self, other: &Self) -> Self {
         for (cost, theirs) in self.costs.iter_mut().zip(&other.costs) {
             *cost = Cost { cycles: cost.cycles + theirs.cycles, scopes: cost.scopes + theirs.scopes };
@@ -104,7 +104,7 @@ impl Profile {
         self
     }
 
-    /// The sum of all layers except [`Layer::Idle`].
+    /// The sum of the costs of all layers except [`Layer::Idle`].
     pub fn busy(&self) -> Cost {
         let busy = Layer::ALL.into_iter().filter(|&layer| layer != Layer::Idle).map(|layer| self.cost(layer));
         busy.fold(Cost::default(), |sum, cost| Cost {

@@ -2,7 +2,7 @@
 
 use super::cost::{Layer, Profile};
 
-/// Takes the place of a profiling build's scope, and does nothing.
+/// A scope that does nothing, with the interface of a profiling build's scope.
 #[must_use = "a scope lasts as long as its value"]
 #[derive(Debug)]
 pub struct Scope(());

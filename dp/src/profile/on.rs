@@ -31,7 +31,7 @@ thread_local! {
     };
 }
 
-/// A scope. On drop, the time of its layer ends, and the time of the outer layer continues.
+/// A scope. When the scope is dropped, the following cycles count for the outer layer again.
 #[must_use = "a scope lasts as long as its value"]
 #[derive(Debug)]
 pub struct Scope {
@@ -49,7 +49,8 @@ impl Drop for Scope {
 }
 
 impl Stamps {
-    /// Adds the time to the current layer and switches to `layer`. Returns the previous layer.
+    /// Adds the cycles since the last time stamp to the current layer, and switches to `layer`. Returns the
+    /// previous layer.
     #[inline]
     fn enter(&self, layer: Layer) -> Layer {
         let now = Clock::cycles();

@@ -29,7 +29,8 @@ fn without_the_feature_nothing_is_counted() {
 mod counting {
     use super::*;
 
-    /// The number of cycles is more than a time stamp takes, and less than a time slice of the scheduler.
+    /// Number of cycles to spend. The number is more than a time stamp takes, and less than a time slice of
+    /// the scheduler.
     const STEP: u64 = 20_000;
 
     #[test]
@@ -51,8 +52,8 @@ mod counting {
         let [engine, tcp, deframe] =
             [Layer::Engine, Layer::TcpIn, Layer::Deframe].map(|layer| profile.cost(layer));
         assert_eq!([engine.scopes, tcp.scopes, deframe.scopes], [1, 2, 1]);
-        // The cycles that are used directly in a scope count for the scope. The cycles of inner scopes do
-        // not, since otherwise the sum would exceed the total.
+        // The cycles that are used directly in a scope count for the scope. The cycles of inner scopes do not
+        // count for the scope, since otherwise the sum would exceed the total.
         assert!(engine.cycles >= STEP && tcp.cycles >= 3 * STEP && deframe.cycles >= 3 * STEP, "{profile:?}");
         assert!(profile.busy().cycles <= all && profile.busy().cycles >= 7 * STEP, "{profile:?} of {all}");
     }

@@ -5,8 +5,8 @@ use super::*;
 fn read(region: &Region, offset: usize) -> u8 {
     assert!(offset < region.len());
     let place = region.as_ptr().as_ptr().wrapping_add(offset);
-    // SAFETY: `offset` is inside the region, which is mapped while it is borrowed, and is initialised with
-    // zeros. The tests use a region in one thread at a time.
+    // SAFETY: `offset` is inside the region, which is mapped while it is borrowed. The bytes are initialised
+    // with zeros. The tests use a region in one thread at a time.
     unsafe { place.read_volatile() }
 }
 
@@ -59,12 +59,12 @@ fn a_region_may_be_used_and_dropped_on_another_thread() {
 fn a_large_region_is_of_hugepages_where_some_are_free() {
     let enough = || hugepages::available().is_some_and(|pages| pages >= 4);
     let had_enough = enough();
-    // `scripts/test` reserves hugepages if it runs as root. If there are none, the other tests in this file
+    // `scripts/test` reserves hugepages if it runs as root. If no hugepages are free, the tests in this file
     // use ordinary pages.
     let in_ci = std::env::var_os("CI").is_some_and(|set| set == "true");
     assert!(had_enough || !in_ci, "fewer than 4 hugepages of 2 MiB are free");
     let region = Region::new((2 << 20) + 1).unwrap();
-    // Other processes may have taken or returned hugepages in the meantime.
+    // Other processes may have reserved or returned hugepages since the first check.
     assert!(region.is_huge() || !had_enough || !enough());
     if region.is_huge() {
         assert_eq!(region.as_ptr().as_ptr() as usize % hugepages::BYTES, 0);
@@ -78,7 +78,7 @@ fn more_than_all_hugepages_falls_back_to_ordinary_pages() {
     let bytes = (hugepages::available().unwrap_or(0) + 1) * hugepages::BYTES;
     #[cfg(not(target_os = "linux"))]
     let bytes = 4 << 20;
-    // The region is in ordinary pages, unless another process has returned hugepages in the meantime.
+    // The region is in ordinary pages, unless another process has just returned hugepages.
     let region = Region::new(bytes).unwrap();
     write(&region, bytes - 1, 1);
 }

@@ -10,8 +10,8 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 const PROTOCOL_TCP: u8 = 6;
 
 impl Flow {
-    /// The flow of a TCP segment in an Ethernet frame, with or without a VLAN tag. `None` for all other
-    /// frames, including fragments and IPv6 with extension headers.
+    /// Returns the flow of a TCP segment in an Ethernet frame, with or without a VLAN tag. Returns `None` for
+    /// all other frames, including fragments and IPv6 with extension headers.
     pub fn of_frame(frame: &[u8]) -> Option<Self> {
         let (mut ethertype, mut packet) = (u16_at(frame, 12)?, frame.get(14..)?);
         if ethertype == ETHERTYPE_VLAN {

@@ -1,11 +1,12 @@
-//! Tests of a process without free descriptors, and of the descriptors and memory of a process that opens
-//! ports again and again.
+//! Tests of a process without free descriptors. Also tests of the descriptors and memory of a process that
+//! opens ports again and again.
 
 use std::fs::File;
 
 use super::*;
 
-/// Sets the soft limit of open descriptors to `maximum`, or back to the hard limit.
+/// Sets the soft limit of open descriptors to `maximum`. If `maximum` is `None`, sets the soft limit back to
+/// the hard limit.
 fn limit_descriptors(maximum: Option<u64>) {
     let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let current = maximum.or(before.maximum);
@@ -79,7 +80,7 @@ fn process_that_cannot_accept() {
         burst.pop().map(|frame| number(&frame))
     };
     assert_eq!((poll_at(&mut port, 0), is_readable(&port)), (None, false));
-    // The other process has connected, and its connection is not accepted yet.
+    // The other process has connected, but the port has not accepted the connection yet.
     let sent = frame(&other, station, 7, 64);
     let mut burst: Burst = [sent].into_iter().collect();
     assert_eq!(other.tx_burst(0, &mut burst), 1);
@@ -89,7 +90,7 @@ fn process_that_cannot_accept() {
     let refused = poll_at(&mut port, 1_000_000);
     // If the listener were always readable, the port would never sleep.
     let (readable, due_us) = (is_readable(&port), port.next_due_us());
-    // The port does not try to accept before the time is over.
+    // The port does not try to accept a connection before the time is over.
     let early = poll_at(&mut port, 1_099_900);
     let early = (early, is_readable(&port), port.next_due_us());
     let late = poll_at(&mut port, 1_100_000);
@@ -116,7 +117,7 @@ fn a_process_without_descriptors_leaves_its_listener_alone_for_a_while() {
     assert_eq!(wire.start("descriptors::process_that_cannot_accept", 1).hear("outcome"), "fine");
 }
 
-/// A lack of descriptors says nothing about other stations, and is reported as such.
+/// A lack of descriptors says nothing about other stations. The errors report the lack of descriptors.
 #[test]
 fn a_process_without_descriptors_takes_nobody_for_gone_or_there() {
     let wire = Wire::new();
@@ -129,7 +130,7 @@ fn count(folder: &str) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
 
-/// The number of mappings of rings.
+/// Number of mappings of rings.
 fn rings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().matches("uwarp-local").count()
 }

@@ -6,8 +6,8 @@ use std::panic::AssertUnwindSafe;
 
 use super::*;
 
-/// Checks in a forked child that its copy of the parent's port does nothing. Returns 0, or the number of the
-/// first failed check. `sent` has two frames, and `ring` is the address of a ring in the parent.
+/// Checks in a forked child that the child's copy of the parent's port does nothing. Returns 0, or the number
+/// of the first failed check. `sent` has two frames, and `ring` is the address of a ring in the parent.
 fn look_around(
     mut port: LocalPort,
     clock: &Clock,
@@ -26,7 +26,7 @@ fn look_around(
     ];
     port.disarm_wakeup();
     // The descriptors were closed when the child began, so their numbers may be reused here. The ring is not
-    // mapped, so its addresses may be reused, too.
+    // mapped, so its addresses may also be reused.
     let file = File::open("/dev/null").unwrap();
     let is_free = !is_mapped(ring) && map_page(ring);
     drop(port);
@@ -36,7 +36,7 @@ fn look_around(
     let files_open = files.iter().all(|file| file.metadata().is_ok());
     // The station still belongs to the parent.
     let is_there = socket.exists();
-    // A child of this child does not close them either, since they do not belong to a port.
+    // A child of this child does not close the files either, since the files do not belong to a port.
     let grandchild = fork(|| u8::from(file.metadata().is_err()));
     let leaves_open = wait(grandchild) == 0;
     let ends = [is_free, still_open, still_mapped, files_open, is_there, leaves_open];
@@ -49,7 +49,7 @@ fn is_mapped(address: usize) -> bool {
     maps.lines().any(|line| line.starts_with(&format!("{address:x}-")))
 }
 
-/// The address of a ring of this process.
+/// Returns the address of a ring of this process.
 fn ring_address() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let ring = maps.lines().find(|line| line.contains("uwarp-local")).unwrap();
@@ -105,7 +105,7 @@ fn process_that_forks() {
     let socket = folder.join(format!("{station}.sock"));
     let place = (socket.as_path(), ring_address());
     let (mut found, tell) = std::io::pipe().unwrap();
-    // These are moved out in the child, so that the child drops its copy of the port.
+    // The child moves these values out, so that the child drops its copy of the port.
     let mut parts = Some((port, sent, tell));
     let child = fork(|| {
         let (port, sent, mut tell) = parts.take().unwrap();
@@ -129,7 +129,8 @@ fn process_that_forks() {
     std::thread::sleep(Duration::from_secs(60));
 }
 
-/// A child has none of the descriptors, so peers notice the end of its parent while the child still runs.
+/// A child has none of the parent's descriptors. So peers notice the end of the parent while the child still
+/// runs.
 #[test]
 fn a_forked_child_has_no_part_in_the_wire() {
     let wire = Wire::new();
@@ -162,7 +163,7 @@ fn process_that_shares() {
         is_socket.then(|| path.file_name()?.to_str()?.parse::<i32>().ok())?
     });
     for socket in sockets.collect::<Vec<_>>() {
-        // SAFETY: a further descriptor of a file does not affect the existing descriptors.
+        // SAFETY: another descriptor of a file does not affect the existing descriptors.
         assert!(unsafe { libc::dup(socket) } >= 0);
     }
     println!("shared");
@@ -171,8 +172,8 @@ fn process_that_shares() {
     println!("outcome fine");
 }
 
-/// A child that was created without the C library has the sockets of its parent open. Such a socket must not
-/// wake the parent for ever after its other end has ended.
+/// A child that was created without the C library keeps the sockets of its parent open. Such a socket must
+/// not wake the parent for ever after the socket's other end has ended.
 #[test]
 fn a_socket_that_somebody_else_keeps_open_wakes_nobody_after_its_end() {
     let wire = Wire::new();

@@ -1,7 +1,8 @@
-//! Tests of a local wire between processes: processes end, are killed, restart, compete for stations, sleep
-//! and fork.
+//! Tests of a local wire between processes. The processes end, are killed, restart, compete for stations,
+//! sleep and fork.
 //!
-//! The other processes run this test program itself, started with the name of one ignored test.
+//! The other processes run this test program itself. Each process is started with the name of one ignored
+//! test.
 #![cfg(target_os = "linux")]
 
 mod descriptors;
@@ -24,7 +25,7 @@ use testkit::idle::are_idle;
 const FOLDER: &str = "DP_TEST_FOLDER";
 const STATION: &str = "DP_TEST_STATION";
 
-/// The folder of a wire for one test. It is removed on drop.
+/// The folder of a wire for one test. The folder is removed when this value is dropped.
 struct Wire(PathBuf);
 
 impl Wire {
@@ -41,7 +42,7 @@ impl Wire {
         open(&self.0, Some(station)).unwrap()
     }
 
-    /// Another process, which runs the ignored test `name`.
+    /// Starts another process, which runs the ignored test `name`.
     fn start(&self, name: &str, station: u16) -> Process {
         self.start_by(Command::new(std::env::current_exe().unwrap()), name, station)
     }
@@ -73,11 +74,11 @@ struct Process {
 }
 
 impl Process {
-    /// Reads the process's next line that contains `word`. Returns the text behind `word`.
+    /// Reads the process's next line that contains `word`. Returns the text after `word`.
     fn hear(&mut self, word: &str) -> String {
         let mut line = String::new();
         while self.said.read_line(&mut line).unwrap() > 0 {
-            // The test harness may have begun the line.
+            // The test harness may have printed the beginning of the line.
             if let Some((_, rest)) = line.split_once(word) {
                 return rest.trim().to_owned();
             }
@@ -109,7 +110,8 @@ fn open(folder: &Path, station: Option<u16>) -> Result<LocalPort, LocalError> {
     local::open(&LocalConfig { station, ..config })
 }
 
-/// The folder and station of this process, if a test has started it. `None` if a user runs the ignored tests.
+/// Returns the folder and the station of this process, if a test has started the process. Returns `None` if a
+/// user runs the ignored tests.
 fn duty() -> Option<(PathBuf, u16)> {
     Some((std::env::var_os(FOLDER)?.into(), std::env::var(STATION).ok()?.parse().ok()?))
 }
@@ -117,10 +119,10 @@ fn duty() -> Option<(PathBuf, u16)> {
 /// Maximum time for each step, even while other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Calls `step` until it returns something.
+/// Calls `step` until it returns a value.
 ///
 /// # Panics
-/// After [`PATIENCE`].
+/// If `step` returns no value within [`PATIENCE`].
 fn until<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -162,8 +164,8 @@ fn receive(port: &mut LocalPort, clock: &Clock) -> u32 {
     })
 }
 
-/// Sends a frame to an echoing station until the frame comes back. While the station does not exist, frames
-/// are dropped.
+/// Sends frames to an echoing station until one echo arrives. While the station does not exist, frames are
+/// dropped.
 fn round_trip(port: &mut LocalPort, clock: &Clock, to: u16, number_sent: u32) {
     let mut burst = Burst::new();
     let mut again_at = Instant::now();
@@ -179,7 +181,7 @@ fn round_trip(port: &mut LocalPort, clock: &Clock, to: u16, number_sent: u32) {
     });
 }
 
-/// Sleeps unless a frame waits. Returns whether the port was woken within `limit`.
+/// Sleeps unless a frame waits. Returns whether a frame or an event arrived within `limit`.
 fn sleep(port: &mut LocalPort, limit: Duration) -> bool {
     let woken = !port.arm_wakeup() || {
         let fd = port.poll_fd().unwrap();
@@ -249,7 +251,7 @@ fn a_killed_process_is_noticed_at_once_and_its_station_taken_over() {
     assert!(port.link_state() == LinkState::Up);
 }
 
-/// SIGSTOP closes no socket, so a handshake waits for the process, and a pair does not end.
+/// SIGSTOP closes no socket, so a handshake waits for the stopped process, and a pair does not end.
 #[test]
 fn a_stopped_process_is_not_gone() {
     let wire = Wire::new();
@@ -278,7 +280,7 @@ fn a_stopped_process_is_not_gone() {
         assert!(port.next_departed().is_none() && burst.is_empty());
     }
     kill_process(other.pid(), Signal::CONT).unwrap();
-    // The frame has waited until the process continued, and then its echo arrives.
+    // The frame has waited until the process continued. Now the echo of the frame arrives.
     assert_eq!(receive(&mut port, &clock), 3);
     round_trip(&mut port, &clock, 3, 4);
 }
@@ -362,7 +364,7 @@ fn a_process_that_waits_uses_no_processor_and_is_woken_soon() {
     };
     let begun = Instant::now();
     let mut fastest = (0..200).map(&mut round_trip).min().unwrap();
-    // Even on a busy machine, both ends sometimes have a processor at the same time.
+    // Even on a busy machine, both processes sometimes have a processor at the same time.
     while fastest >= Duration::from_millis(1) {
         assert!(begun.elapsed() < PATIENCE, "{fastest:?}");
         fastest = round_trip(200);

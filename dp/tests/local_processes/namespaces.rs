@@ -17,7 +17,7 @@ fn process_that_looks_out() {
     println!("outcome fine");
 }
 
-/// In another PID namespace the owner of a station has no PID. The station is listed nevertheless.
+/// In another PID namespace the owner of a station has no PID. Nevertheless the station is listed.
 #[test]
 fn a_station_of_another_pid_namespace_has_no_process_number() {
     if !rustix::process::geteuid().is_root() {

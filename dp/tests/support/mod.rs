@@ -19,7 +19,7 @@ const ARGUMENT: &str = "DP_TEST_ARGUMENT";
 /// Maximum time for each step, even while other programs use the processors.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// EAL with a configuration that needs no privileges.
+/// Starts EAL with a configuration that needs no privileges.
 pub(crate) fn eal() -> Eal {
     Eal::start(&EalConfig::ordinary(256)).expect("EAL starts without privileges")
 }
@@ -52,7 +52,7 @@ impl Drop for Scratch {
     }
 }
 
-/// The second process. It is killed on drop.
+/// The second process. The process is killed when this value is dropped.
 pub(crate) struct Peer(Child);
 
 impl Peer {
@@ -103,16 +103,16 @@ impl Drop for Peer {
     }
 }
 
-/// The argument of this process, if the first process has started it. `None` if a user runs the ignored
-/// tests.
+/// Returns the argument of this process, if the first process has started it. Returns `None` if a user runs
+/// the ignored tests.
 pub(crate) fn argument_of_first_process() -> Option<String> {
     std::env::var(ARGUMENT).ok()
 }
 
-/// Calls `step` until it returns true.
+/// Calls `step` until it returns `true`.
 ///
 /// # Panics
-/// After [`PATIENCE`].
+/// If `step` does not return `true` within [`PATIENCE`].
 pub(crate) fn until(what: &str, mut step: impl FnMut() -> bool) {
     let start = Instant::now();
     while !step() {
@@ -125,10 +125,10 @@ pub(crate) fn wait_for_link(port: &mut dyn Port, state: LinkState) {
     until(&format!("link {state:?}"), || port.link_state() == state);
 }
 
-/// Sends a frame to an echoing peer and waits until the frame is returned. If a frame is lost, sends another:
-/// a virtio-user device takes the link down again while it is configured, and a killed peer leaves frames in
-/// its ring. The wait ends only when the last frame, which has its own length, is returned. So no frame is in
-/// flight afterwards.
+/// Sends a frame to an echoing peer and waits until the frame is returned. If a frame is lost, sends another
+/// frame: a virtio-user device takes the link down again while it is configured, and a killed peer leaves
+/// frames in its ring. The wait ends only when the last frame, which has its own length, is returned. So no
+/// frame is in flight afterwards.
 pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     let mut frames = Burst::new();
     let mut received = Burst::new();
@@ -151,7 +151,7 @@ pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     });
 }
 
-/// Test frame `number`: an Ethernet header with an experimental type, and a pattern.
+/// The bytes of test frame `number`: an Ethernet header with an experimental type, and a pattern.
 pub(crate) fn pattern(number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
@@ -160,7 +160,7 @@ pub(crate) fn pattern(number: u32, bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// A frame with `bytes` in `segments` buffers.
+/// Makes a frame with `bytes` in `segments` buffers.
 pub(crate) fn build(pool: &Mempool, bytes: &[u8], segments: usize) -> Mbuf {
     let mut pieces = bytes.chunks(bytes.len().div_ceil(segments));
     let mut piece = || {
@@ -199,7 +199,7 @@ pub(crate) const TCP_CHECKSUM: std::ops::Range<usize> = 50..52;
 /// offload for such a frame.
 pub(crate) const SPLIT_BYTES: usize = 613;
 
-/// An IPv4 TCP frame in whose checksum field there is only the sum of the pseudo-header.
+/// Makes an IPv4 TCP frame whose checksum field contains only the sum of the pseudo-header.
 pub(crate) fn tcp_frame(bytes: usize) -> Vec<u8> {
     let mut frame = pattern(0, bytes);
     let ip_bytes = (bytes - 14) as u16;
@@ -207,14 +207,14 @@ pub(crate) fn tcp_frame(bytes: usize) -> Vec<u8> {
     frame[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     frame[16..18].copy_from_slice(&ip_bytes.to_be_bytes());
     frame[46] = 0x50;
-    // The sum of the addresses 10.0.0.1 and 10.0.0.2 as words, protocol 6, and the length. It is too small
-    // for a carry.
+    // The sum of the addresses 10.0.0.1 and 10.0.0.2 as words, protocol 6, and the length. The sum is too
+    // small for a carry.
     let pseudo = 2 * 0x0a00 + 3 + 6 + (ip_bytes - 20);
     frame[TCP_CHECKSUM].copy_from_slice(&pseudo.to_be_bytes());
     frame
 }
 
-/// A frame with these bytes. All except the first 20 are in memory that DPDK does not know.
+/// Makes a frame with these bytes. All bytes except the first 20 are in memory that DPDK does not know.
 pub(crate) fn with_external(pool: &Mempool, bytes: &[u8]) -> Mbuf {
     let mut frame = build(pool, &bytes[..20], 1);
     let memory = ExtBuf::new(Arc::new(bytes[20..].to_vec()));
@@ -223,7 +223,8 @@ pub(crate) fn with_external(pool: &Mempool, bytes: &[u8]) -> Mbuf {
 }
 
 /// Echoes all frames until the first process has ended. Every second frame is a second view of the received
-/// frame, and every third frame is in external memory. Partial checksums are sent as partial checksums.
+/// frame. Every third frame is in external memory, unless its checksum is partial. Partial checksums are sent
+/// as partial checksums.
 pub(crate) fn echo(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let end = Instant::now() + Duration::from_secs(120);
@@ -252,7 +253,7 @@ pub(crate) fn echo(port: &mut dyn Port) {
                 frame.set_tx_offload(TCP_OFFLOAD);
             }
         }
-        // If the ring is full, it takes the unchanged frames later.
+        // If the ring is full, it accepts the unchanged frames later.
         while !frames.is_empty() && goes_on() {
             port.tx_burst(0, &mut frames);
         }

@@ -1,7 +1,7 @@
-//! Bindings by bindgen, and the C shim for inline functions of DPDK's headers.
+//! Generates the bindings with bindgen, and the C shim for inline functions of DPDK's headers.
 //!
-//! Only the listed names are bound, since bindgen fails on the whole headers. With this list bindgen takes
-//! one second.
+//! Bindings are generated only for the listed names, since bindgen fails on the whole headers. For the listed
+//! names bindgen needs one second.
 
 use std::panic;
 use std::path::Path;
@@ -118,7 +118,7 @@ pub(crate) fn generate(cflags: &[String], out: &Path) -> Result<(), String> {
         .wrap_static_fns(true)
         .wrap_static_fns_path(&shim)
         // The layouts of these structs differ between releases. `mbuf.rs` accesses mbufs by offsets, and
-        // pools are only passed by pointer.
+        // pools are passed only by pointer.
         .opaque_type("rte_mbuf")
         .opaque_type("rte_mempool")
         .opaque_type("rte_device")

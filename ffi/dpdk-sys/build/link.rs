@@ -1,8 +1,8 @@
 //! The DPDK archives that are linked, and the system libraries that they need.
 //!
-//! Each archive is linked whole, since nothing refers to DPDK's drivers, which register themselves in
-//! constructors. The lists here are our own, since `pkg-config --static --libs` lists everything that DPDK
-//! was built with (crypto, pcap, systemd, ...).
+//! Each archive is linked as a whole: DPDK's drivers register themselves in constructors, and no code refers
+//! to the drivers. This module has its own lists, since `pkg-config --static --libs` lists everything with
+//! which DPDK was built (crypto, pcap, systemd, ...).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,19 +32,19 @@ const LIBRARIES: &[&str] = &[
     "mempool_ring",
 ];
 
-/// Libraries that only some releases have: drivers share them, or newer releases have split them off from
-/// other libraries.
+/// Libraries that only some releases have. Drivers share these libraries, or newer releases have split them
+/// off from other libraries.
 const SOME_LIBRARIES: &[&str] = &["log", "argparse", "common_iavf", "common_ionic", "net_common_intel"];
 
 /// The pkg-config names of the system libraries that `LIBRARIES` need.
 const SYSTEM: &[&str] = &["numa", "libbsd"];
 
-/// A driver, and the pkg-config names of the system libraries that only this driver needs. If one of these is
-/// missing, the driver is not linked.
+/// A driver, and the pkg-config names of the system libraries that only this driver needs. If one of these
+/// libraries is missing, the driver is not linked.
 struct Driver(&'static str, &'static [&'static str]);
 
-/// The drivers that are linked: first those of virtual devices, and then those of NICs. Drivers that need a
-/// vendor's user-space libraries (mlx4, mlx5) are not in the list.
+/// The drivers that are linked: first the drivers of virtual devices, and then the drivers of NICs. The list
+/// does not have drivers that need a vendor's user-space libraries (mlx4, mlx5).
 const DRIVERS: &[Driver] = &[
     Driver("net_af_packet", &[]),
     Driver("net_af_xdp", &["libxdp", "libbpf"]),
@@ -69,7 +69,7 @@ const DRIVERS: &[Driver] = &[
     Driver("net_vmxnet3", &[]),
 ];
 
-/// The location of DPDK, and the flags to compile with it.
+/// The location of DPDK, and the flags for compiling with DPDK.
 pub(crate) struct Dpdk {
     /// Flags for the C compiler and libclang.
     pub(crate) cflags: Vec<String>,
@@ -160,7 +160,7 @@ fn link_system(library: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The output of pkg-config; `None` if it fails.
+/// Returns the output of pkg-config, or `None` if pkg-config fails.
 fn pkg_config(arguments: &[&str]) -> Result<Option<String>, String> {
     let program = std::env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let output = Command::new(program)

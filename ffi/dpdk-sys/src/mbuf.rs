@@ -1,4 +1,5 @@
-//! Accessors for the fields of `struct rte_mbuf`. The C compiler computes the fields' offsets at build time.
+//! Accessors for the fields of `struct rte_mbuf`. The C compiler computes the offsets of the fields at build
+//! time.
 //!
 //! The field paths differ between releases (flat in 22.11, nested anonymous structs from 24.11 on), and an
 //! accessor in C would cost a call. Multi-byte fields are in host byte order. The functions dereference only
@@ -40,7 +41,7 @@ macro_rules! field {
 
 field!(/// The first byte of the buffer, which is the first byte of the headroom.
     buf_addr, set_buf_addr, K_MBUF_BUF_ADDR, *mut u8);
-field!(/// Bytes from `buf_addr` to the data.
+field!(/// Number of bytes from `buf_addr` to the data.
     data_off, set_data_off, K_MBUF_DATA_OFF, u16);
 field!(/// Number of segments in the chain. Valid only in the first segment.
     nb_segs, set_nb_segs, K_MBUF_NB_SEGS, u16);
@@ -50,15 +51,15 @@ field!(/// Number of data bytes in the chain. Valid only in the first segment.
     pkt_len, set_pkt_len, K_MBUF_PKT_LEN, u32);
 field!(/// Number of data bytes in this segment.
     data_len, set_data_len, K_MBUF_DATA_LEN, u16);
-field!(/// Bytes of the buffer, including headroom and tailroom.
+field!(/// Number of bytes of the buffer, including headroom and tailroom.
     buf_len, set_buf_len, K_MBUF_BUF_LEN, u16);
 field!(/// The pool to which the mbuf is returned.
     pool, set_pool, K_MBUF_POOL, *mut rte_mempool);
-field!(/// The next segment; null in the last segment.
+field!(/// The next segment. Null in the last segment.
     next, set_next, K_MBUF_NEXT, *mut rte_mbuf);
-field!(/// Header lengths and segment size for transmit offloads, packed: see [`pack_tx_offload`].
+field!(/// The packed header lengths and segment size for transmit offloads: see [`pack_tx_offload`].
     tx_offload, set_tx_offload, K_MBUF_TX_OFFLOAD, u64);
-field!(/// Bytes of the application's private area between the mbuf and its buffer.
+field!(/// Number of bytes of the application's private area between the mbuf and its buffer.
     priv_size, set_priv_size, K_MBUF_PRIV_SIZE, u16);
 
 /// The first byte of the segment's data.
@@ -74,10 +75,11 @@ pub unsafe fn data(m: *const rte_mbuf) -> *mut u8 {
     buffer.wrapping_add(offset as usize)
 }
 
-/// Number of owners of the segment's storage. For an indirect mbuf, the number of owners of the mbuf to which
-/// it is attached. For an external buffer (`K_F_EXTERNAL`), always 2.
+/// Number of owners of the segment's storage. For an indirect mbuf, the result is the number of owners of the
+/// mbuf to which the indirect mbuf is attached. For an external buffer (`K_F_EXTERNAL`), the result is always
+/// 2.
 ///
-/// The load has Acquire order: if it returns 1, reads and writes of former owners have happened before.
+/// The load has Acquire order: if the result is 1, reads and writes of former owners have happened before.
 ///
 /// # Safety
 /// `m` points to an mbuf whose pool is not freed. While the mbuf has several owners, its `refcnt` is accessed
@@ -93,10 +95,11 @@ pub unsafe fn storage_owners(m: *const rte_mbuf) -> u16 {
     // nobody writes `buf_addr` and `priv_size` now.
     let direct = if flags & K_F_INDIRECT != 0 { unsafe { attached_to(m) } } else { m };
     let count = direct.wrapping_byte_add(K_MBUF_REFCNT as usize).cast::<u16>().cast_mut();
-    // SAFETY: `direct` is the caller's mbuf, or the mbuf to which it is attached, which is freed later. The C
-    // compiler has computed the offset of `refcnt`, which has 16 bits and is aligned. DPDK changes `refcnt`
-    // by 16-bit atomics, unless the mbuf has only one owner. In that case the owner is the caller, who does
-    // not change `refcnt` during the call.
+    // SAFETY: `direct` is the caller's mbuf, or the mbuf to which the caller's mbuf is attached. DPDK frees
+    // an mbuf later than the mbufs that are attached to it. The C compiler has computed the offset of
+    // `refcnt`, which has 16 bits and is aligned. DPDK changes `refcnt` by 16-bit atomics, unless the mbuf
+    // has only one owner. If there is only one owner, it is the caller, who does not change `refcnt` during
+    // the call.
     let count = unsafe { AtomicU16::from_ptr(count) };
     count.load(Ordering::Acquire)
 }
@@ -112,13 +115,13 @@ unsafe fn attached_to(m: *const rte_mbuf) -> *const rte_mbuf {
     let buffer = unsafe { buf_addr(m) };
     // SAFETY: the caller passes a valid mbuf, and nobody writes `priv_size` now.
     let private_bytes = unsafe { priv_size(m) };
-    // In memory, the buffer follows the direct mbuf and its private area. The indirect mbuf has a copy of the
-    // size of this area.
+    // In memory, the buffer follows the direct mbuf and the direct mbuf's private area. The indirect mbuf has
+    // a copy of the size of this area.
     buffer.cast_const().wrapping_sub(K_MBUF_SIZE as usize + private_bytes as usize).cast()
 }
 
-/// Packs the lengths of the Ethernet, IP and TCP headers and the TSO segment size for the field `tx_offload`,
-/// all in bytes.
+/// Packs the lengths of the Ethernet, IP and TCP headers and the TSO segment size for the field `tx_offload`.
+/// All arguments are in bytes.
 #[inline]
 pub fn pack_tx_offload(l2: u8, l3: u8, l4: u8, segment: u16) -> u64 {
     u64::from(l2) << K_L2_LEN_SHIFT
@@ -127,7 +130,7 @@ pub fn pack_tx_offload(l2: u8, l3: u8, l4: u8, segment: u16) -> u64 {
         | u64::from(segment) << K_TSO_SEGSZ_SHIFT
 }
 
-/// Unpacks the field `tx_offload` to `(l2, l3, l4, segment)`.
+/// Unpacks the field `tx_offload` into `(l2, l3, l4, segment)`.
 #[inline]
 pub fn unpack_tx_offload(packed: u64) -> (u8, u8, u8, u16) {
     let field = |low: u64, high: u64| (packed >> low) & ((1 << (high - low)) - 1);
@@ -139,13 +142,13 @@ pub fn unpack_tx_offload(packed: u64) -> (u8, u8, u8, u16) {
     )
 }
 
-/// The caller's part of a pool's private area, behind DPDK's part. `rte_mempool_create_empty` has made the
-/// area with space for both.
+/// Returns the address of the caller's part of a pool's private area. This part is behind DPDK's part.
+/// `rte_mempool_create_empty` has made the area with space for both parts.
 ///
 /// # Safety
 /// `pool` is a packet buffer pool that is not freed, with a private area larger than `K_POOL_PRIVATE_SIZE`.
 pub unsafe fn pool_private(pool: *mut rte_mempool) -> *mut c_void {
-    // SAFETY: the caller passes a valid pool. The function only computes an address, which is inside the
-    // pool's private area, since this area is larger than DPDK's part.
+    // SAFETY: the caller passes a valid pool. The function only computes an address. The address is inside
+    // the pool's private area, since this area is larger than DPDK's part.
     unsafe { uwarp_pool_private(pool) }
 }

@@ -5,17 +5,17 @@ use std::arch::x86_64::*;
 use super::plain::{BLOCK, small};
 
 /// 64-bit sums at each position of a vector of 32 bytes. Code that has loaded the vectors for another purpose
-/// can use them. The sum of the even words is `all - (odd << 32)` modulo 2^64, so the even words need no
-/// separate sum.
+/// can also use these sums. The sum of the even words is `all - (odd << 32)` modulo 2^64, so the even words
+/// need no separate sum.
 pub struct Avx2Lanes {
     /// Sums modulo 2^64. Each pair of 32-bit words is added as one 64-bit number.
     all: __m256i,
-    /// Sums of odd words.
+    /// Sums of the odd words.
     odd: __m256i,
 }
 
 impl Avx2Lanes {
-    /// Sums of zero vectors.
+    /// Makes sums that are all zero.
     ///
     /// # Safety
     /// The CPU has AVX2.
@@ -25,7 +25,7 @@ impl Avx2Lanes {
         Self { all: _mm256_setzero_si256(), odd: _mm256_setzero_si256() }
     }
 
-    /// Adds the bytes of a vector.
+    /// Adds the words of a vector to the sums.
     ///
     /// # Safety
     /// The CPU has AVX2.
@@ -36,8 +36,8 @@ impl Avx2Lanes {
         self.odd = _mm256_add_epi64(self.odd, _mm256_srli_epi64::<32>(words));
     }
 
-    /// The sum, as [`partial`](super::partial) returns it. Exact for the number of vectors in one
-    /// frame.
+    /// Returns the sum of the added vectors, in the form that [`partial`](super::partial) returns. The result
+    /// is exact for as many vectors as one frame can have.
     ///
     /// # Safety
     /// The CPU has AVX2.
@@ -82,7 +82,7 @@ pub(super) fn partial(bytes: &[u8]) -> u64 {
         lanes.add(load(half));
     }
     match bytes.last_chunk() {
-        // With an odd length, the last bytes would be at other positions in their words.
+        // With an odd length, the last bytes would have other positions in their words.
         Some(end) if !rest.is_empty() && bytes.len().is_multiple_of(2) => {
             lanes.add(last_bytes(end, rest.len()))
         }
@@ -91,11 +91,12 @@ pub(super) fn partial(bytes: &[u8]) -> u64 {
     lanes.sum()
 }
 
-/// A vector with the last `bytes` bytes of `end` at its end, and zeros before.
+/// Returns a vector that ends with the last `bytes` bytes of `end`, and has zeros before these bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn last_bytes(end: &[u8; BLOCK / 2], bytes: usize) -> __m256i {
-    /// 32 bytes 0x00, followed by 32 bytes 0xff. So the last `n` of the 32 bytes at index `n` are 0xff.
+    /// 32 bytes 0x00, followed by 32 bytes 0xff. So in the 32 bytes at index `n`, the last `n` bytes are
+    /// 0xff.
     static MASK: [u8; BLOCK] = {
         let mut mask = [0; BLOCK];
         mask.split_at_mut(BLOCK / 2).1.copy_from_slice(&[0xff; BLOCK / 2]);
@@ -117,7 +118,7 @@ fn copy_half(dst: &mut [u8; BLOCK / 2], src: &[u8; BLOCK / 2]) -> __m256i {
     words
 }
 
-/// See [`copy_partial`](super::copy_partial); the caller checks that the lengths are equal.
+/// See [`copy_partial`](super::copy_partial). The caller checks that the lengths are equal.
 #[target_feature(enable = "avx2")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_halves, dst_rest) = dst.as_chunks_mut();

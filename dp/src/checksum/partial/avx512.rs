@@ -9,7 +9,7 @@ use super::plain::{BLOCK, small};
 struct Avx512Lanes {
     /// Sums modulo 2^64. Each pair of 32-bit words is added as one 64-bit number.
     all: __m512i,
-    /// Sums of odd words.
+    /// Sums of the odd words.
     odd: __m512i,
 }
 
@@ -63,7 +63,7 @@ fn copy_block(dst: &mut [u8; BLOCK], src: &[u8; BLOCK]) -> __m512i {
     words
 }
 
-/// See [`copy_partial`](super::copy_partial); the caller checks that the lengths are equal.
+/// See [`copy_partial`](super::copy_partial). The caller checks that the lengths are equal.
 #[target_feature(enable = "avx512f")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();

@@ -1,12 +1,12 @@
 //! Checksums with the instructions that every CPU of the architecture has.
 
-/// Bytes of a block. Vectors sum whole blocks.
+/// Number of bytes of a block. Vector code adds whole blocks.
 pub(super) const BLOCK: usize = 64;
 
 /// Sums of the words at each position of a block.
 type Lanes = [u64; BLOCK / 4];
 
-/// The sum of `bytes`.
+/// Returns the sum of `bytes`.
 #[inline(always)]
 pub(super) fn blocks(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<BLOCK>();
@@ -17,7 +17,7 @@ pub(super) fn blocks(bytes: &[u8]) -> u64 {
     lanes.iter().sum::<u64>() + small(rest)
 }
 
-/// Copies `src` to `dst` and returns the sum. Both have the same length.
+/// Copies `src` to `dst` and returns the sum. `dst` and `src` have the same length.
 #[inline(always)]
 pub(super) fn copied_blocks(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();
@@ -39,7 +39,7 @@ fn add(lanes: &mut Lanes, block: &[u8; BLOCK]) {
     }
 }
 
-/// The sum of `bytes`, computed word by word. For few bytes this is faster than [`blocks`].
+/// Returns the sum of `bytes`, computed word by word. For few bytes this function is faster than [`blocks`].
 #[inline(always)]
 pub(super) fn small(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();

@@ -1,5 +1,5 @@
-//! Links with several queues at each end: checks the queue and the order of arriving frames, also between
-//! threads.
+//! Tests of links with several queues at each end. The tests check the queue and the order of arriving
+//! frames, with one thread and with several threads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,15 +10,16 @@ use crate::Flow;
 
 const QUEUES: usize = 4;
 
-/// Number of bytes of a TCP segment's Ethernet and IPv4 headers and its ports. The segment is from 10.0.0.1
-/// to 10.0.0.2.
+/// Number of bytes of a frame up to the end of the TCP ports (Ethernet header, IPv4 header, ports). The
+/// segment is from 10.0.0.1 to 10.0.0.2.
 const HEADER_BYTES: usize = 38;
 
 fn link(steering: LinkSteering) -> (Vec<End>, Vec<End>) {
     queues(&LinkConfig { ring_frames: 64, ..clean() }, QUEUES, steering)
 }
 
-/// A segment of the flow with this source port, and its number in the flow.
+/// Makes a segment of the flow with this source port. After the ports, the frame contains the segment's
+/// number in the flow.
 fn segment(port: &End, source: u16, number: u32) -> Mbuf {
     let mut frame = frame(port, 0);
     let bytes = frame.head_mut().unwrap();
@@ -31,13 +32,13 @@ fn segment(port: &End, source: u16, number: u32) -> Mbuf {
     frame
 }
 
-/// The source port of a frame, and its number in the flow.
+/// Returns the source port of a frame, and the frame's number in its flow.
 fn named(frame: &Mbuf) -> (u16, u32) {
     let number = frame.head()[HEADER_BYTES..][..4].try_into().unwrap();
     (Flow::of_frame(frame.head()).unwrap().src.1, u32::from_be_bytes(number))
 }
 
-/// The queue that the other end announces for a flow.
+/// Returns the queue that the other end announces for a flow.
 fn announced(to: &End, source: u16) -> u16 {
     let flow = Flow { src: ("10.0.0.1".parse().unwrap(), source), dst: ("10.0.0.2".parse().unwrap(), 7471) };
     to.info().queue.rss.as_ref().unwrap().queue(&flow)
@@ -205,7 +206,7 @@ fn frames_that_are_not_due_wait_on_every_wire() {
 fn queues_on_threads_lose_nothing_and_keep_the_order_of_flows() {
     const EACH: u32 = 3000;
     const FLOWS: u16 = 8;
-    // There are more buffers than fit in all wires and bursts.
+    // There are more buffers than all wires and bursts can hold.
     let config = LinkConfig { ring_frames: 64, mbufs: 1024, ..clean() };
     let (a, b) = queues(&config, QUEUES, LinkSteering::Rss);
     let arrived = AtomicU32::new(0);

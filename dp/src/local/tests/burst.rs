@@ -1,5 +1,5 @@
-//! Tests with many processes that connect at the same time, and with stations that answer late. All of them
-//! get a pair, and no frame is lost while it can wait.
+//! Tests with many processes that connect at the same time, and with stations that answer late. All processes
+//! get a pair, and no frame that can wait is lost.
 
 use std::os::fd::OwnedFd;
 
@@ -29,7 +29,7 @@ impl Dialer {
     }
 }
 
-/// Sends frames until the port takes no more frames. Returns the number of frames that it took.
+/// Sends frames until the port accepts no more frames. Returns the number of accepted frames.
 fn fill(a: &mut LocalPort, now_us: u64, to: u16) -> u32 {
     (0..10_000).find(|number| !send_new(a, now_us, to, *number, 100)).unwrap()
 }
@@ -39,8 +39,8 @@ fn send_new(port: &mut LocalPort, now_us: u64, to: u16, number: u32, bytes: usiz
     send_at(port, now_us, sent)
 }
 
-/// A thousand processes have connected, and send their hellos so late that other connections wait. Processes
-/// that have to connect again also get their pair.
+/// Three hundred processes have connected, and send their hellos so late that other connections wait.
+/// Processes that have to connect again also get their pair.
 #[test]
 fn all_of_many_that_connect_at_once_get_a_pair() {
     let scratch = Scratch::new();
@@ -59,7 +59,7 @@ fn all_of_many_that_connect_at_once_get_a_pair() {
         for at in silent {
             let dialer = &mut dialers[at];
             while dialer.hello().is_err() {
-                // The port has told the process to connect again before it sent its hello.
+                // The port has told the process to connect again before the process sent its hello.
                 dialer.socket = dial(&scratch);
                 come_again += 1;
             }
@@ -169,13 +169,13 @@ fn a_hello_that_was_on_its_way_and_is_lost_is_not_waited_for() {
     assert_eq!(departed(&mut b).0, 1, "nobody is there");
 }
 
-/// Whether no process has connected.
+/// Returns whether no process has connected.
 fn hear_nobody(claim: &Claim) -> bool {
     rustix::net::accept(&claim.listener).is_err()
 }
 
-/// In the first case the station has read the hello. In the second case it has not, and its end is reported
-/// as a connection reset.
+/// In the first case, the station has read the hello. In the second case, the station has not read the hello,
+/// and the end of the station's socket is reported as a connection reset.
 #[test]
 fn a_port_that_is_told_to_come_again_does_so_and_less_and_less_often() {
     for reads in [true, false] {
@@ -256,8 +256,8 @@ fn a_greeting_goes_on_with_every_poll_for_some_time_only() {
     }
 }
 
-/// A read of the sockets takes 32 events. If there are more, the next poll reads the sockets again, without
-/// waiting for 100 us.
+/// One read of the sockets returns at most 32 events. If there are more events, the next poll reads the
+/// sockets again, without waiting for 100 us.
 #[test]
 fn more_events_than_one_look_takes_are_taken_with_the_next_poll() {
     let scratch = Scratch::new();
@@ -276,8 +276,8 @@ fn more_events_than_one_look_takes_are_taken_with_the_next_poll() {
     assert_eq!(refused, [32, 40, 40]);
 }
 
-/// Reading the sockets is a system call. During a long handshake the port reads them as often as without a
-/// handshake.
+/// Reading the sockets is a system call. During a long handshake the port reads the sockets as often as
+/// without a handshake.
 #[test]
 fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
     for (now_us, seen_us) in [(9_000, 9_000), (9_999, 9_999), (10_000, 10_100), (50_000, 50_100)] {
@@ -299,8 +299,8 @@ fn a_handshake_goes_on_with_every_poll_for_some_time_only() {
     }
 }
 
-/// If a hello arrives while other connections wait, it is answered. If a hello cannot be answered, its socket
-/// has to make room for another connection.
+/// A hello that arrives while other connections wait is answered. If a hello cannot be answered, the hello's
+/// socket has to make room for another connection.
 #[test]
 fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     let scratch = Scratch::new();
@@ -311,7 +311,8 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     assert_eq!(a.local_counters(), LocalCounters::default());
     // The oldest dialer sends its hello at the last moment. The other dialers send no hello.
     dialers[0].hello().unwrap();
-    // The time is over. The port listens again, and then replaces the old connections.
+    // The old connections have waited long enough. The port listens again, and then replaces the old
+    // connections.
     poll_once(&mut a, 10_000);
     assert_eq!(a.next_due_us(), Some(2_000_000), "it waits for no place any longer");
     (1..3).for_each(|turn| drop(poll_once(&mut a, 10_000 + 100 * turn)));
@@ -321,7 +322,7 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
     assert_eq!((counters.pairs, counters.put_off), (1, 1));
     assert!(matches!(hear(&dialers[1].socket), Heard::Message(Message { kind: Kind::Again, .. }, None)));
     assert!(matches!(hear(&dialers[2].socket), Heard::Silence));
-    // The station already has a pair, so the hello has to wait, but not for long while other connections
+    // Station 100 already has a pair, so this hello has to wait. The wait is short while other connections
     // wait.
     let pretender = &mut dialers[2];
     pretender.station = 100;
@@ -335,7 +336,7 @@ fn a_place_goes_to_another_when_it_was_held_for_long_and_nobody_speaks() {
 }
 
 /// There is room for one connection, and two connections wait. When the time of the oldest accepted socket is
-/// over, it has to make room.
+/// over, this socket has to make room.
 #[test]
 fn a_place_is_kept_for_ten_milliseconds() {
     for (now_us, put_off) in [(9_999, 0), (10_000, 1)] {
@@ -350,7 +351,7 @@ fn a_place_is_kept_for_ten_milliseconds() {
     }
 }
 
-/// A reader that sometimes takes a frame is slow but not stuck, so its frames wait.
+/// A reader that sometimes reads a frame is slow but not stuck, so its frames wait.
 #[test]
 fn a_slow_reader_that_makes_progress_loses_nothing() {
     let scratch = Scratch::new();
@@ -361,10 +362,10 @@ fn a_slow_reader_that_makes_progress_loses_nothing() {
         // The loop sends frames until the ring is full.
         while send_new(&mut a, now_us, 2, sent, 9000) {
             sent += 1;
-            // If the port regarded the reader as stuck, it would take and drop any number of frames.
+            // If the port regarded the reader as stuck, the port would accept and drop any number of frames.
             assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (0, 0), "at {now_us} us");
         }
-        // The reader takes one frame in slightly less time than the limit.
+        // The reader reads one frame, in slightly less time than the limit.
         now_us += 90_000;
         let mut one = Burst::new();
         let held: Vec<Mbuf> = (0..BURST - 1).map(|_| frame(&b, 1, 0, 16)).collect();
@@ -373,7 +374,7 @@ fn a_slow_reader_that_makes_progress_loses_nothing() {
         arrived.push(number(&one[BURST - 1]));
     }
     assert_eq!(arrived, (0..60).collect::<Vec<_>>());
-    // From now on the reader takes nothing.
+    // From now on the reader reads no frame.
     for _ in 0..3 {
         while send_new(&mut a, now_us, 2, sent, 9000) && a.counters().tx_link_down == 0 {}
         now_us += 60_000;
@@ -381,7 +382,7 @@ fn a_slow_reader_that_makes_progress_loses_nothing() {
     assert_eq!(a.local_counters().lost, 64);
 }
 
-/// Takes the lock of a wire's folder, which is held until the returned value is dropped.
+/// Locks a wire's folder. The lock is held until the returned value is dropped.
 fn lock(scratch: &Scratch) -> std::fs::File {
     let folder = std::fs::File::open(&scratch.0).unwrap();
     rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive).unwrap();
@@ -415,7 +416,7 @@ fn a_lock_that_is_kept_is_told_in_words() {
     let config = LocalConfig { station: Some(2), ..scratch.config() };
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || tell.send(open(&config).map(|_| ())));
-    // If the claim waits without a limit, the test fails instead of hanging.
+    // If the claim waited without a limit, the test would fail instead of hanging.
     let claimed = told.recv_timeout(std::time::Duration::from_secs(60)).expect("the claim still waits");
     let error = claimed.unwrap_err();
     assert!(matches!(error, LocalError::Locked(_)), "{error}");
@@ -424,8 +425,8 @@ fn a_lock_that_is_kept_is_told_in_words() {
     assert_eq!(scratch.open(2).station(), 2);
 }
 
-/// The oldest connection sends its hello just before another connection would replace it. If there is room, a
-/// waiting connection is accepted at once.
+/// The oldest connection sends its hello just before another connection would replace the oldest connection.
+/// If there is room, a waiting connection is accepted at once.
 #[test]
 fn one_that_speaks_at_last_keeps_its_place_and_a_free_place_is_given_away() {
     for (turn_us, spoken_us) in [(10_000, 10_100), (5_000, 5_100)] {

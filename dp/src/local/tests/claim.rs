@@ -10,7 +10,7 @@ use super::super::claim::{self, Probed};
 use super::super::credentials::{credentials, is_same_user};
 use super::*;
 
-/// If a process accepts no connections for some time, it still exists and has its station.
+/// A process that accepts no connections for some time still exists and keeps its station.
 #[test]
 fn a_station_whose_queue_of_connections_is_full_is_not_taken_over() {
     let scratch = Scratch::new();
@@ -42,8 +42,8 @@ fn a_station_whose_queue_of_connections_is_full_is_not_taken_over() {
     assert_eq!(stations(&scratch.0).unwrap(), [Station { number: 7, pid }]);
 }
 
-/// The result of connecting to a station's socket shows the state of the station, except for errors that
-/// report a lack of descriptors or memory.
+/// The result of connecting to a station's socket shows the state of the station. The exceptions are errors
+/// that report a lack of descriptors or memory.
 #[test]
 fn each_outcome_of_connecting_to_a_station_says_what_state_it_is_in() {
     let living = |pid| Ok(Probed::Living { pid });
@@ -64,8 +64,8 @@ fn each_outcome_of_connecting_to_a_station_says_what_state_it_is_in() {
     }
 }
 
-/// After some errors the station may exist, and a port tries again. After other errors, the port regards the
-/// station as ended.
+/// After some errors the station may exist, and a port tries again. After all other errors, the port regards
+/// the station as ended.
 #[test]
 fn errors_of_a_connection_tell_a_station_that_is_gone_from_one_that_may_be_there() {
     let lacks = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS];
@@ -91,8 +91,8 @@ fn a_socket_of_another_type_is_left_alone_and_not_listed() {
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
 }
 
-/// The search for a free station begins at a number that is derived from the PID, and skips stations that are
-/// in use, even the first.
+/// The search for a free station begins at a number that is derived from the PID. The search skips stations
+/// that are in use, even if the first station is in use.
 #[test]
 fn the_search_for_a_station_goes_past_those_that_others_have() {
     let scratch = Scratch::new();
@@ -117,7 +117,7 @@ fn station_0_is_refused_and_nothing_is_made() {
     assert!(!scratch.0.exists());
 }
 
-/// Checks that the other side belongs to this user and process, or to another user.
+/// Checks whether the other side belongs to this user and process, or to another user.
 #[test]
 fn the_other_side_of_a_socket_is_of_the_same_user_or_not() {
     let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -133,7 +133,7 @@ fn the_other_side_of_a_socket_is_of_the_same_user_or_not() {
         return;
     }
     let (other, _theirs) = std::thread::spawn(move || {
-        // This changes only the user of this thread.
+        // The call changes only the user of this thread.
         let other = rustix::process::Uid::from_raw(12_345);
         rustix::thread::set_thread_res_uid(uid, other, uid).unwrap();
         pair()

@@ -1,13 +1,13 @@
-//! Tests of the frames of a pair: their order, the limits of a burst, the time at which the reader gets them,
-//! and the time at which the writer gets the space back.
+//! Tests of the frames of a pair: the order of the frames, the limits of a burst, the time at which the
+//! reader gets the frames, and the time at which the writer gets the space back.
 
 use super::super::hello::{Heard, hear};
 use super::super::peer::{Pair, Peer, PeerState, Sent, Side, make_memory};
 use super::*;
 use crate::Mempool;
 
-/// Sends frames of 9,000 bytes to station 2 until the port takes no more frames. Returns the number of frames
-/// that it took.
+/// Sends frames of 9,000 bytes to station 2 until the port accepts no more frames. Returns the number of
+/// accepted frames.
 fn fill(a: &mut LocalPort, now_us: u64, first: u32) -> u32 {
     let refused = (first..first + 1000).find(|number| {
         let next = frame(a, 2, *number, 9000);
@@ -43,7 +43,7 @@ fn the_space_of_each_received_frame_is_free_with_the_burst() {
     let scratch = Scratch::new();
     let (mut a, mut b) = paired(&scratch);
     let taken = fill(&mut a, 0, 0);
-    // These are so few frames that no space is released during a burst.
+    // The bursts are so small that no space is released during a burst.
     for (round, count) in [1, 3, 5].into_iter().enumerate() {
         assert_eq!(receive_some(&mut b, count).len(), count);
         assert_eq!(fill(&mut a, 0, taken + 10 * round as u32), count as u32, "round {round}");
@@ -65,7 +65,7 @@ fn a_burst_to_several_stations_is_shown_to_all_of_them() {
     }
 }
 
-/// If two stations have more frames than fit in a burst, they are read in turn.
+/// If two stations have more frames than fit in a burst, the two stations are read in turn.
 #[test]
 fn no_station_keeps_the_frames_of_another_from_being_received() {
     let scratch = Scratch::new();
@@ -82,15 +82,15 @@ fn no_station_keeps_the_frames_of_another_from_being_received() {
     assert_eq!(senders.iter().filter(|sender| **sender == 1).count(), 4, "{senders:?}");
 }
 
-/// Reading the sockets is a system call. If the caller's clock does not advance, each 256th poll without a
-/// frame reads them.
+/// Reading the sockets is a system call. If the caller's clock does not advance, the port reads the sockets
+/// in each 256th poll without a frame.
 #[test]
 fn a_port_whose_clock_stands_still_looks_at_its_sockets_once_in_256_idle_polls() {
     for (busy, idle, until_told) in [(0, 0, 257), (0, 100, 157), (0, 300, 213), (200, 0, 257)] {
         let scratch = Scratch::new();
         let (mut a, mut b) = paired(&scratch);
-        // There is no recent handshake, so not each poll reads the sockets. The count starts at the last
-        // frame.
+        // There is no recent handshake, so most polls do not read the sockets. The count of polls starts at
+        // the last frame.
         (0..3).for_each(|_| drop(poll_once(&mut a, 0)));
         for number in 0..=busy {
             let sent = frame(&b, 1, number, 64);
@@ -107,7 +107,7 @@ fn a_port_whose_clock_stands_still_looks_at_its_sockets_once_in_256_idle_polls()
     }
 }
 
-/// The limit keeps the bytes of a burst in the cache until the engine places them.
+/// The limit of 256 KiB keeps the bytes of a burst in the cache until the engine places them.
 #[test]
 fn a_burst_ends_behind_256_kib() {
     let scratch = Scratch::new();
@@ -149,8 +149,8 @@ fn the_reader_sees_each_32_kib_at_once() {
     assert_eq!(seen, [0, 0, 0, 4, 0, 0, 0, 4]);
 }
 
-/// The port has noticed that the station has ended, but has not read all its frames, so the station is still
-/// in the list.
+/// The port has noticed that the station has ended, but has not read all frames of the station. So the
+/// station is still in the list.
 #[test]
 fn a_frame_for_a_station_that_has_ended_is_dropped_at_once() {
     let scratch = Scratch::new();
@@ -180,19 +180,19 @@ fn a_port_that_polls_again_is_not_woken() {
         let sent = frame(b, 1, number, 64);
         assert!(send(b, sent));
     };
-    // The port has slept, and something else has woken it.
+    // The port has slept, and was woken by something other than a frame.
     assert!(a.arm_wakeup());
     a.disarm_wakeup();
     next(&mut b);
     assert!(!is_readable(&a), "it polls");
-    // The port finds that it does not need to sleep.
+    // The port finds that it need not sleep.
     assert!(!a.arm_wakeup());
     next(&mut b);
     assert!(!is_readable(&a), "it did not sleep");
     assert_eq!(receive(&mut [&mut a], 2).len(), 2);
 }
 
-/// On the socket of a pair, `hear` finds nothing or a message.
+/// On the socket of a pair, `hear` returns silence or a message.
 #[test]
 fn a_wake_up_is_one_message() {
     let (memory, _memfd) = make_memory(256 << 10).unwrap();

@@ -25,8 +25,8 @@ fn a_folder_that_others_may_use_is_refused() {
         let error = refusal(&scratch.config());
         assert!(error.contains(&format!("has mode {mode:o}: run chmod 700")), "{error}");
     }
-    // `chmod 700` does not clear the setgid bit, which a folder inherits from its parent. The bit gives no
-    // access.
+    // `chmod 700` does not clear the setgid bit, which a folder inherits from its parent. The setgid bit
+    // gives no access.
     for mode in [0o700, 0o2700, 0o1700] {
         chmod(&scratch.0, mode);
         scratch.open(1);
@@ -35,7 +35,7 @@ fn a_folder_that_others_may_use_is_refused() {
 }
 
 /// In a Kubernetes emptyDir (mode 2777), other users can replace the folder of the wire. Existing stations
-/// continue to use the folder that was moved.
+/// continue to use the folder after it was moved.
 #[test]
 fn a_folder_that_others_can_move_is_used_wherever_it_is() {
     let scratch = Scratch::new();
@@ -91,7 +91,7 @@ fn a_folder_of_somebody_else_is_refused() {
         assert!(refusal(&inside).contains("belongs to user 12345"), "{way}");
         assert!(fs::read_dir(&scratch.0).unwrap().next().is_none(), "{way}: something was made");
     }
-    // The folder that other users can change may also be an ancestor further up.
+    // The folder that other users can change may also be an ancestor of the parent folder.
     let (inner, folder) = (scratch.0.join("a"), scratch.0.join("a/net"));
     fs::create_dir(&inner).unwrap();
     chmod(&inner, 0o700);
@@ -125,7 +125,8 @@ fn links_on_the_way_are_followed_if_their_owners_are_trusted() {
     }
 }
 
-/// A path may have as many links as the kernel follows. The error names the first link beyond the limit.
+/// A path may have as many symbolic links as the kernel follows. The error names the first link beyond the
+/// limit.
 #[test]
 fn a_way_has_forty_links_and_no_more() {
     let scratch = Scratch::new();
@@ -187,7 +188,7 @@ fn a_station_belongs_to_one_process() {
     assert_eq!(stations(&scratch.0).unwrap(), [Station { number: 5, pid: pid as i32 }]);
 }
 
-/// Listing connects to each station. The stations do not count this as an error.
+/// Listing the stations connects to each station. The stations do not count these connections as errors.
 #[test]
 fn listing_disturbs_nobody() {
     let scratch = Scratch::new();
@@ -224,7 +225,8 @@ fn the_socket_of_a_dead_process_is_taken_over() {
 fn a_file_that_is_no_socket_is_left_alone() {
     let scratch = Scratch::new();
     drop(scratch.open(1));
-    // A connection to an ordinary file is also refused. The file is not replaced, since it is not a socket.
+    // A connection to an ordinary file is also refused. The file is not replaced, since the file is not a
+    // socket.
     let path = scratch.0.join("7.sock");
     fs::write(&path, "precious").unwrap();
     assert!(refusal(&LocalConfig { station: Some(7), ..scratch.config() }).contains("station 7"));

@@ -1,5 +1,5 @@
 //! Tests of rings that grow: during any sequence of records, as often as is allowed, and with false values
-//! from the other end.
+//! from the other side.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use super::super::memory::{self, SharedMemory};
 use super::super::ring::{Broken, Consumer, GROWTH, Place, Producer, first_bytes};
 use super::*;
 
-/// The place of a ring that may grow twice. It is between pages that nobody may write.
+/// The place of a ring that may grow twice. The ring is between pages that nobody may write.
 const PLACE: Place = Place { control: 4096, data: 8192, bytes: 4096, limit: 65_536 };
 const MEMORY: usize = 8192 + 65_536 + 4096;
 const GUARDS: [usize; 2] = [0, 8192 + 65_536];
@@ -41,7 +41,7 @@ fn write(tx: &mut Producer, bytes: &[u8]) -> bool {
     tx.write(bytes.len(), 0, std::iter::once(bytes)).unwrap()
 }
 
-/// Takes and returns the oldest record.
+/// Consumes and returns the oldest record.
 fn take(rx: &mut Consumer) -> Option<Vec<u8>> {
     let record = rx.peek().unwrap()?;
     let mut bytes = vec![0; record.bytes];
@@ -50,8 +50,8 @@ fn take(rx: &mut Consumer) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Fills the ring, and lets the reader take records when it is full, until the ring grows. Returns the
-/// records that were not read.
+/// Fills the ring until the ring grows. Whenever the ring is full, lets the reader consume records. Returns
+/// the records that were not read.
 fn fill_until_it_grows(tx: &mut Producer, rx: &mut Consumer) -> VecDeque<Vec<u8>> {
     let (mut written, mut number, from) = (VecDeque::new(), 0, tx.bytes());
     for _ in 0..10_000 {
@@ -92,7 +92,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A ring that grows whenever it may loses no record and changes no record, wherever the reader is.
+    /// A ring that grows whenever it may grow loses no record and changes no record, wherever the reader is.
     #[test]
     fn a_ring_that_grows_passes_all_records_in_order(steps in steps(), mut allowance in 0..80_000_usize) {
         let (memory, mut tx, mut rx) = ring_at(PLACE);
@@ -105,7 +105,7 @@ proptest! {
                     let content = content(number, bytes);
                     let before = allowance;
                     let written = write(&mut tx, &content) || {
-                        // The larger ring has space for the record for which the smaller ring had none.
+                        // The larger ring has space for the record that did not fit in the smaller ring.
                         let grows = tx.grow(&mut allowance);
                         prop_assert_eq!(grows, allowance < before);
                         grows && { prop_assert!(write(&mut tx, &content)); true }
@@ -158,8 +158,8 @@ proptest! {
                         rx.advance(record);
                         rx.release();
                     }
-                    // This happens only because the ring of this test is so small. A real ring has room for
-                    // the longest frame.
+                    // Longer records occur only because the ring of this test is so small. A real ring has
+                    // room for the longest frame.
                     Ok(_) => {}
                     Err(Broken) => break 'run,
                 }
@@ -184,7 +184,7 @@ fn a_ring_grows_when_it_is_full_and_was_used_for_four_laps_and_not_before() {
     let (_, mut tx, mut rx) = ring_at(PLACE);
     let (mut sent, mut tries) = (0, Vec::new());
     while tx.bytes() == PLACE.bytes {
-        // This writes one whole lap, until the ring is full.
+        // The loop writes one whole lap, until the ring is full.
         while write(&mut tx, &[0; 56]) {
             sent += 64;
         }
@@ -195,20 +195,20 @@ fn a_ring_grows_when_it_is_full_and_was_used_for_four_laps_and_not_before() {
             rx.release();
         }
     }
-    // One line is reserved for the record that announces the growth. It is written after four laps and the
-    // lap that fills the ring.
+    // One line is reserved for the record that announces the growth. This record is written in the fifth lap,
+    // when the ring is full.
     let (last, before) = tries.split_last().unwrap();
     assert!(before.iter().all(|(sent, grew)| !grew && *sent < 4 * 4096), "{tries:?}");
     assert!(last.1 && (4 * 4096..5 * 4096).contains(&last.0), "{tries:?}");
 }
 
-/// In memory the larger ring continues behind the old ring, so the ring can grow only when the writer is just
-/// before this place.
+/// In memory the larger ring continues behind the old ring. So the ring can grow only when the writer is just
+/// before the end of the old ring.
 #[test]
 fn a_ring_grows_in_one_of_four_laps() {
     for lap in 4..=12 {
         let (_memory, mut tx, mut rx) = ring_at(PLACE);
-        // Each record takes 1024 bytes, so the records end in the middle of the lap.
+        // Each record has 1024 bytes, so the last record ends in the middle of a lap.
         for _ in 0..lap * 4 + 2 {
             assert!(write(&mut tx, &content(0, 1016)));
             tx.publish();
@@ -242,7 +242,7 @@ fn a_ring_grows_to_its_limit_and_no_further() {
     }
 }
 
-/// If there is no memory, the ring does not grow, and uses the reserved line for records.
+/// If there is no memory, the ring does not grow, and the reserved line is used for records.
 #[test]
 fn a_ring_that_gets_no_memory_goes_on_as_it_is() {
     // The mapping ends behind the first part of the ring.
@@ -272,7 +272,7 @@ fn a_ring_that_gets_no_memory_goes_on_as_it_is() {
 fn each_lie_about_a_growth_is_found() {
     let lie = |place: Place, header: u64, at: u64, tail: u64| {
         let (memory, mut tx, mut rx) = ring_at(place);
-        // Moves the reader to the false record.
+        // The loop moves the reader to the false record.
         for _ in 0..at / 64 {
             assert!(write(&mut tx, &[0; 56]));
             tx.publish();
@@ -283,24 +283,24 @@ fn each_lie_about_a_growth_is_found() {
         memory.word(place.control).store(tail, Ordering::Relaxed);
         rx.peek()
     };
-    // These announcements are valid: they are in the first lap, behind which the larger ring begins, or four
+    // These announcements are valid: they are in the first lap, at whose end the larger ring begins, or four
     // laps later.
     for (at, tail) in [(0, 4096), (64, 4096), (4032, 4096), (4 * 4096, 5 * 4096), (5 * 4096 - 64, 5 * 4096)] {
         assert_eq!(lie(PLACE, GROWN, at, tail), Ok(None), "{at}");
     }
     for (at, tail) in [
-        // The larger ring would not begin behind the smaller ring.
+        // The larger ring would not begin at the end of the smaller ring.
         (4096, 3 * 4096),
         (2 * 4096, 4 * 4096),
         (4 * 4096 - 64, 5 * 4096),
-        // The record behind the announcement is not published.
+        // The record after the announcement is not published.
         (0, 64),
         (0, 4032),
         (4 * 4096, 5 * 4096 - 64),
     ] {
         assert_eq!(lie(PLACE, GROWN, at, tail), Err(Broken), "{at} {tail}");
     }
-    // Even if the bytes there look like a record, the record is not published.
+    // The record after the announcement is not published, even if its bytes look like a record.
     let (memory, _, mut rx) = ring_at(PLACE);
     memory.word(PLACE.data).store(GROWN, Ordering::Relaxed);
     memory.word(PLACE.data + 4096).store(14, Ordering::Relaxed);
@@ -335,13 +335,13 @@ fn memory_is_taken_in_parts() {
     assert!(beyond.is_err() && taken() == 1 << 17);
 }
 
-/// Initial bytes of a pair of rings with a maximum of `ring_bytes`.
+/// Initial number of bytes of a pair of rings with a maximum of `ring_bytes`.
 fn pair_bytes(ring_bytes: usize) -> u64 {
     (4096 + 2 * first_bytes(ring_bytes)) as u64
 }
 
 /// Sends until `frames` frames have arrived, and keeps the ring as full as possible. Returns the maximum
-/// bytes of the sender's shared memory.
+/// number of bytes of the sender's shared memory.
 fn stream(a: &mut LocalPort, b: &mut LocalPort, frames: u32) -> u64 {
     let (mut sent, mut arrived, mut most) = (0, 0, 0);
     let mut polls = 0;
@@ -360,7 +360,7 @@ fn stream(a: &mut LocalPort, b: &mut LocalPort, frames: u32) -> u64 {
         poll_once(a, 0);
         most = most.max(a.shared_memory_bytes());
     }
-    // This receives the remaining frames.
+    // The loop receives the remaining frames.
     for _ in 0..1000 {
         poll_once(a, 0);
         poll_once(b, 0);
@@ -373,8 +373,8 @@ fn open_large(scratch: &Scratch, station: u16) -> LocalPort {
     open(&LocalConfig { station: Some(station), ..config }).unwrap()
 }
 
-/// If a pair has few frames at a time, its rings do not grow. A full ring grows, but not the ring of the
-/// other direction.
+/// If a pair has few frames at a time, its rings do not grow. A full ring grows. The ring of the other
+/// direction does not grow.
 #[test]
 fn the_rings_of_a_pair_grow_with_use_and_the_port_tells_their_memory() {
     let scratch = Scratch::new();
@@ -397,12 +397,12 @@ fn the_rings_of_a_pair_grow_with_use_and_the_port_tells_their_memory() {
 }
 
 /// After a full ring has grown, the time until the reader counts as stuck begins again, even if the reader
-/// has taken nothing.
+/// has read nothing.
 #[test]
 fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
     let scratch = Scratch::new();
     let (mut a, mut b) = (open_large(&scratch, 1), open_large(&scratch, 2));
-    // This uses the small ring for a few laps, so that it may grow.
+    // The loop uses the small ring for a few laps, so that the ring may grow.
     for number in 0..200 {
         let sent = frame(&a, 2, number, 3000);
         assert!(send(&mut a, sent));
@@ -425,7 +425,8 @@ fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
         poll_once(&mut a, now_us);
     }
     assert!(a.shared_memory_bytes() > small && a.next_due_us().is_none());
-    // After more time than a ring may be full, the larger ring becomes full, and frames wait for space.
+    // Later than the time for which a ring may be full, the larger ring becomes full, and frames wait for
+    // space.
     now_us += 150_000;
     let refused = (sent..2000).find(|number| {
         assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (0, 0), "before {number}");
@@ -439,8 +440,8 @@ fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
     assert_eq!(a.local_counters().lost, 64, "now it is stuck");
 }
 
-/// All rings together may grow by the allowance. When a pair ends, its part of the allowance can be used
-/// again.
+/// All rings together may grow by the allowance. When a pair ends, the part of the allowance that the pair
+/// has used can be used again.
 #[test]
 fn the_rings_of_a_port_grow_within_an_allowance() {
     let scratch = Scratch::new();

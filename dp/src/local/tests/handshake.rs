@@ -1,4 +1,4 @@
-//! Tests of hellos that cross each other, arrive twice, or are from another process than before.
+//! Tests of hellos that cross each other, arrive twice, or come from another process than before.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -26,7 +26,8 @@ fn kind(socket: impl AsFd) -> Option<Kind> {
     }
 }
 
-/// Station 1, the connection on which it has sent a hello to station 2, and the claim of station 2.
+/// Makes station 1 and the claim of station 2. Station 1 has sent a hello to station 2. Returns station 1,
+/// the connection with the hello, and the claim.
 fn greeting(scratch: &Scratch) -> (LocalPort, OwnedFd, Claim) {
     let higher = Claim::new(&scratch.0, Some(2)).unwrap();
     let mut a = scratch.open(1);
@@ -37,7 +38,7 @@ fn greeting(scratch: &Scratch) -> (LocalPort, OwnedFd, Claim) {
     (a, of_lower, higher)
 }
 
-/// Station 1 has sent a hello to station 2, and gets a hello from it.
+/// Station 1 has sent a hello to station 2, and receives a hello from station 2.
 #[test]
 fn the_lower_station_keeps_its_rings_when_hellos_cross() {
     let scratch = Scratch::new();
@@ -53,8 +54,8 @@ fn the_lower_station_keeps_its_rings_when_hellos_cross() {
     assert_eq!(a.local_counters(), LocalCounters { pairs: 1, ..LocalCounters::default() });
 }
 
-/// If the other station has sent a hello before the pair was made, and the hello arrives later, it has no
-/// effect and is not an error.
+/// The other station has sent a hello before the pair was made, and the hello arrives later. Such a hello has
+/// no effect and is not an error.
 #[test]
 fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
     let scratch = Scratch::new();
@@ -84,8 +85,8 @@ fn a_hello_from_before_the_pair_is_dropped_without_a_word() {
     assert_eq!(a.local_counters(), expected);
 }
 
-/// The same as above, but our own hello has made the pair. The answer has the serial number of the other
-/// station's latest hello.
+/// Like the test above, but the hello of this station has made the pair. The welcome has the serial number of
+/// the other station's latest hello.
 #[test]
 fn a_hello_from_before_the_welcome_is_dropped_without_a_word() {
     let scratch = Scratch::new();
@@ -108,7 +109,7 @@ fn a_second_hello_on_a_socket_is_refused() {
     let (first, other) = (dial(&scratch), dial(&scratch));
     say(&first, &hello(9, 7, 1));
     polls(&mut a, 0);
-    // The hello waits for the end of the pair, so it is not answered.
+    // The hello waits for the end of the pair, so the port does not answer the hello.
     say(&other, &hello(9, 8, 1));
     polls(&mut a, 1000);
     assert_eq!(kind(&other), None);
@@ -119,7 +120,7 @@ fn a_second_hello_on_a_socket_is_refused() {
     assert_eq!(a.local_counters(), expected);
 }
 
-/// Our hello is answered by another station, or by a message that is not an answer.
+/// Another station answers the hello of station 1, or the answer is not valid.
 #[test]
 fn a_wrong_answer_to_a_hello_ends_the_station() {
     for (answer, station) in
@@ -140,7 +141,7 @@ fn a_wrong_answer_to_a_hello_ends_the_station() {
     }
 }
 
-/// Other users cannot enter the folder. If they can, their connections are refused.
+/// Other users cannot enter the folder. If other users can enter it, their connections are refused.
 #[test]
 fn a_process_of_another_user_is_refused() {
     let uid = rustix::process::geteuid();
@@ -155,7 +156,7 @@ fn a_process_of_another_user_is_refused() {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
     let dials = || {
-        // This changes only the user of this thread.
+        // The call changes only the user of this thread.
         let other = rustix::process::Uid::from_raw(12_345);
         rustix::thread::set_thread_res_uid(uid, other, uid).unwrap();
         let socket = dial(&scratch);
@@ -179,7 +180,7 @@ fn a_station_of_another_user_gets_no_hello() {
     let scratch = Scratch::new();
     let other = Claim::new(&scratch.0, Some(9)).unwrap();
     let listens = || {
-        // This changes only the user of this thread. A socket belongs to the user who calls `listen`.
+        // The call changes only the user of this thread. A socket belongs to the user who calls `listen`.
         rustix::thread::set_thread_res_uid(uid, rustix::process::Uid::from_raw(12_345), uid).unwrap();
         rustix::net::listen(&other.listener, 8).unwrap();
     };

@@ -21,7 +21,7 @@ fn message(kind: Kind) -> Message {
     }
 }
 
-/// The bytes of a message on the socket.
+/// Returns the bytes that a message has on the socket.
 fn bytes(message: &Message) -> [u8; MESSAGE_BYTES] {
     let (a, b) = pair();
     tell(&a, message, None).unwrap();
@@ -56,7 +56,7 @@ fn what_another_version_would_say_is_no_message() {
     let good = bytes(&message(Kind::Hello));
     assert_eq!(Message::decode(&good[..MESSAGE_BYTES - 1]), None);
     assert_eq!(Message::decode(&[&good[..], &[0]].concat()), None);
-    // These are the bytes of the name and the kind, and the unused bytes.
+    // Bytes 0 to 9 are the name and the kind. Bytes 12 to 15 are not used.
     for at in (0..10).chain(12..16) {
         let mut wrong = good;
         wrong[at] ^= 0x80;

@@ -1,5 +1,5 @@
-//! Tests with processes of the same user that break the rules. Each of them loses at most its own pair, and
-//! all other stations continue.
+//! Tests with processes of the same user that break the rules. Each of these processes loses at most its own
+//! pair, and all other stations continue.
 
 use std::os::fd::OwnedFd;
 
@@ -16,20 +16,21 @@ fn hello(station: u16) -> Message {
     Message { kind: Kind::Hello, station, ring_bytes: RING, instance: 7, serial: 1 }
 }
 
-/// Whether the other side has closed the socket.
+/// Returns whether the other side has closed the socket.
 fn is_closed(socket: &OwnedFd) -> bool {
     let mut bytes = [0; 64];
     loop {
         match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => return true,
-            // This is an earlier message.
+            // The other side has sent a message before it closed the socket.
             Ok(_) => {}
             Err(_) => return false,
         }
     }
 }
 
-/// A peer that has a pair with station 1 as station 9, and the memory that both share.
+/// Makes a peer with station number 9 that has a pair with station 1. Returns the peer's socket and the
+/// memory that the peer and station 1 share.
 fn hostile_peer(scratch: &Scratch, a: &mut LocalPort) -> (OwnedFd, SharedMemory) {
     let (socket, memfd) = (dial(scratch), ring_memory());
     let memory = SharedMemory::map(&memfd, memory_bytes(RING).unwrap()).unwrap();
@@ -129,7 +130,7 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
         poll_once(&mut a, now_us).pop()
     });
     assert_eq!(arrived.as_ref().map(number), Some(5));
-    // The last eight connections and the station with a hello have replaced nine connections.
+    // Nine connections were replaced, by the last eight connections and by the station with a hello.
     assert_eq!(mute.iter().filter(|socket| !is_closed(socket)).count(), 200 - 2 * 64 - 9);
     assert_eq!(a.local_counters().put_off, 2 * 64 + 9);
     (0..300).for_each(|_| drop(poll_once(&mut a, 2_100_000)));
@@ -139,7 +140,7 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
     still_works(&mut a, &mut b);
 }
 
-/// A station that does not answer our hello, or answers it with invalid messages.
+/// A station that does not answer a hello, or answers it with invalid messages.
 #[test]
 fn a_station_that_does_not_answer_is_given_up() {
     for answer in [
@@ -224,13 +225,14 @@ fn wake_ups_for_nothing_are_taken() {
 
 #[test]
 fn wrong_positions_end_their_pair_and_no_other() {
-    // The words are the tail of the ring that the peer writes, and the head of the ring that it reads.
+    // The words are the tail of the ring to which the peer writes, and the head of the ring from which the
+    // peer reads.
     for (word, value) in [(0, 1_u64), (0, u64::MAX), (0, 1 << 40), (512 + 128, 63), (512 + 128, u64::MAX)] {
         let scratch = Scratch::new();
         let (mut a, mut b) = paired(&scratch);
         let (socket, memory) = hostile_peer(&scratch, &mut a);
         memory.word(word).store(value, Ordering::Release);
-        // Enough frames to make the writer read the head.
+        // These frames are enough to make the writer read the head.
         for number in 0..100 {
             let sent = frame(&a, 9, number, 9000);
             send(&mut a, sent);
@@ -243,7 +245,7 @@ fn wrong_positions_end_their_pair_and_no_other() {
     }
 }
 
-/// If a peer always has its sleep mark set, each burst costs one more system call.
+/// If a peer always sets its sleep mark, each burst to the peer costs one more system call.
 #[test]
 fn a_peer_that_says_it_sleeps_gets_a_wake_up_for_each_burst_at_most() {
     let scratch = Scratch::new();
@@ -288,7 +290,7 @@ proptest! {
             }
             while a.next_departed().is_some() {}
         }
-        // If the pair has ended, this is reported now, so that the station can connect again.
+        // If the pair has ended, the port reports the end now, so that the station can connect again.
         poll_once(&mut a, 0);
         while a.next_departed().is_some() {}
         still_works(&mut a, &mut b);
@@ -299,7 +301,7 @@ proptest! {
         if let Some(message) = Message::decode(&bytes) {
             prop_assert!(message.station != 0 && bytes.len() == 40);
         }
-        // A message with one flipped bit is another message, or not a message.
+        // A message with one flipped bit is a different message, or is not a message.
         let (left, right) = rustix::net::socketpair(
             rustix::net::AddressFamily::UNIX,
             rustix::net::SocketType::SEQPACKET,

@@ -8,7 +8,8 @@ use super::super::memory::{self, SharedMemory};
 use super::super::ring::{Broken, Consumer, PARTIAL_CHECKSUM, Place, Producer, Record};
 use super::*;
 
-/// The place of a ring that is so small that it wraps often. It is between guard pages that nobody may write.
+/// The place of a ring that is so small that it wraps often. The ring is between guard pages that nobody may
+/// write.
 const PLACE: Place = Place { control: 4096, data: 8192, bytes: 4096, limit: 4096 };
 const MEMORY: usize = 4 * 4096;
 const GUARDS: [usize; 2] = [0, 8192 + 4096];
@@ -33,7 +34,7 @@ fn guards_are_untouched(memory: &SharedMemory) -> bool {
     })
 }
 
-/// Number of lines of a record.
+/// Number of cache lines of a record.
 fn lines(bytes: usize) -> usize {
     (bytes + 8).div_ceil(64)
 }
@@ -184,8 +185,8 @@ fn each_lie_of_a_writer_is_found() {
         }
     };
     let (tail, header) = (at(PLACE.control), at(PLACE.data));
-    // Invalid tails are between two lines, beyond the ring, or decrease (below). Invalid headers have a
-    // length that is too short, too long or longer than the published bytes, or an unknown kind.
+    // Invalid tails are between two lines, beyond the ring, or decrease (below). Invalid headers have an
+    // unknown kind, or a length that is too short, too long or longer than the published bytes.
     for (position, word) in [(1, 14), (63, 14), (4096 + 64, 14), (u64::MAX - 63, 14), (64, 13), (64, 57)]
         .into_iter()
         .chain([(4096, 65_554), (64, u64::MAX), (64, 2 << 32 | 14), (64, 1 << 63 | 14), (64, 0)])
@@ -195,7 +196,7 @@ fn each_lie_of_a_writer_is_found() {
         tail(&memory, position);
         assert_eq!(rx.peek(), Err(Broken), "{position} {word:x}");
     }
-    // These positions are between two lines, behind a valid record.
+    // These positions are between two lines, after a valid record.
     for position in [65, 127] {
         let (memory, _, mut rx) = ring();
         header(&memory, 56);
@@ -222,7 +223,7 @@ fn each_lie_of_a_reader_is_found() {
         memory.word(PLACE.control + 128).store(head, Ordering::Relaxed);
         assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Err(Broken), "{head}");
     }
-    // Three records were written, and two of them were published.
+    // The writer has written three records, and has published two of these records.
     for (head, outcome) in [(128, Ok(false)), (192, Err(Broken))] {
         let (memory, mut tx, _) = ring();
         for nr in 0..3 {
@@ -241,7 +242,7 @@ fn each_lie_of_a_reader_is_found() {
     rx.advance(record);
     rx.release();
     assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(true));
-    // The reader cannot have taken unpublished records.
+    // The reader cannot have consumed unpublished records.
     rx.release();
     assert_eq!(tx.write(4000, 0, std::iter::once([0; 4000])), Ok(false));
     // The reader cannot take back space that it has released.
@@ -286,7 +287,7 @@ fn the_writer_gets_each_64_kib_back_at_once() {
         SharedMemory::map(memory::create(bytes, std::iter::once(0..bytes)).unwrap(), bytes).unwrap(),
     );
     let (mut tx, mut rx) = (Producer::new(Arc::clone(&memory), place), Consumer::new(memory, place));
-    // Each record has 16 KiB, including the word in front.
+    // Each record has 16 KiB, including the word in front of the frame.
     while tx.write(16_376, 0, std::iter::once([0; 16_376])).unwrap() {}
     tx.publish();
     let space: Vec<bool> = (0..16)

@@ -12,14 +12,15 @@ use crate::mempool::external::copy_raw;
 /// A segment of a chain, for reading.
 #[derive(Clone, Copy)]
 pub(crate) struct DpdkSegment<'a> {
-    /// An mbuf of the borrowed chain. It is in use, and nobody writes its fields during the borrow.
+    /// An mbuf of the borrowed chain. The mbuf is in use, and nobody writes its fields during the borrow.
     pub(super) raw: NonNull<sys::rte_mbuf>,
     pub(super) chain: PhantomData<&'a sys::rte_mbuf>,
 }
 
-/// A segment of a chain, for writing. The methods of the chain keep it well formed.
+/// A segment of a chain, for writing. The methods of the chain keep the chain well formed.
 pub(super) struct DpdkSegmentMut<'a> {
-    /// An mbuf of the borrowed chain. It is in use, and nobody else accesses its fields during the borrow.
+    /// An mbuf of the borrowed chain. The mbuf is in use, and nobody else accesses its fields during the
+    /// borrow.
     pub(super) raw: NonNull<sys::rte_mbuf>,
     pub(super) chain: PhantomData<&'a mut sys::rte_mbuf>,
 }
@@ -29,8 +30,8 @@ macro_rules! reads {
     ($($name:ident: $type:ty;)*) => {$(
         #[inline(always)]
         pub(super) fn $name(self) -> $type {
-            // SAFETY: `raw` is an mbuf in use, so its pool is not freed. Nobody writes its fields during the
-            // borrow, except that DPDK changes the count of several owners by atomics.
+            // SAFETY: `raw` is an mbuf in use, so its pool is not freed. Only the number of owners may change
+            // during the borrow: DPDK changes it by atomics if there are several owners.
             unsafe { field::$name(self.raw.as_ptr()) }
         }
     )*};
@@ -82,8 +83,8 @@ impl<'a> DpdkSegment<'a> {
         assert!(!self.is_external(), "external memory has no slice: copy it");
         // SAFETY: the data are inside the buffer, which is mapped and initialised, since the chain is well
         // formed. The data of a view are written only through `&mut DpdkChain` while the storage has one
-        // owner. If this chain is the owner, it is borrowed while the slice is used. If there are several
-        // owners, only `room` is written, which no view covers.
+        // owner. If this chain is the only owner, the chain is borrowed while the slice is used. If there are
+        // several owners, only `room` is written, which no view covers.
         unsafe { std::slice::from_raw_parts(self.data(), self.data_len() as usize) }
     }
 }
@@ -108,7 +109,7 @@ impl View for DpdkSegment<'_> {
         }
         let bytes = View::len(self).saturating_sub(offset).min(out.len());
         // SAFETY: the data of an mbuf with external memory are inside an `ExtBuf`, which is not dropped
-        // before DPDK has freed the last view. Its bytes may be read by raw copies (the contract of
+        // before DPDK has freed the last view. Raw copies may read the bytes (the contract of
         // `ExtBuf::from_raw`). `offset + bytes` is at most the length of the data.
         unsafe { copy_raw(self.data().wrapping_add(offset), &mut out[..bytes]) };
         bytes
@@ -136,7 +137,7 @@ impl<'a> DpdkSegmentMut<'a> {
         Some(Self { raw, chain: PhantomData })
     }
 
-    /// The bytes, for writing. `None` if the storage is shared.
+    /// Returns the bytes, for writing. Returns `None` if the storage is shared.
     pub(super) fn bytes_mut(self) -> Option<&'a mut [u8]> {
         let segment = self.get();
         if segment.storage_owners() != 1 {
@@ -145,8 +146,8 @@ impl<'a> DpdkSegmentMut<'a> {
         let (start, length) = (segment.data(), segment.data_len() as usize);
         // SAFETY: the data are inside the buffer, which is mapped and initialised, since the chain is well
         // formed. The only owner of the storage is this chain, which is borrowed mutably while the slice is
-        // used. So there is no other view of the bytes, and nobody can make one. Reading the number of owners
-        // with Acquire has ordered the accesses of former owners before these.
+        // used. So there is no other view of the bytes, and nobody can make one. The number of owners was
+        // read with Acquire, so the accesses of former owners have happened before.
         Some(unsafe { std::slice::from_raw_parts_mut(start, length) })
     }
 }

@@ -1,16 +1,16 @@
-//! Slots of threads. A slot is a small number that one thread owns from its first call until it ends. Only
-//! one thread at a time uses the data of a slot, so it needs no lock.
+//! Slots of threads. A slot is a small number that one thread owns from the thread's first call until the
+//! thread ends. Only one thread at a time uses the data of a slot, so the data need no lock.
 //!
-//! If a thread finds no free slot at its first call, it never gets one.
+//! If a thread finds no free slot at its first call, the thread never gets a slot.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of slots.
 pub(super) const SLOTS: usize = 8;
-/// The thread has not asked for a slot yet.
+/// The thread has not requested a slot yet.
 const UNASKED: usize = usize::MAX;
-/// The thread has no slot, and will not get one.
+/// The thread has no slot, and will never get one.
 const NONE: usize = usize::MAX - 1;
 
 /// A bit for each slot that is owned.
@@ -20,7 +20,7 @@ const NONE: usize = usize::MAX - 1;
 static OWNED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The slot of this thread. It has no destructor, so that it can be read until the thread has ended.
+    /// The slot of this thread. The variable has no destructor, so it can be read until the thread has ended.
     static SLOT: Cell<usize> = const { Cell::new(UNASKED) };
     /// Releases the slot when the thread ends.
     static ENDING: Ending = const { Ending };
@@ -38,7 +38,7 @@ impl Drop for Ending {
     }
 }
 
-/// The slot of the calling thread. At least [`SLOTS`] if the thread has no slot.
+/// Returns the slot of the calling thread. The result is at least [`SLOTS`] if the thread has no slot.
 #[inline]
 pub(super) fn own() -> usize {
     let slot = SLOT.get();
@@ -48,13 +48,13 @@ pub(super) fn own() -> usize {
 #[cold]
 fn ask() -> usize {
     // `try_with` fails in a thread that is already ending. Such a thread gets no slot, since nothing would
-    // release it.
+    // release the slot.
     let found = ENDING.try_with(|_| ()).is_ok().then(|| (0..SLOTS).find(|slot| try_own(*slot))).flatten();
     SLOT.set(found.unwrap_or(NONE));
     SLOT.get()
 }
 
-/// Sets the bit of a slot. Returns whether the bit was not set before.
+/// Sets the bit of a slot. Returns `true` if the bit was not set before.
 fn try_own(slot: usize) -> bool {
     OWNED.fetch_or(1 << slot, Ordering::Acquire) & 1 << slot == 0
 }
@@ -65,7 +65,7 @@ pub(super) struct Claimed(usize);
 impl Claimed {
     /// Claims the slots that no thread owns, one after another.
     pub(super) fn unowned() -> impl Iterator<Item = Self> {
-        // Only a slot that was claimed becomes a `Claimed`, since its drop releases the slot.
+        // Only a slot that was claimed becomes a `Claimed`, since the drop of a `Claimed` releases the slot.
         (0..SLOTS).filter(|slot| try_own(*slot)).map(Self)
     }
 

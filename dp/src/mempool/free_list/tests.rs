@@ -1,4 +1,4 @@
-//! Tests of the free list: no item is lost, taken twice or hidden.
+//! Tests of the free list: no item is lost, no item is returned twice, and no item stays hidden.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,12 +9,12 @@ fn full(capacity: usize) -> FreeList<usize> {
     FreeList::new((0..capacity).collect())
 }
 
-/// Locked by tests whose threads leave items in caches. If two such tests ran at the same time, each could
-/// own the slot for which the other waits.
+/// Locked by tests whose threads leave items in caches. If two such tests ran at the same time, each test
+/// could own the slot for which the other test waits.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Takes all items. Some may be in the cache of a slot that a thread of another test owns now. These are
-/// found when that thread has ended.
+/// Removes all items. Some items may be in the cache of a slot that a thread of another test owns now. These
+/// items are found when that thread has ended.
 fn drained(list: &FreeList<usize>) -> Vec<usize> {
     let mut items = Vec::new();
     for _ in 0..10_000 {
@@ -57,7 +57,8 @@ fn what_was_freed_last_comes_first() {
 fn items_in_the_cache_of_a_thread_that_has_ended_are_found() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (list, all_there) = (full(512), std::sync::Barrier::new(SLOTS));
-    // The threads run at the same time, so each has its own slot, and leaves items in the slot's cache.
+    // The threads run at the same time, so each thread has its own slot, and leaves items in the slot's
+    // cache.
     let work = || {
         all_there.wait();
         list.push(list.pop().unwrap());

@@ -1,4 +1,4 @@
-//! Tests of a port's decisions that need no interface. `tests/tests/devices/af_packet` tests ports on
+//! Tests of the decisions of a port that need no interface. `tests/tests/devices/af_packet` tests ports on
 //! interfaces.
 
 use super::*;
@@ -60,7 +60,7 @@ fn the_kernel_tells_what_is_known_of_a_checksum() {
         (TP_STATUS_USER | TP_STATUS_COPY, Checksum::Unknown),
         (TP_STATUS_USER | TP_STATUS_CSUM_VALID, Checksum::Good),
         (TP_STATUS_USER | TP_STATUS_CSUMNOTREADY, Checksum::Partial),
-        // The field has to be filled in, whatever the other flags say.
+        // The checksum has to be filled in, whatever the other flags say.
         (TP_STATUS_CSUM_VALID | TP_STATUS_CSUMNOTREADY, Checksum::Partial),
     ] {
         assert_eq!(checksum_state(status), known, "{status:#x}");
