@@ -95,8 +95,9 @@ thread_local! {
 /// See [`super::attempt`].
 ///
 /// # Safety
-/// `access` may be abandoned at any access to these bytes: there it and the functions it calls own nothing
-/// that needs a drop, hold no lock, and leave no state half changed on which other code relies.
+/// `access` may be abandoned at any access to these bytes: at that point `access` and the functions that it
+/// calls own nothing that needs a drop, hold no lock, and do not leave state half changed on which other code
+/// relies.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,
