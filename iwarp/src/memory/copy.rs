@@ -4,7 +4,7 @@
 //! Several threads, and code outside of this library, read and write registered memory at once. So this
 //! module treats registered memory like device memory: it accesses the bytes by atomics, or by assembly that
 //! is opaque to the compiler, and never through a reference. Stores are made by increasing address and become
-//! visible in that order. The last store writes the last byte alone or the last aligned word.
+//! visible in that order. The last store writes the last byte alone, or the last aligned word or half word.
 //!
 //! The first and last bytes of a range are copied in aligned words, half words and bytes. On x86-64 the
 //! atomic release stores of these sizes are plain `mov`s, and inline assembly copies the middle of the range
