@@ -141,15 +141,15 @@ pub enum RegisterError {
     /// Some of the caller's memory is not mapped, or lies beyond the end of the file that is mapped there.
     #[error("no memory is mapped at {at:#x}")]
     NotMapped {
-        /// The address of a byte that is not mapped. Without `/proc`, Linux before 6.11 does not report that
-        /// address: `at` is then the address of the memory's first byte.
+        /// The address of a byte that is not mapped. If the process cannot read `/proc/self/maps`, `at` is
+        /// the address of the memory's first byte.
         at: u64,
     },
     /// The mapping of the caller's memory does not allow the access.
     #[error("the memory at {at:#x} may not be read, or not be written as the rights ask")]
     Protected {
-        /// The address of the first byte whose mapping does not allow the access. Without `/proc`, in Linux
-        /// before 6.11: the address of the memory's first byte.
+        /// The address of the first byte whose mapping does not allow the access. If the process cannot read
+        /// `/proc/self/maps`, `at` is the address of the memory's first byte.
         at: u64,
     },
     /// The library cannot determine whether the caller's memory is mapped.
