@@ -49,9 +49,8 @@ pub const fn start_of(length_at: u64, markers: bool) -> u64 {
     if markers && length_at % INTERVAL == MARKER_BYTES { length_at - MARKER_BYTES } else { length_at }
 }
 
-/// Returns the position of the content byte that follows `index` content bytes after the content byte at
-/// `from`. Markers are not content, so `from` is not inside a marker: `from % INTERVAL` must be at least
-/// [`MARKER_BYTES`].
+/// Returns the position of content byte number `index`. The content byte at `from` has number 0. Markers are
+/// not content, so `from` is not inside a marker: `from % INTERVAL` must be at least [`MARKER_BYTES`].
 pub const fn nth_content(from: u64, index: u64, markers: bool) -> u64 {
     if markers {
         from + index + MARKER_BYTES * ((from % INTERVAL - MARKER_BYTES + index) / CONTENT)
