@@ -134,14 +134,14 @@ impl Responder {
     #[inline(never)]
     fn read_request(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
         // RFC 5044 section 7.1.2 (MPA-176, MPA-177): the responder waits for a whole valid Request; a
-        // malformed one is an error, which closes TCP.
+        // malformed Request is an error, after which TCP is closed.
         let (consumed, frame) = self.reader.take(bytes, FrameKind::Request)?;
         let Some(request) = frame else {
             return Ok(Step { consumed, event: None });
         };
         // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): Requests of revision 1 are always accepted. RFC
         // 6581 section 10 (MPA2-104): an enhanced Request is an error if enhanced startup is disabled. RFC
-        // 5044 section 7.1.1 (MPA-165): any other revision is an error, which closes TCP.
+        // 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
         match (request.revision, self.config.revision) {
             (1, _) | (2, Revision::Two) => {}
             (2, Revision::One) if request.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
@@ -191,11 +191,11 @@ impl Responder {
         let reply = reply(&config, request, false, enhanced, accept.private_data)?;
         let negotiated = Negotiated {
             revision: request.revision,
-            // RFC 5044 section 7.1.1 (MPA-154, MPA-155, MPA-309): M of the Request decides.
+            // RFC 5044 section 7.1.1 (MPA-154, MPA-155, MPA-309): bit M of the Request decides.
             tx_markers: request.markers,
             rx_markers: config.markers,
             // RFC 5044 sections 4.4, 7.1.1 and C.1 (MPA-085, MPA-086, MPA-158, MPA-159, MPA-298): CRCs are
-            // used in both directions if either end asks for them, and not otherwise.
+            // used in both directions if at least one endpoint asks for them, and otherwise in no direction.
             crc: config.crc || request.crc,
             ird,
             ord,
@@ -302,10 +302,10 @@ impl Responder {
         self.deadline
     }
 
-    /// Tells the current time.
+    /// Compares the current time with the deadline, and ends startup if the deadline has passed.
     ///
     /// # Errors
-    /// [`MpaError::StartupTimeout`] when the deadline has passed. The caller has to close the connection.
+    /// [`MpaError::StartupTimeout`] if the deadline has passed. The caller must close the connection.
     pub fn on_timeout(&mut self, now: Instant) -> Result<(), MpaError> {
         match self.deadline {
             Some(deadline) if now >= deadline => {
@@ -316,7 +316,8 @@ impl Responder {
         }
     }
 
-    /// TCP has ended (FIN, RST or loss). Returns the error to report; `None` after startup.
+    /// Ends startup after the TCP connection has ended (FIN, RST or loss). Returns the error to report, or
+    /// `None` if startup was already complete.
     pub fn on_closed(&mut self) -> Option<MpaError> {
         let over = matches!(self.state, State::Full | State::Over);
         self.end();
