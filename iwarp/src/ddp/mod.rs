@@ -10,8 +10,8 @@
 //! | [`Arrival::Ahead`], beyond a hole | now, if every check passes | no | is ignored: the segment is not placed and arrives again in order |
 //! | [`Arrival::Placed`], the frontier has reached it | already done | now | ends the stream |
 //!
-//! This module does not own buffers (`crate::memory` and the queues of a queue pair do). It does not know
-//! opcodes (`crate::rdmap` reads the opcodes from the bytes that DDP reserves for its ULP).
+//! This module does not own buffers (`crate::memory` and the queues of a queue pair do). This module does not
+//! know opcodes (`crate::rdmap` reads the opcodes from the bytes that DDP reserves for its ULP).
 
 pub mod error;
 pub mod header;
@@ -43,7 +43,8 @@ impl Arrival {
         self != Arrival::Placed
     }
 
-    /// Whether DDP delivers the segment now. If it does, a failed check is an error of the stream.
+    /// Whether DDP delivers the segment now. If DDP delivers the segment, a failed check is an error of the
+    /// stream.
     ///
     /// RFC 5041 sections 4.1, 5.3 and 5.4 (DDP-053, DDP-131, DDP-134, DDP-136 to DDP-138): a segment is
     /// delivered only when it is next in order, so that every earlier segment of the stream is placed and

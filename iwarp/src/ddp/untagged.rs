@@ -1,10 +1,10 @@
 //! The receive state of one untagged queue: the message sequence numbers (MSNs) for which a buffer is posted
 //! (RFC 5041 sections 5.2, 7.1).
 //!
-//! The queue only counts buffers. Its owner keeps the buffers in order. A check returns the index of the
-//! buffer for a segment: index 0 is the buffer of [`UntaggedQueue::first_msn`]. The window of legal MSNs is
-//! `first_msn .. first_msn + posted`, modulo 2^32. Posting a buffer advances the upper bound of the window,
-//! and delivering a message advances its lower bound.
+//! The queue only counts buffers. The owner of the queue keeps the buffers in order. A check returns the
+//! index of the buffer for a segment: index 0 is the buffer of [`UntaggedQueue::first_msn`]. The window of
+//! legal MSNs is `first_msn .. first_msn + posted`, modulo 2^32. Posting a buffer advances the upper bound of
+//! the window, and delivering a message advances its lower bound.
 //!
 //! Segments of a message may be placed in any order. At delivery the segments are in order: the first segment
 //! must begin at offset 0, and each later segment must begin where the previous segment ended. Otherwise the
@@ -170,7 +170,8 @@ impl UntaggedQueue {
     /// this message: the queue removes its buffer and advances the window.
     ///
     /// RFC 5041 sections 5.3 and 5.4 (DDP-130, DDP-135): a message is delivered when its segment with L set
-    /// is delivered. It is delivered only once, since its MSN is then no longer in the window.
+    /// is delivered. A message is delivered only once, since its MSN is no longer in the window after the
+    /// delivery.
     ///
     /// # Errors
     /// [`DdpError::MsnRange`] if the segment does not belong to the oldest message: messages of one queue

@@ -43,7 +43,7 @@ impl Access {
     }
 }
 
-/// The number of a protection domain, unique in its context. It is never sent on the wire.
+/// The number of a protection domain, which is unique in its context and never sent on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
 

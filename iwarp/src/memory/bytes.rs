@@ -107,8 +107,8 @@ impl RawBytes {
     /// Copies the `out.len()` bytes at `offset` to `out`.
     ///
     /// # Errors
-    /// [`AccessError`]. If it is [`AccessError::Unmapped`], some bytes may have been copied. Otherwise no
-    /// byte was copied.
+    /// [`AccessError`]. If the error is [`AccessError::Unmapped`], some bytes may have been copied. Otherwise
+    /// no byte was copied.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         let ptr = self.at(offset, out.len())?;
         // SAFETY: `at` checked that the range is inside the memory. The memory is mapped and readable while
@@ -120,8 +120,8 @@ impl RawBytes {
     /// Copies `bytes` to `offset`. The bytes become visible to other threads by increasing offset.
     ///
     /// # Errors
-    /// [`AccessError`]. If it is [`AccessError::Unmapped`], some bytes may have been copied. Otherwise no
-    /// byte was copied.
+    /// [`AccessError`]. If the error is [`AccessError::Unmapped`], some bytes may have been copied. Otherwise
+    /// no byte was copied.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, bytes.len())?;
         // SAFETY: `at_writable` checked that the range is inside the memory and that the memory is writable.

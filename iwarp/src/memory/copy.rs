@@ -27,9 +27,8 @@
 //! assembly may access any memory, so it moves no access across the assembly. No address and no length
 //! depends on the copied bytes.
 //!
-//! So the contracts below have only one requirement for other code. It must access the bytes by atomics of
-//! any size and by raw copies (volatile accesses, assembly, the kernel), and never through a reference to
-//! plain bytes.
+//! So the contracts below have only one requirement: other code must access the bytes by atomics of any size
+//! and by raw copies (volatile accesses, assembly, the kernel), and never through a reference to plain bytes.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -44,8 +43,8 @@ mod tests;
 /// Number of bytes of a word.
 const WORD: usize = 8;
 
-/// Calls [`place`], under the fault guard if `guarded`. If it returns an error, some of the bytes may have
-/// been copied.
+/// Calls [`place`], under the fault guard if `guarded`. If this function returns an error, some of the bytes
+/// may have been copied.
 ///
 /// # Safety
 /// `to..to + bytes.len()` is mapped and writable, and other threads access it only through atomics and raw
@@ -53,13 +52,13 @@ const WORD: usize = 8;
 pub(super) unsafe fn place_to(to: *mut u8, bytes: &[u8], guarded: bool) -> Result<(), Unmapped> {
     // SAFETY: the caller promises for these bytes what `place` requires.
     let copy = || unsafe { place(to, bytes) };
-    // SAFETY: `place` owns nothing, takes no lock and does not panic. If it is abandoned at an access to the
-    // bytes at `to`, some of these bytes are written and nothing else has changed.
+    // SAFETY: `place` owns nothing, takes no lock and does not panic. If `place` is abandoned at an access to
+    // the bytes at `to`, some of these bytes are written and nothing else has changed.
     unsafe { run(to, bytes.len(), guarded, copy) }
 }
 
-/// Calls [`place_runs`] with `runs` of `len` bytes, under the fault guard if `guarded`. If it returns an
-/// error, some of the bytes may have been copied.
+/// Calls [`place_runs`] with `runs` of `len` bytes, under the fault guard if `guarded`. If this function
+/// returns an error, some of the bytes may have been copied.
 ///
 /// # Safety
 /// `to..to + len` is mapped and writable, and other threads access it only through atomics and raw copies.
@@ -72,13 +71,13 @@ pub(super) unsafe fn place_runs_to(
 ) -> Result<(), Unmapped> {
     // SAFETY: the caller promises what `place_runs` requires for `len` bytes, the length of `runs`.
     let copy = || unsafe { place_runs(to, runs) };
-    // SAFETY: `place_runs` owns nothing, takes no lock and does not panic. If it is abandoned at an access to
-    // the bytes at `to`, some of these bytes are written and nothing else has changed.
+    // SAFETY: `place_runs` owns nothing, takes no lock and does not panic. If `place_runs` is abandoned at an
+    // access to the bytes at `to`, some of these bytes are written and nothing else has changed.
     unsafe { run(to, len, guarded, copy) }
 }
 
-/// Calls [`fetch`], under the fault guard if `guarded`. If it returns an error, some of the bytes may have
-/// been copied.
+/// Calls [`fetch`], under the fault guard if `guarded`. If this function returns an error, some of the bytes
+/// may have been copied.
 ///
 /// # Safety
 /// `from..from + stride.content(out.len())` is mapped and readable, and other threads access it only through
@@ -92,8 +91,8 @@ pub(super) unsafe fn fetch_from(
     let len = stride.content(out.len());
     // SAFETY: the caller promises for these bytes what `fetch` requires.
     let copy = || unsafe { fetch(from, out, stride) };
-    // SAFETY: `fetch` owns nothing, takes no lock and does not panic. If it is abandoned at an access to the
-    // bytes at `from`, only bytes of `out` have changed, which are always initialised.
+    // SAFETY: `fetch` owns nothing, takes no lock and does not panic. If the fetch is abandoned at an access
+    // to the bytes at `from`, only bytes of `out` have changed, which are always initialised.
     unsafe { run(from, len, guarded, copy) }
 }
 
@@ -332,7 +331,7 @@ mod bulk {
     ///
     /// # Safety
     /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and
-    /// raw copies. The length is a multiple of 8. If it is not 0, `from` is a multiple of 8.
+    /// raw copies. The length is a multiple of 8. If the length is not 0, `from` is a multiple of 8.
     pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
         for (i, word) in out.as_chunks_mut().0.iter_mut().enumerate() {
             let from = from.wrapping_add(i * WORD);

@@ -48,8 +48,8 @@ pub struct FastBind {
 
 /// The owner's handle of prepared memory. Dropping it deregisters the memory.
 pub struct FastRegistration {
-    /// The handle of the slot. This field is dropped first, since the memory must exist until all engines
-    /// have stopped to use it.
+    /// The handle of the slot. This field is dropped first, since the memory must exist until no engine uses
+    /// the memory any more.
     handle: Handle,
     memory: RawBytes,
 }
@@ -89,7 +89,8 @@ impl MemoryTable {
     ) -> Result<FastRegistration, RegisterError> {
         // SAFETY: the caller promises that the memory is mapped and accessible until the registration is
         // dropped, and that its own accesses allow concurrent accesses. The registration owns `memory` and a
-        // `Handle`. It drops the `Handle` first, which waits until no engine uses the memory any more.
+        // `Handle`. The registration drops the `Handle` first, which waits until no engine uses the memory
+        // any more.
         let memory = unsafe { self.user_memory(ptr, len, writable)? };
         if memory.is_empty() {
             return Err(RegisterError::Empty);

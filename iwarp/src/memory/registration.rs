@@ -19,8 +19,8 @@ use crate::memory::table::{MemoryTable, UserMemory};
 /// RFC 5040 section 8.1.1 (RDMAP-353), RFC 5041 section 8.3.1 (DDP-229): the consumer makes and revokes the
 /// binding of a buffer to an STag and a range of tagged offsets.
 pub struct Registration {
-    /// The handle of the slot. This field is dropped first, since the memory must exist until all engines
-    /// have stopped to use it.
+    /// The handle of the slot. This field is dropped first, since the memory must exist until no engine uses
+    /// the memory any more.
     handle: Handle,
     record: Record,
     memory: RawBytes,
@@ -67,7 +67,8 @@ impl MemoryTable {
     ) -> Result<Registration, RegisterError> {
         // SAFETY: the caller promises that the memory is mapped and accessible until the registration is
         // dropped, and that its own accesses allow concurrent accesses. The registration owns `memory` and a
-        // `Handle`. It drops the `Handle` first, which waits until no engine uses the memory any more.
+        // `Handle`. The registration drops the `Handle` first, which waits until no engine uses the memory
+        // any more.
         let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
         self.insert(memory, options)
     }
@@ -162,7 +163,7 @@ impl Registration {
     /// returns, no engine writes or reads the memory any more through the STag or through windows that are
     /// bound to it. [`Registration::revalidate`] makes the STag valid again, but not the windows.
     ///
-    /// The function waits for the open epochs of other engines. It may be called inside an epoch.
+    /// The function waits for the open epochs of other engines. The caller may be inside an epoch.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }

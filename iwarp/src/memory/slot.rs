@@ -12,7 +12,7 @@ use crate::memory::bytes::RawBytes;
 use crate::memory::fault::Fault;
 use crate::memory::stag::Stag;
 
-/// The lowest bit of a state. If it is set, the registration may be used.
+/// The lowest bit of a state, which is set while the registration may be used.
 const VALID: u64 = 1;
 
 bitflags::bitflags! {

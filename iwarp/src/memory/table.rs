@@ -126,7 +126,7 @@ pub(super) struct TableShared {
 pub(super) struct TableControl {
     allocator: IndexAllocator,
     free: Vec<SlotNumber>,
-    /// Number of slots that were ever used. These are the slots with lower numbers than this value.
+    /// Number of slots that were ever used: all slots with a lower number than this value.
     used: u32,
     /// The slots that a request in a send queue may make valid, with the conditions.
     templates: HashMap<SlotNumber, Template>,
@@ -341,9 +341,9 @@ impl TableShared {
         (generation == found.generation).then_some((Lease { slot, generation, parent: None }, record))
     }
 
-    /// Whether the current process made the table. In a child process the table refuses every use. There it
-    /// does not wait for anything, and takes no lock, since the thread that holds the lock may not exist in
-    /// the child.
+    /// Whether the current process made the table. In a child process the table refuses every use. In the
+    /// child, no function waits for anything or takes a lock, since the thread that holds a lock may not
+    /// exist in the child.
     pub(super) fn is_owner_process(&self) -> bool {
         self.owner.is_current()
     }
@@ -495,7 +495,7 @@ impl TableShared {
 }
 
 impl TableControl {
-    /// Number of slots that were ever used. These are the slots with lower numbers than this value.
+    /// Number of slots that were ever used: all slots with a lower number than this value.
     pub(super) fn used(&self) -> u32 {
         self.used
     }

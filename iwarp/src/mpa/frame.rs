@@ -1,8 +1,8 @@
 //! The bytes of the MPA Request and Reply Frames (RFC 5044 section 7.1.1; RFC 6581 sections 6 and 9).
 //!
 //! This module only encodes and decodes frames; [`startup`](super::startup) decides what a frame means. The
-//! parser never needs more than the 532 bytes of the longest frame. It rejects a malformed frame at the first
-//! byte that shows the fault.
+//! parser never needs more than the 532 bytes of the longest frame, and rejects a malformed frame at the
+//! first byte that shows the fault.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;
@@ -16,7 +16,7 @@ pub const MAX_PRIVATE_DATA: usize = 512;
 /// Number of bytes of the depths and model bits at the start of an enhanced frame's private data.
 pub const ENHANCED_BYTES: usize = 4;
 
-/// Number of bytes of the longest frame: the header and [`MAX_PRIVATE_DATA`].
+/// Number of bytes of the longest frame: the header plus [`MAX_PRIVATE_DATA`].
 pub const MAX_FRAME: usize = HEADER_BYTES + MAX_PRIVATE_DATA;
 
 const KEY_BYTES: usize = 16;

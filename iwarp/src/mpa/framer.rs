@@ -1,6 +1,6 @@
 //! Sending: ULPDUs become FPDUs (RFC 5044 sections 4.1, 4.3 to 4.5).
 //!
-//! A [`Framer`] knows the position of the next FPDU in its direction. It does not depend on TCP or on
+//! A [`Framer`] knows the position of the next FPDU in its direction. A framer does not depend on TCP or on
 //! buffers: the caller passes a slice of exactly the FPDU's length. The payload is copied directly to its
 //! place in that slice. Without markers, the CRC of the payload is computed while the payload is copied.
 
@@ -81,9 +81,9 @@ impl Framer {
         emss.saturating_sub(6 + markers + emss % 4).clamp(MIN_MULPDU, MAX_ULPDU)
     }
 
-    /// Returns the length of the longest ULPDU for the next FPDU in segments of `emss` bytes. This is MULPDU,
-    /// or a little less if markers would give FPDUs different lengths on the wire. Segments of equal length
-    /// can be sent in one train.
+    /// Returns the length of the longest ULPDU for the next FPDU in segments of `emss` bytes. The result is
+    /// MULPDU, or a little less if markers would give FPDUs different lengths on the wire. Segments of equal
+    /// length can be sent in one train.
     ///
     /// RFC 5044 section 3 (MPA-306): this is the maximum length that DDP may use.
     ///

@@ -72,8 +72,8 @@ pub const fn fpdu_end(start: u64, ulpdu_bytes: usize, markers: bool) -> u64 {
 }
 
 /// Returns the FPDUPTR of the marker at `marker` in the FPDU whose length field is at `length_at`: the
-/// distance back to the length field. The FPDUPTR is 0 if the marker is before the length field. It fits into
-/// 16 bits for every ULPDU that may be sent.
+/// distance back to the length field. The FPDUPTR is 0 if the marker is before the length field. The FPDUPTR
+/// fits into 16 bits for every ULPDU that may be sent.
 pub const fn pointer(marker: u64, length_at: u64) -> u64 {
     // RFC 5044 section 4.3 (MPA-060, MPA-069, MPA-070): all markers in an FPDU point to its length field; a
     // marker between two FPDUs has 0.

@@ -114,7 +114,8 @@ impl AsyncEventKind {
 ///
 /// The handler runs on the thread that generates the event: a thread that polls an engine or calls any
 /// function of a queue. This thread may hold locks of this crate. So the handler must return soon, must not
-/// call this crate, and must not panic. It may take only locks that no thread holds while calling this crate.
+/// call this crate, and must not panic. The handler may take only locks that no thread holds while calling
+/// this crate.
 pub type AsyncEventHandler = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
 /// The asynchronous events of a context. The descriptor is readable while events wait. This value is cheap to
@@ -153,7 +154,7 @@ struct KeptEvents {
 /// The events that one object keeps.
 struct Place {
     number: u32,
-    /// The index of the next object in the line. It has no meaning for the last object.
+    /// The index of the next object in the line. For the last object the index has no meaning.
     next: u32,
     cause: Option<ConnectionError>,
     /// A bit for each kind. The object is in the line if any bit is set.
@@ -253,8 +254,8 @@ impl EventSource {
         }
         {
             let mut waiting = shared.waiting();
-            // The handler may have been set before this thread got the lock. Then no event may enter the
-            // queue.
+            // The handler may have been set before this thread got the lock. With a handler, no event may
+            // enter the queue.
             if let Some(handler) = shared.handler.get() {
                 drop(waiting);
                 return handler(&event);

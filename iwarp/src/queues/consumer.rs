@@ -62,7 +62,7 @@ impl QpConsumer {
         self.sq.first()
     }
 
-    /// Starts the oldest send request. Its entry is kept until it is [released](Self::release_sends).
+    /// Starts the oldest send request, whose entry is kept until it is [released](Self::release_sends).
     #[inline]
     pub(crate) fn start_send(&mut self) {
         self.sq.keep(1);
@@ -92,8 +92,8 @@ impl QpConsumer {
         self.sq.remove(1);
     }
 
-    /// Returns the oldest send requests that are not started, at most `limit` requests. They stay in their
-    /// queue until they are [started](Oldest::keep) or [removed](Oldest::remove).
+    /// Returns the oldest send requests that are not started, at most `limit` requests. These requests stay
+    /// in their queue until they are [started](Oldest::keep) or [removed](Oldest::remove).
     #[inline]
     pub(crate) fn next_sends(&mut self, limit: usize) -> Oldest<'_, SendEntry> {
         self.sq.oldest(limit)

@@ -2,11 +2,11 @@
 //!
 //! # Overflow
 //!
-//! If a completion queue is full, it loses the next completion, and then accepts no further queue pairs. It
-//! generates a [`CqError`](AsyncEventKind::CqError) event, and every queue pair that completes to this queue
-//! ends. Each peer gets a Terminate 0/0 (local catastrophic error). Queue pairs of other completion queues
-//! are not affected (RFC 5042 section 6.4.6). [`cqe_for`] computes a number of entries with which the queue
-//! cannot overflow.
+//! If a completion queue is full, it loses the next completion, and then accepts no further queue pairs. The
+//! queue generates a [`CqError`](AsyncEventKind::CqError) event, and every queue pair that completes to this
+//! queue ends. Each peer gets a Terminate 0/0 (local catastrophic error). Queue pairs of other completion
+//! queues are not affected (RFC 5042 section 6.4.6). [`cqe_for`] computes a number of entries with which the
+//! queue cannot overflow.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -33,12 +33,12 @@ use super::{
 /// objects. But the thread may be inside an engine, which cannot do any other work during the call. Therefore
 /// the handler must follow these rules:
 ///
-/// - The handler returns soon. It takes only locks that no thread holds while that thread calls this crate.
-/// - It does not deregister or invalidate memory and does not free windows, since these calls wait for
-///   engines.
-/// - It does not poll, inspect or drop an engine: the engine that calls the handler is locked, and dropping
-///   an engine waits for the engine's thread.
-/// - It does not panic.
+/// - The handler returns soon, and takes only locks that no thread holds while calling this crate.
+/// - The handler does not deregister or invalidate memory and does not free windows, since these calls wait
+///   for engines.
+/// - The handler does not poll, inspect or drop an engine: the engine that calls the handler is locked, and
+///   dropping an engine waits for the engine's thread.
+/// - The handler does not panic.
 pub type CqEventHandler = Arc<dyn Fn(u32) + Send + Sync>;
 
 /// Options of a new completion queue.

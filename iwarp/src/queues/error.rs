@@ -59,7 +59,7 @@ pub enum VerbsError {
     CqTooSmall {
         /// Number of entries of the completion queue.
         cqe: usize,
-        /// Maximum number of entries that its work queues can fill.
+        /// Maximum number of entries that the work queues of the completion queue can fill.
         needed: usize,
     },
     /// The completion queue has already lost completions.

@@ -1,12 +1,12 @@
 //! Queue pairs, completion queues and shared receive queues, their rings of requests and completions, and the
 //! signals between threads of the user and an engine.
 //!
-//! [`CompletionQueue`] and [`SharedReceiveQueue`] are objects of users. They are in this module for two
-//! reasons: a queue pair holds them, and the protocol of a stream (`crate::stream`), which does not depend on
-//! [`verbs`](crate::verbs), completes requests on them. `verbs` exports these types, and contains the calls
-//! that create other objects. State that users share with an engine, but that no stream needs, is in `verbs`
-//! itself: connections in setup (`cm/identifier.rs`), bytes before MPA (`cm/stream.rs`), and the commands to
-//! an engine (`engine_handle.rs`). This module does not move payload.
+//! [`CompletionQueue`] and [`SharedReceiveQueue`] are objects of users. These types are in this module for
+//! two reasons: a queue pair holds these objects, and the protocol of a stream (`crate::stream`), which does
+//! not depend on [`verbs`](crate::verbs), completes requests on these objects. `verbs` exports these types,
+//! and contains the calls that create other objects. State that users share with an engine, but that no
+//! stream needs, is in `verbs` itself: connections in setup (`cm/identifier.rs`), bytes before MPA
+//! (`cm/stream.rs`), and the commands to an engine (`engine_handle.rs`). This module does not move payload.
 //!
 //! | file | contents |
 //! |---|---|

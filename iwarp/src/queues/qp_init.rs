@@ -11,7 +11,7 @@ use super::{CompletionQueue, MAX_INLINE, MAX_SGE, SharedReceiveQueue};
 pub struct QpInit<'a> {
     /// The completion queue for the send queue.
     pub send_cq: &'a CompletionQueue,
-    /// The completion queue for receives. It may be the same queue as `send_cq`.
+    /// The completion queue for receives, which may be the same queue as `send_cq`.
     pub recv_cq: &'a CompletionQueue,
     /// The shared receive queue, in the same protection domain. `None`: the queue pair has its own receive
     /// queue. Default: `None`.

@@ -231,7 +231,7 @@ impl<T> RingReader<T> {
     }
 }
 
-/// The oldest entries of a ring that are not started. They stay in the ring until they are
+/// The oldest entries of a ring that are not started. These entries stay in the ring until they are
 /// [kept](Self::keep) or [removed](Self::remove).
 pub(crate) struct Oldest<'a, T> {
     reader: &'a mut RingReader<T>,

@@ -55,7 +55,7 @@ pub(crate) struct SendEntry {
 /// What the check at the post has found about the payload of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PreparedPayload {
-    /// The payload was not looked up. It is looked up when the message of the request starts.
+    /// The payload was not looked up yet, and is looked up when the message of the request starts.
     Unprepared,
     /// The payload is one registered element at this place. The request is a Send or Write without a fence,
     /// so it may start at once.

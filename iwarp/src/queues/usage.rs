@@ -1,8 +1,8 @@
 //! The limits of a context and their use (RFC 5042 section 6.4.1).
 //!
 //! Every object of a context holds a [`Permit`] until the object is destroyed. A context may have many queue
-//! pairs, so a queue pair only holds a count, which needs less memory. It returns the count when it is
-//! dropped.
+//! pairs, so a queue pair only holds a count, which needs less memory. The queue pair returns the count when
+//! it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -27,8 +27,8 @@ impl Counter {
     }
 }
 
-/// A [`Counter`] modulo 2^32. It is used if only the differences between counters are needed, and these are
-/// at most the depth of a queue.
+/// A [`Counter`] modulo 2^32, for counters of which only the differences are needed. A difference is at most
+/// the depth of a queue.
 #[derive(Default)]
 struct WrappingCounter(AtomicU32);
 

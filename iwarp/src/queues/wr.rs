@@ -251,7 +251,7 @@ impl SendRequest {
 pub struct RecvRequest {
     /// A number that the completion contains.
     pub wr_id: u64,
-    /// The buffers for the message, in order. Their regions must have the right `LOCAL_WRITE`.
+    /// The buffers for the message, in order. The regions of the buffers must have the right `LOCAL_WRITE`.
     pub sg_list: ArrayVec<Sge, MAX_SGE>,
 }
 

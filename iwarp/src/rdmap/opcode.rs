@@ -65,12 +65,11 @@ pub enum Opcode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Queue {
-    /// The queue for Sends and Immediate Data. Its buffers are the receive requests that the user posts.
+    /// The queue for Sends and Immediate Data, whose buffers are the receive requests that the user posts.
     Send = 0,
-    /// The queue for Read Requests and Atomic Requests. Its number of buffers is IRD, for both kinds
-    /// together.
+    /// The queue for Read Requests and Atomic Requests, with IRD buffers for each of the two kinds.
     ReadRequest = 1,
-    /// The queue for the Terminate. It has one buffer of 52 bytes, which is posted when the stream begins.
+    /// The queue for the Terminate, with one buffer of 52 bytes, which is posted when the stream begins.
     Terminate = 2,
     /// The queue for Atomic Responses (RFC 7306).
     AtomicResponse = 3,

@@ -4,8 +4,8 @@
 use crate::memory::Stag;
 use crate::rdmap::error::TerminateError;
 
-/// A Read Request. It names the source at the responder and the sink at the requester. The responder copies
-/// the sink's fields into its response and does not interpret these fields.
+/// A Read Request, which names the source at the responder and the sink at the requester. The responder
+/// copies the sink's fields into its response and does not interpret these fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadRequest {
     /// The STag of the buffer at the requester.

@@ -23,8 +23,8 @@ const D: u8 = 0x40;
 const R: u8 = 0x20;
 /// The bits M, D and R at the position that siw uses.
 const SIW_BITS: u8 = 0x07;
-/// DDP's T bit in the first byte of an echoed header. If it is set, the header has 14 bytes, and otherwise 18
-/// bytes. Other fields of an echoed header are not parsed.
+/// DDP's T bit in the first byte of an echoed header. If the bit is set, the header has 14 bytes, and
+/// otherwise 18 bytes. Other fields of an echoed header are not parsed.
 const TAGGED: u8 = 0x80;
 
 /// The layout of the control word.

@@ -2,7 +2,7 @@
 //!
 //! DPDK's environment (EAL) starts in the process of the program when the program opens a DPDK wire. EAL does
 //! not interfere with the program: it creates no shared files, starts no telemetry, and uses ordinary memory.
-//! It installs no signal handler, except for SIGBUS if the device is a NIC, which may be unplugged. EAL is
+//! EAL installs no signal handler, except for SIGBUS if the device is a NIC, which may be unplugged. EAL is
 //! started on a temporary thread, so that no thread of the program is pinned or becomes EAL's main thread.
 
 use std::net::IpAddr;

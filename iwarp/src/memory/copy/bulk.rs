@@ -266,7 +266,7 @@ unsafe fn vectors(to: *mut u8, mut from: *const u8, count: usize, mut front: usi
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
-/// copies. The length is a multiple of 64. If it is not 0, `from` is a multiple of 8.
+/// copies. The length is a multiple of 64. If the length is not 0, `from` is a multiple of 8.
 pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
     if out.len() < BLOCK {
         return;
@@ -291,8 +291,8 @@ pub(super) unsafe fn fetch_avx(from: *mut u8, out: &mut [u8]) {
     let len = out.len() / BLOCK * BLOCK;
     // SAFETY: `len` is a multiple of 64, at least 64 and at most `out.len()`. The caller promises that
     // `out.len()` bytes at `from` are readable. The assembly reads `len` bytes at `from`, writes `len` bytes
-    // to `out`, and changes only the registers that it names. It also clears the upper halves of all vector
-    // registers, so that later SSE instructions do not wait for them.
+    // to `out`, and changes only the registers that it names. The assembly also clears the upper halves of
+    // all vector registers, so that later SSE instructions do not wait for these registers.
     unsafe {
         asm!(
             "test {len:l}, 64",

@@ -36,7 +36,7 @@ fn every_length_and_alignment_copies_exactly() {
     }
 }
 
-/// Copies with gaps copy all content and change no other byte. They do not read beyond the end of the source.
+/// Copies with gaps copy all content, change no other byte, and do not read beyond the end of the source.
 #[test]
 fn copies_go_around_gaps_wherever_these_are() {
     let bytes: Vec<u8> = (0..1700_u32).map(|i| (i * 7 + i / 251) as u8 | 1).collect();

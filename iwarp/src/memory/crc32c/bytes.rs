@@ -155,7 +155,7 @@ unsafe fn load_512(from: *const u8) -> __m512i {
     value
 }
 
-/// A cursor over bytes for a CRC. It loads the bytes in order, and stores each loaded value to a sink.
+/// A cursor over bytes for a CRC, which loads the bytes in order and stores each loaded value to a sink.
 pub(super) struct Loader<S> {
     from: *const u8,
     sink: S,

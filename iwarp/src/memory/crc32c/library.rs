@@ -1,8 +1,7 @@
-//! CRC32c by the crates `crc32c` and `crc-fast`. They are used on CPUs for which `crate::memory::crc32c` has
-//! no method of its own, and for long runs of bytes on CPUs with AVX-512.
+//! CRC32c by the crates `crc32c` and `crc-fast`, for CPUs for which `crate::memory::crc32c` has no method of
+//! its own, and for long runs of bytes on CPUs with AVX-512.
 //!
-//! None of the two crates is the faster crate on every CPU, so each kind of CPU uses the crate that is faster
-//! there:
+//! No crate is faster than the other on every CPU, so each kind of CPU uses the crate that is faster on it:
 //!
 //! | CPU | crate | reason |
 //! |---|---|---|
@@ -13,8 +12,8 @@
 //! | other aarch64 | `crc32c` | it uses the CRC instruction where there is one; `crc-fast` would not |
 //! | others | `crc-fast` | its tables are larger |
 //!
-//! The second and the third row were measured on an AMD EPYC. Its other features were hidden from the crates
-//! (`docs/performance.md`). The rows of aarch64 follow from the sources of both crates.
+//! The second and the third row were measured on an AMD EPYC, with the CPU's other features hidden from the
+//! crates (`docs/performance.md`). The rows of aarch64 follow from the sources of both crates.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

@@ -234,8 +234,8 @@ pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
     unsafe { best().fetch(crc, from, out) }
 }
 
-/// Calls [`fetch_behind`], under the fault guard if `guarded`. If it returns an error, some of the bytes may
-/// have been copied.
+/// Calls [`fetch_behind`], under the fault guard if `guarded`. If this function returns an error, some of the
+/// bytes may have been copied.
 ///
 /// # Safety
 /// The requirements of [`fetch`].
@@ -270,14 +270,15 @@ unsafe fn fetch_behind_guarded(
     // SAFETY: the caller promises for these bytes what `fetch` requires.
     let copy = || crc = unsafe { fetch_behind(front, from, out, more) };
     // SAFETY: `fetch_behind` owns nothing, takes no lock that it could leave locked (the method is selected
-    // before the first access to the bytes), and does not panic. If it is abandoned at an access to the bytes
-    // at `from`, only bytes of `out` have changed, which are always initialised, and no CRC is returned.
+    // before the first access to the bytes), and does not panic. If the fetch is abandoned at an access to
+    // the bytes at `from`, only bytes of `out` have changed, which are always initialised, and no CRC is
+    // returned.
     unsafe { copy::run(from, len, true, copy) }?;
     Ok(crc)
 }
 
-/// Calls [`fetch`], under the fault guard if `guarded`. If it returns an error, some of the bytes may have
-/// been copied.
+/// Calls [`fetch`], under the fault guard if `guarded`. If this function returns an error, some of the bytes
+/// may have been copied.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -297,8 +298,8 @@ pub(super) unsafe fn fetch_with_crc_from(
     // SAFETY: the caller promises for these bytes what `fetch` requires.
     let copy = || crc = unsafe { fetch(crc, from, out) };
     // SAFETY: `fetch` owns nothing, takes no lock that it could leave locked (the method is selected before
-    // the first access to the bytes), and does not panic. If it is abandoned at an access to the bytes at
-    // `from`, only bytes of `out` have changed, which are always initialised, and no CRC is returned.
+    // the first access to the bytes), and does not panic. If the fetch is abandoned at an access to the bytes
+    // at `from`, only bytes of `out` have changed, which are always initialised, and no CRC is returned.
     unsafe { copy::run(from, len, true, copy) }?;
     Ok(crc)
 }

@@ -14,8 +14,9 @@ pub(super) const fn fold(bytes: usize) -> [u64; 2] {
 }
 
 /// Returns multipliers that advance a CRC. From index 1 on, the multiplier at index `i` advances it by `i`
-/// words of 8 bytes. The CRC instruction computes the new CRC from the product. It multiplies by x^32, and
-/// the product of 32 by 32 bits is one place short of its 64 bits. So the exponents are `64 * words - 33`.
+/// words of 8 bytes. The CRC instruction computes the new CRC from the product. The instruction multiplies by
+/// x^32, and the product of 32 by 32 bits is one place short of its 64 bits. So the exponents are `64 * words
+/// - 33`.
 pub(super) const fn by_words<const N: usize>() -> [u32; N] {
     let mut multipliers = [0; N];
     let (mut i, mut value) = (1, power(31));

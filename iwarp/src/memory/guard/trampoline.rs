@@ -54,8 +54,9 @@ pub(super) unsafe extern "C" fn call(
 /// The thread jumps to this function and does not call it. The thread is in a [`call`] that has not returned,
 /// and has the stack pointer that the `call` stored.
 #[cfg(target_arch = "x86_64")]
-// SAFETY: the body follows the C ABI on behalf of `call`. It restores every callee-saved register from where
-// `call` stored it, relative to this stack pointer, and returns a result to the caller of `call`.
+// SAFETY: the body follows the C ABI on behalf of `call`. The body restores every callee-saved register from
+// the place where `call` stored the register, relative to this stack pointer, and returns a result to the
+// caller of `call`.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn landing() {
     std::arch::naked_asm!(
@@ -125,8 +126,9 @@ pub(super) unsafe extern "C" fn call(
 /// The thread jumps to this function and does not call it. The thread is in a [`call`] that has not returned,
 /// and has the stack pointer that the `call` stored.
 #[cfg(target_arch = "aarch64")]
-// SAFETY: the body follows the C ABI on behalf of `call`. It restores every callee-saved register from where
-// `call` stored it, relative to this stack pointer, and returns a result to the caller of `call`.
+// SAFETY: the body follows the C ABI on behalf of `call`. The body restores every callee-saved register from
+// the place where `call` stored the register, relative to this stack pointer, and returns a result to the
+// caller of `call`.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn landing() {
     std::arch::naked_asm!(

@@ -155,8 +155,8 @@ fn populate(wanted: &Range<u64>, writable: bool) -> Answer {
 
 fn advise(start: u64, len: usize, writable: bool) -> Result<(), i32> {
     let advice = if writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: the call touches pages as a read or write by the kernel would, and changes no byte. It fails
-    // for pages that are not mapped.
+    // SAFETY: the call touches pages as a read or write by the kernel would, and changes no byte. The call
+    // fails for pages that are not mapped.
     let advised = unsafe { libc::madvise(std::ptr::without_provenance_mut(start as usize), len, advice) };
     match advised {
         0 => Ok(()),

@@ -100,8 +100,8 @@ impl Search {
                 }
             }
             self.marker += marker::INTERVAL;
-            // Only markers in the new bytes have not been followed yet. The first walk started at the known
-            // position or at the last marker before the new bytes. It has found every FPDU that an earlier
+            // Only markers in the new bytes have not been followed yet. The first walk, which started at the
+            // known position or at the last marker before the new bytes, has found every FPDU that an earlier
             // marker leads to.
             if self.marker >= self.to || slab.buffers.at(self.slot).is_none() {
                 return None;

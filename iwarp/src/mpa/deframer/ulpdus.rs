@@ -19,7 +19,7 @@ use crate::mpa::MpaError;
 /// A ULPDU that has been received.
 #[derive(Clone, Copy, Debug)]
 pub enum Deframed<'a> {
-    /// The next ULPDU in the sender's order. Its bytes are not placed yet.
+    /// The next ULPDU in the sender's order, whose bytes are not placed yet.
     InOrder(Ulpdu<'a>),
     /// The next ULPDU in the sender's order, which was already handed up as [`Ahead`](Self::Ahead), and
     /// placed.
@@ -284,7 +284,7 @@ impl Deframer {
         self.early.head().and_then(|id| slab.early.at(id)).copied()
     }
 
-    /// Hands up the first FPDU that was placed early. This FPDU begins at or before the position of the next
+    /// Hands up the first FPDU that was placed early, which begins at or before the position of the next
     /// FPDU.
     fn take_placed(&mut self, early: EarlyFpdu, slab: &mut HeldSlab) -> Result<NextFpdu, MpaError> {
         if early.start != self.next {

@@ -96,9 +96,9 @@ impl Initiator {
 
     /// Consumes bytes of the stream, in order. The first byte has stream offset `offset`.
     ///
-    /// Bytes after the Reply are not consumed. After an accepting Reply they are FPDUs that the responder
-    /// sent early, which are allowed only with [`MpaConfig::tolerate_early_fpdus`]. After a rejecting Reply
-    /// they are bytes of the ULP. After the event no byte is consumed.
+    /// Bytes after the Reply are not consumed. After an accepting Reply these bytes are FPDUs that the
+    /// responder sent early, which are allowed only with [`MpaConfig::tolerate_early_fpdus`]. After a
+    /// rejecting Reply these bytes belong to the ULP. After the event no byte is consumed.
     ///
     /// # Errors
     /// Code 4: the caller must close the connection.

@@ -2,7 +2,7 @@
 //! connection.
 //!
 //! Initiator and responder are state machines without I/O and without a clock: they receive stream bytes and
-//! deadlines, and return frames and results. Their work ends when Full Operation begins. From then on
+//! deadlines, and return frames and results. The work of both ends when Full Operation begins. From then on
 //! [`Framer`](super::Framer) and [`Deframer`](super::Deframer) handle FPDUs. RDMAP makes the RTR message, of
 //! the kind in [`Negotiated::rtr`].
 //!
@@ -49,7 +49,7 @@ pub enum Rtr {
     None,
     /// The initiator must send an RTR of this kind before any other FPDU.
     Send(RtrKind),
-    /// The responder expects an RTR of one of these kinds as the first FPDU. It accepts any other valid FPDU
+    /// The responder expects an RTR of one of these kinds as the first FPDU, but accepts any other valid FPDU
     /// instead.
     Expect(RtrKinds),
 }

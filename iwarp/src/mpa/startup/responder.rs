@@ -262,8 +262,8 @@ impl Responder {
         (ird, ord, Some(Enhanced { peer_to_peer: asked.peer_to_peer, rtr, depths }))
     }
 
-    /// Returns the RTR kinds of the Reply: the kinds that both endpoints support. If they have no common
-    /// kind, returns all kinds that this endpoint supports.
+    /// Returns the RTR kinds of the Reply: the kinds that both endpoints support. If the endpoints have no
+    /// common kind, returns all kinds that this endpoint supports.
     fn answer_rtr(&self, asked: RtrKinds, own_ird: u16) -> RtrKinds {
         let without_read = self.config.rtr - RtrKinds::READ;
         let supported = if own_ird == 0 && !without_read.is_empty() { without_read } else { self.config.rtr };

@@ -97,7 +97,7 @@ fn a_port_that_is_back_is_not_told_to_be_lost() {
     }
 }
 
-/// When an object is destroyed, its kept events are lost and counted. Its events in the queue stay there.
+/// When an object is destroyed, its kept events are lost and counted, and its events in the queue stay there.
 #[test]
 fn what_a_gone_object_has_kept_is_lost() {
     let events = queue(2);
@@ -251,8 +251,8 @@ fn an_event_that_waits_for_the_lock_gets_to_the_handler() {
     std::thread::scope(|scope| {
         let locked = events.shared.waiting();
         let adding = scope.spawn(|| source.push(LastWqeReached, None));
-        // This gives the other thread time to wait for the lock. If the other thread needs longer, it finds
-        // the handler at its first check.
+        // The sleep gives the other thread time to wait for the lock. If the other thread needs longer, it
+        // finds the handler at its first check.
         std::thread::sleep(Duration::from_millis(200));
         let count = Arc::clone(&seen);
         let handler: AsyncEventHandler = Box::new(move |_| {

@@ -33,7 +33,8 @@ pub(crate) struct Attributes {
     rnr_retry: AtomicU8,
     /// Time in microseconds for which a request without a peer is retried.
     retry_us: AtomicU32,
-    /// Whether requests without a peer are being retried. They stay in the send queue during that time.
+    /// Whether requests without a peer are being retried. During that time these requests stay in the send
+    /// queue.
     retries: AtomicBool,
 }
 

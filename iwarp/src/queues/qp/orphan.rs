@@ -8,7 +8,7 @@ use super::{Ask, QpShared};
 use crate::queues::{QpState, WcStatus};
 
 impl QpShared {
-    /// Whether the queue pair stays usable when the peer ends the connection. It does not if its user has
+    /// Whether the queue pair stays usable when the peer ends the connection. Returns `false` if the user has
     /// already ended the connection.
     pub(crate) fn outlives_peer(&self) -> bool {
         self.attributes.outlives_peer() && !self.signals.is_close_asked() && self.signals.asked() < Ask::Close

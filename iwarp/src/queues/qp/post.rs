@@ -62,8 +62,9 @@ impl QpShared {
     }
 
     /// Whether the send queue accepts requests. The queue refuses requests before the connection is
-    /// established, unless early sends are allowed. It also refuses requests after a graceful close was
-    /// requested (RFC 5041 section 6.2.1). After an error the queue accepts requests, which are then flushed.
+    /// established, unless early sends are allowed. The queue also refuses requests after a graceful close
+    /// was requested (RFC 5041 section 6.2.1). After an error the queue accepts requests, which are then
+    /// flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
         // RFC 5041 section 6.2.1 (DDP-149): after a request for a graceful close a post is refused.

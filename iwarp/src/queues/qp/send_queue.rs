@@ -4,13 +4,13 @@
 //! Sending ends when the user has requested a graceful close, or at the peer's FIN. RFC 5041 section 6.2.1
 //! refuses sends that are posted later (late sends). The verbs of RDMA devices accept late sends: a program
 //! posts such a send, and its flushed completion shows that all earlier requests are done. So a queue can be
-//! set to keep late sends. They are not added to the ring, where the engine would find and send them, and are
-//! flushed after the requests in the ring.
+//! set to keep late sends. Late sends are not added to the ring, where the engine would find and send them,
+//! and are flushed after the requests in the ring.
 //!
 //! While a queue is held (InfiniBand's state "send queue drained", SQD), no request starts. Requests that
 //! have already started continue until they are complete. All other requests, including new requests, stay in
-//! the queue. The engine loads the flag `held` after each request that it finds. So it sees the flag before
-//! it starts a request that was posted after the flag was set.
+//! the queue. The engine loads the flag `held` after each request that it finds. So the engine sees the flag
+//! before it starts a request that was posted after the flag was set.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -335,8 +335,7 @@ mod tests {
         assert_eq!(polled(&cq), [(7, WcStatus::Success, 9)]);
     }
 
-    /// The drain event is generated once, when no request is open. It is not generated after the queue was
-    /// resumed.
+    /// The drain event is generated once, when no request is open, but not after the queue was resumed.
     #[test]
     fn a_drained_queue_is_told_once() {
         let (resources, _, cq) = test_objects();

@@ -17,9 +17,9 @@ pub(crate) struct StateCell {
 /// The reason for which the connection ended, and the error that ended the stream.
 #[derive(Default)]
 struct Ended {
-    /// The first reason. It is recorded before the first request is flushed.
+    /// The first reason, which is recorded before the first request is flushed.
     cause: Option<ConnectionError>,
-    /// The error of the stream. It has layer, type and code even if TCP is the cause.
+    /// The error of the stream. The error has layer, type and code even if TCP is the cause.
     error: Option<StreamError>,
     /// The Terminate that was sent or received, if any.
     terminate: Option<Arc<TerminateReport>>,
