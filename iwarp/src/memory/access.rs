@@ -1,7 +1,8 @@
 //! How memory is registered: access rights, the identity of an accessor, options, and errors.
 
 bitflags::bitflags! {
-    /// Rights of a registration (`IBV_ACCESS_*`). No right implies another one, and none is added silently:
+    /// Rights of a registration (`IBV_ACCESS_*`). No right implies another right, and the library does not
+    /// add a right silently:
     ///
     /// | what is done | rights that it needs |
     /// |---|---|

@@ -188,7 +188,7 @@ impl RawBytes {
             // SAFETY: `at` checked that the eight bytes are inside the memory. The memory is mapped and
             // readable while `self` exists, and other threads access it only by raw copies and atomics (the
             // fields' invariant). The address was just checked to be aligned. If a store of another size
-            // races with the load, each byte is the old or the new one: LLVM defines racing atomic accesses
+            // races with the load, each byte is the old or the new byte: LLVM defines racing atomic accesses
             // byte by byte. No code depends on which of them it is.
             word = unsafe { AtomicU64::from_ptr(ptr) }.load(Ordering::Acquire);
         };

@@ -25,8 +25,8 @@ use zerocopy::FromZeros;
 use crate::memory::stag::Stag;
 
 /// Number of indices that are allocated before a freed index may be reused (RFC 5042 section 6.1.1). The
-/// larger the number, the longer a stale STag of a peer names no memory. But most of the 2^24 indices must be
-/// neither live (at most [`MAX_LIVE`]) nor in quarantine.
+/// larger the number, the longer a stale STag of a peer names no memory. But most of the 2^24 indices must
+/// stay free, and up to [`MAX_LIVE`] indices are live.
 pub(super) const QUARANTINE: u32 = 1 << 20;
 
 /// Maximum number of indices in use (half for registrations, half for windows). Less than a fifth of all
@@ -92,7 +92,7 @@ impl IndexMap {
         (entry & LIVE != 0).then_some(entry & !LIVE)
     }
 
-    /// The page at this entry of the directory, if there is one.
+    /// Returns the page at this entry of the directory, or `None` if the entry is null.
     fn page(&self, place: &AtomicPtr<Page>) -> Option<&Page> {
         // SAFETY: `place` is an entry of the directory, which only `IndexAllocator` changes. A pointer in the
         // directory points to a page that was created before the pointer was stored (the Acquire load pairs
@@ -158,7 +158,7 @@ impl IndexAllocator {
         }
     }
 
-    /// The page of an index: the existing page, a spare page, or a new one.
+    /// Returns the page of an index. If the index has no page yet, uses a spare page or allocates a page.
     fn page<'a>(&mut self, map: &'a IndexMap, index: u32) -> &'a Page {
         let place = &map.pages[index as usize / PAGE];
         if let Some(page) = map.page(place) {

@@ -1,11 +1,11 @@
 //! Checks that memory of a caller is mapped, and that its mapping allows the access (RFC 5042 sections 2.2.2
 //! and 7.3).
 //!
-//! | way | needs | cost |
+//! | method | needs | cost |
 //! |---|---|---|
-//! | asking (`query`) | Linux 6.11 and `/proc` | a microsecond for each mapping of the memory |
-//! | bringing in (`populate`) | Linux 5.14 | brings in its pages, as a device would |
-//! | listing (`list`) | `/proc` | reads about all mappings of the process |
+//! | `query` asks the kernel about the memory | Linux 6.11 and `/proc` | a microsecond for each mapping of the memory |
+//! | `populate` brings in the pages of the memory | Linux 5.14 | populates these pages, as a device would |
+//! | `list` reads the list of mappings | `/proc` | reads all mappings of the process up to the memory |
 //!
 //! If the kernel supports `query`, the check uses this method. `query` touches only the last page of a mapped
 //! file (memory beyond the end of a file is mapped but cannot be accessed). On an older kernel the check uses

@@ -55,7 +55,7 @@ pub(super) struct SlotNumber(pub(super) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Generation(u64);
 
-/// One registration, in one cache line. Slots are allocated on demand and live as long as the table.
+/// One registration, in one cache line. Slots are allocated on demand and exist as long as the table.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct Slot {
@@ -108,7 +108,7 @@ impl Slot {
         self.state.load(Ordering::Acquire) == generation.0
     }
 
-    /// Whether the slot is in this generation or a later one; for tests.
+    /// Whether the slot is in this generation or in a later generation; for tests.
     pub(super) fn has_reached(&self, generation: Generation) -> bool {
         generation.0 & VALID != 0 && generation.0 <= self.state.load(Ordering::Acquire)
     }

@@ -52,9 +52,9 @@ pub enum AsyncEventKind {
     /// waits for its peer to start.
     PortError,
     /// Another host uses an address of an engine's port. The most similar event in libibverbs is
-    /// `IBV_EVENT_GID_CHANGE`. The event is reported at most once in ten seconds;
-    /// [`EngineCounters::stack`](crate::engine::EngineCounters) counts all conflicts. The engine keeps the
-    /// address, unless the engine was still probing the address
+    /// `IBV_EVENT_GID_CHANGE`. A conflict is reported at most once in ten seconds;
+    /// [`EngineCounters::stack`](crate::engine::EngineCounters) counts the reported conflicts. The engine
+    /// keeps the address, unless the engine was still probing the address
     /// ([`AddressProbing`](tcp_lite::AddressProbing)).
     AddressConflict,
 }

@@ -60,8 +60,8 @@ pub struct CqOptions<'a> {
 }
 
 impl CqOptions<'_> {
-    /// Returns options for a queue of `cqe` entries without a channel and a handler. Queue pairs are refused
-    /// only while several protection domains share the queue.
+    /// Returns options for a queue of `cqe` entries without a channel and a handler. The size is checked only
+    /// while several protection domains share the queue.
     pub fn new(cqe: usize) -> Self {
         Self { cqe, channel: None, handler: None, strict: None }
     }

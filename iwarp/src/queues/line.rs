@@ -71,7 +71,7 @@ impl TurnCell {
         self.0.store(turn as u8, Ordering::Release);
     }
 
-    /// Sets the turn, and returns the previous one.
+    /// Sets the turn, and returns the previous turn.
     pub(super) fn replace(&self, turn: Turn) -> Turn {
         turn_of(self.0.swap(turn as u8, Ordering::AcqRel))
     }

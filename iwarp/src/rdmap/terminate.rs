@@ -72,7 +72,7 @@ impl Terminate {
 
     /// Returns a Terminate for an error that no message of the peer has caused.
     pub fn bare(error: TerminateError) -> Self {
-        // RFC 5040 section 4.8 (RDMAP-135): the numbers come from the table of errors, and from nowhere else.
+        // RFC 5040 section 4.8 (RDMAP-135): layer, type and code are those of the table of errors.
         let (layer, etype, code) = error.codes();
         Self {
             layer,

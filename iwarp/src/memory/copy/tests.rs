@@ -103,8 +103,8 @@ fn the_last_byte_is_seen_last() {
                 let mut bytes = [now as u8; 2 * LEN];
                 let bytes = &mut bytes[..stride.span(len)];
                 stride.gaps(bytes.len()).for_each(|gap| bytes[gap..gap + Stride::GAP].fill(0));
-                // SAFETY: `span` ends inside the words, which live longer than the scope, and all threads
-                // access them as atomics or by raw copies. The runs have `len` bytes of content.
+                // SAFETY: `span` ends inside the words, which exist longer than the scope, and all threads
+                // access the words as atomics or by raw copies. The runs have `len` bytes of content.
                 unsafe { super::place_runs(to.wrapping_add(offset), stride.runs(bytes)) };
             }
         });
@@ -118,8 +118,8 @@ fn the_last_byte_is_seen_last() {
             let mut byte = [0];
             let mut out = [0_u8; LEN];
             loop {
-                // SAFETY: `span` ends inside the words, which live longer than the scope, and all threads
-                // access them as atomics or by raw copies.
+                // SAFETY: `span` ends inside the words, which exist longer than the scope, and all threads
+                // access the words as atomics or by raw copies.
                 unsafe { fetch(base.wrapping_add(offset + len - 1), &mut byte) };
                 if byte[0] == now as u8 {
                     break;
@@ -127,8 +127,8 @@ fn the_last_byte_is_seen_last() {
                 std::hint::spin_loop();
             }
             fence(Ordering::Acquire);
-            // SAFETY: `span` ends inside the words, which live longer than the scope, and all threads access
-            // them as atomics or by raw copies.
+            // SAFETY: `span` ends inside the words, which exist longer than the scope, and all threads access
+            // the words as atomics or by raw copies.
             unsafe { fetch(base.wrapping_add(offset), &mut out[..len]) };
             assert!(out[..len].iter().all(|&b| b == now as u8), "round {now}, offset {offset}, len {len}");
         }

@@ -43,8 +43,8 @@ mod tests;
 /// Number of bytes of a block when copy and CRC are two passes. A block fits in the first-level data cache,
 /// so the second pass reads the bytes from that cache.
 const BLOCK_BYTES: usize = 8 * 1024;
-/// The number of bytes from which `crc-fast` is faster than [`fold512::append`]. Below that, the setup of
-/// `crc-fast`, which takes about 50 ns, makes it slower.
+/// The number of bytes from which `crc-fast` is faster than [`fold512::append`]. For fewer bytes `crc-fast`
+/// is slower, because its setup takes about 50 ns.
 #[cfg(target_arch = "x86_64")]
 const LONG_BYTES: usize = 8 * 1024;
 

@@ -173,17 +173,17 @@ fn the_crc_fits_the_copy_while_others_write() {
                 let (from, len) = (round % 64, [150, 1460, 9000][round % 3]);
                 let out = &mut out[..len];
                 let source = words.as_ptr().cast::<u8>().wrapping_add(from);
-                // SAFETY: the words live longer than the threads of the scope, and are written as atomics
-                // only. The words have 9600 bytes, and the copy ends before byte 64 + 9000. `method` is of
-                // `methods_here`, which has only methods that this CPU supports.
+                // SAFETY: the words exist longer than the threads of the scope, and the writer writes them
+                // only as atomics. The words have 9600 bytes, and the copy ends before byte 64 + 9000.
+                // `method` is of `methods_here`, which has only methods that this CPU supports.
                 let crc = unsafe { method.fetch(0, source, out) };
                 assert_eq!(crc, reference(0, out), "{method:?}, {len} bytes");
                 #[cfg(target_arch = "x86_64")]
                 if lanes::is_supported() {
                     let front = Front { words: [0; 2], rest: None };
-                    // SAFETY: the words live longer than the threads of the scope, and are written as atomics
-                    // only. The words have 9600 bytes, and the copy ends before byte 64 + 9000.
-                    // `is_supported` has just said that this CPU supports the method.
+                    // SAFETY: the words exist longer than the threads of the scope, and the writer writes
+                    // them only as atomics. The words have 9600 bytes, and the copy ends before byte 64 +
+                    // 9000. `is_supported` has just said that this CPU supports the method.
                     let (_, sum) = unsafe { lanes::fetch_behind::<true>(&front, source, out, 0) };
                     assert_eq!(sum % 0xffff, dp::checksum::partial(out) % 0xffff, "tallied, {len} bytes");
                 }

@@ -88,8 +88,8 @@ struct Passing {
 }
 
 thread_local! {
-    /// The signal that was passed on last. The value stays set if a handler of the program leaves by a jump.
-    /// Like [`ACTIVE`], this variable has no destructor.
+    /// The signal that was passed on last. The value stays set if a handler of the program does not return
+    /// but jumps (`longjmp`). Like [`ACTIVE`], this variable has no destructor.
     static PASSING: Cell<Passing> = const { Cell::new(Passing { info: 0, stack: 0, generation: 0 }) };
 }
 

@@ -164,7 +164,7 @@ fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk 
             return Walk::Incomplete;
         }
         // RFC 5044 section 6 (MPA-126, MPA-127): only an FPDU with a valid CRC is handed up and gives the
-        // start of the next one.
+        // start of the next FPDU.
         match extent.check(wire, framing) {
             Ok(()) => deframer.known_start = extent.end,
             Err(Unsound::Crc | Unsound::Marker) => {

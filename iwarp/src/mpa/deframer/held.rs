@@ -65,9 +65,9 @@ pub struct HeldBuf {
     pub start: u64,
     /// The bytes.
     pub buf: Mbuf,
-    /// Whether the buffer is out of order: it arrived ahead of the next expected byte, and the deframer has
-    /// not yet seen that all bytes before it have arrived. The buffer counts in TCP's memory budget until it
-    /// is released.
+    /// Whether the buffer is out of order: the buffer arrived ahead of the next expected byte, and the
+    /// deframer has not yet seen that all bytes up to the end of the buffer have arrived. The buffer counts
+    /// in TCP's memory budget until it is released.
     pub ahead: bool,
     /// Number of bytes of the buffer that were placed early (and released).
     pub(super) placed: usize,

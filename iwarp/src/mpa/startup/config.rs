@@ -32,7 +32,7 @@ pub struct MpaConfig {
     /// The RTR kinds to offer and to accept. No other known implementation uses a Send, so a Send is not
     /// among the default kinds.
     pub rtr: RtrKinds,
-    /// For a responder, whether to name only one RTR kind in the Reply: the first common kind in the order
+    /// For a responder, whether to name only one RTR kind in the Reply: the first possible kind in the order
     /// Write, Read, Send.
     pub single_rtr: bool,
     /// Maximum number of the peer's Reads that this endpoint serves at a time. May be 0.

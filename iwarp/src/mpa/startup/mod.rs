@@ -2,9 +2,9 @@
 //! connection.
 //!
 //! Initiator and responder are state machines without I/O and without a clock: they receive stream bytes and
-//! deadlines, and return frames and results. The work of both ends when Full Operation begins. From then on
-//! [`Framer`](super::Framer) and [`Deframer`](super::Deframer) handle FPDUs. RDMAP makes the RTR message, of
-//! the kind in [`Negotiated::rtr`].
+//! deadlines, and return frames and results. After startup, in Full Operation, [`Framer`](super::Framer) and
+//! [`Deframer`](super::Deframer) handle FPDUs. RDMAP makes the RTR message, of the kind in
+//! [`Negotiated::rtr`].
 //!
 //! The roles do not depend on which endpoint sent the first SYN.
 

@@ -62,7 +62,7 @@ impl Receives {
         (receives, reader)
     }
 
-    /// Whether requests come from a shared receive queue.
+    /// Whether receive requests are taken from a shared receive queue.
     pub(crate) fn are_shared(&self) -> bool {
         self.srq.is_some()
     }

@@ -60,7 +60,8 @@ fn the_responder_fits_its_depths() {
         ((0, 0), [0, 4, 0, 16], [0, 0, 0, 0], (0, 0)),
         // In the peer-to-peer model with an RTR of kind Read, one Read is needed even if the ORD is 0.
         ((8, 8), [0x80, 1, 0x40, 0], [0x80, 1, 0x40, 1], (1, 1)),
-        // 0x3fff leaves each direction to the ULP separately.
+        // A depth of 0x3fff leaves the depth of one direction to the ULP, independently of the other
+        // direction.
         ((8, 5), [0, 2, 0x3f, 0xff], [0x3f, 0xff, 0, 2], (8, 2)),
         ((8, 5), [0x3f, 0xff, 0, 2], [0, 2, 0x3f, 0xff], (2, 5)),
         ((8, 5), [0x3f, 0xff, 0x3f, 0xff], [0x3f, 0xff, 0x3f, 0xff], (8, 5)),
