@@ -66,12 +66,12 @@ pub struct Accessor {
 /// Where the tagged offsets of a registration start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Base {
-    /// At the virtual address of its first byte, as verbs programs expect.
+    /// At the virtual address of the registration's first byte, as verbs programs expect.
     #[default]
     VirtualAddress,
     /// At an offset that the consumer chooses.
     Iova(u64),
-    /// At 0.
+    /// At tagged offset 0.
     Zero,
 }
 

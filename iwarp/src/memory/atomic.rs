@@ -30,9 +30,9 @@ impl EpochGuard<'_> {
     /// must be aligned; its tagged offset need not be.
     ///
     /// # Errors
-    /// The first check that fails;
-    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) has its codes.
-    /// Alignment is checked last.
+    /// The first check that fails.
+    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) maps each failure to
+    /// the codes of a Terminate. Alignment is checked last.
     pub fn check_atomic(&self, stag: Stag, to: u64, by: Accessor) -> Result<Word<'_>, Fault> {
         self.check_word(stag, to, by, Access::REMOTE_READ | Access::REMOTE_WRITE)
     }

@@ -135,7 +135,7 @@ impl RawBytes {
     /// this byte. A program can use this function to poll the last byte of a Write that arrives in order.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// [`AccessError`] if the byte is not inside the memory, or if the memory is no longer mapped.
     pub fn load_u8_acquire(&self, offset: usize) -> Result<u8, AccessError> {
         let ptr = self.at(offset, 1)?;
         let mut byte = 0;
@@ -157,7 +157,8 @@ impl RawBytes {
     /// of the caller.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// [`AccessError`] if the byte is not inside the memory, or if the memory is not writable or no longer
+    /// mapped.
     pub fn store_u8_release(&self, offset: usize, byte: u8) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, 1)?;
         let store = || {
@@ -177,7 +178,8 @@ impl RawBytes {
     /// The address of the eight bytes must be a multiple of 8.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// [`AccessError`] if the bytes are misaligned or not inside the memory, or if the memory is no longer
+    /// mapped.
     pub fn load_u64_acquire(&self, offset: usize) -> Result<u64, AccessError> {
         let ptr = self.at(offset, 8)?.cast::<u64>();
         if !ptr.is_aligned() {
@@ -198,7 +200,8 @@ impl RawBytes {
         Ok(word)
     }
 
-    /// Runs `access`, which accesses the `len` bytes at `offset`, under the guard if the memory is guarded.
+    /// Runs `access`, which accesses the `len` bytes at `offset`, under the fault guard if the memory is
+    /// guarded.
     ///
     /// # Safety
     /// `access` may be abandoned at any access to these bytes: `access` and the functions that it calls own

@@ -112,7 +112,7 @@ pub(super) unsafe fn run(
         access();
         return Ok(());
     }
-    // SAFETY: the access is guarded, so the caller promises that it may be abandoned.
+    // SAFETY: the access is guarded, so the caller promises that `access` may be abandoned.
     unsafe { guard::attempt(start, len, access) }
 }
 

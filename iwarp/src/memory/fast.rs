@@ -46,7 +46,7 @@ pub struct FastBind {
     pub base: Base,
 }
 
-/// The owner's handle of prepared memory. Dropping it deregisters the memory.
+/// The owner's handle of prepared memory. Dropping the handle deregisters the memory.
 pub struct FastRegistration {
     /// The handle of the slot. This field is dropped first, since the memory must exist until no engine uses
     /// the memory any more.
@@ -66,7 +66,7 @@ impl MemoryTable {
     /// Prepares a whole region, and allocates an STag for it, which is still invalid.
     ///
     /// # Errors
-    /// [`RegisterError::Limit`].
+    /// [`RegisterError::Limit`] if the table already has its maximum number of registrations.
     pub fn prepare(&self, region: Arc<Region>, options: &Prepare) -> Result<FastRegistration, RegisterError> {
         self.prepare_memory(RawBytes::of_region(region), options)
     }
@@ -116,7 +116,7 @@ impl FastRegistration {
         Stag::new(self.handle.index, key)
     }
 
-    /// The prepared bytes, for their owner.
+    /// The prepared bytes, which the owner may read and write.
     pub fn memory(&self) -> &RawBytes {
         &self.memory
     }
@@ -126,13 +126,13 @@ impl FastRegistration {
         self.memory.region()
     }
 
-    /// Whether the registration is valid as `stag`.
+    /// Whether the memory is registered with the STag `stag`.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }
 
-    /// Makes the STag invalid, if it is valid. When this returns, no engine writes or reads the memory
-    /// through the STag.
+    /// Makes the STag invalid, if it is valid. When this function returns, no engine writes or reads the
+    /// memory through the STag.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }

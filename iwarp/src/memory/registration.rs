@@ -14,7 +14,8 @@ use crate::memory::slot::{AddressRange, Record, Traits};
 use crate::memory::stag::Stag;
 use crate::memory::table::{MemoryTable, UserMemory};
 
-/// Registered memory. Dropping it deregisters the memory and ends the windows that are bound to it.
+/// Registered memory. Dropping this value deregisters the memory and ends the windows that are bound to the
+/// memory.
 ///
 /// RFC 5040 section 8.1.1 (RDMAP-353), RFC 5041 section 8.3.1 (DDP-229): the consumer makes and revokes the
 /// binding of a buffer to an STag and a range of tagged offsets.
@@ -36,10 +37,10 @@ unsafe impl Send for Registration {}
 unsafe impl Sync for Registration {}
 
 impl MemoryTable {
-    /// Registers a whole region. The region stays alive until no engine can access it any more.
+    /// Registers a whole region, which stays alive until no engine can access it any more.
     ///
     /// # Errors
-    /// [`RegisterError`].
+    /// [`RegisterError`] says why the memory could not be registered.
     pub fn register(
         &self,
         region: Arc<Region>,
@@ -52,7 +53,7 @@ impl MemoryTable {
     /// no byte at `ptr` is ever accessed.
     ///
     /// # Errors
-    /// [`RegisterError`].
+    /// [`RegisterError`] says why the memory could not be registered.
     ///
     /// # Safety
     /// Until the registration is dropped or [`Registration::deregister`] has returned, `ptr..ptr + len` stays
@@ -73,7 +74,7 @@ impl MemoryTable {
         self.insert(memory, options)
     }
 
-    /// Checks memory of the caller, and installs the fault guard for it.
+    /// Checks memory of the caller, and installs the fault guard if the table uses the guard.
     ///
     /// # Safety
     /// While the value exists, `ptr..ptr + len` stays mapped, readable and, if `writable`, writable. All
@@ -144,7 +145,7 @@ impl Registration {
         self.record.access
     }
 
-    /// The bytes, for their owner.
+    /// The registered bytes, which the owner may read and write.
     pub fn memory(&self) -> &RawBytes {
         &self.memory
     }
@@ -202,10 +203,10 @@ impl Registration {
         drop(self);
     }
 
-    /// Deregisters the memory (`ibv_dereg_mr`), unless a window is bound to it.
+    /// Deregisters the memory (`ibv_dereg_mr`), unless a window is bound to the registration.
     ///
     /// # Errors
-    /// The unchanged registration, if a window is bound to it.
+    /// The unchanged registration, if a window is bound to the registration.
     pub fn deregister_unbound(self) -> Result<(), Box<Self>> {
         if self.revoke_unbound() {
             drop(self);

@@ -253,8 +253,8 @@ impl Record {
     /// RFC 5041 sections 8.2, 8.3.1 and 8.3.2 (DDP-211 to DDP-213, DDP-226, DDP-227, DDP-236): an STag is
     /// associated with a protection domain or with a stream.
     pub(super) fn is_associated(&self, by: Accessor) -> bool {
-        // RFC 5042 sections 3 and 6.1.1 (SEC-051, SEC-090, SEC-091): a stream reaches no STag of another
-        // protection domain, nor one that is limited to another stream.
+        // RFC 5042 sections 3 and 6.1.1 (SEC-051, SEC-090, SEC-091): a stream cannot use an STag of another
+        // protection domain, or an STag that is limited to another stream.
         self.stream.map_or(self.pd == by.pd, |stream| stream == by.stream)
     }
 }

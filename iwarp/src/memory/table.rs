@@ -407,7 +407,7 @@ impl TableShared {
     /// Makes an invalid slot valid with new fields and the same index.
     ///
     /// # Errors
-    /// [`RegisterError::Overlap`].
+    /// [`RegisterError::Overlap`] if a strict table does not allow these rights.
     pub(super) fn republish(
         &self,
         number: SlotNumber,

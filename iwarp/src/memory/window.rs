@@ -74,7 +74,7 @@ impl MemoryTable {
     /// Allocates an unbound window. If `keep` is set, no peer may invalidate the window.
     ///
     /// # Errors
-    /// [`RegisterError::WindowLimit`].
+    /// [`RegisterError::WindowLimit`] if the table already has its maximum number of windows.
     pub fn alloc_window(&self, pd: PdId, kind: WindowKind, keep: bool) -> Result<Window, RegisterError> {
         let template = Template { pd, keep, form: Form::Window(kind) };
         let (slot, index) = self.shared().allocate(Some(template))?;
@@ -165,7 +165,7 @@ impl EpochGuard<'_> {
     }
 }
 
-/// Makes an invalid slot valid, unless another thread already has.
+/// Makes an invalid slot valid. Fails if another thread has already made the slot valid.
 pub(super) fn publish(
     shared: &TableShared,
     _locked: &TableControl,

@@ -87,7 +87,7 @@ impl Crc32c {
 
     /// Returns the CRC of all bytes so far in the form of the FPDU's CRC field.
     pub const fn field(&self) -> [u8; 4] {
-        // RFC 5044 section 4.4 (MPA-089): CRC32c in the byte order of iSCSI's digests.
+        // RFC 5044 section 4.4 (MPA-089): the CRC is sent in the byte order of iSCSI's digests.
         self.crc.to_le_bytes()
     }
 }

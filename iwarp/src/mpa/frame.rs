@@ -55,11 +55,11 @@ bitflags::bitflags! {
     /// Kinds of ready-to-receive message (RFC 6581 section 9.2).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RtrKinds: u8 {
-        /// B: a Send of length 0.
+        /// Bit B: a Send of length 0.
         const SEND = 1;
-        /// C: an RDMA Write of length 0.
+        /// Bit C: an RDMA Write of length 0.
         const WRITE = 2;
-        /// D: an RDMA Read of length 0.
+        /// Bit D: an RDMA Read of length 0.
         const READ = 4;
     }
 }
@@ -111,12 +111,12 @@ impl Enhanced {
 
     /// Returns the bytes in network order.
     pub fn encode(self) -> [u8; ENHANCED_BYTES] {
-        // RFC 6581 section 9.2 (MPA2-092): without A, the bits B, C and D are 0.
+        // RFC 6581 section 9.2 (MPA2-092): without bit A, the bits B, C and D are 0.
         let bit = |kind, bit| if self.peer_to_peer && self.rtr.contains(kind) { bit } else { 0 };
         let model = if self.peer_to_peer { 0x8000 } else { 0 };
         let first = (self.depths.ird & 0x3fff) | model | bit(RtrKinds::SEND, 0x4000);
         let second = (self.depths.ord & 0x3fff) | bit(RtrKinds::WRITE, 0x8000) | bit(RtrKinds::READ, 0x4000);
-        // RFC 6581 section 9 (MPA2-047): in network order.
+        // RFC 6581 section 9 (MPA2-047): the bytes are in network order.
         let ([a, b], [c, d]) = (first.to_be_bytes(), second.to_be_bytes());
         [a, b, c, d]
     }

@@ -419,10 +419,10 @@ impl FpduWriter<'_> {
     /// Appends the `bytes` bytes at `offset` of `source`.
     ///
     /// # Errors
-    /// As [`fill`](Self::fill).
+    /// The errors of [`Source::fetch_summed`]. After an error the caller must drop the FPDU.
     ///
     /// # Panics
-    /// As [`fill`](Self::fill).
+    /// Panics like [`fill`](Self::fill).
     #[inline]
     pub fn fill_from(&mut self, source: &Source<'_>, offset: usize, bytes: usize) -> Result<(), Fault> {
         self.fill(bytes, |room| match room {

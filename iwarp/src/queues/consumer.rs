@@ -245,7 +245,7 @@ impl QpConsumer {
                 self.sq.remove(1);
                 sends.complete(signals, true, completion);
             }
-            // Late requests were posted after all others.
+            // Late sends were posted after all other sends.
             while let Some(late) = posting.next_late() {
                 sends.complete(signals, true, flushed(late.wr_id, late.opcode));
             }

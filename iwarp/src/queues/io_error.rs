@@ -46,8 +46,9 @@ impl From<ConnectionError> for io::Error {
     }
 }
 
-/// The error for a full queue becomes `WouldBlock`, for a queue pair without a connection `NotConnected`, for
-/// a limit `QuotaExceeded`, and for an invalid argument `InvalidInput`. An error of the system is unchanged.
+/// The kind is `WouldBlock` for a full queue, `NotConnected` for a queue pair without a connection,
+/// `QuotaExceeded` for a limit, and `InvalidInput` for an invalid argument. An error of the system is
+/// unchanged.
 impl From<VerbsError> for io::Error {
     fn from(error: VerbsError) -> Self {
         let kind = match error {

@@ -150,7 +150,7 @@ impl QpShared {
         self.report();
     }
 
-    /// Reports lost completions and events of both completion queues. The caller holds no lock.
+    /// Reports lost completions and events of both completion queues. The caller must hold no lock.
     pub(crate) fn report(&self) {
         self.sends.report();
         self.receives.report();

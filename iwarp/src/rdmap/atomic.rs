@@ -99,7 +99,7 @@ impl AtomicOp {
 pub struct AtomicRequest {
     /// The identifier that the requester has chosen. The response contains the same identifier.
     pub id: u32,
-    /// The buffer at the responder.
+    /// The STag of the buffer at the responder.
     pub stag: Stag,
     /// Tagged offset of the eight bytes.
     pub to: u64,

@@ -101,7 +101,7 @@ impl Opcode {
 
     /// Checks the header of a segment: RDMAP version, opcode, buffer model and queue, in this order.
     ///
-    /// RFC 5040 section 7.2 (RDMAP-333, RDMAP-334, RDMAP-338, RDMAP-339): version and opcode are valid in
+    /// RFC 5040 section 7.2 (RDMAP-333, RDMAP-334, RDMAP-338, RDMAP-339): version and opcode must be valid in
     /// every message.
     ///
     /// # Errors

@@ -262,7 +262,7 @@ unsafe fn vectors(to: *mut u8, mut from: *const u8, count: usize, mut front: usi
     (from, front)
 }
 
-/// Copies from `from` to `out`.
+/// Copies the `out.len()` bytes at `from` to `out`.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw

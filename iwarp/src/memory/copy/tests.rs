@@ -21,14 +21,14 @@ fn every_length_and_alignment_copies_exactly() {
             let from = (align * 5) % 17;
             let mut memory = vec![0_u8; 400];
             let to = memory[align..align + len].as_mut_ptr();
-            // SAFETY: `to` has room for `len` bytes, and nobody else uses the vector.
+            // SAFETY: `to` has room for `len` bytes, and no other code uses the vector.
             unsafe { place(to, &source[from..from + len]) };
             assert_eq!(&memory[align..align + len], &source[from..from + len], "len {len}, align {align}");
             assert!(memory[..align].iter().chain(&memory[align + len..]).all(|&b| b == 0));
 
             let mut out = vec![0_u8; 400];
             let placed = memory[align..align + len].as_ptr();
-            // SAFETY: `placed` points to `len` bytes, which nobody writes.
+            // SAFETY: `placed` points to `len` bytes, which no other code writes.
             unsafe { fetch(placed, &mut out[from..from + len]) };
             assert_eq!(&out[from..from + len], &source[from..from + len]);
             assert!(out[..from].iter().chain(&out[from + len..]).all(|&b| b == 0));
@@ -47,7 +47,7 @@ fn copies_go_around_gaps_wherever_these_are() {
                 let mut memory = vec![0_u8; 2000];
                 let end = align + content.len();
                 let to = memory[align..end].as_mut_ptr();
-                // SAFETY: `to` has room for all content of the runs, and nobody else uses the vector.
+                // SAFETY: `to` has room for all content of the runs, and no other code uses the vector.
                 unsafe { super::place_runs(to, stride.runs(&bytes[..len])) };
                 assert_eq!(memory[align..end], content, "{stride:?}, len {len}, align {align}");
                 assert!(
@@ -55,7 +55,7 @@ fn copies_go_around_gaps_wherever_these_are() {
                     "{stride:?}, len {len}"
                 );
 
-                // All content is odd.
+                // All bytes of the content are odd numbers.
                 const BEHIND: u8 = 2;
                 memory[end..].fill(BEHIND);
                 let mut out = vec![0_u8; 2000];

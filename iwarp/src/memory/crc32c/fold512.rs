@@ -30,7 +30,7 @@ pub(super) fn is_supported() -> bool {
         && is_x86_feature_detected!("vpclmulqdq")
 }
 
-/// Continues the CRC `state`, which is not complemented, with `bytes`, and returns it.
+/// Continues the CRC `state`, which is not complemented, with `bytes`. Returns the new CRC.
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     // SAFETY: `bytes` is a slice, so its bytes are readable and no other code writes them. No byte is stored,
@@ -39,7 +39,7 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
 }
 
 /// Copies the `out.len()` bytes at `from` to `out`. Continues the CRC `state` with the copied bytes, and
-/// returns it.
+/// returns the new CRC.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -74,7 +74,8 @@ pub(super) unsafe fn fetch_behind(
     (!append_zeros(state, zeros), if tally { front.sum() + dp::checksum::partial(out) } else { 0 })
 }
 
-/// Continues the CRC `state` with the bytes of `from` at `at..len`, and stores them to `sink`.
+/// Continues the CRC `state` with the bytes of `from` at `at..len`, and stores these bytes to `sink`. Returns
+/// the new CRC.
 ///
 /// # Safety
 /// `at` is at most `len`. `from..from + len` is mapped and readable, and other threads access it only through

@@ -37,7 +37,7 @@ pub(super) fn is_supported() -> bool {
         && is_x86_feature_detected!("avx2")
 }
 
-/// Continues the CRC `state`, which is not complemented, with `bytes`, and returns it.
+/// Continues the CRC `state`, which is not complemented, with `bytes`. Returns the new CRC.
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     let (mut state, mut bytes) = (state, bytes);
@@ -105,7 +105,7 @@ fn by_words(words: usize) -> __m128i {
 }
 
 /// Copies the `out.len()` bytes at `from` to `out`. Continues the CRC `state` with the copied bytes, and
-/// returns it. If `TALLY` is set, also returns the partial Internet checksum of `out`.
+/// returns the new CRC. If `TALLY` is set, also returns the partial Internet checksum of `out`.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -119,7 +119,7 @@ pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: 
     let mut from = from.wrapping_add(at);
     let (head, rest) = out.split_at_mut(at);
     let mut sum = 0;
-    // A block is still in the first-level data cache when the CRC reads it.
+    // A block is still in the first-level data cache when its CRC is computed.
     for block in rest.chunks_mut(BLOCK_BYTES) {
         // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. The blocks of the source
         // are contiguous and have the same lengths as the blocks of `out`.

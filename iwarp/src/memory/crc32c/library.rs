@@ -40,7 +40,7 @@ impl Library {
         if is_crc32c { Self::Crc32c } else { Self::CrcFast }
     }
 
-    /// Continues the CRC `crc` with `bytes`, and returns it.
+    /// Continues the CRC `crc` with `bytes`. Returns the new CRC.
     #[inline(never)]
     pub(super) fn append(self, crc: u32, bytes: &[u8]) -> u32 {
         match self {

@@ -71,7 +71,7 @@ fn best() -> Method {
     *BEST.get_or_init(Method::here)
 }
 
-/// Continues the CRC `crc` with `bytes`, and returns it.
+/// Continues the CRC `crc` with `bytes`. Returns the new CRC.
 #[inline]
 pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     let best = best();
@@ -84,7 +84,7 @@ pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     unsafe { best.append(crc, bytes) }
 }
 
-/// Continues the CRC `crc` with the bytes of `front`, and returns it.
+/// Continues the CRC `crc` with the bytes of `front`. Returns the new CRC.
 #[inline]
 pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
     match best() {
@@ -98,7 +98,7 @@ pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
     }
 }
 
-/// Copies `src` to `dst`. Continues the CRC `crc` with the copied bytes, and returns it.
+/// Copies `src` to `dst`. Continues the CRC `crc` with the copied bytes, and returns the new CRC.
 ///
 /// # Panics
 /// Panics if the lengths differ.
@@ -219,7 +219,7 @@ unsafe fn fetch_behind_by_steps(
 }
 
 /// Copies the `out.len()` bytes at `from` to `out`. Continues the CRC `crc` with the copied bytes, and
-/// returns it.
+/// returns the new CRC.
 ///
 /// `out` may contain a part of a concurrent write by another thread. Aligned words of 8 bytes are loaded at
 /// once.

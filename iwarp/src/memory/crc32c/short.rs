@@ -8,7 +8,7 @@ use super::bytes::{Loader, To, append_front, append_head, append_tail, append_ze
 /// Maximum number of bytes for which this method is the fastest.
 pub(super) const MAX_BYTES: usize = 127;
 
-/// Continues the CRC `state`, which is not complemented, with `bytes`, and returns it.
+/// Continues the CRC `state`, which is not complemented, with `bytes`. Returns the new CRC.
 #[target_feature(enable = "sse4.2")]
 pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     let mut state = u64::from(state);
@@ -37,7 +37,7 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
 }
 
 /// Copies the `out.len()` bytes at `from` to `out`. Continues the CRC `state` with the copied bytes, and
-/// returns it. If `TALLY` is set, also returns the partial Internet checksum of `out`.
+/// returns the new CRC. If `TALLY` is set, also returns the partial Internet checksum of `out`.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -59,7 +59,7 @@ pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: 
 /// Returns the partial Internet checksum of `head` and of the bytes after it, whose own partial checksum is
 /// `sum`.
 pub(super) fn behind(head: &[u8], sum: u64) -> u64 {
-    // After an odd number of bytes, the two bytes of each 16-bit word change places.
+    // After an odd number of bytes, the two bytes of each 16-bit word are swapped.
     let sum = if head.len() % 2 == 1 { (sum % 0xffff) << 8 } else { sum };
     dp::checksum::partial(head) + sum
 }

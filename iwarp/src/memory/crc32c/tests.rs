@@ -27,7 +27,7 @@ fn reference(crc: u32, bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!crc, |state, byte| state >> 8 ^ TABLE[(state as u8 ^ byte) as usize])
 }
 
-/// Returns bytes that do not repeat with a period that a CRC method could have.
+/// Returns bytes without a period that could hide an error of a CRC method.
 fn noise(len: usize) -> Vec<u8> {
     Dice::split_mix(0).bytes(len)
 }
@@ -175,7 +175,7 @@ fn the_crc_fits_the_copy_while_others_write() {
                 let source = words.as_ptr().cast::<u8>().wrapping_add(from);
                 // SAFETY: the words exist longer than the threads of the scope, and the writer writes them
                 // only as atomics. The words have 9600 bytes, and the copy ends before byte 64 + 9000.
-                // `method` is of `methods_here`, which has only methods that this CPU supports.
+                // `method` comes from `methods_here`, which has only methods that this CPU supports.
                 let crc = unsafe { method.fetch(0, source, out) };
                 assert_eq!(crc, reference(0, out), "{method:?}, {len} bytes");
                 #[cfg(target_arch = "x86_64")]
@@ -249,10 +249,10 @@ proptest! {
             let (mut copied, mut alone, mut out, mut from) = (0, 0, vec![0; len], 0);
             for to in cuts.iter().copied().chain([len]) {
                 // SAFETY: the source is a slice of the same length, so its bytes are readable and no other
-                // code writes them. `method` is of `methods_here`, which has only methods that this CPU
+                // code writes them. `method` comes from `methods_here`, which has only methods that this CPU
                 // supports.
                 copied = unsafe { method.fetch(copied, bytes[from..to].as_ptr(), &mut out[from..to]) };
-                // SAFETY: `method` is of `methods_here`, which has only methods that this CPU supports.
+                // SAFETY: `method` comes from `methods_here`, which has only methods that this CPU supports.
                 alone = unsafe { method.append(alone, &bytes[from..to]) };
                 from = to;
             }

@@ -93,7 +93,7 @@ thread_local! {
     static PASSING: Cell<Passing> = const { Cell::new(Passing { info: 0, stack: 0, generation: 0 }) };
 }
 
-/// See [`super::attempt`].
+/// Runs `access` as described at [`super::attempt`].
 ///
 /// # Safety
 /// `access` may be abandoned at any access to these bytes: at that point `access` and the functions that it
@@ -282,7 +282,7 @@ unsafe fn pass_on(
     }
     let flags = action.map_or(0, |action| action.sa_flags);
     match handler {
-        // A fault cannot be ignored.
+        // A signal that a process has sent is ignored. A fault cannot be ignored.
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
             // SAFETY: `signal` is async-signal-safe, and the default action needs no function. After a fault,
@@ -322,7 +322,7 @@ unsafe fn mask_as(action: &libc::sigaction, signal: c_int) {
     if action.sa_flags & libc::SA_NODEFER != 0 {
         let own = only(signal);
         // SAFETY: `pthread_sigmask` is async-signal-safe and reads a local set. The caller is the handler of
-        // `signal`. Only the handler with this action depends on the signal's mask, and that handler has
+        // `signal`. Unblocking the signal affects only the handler with this action, which allows this by
         // SA_NODEFER.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &own, null_mut()) };
     }
@@ -331,7 +331,7 @@ unsafe fn mask_as(action: &libc::sigaction, signal: c_int) {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &action.sa_mask, null_mut()) };
 }
 
-/// The set with this signal alone.
+/// Returns the set that contains only this signal.
 fn only(signal: c_int) -> libc::sigset_t {
     // SAFETY: all-zero bytes are a valid `sigset_t`: an array of integers.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };

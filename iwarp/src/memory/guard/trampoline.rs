@@ -1,8 +1,8 @@
 //! A function call that a signal handler can abandon.
 //!
-//! [`call`] saves the callee-saved registers and stores the stack pointer. [`landing`] restores them and
-//! returns from `call` with another result. A signal handler makes the interrupted thread continue at
-//! `landing`, on the saved stack.
+//! [`call`] saves the callee-saved registers and stores the stack pointer. [`landing`] restores these
+//! registers and returns from `call` with another result. A signal handler makes the interrupted thread
+//! continue at `landing`, on the saved stack.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,4 @@
-//! Reception step by step; the crate's `tests/it/mpa/oracle.rs` has the random streams.
+//! Tests of reception step by step. Tests with random streams are in the crate's `tests/it/mpa/oracle.rs`.
 
 mod held;
 
@@ -132,7 +132,7 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
             Ok::<_, ()>(())
         })
     };
-    // Two whole FPDUs, and the first bytes of another.
+    // Two whole FPDUs, and the first bytes of a third FPDU.
     let mut bench = Bench::new(false);
     let end = ends[1] + 3;
     assert_eq!(whole(&mut bench, &wire[..end], 0, end), Ok(ends[1]));
@@ -158,7 +158,7 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     bench.deframer.framing.crc = false;
     assert_eq!(whole(&mut bench, &damaged, 0, wire.len()), Ok(wire.len()));
     assert!(bench.deframer.at_boundary());
-    // With markers.
+    // A stream with markers.
     let (wire, _) = stream(true, &[b"hello"]);
     assert_eq!(whole(&mut Bench::new(true), &wire, 0, wire.len()), Ok(0));
 }

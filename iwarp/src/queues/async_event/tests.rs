@@ -1,4 +1,4 @@
-//! A queue that is full, and objects that keep their events; handlers.
+//! Tests of a full queue, of objects that keep their events, and of handlers.
 
 use AsyncEventKind::{
     AddressConflict, CqError, LastWqeReached, PortActive, PortError, QpAccessError, QpFatal, QpRequestError,

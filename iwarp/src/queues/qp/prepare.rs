@@ -97,7 +97,7 @@ impl QpConfig {
         self.check(request, length as u64, attributes)
     }
 
-    /// Checks the elements of a request, and that the request is allowed.
+    /// Checks the elements of a request. Also checks that the request is allowed.
     fn check(&self, request: &SendRequest, length: u64, attributes: &Attributes) -> Result<(), VerbsError> {
         let sg_list = &request.sg_list;
         if sg_list.len() > self.caps.max_send_sge() {

@@ -30,7 +30,7 @@ use super::signals::Signals;
 
 /// The send queue of a queue pair.
 pub(crate) struct SendQueue {
-    /// The end where requests are added. Threads that post take the lock in turn.
+    /// The end of the ring where requests are added. Each thread that posts takes the lock.
     posting: Lock<Posting>,
     cq_place: CqPlace,
     /// The states of the queue pair in which the queue accepts requests.
@@ -98,7 +98,7 @@ impl SendQueue {
         self.cq_place.wqes().open()
     }
 
-    /// Requests whose completion has not been polled.
+    /// Number of requests whose completion has not been polled.
     pub(crate) fn used(&self) -> u64 {
         self.cq_place.wqes().used()
     }
@@ -171,13 +171,13 @@ impl SendQueue {
 
     // ---- completing: called by the holder of the consumer ----
 
-    /// The completion of a request that has succeeded.
+    /// Returns the completion of a request that has succeeded.
     #[inline]
     pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
         self.cq_place.succeeded(wr_id, opcode, byte_len)
     }
 
-    /// The completion of a request that fails, with the cause of the connection's end.
+    /// Returns the completion of a failed request, with the cause of the connection's end.
     pub(crate) fn failed(
         &self,
         wr_id: u64,
@@ -221,7 +221,7 @@ impl SendQueue {
         self.report_if_drained(signals);
     }
 
-    /// Reports lost completions and events of the completion queue. The caller holds no lock.
+    /// Reports lost completions and events of the completion queue. The caller must hold no lock.
     #[inline]
     pub(in crate::queues) fn report(&self) {
         self.cq_place.report();

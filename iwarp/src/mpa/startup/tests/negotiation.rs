@@ -104,7 +104,7 @@ fn the_initiator_fits_its_depths() {
         ((4, 16, 16), [0, 32, 0, 0], (4, 16)),
         ((5, 5, 16), [0x3f, 0xff, 0, 2], (5, 5)),
         ((5, 5, 5), [0, 2, 0x3f, 0xff], (5, 2)),
-        // irdma leaves both depths to the ULP if the Request left one of them.
+        // irdma leaves both depths to the ULP if the Request left one of the depths to the ULP.
         ((2, 5, 16), [0x3f, 0xff, 0x3f, 0xff], (2, 5)),
         ((0, 0, 0), [0, 0, 0, 0], (0, 0)),
     ] {

@@ -82,7 +82,7 @@ fn only_more_than_the_mark_is_reported_and_once() {
     assert_eq!(kinds(&resources.events), [AsyncEventKind::QpHighWater]);
 }
 
-/// The last request is reported once, and only if the queue is shared.
+/// `LastWqeReached` is reported once, and only if the queue is shared.
 #[test]
 fn the_last_request_of_a_shared_queue_is_told_once() {
     let (resources, pd, cq) = test_objects();
