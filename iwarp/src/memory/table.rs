@@ -78,9 +78,9 @@ pub enum UserMemory {
     ///   Threads that use this library have made this access before they can fault under the guard. If
     ///   another thread faults inside `malloc`, the handler may hang instead of passing the fault on. The
     ///   object must never be unloaded, since its handler stays installed.
-    /// - **Shadow stacks.** After a fault under the guard, a function is left without a return. With a shadow
-    ///   stack (x86 CET, aarch64 GCS) this jump kills the process. Rust programs are not built with shadow
-    ///   stacks.
+    /// - **Shadow stacks.** After a fault under the guard, the thread leaves a function without returning
+    ///   from it. With a shadow stack (x86 CET, aarch64 GCS) this kills the process. Rust programs are not
+    ///   built with shadow stacks.
     /// - **aarch64.** The guard works in the same way as on x86-64, with the callee-saved registers of
     ///   aarch64's procedure call standard. This project's tests do not build or run the guard for aarch64.
     ///

@@ -58,7 +58,7 @@ pub struct Terminate {
     pub control: Option<[u8; 4]>,
 }
 
-/// A payload that is not a Terminate.
+/// The error for a payload that is not a Terminate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a Terminate of {bytes} bytes is cut short")]
 pub struct TerminateParseError {

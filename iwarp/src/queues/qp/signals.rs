@@ -15,7 +15,7 @@ pub(crate) enum Ask {
     /// Check for a receive request: a request was posted, and a message waits for a request. Every other
     /// `Ask` implies this `Ask`.
     Receive,
-    /// Send the posted requests, then FIN.
+    /// Send the posted requests, and then the FIN.
     Close,
     /// Send a Terminate for a local catastrophic error, and flush.
     Terminate,
