@@ -204,9 +204,9 @@ impl RawBytes {
     /// guarded.
     ///
     /// # Safety
-    /// `access` may be abandoned at any access to these bytes: `access` and the functions that it calls own
-    /// nothing that needs a drop, hold no lock, do not leave state half changed on which other code relies,
-    /// and do not panic.
+    /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
+    /// functions that it calls own nothing that needs a drop, hold no lock, and leave no state half changed
+    /// on which other code relies. They do not panic.
     unsafe fn run(&self, offset: usize, len: usize, access: impl FnMut()) -> Result<(), AccessError> {
         // SAFETY: the caller promises that `access` may be abandoned at any access to these bytes.
         unsafe { copy::run(self.ptr.wrapping_add(offset), len, self.guarded, access) }

@@ -7,10 +7,10 @@
 //! visible in that order. The last store writes the last byte alone, or the last aligned word or half word.
 //!
 //! The first and last bytes of a range are copied in aligned words, half words and bytes. On x86-64 the
-//! atomic release stores of these sizes are plain `mov`s, and inline assembly copies the middle of the range
-//! in blocks (25 GB/s from cache at 2.5 GHz, where a copy by words reaches 17 GB/s). Fetching uses vectors of
-//! 32 bytes if the CPU has AVX. Placing does not use vectors of that length, since such a vector may become
-//! visible in two parts, in any order.
+//! atomic release stores of these sizes are plain `mov`s. There inline assembly copies the middle of the
+//! range in blocks (25 GB/s from cache at 2.5 GHz, where a copy by words reaches 17 GB/s). Fetching uses
+//! vectors of 32 bytes if the CPU has AVX. Placing does not use vectors of that length, since such a vector
+//! may become visible in two parts, in any order.
 //!
 //! Markers are gaps between the bytes of a packet buffer ([`Stride`]). Placing stores whole vectors even if
 //! there are gaps. Fetching copies each run in whole blocks: a block may extend beyond the end of the run,
@@ -99,9 +99,9 @@ pub(super) unsafe fn fetch_from(
 /// Runs `access`, which accesses the `len` bytes at `start`, under the fault guard if `guarded`.
 ///
 /// # Safety
-/// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] describes:
-/// `access` and the functions that it calls own nothing that needs a drop, hold no lock, do not leave state
-/// half changed on which other code relies, and do not panic.
+/// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] describes. So
+/// at each such access, `access` and the functions that it calls own nothing that needs a drop, hold no lock,
+/// and leave no state half changed on which other code relies. They do not panic.
 pub(super) unsafe fn run(
     start: *const u8,
     len: usize,

@@ -78,8 +78,8 @@ impl MemoryTable {
     ///
     /// # Safety
     /// Until the registration is dropped, `ptr..ptr + len` stays mapped, readable and, if `writable`,
-    /// writable, and the caller accesses these bytes only in ways that allow other threads to read and change
-    /// them at any time: through raw pointers or atomics, never through a reference to plain bytes.
+    /// writable. During that time the caller accesses these bytes only through raw pointers or atomics, which
+    /// allow other threads to read and change the bytes, and never through a reference to plain bytes.
     pub unsafe fn prepare_user(
         &self,
         ptr: *mut u8,

@@ -57,9 +57,9 @@ impl MemoryTable {
     ///
     /// # Safety
     /// Until the registration is dropped or [`Registration::deregister`] has returned, `ptr..ptr + len` stays
-    /// mapped, readable and (if `options` allow any writing) writable, and the caller accesses these bytes
-    /// only in ways that allow other threads to read and change them at any time: through raw pointers or
-    /// atomics, never through a reference to plain bytes.
+    /// mapped, readable and (if `options` allow any writing) writable. During that time the caller accesses
+    /// these bytes only through raw pointers or atomics, which allow other threads to read and change the
+    /// bytes, and never through a reference to plain bytes.
     pub unsafe fn register_user(
         &self,
         ptr: *mut u8,
@@ -216,9 +216,9 @@ impl Registration {
         }
     }
 
-    /// The number of STags of other protection domains through which a peer may write to these bytes, now or
-    /// after a request in a send queue has allowed the write (by binding a window or by a fast registration).
-    /// The function walks the whole table.
+    /// Returns the number of STags of other protection domains through which a peer may write to these bytes.
+    /// An STag also counts if a peer may write only after a request in a send queue (binding a window or a
+    /// fast registration). The function walks the whole table.
     pub fn other_writers(&self) -> usize {
         let shared = self.handle.table.shared();
         if !shared.is_owner_process() {

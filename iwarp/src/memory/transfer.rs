@@ -60,9 +60,9 @@ impl<'t> Target<'t> {
     /// mapped.
     ///
     /// # Safety
-    /// `access` may be abandoned at any access to these bytes: `access` and the functions that it calls own
-    /// nothing that needs a drop, hold no lock, do not leave state half changed on which other code relies,
-    /// and do not panic.
+    /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
+    /// functions that it calls own nothing that needs a drop, hold no lock, and leave no state half changed
+    /// on which other code relies. They do not panic.
     pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
         let Range { len, guarded, .. } = self.range;
         let ptr = self.range.at(0, len)?;

@@ -65,13 +65,13 @@ bitflags! {
         /// passed to TCP. The last 64 bytes of a message are copied into a separate segment, so that the
         /// receiver does not delay its acknowledgement.
         ///
-        /// If a copy costs less, the whole payload is copied, and the request completes as usual. This is so
-        /// if the stream has CRCs, since their computation reads each byte anyway
-        /// ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)), if the payload has fewer than
+        /// If a copy costs less, the whole payload is copied, and the request completes as usual. A copy
+        /// costs less if the stream has CRCs ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)), since
+        /// their computation reads each byte anyway. A copy also costs less if the payload has fewer than
         /// [`ZERO_COPY_MIN_BYTES`] bytes, or if a TCP segment has less than 8 KiB, as with an MTU of 1500.
-        /// The payload is also copied if it is inline, has several elements, or is in memory of the caller,
-        /// if the peer wants markers, or if the port cannot send from arbitrary memory
-        /// (`dp::Offloads::TX_EXTERNAL`) or does not compute checksums.
+        /// The payload is also copied if it is inline, has several elements, or is in memory of the caller.
+        /// Other reasons for a copy are that the peer wants markers, or that the port cannot send from
+        /// arbitrary memory (`dp::Offloads::TX_EXTERNAL`) or does not compute checksums.
         /// [`EngineCounters::tx_zero_copy_bytes`](crate::engine::EngineCounters) counts the bytes that were
         /// not copied.
         const ZERO_COPY = 1 << 4;

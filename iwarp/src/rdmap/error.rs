@@ -1,6 +1,6 @@
 //! Every error that a Terminate can report, with layer, type and code (RFC 5040 section 4.8, RFC 5041 section
-//! 7.2, RFC 5044 section 8, RFC 6581 section 8), and the headers of the failing message that the Terminate
-//! carries.
+//! 7.2, RFC 5044 section 8, RFC 6581 section 8). Also determines which headers of the failing message the
+//! Terminate carries.
 
 use std::fmt;
 

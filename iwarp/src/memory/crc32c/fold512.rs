@@ -83,8 +83,8 @@ pub(super) unsafe fn fetch_behind(
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
-    // SAFETY: the caller promises what `new` requires: `at` is at most `len`, the bytes at `from` are mapped
-    // and readable, other threads change them only through atomics and raw copies, and `sink` has room for
+    // SAFETY: the caller promises what `new` requires. `at` is at most `len`. The bytes at `from` are mapped
+    // and readable, and other threads change them only through atomics and raw copies. `sink` has room for
     // `len` bytes that no other code accesses. The caller's promise is valid during this call, and `bytes`
     // does not exist longer than the call.
     let mut bytes = unsafe { Loader::new(from, sink, at, len) };

@@ -96,9 +96,9 @@ thread_local! {
 /// Runs `access` as described at [`super::attempt`].
 ///
 /// # Safety
-/// `access` may be abandoned at any access to these bytes: at that point `access` and the functions that it
-/// calls own nothing that needs a drop, hold no lock, and do not leave state half changed on which other code
-/// relies.
+/// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the functions
+/// that it calls own nothing that needs a drop, hold no lock, and leave no state half changed on which other
+/// code relies.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,
@@ -153,8 +153,9 @@ fn replace(signal: c_int, previous: &[Previous; GENERATIONS]) -> std::io::Result
     // The handler runs on the alternate stack, if the thread has one: a stack overflow raises SIGSEGV too.
     new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (old.sa_flags & libc::SA_RESTART);
     // SAFETY: `new` is a complete action. `on_fault` has the signature of a handler with SA_SIGINFO, and all
-    // its operations are async-signal-safe: loads of a thread-local word, of atomics and of a set `OnceLock`,
-    // system calls, and a call of the handler that the program itself had installed for this signal.
+    // its operations are async-signal-safe. They are loads of a thread-local word, of atomics and of a set
+    // `OnceLock`, system calls, and a call of the handler that the program itself had installed for this
+    // signal.
     check(unsafe { libc::sigaction(signal, &new, null_mut()) })
 }
 

@@ -41,9 +41,9 @@ pub(super) fn install() -> std::io::Result<bool> {
 /// [`Unmapped`] when a fault has ended `access`.
 ///
 /// # Safety
-/// `access` may be abandoned at any access to these bytes: at that point `access` and the functions that it
-/// calls own nothing that needs a drop, hold no lock, and do not leave state half changed on which other code
-/// relies. A panic of `access` ends the process.
+/// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the functions
+/// that it calls own nothing that needs a drop, hold no lock, and leave no state half changed on which other
+/// code relies. A panic of `access` ends the process.
 pub(super) unsafe fn attempt<F: FnMut()>(start: *const u8, len: usize, access: F) -> Result<(), Unmapped> {
     const { assert!(!std::mem::needs_drop::<F>(), "a guarded access may be left without being dropped") };
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

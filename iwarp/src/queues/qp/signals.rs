@@ -1,5 +1,5 @@
-//! Signals between users and the engine of a queue pair, other than posts and completions: what the user asks
-//! the engine to do, whether a user still has a handle, and the asynchronous events for the user.
+//! Signals between users and the engine of a queue pair, other than posts and completions. They are: what the
+//! user asks the engine to do, whether a user still has a handle, and the asynchronous events for the user.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 

@@ -174,7 +174,7 @@ fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
 }
 
 // Bytes are released when the next expected byte has passed them, even if their FPDU is incomplete. Otherwise
-// a window that is smaller than the FPDU and the bytes ahead would never open: the rest of the FPDU would
+// a window that is smaller than the FPDU and the bytes ahead would never open. The rest of the FPDU would
 // wait for the window, and the bytes ahead would wait for the rest of the FPDU.
 #[test]
 fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
