@@ -167,7 +167,7 @@ impl Slot {
 }
 
 /// The slot in which a valid STag was found that is not a window. The value only makes the next search
-/// shorter: [`find_again`] reads the slot again, and the caller makes all checks of the record again.
+/// faster: [`find_again`] reads the slot again, and the caller makes all checks of the record again.
 ///
 /// [`find_again`]: crate::memory::table::TableShared::find_again
 #[derive(Clone, Copy, Debug)]

@@ -46,8 +46,8 @@ impl HeldSlab {
         (self.early.used(), self.early.capacity())
     }
 
-    /// Checks that the slab has `buffers` buffers and `early` early FPDUs, the numbers that the lists of all
-    /// connections contain, and that no slot is lost; for tests.
+    /// Checks that the slab has `buffers` buffers and `early` early FPDUs, and that no slot is lost; for
+    /// tests. The caller passes the totals of the lists of all connections.
     ///
     /// # Errors
     /// The first invariant that does not hold.

@@ -59,8 +59,8 @@ impl QpConfig {
         Ok((length as u32, prepared, inline))
     }
 
-    /// Decides on a request that failed its check. The request is still accepted if memory is checked late
-    /// and the fault is either in its local memory or in its length as an atomic.
+    /// Decides on a request that failed its check. The request is still accepted if memory is checked late,
+    /// and if the fault is invalid local memory or, for an atomic, a wrong length.
     #[cold]
     pub(super) fn accept_fault(
         &self,
