@@ -189,8 +189,9 @@ impl Header {
             Header::Untagged(UntaggedHeader::parse(ulpdu.first_chunk().ok_or(runt)?))
         };
         // RFC 5044 section C.1 (MPA-297): the peer's DDP version must be the version that this endpoint
-        // sends. RFC 5041 section 4.1 (DDP-056, DDP-058): the version must be 1, and the reserved bits are
-        // not examined.
+        // sends.
+        // RFC 5041 section 4.1 (DDP-056, DDP-058): the version must be 1, and the reserved bits are not
+        // examined.
         match control & VERSION_MASK {
             VERSION => Ok(header),
             version => Err(HeaderError::Version { tagged, version }),

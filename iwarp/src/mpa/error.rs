@@ -142,9 +142,10 @@ impl MpaError {
     /// Returns the MPA error code, 1 to 7.
     pub const fn code(self) -> u8 {
         match self {
-            // RFC 5044 section 8 (MPA-227): MPA detects four errors, codes 1 to 4. RFC 6581 section 9.3
-            // (MPA2-095): a local error without a code of its own has code 5. RFC 6581 sections 9.1 and 9.2
-            // (MPA2-067, MPA2-088): terms that an endpoint cannot meet have code 6 or 7.
+            // RFC 5044 section 8 (MPA-227): MPA detects four errors, codes 1 to 4.
+            // RFC 6581 section 9.3 (MPA2-095): a local error without a code of its own has code 5.
+            // RFC 6581 sections 9.1 and 9.2 (MPA2-067, MPA2-088): terms that an endpoint cannot meet have
+            // code 6 or 7.
             Self::Closed => 1,
             Self::Crc { .. } => 2,
             Self::Marker { .. } => 3,
@@ -163,8 +164,9 @@ impl MpaError {
     /// Returns what the owner of the connection must do.
     pub const fn action(self) -> Action {
         match self {
-            // RFC 5044 section 8 (MPA-235): an invalid startup frame closes TCP at once. RFC 5044 section 8
-            // (MPA-239): MPA does not close TCP for codes 2 and 3, so that RDMAP can send a Terminate.
+            // RFC 5044 section 8 (MPA-235): an invalid startup frame closes TCP at once.
+            // RFC 5044 section 8 (MPA-239): MPA does not close TCP for codes 2 and 3, so that RDMAP can send
+            // a Terminate.
             Self::Closed => Action::Report,
             Self::Startup(_) | Self::StartupTimeout => Action::Close,
             Self::Crc { .. }

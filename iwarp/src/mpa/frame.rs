@@ -187,8 +187,9 @@ impl Frame {
     /// [`Malformed`], at the first byte that shows the fault. The caller checks the revision.
     pub fn parse(bytes: &[u8], kind: FrameKind) -> Result<Parsed, Malformed> {
         let key = &bytes[..bytes.len().min(KEY_BYTES)];
-        // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-149, MPA-151, MPA-196): any other key is an error. RFC 5044
-        // section 7.1.2 (MPA-200): the other frame's key shows that both endpoints have the same role.
+        // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-149, MPA-151, MPA-196): any other key is an error.
+        // RFC 5044 section 7.1.2 (MPA-200): the other frame's key shows that both endpoints have the same
+        // role.
         if !kind.key().starts_with(key) {
             let other = match kind {
                 FrameKind::Request => FrameKind::Reply,
@@ -256,8 +257,8 @@ impl Frame {
         ] {
             flags |= if set { flag } else { 0 };
         }
-        // RFC 5044 section 7.1.1 (MPA-167): PD_Length is the number of bytes of private data. RFC 6581
-        // section 6 (MPA2-029): with S, the private data begins with the enhanced data.
+        // RFC 5044 section 7.1.1 (MPA-167): PD_Length is the number of bytes of private data.
+        // RFC 6581 section 6 (MPA2-029): with S, the private data begins with the enhanced data.
         let length = (depths.len() + self.private_data.len()) as u16;
         let parts: [&[u8]; 5] =
             [self.kind.key(), &[flags, self.revision], &length.to_be_bytes(), depths, &self.private_data];

@@ -75,8 +75,9 @@ impl Framer {
     /// ```
     pub fn mulpdu(&self, emss: usize) -> usize {
         // RFC 5044 section 4.5 (MPA-101, MPA-102): MULPDU is EMSS minus 6 bytes for length and CRC, the
-        // markers, and the bytes beyond a multiple of 4. RFC 5044 sections 3 and 4.5 (MPA-027, MPA-109):
-        // MULPDU is at least 128 and at most 64768, whatever EMSS is.
+        // markers, and the bytes beyond a multiple of 4.
+        // RFC 5044 sections 3 and 4.5 (MPA-027, MPA-109): MULPDU is at least 128 and at most 64768, whatever
+        // EMSS is.
         let markers = if self.markers { 4 * emss.div_ceil(marker::INTERVAL as usize) } else { 0 };
         emss.saturating_sub(6 + markers + emss % 4).clamp(MIN_MULPDU, MAX_ULPDU)
     }

@@ -83,8 +83,9 @@ pub const fn pointer(marker: u64, length_at: u64) -> u64 {
 /// Returns the four bytes of a marker with this FPDUPTR.
 pub const fn encode(pointer: u64) -> [u8; 4] {
     // RFC 5044 section 4.2 (MPA-049, MPA-050): a marker has 16 reserved zero bits, then FPDUPTR in network
-    // order. RFC 5044 section 4.2 (MPA-053): the two low bits of FPDUPTR are zero, since markers and length
-    // fields are at multiples of 4.
+    // order.
+    // RFC 5044 section 4.2 (MPA-053): the two low bits of FPDUPTR are zero, since markers and length fields
+    // are at multiples of 4.
     let [high, low] = (pointer as u16).to_be_bytes();
     [0, 0, high, low]
 }

@@ -171,8 +171,8 @@ impl Opcode {
             // RFC 7306 sections 5 and 5.2.2 (EXT-096, EXT-097, EXT-175): Atomic Responses are untagged and go
             // to queue 3.
             Opcode::AtomicResponse => Some(Queue::AtomicResponse),
-            // RFC 5040 section 5.3 (RDMAP-234, RDMAP-243): Sends are untagged and go to queue 0. RFC 7306
-            // section 6.3 (EXT-120, EXT-124): Immediate Data, too, is untagged and goes to queue 0.
+            // RFC 5040 section 5.3 (RDMAP-234, RDMAP-243): Sends are untagged and go to queue 0.
+            // RFC 7306 section 6.3 (EXT-120, EXT-124): Immediate Data, too, is untagged and goes to queue 0.
             Opcode::Send
             | Opcode::SendInvalidate
             | Opcode::SendSolicited
@@ -237,8 +237,8 @@ impl Opcode {
         // RFC 5040 sections 4.1 and 5.3 (RDMAP-087, RDMAP-098, RDMAP-247, RDMAP-248): the invalidating Sends
         // carry the STag to invalidate, and all other untagged messages carry 0.
         let [a, b, c, d] = if self.invalidates() { invalidate.0.to_be_bytes() } else { [0; 4] };
-        // RFC 5040 section 4.1 (RDMAP-084): the control byte is the first byte of RsvdULP. RFC 7306 section
-        // 4.1 (EXT-169): the Invalidate STag of the four messages of RFC 7306 is 0.
+        // RFC 5040 section 4.1 (RDMAP-084): the control byte is the first byte of RsvdULP.
+        // RFC 7306 section 4.1 (EXT-169): the Invalidate STag of the four messages of RFC 7306 is 0.
         UntaggedHeader { last, rsvd_ulp: [self.control_byte(), a, b, c, d], qn: queue.number(), msn, mo }
     }
 }

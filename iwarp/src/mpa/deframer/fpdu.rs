@@ -70,8 +70,9 @@ impl Extent {
     pub(super) fn check(&self, wire: Wire<'_>, framing: Framing) -> Result<(), Unsound> {
         let wire = wire.narrow(self.start, self.end);
         let field = self.end - CRC_BYTES as u64;
-        // RFC 5044 section 4.4 (MPA-095): the CRC covers the same bytes as the sender's. RFC 5044 section 4.1
-        // (MPA-043): the CRC also covers the pad, whose bytes are not checked in any other way.
+        // RFC 5044 section 4.4 (MPA-095): the CRC covers the same bytes as the sender's.
+        // RFC 5044 section 4.1 (MPA-043): the CRC also covers the pad, whose bytes are not checked in any
+        // other way.
         let mut crc = if framing.crc { Crc32c::new() } else { Crc32c::unused() };
         let mut markers_sound = true;
         let sent = if let Some(bytes) = wire.front(self.start, self.end) {

@@ -139,9 +139,9 @@ impl Responder {
         let Some(request) = frame else {
             return Ok(Step { consumed, event: None });
         };
-        // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): Requests of revision 1 are always accepted. RFC
-        // 6581 section 10 (MPA2-104): an enhanced Request is an error if enhanced startup is disabled. RFC
-        // 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
+        // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): Requests of revision 1 are always accepted.
+        // RFC 6581 section 10 (MPA2-104): an enhanced Request is an error if enhanced startup is disabled.
+        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
         match (request.revision, self.config.revision) {
             (1, _) | (2, Revision::Two) => {}
             (2, Revision::One) if request.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
