@@ -1,19 +1,19 @@
 //! The two DDP headers (RFC 5041 section 4): their fields and their layout on the wire.
 //!
 //! A parsed [`Header`] is complete and has version 1. DDP has no length field: the payload is the rest of the
-//! ULPDU, whose length comes from MPA.
+//! ULPDU, and MPA gives the length of the ULPDU.
 
 use arrayvec::ArrayVec;
 
 use crate::memory::Stag;
 
-/// Control bit T: tagged.
+/// Control bit T: the segment is tagged.
 const TAGGED: u8 = 0x80;
-/// Control bit L: last segment of its message.
+/// Control bit L: the segment is the last of its message.
 const L_BIT: u8 = 0x40;
 /// Control bits DV: the DDP version.
 const VERSION_MASK: u8 = 0x03;
-/// DDP version 1, the only one.
+/// DDP version 1, the only version that is defined.
 const VERSION: u8 = 0x01;
 
 /// The header of a tagged segment, 14 bytes: the sender names the buffer and the offset.
@@ -21,22 +21,22 @@ const VERSION: u8 = 0x01;
 /// RFC 5041 section 4.2 (DDP-059): every tagged segment has this header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaggedHeader {
-    /// Last segment of its message.
+    /// Whether the segment is the last of its message.
     pub last: bool,
     /// The byte that DDP carries for its ULP: RDMAP's control byte.
     pub rsvd_ulp: u8,
-    /// The buffer at the data sink.
+    /// The STag of the buffer at the data sink.
     pub stag: Stag,
     /// Tagged offset of the first byte of payload.
     pub to: u64,
 }
 
-/// The header of an untagged segment, 18 bytes: the receiver's queue chooses the buffer.
+/// The header of an untagged segment, 18 bytes: the queue of the receiver determines the buffer.
 ///
 /// RFC 5041 section 4.3 (DDP-076): every untagged segment has this header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UntaggedHeader {
-    /// Last segment of its message.
+    /// Whether the segment is the last of its message.
     pub last: bool,
     /// The bytes that DDP carries for its ULP: RDMAP's control byte and its Invalidate STag.
     pub rsvd_ulp: [u8; 5],
@@ -51,50 +51,50 @@ pub struct UntaggedHeader {
 /// A DDP header: tagged or untagged, version 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Header {
-    /// 14 bytes.
+    /// The header of a tagged segment, 14 bytes.
     Tagged(TaggedHeader),
-    /// 18 bytes.
+    /// The header of an untagged segment, 18 bytes.
     Untagged(UntaggedHeader),
 }
 
 /// Why bytes are not a DDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// The ULPDU is shorter than its DDP header. The RFC has no code for it.
+    /// The ULPDU is shorter than its DDP header. RFC 5041 has no error code for this fault.
     #[error("a ULPDU of {bytes} bytes is shorter than its DDP header")]
     Runt {
-        /// Bytes received.
+        /// Number of received bytes.
         bytes: usize,
     },
     /// The version is not 1.
     #[error("DDP version {version} is not 1")]
     Version {
-        /// The T bit, which selects the error code.
+        /// The T bit, on which the error code depends.
         tagged: bool,
         /// The version in the header.
         version: u8,
     },
 }
 
-/// A header as numbers, each of consecutive bytes in network order.
+/// A header as numbers. Each number has consecutive bytes of the header in network order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderWords {
     /// The first 6 bytes.
     pub first: u64,
-    /// The 8 bytes after them.
+    /// The 8 bytes after the first 6 bytes.
     pub second: u64,
     /// The last 4 bytes of an untagged header.
     pub third: Option<u32>,
 }
 
 impl TaggedHeader {
-    /// Bytes on the wire.
+    /// Number of bytes on the wire.
     pub const LEN: usize = 14;
 
-    /// The bit of the first byte that the last segment of a message has.
+    /// The bit that is set in the first byte of the last segment of a message.
     pub const LAST: u8 = L_BIT;
 
-    /// The header as on the wire (RFC 5041 section 4.2): big-endian, version 1.
+    /// Returns the header on the wire (RFC 5041 section 4.2): big-endian, version 1.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let HeaderWords { first, second, .. } = self.to_words();
@@ -104,7 +104,7 @@ impl TaggedHeader {
         bytes
     }
 
-    /// The header as numbers.
+    /// Returns the header as numbers.
     #[inline]
     pub const fn to_words(&self) -> HeaderWords {
         let Self { last, rsvd_ulp, stag, to } = *self;
@@ -129,10 +129,10 @@ impl TaggedHeader {
 }
 
 impl UntaggedHeader {
-    /// Bytes on the wire.
+    /// Number of bytes on the wire.
     pub const LEN: usize = 18;
 
-    /// The header as on the wire (RFC 5041 section 4.3): big-endian, version 1.
+    /// Returns the header on the wire (RFC 5041 section 4.3): big-endian, version 1.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let HeaderWords { first, second, third } = self.to_words();
@@ -143,7 +143,7 @@ impl UntaggedHeader {
         bytes
     }
 
-    /// The header as numbers.
+    /// Returns the header as numbers.
     #[inline]
     pub const fn to_words(&self) -> HeaderWords {
         let Self { last, rsvd_ulp: [r0, r1, r2, r3, r4], qn, msn, mo } = *self;
@@ -168,15 +168,16 @@ impl UntaggedHeader {
 }
 
 impl Header {
-    /// Bytes of the longer of the two headers. That many must be contiguous to be parsed.
+    /// Number of bytes of the longer of the two headers. To parse a header, this number of bytes must be
+    /// contiguous (or the whole ULPDU, if it is shorter).
     pub const MAX_LEN: usize = UntaggedHeader::LEN;
 
-    /// Parses the header at the front of a ULPDU. Ignores what follows it.
+    /// Parses the header at the front of a ULPDU. Ignores the bytes after the header.
     ///
     /// `ulpdu` is the ULPDU or its first [`Header::MAX_LEN`] bytes.
     ///
     /// # Errors
-    /// [`HeaderError::Runt`], then [`HeaderError::Version`]: the version of a runt means nothing.
+    /// [`HeaderError::Runt`] or [`HeaderError::Version`]. A runt is reported as `Runt` whatever its version.
     pub fn parse(ulpdu: &[u8]) -> Result<Self, HeaderError> {
         // RFC 5041 section 4.4 (DDP-096): every segment has a whole DDP header.
         let runt = HeaderError::Runt { bytes: ulpdu.len() };
@@ -187,8 +188,9 @@ impl Header {
         } else {
             Header::Untagged(UntaggedHeader::parse(ulpdu.first_chunk().ok_or(runt)?))
         };
-        // RFC 5044 section C.1 (MPA-297): the peer's DDP version is the one that this end sends.
-        // RFC 5041 section 4.1 (DDP-056, DDP-058): the version has to be 1; the reserved bits are not
+        // RFC 5044 section C.1 (MPA-297): the peer's DDP version must be the version that this endpoint
+        // sends.
+        // RFC 5041 section 4.1 (DDP-056, DDP-058): the version must be 1, and the reserved bits are not
         // examined.
         match control & VERSION_MASK {
             VERSION => Ok(header),
@@ -199,14 +201,14 @@ impl Header {
     /// Writes the header to the front of `out` and returns its length.
     ///
     /// # Panics
-    /// When `out` is shorter than [`Header::wire_len`].
+    /// Panics if `out` is shorter than [`Header::wire_len`].
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let bytes = self.to_bytes();
         out[..bytes.len()].copy_from_slice(&bytes);
         bytes.len()
     }
 
-    /// The bytes on the wire, 14 or 18.
+    /// Returns the bytes on the wire, 14 or 18 bytes.
     #[inline]
     pub fn to_bytes(&self) -> ArrayVec<u8, { Header::MAX_LEN }> {
         match self {
@@ -215,7 +217,7 @@ impl Header {
         }
     }
 
-    /// Bytes on the wire: 14 or 18.
+    /// Number of bytes on the wire: 14 or 18.
     pub fn wire_len(&self) -> usize {
         match self {
             Header::Tagged(_) => TaggedHeader::LEN,
@@ -239,7 +241,7 @@ impl Header {
     /// The first byte of RsvdULP in either header: RDMAP's version and opcode.
     ///
     /// RFC 5041 sections 4.2, 4.3 and 5.4 (DDP-064, DDP-081, DDP-141): RDMAP gets RsvdULP with each segment,
-    /// so it has it at delivery.
+    /// so it has RsvdULP at delivery.
     pub fn control_byte(&self) -> u8 {
         match self {
             Header::Tagged(h) => h.rsvd_ulp,

@@ -1,16 +1,17 @@
 //! Direct Data Placement (RFC 5041): headers, segmentation, and the checks before placement.
 //!
-//! Pure functions and small values: nothing here reads a clock, sends, or holds a packet. One DDP segment is
-//! one ULPDU of MPA. Its payload follows the header. A segment arrives in one of three ways:
+//! This module consists of pure functions and small values: it does not read a clock, send, or hold a packet.
+//! One DDP segment is one ULPDU of MPA. The payload of a segment follows the header. A segment arrives in one
+//! of three ways:
 //!
 //! | [`Arrival`] | place | deliver | a failed check |
 //! |---|---|---|---|
 //! | [`Arrival::InOrder`] | now | now | ends the stream |
 //! | [`Arrival::Ahead`], beyond a hole | now, if every check passes | no | is ignored: the segment is not placed and arrives again in order |
-//! | [`Arrival::Placed`], the frontier has reached it | already done | now | ends the stream |
+//! | [`Arrival::Placed`], now next in order | already done | now | ends the stream |
 //!
-//! This module owns no buffers (`crate::memory` and the queues of a queue pair do) and knows no opcodes
-//! (`crate::rdmap` reads them from the bytes that DDP reserves for its ULP).
+//! This module does not own buffers (`crate::memory` and the queues of a queue pair do). This module does not
+//! know opcodes (`crate::rdmap` reads the opcodes from the bytes that DDP reserves for its ULP).
 
 pub mod error;
 pub mod header;
@@ -23,30 +24,31 @@ pub use header::{Header, HeaderError, HeaderWords, TaggedHeader, UntaggedHeader}
 pub use segment::{Segment, Segmenter};
 pub use untagged::{Delivered, Destination, UntaggedQueue};
 
-/// How a segment reached DDP. It decides whether the segment is placed, delivered, or both.
+/// How a segment reached DDP, which decides whether the segment is placed, delivered, or both.
 ///
 /// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is only placed, and is handed up again in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// At the in-order frontier and not yet placed: place, then deliver.
+    /// The segment is next in order and not yet placed: DDP places and then delivers the segment.
     InOrder,
-    /// Ahead of a hole: place only, if every check passes.
+    /// The segment is beyond a hole: DDP only places the segment, if every check passes.
     Ahead,
-    /// Placed early; the frontier has now reached it: deliver only.
+    /// The segment was placed early and is now next in order: DDP only delivers the segment.
     Placed,
 }
 
 impl Arrival {
-    /// Whether the payload is to be placed now.
+    /// Whether DDP places the payload now.
     pub fn places(self) -> bool {
         self != Arrival::Placed
     }
 
-    /// Whether the segment is to be delivered now. A failed check is then an error of the stream.
+    /// Whether DDP delivers the segment now. If DDP delivers the segment, a failed check is an error of the
+    /// stream.
     ///
-    /// RFC 5041 sections 4.1, 5.3 and 5.4 (DDP-053, DDP-131, DDP-134, DDP-136 to DDP-138): at the in-order
-    /// frontier only, where every earlier segment of the stream is placed and every earlier message is
-    /// delivered.
+    /// RFC 5041 sections 4.1, 5.3 and 5.4 (DDP-053, DDP-131, DDP-134, DDP-136 to DDP-138): a segment is
+    /// delivered only when it is next in order, so that every earlier segment of the stream is placed and
+    /// every earlier message is delivered.
     pub fn delivers(self) -> bool {
         self != Arrival::Ahead
     }

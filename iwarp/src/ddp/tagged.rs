@@ -1,16 +1,17 @@
 //! The checks of a tagged segment before its placement (RFC 5041 section 7.1).
 //!
-//! An empty segment is not checked. Otherwise the order is: STag known, associated, writable; then no wrap of
-//! the tagged offset, and the range inside the registration.
+//! An empty segment is not checked. For any other segment the order of the checks is: the STag is known, is
+//! associated with the stream, and is writable; the tagged offset does not wrap; the range is inside the
+//! registration.
 
 use crate::ddp::error::DdpError;
 use crate::ddp::header::TaggedHeader;
 use crate::memory::{Accessor, EpochGuard, Target};
 
-/// The target of the payload of an RDMA Write segment; `None` for an empty segment.
+/// Returns the target of the payload of an RDMA Write segment, or `None` for an empty segment.
 ///
 /// # Errors
-/// The first check that fails, as [`DdpError`] 0x1/0x00 to 0x1/0x03.
+/// The [`DdpError`] of the first check that fails: 0x1/0x00 to 0x1/0x03.
 pub fn check<'t>(
     header: &TaggedHeader,
     payload_len: usize,

@@ -1,15 +1,15 @@
-//! The receive state of one untagged queue: which message sequence numbers have a buffer (RFC 5041 sections
-//! 5.2, 7.1).
+//! The receive state of one untagged queue: the message sequence numbers (MSNs) for which a buffer is posted
+//! (RFC 5041 sections 5.2, 7.1).
 //!
-//! The queue counts buffers and holds none. Its owner keeps the buffers in order. A check returns the index
-//! of the buffer that a segment belongs to: index 0 is the buffer of [`UntaggedQueue::first_msn`]. The window
-//! of legal MSNs is `first_msn .. first_msn + posted`, modulo 2^32. Posting a buffer moves its upper bound,
-//! delivering a message its lower bound.
+//! The queue only counts buffers. The owner of the queue keeps the buffers in order. A check returns the
+//! index of the buffer for a segment: index 0 is the buffer of [`UntaggedQueue::first_msn`]. The window of
+//! legal MSNs is `first_msn .. first_msn + posted`, modulo 2^32. Posting a buffer advances the upper bound of
+//! the window, and delivering a message advances its lower bound.
 //!
-//! Segments of a message may be placed in any order. At delivery they are in order: the first segment begins
-//! at offset 0, and each later segment begins where the previous segment ended. Otherwise the message would
-//! contain bytes that were never sent. RFC 5041 section 5.2 does not require this check of a sink, but every
-//! source sends so (section 5.3), and Linux's siw checks it as well.
+//! Segments of a message may be placed in any order. At delivery the segments are in order: the first segment
+//! must begin at offset 0, and each later segment must begin where the previous segment ended. Otherwise the
+//! message would contain bytes that were never sent. RFC 5041 section 5.2 does not require this check of a
+//! sink, but every source must send in this order (section 5.3), and Linux's siw makes the same check.
 
 use crate::ddp::error::DdpError;
 use crate::ddp::header::UntaggedHeader;
@@ -23,18 +23,18 @@ pub struct UntaggedQueue {
     next_mo: u32,
 }
 
-/// Where the payload of a segment goes.
+/// Where the payload of a segment is placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Index of the posted buffer, counted from the oldest.
+    /// Index of the posted buffer; the oldest buffer has index 0.
     pub index: u32,
-    /// Offset of the first byte of payload in that buffer; at most its length.
+    /// Offset of the first byte of payload in that buffer. The offset is at most the buffer's length.
     pub offset: u32,
 }
 
 /// A complete message.
 ///
-/// RFC 5041 section 5.4 (DDP-139): its length is reported at delivery.
+/// RFC 5041 section 5.4 (DDP-139): the length of a message is reported at delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivered {
     /// The message sequence number.
@@ -44,16 +44,15 @@ pub struct Delivered {
 }
 
 impl UntaggedQueue {
-    /// Largest number of posted buffers: half of the number space, so that old and new MSNs can be told
-    /// apart.
+    /// Maximum number of posted buffers: half of all MSNs, so that old and new MSNs can be distinguished.
     pub const MAX_POSTED: u32 = 1 << 31;
 
-    /// An open queue without buffers. Its first message has MSN 1.
+    /// Returns an open queue without buffers. The first message has MSN 1.
     pub const fn new() -> Self {
         Self::starting_at(1)
     }
 
-    /// An open queue without buffers whose first message has MSN `first_msn`.
+    /// Returns an open queue without buffers. The first message has MSN `first_msn`.
     pub const fn starting_at(first_msn: u32) -> Self {
         Self { first_msn, posted: 0, next_mo: 0 }
     }
@@ -71,7 +70,8 @@ impl UntaggedQueue {
         }
     }
 
-    /// Takes back the `buffers` that were posted last. The caller knows that no message will use them.
+    /// Removes the last `buffers` buffers that were posted. The caller knows that no message will use these
+    /// buffers.
     pub(crate) const fn withdraw(&mut self, buffers: u32) {
         self.posted = self.posted.saturating_sub(buffers);
     }
@@ -87,18 +87,19 @@ impl UntaggedQueue {
         self.first_msn
     }
 
-    /// Buffers that wait for messages, including the buffer of a partly received message.
+    /// Number of buffers that wait for messages, including the buffer of a partly received message.
     pub const fn posted(&self) -> u32 {
         self.posted
     }
 
-    /// The index of the buffer of message `msn`.
+    /// Returns the index of the buffer of message `msn`.
     ///
     /// # Errors
-    /// [`DdpError::NoBuffer`] when it lies past the last buffer, [`DdpError::MsnRange`] when it was
-    /// delivered.
+    /// [`DdpError::NoBuffer`] if no buffer is posted for the message, [`DdpError::MsnRange`] if the message
+    /// was already delivered.
     ///
-    /// RFC 5041 section 7.1 (DDP-165, DDP-174): MSN has a buffer and is inside the legal range of its queue.
+    /// RFC 5041 section 7.1 (DDP-165, DDP-174): the MSN must have a buffer and must be inside the legal range
+    /// of its queue.
     pub const fn index_of(&self, msn: u32) -> Result<u32, DdpError> {
         let ahead = msn.wrapping_sub(self.first_msn);
         if ahead < self.posted {
@@ -110,15 +111,15 @@ impl UntaggedQueue {
         }
     }
 
-    /// Checks a segment of this queue before its placement: MSN, then MO, then length. An empty segment is
-    /// checked like any other. `buffer_len` returns the bytes of the buffer at an index below
-    /// [`UntaggedQueue::posted`].
+    /// Checks a segment of this queue before its placement: first the MSN, then MO, then the length. An empty
+    /// segment is checked like any other segment. `buffer_len` returns the number of bytes of the buffer at
+    /// an index below [`UntaggedQueue::posted`].
     ///
-    /// RFC 5041 section 7.1 (DDP-163, DDP-170, DDP-171): MO, and MO plus payload length, lie within the
-    /// buffer.
+    /// RFC 5041 section 7.1 (DDP-163, DDP-170, DDP-171): MO, and the sum of MO and payload length, must not
+    /// exceed the length of the buffer.
     ///
     /// # Errors
-    /// The first check that fails, as [`DdpError`] 0x2/0x02 to 0x2/0x05.
+    /// The [`DdpError`] of the first check that fails: 0x2/0x02 to 0x2/0x05.
     pub fn check(
         &self,
         header: &UntaggedHeader,
@@ -137,11 +138,11 @@ impl UntaggedQueue {
         Ok(Destination { index, offset: header.mo })
     }
 
-    /// Checks that a segment at the in-order frontier begins where the previous segment ended. A segment of a
-    /// message other than the oldest passes here; [`deliver`](Self::deliver) reports its error.
+    /// Checks that a segment that is next in order begins where the previous segment ended. A segment of
+    /// another message than the oldest passes this check, since [`deliver`](Self::deliver) reports its error.
     ///
     /// # Errors
-    /// [`DdpError::InvalidMo`].
+    /// [`DdpError::InvalidMo`] if the segment begins at another offset.
     pub fn check_next(&self, header: &UntaggedHeader) -> Result<(), DdpError> {
         match self.index_of(header.msn) {
             Ok(0) if header.mo != self.next_mo => Err(DdpError::InvalidMo),
@@ -149,15 +150,15 @@ impl UntaggedQueue {
         }
     }
 
-    /// Whether [`deliver_whole`](Self::deliver_whole) may deliver message `msn`: it is the oldest one, has a
-    /// buffer, and nothing of it was delivered.
+    /// Whether [`deliver_whole`](Self::deliver_whole) may deliver message `msn`: the message is the oldest,
+    /// has a buffer, and no segment of it was delivered.
     #[inline]
     pub const fn awaits_whole(&self, msn: u32) -> bool {
         msn == self.first_msn && self.posted > 0 && self.next_mo == 0
     }
 
-    /// As [`deliver`](Self::deliver), for the only segment of a message that it
-    /// [`awaits`](Self::awaits_whole).
+    /// Does what [`deliver`](Self::deliver) does, for a message of a single segment for which
+    /// [`awaits_whole`](Self::awaits_whole) returned `true`.
     #[inline]
     pub const fn deliver_whole(&mut self) {
         // RFC 5041 section 4.3 (DDP-091): MSN 0 follows 0xFFFFFFFF.
@@ -165,17 +166,19 @@ impl UntaggedQueue {
         self.posted -= 1;
     }
 
-    /// Delivers a segment that is placed and at the in-order frontier. The last segment of the oldest message
-    /// completes it: its buffer leaves the queue and the window moves.
+    /// Delivers a segment that is placed and next in order. The last segment of the oldest message completes
+    /// this message: the queue removes its buffer and advances the window.
     ///
-    /// RFC 5041 sections 5.3 and 5.4 (DDP-130, DDP-135): a message is delivered by the segment with L set,
-    /// and once, since its MSN then leaves the window.
+    /// RFC 5041 sections 5.3 and 5.4 (DDP-130, DDP-135): a message is delivered when its segment with L set
+    /// is delivered. A message is delivered only once, since its MSN is no longer in the window after the
+    /// delivery.
     ///
     /// # Errors
-    /// [`DdpError::MsnRange`] when the segment is not of the oldest message: messages of one queue arrive in
-    /// order, so one is missing or repeated. [`DdpError::InvalidMo`] as [`UntaggedQueue::check_next`].
-    /// [`DdpError::NoBuffer`] when no buffer is posted for it, and [`DdpError::TooLong`] when its end lies
-    /// past 2^32 - 1; [`UntaggedQueue::check`] excludes both.
+    /// [`DdpError::MsnRange`] if the segment does not belong to the oldest message: messages of one queue
+    /// arrive in order, so a message is missing or repeated. [`DdpError::InvalidMo`] in the same case as
+    /// [`UntaggedQueue::check_next`]. [`DdpError::NoBuffer`] if no buffer is posted for the message, and
+    /// [`DdpError::TooLong`] if the segment ends beyond 2^32 - 1: these two errors cannot happen after
+    /// [`UntaggedQueue::check`].
     pub fn deliver(
         &mut self,
         header: &UntaggedHeader,

@@ -1,7 +1,8 @@
 //! How memory is registered: access rights, the identity of an accessor, options, and errors.
 
 bitflags::bitflags! {
-    /// Rights of a registration (`IBV_ACCESS_*`). No right implies another one, and none is added silently:
+    /// Rights of a registration (`IBV_ACCESS_*`). No right implies another right, and the library does not
+    /// add a right silently:
     ///
     /// | what is done | rights that it needs |
     /// |---|---|
@@ -12,26 +13,29 @@ bitflags::bitflags! {
     /// | an atomic of the peer | [`REMOTE_ATOMIC`](Self::REMOTE_ATOMIC), with which a registration needs `LOCAL_WRITE`; or `REMOTE_READ` and `REMOTE_WRITE` together, unless both ends have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) |
     /// | binding a window | [`MW_BIND`](Self::MW_BIND); a window with `REMOTE_WRITE` or `REMOTE_ATOMIC` needs `LOCAL_WRITE` of the region, and no other right of it |
     ///
-    /// A queue pair may allow its peer less than that
+    /// A queue pair may give its peer fewer rights
     /// ([`QueuePair::set_remote_access`](crate::verbs::QueuePair::set_remote_access)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
-        /// Receives, and the answers to our Reads and atomics, may be placed in it.
+        /// Receives, and the answers to our Reads and atomics, may be placed in the memory.
         const LOCAL_WRITE = 0x01;
-        /// The peer may Write to it. Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE). RFC 5042 section 6.3.5
-        /// (SEC-112): this is a separate flag, and gives no right to read.
+        /// The peer may Write to the memory. A registration with this right also needs
+        /// [`LOCAL_WRITE`](Self::LOCAL_WRITE). RFC 5042 section 6.3.5 (SEC-112): the right to write is a
+        /// separate flag, and gives no right to read.
         const REMOTE_WRITE = 0x02;
-        /// The peer may Read from it.
+        /// The peer may Read from the memory.
         const REMOTE_READ = 0x04;
-        /// The peer may perform atomics on it (RFC 7306). Needs [`LOCAL_WRITE`](Self::LOCAL_WRITE).
+        /// The peer may perform atomics on the memory (RFC 7306). A registration with this right also needs
+        /// [`LOCAL_WRITE`](Self::LOCAL_WRITE).
         const REMOTE_ATOMIC = 0x08;
-        /// Memory windows may be bound to it.
+        /// Memory windows may be bound to the registration.
         const MW_BIND = 0x10;
     }
 }
 
 impl Access {
-    /// All rights of a peer. A registration with none of them is an invalid STag to every peer.
+    /// All rights that a peer can have. For every peer, a registration without any of these rights is an
+    /// invalid STag.
     pub const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
     /// Whether these rights contain a right to write, local or remote.
@@ -40,41 +44,43 @@ impl Access {
     }
 }
 
-/// The number of a protection domain, unique in its context. Never on the wire.
+/// The number of a protection domain, which is unique in its context and never sent on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PdId(pub u32);
 
-/// The number of a stream, unique in its context and never reused. Never on the wire; 0 is no stream.
+/// The number of a stream, unique in its context and never reused. The number is never sent on the wire, and
+/// no stream has the number 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StreamId(pub u64);
 
 /// The stream that accesses registered memory, and its protection domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Accessor {
-    /// The protection domain of its queue pair.
+    /// The protection domain of the stream's queue pair.
     pub pd: PdId,
-    /// The number that has to match where memory is registered for one stream only.
+    /// The stream's number. If memory is registered for one stream only, it must be the number of that
+    /// stream.
     pub stream: StreamId,
 }
 
 /// Where the tagged offsets of a registration start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Base {
-    /// At the virtual address of its first byte, as verbs programs expect.
+    /// At the virtual address of the registration's first byte, as verbs programs expect.
     #[default]
     VirtualAddress,
     /// At an offset that the consumer chooses.
     Iova(u64),
-    /// At 0.
+    /// At tagged offset 0.
     Zero,
 }
 
 /// How memory is registered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RegisterOptions {
-    /// The protection domain it belongs to.
+    /// The protection domain of the registration.
     pub pd: PdId,
-    /// The one stream whose peer may use it; `None`: every stream of the protection domain.
+    /// The one stream whose peer may use the registration. `None`: every stream of the protection domain may.
     ///
     /// RFC 5041 sections 8.2 and 8.3 (DDP-211, DDP-220): the consumer associates the STag with a domain or a
     /// stream.
@@ -86,70 +92,73 @@ pub struct RegisterOptions {
     pub base: Base,
     /// The eight bits of the STag that the consumer chooses.
     pub key: u8,
-    /// No peer may invalidate it, even if only one stream may use it (RFC 5042 section 6.4.5).
+    /// If `true`, no peer may invalidate the STag, even if only one stream may use the STag (RFC 5042 section
+    /// 6.4.5).
     pub keep: bool,
 }
 
-/// The two types of windows of the verbs.
+/// The two types of memory windows in the verbs API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowKind {
-    /// For every stream of the protection domain. It may be bound again, or unbound, at any time. No peer may
-    /// invalidate it.
+    /// A window for every stream of the protection domain. The consumer may bind the window again, or unbind
+    /// the window, at any time. No peer may invalidate the window.
     Type1,
-    /// For the one stream whose queue pair bound it. That queue pair or its peer invalidates it before it is
-    /// bound again.
+    /// A window for the one stream whose queue pair bound the window. Before a window can be bound again,
+    /// that queue pair or its peer must invalidate the window.
     Type2,
 }
 
 /// Why memory could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// A range of prepared memory without bytes.
+    /// The memory to prepare has no bytes.
     #[error("memory for fast registration needs at least one byte")]
     Empty,
-    /// The limit of registrations is reached.
+    /// The table already has its maximum number of registrations.
     #[error("limit reached: max_mr = {max_mr}")]
     Limit {
-        /// Registrations that may exist.
+        /// Maximum number of registrations.
         max_mr: usize,
     },
-    /// Remote writing or atomics without local writing, as in verbs.
+    /// The options ask for remote write or atomic access without local write access. The verbs API refuses
+    /// these options, too.
     #[error("remote write and atomic access need local write access")]
     RemoteWithoutLocalWrite,
-    /// A right to write to memory of the caller that was registered for reading only.
+    /// The options ask for a right to write to the caller's memory, which was registered for reading only.
     #[error("the memory was registered for reading only")]
     ReadOnly,
-    /// Bits that are not a right.
+    /// The rights contain bits that do not stand for any right.
     #[error("the rights contain bits without a meaning")]
     UnknownRights,
-    /// The limit of memory windows is reached.
+    /// The table already has its maximum number of memory windows.
     #[error("limit reached: max_mw = {max_mw}")]
     WindowLimit {
-        /// Memory windows that may exist.
+        /// Maximum number of memory windows.
         max_mw: usize,
     },
-    /// A memory window is bound to it.
+    /// A memory window is bound to the registration.
     #[error("memory windows are bound to the region: unbind or invalidate them first")]
     Bound,
-    /// Memory of the caller that is not mapped, or lies behind the end of the file that is mapped there.
+    /// Some of the caller's memory is not mapped, or lies beyond the end of the file that is mapped there.
     #[error("no memory is mapped at {at:#x}")]
     NotMapped {
-        /// The address of a byte that is not mapped. In Linux before 6.11 and without `/proc`: the first
-        /// byte of the memory.
+        /// The address of a byte that is not mapped. If the process cannot read `/proc/self/maps`, `at` is
+        /// the address of the memory's first byte.
         at: u64,
     },
-    /// Memory of the caller whose mapping does not allow the access.
+    /// The mapping of the caller's memory does not allow the access.
     #[error("the memory at {at:#x} may not be read, or not be written as the rights ask")]
     Protected {
-        /// The first byte that does not; the first of the memory as above.
+        /// The address of the first byte whose mapping does not allow the access. If the process cannot read
+        /// `/proc/self/maps`, `at` is the address of the memory's first byte.
         at: u64,
     },
-    /// It cannot be determined whether memory of the caller is mapped.
+    /// The library cannot determine whether the caller's memory is mapped.
     #[error(
         "the mappings of this process cannot be read (/proc/self/maps), and the kernel is older than Linux 5.14: mount /proc"
     )]
     Unverified,
-    /// The system refused the handler of the fault guard.
+    /// The system refused to install the signal handler of the fault guard.
     #[error("no handler for faults can be installed: set UserMemory::Trusted to go without")]
     NoGuard,
     /// The caller is a child of the process that made the table.
@@ -161,15 +170,15 @@ pub enum RegisterError {
          or allow it (ContextConfig::strict_overlap)"
     )]
     Overlap {
-        /// Number of these STags.
+        /// Number of STags of other protection domains that let peers write to the memory.
         writers: usize,
     },
-    /// The tagged offsets would pass 2^64.
+    /// The tagged offsets would exceed 2^64 - 1.
     #[error("the tagged offsets of the range would wrap")]
     BaseWraps,
 }
 
-/// Checks that these rights are consistent, and that the memory allows them.
+/// Checks that the rights are consistent with each other, and that the memory allows the rights.
 pub(super) fn check_rights(access: Access, writable: bool) -> Result<(), RegisterError> {
     if !Access::all().contains(access) {
         return Err(RegisterError::UnknownRights);

@@ -7,13 +7,15 @@ use crate::memory::slot::Found;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::{Source, Target};
 
-/// Each check reads the current table. The returned value checks again before each copy.
+/// Each check reads the current table. The returned [`Target`] or [`Source`] checks the registration again
+/// before each copy.
 impl EpochGuard<'_> {
-    /// The target of the payload of an RDMA Write segment (RFC 5041 section 7.1). `len` is not 0: an empty
-    /// segment is not checked.
+    /// Returns the target of an RDMA Write segment's payload (RFC 5041 section 7.1). `len` must not be 0: the
+    /// caller does not check an empty segment.
     ///
     /// # Errors
-    /// The first check that fails; [`DdpError`](crate::ddp::DdpError) has its codes.
+    /// The first check that fails. [`DdpError`](crate::ddp::DdpError) maps each failure to the codes of a
+    /// Terminate.
     #[inline(always)]
     pub fn check_write(&self, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<Target<'_>, Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
@@ -22,13 +24,14 @@ impl EpochGuard<'_> {
         Ok(Target::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// The source of the bytes that a Read Request asks for. `len` is not 0.
+    /// Returns the source of the bytes that a Read Request asks for. `len` must not be 0.
     ///
     /// RFC 5040 section 7.2 (RDMAP-340): the source STag is valid.
     ///
     /// # Errors
-    /// The first check that fails;
-    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) has its codes.
+    /// The first check that fails.
+    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) maps each failure to
+    /// the codes of a Terminate.
     pub fn check_read(&self, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<Source<'_>, Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         record.admit_remote(by, Access::REMOTE_READ)?;
@@ -36,11 +39,11 @@ impl EpochGuard<'_> {
         Ok(Source::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// The target of a received Send or Read Response: an element of the consumer's own request. A Read
-    /// Response is checked against its [`ReadSink`](crate::rdmap::ReadSink) before.
+    /// Returns the target of a received Send or Read Response: an element of the consumer's own request. The
+    /// caller has already checked a Read Response against its [`ReadSink`](crate::rdmap::ReadSink).
     ///
     /// # Errors
-    /// The first check that fails. For a Read Response it has DDP's codes.
+    /// The first check that fails. If a Read Response fails a check, the Terminate has the codes of DDP.
     #[inline(always)]
     pub fn check_sink(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Target<'_>, Fault> {
         let (lease, record) = self.shared().lookup(lkey)?;
@@ -49,10 +52,10 @@ impl EpochGuard<'_> {
         Ok(Target::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// The source of the bytes of a Send or Write: an element of the consumer's own request.
+    /// Returns the source of the bytes of a Send or Write: an element of the consumer's own request.
     ///
     /// # Errors
-    /// The first check that fails. It is an error of the consumer, not of the peer.
+    /// The first check that fails. The consumer, not the peer, has caused the failure.
     #[inline(always)]
     pub fn check_source(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Source<'_>, Fault> {
         let (lease, record) = self.shared().lookup(lkey)?;
@@ -61,9 +64,9 @@ impl EpochGuard<'_> {
         Ok(Source::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// As [`check_source`](Self::check_source), for an STag that `MemoryTable::find_source` found when its
-    /// request was posted. `None` if a check fails, or if the STag has been revoked since: `check_source`
-    /// looks for it then.
+    /// Does what [`check_source`](Self::check_source) does, for an STag that `MemoryTable::find_source` found
+    /// when the request was posted. Returns `None` if a check fails, or if the STag has been revoked since
+    /// then. In these cases the caller calls `check_source`.
     #[inline(always)]
     pub(crate) fn source_again(&self, found: Found, addr: u64, len: u64, pd: PdId) -> Option<Source<'_>> {
         let (lease, record) = self.shared().find_again(found)?;
@@ -80,8 +83,8 @@ mod tests {
     use super::*;
     use crate::memory::{Base, MemoryTable, RegisterOptions};
 
-    /// A found STag is used as long as its registration is unchanged, by its own protection domain and
-    /// within its range.
+    /// A found STag can be used while its registration is unchanged, but only by its own protection domain
+    /// and within its range.
     #[test]
     fn a_found_source_is_used_only_while_all_checks_would_pass() {
         let (table, pd) = (MemoryTable::new(4, [1; 32]), PdId(1));

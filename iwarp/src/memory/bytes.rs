@@ -1,4 +1,4 @@
-//! The owner's reads and writes of memory that others may change at any time.
+//! Reads and writes by the memory's owner. Other threads and peers may change the memory at any time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -12,62 +12,63 @@ use crate::memory::stride::Stride;
 /// Why an access of the owner fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// Outside the memory.
+    /// The access is not inside the memory.
     #[error("{len} bytes at offset {offset} are outside a memory of {bytes} bytes")]
     OutOfRange {
-        /// Where the access begins.
+        /// Offset of the first byte of the access.
         offset: usize,
-        /// Bytes of the access.
+        /// Number of bytes of the access.
         len: usize,
-        /// Bytes of the memory.
+        /// Number of bytes of the memory.
         bytes: usize,
     },
-    /// Eight bytes at an address that is not a multiple of 8.
+    /// The address of the eight bytes is not a multiple of 8.
     #[error("offset {offset} is not at a multiple of 8")]
     Misaligned {
-        /// Where the access begins.
+        /// Offset of the first byte of the access.
         offset: usize,
     },
-    /// Memory of the caller that is no longer mapped, or no longer allows the access. A part may have been
-    /// copied.
+    /// The caller's memory is no longer mapped, or its mapping no longer allows the access. Some of the bytes
+    /// may have been copied.
     #[error("the memory at offset {offset} is not mapped any more")]
     Unmapped {
-        /// Where the access begins.
+        /// Offset of the first byte of the access.
         offset: usize,
     },
-    /// A write to memory of the caller that was registered for reading only.
+    /// The access is a write, and the caller's memory was registered for reading only.
     #[error("the memory was registered for reading only")]
     ReadOnly,
 }
 
-/// Address and length of memory that peers may read and write. It is never a slice: the bytes are copied in
-/// and out. A read during a write of a peer returns old bytes, new bytes or a mixture.
+/// Address and length of memory that peers may read and write. The memory is never used as a slice: the bytes
+/// are copied in and out. A read during a write of a peer returns old bytes, new bytes or a mixture.
 ///
-/// Users only get a reference. A region is kept alive by the value, memory of the caller by the caller.
+/// A user of the library gets only a reference to this value. This value keeps a region alive; the caller
+/// keeps the caller's own memory alive.
 #[derive(Debug)]
 pub struct RawBytes {
-    /// `ptr..ptr + len` is mapped while the value exists. It may be read and, if `writable`, written by raw
-    /// copies and atomics from any thread, and nobody accesses it in another way.
+    /// `ptr..ptr + len` is mapped while this value exists. Any thread may read these bytes and, if
+    /// `writable`, write them, but only by raw copies and atomics.
     ptr: *mut u8,
     len: usize,
     writable: bool,
-    /// Memory of the caller, accessed under the fault guard.
+    /// Whether the memory is the caller's, and is accessed under the fault guard.
     guarded: bool,
-    /// Keeps the memory alive; `None` for memory of the caller.
+    /// The region that contains the memory, which this field keeps alive. `None` for the caller's memory.
     region: Option<Arc<Region>>,
 }
 
 impl RawBytes {
-    /// Memory of the caller.
+    /// Returns the value for the caller's memory.
     ///
     /// # Safety
     /// While the value exists, `ptr..ptr + len` is mapped, readable and, if `writable`, writable. All threads
-    /// access it by raw copies and atomics only.
+    /// access these bytes only by raw copies and atomics.
     pub(super) unsafe fn of_user(ptr: *mut u8, len: usize, writable: bool, guarded: bool) -> Self {
         Self { ptr, len, writable, guarded, region: None }
     }
 
-    /// The bytes of a region. It shows only its address, with which others may do what a region allows: raw
+    /// Returns the value for all bytes of a region. A region gives out only its address, and allows only raw
     /// copies and atomics.
     pub(super) fn of_region(region: Arc<Region>) -> Self {
         let (ptr, len) = (region.as_ptr().as_ptr(), region.len());
@@ -93,87 +94,92 @@ impl RawBytes {
         self.guarded
     }
 
-    /// The region; `None` for memory of the caller.
+    /// The region that contains the memory; `None` for the caller's memory.
     pub(super) fn region(&self) -> Option<&Arc<Region>> {
         self.region.as_ref()
     }
 
-    /// The address of the first byte. Dereferencing it is unsafe, and the caller's responsibility.
+    /// The address of the first byte. Dereferencing this pointer is unsafe, and the caller's responsibility.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr
     }
 
-    /// Copies `out.len()` bytes from `offset` on.
+    /// Copies the `out.len()` bytes at `offset` to `out`.
     ///
     /// # Errors
-    /// [`AccessError`]. Nothing was copied, except perhaps with [`AccessError::Unmapped`].
+    /// [`AccessError`]. If the error is [`AccessError::Unmapped`], some bytes may have been copied. Otherwise
+    /// no byte was copied.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         let ptr = self.at(offset, out.len())?;
-        // SAFETY: `at` found the range inside the memory, which is mapped and readable while `self` exists,
-        // and which other threads access only by raw copies and atomics (the fields' invariant).
+        // SAFETY: `at` checked that the range is inside the memory. The memory is mapped and readable while
+        // `self` exists, and other threads access it only by raw copies and atomics (the fields' invariant).
         unsafe { copy::fetch_from(ptr, out, Stride::NONE, self.guarded) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
-    /// Copies `bytes` to `offset`. They become visible to other threads by increasing offset.
+    /// Copies `bytes` to `offset`. The bytes become visible to other threads by increasing offset.
     ///
     /// # Errors
-    /// [`AccessError`]. Nothing was copied, except perhaps with [`AccessError::Unmapped`].
+    /// [`AccessError`]. If the error is [`AccessError::Unmapped`], some bytes may have been copied. Otherwise
+    /// no byte was copied.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, bytes.len())?;
-        // SAFETY: `at_writable` found the range inside the memory and the memory writable. It is mapped
-        // while `self` exists, and other threads access it only through atomics and raw copies (the fields'
-        // invariant).
+        // SAFETY: `at_writable` checked that the range is inside the memory and that the memory is writable.
+        // The memory is mapped while `self` exists, and other threads access it only by raw copies and
+        // atomics (the fields' invariant).
         unsafe { copy::place_to(ptr, bytes, self.guarded) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
-    /// Loads one byte with acquire ordering. All bytes that were written before it are visible to the caller
-    /// afterwards. For polling the last byte of a Write that arrives in order.
+    /// Loads one byte with acquire ordering. Afterwards the caller sees all bytes that were written before
+    /// this byte. A program can use this function to poll the last byte of a Write that arrives in order.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// [`AccessError`] if the byte is not inside the memory, or if the memory is no longer mapped.
     pub fn load_u8_acquire(&self, offset: usize) -> Result<u8, AccessError> {
         let ptr = self.at(offset, 1)?;
         let mut byte = 0;
         let load = || {
-            // SAFETY: `at` found the byte inside the memory, which is mapped and readable while `self`
-            // exists, and which other threads access only by raw copies and atomics (the fields' invariant).
-            // A byte is always aligned. If a wider store races with the load, the byte is the old or the new
-            // byte: LLVM defines racing atomic accesses byte by byte, and nothing depends on which it is.
+            // SAFETY: `at` checked that the byte is inside the memory. The memory is mapped and readable
+            // while `self` exists, and other threads access it only by raw copies and atomics (the fields'
+            // invariant). A byte is always aligned. If a wider store races with the load, the byte is the old
+            // or the new byte: LLVM defines racing atomic accesses byte by byte. No code depends on which of
+            // them it is.
             byte = unsafe { AtomicU8::from_ptr(ptr) }.load(Ordering::Acquire);
         };
-        // SAFETY: `load` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic. If
-        // it is abandoned, the byte is unchanged.
+        // SAFETY: `load` accesses only the byte at `offset`. The closure owns nothing, takes no lock and does
+        // not panic. If the closure is abandoned, `byte` is unchanged.
         unsafe { self.run(offset, 1, load)? };
         Ok(byte)
     }
 
-    /// Stores one byte with release ordering. A thread that sees it also sees all earlier writes of the
-    /// caller.
+    /// Stores one byte with release ordering. A thread that sees the stored byte also sees all earlier writes
+    /// of the caller.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// [`AccessError`] if the byte is not inside the memory, or if the memory is not writable or no longer
+    /// mapped.
     pub fn store_u8_release(&self, offset: usize, byte: u8) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, 1)?;
         let store = || {
-            // SAFETY: `at_writable` found the byte inside the memory and the memory writable. It is mapped
-            // while `self` exists, and other threads access it only through atomics and raw copies (the
-            // fields' invariant). A byte is always aligned. If a wider access races with the store, the other
-            // access sees or stores the old or the new byte: LLVM defines racing atomic accesses byte by
-            // byte.
+            // SAFETY: `at_writable` checked that the byte is inside the memory and that the memory is
+            // writable. The memory is mapped while `self` exists, and other threads access it only by raw
+            // copies and atomics (the fields' invariant). A byte is always aligned. If a wider access races
+            // with the store, the other access sees or stores the old or the new byte: LLVM defines racing
+            // atomic accesses byte by byte.
             unsafe { AtomicU8::from_ptr(ptr) }.store(byte, Ordering::Release);
         };
-        // SAFETY: `store` accesses the byte at `offset`. It owns nothing, takes no lock and does not panic.
-        // Its one store happens completely or not at all.
+        // SAFETY: `store` accesses only the byte at `offset`. The closure owns nothing, takes no lock and
+        // does not panic. Its one store happens completely or not at all.
         unsafe { self.run(offset, 1, store) }
     }
 
-    /// Loads eight bytes at once with acquire ordering, in the byte order of the machine. Their address must
-    /// be a multiple of 8.
+    /// Loads eight bytes at once with acquire ordering, and returns them in the byte order of the machine.
+    /// The address of the eight bytes must be a multiple of 8.
     ///
     /// # Errors
-    /// [`AccessError`].
+    /// [`AccessError`] if the bytes are misaligned or not inside the memory, or if the memory is no longer
+    /// mapped.
     pub fn load_u64_acquire(&self, offset: usize) -> Result<u64, AccessError> {
         let ptr = self.at(offset, 8)?.cast::<u64>();
         if !ptr.is_aligned() {
@@ -181,25 +187,26 @@ impl RawBytes {
         }
         let mut word = 0;
         let load = || {
-            // SAFETY: `at` found the eight bytes inside the memory, which is mapped and readable while
-            // `self` exists, and which other threads access only by raw copies and atomics (the fields'
-            // invariant). They are aligned, as was just checked. If a store of another size races with the
-            // load, each byte is the old or the new one: LLVM defines racing atomic accesses byte by byte,
-            // and nothing depends on which it is.
+            // SAFETY: `at` checked that the eight bytes are inside the memory. The memory is mapped and
+            // readable while `self` exists, and other threads access it only by raw copies and atomics (the
+            // fields' invariant). The address was just checked to be aligned. If a store of another size
+            // races with the load, each byte is the old or the new byte: LLVM defines racing atomic accesses
+            // byte by byte. No code depends on which of them it is.
             word = unsafe { AtomicU64::from_ptr(ptr) }.load(Ordering::Acquire);
         };
-        // SAFETY: `load` accesses the eight bytes at `offset`. It owns nothing, takes no lock and does not
-        // panic. If it is abandoned, the word is unchanged.
+        // SAFETY: `load` accesses only the eight bytes at `offset`. The closure owns nothing, takes no lock
+        // and does not panic. If the closure is abandoned, `word` is unchanged.
         unsafe { self.run(offset, 8, load)? };
         Ok(word)
     }
 
-    /// Runs `access`, which accesses the `len` bytes at `offset`, under the guard if the memory is guarded.
+    /// Runs `access`, which accesses the `len` bytes at `offset`, under the fault guard if the memory is
+    /// guarded.
     ///
     /// # Safety
-    /// `access` may be abandoned at any access to these bytes: it and the functions it calls own nothing
-    /// that needs a drop, hold no lock, leave no state half changed on which other code relies, and do not
-    /// panic.
+    /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
+    /// functions that it calls own nothing that needs a drop, hold no lock, and leave no state half changed
+    /// on which other code relies. They do not panic.
     unsafe fn run(&self, offset: usize, len: usize, access: impl FnMut()) -> Result<(), AccessError> {
         // SAFETY: the caller promises that `access` may be abandoned at any access to these bytes.
         unsafe { copy::run(self.ptr.wrapping_add(offset), len, self.guarded, access) }

@@ -7,25 +7,28 @@ use crate::memory::quiescence::{Epoch, Quiescence};
 use crate::memory::table::{MemoryTable, TableShared};
 
 impl MemoryTable {
-    /// A participant for an engine, which opens the epochs in which the engine accesses memory.
+    /// Returns a participant for an engine. The participant opens the epochs in which the engine accesses
+    /// memory.
     pub fn join(&self) -> Participant {
         Participant::new(self.clone())
     }
 }
 
-/// The participation of one engine in reclamation. It belongs to one thread at a time.
+/// The participation of one engine in reclamation. Only one thread at a time uses a participant.
 pub struct Participant {
     table: MemoryTable,
     epoch: Arc<Epoch>,
-    /// `Send`, since engines move between threads. Not `Sync`, since two threads must not enter at once.
+    /// Makes the type `!Sync`, since two threads must not call `enter` at once. The type is `Send`, since
+    /// engines move between threads.
     _not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
-/// An open epoch of an engine. Registered memory may be accessed while it exists. It ends when dropped, and
-/// should be short (a burst), because revoking an STag waits for it.
+/// An open epoch of an engine. The engine may access registered memory while the guard exists. The epoch ends
+/// when the guard is dropped. An epoch should be short (one burst), because a thread that revokes an STag
+/// waits for the end of all open epochs.
 pub struct EpochGuard<'p> {
     participant: &'p Participant,
-    /// It stays on its thread: the proof relies on the program order of this thread.
+    /// Makes the type `!Send`: the proof relies on the program order of the thread that opened the epoch.
     _not_send: PhantomData<*const ()>,
 }
 
@@ -38,14 +41,14 @@ impl Participant {
     /// Opens an epoch.
     ///
     /// # Panics
-    /// When an epoch of this participant is open, on this thread or another: epochs do not nest.
+    /// Panics if an epoch of this participant is already open, on this or another thread: epochs do not nest.
     pub fn enter(&self) -> EpochGuard<'_> {
         let count = self.epoch.idle_count().expect("an epoch of this participant is open already");
         self.epoch.enter(count);
         EpochGuard { participant: self, _not_send: PhantomData }
     }
 
-    /// The table that it belongs to.
+    /// The table of the participant.
     pub fn table(&self) -> &MemoryTable {
         &self.table
     }
@@ -62,7 +65,7 @@ impl EpochGuard<'_> {
         self.participant.table.shared()
     }
 
-    /// The table that it gives access to.
+    /// The table whose registered memory may be accessed during the epoch.
     pub fn table(&self) -> &MemoryTable {
         &self.participant.table
     }

@@ -1,7 +1,7 @@
 //! Registered regions as external memory ([`ExtBuf`]), for sending without a copy.
 //!
-//! A region stays mapped while a packet buffer refers to it, even after it was deregistered. Memory of the
-//! caller may be unmapped then, so it is always copied.
+//! A region stays mapped while a packet buffer refers to it, even after the region was deregistered. The
+//! caller may unmap its own memory after deregistration, so the bytes of caller memory are always copied.
 
 use std::collections::HashMap;
 use std::ptr::NonNull;
@@ -14,17 +14,18 @@ use crate::memory::epoch::EpochGuard;
 use crate::memory::slot::SlotNumber;
 use crate::memory::stag::Stag;
 
-/// The regions behind the slots of a table.
+/// The regions that the slots of a table refer to.
 #[derive(Default)]
 pub(super) struct Regions {
-    /// The lock is held only for a lookup, never while waiting.
+    /// A thread holds the lock only for a lookup, and never waits while it holds the lock.
     by_slot: Mutex<HashMap<SlotNumber, RegionEntry>>,
 }
 
 struct RegionEntry {
-    /// The registration keeps it.
+    /// The region. The registration, not this entry, keeps the region alive.
     region: Weak<Region>,
-    /// Made at first use: most regions are never sent without a copy.
+    /// The region as external memory. The value is made at its first use, since most regions are never sent
+    /// without a copy.
     external: Option<ExtBuf>,
 }
 
@@ -34,10 +35,10 @@ impl Regions {
         self.lock().insert(slot, RegionEntry { region: Arc::downgrade(region), external: None });
     }
 
-    /// Called when the registration in this slot was destroyed.
+    /// Removes the region of the slot. The caller has destroyed the registration in this slot.
     pub(super) fn remove(&self, slot: SlotNumber) {
         let removed = self.lock().remove(&slot);
-        // The lock is not held here, since the drop may unmap the region.
+        // The lock has been released, since the drop may unmap the region.
         drop(removed);
     }
 
@@ -51,23 +52,25 @@ impl Regions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SlotNumber, RegionEntry>> {
-        // Code under the lock can only panic for lack of memory, which aborts. So poisoning is ignored.
+        // Code that holds the lock panics only if memory runs out, which aborts the process. So poisoning is
+        // ignored.
         self.by_slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// All bytes of a region.
+/// Returns all bytes of a region as external memory.
 fn of_region(region: Arc<Region>) -> ExtBuf {
     let (start, len): (NonNull<u8>, usize) = (region.as_ptr(), region.len());
-    // SAFETY: the region is one readable mapping of that many initialised bytes while the value exists. A
-    // region gives out only its address, and its users access the bytes only by raw copies and atomics, as
-    // the contract of `RawBytes` says.
+    // SAFETY: the region is one readable mapping of `len` initialised bytes while the returned value, which
+    // owns the region, exists. A region gives out only its address, and its users access the bytes only by
+    // raw copies and atomics, as the contract of `RawBytes` says.
     unsafe { ExtBuf::from_raw(start, len, region) }
 }
 
 impl EpochGuard<'_> {
-    /// `len` bytes at `addr` of `lkey`, which is a request's of protection domain `pd`, as external memory.
-    /// `None` if it is memory of the caller, or if the check of [`check_source`](Self::check_source) fails.
+    /// Returns the `len` bytes at `addr` of `lkey` as external memory, for a request of protection domain
+    /// `pd`. Returns `None` if the bytes are memory of the caller, or if a check of
+    /// [`check_source`](Self::check_source) fails.
     pub(crate) fn external(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Option<ExtBuf> {
         let shared = self.shared();
         let (lease, record) = shared.lookup(lkey).ok()?;
@@ -76,7 +79,7 @@ impl EpochGuard<'_> {
         let whole = shared.regions.external(shared.slot_of(lkey.index())?)?;
         let at = ptr.addr().checked_sub(whole.as_ptr().addr().get())?;
         let part = whole.into_slice(at..at + len as usize);
-        // The registration is unchanged, so the region belongs to it.
+        // If the registration is unchanged, the region that was found belongs to the registration.
         part.filter(|_| lease.is_current())
     }
 }
@@ -143,7 +146,7 @@ mod tests {
 
         let mut own = vec![0_u8; 64];
         let options = RegisterOptions { pd, ..RegisterOptions::default() };
-        // SAFETY: the vector exists until the end of the test, and nobody accesses it meanwhile.
+        // SAFETY: the vector exists until the end of the test, and no code accesses the vector until then.
         let registration = unsafe { table.register_user(own.as_mut_ptr(), 64, &options) }.unwrap();
         assert!(engine.enter().external(registration.stag(), registration.base_to(), 8, pd).is_none());
         registration.deregister();

@@ -1,10 +1,10 @@
 //! Fast registration: memory is prepared once, and then registered and invalidated by requests of a send
 //! queue.
 //!
-//! [`MemoryTable::prepare`] allocates an invalid STag for memory that may be registered. A request makes it
-//! valid for a range of that memory ([`EpochGuard::fast_register`]), and an invalidation makes it invalid
-//! again, any number of times. Nothing beyond the prepared memory is ever accessible (RFC 5042 section
-//! 2.3.2).
+//! [`MemoryTable::prepare`] allocates an invalid STag for memory that may be registered. A request makes the
+//! STag valid for a range of that memory ([`EpochGuard::fast_register`]), and an invalidation makes the STag
+//! invalid again, any number of times. The STag never gives access to a byte outside the prepared memory (RFC
+//! 5042 section 2.3.2).
 
 use std::sync::Arc;
 
@@ -23,22 +23,22 @@ use crate::memory::window::{BindError, publish};
 /// Options of prepared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prepare {
-    /// The protection domain it belongs to.
+    /// The protection domain of the memory.
     pub pd: PdId,
-    /// The one stream whose peer may use it; `None`: every stream of the protection domain.
+    /// The one stream whose peer may use the STag. `None`: every stream of the protection domain may.
     pub stream: Option<StreamId>,
-    /// No peer may invalidate it.
+    /// If `true`, no peer may invalidate the STag.
     pub keep: bool,
 }
 
-/// A fast registration: the range that an STag names, and its rights.
+/// A fast registration: the range that an STag names, and the rights of the STag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FastBind {
     /// The new STag: the index of the prepared memory, with any key.
     pub stag: Stag,
     /// Offset of the first byte in the prepared memory.
     pub offset: u64,
-    /// Bytes, at least 1.
+    /// Number of bytes, at least 1.
     pub len: u64,
     /// Rights, as in [`RegisterOptions::access`](crate::memory::RegisterOptions::access).
     pub access: Access,
@@ -46,39 +46,40 @@ pub struct FastBind {
     pub base: Base,
 }
 
-/// The owner's handle of prepared memory. Dropping it deregisters the memory.
+/// The owner's handle of prepared memory. Dropping the handle deregisters the memory.
 pub struct FastRegistration {
-    /// Dropped first: the memory must outlive it.
+    /// The handle of the slot. This field is dropped first, since the memory must exist until no engine uses
+    /// the memory any more.
     handle: Handle,
     memory: RawBytes,
 }
 
-// SAFETY: `memory` is kept from being `Send` only by its address. It accesses the bytes by raw copies and
-// atomics, which may come from any thread. Memory of the caller is not freed with the value, and a region may
-// be freed on any thread. `handle` is `Send`.
+// SAFETY: only the address in `memory` makes the type `!Send`. `memory` accesses the bytes by raw copies and
+// atomics, which any thread may execute. Dropping this value does not free memory of the caller, and any
+// thread may free a region. `handle` is `Send`.
 unsafe impl Send for FastRegistration {}
 // SAFETY: `&self` accesses the bytes only by the raw copies and atomics of `RawBytes`, which several threads
-// may do at once. `handle` is `Sync`: it accesses the table by atomics and under the table's lock.
+// may do at once. `handle` is `Sync`: `handle` accesses the table only by atomics and under the table's lock.
 unsafe impl Sync for FastRegistration {}
 
 impl MemoryTable {
-    /// Prepares a whole region. Its STag is invalid.
+    /// Prepares a whole region, and allocates an STag for it, which is still invalid.
     ///
     /// # Errors
-    /// [`RegisterError::Limit`].
+    /// [`RegisterError::Limit`] if the table already has its maximum number of registrations.
     pub fn prepare(&self, region: Arc<Region>, options: &Prepare) -> Result<FastRegistration, RegisterError> {
         self.prepare_memory(RawBytes::of_region(region), options)
     }
 
-    /// Prepares memory of the caller, also for writing if `writable`.
+    /// Prepares memory of the caller for reading and, if `writable`, for writing.
     ///
     /// # Errors
-    /// As [`MemoryTable::register_user`].
+    /// The errors of [`MemoryTable::register_user`].
     ///
     /// # Safety
     /// Until the registration is dropped, `ptr..ptr + len` stays mapped, readable and, if `writable`,
-    /// writable, and the caller accesses it only in ways that allow other threads to read and change it at
-    /// any time: through raw pointers or atomics, never through a reference to plain bytes.
+    /// writable. During that time the caller accesses these bytes only through raw pointers or atomics, which
+    /// allow other threads to read and change the bytes, and never through a reference to plain bytes.
     pub unsafe fn prepare_user(
         &self,
         ptr: *mut u8,
@@ -86,9 +87,10 @@ impl MemoryTable {
         writable: bool,
         options: &Prepare,
     ) -> Result<FastRegistration, RegisterError> {
-        // SAFETY: the caller promises mapped and accessible memory until the registration is dropped, and
-        // accesses that allow concurrent ones. The registration owns the value that is made here, and
-        // `Handle`, which it drops first, waits until no engine uses the memory any more.
+        // SAFETY: the caller promises that the memory is mapped and accessible until the registration is
+        // dropped, and that its own accesses allow concurrent accesses. The registration owns `memory` and a
+        // `Handle`. The registration drops the `Handle` first, which waits until no engine uses the memory
+        // any more.
         let memory = unsafe { self.user_memory(ptr, len, writable)? };
         if memory.is_empty() {
             return Err(RegisterError::Empty);
@@ -109,28 +111,28 @@ impl MemoryTable {
 }
 
 impl FastRegistration {
-    /// Its STag with this key, valid or not.
+    /// The STag of the memory with the key `key`. The STag may be invalid.
     pub fn stag(&self, key: u8) -> Stag {
         Stag::new(self.handle.index, key)
     }
 
-    /// The prepared bytes, for their owner.
+    /// The prepared bytes, which the owner may read and write.
     pub fn memory(&self) -> &RawBytes {
         &self.memory
     }
 
-    /// The region behind it; `None` for memory of the caller.
+    /// The region that was prepared; `None` for memory of the caller.
     pub fn region(&self) -> Option<&Arc<Region>> {
         self.memory.region()
     }
 
-    /// Whether the registration is valid as `stag`.
+    /// Whether the memory is registered with the STag `stag`.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }
 
-    /// Makes the STag invalid, if it is valid. When this returns, no engine writes or reads the memory
-    /// through the STag.
+    /// Makes the STag invalid, if it is valid. When this function returns, no engine writes or reads the
+    /// memory through the STag.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }
@@ -146,13 +148,14 @@ impl std::fmt::Debug for FastRegistration {
 }
 
 impl EpochGuard<'_> {
-    /// Makes an invalid STag valid, for a request in the send queue of `by`. The invalidation before has
-    /// waited for the engines that used it.
+    /// Makes an invalid STag valid, for a request in the send queue of `by`. The previous invalidation of the
+    /// STag has already waited for the engines that used the STag.
     ///
-    /// RFC 5041 section 8.3 (DDP-218): the consumer establishes a TO range, and an invalidation revokes it.
+    /// RFC 5041 section 8.3 (DDP-218): the consumer establishes a range of tagged offsets, and an
+    /// invalidation revokes that range.
     ///
     /// # Errors
-    /// [`BindError`]; nothing has changed.
+    /// [`BindError`]. After an error nothing has changed.
     pub fn fast_register(&self, bind: &FastBind, by: Accessor) -> Result<(), BindError> {
         let FastBind { stag, offset, len, access, base } = *bind;
         let shared = self.shared();

@@ -1,12 +1,13 @@
 //! Reasons to refuse an access to registered memory.
 
-/// The reason, in the order of the checks (RFC 5040 section 7.2, RFC 5041 section 7.1).
+/// The reason for which an access is refused. The variants are in the order of the checks (RFC 5040 section
+/// 7.2, RFC 5041 section 7.1).
 ///
 /// [`DdpError`](crate::ddp::DdpError) and [`TerminateError`](crate::rdmap::TerminateError) map each reason to
 /// its code on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Fault {
-    /// Unknown, revoked, or (for a peer) without any remote right.
+    /// The STag is unknown or revoked, or, if a peer uses it, has no remote right.
     #[error("invalid STag")]
     InvalidStag,
     /// The registration belongs to another stream or protection domain.
@@ -15,7 +16,7 @@ pub enum Fault {
     /// The registration does not have the right that the access needs.
     #[error("access rights violation")]
     AccessRights,
-    /// Tagged offset plus length reaches 2^64.
+    /// The sum of tagged offset and length is 2^64 or more.
     #[error("tagged offset wraps")]
     Wrap,
     /// The range is not inside the registration.

@@ -1,11 +1,11 @@
-//! The owner's handle of a slot of the table and of the index that names it.
+//! The owner's handle of a slot of the table and of the index that names the slot.
 
 use crate::memory::slot::SlotNumber;
 use crate::memory::stag::Stag;
 use crate::memory::table::MemoryTable;
 
-/// A slot and an index in use. Dropping it revokes the STag, waits for all engines that may be using it, and
-/// frees both.
+/// A slot and an index in use. Dropping this value revokes the STag, waits for all engines that may be using
+/// the STag, and frees slot and index.
 pub(super) struct Handle {
     pub(super) table: MemoryTable,
     pub(super) slot: SlotNumber,
@@ -13,12 +13,14 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Whether `stag` is valid now. It is not after an invalidation, or if its key is not the current one.
+    /// Whether `stag` is valid now. An STag is not valid after an invalidation, or if its key is not the
+    /// current key.
     pub(super) fn is_valid(&self, stag: Stag) -> bool {
         self.table.shared().lookup(stag).is_ok()
     }
 
-    /// Invalidates the STag. When this returns, no engine writes or reads the memory behind it any more.
+    /// Invalidates the STag. When this function returns, no engine writes or reads the memory of the STag any
+    /// more.
     ///
     /// RFC 5041 section 8.3 (DDP-219): the consumer may revoke an STag at any time.
     pub(super) fn revoke(&self) {

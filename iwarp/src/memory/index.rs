@@ -1,15 +1,18 @@
-//! Maps the 24 unpredictable bits of an STag to its slot, with two loads.
+//! Maps the 24 unpredictable bits of an STag to the STag's slot, with two loads.
 //!
-//! The map has 16,384 pages of 1024 entries. A page has 4 KiB, like a page of the kernel, since most new
-//! indices of a small table need a new page. It exists while an index in it is in use, and is then reused for
-//! another part of the map. So the size of the map depends on the largest number of indices in use at the
-//! same time. Readers take no lock. The control lock of the table serialises writers.
+//! The map has 16,384 pages of 1024 entries. A page has 4 KiB, like a page of the kernel: pages are small
+//! because most new indices of a small table need a new page. A page is mapped while at least one of its
+//! indices is in use. After that the page is reused for another part of the map. So the size of the map
+//! depends on the largest number of indices in use at the same time. Readers take no lock. The control lock
+//! of the table serialises writers.
 //!
-//! A reader that has found a page may find there, a moment later, the entry of another index, whose slot has
-//! another STag. So a reader compares the STag of the slot, and a writer holds the control lock.
+//! After a reader has found a page, a writer may reuse the page, and the reader may then read the entry of
+//! another index. The slot of that index has another STag. So a reader compares the STag of the slot, and a
+//! writer holds the control lock.
 //!
-//! A freed index is reused only after [`QUARANTINE`] other indices were allocated. A bit marks each waiting
-//! index (at most 2 MiB in all), and a queue records when the index was freed (8 MiB for a million indices).
+//! A freed index is reused only after [`QUARANTINE`] other indices have been allocated. Until then a bit
+//! marks the index (all bits have at most 2 MiB), and an entry in a queue records when the index was freed (8
+//! MiB for a million indices).
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -21,39 +24,40 @@ use zerocopy::FromZeros;
 
 use crate::memory::stag::Stag;
 
-/// How many indices are allocated before a freed one may be reused (RFC 5042 section 6.1.1). The larger it
-/// is, the longer a stale STag of a peer names nothing; with [`MAX_LIVE`] it must leave most of the 2^24
-/// indices free.
+/// Number of indices that are allocated before a freed index may be reused (RFC 5042 section 6.1.1). The
+/// larger the number, the longer a stale STag of a peer names no memory. But most of the 2^24 indices must
+/// stay free, and up to [`MAX_LIVE`] indices are live.
 pub(super) const QUARANTINE: u32 = 1 << 20;
 
-/// Largest number of indices in use (half for registrations, half for windows). Live and quarantined indices
-/// are less than a fifth of all, so a guessed STag rarely names anything and [`IndexAllocator::allocate`]
-/// ends soon.
+/// Maximum number of indices in use (half for registrations, half for windows). Less than a fifth of all
+/// indices are live or in quarantine. So a guessed STag rarely names any memory, and
+/// [`IndexAllocator::allocate`] needs few draws.
 pub(super) const MAX_LIVE: usize = 1 << 21;
 
-/// Entries of a page.
+/// Number of entries of a page.
 const PAGE: usize = 1 << 10;
-/// Pages of the directory.
+/// Number of pages of the directory.
 const PAGES: usize = Stag::INDICES as usize / PAGE;
-/// Set in the entry of an index in use. The other bits are the slot number.
+/// The bit that is set in the entry of an index in use. The other bits are the slot number.
 const LIVE: u32 = 1 << 31;
 
 type Page = [AtomicU32; PAGE];
 
 /// The map from index to slot number.
 pub(super) struct IndexMap {
-    /// Null where there is no page. The memory of a page stays until the map is dropped.
+    /// The pages. A pointer is null if no index of the page is in use. The memory of a page stays allocated
+    /// until the map is dropped.
     pages: Box<Directory>,
 }
 
 type Directory = [AtomicPtr<Page>; PAGES];
 
-/// Allocates indices. Only the holder of the control lock uses it.
+/// Allocates indices. A thread that uses the allocator holds the control lock.
 pub(super) struct IndexAllocator {
     rng: ChaCha20Rng,
-    /// Counts allocated indices, modulo 2^32.
+    /// Number of indices that were allocated so far, modulo 2^32.
     clock: u32,
-    /// Indices in use in each page.
+    /// For each page, the number of its indices in use.
     used: Box<[u16; PAGES]>,
     /// Pages without an index in use: all their entries are 0.
     spare: Vec<NonNull<Page>>,
@@ -65,14 +69,14 @@ unsafe impl Send for IndexAllocator {}
 
 /// The indices that were freed and may not be reused yet.
 struct Quarantine {
-    /// One bit for each index: true if the index is waiting. A part is allocated when one of its indices is
-    /// first freed.
+    /// One bit for each index, set if the index is waiting. The bits are in parts, which are allocated when
+    /// one of their indices is first freed.
     bits: Box<[Option<Box<[u64; WORDS]>>; PARTS]>,
     /// The waiting indices with the times when they were freed, oldest first.
     waiting: VecDeque<(u32, u32)>,
 }
 
-/// Words of a part (4 KiB), and parts: bits for 2^24 indices.
+/// Number of 64-bit words of a part (4 KiB). The parts have bits for all 2^24 indices.
 const WORDS: usize = 512;
 const PARTS: usize = (Stag::INDICES as usize) / 64 / WORDS;
 
@@ -81,19 +85,20 @@ impl IndexMap {
         Self { pages: zeroed() }
     }
 
-    /// The slot of an index below 2^24.
+    /// The slot of `index`, which is below 2^24. `None` if the index is not in use.
     pub(super) fn slot(&self, index: u32) -> Option<u32> {
         let page = self.page(self.pages.get(index as usize / PAGE)?)?;
         let entry = page[index as usize % PAGE].load(Ordering::Acquire);
         (entry & LIVE != 0).then_some(entry & !LIVE)
     }
 
-    /// The page at this entry of the directory, if there is one.
+    /// Returns the page at this entry of the directory, or `None` if the entry is null.
     fn page(&self, place: &AtomicPtr<Page>) -> Option<&Page> {
-        // SAFETY: `place` is an entry of the directory, which only `IndexAllocator` changes. A pointer in it
-        // is that of a page that was created before the pointer was stored (Acquire pairs with its Release).
-        // Pages are accessed only as shared atomics. The map's drop frees a page, or the allocator's drop if
-        // the page is spare. `TableShared` owns both, and drops them together, when no reference is left.
+        // SAFETY: `place` is an entry of the directory, which only `IndexAllocator` changes. A pointer in the
+        // directory points to a page that was created before the pointer was stored (the Acquire load pairs
+        // with the Release store). Pages are accessed only as shared atomics. The map's drop frees the pages
+        // of the directory, and the allocator's drop frees the spare pages. `TableShared` owns map and
+        // allocator, and drops them together, when no reference is left.
         unsafe { place.load(Ordering::Acquire).as_ref() }
     }
 }
@@ -102,14 +107,15 @@ impl Drop for IndexMap {
     fn drop(&mut self) {
         for page in self.pages.iter_mut().filter_map(|place| NonNull::new(*place.get_mut())) {
             // SAFETY: the pointer comes from `Box::into_raw` in `IndexAllocator::page`, which stores each
-            // pointer in one entry of the directory only. `free` removes it before the page becomes spare. No
-            // reference to the page is left: each borrows the map, and `&mut self` excludes such a borrow.
+            // pointer in one entry of the directory only. `free` removes the pointer before the page becomes
+            // spare. No reference to the page is left: every such reference borrows the map, and `&mut self`
+            // excludes such a borrow.
             drop(unsafe { Box::from_raw(page.as_ptr()) });
         }
     }
 }
 
-/// A zeroed value, made directly on the heap.
+/// Returns a zeroed value that was allocated directly on the heap.
 fn zeroed<T: FromZeros>() -> Box<T> {
     T::new_box_zeroed().expect("memory for a page")
 }
@@ -120,10 +126,11 @@ impl IndexAllocator {
         Self { rng, clock: 0, used: zeroed(), spare: Vec::new(), quarantine }
     }
 
-    /// Picks an index at random and maps it to `slot`. It never picks index 0, so no STag with key 0 is 0.
+    /// Picks an index at random, maps the index to `slot`, and returns the index. The index is never 0, so an
+    /// STag is never 0.
     ///
-    /// At most [`MAX_LIVE`] indices are live and [`QUARANTINE`] in quarantine, less than a fifth of all, so a
-    /// few draws find a free one.
+    /// At most [`MAX_LIVE`] indices are live and at most [`QUARANTINE`] are in quarantine: less than a fifth
+    /// of all indices. So a few draws find a free index.
     ///
     /// RFC 5040 section 8.1.1 (RDMAP-357): STags are hard to predict.
     pub(super) fn allocate(&mut self, map: &IndexMap, slot: u32) -> u32 {
@@ -151,7 +158,7 @@ impl IndexAllocator {
         }
     }
 
-    /// The page of an index: the existing page, a spare page, or a new one.
+    /// Returns the page of an index. If the index has no page yet, uses a spare page or allocates a page.
     fn page<'a>(&mut self, map: &'a IndexMap, index: u32) -> &'a Page {
         let place = &map.pages[index as usize / PAGE];
         if let Some(page) = map.page(place) {
@@ -166,9 +173,9 @@ impl IndexAllocator {
 impl Drop for IndexAllocator {
     fn drop(&mut self) {
         for page in self.spare.drain(..) {
-            // SAFETY: the pointer comes from `Box::into_raw` in `page`, and `free` has taken it out of the
-            // directory, so only this list has it. `TableShared` owns the map and this value, and drops them
-            // when no reader is left.
+            // SAFETY: the pointer comes from `Box::into_raw` in `page`, and `free` has removed the pointer
+            // from the directory, so only this list contains it. `TableShared` owns the map and this value,
+            // and drops both when no reader is left.
             drop(unsafe { Box::from_raw(page.as_ptr()) });
         }
     }
@@ -225,8 +232,8 @@ mod tests {
         assert!(!allocator.quarantine.has(index) && allocator.quarantine.waiting.is_empty());
     }
 
-    /// If indices are created and freed one after the other, the map needs only the pages of the indices in
-    /// use at one time.
+    /// If indices are allocated and freed one after the other, the map has only as many pages as the indices
+    /// that are in use at one time need.
     #[test]
     fn pages_are_as_many_as_indices_in_use_need() {
         let (map, mut allocator) = (IndexMap::new(), allocator());

@@ -1,16 +1,16 @@
 //! Checks that memory of a caller is mapped, and that its mapping allows the access (RFC 5042 sections 2.2.2
 //! and 7.3).
 //!
-//! | way | needs | cost |
+//! | method | needs | cost |
 //! |---|---|---|
-//! | asking (`query`) | Linux 6.11 and `/proc` | a microsecond for each mapping of the memory |
-//! | bringing in (`populate`) | Linux 5.14 | brings in its pages, as a device would |
-//! | listing (`list`) | `/proc` | reads about all mappings of the process |
+//! | `query` asks the kernel about the memory | Linux 6.11 and `/proc` | a microsecond for each mapping of the memory |
+//! | `populate` brings in the pages of the memory | Linux 5.14 | populates these pages, as a device would |
+//! | `list` reads the list of mappings | `/proc` | reads all mappings of the process up to the memory |
 //!
-//! If the kernel can, it is asked about the memory. This touches only the last page of a file (memory behind
-//! the end of a file is mapped and cannot be accessed). Older kernels have to bring in the pages of short
-//! memory, or to list all mappings. Without `/proc` the pages are brought in, however many they are. If the
-//! mapping changes later, the fault guard handles it.
+//! If the kernel supports `query`, the check uses this method. `query` touches only the last page of a mapped
+//! file (memory beyond the end of a file is mapped but cannot be accessed). On an older kernel the check uses
+//! `populate` for short memory and `list` for long memory. Without `/proc` the check uses `populate` for
+//! memory of any length. If the mapping changes after the check, the fault guard handles the access.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ mod kernel;
 
 use crate::memory::access::RegisterError;
 
-/// The mappings of the process that made the value. A child asks through its own value. On systems other
+/// The mappings of the process that made the value. A child process uses a value of its own. On systems other
 /// than Linux nothing is checked.
 #[derive(Default)]
 pub(super) struct Mappings {
@@ -28,10 +28,11 @@ pub(super) struct Mappings {
 }
 
 impl Mappings {
-    /// Checks that `len` bytes (not 0) at `ptr` may be read, and written if `writable`.
+    /// Checks that the process may read the `len` bytes at `ptr` and, if `writable`, may write them. `len`
+    /// must not be 0.
     ///
-    /// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): this is before an STag is bound
-    /// to the buffer.
+    /// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): the check is made before an STag
+    /// is bound to the buffer.
     ///
     /// # Errors
     /// [`RegisterError::NotMapped`], [`RegisterError::Protected`], [`RegisterError::Unverified`].
@@ -54,11 +55,12 @@ struct Mapping {
     bytes: Range<u64>,
     readable: bool,
     writable: bool,
-    /// It maps a file, which may be shorter than the mapping.
+    /// Whether a file is mapped, which may be shorter than the mapping.
     of_file: bool,
 }
 
-/// Parses a line such as `7f0000000000-7f0000001000 rw-p 00000000 00:2a 4711 /dev/shm/a`.
+/// Parses a line such as `7f0000000000-7f0000001000 rw-p 00000000 00:2a 4711 /dev/shm/a`. Returns `None` if
+/// the line has another form.
 fn parse(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
@@ -68,8 +70,8 @@ fn parse(line: &str) -> Option<Mapping> {
     Some(Mapping { bytes, readable: *rights.first()? == b'r', writable: *rights.get(1)? == b'w', of_file })
 }
 
-/// Checks that the mappings, sorted by address, cover `wanted` without a hole, with the rights, and that the
-/// byte at the end of each file is there.
+/// Checks that the mappings, which are sorted by address, cover `wanted` without a hole and allow the access.
+/// Also checks for each mapping of a file that the file contains the last wanted byte of the mapping.
 fn covered(
     wanted: Range<u64>,
     writable: bool,

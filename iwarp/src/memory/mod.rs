@@ -1,9 +1,9 @@
-//! Registered memory: STags, their access rights, and all copies to and from the bytes behind them.
+//! Registered memory: STags, their access rights, and all copies from and to registered bytes.
 //!
-//! RFC 5040 section 8.1, RFC 5041 sections 8.2 and 8.3, RFC 5042. One [`MemoryTable`] serves a context;
-//! its engines read it without locks. Peers write the bytes while the application reads them. So nothing here
-//! ever makes a reference to them: a [`Target`] is written and a [`Source`] is read by raw copies that can
-//! fail.
+//! This module implements RFC 5040 section 8.1, RFC 5041 sections 8.2 and 8.3, and RFC 5042. Each context has
+//! one [`MemoryTable`], which the engines of the context read without locks. Peers may write registered bytes
+//! while the application reads the same bytes. So this module never makes a reference to registered bytes: a
+//! [`Target`] is written and a [`Source`] is read by raw copies that can fail.
 //!
 //! | file | what |
 //! |---|---|
@@ -18,22 +18,22 @@
 //! | `mapped.rs`, `overlap.rs`, `process.rs` | checks at registration; the process that may use a table |
 //! | `bytes.rs`, `stride.rs`, `external.rs` | the owner's own reads and writes, bytes with gaps, regions sent without a copy |
 //!
-//! The items of RFC 5040 section 8.1.1 are enforced in `slot.rs` (domain, stream, range and rights, for which
-//! `admission.rs` asks), `quiescence.rs` (revocation), `invalidation.rs` and `index.rs`. `crate::queues`
-//! enforces those of completion queues and limits.
+//! The items of RFC 5040 section 8.1.1 are enforced in `slot.rs` (domain, stream, range and rights, which
+//! `admission.rs` checks), `quiescence.rs` (revocation), `invalidation.rs` and `index.rs`. `crate::queues`
+//! enforces the items about completion queues and limits.
 //!
 //! # Revocation
 //!
 //! An engine accesses memory inside an epoch, which an [`EpochGuard`] keeps open. Each copy first checks that
 //! its registration is still valid and unchanged, and ends within the epoch. A thread that revokes an STag
-//! first marks its slot as invalid, and then waits until every epoch has ended that may have seen the slot
-//! valid. So when [`Registration::deregister`] returns, no byte changes or is read any more. See
-//! [`quiescence`] for the proof.
+//! first marks the slot of the STag as invalid. Then the thread waits for the end of every epoch whose engine
+//! may have seen the slot valid. So when [`Registration::deregister`] returns, no engine reads or writes the
+//! memory any more. See [`quiescence`] for the proof.
 //!
 //! # What it is not
 //!
-//! This module knows no wire format (`crate::ddp`, `crate::rdmap`) and owns no memory: regions come from
-//! [`dp::Region`] or from the caller.
+//! This module does not depend on a wire format (`crate::ddp` and `crate::rdmap` do), and does not allocate
+//! registered memory. The memory is a [`dp::Region`] or belongs to the caller.
 
 pub mod access;
 mod admission;

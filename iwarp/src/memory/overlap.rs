@@ -1,5 +1,5 @@
-//! Memory that peers of several protection domains may write to. Such peers may not trust one another (RFC
-//! 5042 section 6.3.6).
+//! Detects memory that peers of several protection domains may write to. Peers of different domains need not
+//! trust each other (RFC 5042 section 6.3.6).
 
 use crate::memory::access::RegisterError;
 use crate::memory::access::{Access, PdId};
@@ -10,7 +10,8 @@ use crate::memory::table::{Form, TableControl, TableShared};
 const REMOTE_WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
 impl TableShared {
-    /// In a strict table, refuses remote write access where peers of another domain have it.
+    /// In a strict table, refuses remote write access to memory that peers of another protection domain may
+    /// write to.
     pub(super) fn check_overlap(
         &self,
         control: &TableControl,
@@ -30,13 +31,14 @@ impl TableShared {
     }
 
     /// The number of STags of domains other than `pd` through which peers may write to a byte of `extent`,
-    /// now or once a send queue allows it.
+    /// now or after a request in a send queue has allowed the write.
     pub(super) fn writers(&self, control: &TableControl, pd: PdId, extent: AddressRange) -> usize {
         (0..control.used()).filter(|number| self.may_write(control, SlotNumber(*number), pd, extent)).count()
     }
 
     fn may_write(&self, control: &TableControl, number: SlotNumber, pd: PdId, extent: AddressRange) -> bool {
-        // Prepared memory counts as a whole, registered or not. Windows do not count: their regions do.
+        // Prepared memory always counts as a whole, whatever part of it is registered. Windows do not count,
+        // since their regions count.
         if let Some(template) = control.template_of(number) {
             return match template.form {
                 Form::Prepared { extent: prepared, .. } => {
@@ -54,7 +56,7 @@ impl TableShared {
     }
 }
 
-/// Whether peers may write with these rights, directly or through a window.
+/// Whether these rights allow peers to write, directly or through a window.
 fn lets_write(access: Access) -> bool {
     access.intersects(REMOTE_WRITES) || access.contains(Access::LOCAL_WRITE | Access::MW_BIND)
 }

@@ -6,25 +6,25 @@ use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// The process that made the table.
+/// Identifies the process that made the table.
 pub(super) enum OwnerProcess {
-    /// A page that begins with a one here, and that the kernel hands to a child as zeros. A check costs one
-    /// load.
+    /// A page whose first byte is 1 in the process that made the table. The kernel gives a child a page of
+    /// zeros instead. To check for a fork costs one load.
     #[cfg(target_os = "linux")]
     Page(NonNull<u8>),
-    /// The process id, on systems without such a page.
+    /// The process id, on systems where the kernel cannot give a child such a page.
     Process(u32),
 }
 
-// SAFETY: `wiped_on_fork` writes the page before the value exists. After that the page is only read, until
-// the drop unmaps it, and a mapping may be unmapped by any thread.
+// SAFETY: `wiped_on_fork` writes the page before the value exists. After that the page is only read until the
+// drop unmaps it. Any thread may unmap a mapping.
 unsafe impl Send for OwnerProcess {}
 // SAFETY: `is_current`, the only access through a shared reference, reads the page, which nobody writes after
-// `wiped_on_fork` has returned it. (In a child the kernel has replaced it before the child runs.)
+// `wiped_on_fork` has returned it. (In a child the kernel has replaced the page before the child runs.)
 unsafe impl Sync for OwnerProcess {}
 
 impl OwnerProcess {
-    /// The current process.
+    /// Returns the value for the current process.
     pub(super) fn current() -> Self {
         #[cfg(target_os = "linux")]
         if let Some(page) = wiped_on_fork() {
@@ -33,11 +33,11 @@ impl OwnerProcess {
         Self::Process(std::process::id())
     }
 
-    /// True if the current process made the value; false in a child of that process.
+    /// Returns `true` if the current process made the value, and `false` in a child of that process.
     pub(super) fn is_current(&self) -> bool {
         match self {
-            // SAFETY: `wiped_on_fork` mapped the page as readable, only the drop unmaps it, and no thread
-            // writes it. The read is volatile, since the kernel replaces the page in a child.
+            // SAFETY: `wiped_on_fork` mapped the page as readable, only the drop unmaps the page, and no
+            // thread writes to the page. The read is volatile, since the kernel replaces the page in a child.
             #[cfg(target_os = "linux")]
             Self::Page(page) => unsafe { page.as_ptr().read_volatile() == 1 },
             Self::Process(id) => std::process::id() == *id,
@@ -57,16 +57,18 @@ impl Drop for OwnerProcess {
     }
 }
 
-/// A page with a one at its front that a child sees as zeros.
+/// Maps a page whose first byte is 1. In a child the page contains zeros. Returns `None` if the system has no
+/// such pages.
 #[cfg(target_os = "linux")]
 fn wiped_on_fork() -> Option<NonNull<u8>> {
     use rustix::mm::{Advice, madvise};
 
     let bytes = rustix::param::page_size();
     let rights = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: without an address to place it at, a new anonymous mapping replaces nothing.
+    // SAFETY: no address is given, so the new anonymous mapping does not replace an existing mapping.
     let page = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, rights, MapFlags::PRIVATE) }.ok()?;
-    // SAFETY: the range is the page that was just mapped, and what the advice changes is a child's copy.
+    // SAFETY: the range is the page that was just mapped, and the advice changes only a child's copy of the
+    // page.
     let advised = unsafe { madvise(page, bytes, Advice::LinuxWipeOnFork) };
     if advised.is_err() {
         // The kernel is older than 4.14. A failed munmap only leaks one page.
@@ -75,7 +77,7 @@ fn wiped_on_fork() -> Option<NonNull<u8>> {
         let _ = unsafe { munmap(page, bytes) };
         return None;
     }
-    // SAFETY: the page was just mapped, writable, and nobody else knows its address.
+    // SAFETY: the page was just mapped as writable, and no other code knows its address.
     unsafe { page.cast::<u8>().write(1) };
     NonNull::new(page.cast())
 }

@@ -14,31 +14,33 @@ use crate::memory::slot::{AddressRange, Record, Traits};
 use crate::memory::stag::Stag;
 use crate::memory::table::{MemoryTable, UserMemory};
 
-/// Registered memory. Dropping it deregisters the memory and ends the windows that are bound to it.
+/// Registered memory. Dropping this value deregisters the memory and ends the windows that are bound to the
+/// memory.
 ///
 /// RFC 5040 section 8.1.1 (RDMAP-353), RFC 5041 section 8.3.1 (DDP-229): the consumer makes and revokes the
 /// binding of a buffer to an STag and a range of tagged offsets.
 pub struct Registration {
-    /// Dropped first: the memory must outlive it.
+    /// The handle of the slot. This field is dropped first, since the memory must exist until no engine uses
+    /// the memory any more.
     handle: Handle,
     record: Record,
     memory: RawBytes,
 }
 
-// SAFETY: `record` and `memory` are kept from being `Send` only by their addresses. `memory` accesses the
-// bytes by raw copies and atomics, which may come from any thread, and `record` accesses nothing. Memory of
-// the caller is not freed with the value, and a region may be freed on any thread.
+// SAFETY: only the addresses in `record` and `memory` make the type `!Send`. `memory` accesses the bytes by
+// raw copies and atomics, which any thread may execute. `record` does not access the bytes. Dropping this
+// value does not free memory of the caller, and any thread may free a region. `handle` is `Send`.
 unsafe impl Send for Registration {}
 // SAFETY: `&self` accesses the bytes only by the raw copies and atomics of `RawBytes`, which several threads
-// may do at once. `handle` is `Sync`: it accesses the table by atomics and under the table's lock. `record`
-// changes only through `&mut self`.
+// may do at once. `handle` is `Sync`: `handle` accesses the table only by atomics and under the table's lock.
+// `record` changes only through `&mut self`.
 unsafe impl Sync for Registration {}
 
 impl MemoryTable {
-    /// Registers a whole region. The region stays alive until no engine can access it any more.
+    /// Registers a whole region, which stays alive until no engine can access it any more.
     ///
     /// # Errors
-    /// [`RegisterError`].
+    /// [`RegisterError`] says why the memory could not be registered.
     pub fn register(
         &self,
         region: Arc<Region>,
@@ -47,35 +49,36 @@ impl MemoryTable {
         self.insert(RawBytes::of_region(region), options)
     }
 
-    /// Registers memory of the caller. A registration of no bytes covers nothing: only accesses of no bytes
-    /// pass, which need none, and no byte at `ptr` is accessed.
+    /// Registers memory of the caller. `len` may be 0: then only accesses without bytes pass the checks, and
+    /// no byte at `ptr` is ever accessed.
     ///
     /// # Errors
-    /// [`RegisterError`].
+    /// [`RegisterError`] says why the memory could not be registered.
     ///
     /// # Safety
     /// Until the registration is dropped or [`Registration::deregister`] has returned, `ptr..ptr + len` stays
-    /// mapped, readable and (if `options` allow any writing) writable, and the caller accesses it only in
-    /// ways that allow other threads to read and change it at any time: through raw pointers or atomics,
-    /// never through a reference to plain bytes.
+    /// mapped, readable and (if `options` allow any writing) writable. During that time the caller accesses
+    /// these bytes only through raw pointers or atomics, which allow other threads to read and change the
+    /// bytes, and never through a reference to plain bytes.
     pub unsafe fn register_user(
         &self,
         ptr: *mut u8,
         len: usize,
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
-        // SAFETY: the caller promises mapped and accessible memory until the registration is dropped, and
-        // accesses that allow concurrent ones. The registration owns the value that is made here, and
-        // `Handle`, which it drops first, waits until no engine uses the memory any more.
+        // SAFETY: the caller promises that the memory is mapped and accessible until the registration is
+        // dropped, and that its own accesses allow concurrent accesses. The registration owns `memory` and a
+        // `Handle`. The registration drops the `Handle` first, which waits until no engine uses the memory
+        // any more.
         let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
         self.insert(memory, options)
     }
 
-    /// Checks memory of the caller, and installs the fault guard for it.
+    /// Checks memory of the caller, and installs the fault guard if the table uses the guard.
     ///
     /// # Safety
     /// While the value exists, `ptr..ptr + len` stays mapped, readable and, if `writable`, writable. All
-    /// threads access it by raw copies and atomics only, never through a reference to plain bytes.
+    /// threads access these bytes only by raw copies and atomics, never through a reference to plain bytes.
     pub(super) unsafe fn user_memory(
         &self,
         ptr: *mut u8,
@@ -86,7 +89,7 @@ impl MemoryTable {
             return Err(RegisterError::Forked);
         }
         if len == 0 {
-            // SAFETY: no byte is accessed.
+            // SAFETY: the length is 0, so no byte at `ptr` is ever accessed.
             return Ok(unsafe { RawBytes::of_user(ptr, 0, writable, false) });
         }
         self.shared().mappings.check(ptr, len, writable)?;
@@ -94,8 +97,8 @@ impl MemoryTable {
             UserMemory::Guarded => guard::install().map_err(|_| RegisterError::NoGuard)?,
             UserMemory::Trusted => false,
         };
-        // SAFETY: the caller promises for the time of the value that the memory is mapped, readable and, if
-        // `writable`, writable, and that it is accessed by raw copies and atomics only.
+        // SAFETY: the caller promises that, while the value exists, the memory is mapped, readable and, if
+        // `writable`, writable, and that all threads access it only by raw copies and atomics.
         Ok(unsafe { RawBytes::of_user(ptr, len, writable, guarded) })
     }
 
@@ -117,12 +120,12 @@ impl Registration {
         Self { handle, record: *record, memory }
     }
 
-    /// Its STag, which is its lkey and rkey.
+    /// The STag of the registration, which is both its lkey and its rkey.
     pub fn stag(&self) -> Stag {
         self.record.stag
     }
 
-    /// The tagged offset of its first byte.
+    /// The tagged offset of the memory's first byte.
     pub fn base_to(&self) -> u64 {
         self.record.base_to
     }
@@ -137,45 +140,46 @@ impl Registration {
         self.memory.is_empty()
     }
 
-    /// The rights that it was registered with.
+    /// The rights with which the memory was registered.
     pub fn access(&self) -> Access {
         self.record.access
     }
 
-    /// The bytes, for their owner.
+    /// The registered bytes, which the owner may read and write.
     pub fn memory(&self) -> &RawBytes {
         &self.memory
     }
 
-    /// The region behind it; `None` for memory of the caller.
+    /// The region that was registered; `None` for memory of the caller.
     pub fn region(&self) -> Option<&Arc<Region>> {
         self.memory.region()
     }
 
-    /// Whether the STag is valid. After an invalidation by its owner or by a peer it is not.
+    /// Whether the STag is valid. Returns `false` after the owner or a peer has invalidated the STag.
     pub fn is_valid(&self) -> bool {
         self.handle.is_valid(self.record.stag)
     }
 
-    /// Invalidates the STag (`IBV_WR_LOCAL_INV`). Its index stays reserved. When this returns, no engine
-    /// writes or reads the memory any more, neither through it nor through windows that are bound to it.
-    /// [`Registration::revalidate`] makes the STag valid again, but not the windows.
+    /// Invalidates the STag (`IBV_WR_LOCAL_INV`). The index of the STag stays reserved. When this function
+    /// returns, no engine writes or reads the memory any more through the STag or through windows that are
+    /// bound to it. [`Registration::revalidate`] makes the STag valid again, but not the windows.
     ///
-    /// Waits for the open epochs of other engines. It may be called inside an epoch.
+    /// The function waits for the open epochs of other engines. The caller may be inside an epoch.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }
 
-    /// Makes it valid with new rights and a new key (`ibv_rereg_mr`). When this returns, accesses that only
-    /// the old STag and rights allowed have ended. The old and the new STag may be equal.
+    /// Makes the STag valid with new rights and a new key (`ibv_rereg_mr`), and returns the new STag. When
+    /// this function returns, all accesses that only the old STag or the old rights allowed have ended. The
+    /// old and the new STag may be equal.
     ///
     /// RFC 5040 section 8.1.1 (RDMAP-354), RFC 5041 section 8.3.1 (DDP-230): the consumer grants and
     /// withdraws rights.
     ///
     /// # Errors
     /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`],
-    /// [`RegisterError::UnknownRights`], [`RegisterError::Bound`], [`RegisterError::Forked`]; nothing has
-    /// changed then. [`RegisterError::Overlap`] leaves it invalid.
+    /// [`RegisterError::UnknownRights`], [`RegisterError::Bound`], [`RegisterError::Forked`]: with these
+    /// errors nothing has changed. [`RegisterError::Overlap`]: the STag is invalid afterwards.
     pub fn revalidate(&mut self, key: u8, access: Access) -> Result<Stag, RegisterError> {
         check_rights(access, self.memory.is_writable())?;
         let shared = self.handle.table.shared();
@@ -193,16 +197,16 @@ impl Registration {
         Ok(self.record.stag)
     }
 
-    /// Deregisters the memory and ends windows that are bound to it. When this returns, no engine writes or
-    /// reads the memory any more.
+    /// Deregisters the memory and ends windows that are bound to it. When this function returns, no engine
+    /// writes or reads the memory any more.
     pub fn deregister(self) {
         drop(self);
     }
 
-    /// Deregisters the memory (`ibv_dereg_mr`), unless a window is bound to it.
+    /// Deregisters the memory (`ibv_dereg_mr`), unless a window is bound to the registration.
     ///
     /// # Errors
-    /// The unchanged registration, if a window is bound to it.
+    /// The unchanged registration, if a window is bound to the registration.
     pub fn deregister_unbound(self) -> Result<(), Box<Self>> {
         if self.revoke_unbound() {
             drop(self);
@@ -212,9 +216,9 @@ impl Registration {
         }
     }
 
-    /// The number of STags of other protection domains through which a peer may write to these bytes, now or
-    /// once a send queue allows it (by a window on the region or a fast registration). It walks the whole
-    /// table.
+    /// Returns the number of STags of other protection domains through which a peer may write to these bytes.
+    /// An STag also counts if a peer may write only after a request in a send queue (binding a window or a
+    /// fast registration). The function walks the whole table.
     pub fn other_writers(&self) -> usize {
         let shared = self.handle.table.shared();
         if !shared.is_owner_process() {
@@ -223,14 +227,15 @@ impl Registration {
         shared.writers(&shared.control(), self.record.pd, AddressRange::from(&self.memory))
     }
 
-    /// Marks the slot as invalid unless a window is bound to it. No window can be bound afterwards. Does not
-    /// wait.
+    /// Marks the slot as invalid unless a window is bound to the registration. Returns `false` if a window is
+    /// bound. After the slot is invalid, no window can be bound. Does not wait.
     fn revoke_unbound(&self) -> bool {
         let shared = self.handle.table.shared();
         if !shared.is_owner_process() {
             return true;
         }
-        // The lock is held from the check to the revocation. Binding a window takes it too.
+        // The lock is held from the check until the revocation, so that no other thread can bind a window in
+        // between.
         let control = shared.control();
         if self.record.access.contains(Access::MW_BIND) && control.is_bound(shared, self.handle.slot) {
             return false;
@@ -251,7 +256,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// The fields of the slot for a registration, if its options are valid.
+/// Returns the fields of the slot for a registration, if the options are valid.
 fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
     let RegisterOptions { pd, stream, access, base, keep, key: _ } = *options;
     let (ptr, len) = (memory.as_ptr(), memory.len());
@@ -263,15 +268,15 @@ fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, Regist
     Ok(Record { stag: Stag(0), access, traits, pd, stream, base_to, ptr, len, parent: None })
 }
 
-/// The tagged offset of the first of `len` bytes at `ptr`.
+/// Returns the tagged offset of the first of the `len` bytes at `ptr`.
 pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, RegisterError> {
     let base_to = match base {
         Base::VirtualAddress => ptr.addr() as u64,
         Base::Iova(to) => to,
         Base::Zero => 0,
     };
-    // This subtracts, since a range may end exactly at 2^64. The last byte of such a range cannot be
-    // accessed.
+    // The check subtracts so that it allows a range that ends exactly at 2^64. (The last byte of such a range
+    // cannot be accessed.)
     if (len as u64).saturating_sub(1) > u64::MAX - base_to {
         Err(RegisterError::BaseWraps)
     } else {

@@ -1,4 +1,4 @@
-//! One registration as engines see it: a seqlock of atomic words.
+//! One registration as the engines read it: a seqlock of atomic words.
 //!
 //! `state` is a generation count whose lowest bit means "valid". Fields change only while the slot is
 //! invalid, and each change of validity changes the generation. So two equal valid states around a read of
@@ -12,25 +12,26 @@ use crate::memory::bytes::RawBytes;
 use crate::memory::fault::Fault;
 use crate::memory::stag::Stag;
 
-/// The lowest bit of a state: the registration may be used.
+/// The lowest bit of a state, which is set while the registration may be used.
 const VALID: u64 = 1;
 
 bitflags::bitflags! {
     /// Properties of an STag besides its rights.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(super) struct Traits: u32 {
-        /// A memory window: for peers only, and usable while its region is valid.
+        /// The STag names a memory window. Only peers may use a window, and only while its region is valid.
         const WINDOW = 1 << 31;
-        /// A window of type 1: it ends by being bound again, not by an invalidation.
+        /// The STag names a window of type 1. An invalidation cannot end such a window; the consumer ends its
+        /// binding by binding it again.
         const REBOUND_ONLY = 1 << 30;
-        /// No peer may invalidate it.
+        /// No peer may invalidate the STag.
         const NO_REMOTE_INVALIDATE = 1 << 29;
-        /// Memory of the caller, accessed under the fault guard.
+        /// The memory belongs to the caller, and is accessed under the fault guard.
         const GUARDED = 1 << 28;
     }
 }
 
-/// The fields of a slot, read consistently.
+/// The fields of a slot, which were all read in one generation of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) stag: Stag,
@@ -41,7 +42,8 @@ pub(super) struct Record {
     pub(super) base_to: u64,
     pub(super) ptr: *mut u8,
     pub(super) len: usize,
-    /// The region behind a window. The window is usable only while the region is in this generation.
+    /// The slot of the region to which the window is bound. The window is usable only while the region is in
+    /// this generation. `None` if the STag is no window.
     pub(super) parent: Option<(SlotNumber, Generation)>,
 }
 
@@ -49,23 +51,23 @@ pub(super) struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SlotNumber(pub(super) u32);
 
-/// A generation of a slot in which it was valid.
+/// A generation in which a slot was valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Generation(u64);
 
-/// One registration, in one cache line. Slots are allocated on demand and live as long as the table.
+/// One registration, in one cache line. Slots are allocated on demand and exist as long as the table.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct Slot {
     state: AtomicU64,
     stag: AtomicU32,
-    /// [`Access`] and [`Traits`].
+    /// The bits of [`Access`] and [`Traits`].
     access: AtomicU32,
     pd: AtomicU32,
-    /// One more than the number of the region's slot; 0: none.
+    /// The number of the region's slot plus 1, or 0 if the STag is no window.
     parent: AtomicU32,
     parent_generation: AtomicU64,
-    /// 0: every stream of the protection domain.
+    /// The one stream whose peer may use the STag, or 0 if every stream of the protection domain may.
     stream: AtomicU64,
     base_to: AtomicU64,
     ptr: AtomicPtr<u8>,
@@ -106,12 +108,12 @@ impl Slot {
         self.state.load(Ordering::Acquire) == generation.0
     }
 
-    /// Whether the slot is in this generation or a later one; for tests.
+    /// Whether the slot is in this generation or in a later generation; for tests.
     pub(super) fn has_reached(&self, generation: Generation) -> bool {
         generation.0 & VALID != 0 && generation.0 <= self.state.load(Ordering::Acquire)
     }
 
-    /// The STag of its last registration, valid or not; for tests.
+    /// The STag of the last registration in this slot, even if it is no longer valid; for tests.
     pub(super) fn last_stag(&self) -> Stag {
         Stag(self.stag.load(Ordering::Relaxed))
     }
@@ -120,7 +122,7 @@ impl Slot {
     pub(super) fn publish(&self, record: &Record) {
         let state = self.state.load(Ordering::Relaxed);
         debug_assert_eq!(state & VALID, 0, "fields change only while the slot is invalid");
-        // A reader that sees a new field also sees a changed state in its second load of it.
+        // A reader that sees a new field also sees a changed state when it loads the state again.
         fence(Ordering::Release);
         let Record { stag, access, traits, pd, stream, base_to, ptr, len, parent } = *record;
         let (parent, parent_generation) =
@@ -142,15 +144,15 @@ impl Slot {
         self.state.load(Ordering::Acquire) & VALID != 0
     }
 
-    /// Makes the slot invalid if it is still in this generation. Any thread may call it, without a lock.
-    /// Returns whether this call made it invalid.
+    /// Makes the slot invalid if it is still in this generation. Returns whether this call made the slot
+    /// invalid. Any thread may call this function without a lock.
     pub(super) fn revoke(&self, generation: Generation) -> bool {
         self.state
             .compare_exchange(generation.0, generation.0.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Makes the slot invalid in any generation. Returns whether it was valid.
+    /// Makes the slot invalid, whatever its generation. Returns whether this call made the slot invalid.
     pub(super) fn revoke_any(&self) -> bool {
         loop {
             let state = self.state.load(Ordering::Relaxed);
@@ -164,8 +166,8 @@ impl Slot {
     }
 }
 
-/// The place of a valid STag that is not a window: it only shortens the next search. [`find_again`] reads
-/// the slot anew, and the user of the record makes all checks again.
+/// The slot in which a valid STag was found that is not a window. The value only makes the next search
+/// faster: [`find_again`] reads the slot again, and the caller makes all checks of the record again.
 ///
 /// [`find_again`]: crate::memory::table::TableShared::find_again
 #[derive(Clone, Copy, Debug)]
@@ -174,34 +176,36 @@ pub(crate) struct Found {
     pub(super) generation: Generation,
 }
 
-/// An STag that was found valid, with the generations that tell whether it still is.
+/// An STag that was found valid, with the generations by which one can check whether the STag is still valid.
 #[derive(Clone, Copy)]
 pub(super) struct Lease<'t> {
     pub(super) slot: &'t Slot,
     pub(super) generation: Generation,
-    /// The region behind a window.
+    /// The region to which the window is bound, with its generation. `None` if the STag is no window.
     pub(super) parent: Option<(&'t Slot, Generation)>,
 }
 
 impl Lease<'_> {
-    /// Whether the STag, and for a window the region behind it, is still valid and unchanged.
+    /// Whether the STag is still valid and unchanged. For a window, the region to which it is bound must also
+    /// be valid and unchanged.
     pub(super) fn is_current(&self) -> bool {
         self.slot.is_current(self.generation)
             && self.parent.is_none_or(|(slot, generation)| slot.is_current(generation))
     }
 
-    /// Makes the STag invalid if it is unchanged. Returns whether this call made it invalid.
+    /// Makes the STag invalid if it is unchanged. Returns whether this call made the STag invalid.
     pub(super) fn revoke(&self) -> bool {
         self.slot.revoke(self.generation)
     }
 }
 
 impl Record {
-    /// The address of `len` bytes at tagged offset `to`. A sum of exactly 2^64 counts as wrap.
+    /// Returns the address of the `len` bytes at tagged offset `to`. If `to + len` is exactly 2^64, the
+    /// result is also [`Fault::Wrap`].
     ///
     /// RFC 5041 sections 7.1 and 8.3.1 (DDP-182 to DDP-184, DDP-228), RFC 5040 sections 7.2 and 8.1.1
-    /// (RDMAP-342 to RDMAP-344, RDMAP-352): offset plus length does not wrap, and both lie in the registered
-    /// range.
+    /// (RDMAP-342 to RDMAP-344, RDMAP-352): the sum of offset and length does not wrap, and all bytes lie in
+    /// the registered range.
     pub(super) fn locate(&self, to: u64, len: u64) -> Result<*mut u8, Fault> {
         // RFC 5042 section 6.2.1 (SEC-097): no access reaches a byte outside the range of the STag.
         to.checked_add(len).ok_or(Fault::Wrap)?;
@@ -228,8 +232,8 @@ impl Record {
         if self.access.contains(need) { Ok(()) } else { Err(Fault::AccessRights) }
     }
 
-    /// Checks that the consumer may use it in a request in protection domain `pd`. A window is for peers
-    /// only.
+    /// Checks that a request of the consumer in protection domain `pd` may use the STag. Only peers may use a
+    /// window.
     ///
     /// RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a request cannot use memory of
     /// another domain.
@@ -243,20 +247,20 @@ impl Record {
         if self.access.contains(need) { Ok(()) } else { Err(Fault::AccessRights) }
     }
 
-    /// Whether the record belongs to the stream of `by` or, if it has no stream, to the protection domain of
-    /// `by`.
+    /// Whether the record belongs to the stream of `by`. If the record has no stream, whether it belongs to
+    /// the protection domain of `by`.
     ///
-    /// RFC 5041 sections 8.2, 8.3.1 and 8.3.2 (DDP-211 to DDP-213, DDP-226, DDP-227, DDP-236): by domain or
-    /// by stream.
+    /// RFC 5041 sections 8.2, 8.3.1 and 8.3.2 (DDP-211 to DDP-213, DDP-226, DDP-227, DDP-236): an STag is
+    /// associated with a protection domain or with a stream.
     pub(super) fn is_associated(&self, by: Accessor) -> bool {
-        // RFC 5042 sections 3 and 6.1.1 (SEC-051, SEC-090, SEC-091): a stream reaches no STag of another
-        // protection domain, nor one that is limited to another stream.
+        // RFC 5042 sections 3 and 6.1.1 (SEC-051, SEC-090, SEC-091): a stream cannot use an STag of another
+        // protection domain, or an STag that is limited to another stream.
         self.stream.map_or(self.pd == by.pd, |stream| stream == by.stream)
     }
 }
 
-/// Address and length of memory, as plain values that can be stored. An access through them needs its own
-/// safety argument.
+/// Address and length of memory, as plain values that can be stored. Code that accesses the memory through
+/// these values needs its own safety argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AddressRange {
     pub(super) ptr: *mut u8,

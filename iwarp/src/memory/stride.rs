@@ -1,28 +1,30 @@
-//! Bytes with gaps between them: content of a stream with markers, as it lies in a buffer.
+//! Bytes with gaps between them: the content of a stream with markers, in the form in which a buffer contains
+//! it.
 //!
-//! This module knows only lengths. The content of the gaps is up to [`mpa::marker`](crate::mpa::marker).
+//! This module computes only lengths. The bytes in the gaps are defined by
+//! [`mpa::marker`](crate::mpa::marker).
 
-/// The gaps in a buffer: the first follows `front` bytes of content, and each further one 508 bytes of
-/// content.
+/// The gaps in a buffer. The first gap follows `front` bytes of content, and each further gap follows another
+/// 508 bytes of content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stride {
     front: usize,
 }
 
 impl Stride {
-    /// Bytes of a gap.
+    /// Number of bytes of a gap.
     pub const GAP: usize = 4;
 
-    /// Bytes of content between two gaps.
+    /// Number of bytes of content between two gaps.
     pub const RUN: usize = Self::PERIOD - Self::GAP;
 
-    /// Bytes from the start of a gap to the start of the next.
+    /// Number of bytes from the start of a gap to the start of the next gap.
     pub const PERIOD: usize = 512;
 
-    /// No gaps.
+    /// A buffer without gaps.
     pub const NONE: Self = Self { front: usize::MAX };
 
-    /// Gaps of which the first follows `front` bytes.
+    /// Returns the gaps of a buffer whose first gap follows `front` bytes.
     ///
     /// ```
     /// # use iwarp::memory::Stride;
@@ -33,7 +35,7 @@ impl Stride {
         Self { front }
     }
 
-    /// How many of the first `bytes` bytes are content.
+    /// Returns how many of the first `bytes` bytes of the buffer are content.
     pub const fn content(&self, bytes: usize) -> usize {
         if bytes <= self.front {
             return bytes;
@@ -43,8 +45,8 @@ impl Stride {
         self.front + runs * Self::RUN + rest.saturating_sub(Self::GAP)
     }
 
-    /// How many bytes `content` takes with the gaps before and between its bytes, without a gap after the
-    /// last.
+    /// Returns the length of the shortest buffer that has `content` bytes of content. Gaps before and between
+    /// these bytes count; a gap after the last byte does not.
     pub const fn span(&self, content: usize) -> usize {
         if content <= self.front {
             return content;
@@ -52,17 +54,17 @@ impl Stride {
         content + (content - self.front).div_ceil(Self::RUN) * Self::GAP
     }
 
-    /// The offsets of the gaps in a buffer of `bytes`.
+    /// The offsets of the gaps in a buffer of `bytes` bytes.
     pub fn gaps(&self, bytes: usize) -> impl Iterator<Item = usize> + use<> {
         (self.front..bytes).step_by(Self::PERIOD)
     }
 
-    /// The runs of content in `bytes`, in order. None is empty.
+    /// The runs of content in `bytes`, in order. No run is empty.
     pub const fn runs(self, bytes: &[u8]) -> Runs<'_> {
         Runs { bytes, stride: self }
     }
 
-    /// Bytes before the first gap.
+    /// Number of bytes before the first gap.
     pub(super) const fn front(&self) -> usize {
         self.front
     }
@@ -76,13 +78,13 @@ pub struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// Bytes of content.
+    /// Number of bytes of content.
     #[inline]
     pub(super) const fn len(&self) -> usize {
         self.stride.content(self.bytes.len())
     }
 
-    /// The next bytes of one run, at most `max`; `None` when nothing is left.
+    /// Returns the next bytes of the current run, at most `max` bytes. Returns `None` if no content is left.
     #[inline]
     pub(super) fn next_of(&mut self, max: usize) -> Option<&'a [u8]> {
         if self.stride.front == 0 {
@@ -93,13 +95,14 @@ impl<'a> Runs<'a> {
         Some(now).filter(|now| !now.is_empty())
     }
 
-    /// The bytes that are left, and how many of them precede the next gap.
+    /// Returns the bytes that are left, and the number of bytes before the next gap.
     #[cfg(target_arch = "x86_64")]
     pub(super) const fn parts(&self) -> (&'a [u8], usize) {
         (self.bytes, self.stride.front)
     }
 
-    /// Skips `bytes` bytes, counting gaps. After them, `front` bytes precede the next gap.
+    /// Skips `bytes` bytes, including the bytes of gaps. The caller says with `front` how many bytes then
+    /// precede the next gap.
     #[inline]
     pub(super) fn advance(&mut self, bytes: usize, front: usize) {
         self.bytes = &self.bytes[bytes..];
@@ -123,7 +126,8 @@ mod tests {
     use super::Stride;
 
     proptest! {
-        // Compares with a slow method that decides for each byte whether it is content.
+        // Compares the results with those of a slow method that decides for each byte whether the byte is
+        // content.
         #[test]
         fn lengths_and_runs_are_those_of_the_bytes_counted_one_by_one(front in 0_usize..600, len in 0_usize..2200) {
             let is_content = |at: usize| at < front || (at - front) % 512 >= 4;

@@ -1,4 +1,4 @@
-//! The table of registrations: changed under a lock, read without one.
+//! The table of registrations. Threads change it under a lock and read it without a lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -21,8 +21,9 @@ use crate::memory::stride::Stride;
 
 mod invariants;
 
-/// Slots that are allocated together; fewer at the end of the table. 256 slots of a cache line are 16 KiB:
-/// larger chunks cost memory in a table with few registrations, smaller ones more allocations.
+/// Number of slots that are allocated together. The last chunk of the table may have fewer slots. A slot is a
+/// cache line, so 256 slots have 16 KiB. Larger chunks would cost memory in a table with few registrations,
+/// and smaller chunks would need more allocations.
 const CHUNK: usize = 256;
 
 /// All registrations of a context. Clones are cheap and share the table.
@@ -34,83 +35,87 @@ pub struct MemoryTable {
 /// Limits and options of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableConfig {
-    /// Largest number of registrations: at least 1, at most 2^20.
+    /// Maximum number of registrations. This limit is at least 1 and at most 2^20.
     pub max_mr: usize,
-    /// Largest number of memory windows: at most 2^20.
+    /// Maximum number of memory windows. This limit is at most 2^20.
     pub max_mw: usize,
-    /// How memory of callers is accessed.
+    /// How the library accesses memory of callers.
     pub user_memory: UserMemory,
     /// Refuses remote write access to memory that peers of another protection domain may write to (RFC 5042
-    /// section 6.3.6). Each registration with remote write access then walks the table.
+    /// section 6.3.6). If this option is set, each registration with remote write access walks the table.
     pub strict_overlap: bool,
 }
 
 impl Default for TableConfig {
-    /// 65,536 of each. The slots of a full table then take 8 MiB, and are allocated as they are used.
+    /// At most 65,536 registrations and 65,536 windows. The slots of a full table then have 8 MiB. Slots are
+    /// allocated when they are first used.
     fn default() -> Self {
         Self { max_mr: 65_536, max_mw: 65_536, user_memory: UserMemory::Guarded, strict_overlap: false }
     }
 }
 
-/// How memory of callers is accessed. A caller may unmap it too early.
+/// How the library accesses memory of callers. A caller may unmap its memory too early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserMemory {
-    /// An access to unmapped memory ends in an error. On Linux, on x86-64 and aarch64, a handler of SIGSEGV
-    /// and SIGBUS does this. A registration of caller memory installs it if it is not there. It passes every
-    /// other fault to the handler that it found. A program with its own signal handlers has to know:
+    /// An access to unmapped memory ends in an error. On Linux on x86-64 and aarch64, a handler of SIGSEGV
+    /// and SIGBUS catches the fault. A registration of caller memory installs our handler if it is not
+    /// installed. Our handler passes every other fault to the handler that was installed before. If a program
+    /// has its own signal handlers, its author must know the following:
     ///
-    /// - **Order.** A handler that it installs after a registration, and that does not call ours, disables
-    ///   the guard until the next registration. From then on it gets its signals from ours, until it restores
-    ///   the action that it found. Our handler can be installed in front of at most eight different actions
-    ///   per signal.
-    /// - **Flags.** The previous handler gets the signal with its own `sa_mask`, and as its `SA_SIGINFO`,
-    ///   `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` say. `SA_ONSTACK` is different: our handler asks for
-    ///   the alternate stack, so a handler called by it runs on that stack, with its size, on every thread
-    ///   that has one (`sigaltstack`; each Rust thread has).
+    /// - **Order.** If the program installs a handler after a registration, and this handler does not call
+    ///   ours, the guard is disabled until the next registration. From that registration on, our handler
+    ///   passes signals to the program's handler, until the program restores the action that it replaced. Our
+    ///   handler can be installed in front of at most eight different actions per signal.
+    /// - **Flags.** The previous handler gets the signal with its own `sa_mask`, and its flags `SA_SIGINFO`,
+    ///   `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have their usual effect. `SA_ONSTACK` is different:
+    ///   our handler asks for the alternate stack, so the previous handler also runs on that stack if the
+    ///   thread has an alternate stack (`sigaltstack`; each Rust thread has one). The size of that stack is
+    ///   then the limit.
     /// - **Blocked signals.** A fault whose signal the thread has blocked kills the process before any
-    ///   handler runs. Threads that poll engines or post requests leave SIGSEGV and SIGBUS unblocked.
-    /// - **Loaded later.** In a shared object that is opened at run time (`dlopen` of a `cdylib`) the first
-    ///   access of a thread to the handler's thread-local word may allocate it. Threads that use this library
-    ///   have done so before they can fault under the guard. On another thread that faults inside `malloc`,
-    ///   the handler may hang instead of passing the fault on. The object must never be unloaded: its handler
-    ///   stays installed.
-    /// - **Shadow stacks.** A fault under the guard leaves a function without its return. With a shadow stack
-    ///   (x86 CET, aarch64 GCS) this kills the process. Rust programs are not built with one.
-    /// - **aarch64.** As on x86-64, with the callee-saved registers of its procedure call standard. This
-    ///   project's tests neither build nor run it.
+    ///   handler runs. Threads that poll engines or post requests must not block SIGSEGV and SIGBUS.
+    /// - **Loaded later.** If this library is in a shared object that is opened at run time (`dlopen` of a
+    ///   `cdylib`), the first access of a thread to the handler's thread-local word may allocate the word.
+    ///   Threads that use this library have made this access before they can fault under the guard. If
+    ///   another thread faults inside `malloc`, the handler may hang instead of passing the fault on. The
+    ///   object must never be unloaded, since its handler stays installed.
+    /// - **Shadow stacks.** After a fault under the guard, the thread leaves a function without returning
+    ///   from it. With a shadow stack (x86 CET, aarch64 GCS) this kills the process. Rust programs are not
+    ///   built with shadow stacks.
+    /// - **aarch64.** The guard works in the same way as on x86-64, with the callee-saved registers of
+    ///   aarch64's procedure call standard. This project's tests do not build or run the guard for aarch64.
     ///
-    /// [`UserMemory::Trusted`] needs none of this.
+    /// With [`UserMemory::Trusted`] none of these rules applies.
     #[default]
     Guarded,
-    /// No handler: an access to unmapped memory crashes the process.
+    /// No signal handler is installed: an access to unmapped memory crashes the process.
     Trusted,
 }
 
 /// How many registrations and memory windows a table has, may have, and has refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableUsage {
-    /// Existing registrations.
+    /// Number of existing registrations.
     pub registered: usize,
-    /// Largest number of registrations (`max_mr`).
+    /// Maximum number of registrations (`max_mr`).
     pub limit: usize,
-    /// Existing memory windows, bound or not.
+    /// Number of existing memory windows, including windows that are not bound.
     pub windows: usize,
-    /// Largest number of memory windows (`max_mw`).
+    /// Maximum number of memory windows (`max_mw`).
     pub max_mw: usize,
-    /// Registrations refused because of their limit.
+    /// Number of registrations that were refused because of `limit`.
     pub refused: u64,
-    /// Windows refused because of their limit.
+    /// Number of windows that were refused because of `max_mw`.
     pub windows_refused: u64,
 }
 
-/// The state that clones share.
+/// The state that all clones of a table share.
 pub(super) struct TableShared {
     slots: Box<[OnceLock<Box<[Slot]>>]>,
     index: IndexMap,
     control: Mutex<TableControl>,
     pub(super) regions: Regions,
     pub(super) quiescence: Quiescence,
-    /// Held for reading by threads that copy outside an epoch.
+    /// Threads that copy outside an epoch hold this lock for reading.
     outside_copies: RwLock<()>,
     config: TableConfig,
     pub(super) mappings: Mappings,
@@ -121,9 +126,9 @@ pub(super) struct TableShared {
 pub(super) struct TableControl {
     allocator: IndexAllocator,
     free: Vec<SlotNumber>,
-    /// Number of slots that were ever used: those with lower numbers.
+    /// Number of slots that were ever used: all slots with a lower number than this value.
     used: u32,
-    /// Slots that a send queue may make valid, with the conditions for it.
+    /// The slots that a request in a send queue may make valid, with the conditions.
     templates: HashMap<SlotNumber, Template>,
     registered: usize,
     windows: usize,
@@ -131,7 +136,7 @@ pub(super) struct TableControl {
     windows_refused: u64,
 }
 
-/// The conditions under which a send queue may make an STag valid.
+/// The conditions under which a request in a send queue may make an STag valid.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Template {
     pub(super) pd: PdId,
@@ -141,20 +146,21 @@ pub(super) struct Template {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Form {
-    /// A memory window, bound to a region.
+    /// The request binds a memory window to a region.
     Window(WindowKind),
-    /// Prepared memory, registered fast.
+    /// The request registers a range of prepared memory.
     Prepared { stream: Option<StreamId>, extent: AddressRange },
 }
 
 impl MemoryTable {
-    /// A table for at most `max_mr` registrations, with defaults otherwise. The STags are derived from
-    /// `seed`.
+    /// Returns a table for at most `max_mr` registrations, with the default of every other option. The STags
+    /// are derived from `seed`.
     pub fn new(max_mr: usize, seed: [u8; 32]) -> Self {
         Self::with(&TableConfig { max_mr, ..TableConfig::default() }, seed)
     }
 
-    /// A table whose STags are derived from `seed`. Outside of tests the seed is entropy of the system.
+    /// Returns a table whose STags are derived from `seed`. Outside of tests the seed is random data from the
+    /// system.
     pub fn with(config: &TableConfig, seed: [u8; 32]) -> Self {
         let max_mr = config.max_mr.clamp(1, MAX_LIVE / 2);
         let max_mw = config.max_mw.min(MAX_LIVE / 2);
@@ -181,10 +187,10 @@ impl MemoryTable {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Checks that a request of protection domain `pd` may use `len` bytes at `addr` of `lkey`. Posting calls
-    /// it, to refuse a bad request early. The engine checks again when it copies the bytes. An empty element
-    /// needs no right. Prepared memory passes while it is not registered, since an earlier request of the
-    /// queue may register it.
+    /// Checks that a request of protection domain `pd` may use `len` bytes at `addr` of `lkey`. The function
+    /// is called when a request is posted, so that a bad request is refused early. The engine checks again
+    /// when it copies the bytes. An element of 0 bytes needs no right. Prepared memory that is not registered
+    /// passes the check, since an earlier request in the queue may register it.
     ///
     /// # Errors
     /// The first check that fails.
@@ -210,12 +216,13 @@ impl MemoryTable {
         }
     }
 
-    /// As [`check_local`](Self::check_local), for one element to read from. Returns where it is registered,
-    /// so that [`source_again`](crate::memory::EpochGuard::source_again) need not look for it. `None` if it
-    /// is empty or not registered: `check_local` has the answer then.
+    /// Does what [`check_local`](Self::check_local) does, for one element to read from. Returns the slot in
+    /// which the element is registered, so that [`source_again`](crate::memory::EpochGuard::source_again)
+    /// need not search for it. Returns `None` if the element is empty or not registered: in this case the
+    /// caller has to call `check_local`.
     ///
     /// # Errors
-    /// As [`check_local`](Self::check_local).
+    /// The errors of [`check_local`](Self::check_local).
     #[inline]
     pub(crate) fn find_source(
         &self,
@@ -230,10 +237,10 @@ impl MemoryTable {
         Ok(Some(found))
     }
 
-    /// Copies registered bytes for a thread outside an epoch, for posting inline data.
+    /// Copies registered bytes to `out` without an epoch. A thread that posts inline data uses this function.
     ///
     /// # Errors
-    /// As [`MemoryTable::check_local`].
+    /// The errors of [`MemoryTable::check_local`].
     pub fn fetch_local(&self, pd: PdId, lkey: u32, addr: u64, out: &mut [u8]) -> Result<(), Fault> {
         if out.is_empty() {
             return Ok(());
@@ -245,15 +252,16 @@ impl MemoryTable {
         let (_, record) = self.shared.lookup(Stag(lkey))?;
         record.admit_local(pd, Access::empty())?;
         let ptr = record.locate(addr, out.len() as u64)?;
-        // SAFETY: `lookup` found the slot valid after `_copying` was locked for reading. A thread that has
-        // revoked the slot since then locks it for writing in `synchronize`, so the memory stays mapped until
-        // this copy ends. `locate` found the range inside the registration, and every registration is
-        // readable. Other threads access the bytes only by raw copies and atomics (`RawBytes`).
+        // SAFETY: `lookup` found the slot valid after `outside_copies` was locked for reading. A thread that
+        // has revoked the slot since then locks `outside_copies` for writing in `synchronize`, so the memory
+        // stays mapped until this copy ends. `locate` checked that the range is inside the registration, and
+        // every registration is readable. Other threads access the bytes only by raw copies and atomics
+        // (`RawBytes`).
         unsafe { copy::fetch_from(ptr, out, Stride::NONE, record.traits.contains(Traits::GUARDED)) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// The usage of the table. In a forked child all counts are 0.
+    /// Returns the usage and the limits of the table. In a forked child all counts are 0.
     pub fn usage(&self) -> TableUsage {
         let TableConfig { max_mr, max_mw, .. } = self.shared.config;
         let limits = TableUsage { limit: max_mr, max_mw, ..TableUsage::default() };
@@ -270,7 +278,8 @@ impl MemoryTable {
         }
     }
 
-    /// Bytes of all registrations that are valid now. Looks at each of them.
+    /// Returns the number of bytes of all registrations that are valid now. The function walks the whole
+    /// table.
     pub(crate) fn registered_bytes(&self) -> u64 {
         if !self.shared.is_owner_process() {
             return 0;
@@ -287,9 +296,10 @@ impl MemoryTable {
 }
 
 impl TableShared {
-    /// The record that `stag` names, if it is valid. A window is valid only while the region behind it is.
+    /// Returns the record that `stag` names, if the STag is valid. A window is valid only while the region to
+    /// which it is bound is valid.
     ///
-    /// Inlined: each caller uses only a few fields, which then stay in registers.
+    /// The function is inlined, since each caller uses only a few fields, which then stay in registers.
     #[inline(always)]
     pub(super) fn lookup(&self, stag: Stag) -> Result<(Lease<'_>, Record), Fault> {
         if !self.is_owner_process() {
@@ -302,12 +312,13 @@ impl TableShared {
             None => None,
         };
         let lease = Lease { slot, generation, parent };
-        // `read` has found the slot itself valid.
+        // `read` has already checked that the slot itself is valid.
         let parent_is_current = parent.is_none_or(|(slot, generation)| slot.is_current(generation));
         if record.stag == stag && parent_is_current { Ok((lease, record)) } else { Err(Fault::InvalidStag) }
     }
 
-    /// As [`lookup`](Self::lookup), for an STag that is no window. Returns where the record is.
+    /// Does what [`lookup`](Self::lookup) does, for an STag that is no window. Also returns where the record
+    /// was found.
     #[inline]
     fn find(&self, stag: Stag) -> Option<(Found, Record)> {
         if !self.is_owner_process() {
@@ -318,8 +329,8 @@ impl TableShared {
         (record.stag == stag && record.parent.is_none()).then_some((Found { number, generation }, record))
     }
 
-    /// The record that was found there, if its STag is still registered. The same generation has the same
-    /// STag and the same fields.
+    /// Returns the record that was found in this slot, if the slot is still in the same generation. Then the
+    /// STag and all other fields are unchanged.
     #[inline(always)]
     pub(super) fn find_again(&self, found: Found) -> Option<(Lease<'_>, Record)> {
         if !self.is_owner_process() {
@@ -330,8 +341,9 @@ impl TableShared {
         (generation == found.generation).then_some((Lease { slot, generation, parent: None }, record))
     }
 
-    /// Whether the current process made the table. In a child every use is refused, nothing is waited for,
-    /// and no lock is taken, since its holder may not exist there.
+    /// Whether the current process made the table. In a child process the table refuses every use. In the
+    /// child, no function waits for anything or takes a lock, since the thread that holds a lock may not
+    /// exist in the child.
     pub(super) fn is_owner_process(&self) -> bool {
         self.owner.is_current()
     }
@@ -347,7 +359,8 @@ impl TableShared {
         chunk.get(slot.0 as usize % CHUNK)
     }
 
-    /// Allocates a slot, which is invalid, and an index. `template`: a send queue may make it valid.
+    /// Allocates a slot, which is still invalid, and an index. With a `template`, requests in a send queue
+    /// may make the slot valid.
     ///
     /// RFC 5040 section 8.1.2 (RDMAP-365), RFC 5041 section 8.3.2 (DDP-235): the table limits registrations
     /// and windows.
@@ -394,7 +407,7 @@ impl TableShared {
     /// Makes an invalid slot valid with new fields and the same index.
     ///
     /// # Errors
-    /// [`RegisterError::Overlap`].
+    /// [`RegisterError::Overlap`] if a strict table does not allow these rights.
     pub(super) fn republish(
         &self,
         number: SlotNumber,
@@ -418,7 +431,7 @@ impl TableShared {
         self.config.strict_overlap
     }
 
-    /// Whether a slot is valid now, and for a window also the region behind it.
+    /// Whether a slot is valid now. For a window, the region to which it is bound must also be valid.
     pub(super) fn is_valid(&self, number: SlotNumber) -> bool {
         let Some((record, _)) = self.slot(number).and_then(Slot::read) else { return false };
         self.lookup(record.stag).is_ok()
@@ -434,14 +447,14 @@ impl TableShared {
     /// Makes a slot invalid and waits until no thread uses its memory any more.
     ///
     /// RFC 5041 section 8.3.1 (DDP-231), RFC 5040 section 8.1.1 (RDMAP-355): after that the network cannot
-    /// modify it.
+    /// modify the memory.
     pub(super) fn revoke(&self, number: SlotNumber) {
         self.revoke_slot(number);
         self.synchronize();
     }
 
-    /// Ends a registration or window for good: revokes it, waits until no thread uses its memory, and frees
-    /// slot and index.
+    /// Ends a registration or window for good: revokes the STag, waits until no thread uses the memory, and
+    /// frees slot and index.
     pub(super) fn retire(&self, number: SlotNumber, index: u32) {
         if !self.is_owner_process() {
             return;
@@ -454,7 +467,7 @@ impl TableShared {
         drop(control);
         self.revoke(number);
         self.regions.remove(number);
-        // The slot counts against the limit until it is free.
+        // The slot counts towards the limit until this point, where it becomes free.
         let mut control = self.control();
         control.free.push(number);
         match template {
@@ -463,8 +476,8 @@ impl TableShared {
         }
     }
 
-    /// Waits for all open epochs and for all copies outside of one. The caller does not hold the control
-    /// lock: a thread inside an epoch may wait for it.
+    /// Waits for all open epochs and for all copies outside of an epoch. The caller must not hold the control
+    /// lock, since a thread inside an epoch may wait for that lock.
     pub(super) fn synchronize(&self) {
         if !self.is_owner_process() {
             return;
@@ -475,29 +488,30 @@ impl TableShared {
     }
 
     pub(super) fn control(&self) -> MutexGuard<'_, TableControl> {
-        // Code under the lock can only panic for lack of memory, which aborts. So poisoning is ignored.
+        // Code that holds the lock panics only if memory runs out, which aborts the process. So poisoning is
+        // ignored.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl TableControl {
-    /// Number of slots that were ever used: those with lower numbers.
+    /// Number of slots that were ever used: all slots with a lower number than this value.
     pub(super) fn used(&self) -> u32 {
         self.used
     }
 
-    /// The template of a slot, if a send queue may make it valid.
+    /// Returns the template of a slot. `None` if no request in a send queue may make the slot valid.
     pub(super) fn template_of(&self, number: SlotNumber) -> Option<Template> {
         self.templates.get(&number).copied()
     }
 
-    /// The slot of `stag`'s index and its template, valid or not.
+    /// Returns the slot and the template that belong to the index of `stag`, even if the slot is invalid now.
     pub(super) fn template(&self, shared: &TableShared, stag: Stag) -> Option<(SlotNumber, Template)> {
         let slot = shared.slot_of(stag.index())?;
         self.templates.get(&slot).map(|template| (slot, *template))
     }
 
-    /// Whether a window is bound to the region in this slot, in its current generation.
+    /// Whether a window is bound to the current generation of the region in this slot.
     pub(super) fn is_bound(&self, shared: &TableShared, region: SlotNumber) -> bool {
         let behind = |window: SlotNumber| shared.slot(window)?.read()?.0.parent;
         let is_behind = |(number, generation)| {

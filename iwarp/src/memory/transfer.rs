@@ -1,7 +1,8 @@
-//! The result of a passed check: a range to write or to read, within one epoch.
+//! [`Target`] and [`Source`], the results of a passed check: a range to write or to read, within one epoch.
 //!
-//! Both check before every copy that the registration is still in the generation that was checked. A copy
-//! that has begun ends within the epoch, and a thread that revokes the registration waits for the epoch.
+//! Before every copy, both types check that the registration is still in the generation that was checked. A
+//! copy that has begun ends within the epoch, and a thread that revokes the registration waits for the end of
+//! the epoch.
 
 use crate::memory::copy;
 use crate::memory::crc32c::{self, Front};
@@ -27,7 +28,7 @@ struct Range<'t> {
     lease: Lease<'t>,
     ptr: *mut u8,
     len: usize,
-    /// Memory of the caller, which may be unmapped.
+    /// Whether the memory belongs to the caller, who may unmap it too early.
     guarded: bool,
 }
 
@@ -42,12 +43,12 @@ impl<'t> Target<'t> {
         Self { range: Range::new(guard, lease, record, ptr, len) }
     }
 
-    /// Bytes of the range.
+    /// Number of bytes of the range.
     pub fn len(&self) -> usize {
         self.range.len
     }
 
-    /// Whether it has none.
+    /// Whether the range has no bytes.
     pub fn is_empty(&self) -> bool {
         self.range.len == 0
     }
@@ -55,13 +56,13 @@ impl<'t> Target<'t> {
     /// Runs `access` with the address of the first byte of the range, within the epoch.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is no longer
+    /// [`Fault::InvalidStag`] if the registration has been revoked, or if the caller's memory is no longer
     /// mapped.
     ///
     /// # Safety
-    /// `access` may be abandoned at any access to these bytes: it and the functions it calls own nothing
-    /// that needs a drop, hold no lock, leave no state half changed on which other code relies, and do not
-    /// panic.
+    /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
+    /// functions that it calls own nothing that needs a drop, hold no lock, and leave no state half changed
+    /// on which other code relies. They do not panic.
     pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
         let Range { len, guarded, .. } = self.range;
         let ptr = self.range.at(0, len)?;
@@ -69,38 +70,39 @@ impl<'t> Target<'t> {
         unsafe { copy::run(ptr, len, guarded, || access(ptr)) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// Copies `bytes` to `offset` of the range. They become visible to other threads by increasing offset,
-    /// each after everything that was written before. So the last byte becomes visible last when pieces are
-    /// placed in order.
+    /// Copies `bytes` to `offset` of the range. The bytes become visible to other threads by increasing
+    /// offset, and each byte becomes visible after everything that was written before it. So if pieces are
+    /// placed in order, the last byte becomes visible last.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when the registration has been revoked, [`Fault::Bounds`] outside the range;
-    /// nothing is copied then. [`Fault::InvalidStag`] also when memory of the caller is no longer mapped; a
-    /// part may have been copied then.
+    /// [`Fault::InvalidStag`] if the registration has been revoked, and [`Fault::Bounds`] if the bytes are
+    /// not inside the range. In both cases nothing was copied. [`Fault::InvalidStag`] also if the caller's
+    /// memory is no longer mapped. In this case some bytes may have been copied.
     #[inline]
     pub fn place(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
         let ptr = self.range.at(offset, bytes.len())?;
-        // SAFETY: `at` found the registration valid just now and the bytes inside it, and the check that made
-        // this target found it writable. The epoch (`_guard`) is open on this thread, so a thread that has
-        // revoked the registration since waits for the epoch to end before the memory may go (`quiescence`
-        // has the proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
+        // SAFETY: `at` has just checked that the registration is valid and that the bytes are inside it. The
+        // check that made this target checked that the registration is writable. The epoch (`_guard`) is open
+        // on this thread, so a thread that has revoked the registration since the check waits for the end of
+        // the epoch before the memory may be unmapped (`quiescence` has the proof). Other threads access the
+        // bytes only by raw copies and atomics (`RawBytes`).
         unsafe { copy::place_to(ptr, bytes, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// As [`place`](Self::place), for several runs that become contiguous. Returns how many bytes were
-    /// copied.
+    /// Does what [`place`](Self::place) does, for several runs, which become contiguous in memory. Returns
+    /// the number of copied bytes.
     ///
     /// # Errors
-    /// As [`place`](Self::place).
+    /// The errors of [`place`](Self::place).
     #[inline]
     pub fn place_runs(&self, offset: usize, runs: Runs<'_>) -> Result<usize, Fault> {
         let len = runs.len();
         let ptr = self.range.at(offset, len)?;
-        // SAFETY: `at` found the registration valid just now and `len` bytes, those of all runs, inside it,
-        // and the check that made this target found it writable. The epoch (`_guard`) is open on this thread,
-        // so a thread that has revoked the registration since waits for the epoch to end before the memory
-        // may go (`quiescence` has the proof). Others access the bytes by raw copies and atomics only
-        // (`RawBytes`).
+        // SAFETY: `at` has just checked that the registration is valid and that `len` bytes, the length of
+        // all runs, are inside it. The check that made this target checked that the registration is writable.
+        // The epoch (`_guard`) is open on this thread, so a thread that has revoked the registration since
+        // the check waits for the end of the epoch before the memory may be unmapped (`quiescence` has the
+        // proof). Other threads access the bytes only by raw copies and atomics (`RawBytes`).
         unsafe { copy::place_runs_to(ptr, runs, len, self.range.guarded) }
             .map(|()| len)
             .map_err(|Unmapped| Fault::InvalidStag)
@@ -118,65 +120,68 @@ impl<'t> Source<'t> {
         Self { range: Range::new(guard, lease, record, ptr, len) }
     }
 
-    /// Bytes of the range.
+    /// Number of bytes of the range.
     pub fn len(&self) -> usize {
         self.range.len
     }
 
-    /// Whether it has none.
+    /// Whether the range has no bytes.
     pub fn is_empty(&self) -> bool {
         self.range.len == 0
     }
 
-    /// Copies `out.len()` bytes from `offset` of the range on.
+    /// Copies the `out.len()` bytes at `offset` of the range to `out`.
     ///
     /// # Errors
-    /// As [`Target::place`].
+    /// The errors of [`Target::place`].
     pub fn fetch(&self, offset: usize, out: &mut [u8]) -> Result<(), Fault> {
         self.fetch_runs(offset, out, Stride::NONE)
     }
 
-    /// As [`fetch`](Self::fetch), around the gaps of `out`. Any bytes may be written into the gaps.
+    /// Copies bytes of the range to the content of `out`, and skips the gaps of `out`. Any bytes may be
+    /// written into the gaps.
     ///
     /// # Errors
-    /// As [`Target::place`].
+    /// The errors of [`Target::place`].
     pub fn fetch_runs(&self, offset: usize, out: &mut [u8], stride: Stride) -> Result<(), Fault> {
         let ptr = self.range.at(offset, stride.content(out.len()))?;
-        // SAFETY: `at` found the registration valid just now and as many bytes as `out` has of content inside
-        // it, and every registration is readable. The epoch (`_guard`) is open on this thread, so a thread
-        // that has revoked the registration since waits for the epoch to end before the memory may go
-        // (`quiescence` has the proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
+        // SAFETY: `at` has just checked that the registration is valid and that the bytes to copy, as many as
+        // `out` has bytes of content, are inside it. Every registration is readable. The epoch (`_guard`) is
+        // open on this thread, so a thread that has revoked the registration since the check waits for the
+        // end of the epoch before the memory may be unmapped (`quiescence` has the proof). Other threads
+        // access the bytes only by raw copies and atomics (`RawBytes`).
         unsafe { copy::fetch_from(ptr, out, stride, self.range.guarded) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// As [`fetch`](Self::fetch). If `crc` is given, adds the copied bytes to that CRC32c, in the same pass
-    /// if the CPU can. Adds nothing on an error.
+    /// Does what [`fetch`](Self::fetch) does. If `crc` is given, also adds the copied bytes to that CRC32c,
+    /// in the same pass if the CPU supports it. After an error `crc` is unchanged.
     ///
     /// # Errors
-    /// As [`Target::place`].
+    /// The errors of [`Target::place`].
     #[inline]
     pub fn fetch_summed(&self, offset: usize, out: &mut [u8], crc: Option<&mut u32>) -> Result<(), Fault> {
         let Some(crc) = crc else { return self.fetch(offset, out) };
         let ptr = self.range.at(offset, out.len())?;
-        // SAFETY: `at` found the registration valid just now and the bytes inside it, and every registration
-        // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the
-        // registration since waits for the epoch to end before the memory may go (`quiescence` has the
-        // proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
+        // SAFETY: `at` has just checked that the registration is valid and that the bytes are inside it.
+        // Every registration is readable. The epoch (`_guard`) is open on this thread, so a thread that has
+        // revoked the registration since the check waits for the end of the epoch before the memory may be
+        // unmapped (`quiescence` has the proof). Other threads access the bytes only by raw copies and
+        // atomics (`RawBytes`).
         *crc = unsafe { crc32c::fetch_with_crc_from(ptr, out, self.range.guarded, *crc) }
             .map_err(|Unmapped| Fault::InvalidStag)?;
         Ok(())
     }
 
-    /// Fills `out` with `front` (the MPA length and the DDP header), `bytes` bytes from `offset` of the range
-    /// on, and zeros. Returns the CRC32c of all of it, and, if `tally`, its partial Internet checksum
-    /// ([`dp::checksum::partial`]).
+    /// Fills `out` with `front` (the MPA length and the DDP header), then the `bytes` bytes at `offset` of
+    /// the range, then zeros. Returns the CRC32c of all of `out`. If `tally` is set, also returns the partial
+    /// Internet checksum of `out` ([`dp::checksum::partial`]).
     ///
     /// # Errors
-    /// As [`Target::place`].
+    /// The errors of [`Target::place`].
     ///
     /// # Panics
-    /// If `out` is too short.
+    /// Panics if `out` is too short.
     #[inline(always)]
     pub fn fetch_behind(
         &self,
@@ -192,10 +197,11 @@ impl<'t> Source<'t> {
             zeros.fill(0);
         }
         let ptr = self.range.at(offset, bytes.len())?;
-        // SAFETY: `at` found the registration valid just now and the bytes inside it, and every registration
-        // is readable. The epoch (`_guard`) is open on this thread, so a thread that has revoked the
-        // registration since waits for the epoch to end before the memory may go (`quiescence` has the
-        // proof). Others access the bytes by raw copies and atomics only (`RawBytes`).
+        // SAFETY: `at` has just checked that the registration is valid and that the bytes are inside it.
+        // Every registration is readable. The epoch (`_guard`) is open on this thread, so a thread that has
+        // revoked the registration since the check waits for the end of the epoch before the memory may be
+        // unmapped (`quiescence` has the proof). Other threads access the bytes only by raw copies and
+        // atomics (`RawBytes`).
         unsafe { crc32c::fetch_behind_from(front, ptr, bytes, (zeros.len(), tally), self.range.guarded) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
@@ -207,14 +213,13 @@ impl<'t> Range<'t> {
         Self { _guard: guard, lease, ptr, len, guarded: record.traits.contains(Traits::GUARDED) }
     }
 
-    /// The address of `len` bytes at `offset`.
+    /// Returns the address of the `len` bytes at `offset`.
     ///
     /// RFC 5041 section 8.3.1 (DDP-231), RFC 5040 section 8.1.1 (RDMAP-355): the registration is checked
     /// before each copy.
     #[inline]
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, Fault> {
-        // RFC 5042 section 6.2.2 (SEC-101): an STag that was revoked since it was checked admits no further
-        // copy.
+        // RFC 5042 section 6.2.2 (SEC-101): if an STag was revoked after its check, no further copy is made.
         if !self.lease.is_current() {
             return Err(Fault::InvalidStag);
         }

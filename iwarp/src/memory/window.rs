@@ -1,9 +1,9 @@
-//! Memory windows: STags for a part of a region, bound and invalidated by requests of a send queue.
+//! Memory windows: STags for a part of a region. Requests of a send queue bind and invalidate windows.
 //!
 //! A window is bound to a range of a region, with rights that the region allows
-//! ([`EpochGuard::bind_window`]). Only peers may use it. It ends when it is invalidated or bound again, and
-//! when its region ends: it is usable only while the region is in the generation to which it was bound. That
-//! is checked before every copy.
+//! ([`EpochGuard::bind_window`]). Only peers may use a window. A binding ends when the window is invalidated
+//! or bound again, or when its region is invalidated or deregistered. So a window is usable only while the
+//! region is in the generation to which the window was bound. Every copy checks the generation first.
 
 pub use crate::memory::access::WindowKind;
 use crate::memory::access::{Access, Accessor, PdId, RegisterError};
@@ -14,28 +14,29 @@ use crate::memory::slot::{Record, SlotNumber, Traits};
 use crate::memory::stag::Stag;
 use crate::memory::table::{Form, MemoryTable, TableControl, TableShared, Template};
 
-/// Which window to bind, to which range, with which rights ([`EpochGuard::bind_window`]).
+/// A window to bind, the range of the region, and the rights ([`EpochGuard::bind_window`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
     /// The new STag: the index of the window, with any key.
     pub stag: Stag,
-    /// The region, registered with [`Access::MW_BIND`].
+    /// The STag of the region, which was registered with [`Access::MW_BIND`].
     pub region: Stag,
-    /// Tagged offset of the first byte in the region.
+    /// Tagged offset, in the region, of the window's first byte.
     pub addr: u64,
-    /// Bytes; 0 unbinds a window of type 1.
+    /// Number of bytes. For a window of type 1, 0 unbinds the window.
     pub len: u64,
-    /// Rights of the peer. Rights to write need [`Access::LOCAL_WRITE`] of the region.
+    /// Rights of the peer. Rights to write or to perform atomics require that the region has
+    /// [`Access::LOCAL_WRITE`].
     pub access: Access,
-    /// Whether tagged offsets start at 0 and not at `addr`.
+    /// Whether the window's tagged offsets start at 0 instead of `addr`.
     pub zero_based: bool,
 }
 
 /// Why a request in a send queue could not bind a window or register memory. An STag that was valid before
-/// still is.
+/// the request is still valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    /// The index of the STag was not allocated for this.
+    /// The index of the STag was not allocated for a window or for prepared memory.
     #[error("the STag was not allocated for it")]
     UnknownStag,
     /// The STag belongs to another protection domain.
@@ -44,42 +45,44 @@ pub enum BindError {
     /// The STag has to be invalidated first.
     #[error("the STag is still valid: invalidate it first")]
     StillValid,
-    /// No bytes.
+    /// The range has no bytes.
     #[error("no bytes")]
     Empty,
-    /// The STag of the region is invalid or not associated, or the range is not inside the region.
+    /// The STag of the region is invalid or not associated with the queue pair, or the range is not inside
+    /// the region.
     #[error("the region: {0}")]
     Region(Fault),
     /// The region was registered without [`Access::MW_BIND`].
     #[error("the region does not allow windows")]
     NotBindable,
-    /// Rights that the memory does not allow, or that are not rights of a peer.
+    /// The memory does not allow the rights, or the rights contain a right that a peer cannot have.
     #[error("the region does not allow these rights")]
     Rights,
-    /// The tagged offsets would pass 2^64.
+    /// The tagged offsets would exceed 2^64 - 1.
     #[error("the tagged offsets of the range would wrap")]
     BaseWraps,
 }
 
 /// The owner's handle of a window. Dropping it frees the window. After that no peer accesses the region
-/// through it.
+/// through the window.
 pub struct Window {
     handle: Handle,
     kind: WindowKind,
 }
 
 impl MemoryTable {
-    /// Allocates an unbound window. `keep`: no peer may invalidate it.
+    /// Allocates an unbound window. If `keep` is set, no peer may invalidate the window.
     ///
     /// # Errors
-    /// [`RegisterError::WindowLimit`].
+    /// [`RegisterError::WindowLimit`] if the table already has its maximum number of windows.
     pub fn alloc_window(&self, pd: PdId, kind: WindowKind, keep: bool) -> Result<Window, RegisterError> {
         let template = Template { pd, keep, form: Form::Window(kind) };
         let (slot, index) = self.shared().allocate(Some(template))?;
         Ok(Window { handle: Handle { table: self.clone(), slot, index }, kind })
     }
 
-    /// The kind of window that the index of `stag` names, bound or not; `None` when it names none.
+    /// Returns the kind of the window that the index of `stag` names, even if the window is not bound.
+    /// Returns `None` if the index names no window.
     pub fn window_kind(&self, stag: Stag) -> Option<WindowKind> {
         if !self.shared().is_owner_process() {
             return None;
@@ -93,17 +96,17 @@ impl MemoryTable {
 }
 
 impl Window {
-    /// The kind that it was allocated as.
+    /// The kind with which the window was allocated.
     pub fn kind(&self) -> WindowKind {
         self.kind
     }
 
-    /// The window's STag with this key, bound or not.
+    /// The window's STag with the key `key`. The window need not be bound with this STag.
     pub fn stag(&self, key: u8) -> Stag {
         Stag::new(self.handle.index, key)
     }
 
-    /// Whether the window is bound as `stag`, and the region behind it is valid.
+    /// Whether the window is bound with the STag `stag`, and its region is valid.
     pub fn is_valid(&self, stag: Stag) -> bool {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }
@@ -117,10 +120,11 @@ impl std::fmt::Debug for Window {
 
 impl EpochGuard<'_> {
     /// Binds a window for a request in the send queue of `by`. For a window of type 1 this waits for the open
-    /// epochs of other engines: when it returns, no peer accesses the previous range through the window.
+    /// epochs of other engines: when the function returns, no peer accesses the previous range through the
+    /// window.
     ///
     /// # Errors
-    /// [`BindError`]; the window is unchanged.
+    /// [`BindError`]. After an error the window is unchanged.
     pub fn bind_window(&self, bind: &Bind, by: Accessor) -> Result<(), BindError> {
         let shared = self.shared();
         if !shared.is_owner_process() {
@@ -132,35 +136,36 @@ impl EpochGuard<'_> {
         if template.pd != by.pd {
             return Err(BindError::NotAssociated);
         }
-        // Everything is checked before the window loses its previous binding.
+        // All checks are made before the window loses its previous binding.
         let checked = window_record(shared, bind, &template, by)?;
         match kind {
             WindowKind::Type2 if shared.is_valid(number) => return Err(BindError::StillValid),
             WindowKind::Type2 if checked.is_none() => return Err(BindError::Empty),
-            // The window is invalid, or bound to a region that is gone; the revocation of that region has
-            // waited for all engines.
+            // The window is invalid, or its region is no longer valid. The revocation of that region has
+            // already waited for all engines.
             WindowKind::Type2 => shared.revoke_slot(number),
             WindowKind::Type1 => loop {
                 shared.revoke_slot(number);
                 drop(control);
                 shared.synchronize();
                 control = shared.control();
-                // The window may have been freed meanwhile. Its index is in quarantine then, so it names no
-                // other window.
+                // Another thread may have freed the window while the lock was released. If so, the index is
+                // in quarantine and does not name another window.
                 control.template(shared, bind.stag).ok_or(BindError::UnknownStag)?;
-                // Another queue pair may have bound it meanwhile. Then this binding replaces that one.
+                // Another queue pair may have bound the window while the lock was released. If so, the loop
+                // ends that binding, too.
                 if shared.slot(number).is_none_or(|slot| !slot.is_valid()) {
                     break;
                 }
             },
         }
-        // Checked again, since the lock was released meanwhile.
+        // The request is checked again, since the lock was released in between.
         let Some(record) = window_record(shared, bind, &template, by)? else { return Ok(()) };
         publish(shared, &control, number, &record)
     }
 }
 
-/// Makes an invalid slot valid, unless another thread already has.
+/// Makes an invalid slot valid. Fails if another thread has already made the slot valid.
 pub(super) fn publish(
     shared: &TableShared,
     _locked: &TableControl,
@@ -175,10 +180,10 @@ pub(super) fn publish(
     Ok(())
 }
 
-/// The fields of the slot of a bound window; `None` for an unbound one.
+/// Returns the fields of the slot of the bound window. Returns `None` if the request unbinds the window.
 ///
-/// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): the region belongs to the domain
-/// that binds.
+/// RFC 5041 section 8.3.2 (DDP-237), RFC 5040 section 8.1.2 (RDMAP-367): the region belongs to the protection
+/// domain of the queue pair that binds the window.
 fn window_record(
     shared: &TableShared,
     bind: &Bind,
@@ -217,7 +222,7 @@ fn window_record(
         access,
         traits,
         pd: template.pd,
-        // The window is for no more streams than its region.
+        // A window cannot be for more streams than its region.
         stream: if is_type_1 { parent.stream } else { Some(by.stream) },
         base_to: if zero_based { 0 } else { addr },
         ptr,

@@ -10,21 +10,22 @@ use super::frame::Malformed;
 /// Layer, error type and code of a Terminate message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TerminateCode {
-    /// 4 bits; LLP is 2.
+    /// The layer, in 4 bits. The LLP has the number 2.
     pub layer: u8,
-    /// 4 bits; MPA is 0.
+    /// The error type, in 4 bits. MPA has the number 0.
     pub etype: u8,
-    /// 8 bits.
+    /// The error code, in 8 bits.
     pub code: u8,
 }
 
 impl TerminateCode {
-    /// Layer LLP, type MPA, code `code`.
+    /// Returns the error with layer LLP, type MPA and code `code`.
     pub const fn mpa(code: u8) -> Self {
         Self { layer: 2, etype: 0, code }
     }
 
-    /// The first 32 bits of a Terminate message in RFC 5040's bit order. The header control bits are 0.
+    /// Returns the first 32 bits of a Terminate message in RFC 5040's bit order. The header control bits are
+    /// 0.
     ///
     /// ```
     /// # use iwarp::mpa::TerminateCode;
@@ -35,50 +36,53 @@ impl TerminateCode {
     }
 }
 
-/// The duty of the owner of the connection after an [`MpaError`].
+/// What the owner of the connection must do after an [`MpaError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send a Terminate with [`MpaError::terminate_code`], then close. A responder that has received no valid
-    /// FPDU yet may not send anything (RFC 5044 section 7.1.2): it only closes.
+    /// Send a Terminate with [`MpaError::terminate_code`], then close. A responder that has not received a
+    /// valid FPDU yet may not send anything (RFC 5044 section 7.1.2), so it only closes.
     Terminate,
     /// Close the TCP connection at once and send nothing.
     Close,
-    /// Only report the error: the TCP connection is closed already.
+    /// Only report the error: the TCP connection is already closed.
     Report,
 }
 
-/// Why startup ends with code 4: an invalid startup frame, or bytes where none are allowed.
+/// Why startup ends with code 4: the peer sent an invalid startup frame, or bytes at a time when it may not
+/// send any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StartupFault {
     /// The frame cannot be parsed.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// This end does not implement the revision, or it is not allowed in a Reply to this Request.
+    /// This endpoint does not implement the revision, or the revision is not allowed in a Reply to this
+    /// Request.
     #[error("revision {0} is not supported")]
     Revision(u8),
-    /// An enhanced Request while enhanced startup is off (RFC 6581 section 10), or an enhanced Reply to an
-    /// unenhanced Request.
+    /// The peer sent an enhanced Request while enhanced startup is disabled (RFC 6581 section 10), or an
+    /// enhanced Reply to an unenhanced Request.
     #[error("enhanced startup is off or was not requested")]
     NotEnhanced,
-    /// An unenhanced Reply to a peer-to-peer Request. The responder has not agreed to an RTR.
+    /// The peer sent an unenhanced Reply to a peer-to-peer Request, so the responder has not agreed to an
+    /// RTR.
     #[error("the peer does not support peer-to-peer startup")]
     NoPeerToPeer,
-    /// More private data than the listener accepts.
+    /// The Request has more private data than the listener accepts.
     #[error("more private data than the listener accepts")]
     PrivateData,
-    /// The Request asks for markers, and the listener refuses that.
+    /// The Request asks for markers, and the listener does not allow markers.
     #[error("the peer asks for markers, which this listener refuses")]
     Markers,
     /// The Request offers InfiniBand's semantics
-    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) of an older version of this
-    /// implementation, which reports differently what it has taken.
+    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) in the form of an older version
+    /// of this implementation. That version reports in another way which messages it has accepted.
     #[error("the peer's uwarp is older and has other semantics of InfiniBand: update it")]
     OldAgreement,
-    /// Out-of-order bytes further ahead than the startup exchange can explain.
+    /// The peer sent out-of-order bytes that are further ahead than the startup exchange allows.
     #[error("bytes too far ahead of an incomplete startup frame")]
     FarAhead,
-    /// Bytes after a startup frame whose sender has to wait before it sends more.
+    /// The peer sent bytes after its startup frame, although it had to wait before it may send more.
     #[error("bytes after a startup frame, before its sender may send any")]
     EarlyBytes,
 }
@@ -95,7 +99,7 @@ pub enum MpaError {
         /// Position of the FPDU's first byte.
         position: u64,
     },
-    /// Code 3: markers and lengths disagree on where FPDUs begin. The CRC is good, or CRCs are not in use.
+    /// Code 3: markers and lengths disagree on where FPDUs begin. The CRC is correct, or CRCs are not in use.
     #[error("marker and length disagree in the FPDU at {position}")]
     Marker {
         /// Position of the FPDU's first byte.
@@ -104,42 +108,44 @@ pub enum MpaError {
     /// Code 4: startup was invalid.
     #[error("invalid startup: {0}")]
     Startup(#[from] StartupFault),
-    /// Code 5, the code of local errors without their own code: startup was not over at its deadline.
+    /// Code 5, which is the code of local errors that have no code of their own: startup was not complete at
+    /// its deadline.
     #[error("startup timed out")]
     StartupTimeout,
-    /// Code 5: there was no free slot to hold a received buffer.
+    /// Code 5: no slot was free to hold a received buffer.
     #[error("no slot left to hold a received buffer")]
     NoHeldSlot,
-    /// Code 5: a defect of this code. The connection ends rather than lose bytes silently.
+    /// Code 5: this library has a defect. The connection ends, so that no bytes are lost silently.
     #[error("a defect in the reception of FPDUs")]
     Defect,
-    /// Code 6: the peer's ORD is above the IRD that this end can serve.
+    /// Code 6: the peer's ORD is larger than the IRD that this endpoint can offer.
     #[error("the peer asks for {wanted} inbound Reads; {available} can be served")]
     InsufficientIrd {
         /// The peer's ORD.
         wanted: u16,
-        /// The largest IRD of this end.
+        /// The largest IRD that this endpoint can offer.
         available: u16,
     },
-    /// Code 7: no common connection model or RTR kind.
+    /// Code 7: the endpoints have no common connection model or no common RTR kind.
     #[error("no common connection model or RTR kind")]
     NoMatchingRtr,
 }
 
 impl MpaError {
-    /// [`Defect`](Self::Defect): `what` does not hold.
+    /// Returns the error [`Defect`](Self::Defect): the invariant `what` is violated.
     #[cold]
     pub(super) fn defect(what: &str) -> Self {
         debug_assert!(false, "{what}");
         Self::Defect
     }
 
-    /// The MPA error code, 1..7.
+    /// Returns the MPA error code, 1 to 7.
     pub const fn code(self) -> u8 {
         match self {
             // RFC 5044 section 8 (MPA-227): MPA detects four errors, codes 1 to 4.
             // RFC 6581 section 9.3 (MPA2-095): a local error without a code of its own has code 5.
-            // RFC 6581 sections 9.1 and 9.2 (MPA2-067, MPA2-088): unmet terms have code 6 or 7.
+            // RFC 6581 sections 9.1 and 9.2 (MPA2-067, MPA2-088): terms that an endpoint cannot meet have
+            // code 6 or 7.
             Self::Closed => 1,
             Self::Crc { .. } => 2,
             Self::Marker { .. } => 3,
@@ -150,17 +156,17 @@ impl MpaError {
         }
     }
 
-    /// Layer, type and code for a Terminate and for the application.
+    /// Returns layer, type and code for a Terminate and for the application.
     pub const fn terminate_code(self) -> TerminateCode {
         TerminateCode::mpa(self.code())
     }
 
-    /// The duty of the owner of the connection.
+    /// Returns what the owner of the connection must do.
     pub const fn action(self) -> Action {
         match self {
             // RFC 5044 section 8 (MPA-235): an invalid startup frame closes TCP at once.
-            // RFC 5044 section 8 (MPA-239): MPA does not close TCP for codes 2 and 3. RDMAP gets to send a
-            // Terminate.
+            // RFC 5044 section 8 (MPA-239): MPA does not close TCP for codes 2 and 3, so that RDMAP can send
+            // a Terminate.
             Self::Closed => Action::Report,
             Self::Startup(_) | Self::StartupTimeout => Action::Close,
             Self::Crc { .. }

@@ -1,21 +1,22 @@
 //! The bytes of the MPA Request and Reply Frames (RFC 5044 section 7.1.1; RFC 6581 sections 6 and 9).
 //!
-//! This is a codec; [`startup`](super::startup) decides what a frame means. The parser never needs more than
-//! the 532 bytes of the longest frame, and it rejects a malformed frame at the first byte that shows it.
+//! This module only encodes and decodes frames; [`startup`](super::startup) decides what a frame means. The
+//! parser never needs more than the 532 bytes of the longest frame, and rejects a malformed frame at the
+//! first byte that shows the fault.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-/// Bytes before the private data.
+/// Number of bytes before the private data.
 pub const HEADER_BYTES: usize = 20;
 
-/// Largest private data of a frame in bytes, including the depths of an enhanced frame.
+/// Maximum number of bytes of private data in a frame, including the depths of an enhanced frame.
 pub const MAX_PRIVATE_DATA: usize = 512;
 
-/// Bytes of depths and model bits at the start of an enhanced frame's private data.
+/// Number of bytes of the depths and model bits at the start of an enhanced frame's private data.
 pub const ENHANCED_BYTES: usize = 4;
 
-/// Bytes of the longest frame: the header and [`MAX_PRIVATE_DATA`].
+/// Number of bytes of the longest frame: the header plus [`MAX_PRIVATE_DATA`].
 pub const MAX_FRAME: usize = HEADER_BYTES + MAX_PRIVATE_DATA;
 
 const KEY_BYTES: usize = 16;
@@ -27,23 +28,23 @@ const FLAG_S: u8 = 0x10;
 /// Private data of one frame.
 pub type PrivateData = ArrayVec<u8, MAX_PRIVATE_DATA>;
 
-/// One frame as on the wire.
+/// The bytes of one frame in its form on the wire.
 pub type FrameBytes = ArrayVec<u8, MAX_FRAME>;
 
 /// The kind of a startup frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// The initiator's.
+    /// The frame that the initiator sends.
     Request,
-    /// The responder's.
+    /// The frame that the responder sends.
     Reply,
 }
 
 impl FrameKind {
-    /// The key at the start of the frame.
+    /// Returns the key at the start of the frame.
     pub const fn key(self) -> &'static [u8; KEY_BYTES] {
         match self {
-            // RFC 5044 section 7.1.1 (MPA-148, MPA-150): the two keys.
+            // RFC 5044 section 7.1.1 (MPA-148, MPA-150): these are the two keys.
             Self::Request => b"MPA ID Req Frame",
             Self::Reply => b"MPA ID Rep Frame",
         }
@@ -54,46 +55,46 @@ bitflags::bitflags! {
     /// Kinds of ready-to-receive message (RFC 6581 section 9.2).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RtrKinds: u8 {
-        /// B: a Send of length 0.
+        /// Bit B: a Send of length 0.
         const SEND = 1;
-        /// C: an RDMA Write of length 0.
+        /// Bit C: an RDMA Write of length 0.
         const WRITE = 2;
-        /// D: an RDMA Read of length 0.
+        /// Bit D: an RDMA Read of length 0.
         const READ = 4;
     }
 }
 
-/// IRD and ORD of the frame's sender, as they are in the frame.
+/// IRD and ORD of the frame's sender, with the values that are in the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Depths {
-    /// Reads that it serves at a time, 14 bits, or [`Depths::LEFT_TO_ULP`].
+    /// Maximum number of Reads that the sender serves at a time, in 14 bits, or [`Depths::LEFT_TO_ULP`].
     pub ird: u16,
-    /// Reads that it issues at a time, 14 bits, or [`Depths::LEFT_TO_ULP`].
+    /// Maximum number of Reads that the sender issues at a time, in 14 bits, or [`Depths::LEFT_TO_ULP`].
     pub ord: u16,
 }
 
 impl Depths {
-    /// MPA does not negotiate this depth: the ULPs agree on it.
+    /// The value for a depth that MPA does not negotiate: the ULPs agree on this depth.
     pub const LEFT_TO_ULP: u16 = 0x3fff;
 
-    /// Largest depth that can be negotiated.
+    /// Maximum depth that can be negotiated.
     pub const MAX: u16 = 0x3ffe;
 }
 
-/// The four bytes of RFC 6581 section 9.
+/// The four bytes of enhanced data (RFC 6581 section 9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Enhanced {
-    /// A: the peer-to-peer model; an RTR follows the Reply.
+    /// Bit A: whether the frame is for the peer-to-peer model, in which an RTR follows the Reply.
     pub peer_to_peer: bool,
-    /// B, C, D: the kinds that the initiator offers (Request) or the responder supports (Reply). Without
-    /// `peer_to_peer` they mean nothing.
+    /// Bits B, C and D: the RTR kinds that the initiator offers (in a Request) or the responder supports (in
+    /// a Reply). Without `peer_to_peer` these bits have no meaning.
     pub rtr: RtrKinds,
     /// IRD and ORD.
     pub depths: Depths,
 }
 
 impl Enhanced {
-    /// All 2^32 values decode.
+    /// Decodes the bytes. All 2^32 values are valid.
     pub fn decode(bytes: [u8; ENHANCED_BYTES]) -> Self {
         let first = u16::from_be_bytes([bytes[0], bytes[1]]);
         let second = u16::from_be_bytes([bytes[2], bytes[3]]);
@@ -108,14 +109,14 @@ impl Enhanced {
         }
     }
 
-    /// The bytes in network order.
+    /// Returns the bytes in network order.
     pub fn encode(self) -> [u8; ENHANCED_BYTES] {
-        // RFC 6581 section 9.2 (MPA2-092): without A, the bits B, C and D are 0.
+        // RFC 6581 section 9.2 (MPA2-092): without bit A, the bits B, C and D are 0.
         let bit = |kind, bit| if self.peer_to_peer && self.rtr.contains(kind) { bit } else { 0 };
         let model = if self.peer_to_peer { 0x8000 } else { 0 };
         let first = (self.depths.ird & 0x3fff) | model | bit(RtrKinds::SEND, 0x4000);
         let second = (self.depths.ord & 0x3fff) | bit(RtrKinds::WRITE, 0x8000) | bit(RtrKinds::READ, 0x4000);
-        // RFC 6581 section 9 (MPA2-047): in network order.
+        // RFC 6581 section 9 (MPA2-047): the bytes are in network order.
         let ([a, b], [c, d]) = (first.to_be_bytes(), second.to_be_bytes());
         [a, b, c, d]
     }
@@ -124,27 +125,27 @@ impl Enhanced {
 /// Why bytes cannot be the beginning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
-    /// The key is neither of the two.
+    /// The key is not one of the two valid keys.
     #[error("wrong key")]
     Key,
-    /// The key of the other frame: both ends are initiators, or a responder received a Reply.
+    /// The key is that of the other frame: both endpoints are initiators, or a responder received a Reply.
     #[error("the key of the other startup frame")]
     OtherKey,
-    /// PD_Length above 512.
+    /// PD_Length is larger than 512.
     #[error("more than 512 bytes of private data")]
     PrivateDataLength,
-    /// S is set and PD_Length is below 4.
+    /// S is set and PD_Length is less than 4.
     #[error("an enhanced frame without its depths")]
     NoDepths,
 }
 
-/// The private data does not fit into the frame: 512 bytes, or 508 with depths.
+/// The private data does not fit into the frame, which has room for 512 bytes, or for 508 bytes with depths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{bytes} bytes of private data, the limit is {limit}")]
 pub struct PrivateDataTooLong {
-    /// Bytes of private data.
+    /// Number of bytes of private data.
     pub bytes: usize,
-    /// Bytes that fit.
+    /// Maximum number of bytes that fit.
     pub limit: usize,
 }
 
@@ -153,15 +154,16 @@ pub struct PrivateDataTooLong {
 pub struct Frame {
     /// Request or Reply.
     pub kind: FrameKind,
-    /// M: the sender wants to receive markers.
+    /// Bit M: whether the sender wants to receive markers.
     pub markers: bool,
-    /// C: the sender wants CRCs.
+    /// Bit C: whether the sender wants CRCs.
     pub crc: bool,
-    /// R: rejected. Always `false` in a Request, where it is reserved.
+    /// Bit R: whether the connection is rejected. Always `false` in a Request, where the bit is reserved.
     pub reject: bool,
     /// Rev: the MPA revision. [`Frame::parse`] accepts every value.
     pub revision: u8,
-    /// S of revision 2 and above, with its four bytes. In revision 1 the bit is reserved.
+    /// The four bytes of enhanced data, if bit S is set in revision 2 or above. In revision 1 the bit is
+    /// reserved.
     pub enhanced: Option<Enhanced>,
     /// The private data of the ULP, without the depths.
     pub private_data: PrivateData,
@@ -172,21 +174,22 @@ pub struct Frame {
 pub enum Parsed {
     /// The bytes are the beginning of a frame.
     NeedMore,
-    /// A frame, and its length in bytes.
+    /// The bytes begin with this frame, whose length in bytes is the second value.
     Frame(Frame, usize),
 }
 
 impl Frame {
-    /// Reads a frame of `kind` from the front of `bytes`.
+    /// Parses a frame of `kind` at the front of `bytes`.
     ///
-    /// A rejecting Reply of revision 2 without its depths is accepted, as Linux siw sends it.
+    /// A rejecting Reply of revision 2 without its depths is accepted, since Linux siw sends such a Reply.
     ///
     /// # Errors
     /// [`Malformed`], at the first byte that shows the fault. The caller checks the revision.
     pub fn parse(bytes: &[u8], kind: FrameKind) -> Result<Parsed, Malformed> {
         let key = &bytes[..bytes.len().min(KEY_BYTES)];
         // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-149, MPA-151, MPA-196): any other key is an error.
-        // RFC 5044 section 7.1.2 (MPA-200): the other frame's key shows that both ends have the same role.
+        // RFC 5044 section 7.1.2 (MPA-200): the other frame's key shows that both endpoints have the same
+        // role.
         if !kind.key().starts_with(key) {
             let other = match kind {
                 FrameKind::Request => FrameKind::Reply,
@@ -225,17 +228,17 @@ impl Frame {
             reject,
             revision,
             enhanced,
-            // RFC 5044 section 7.1.2 (MPA-203): the array has room for MAX_PRIVATE_DATA, the most that passes
-            // the check above.
+            // RFC 5044 section 7.1.2 (MPA-203): the array has room for MAX_PRIVATE_DATA bytes, the maximum
+            // that passes the check above.
             private_data: for_ulp.iter().copied().collect(),
         };
         Ok(Parsed::Frame(frame, HEADER_BYTES + private_data.len()))
     }
 
-    /// The frame's bytes.
+    /// Returns the frame's bytes.
     ///
     /// # Errors
-    /// [`PrivateDataTooLong`] when depths and private data together exceed 512 bytes.
+    /// [`PrivateDataTooLong`] if depths and private data together exceed 512 bytes.
     pub fn encode(&self) -> Result<FrameBytes, PrivateDataTooLong> {
         let depths = self.enhanced.map(Enhanced::encode);
         let depths = depths.as_ref().map_or(&[][..], |bytes| &bytes[..]);
@@ -254,7 +257,7 @@ impl Frame {
         ] {
             flags |= if set { flag } else { 0 };
         }
-        // RFC 5044 section 7.1.1 (MPA-167): PD_Length counts the private data.
+        // RFC 5044 section 7.1.1 (MPA-167): PD_Length is the number of bytes of private data.
         // RFC 6581 section 6 (MPA2-029): with S, the private data begins with the enhanced data.
         let length = (depths.len() + self.private_data.len()) as u16;
         let parts: [&[u8]; 5] =
@@ -263,7 +266,7 @@ impl Frame {
     }
 }
 
-/// Copies the private data of the ULP, at most `limit` bytes.
+/// Returns a copy of the ULP's private data, which may have at most `limit` bytes.
 pub(super) fn private_data(bytes: &[u8], limit: usize) -> Result<PrivateData, PrivateDataTooLong> {
     if bytes.len() > limit {
         return Err(PrivateDataTooLong { bytes: bytes.len(), limit });

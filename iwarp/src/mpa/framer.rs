@@ -1,8 +1,8 @@
 //! Sending: ULPDUs become FPDUs (RFC 5044 sections 4.1, 4.3 to 4.5).
 //!
-//! A [`Framer`] knows the position of the next FPDU in its direction. It knows nothing of TCP or of buffers:
-//! the caller passes a slice of exactly the FPDU's length. The payload is fetched directly to its place in
-//! that slice. Without markers it is summed while it is copied.
+//! A [`Framer`] knows the position of the next FPDU in its direction. A framer does not depend on TCP or on
+//! buffers: the caller passes a slice of exactly the FPDU's length. The payload is copied directly to its
+//! place in that slice. Without markers, the CRC of the payload is computed while the payload is copied.
 
 use arrayvec::ArrayVec;
 
@@ -15,39 +15,42 @@ pub struct Framer {
     position: u64,
     markers: bool,
     crc: bool,
-    /// The partial Internet checksum of the FPDUs since [`tally`](Self::tally), while it is known.
+    /// The partial Internet checksum of the FPDUs since [`tally`](Self::tally). `None` if it is not wanted or
+    /// not known.
     tally: Option<u64>,
 }
 
 impl Framer {
-    /// A framer at position 0, right after the startup frame. `markers` says whether the peer wants markers.
+    /// Returns a framer at position 0, the first byte after the startup frame. `markers` says whether the
+    /// peer wants markers, and `crc` says whether CRCs are used.
     pub const fn new(markers: bool, crc: bool) -> Self {
         Self::at(0, markers, crc)
     }
 
-    /// A framer in the middle of a stream.
+    /// Returns a framer at `position` of a stream.
     ///
     /// # Panics
-    /// When `position` is not a multiple of 4: every FPDU begins at a multiple of 4.
+    /// Panics if `position` is not a multiple of 4: every FPDU begins at a multiple of 4.
     pub const fn at(position: u64, markers: bool, crc: bool) -> Self {
         assert!(position.is_multiple_of(4), "FPDUs begin at multiples of 4");
         Self { position, markers, crc, tally: None }
     }
 
-    /// Starts to sum FPDUs for the Internet checksum, if `wanted`.
+    /// Starts the partial Internet checksum over the next FPDUs, if `wanted`. Otherwise no checksum is
+    /// computed.
     #[inline]
     pub const fn tally(&mut self, wanted: bool) {
         self.tally = if wanted { Some(0) } else { None };
     }
 
-    /// [`dp::checksum::partial`] of all bytes of the FPDUs since [`tally`](Self::tally); `None` if the sum
-    /// was not wanted, or if one of the FPDUs was not framed in a single pass.
+    /// Returns [`dp::checksum::partial`] of all bytes of the FPDUs since [`tally`](Self::tally). Returns
+    /// `None` if the checksum was not wanted, or if one of the FPDUs was not framed in a single pass.
     #[inline]
     pub const fn take_tally(&mut self) -> Option<u64> {
         self.tally.take()
     }
 
-    /// Where the next FPDU begins.
+    /// The position at which the next FPDU begins.
     pub const fn position(&self) -> u64 {
         self.position
     }
@@ -57,13 +60,13 @@ impl Framer {
         self.markers
     }
 
-    /// True if each FPDU has a CRC, for which the framer reads its payload.
+    /// Whether CRCs are in use, so that the framer reads the payload of each FPDU.
     pub const fn crc(&self) -> bool {
         self.crc
     }
 
-    /// The largest ULPDU whose FPDU fits a segment of `emss` bytes at any position (RFC 5044 section 4.5),
-    /// within [`MIN_MULPDU`] and [`MAX_ULPDU`].
+    /// Returns the length of the longest ULPDU whose FPDU fits into a segment of `emss` bytes at any position
+    /// (RFC 5044 section 4.5). The result is at least [`MIN_MULPDU`] and at most [`MAX_ULPDU`].
     ///
     /// ```
     /// # use iwarp::mpa::Framer;
@@ -71,29 +74,31 @@ impl Framer {
     /// assert_eq!(Framer::new(false, true).mulpdu(1448), 1442);
     /// ```
     pub fn mulpdu(&self, emss: usize) -> usize {
-        // RFC 5044 section 4.5 (MPA-101, MPA-102): EMSS less 6 bytes of length and CRC, the markers, and the
-        // bytes beyond a multiple of 4.
-        // RFC 5044 sections 3 and 4.5 (MPA-027, MPA-109): within 128 and 64768, whatever EMSS is.
+        // RFC 5044 section 4.5 (MPA-101, MPA-102): MULPDU is EMSS minus 6 bytes for length and CRC, the
+        // markers, and the bytes beyond a multiple of 4.
+        // RFC 5044 sections 3 and 4.5 (MPA-027, MPA-109): MULPDU is at least 128 and at most 64768, whatever
+        // EMSS is.
         let markers = if self.markers { 4 * emss.div_ceil(marker::INTERVAL as usize) } else { 0 };
         emss.saturating_sub(6 + markers + emss % 4).clamp(MIN_MULPDU, MAX_ULPDU)
     }
 
-    /// The largest ULPDU of the next FPDU in segments of `emss` bytes: MULPDU, or a little less where markers
-    /// would give FPDUs different lengths on the wire. Segments of equal length can leave in one train.
+    /// Returns the length of the longest ULPDU for the next FPDU in segments of `emss` bytes. The result is
+    /// MULPDU, or a little less if markers would give FPDUs different lengths on the wire. Segments of equal
+    /// length can be sent in one train.
     ///
-    /// RFC 5044 section 3 (MPA-306): this is the maximum that DDP gets.
+    /// RFC 5044 section 3 (MPA-306): this is the maximum length that DDP may use.
     ///
-    /// Never inlined: a loop over FPDUs that calls this only with markers would otherwise compute half of it
-    /// before it begins.
+    /// The function is never inlined. Otherwise a loop over FPDUs that calls it only with markers would
+    /// compute half of the function before the loop begins.
     #[inline(never)]
     pub fn ulpdu_limit(&self, emss: usize) -> usize {
-        // Below an EMSS of about 140 bytes, MULPDU is more than a segment holds. The segment limits the ULPDU
-        // then.
+        // If EMSS is less than about 140 bytes, MULPDU does not fit into a segment. In this case the segment
+        // limits the ULPDU.
         let even = if self.markers { (emss / 4 * 4).saturating_sub(4) } else { emss };
         self.mulpdu(emss).min(self.fit(even).unwrap_or(0))
     }
 
-    /// Bytes on the wire of an FPDU at the current position, including its markers.
+    /// Returns the number of bytes on the wire of an FPDU at the current position, including its markers.
     #[inline]
     pub fn wire_len(&self, ulpdu_bytes: usize) -> usize {
         if !self.markers {
@@ -102,20 +107,21 @@ impl Framer {
         (marker::fpdu_end(self.position, ulpdu_bytes, self.markers) - self.position) as usize
     }
 
-    /// The largest ULPDU whose FPDU fits into `room` bytes at the current position; `None` when no FPDU fits.
+    /// Returns the length of the longest ULPDU whose FPDU fits into `room` bytes at the current position.
+    /// Returns `None` if no FPDU fits.
     pub fn fit(&self, room: usize) -> Option<usize> {
         let room = room as u64 / 4 * 4;
         let markers = if self.markers { marker::count(self.position, self.position + room) } else { 0 };
         let content = room - 4 * markers;
-        // An FPDU of a multiple of 4 bytes needs no pad, so all of `content` is used.
+        // An FPDU whose length is a multiple of 4 needs no pad, so all bytes of `content` are used.
         let ulpdu = content.checked_sub(6)?;
         Some((ulpdu as usize).min(MAX_ULPDU))
     }
 
-    /// The layout of an FPDU at the current position.
+    /// Returns the layout of an FPDU at the current position.
     ///
     /// # Panics
-    /// When the ULPDU is longer than [`MAX_ULPDU`].
+    /// Panics if the ULPDU is longer than [`MAX_ULPDU`].
     #[inline]
     pub fn plan(&self, ulpdu_bytes: usize) -> FpduPlan {
         // RFC 5044 section 3 (MPA-028): no ULPDU is longer than 64768 bytes.
@@ -125,27 +131,28 @@ impl Framer {
         FpduPlan { position: self.position, ulpdu_bytes, wire_len: self.wire_len(ulpdu_bytes) }
     }
 
-    /// Begins an FPDU in `out`: writes the length and a marker before it. The caller then adds the ULPDU by
-    /// [`put`](FpduWriter::put) and [`fill`](FpduWriter::fill) and ends the FPDU by
+    /// Begins an FPDU in `out`: writes the length field and, if one is due, the marker before it. The caller
+    /// then adds the ULPDU by [`put`](FpduWriter::put) and [`fill`](FpduWriter::fill) and ends the FPDU by
     /// [`finish`](FpduWriter::finish).
     ///
     /// # Panics
-    /// When `out` is not exactly [`wire_len`](Self::wire_len) long, or the ULPDU is longer than
+    /// Panics if the length of `out` is not [`wire_len`](Self::wire_len), or if the ULPDU is longer than
     /// [`MAX_ULPDU`].
     pub fn begin<'a>(&'a mut self, out: &'a mut [u8], ulpdu_bytes: usize) -> FpduWriter<'a> {
         let mut writer = self.writer(self.plan(ulpdu_bytes), out);
-        // RFC 5044 sections 3 and 4.1 (MPA-022, MPA-039): one ULPDU in one FPDU, as length, ULPDU, pad and
-        // CRC.
+        // RFC 5044 sections 3 and 4.1 (MPA-022, MPA-039): an FPDU contains one ULPDU, and consists of length,
+        // ULPDU, pad and CRC.
         writer.write(&(ulpdu_bytes as u16).to_be_bytes());
         writer
     }
 
-    /// As [`begin`](Self::begin), and writes the first bytes of the ULPDU. Without markers they are summed
-    /// from registers: a load of bytes that were just stored piece by piece would wait for the stores.
+    /// Does what [`begin`](Self::begin) does, and writes the first bytes of the ULPDU. Without markers, the
+    /// CRC of these bytes is computed from registers: a load of bytes that were just stored in smaller pieces
+    /// would wait for the stores.
     ///
     /// # Panics
-    /// When `out` is not as long as planned, the plan is for another position, or the ULPDU is shorter than
-    /// `head`.
+    /// Panics if `out` does not have the planned length, if the plan is for another position, or if the ULPDU
+    /// is shorter than `head`.
     #[inline]
     pub fn begin_with<'a>(
         &'a mut self,
@@ -165,14 +172,14 @@ impl Framer {
         writer
     }
 
-    /// Frames a ULPDU of `head` and bytes of `source`, from `offset` on. Without markers and with CRCs, copy
-    /// and sum are one step.
+    /// Frames a ULPDU that consists of `head` and the bytes of `source` from `offset` on. If there are CRCs
+    /// and no markers, the bytes are copied and their CRC is computed in one pass.
     ///
     /// # Errors
-    /// As [`Source::fetch_summed`]. The framer is unchanged then.
+    /// The errors of [`Source::fetch_summed`]. After an error the framer is unchanged.
     ///
     /// # Panics
-    /// As [`begin_with`](Self::begin_with).
+    /// Panics like [`begin_with`](Self::begin_with).
     #[inline(always)]
     pub fn frame_source(
         &mut self,
@@ -192,18 +199,18 @@ impl Framer {
         let bytes = plan.ulpdu_bytes - head.len();
         let (crc, sum) =
             source.fetch_behind(&head.front(&plan), offset, bytes, body, self.tally.is_some())?;
-        // RFC 5044 section 4.4 (MPA-088, MPA-091, MPA-092): the CRC field is always there, and covers all
-        // bytes before it.
+        // RFC 5044 section 4.4 (MPA-088, MPA-091, MPA-092): every FPDU has a CRC field, and the CRC covers
+        // all bytes before this field.
         *field = Crc32c::of(crc).field();
         if let Some(tally) = &mut self.tally {
-            // An FPDU begins at an even offset in its segment, and so does its last word.
+            // An FPDU and its last word begin at even offsets in their segment.
             *tally += sum + u64::from(u32::from_ne_bytes(*field));
         }
         self.position += out.len() as u64;
         Ok(())
     }
 
-    /// As [`frame_source`](Self::frame_source), piece by piece.
+    /// Does what [`frame_source`](Self::frame_source) does, piece by piece.
     #[inline(never)]
     fn frame_in_pieces(
         &mut self,
@@ -220,12 +227,12 @@ impl Framer {
     }
 
     /// Frames a ULPDU that consists of `head` and a payload that is not copied: generates the bytes of the
-    /// FPDU around the payload.
-    /// For streams with neither markers nor CRCs, which read no payload. The position does not advance; the
-    /// caller calls [`advance`](Self::advance) when it has sent the FPDU.
+    /// FPDU around the payload. This function is for streams without markers and without CRCs, where the
+    /// framer does not read the payload. The position does not advance: the caller calls
+    /// [`advance`](Self::advance) when it has sent the FPDU.
     ///
     /// # Panics
-    /// As [`begin_with`](Self::begin_with), and with markers or CRCs.
+    /// Panics like [`begin_with`](Self::begin_with), or if the stream has markers or CRCs.
     pub fn frame_around(&self, plan: FpduPlan, head: &UlpduHead) -> FpduAround {
         assert!(!self.markers && !self.crc, "markers would lie inside the payload, and a CRC read it");
         debug_assert!(self.tally.is_none_or(|tally| tally == 0), "its payload is not summed");
@@ -234,15 +241,15 @@ impl Framer {
         before.extend(head.front(&plan).store(&mut bytes).0.iter().copied());
         // RFC 5044 section 4.1 (MPA-042): the pad is zero.
         behind.extend([0; 3].into_iter().take(pad_bytes(plan.ulpdu_bytes)));
-        // RFC 5044 section 4.4 (MPA-088): the CRC field is always there.
+        // RFC 5044 section 4.4 (MPA-088): every FPDU has a CRC field.
         behind.extend(Crc32c::unused().field());
         FpduAround { before, behind }
     }
 
-    /// Called when the planned FPDU is sent: advances the position.
+    /// Advances the position after the planned FPDU. The caller has sent this FPDU.
     ///
     /// # Panics
-    /// When the plan is for another position.
+    /// Panics if the plan is for another position.
     pub fn advance(&mut self, plan: &FpduPlan) {
         assert_eq!(self.position, plan.position, "an FPDU at this position");
         self.position += plan.wire_len as u64;
@@ -256,7 +263,7 @@ impl Framer {
     #[inline]
     fn writer<'a>(&'a mut self, plan: FpduPlan, out: &'a mut [u8]) -> FpduWriter<'a> {
         self.check(&plan, out);
-        // The FPDU is written in pieces.
+        // The FPDU is written in pieces, so its checksum is not known.
         self.tally = None;
         let ulpdu_bytes = plan.ulpdu_bytes;
         let crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
@@ -267,7 +274,7 @@ impl Framer {
     /// Frames a whole ULPDU from one slice.
     ///
     /// # Panics
-    /// As [`begin`](Self::begin).
+    /// Panics like [`begin`](Self::begin).
     pub fn frame(&mut self, out: &mut [u8], ulpdu: &[u8]) {
         let mut writer = self.begin(out, ulpdu.len());
         writer.put(ulpdu);
@@ -275,7 +282,7 @@ impl Framer {
     }
 }
 
-/// The bytes around the payload of an FPDU, which stays in place.
+/// The bytes around the payload of an FPDU. The payload itself is not copied.
 #[derive(Clone, Debug)]
 pub struct FpduAround {
     /// The length field and the first bytes of the ULPDU, before the payload.
@@ -293,78 +300,81 @@ pub struct FpduPlan {
 }
 
 impl FpduPlan {
-    /// Bytes on the wire, including its markers.
+    /// Number of bytes of the FPDU on the wire, including its markers.
     #[inline]
     pub const fn wire_len(&self) -> usize {
         self.wire_len
     }
 }
 
-/// The first 14 or 18 bytes of a ULPDU, as numbers of consecutive bytes in network order.
+/// The first 14 or 18 bytes of a ULPDU, as numbers. Each number has consecutive bytes in network order.
 #[derive(Clone, Copy, Debug)]
 pub struct UlpduHead {
     /// The first 6 bytes. The upper 16 bits are 0.
     pub first: u64,
-    /// The 8 bytes after them.
+    /// The 8 bytes after the first 6 bytes.
     pub second: u64,
-    /// The 4 bytes after `second`, in a header of 18 bytes.
+    /// The 4 bytes after `second`, if the header has 18 bytes.
     pub third: Option<u32>,
 }
 
 impl UlpduHead {
-    /// Bytes of the longer header.
+    /// Number of bytes of the longer header.
     pub const MAX_LEN: usize = 18;
 
-    /// The length field of the planned FPDU, and these bytes.
+    /// Returns the length field of the planned FPDU, followed by the bytes of `self`.
     ///
-    /// RFC 5044 sections 3 and 4.1 (MPA-022, MPA-039): one ULPDU in one FPDU, as length, ULPDU, pad and CRC.
+    /// RFC 5044 sections 3 and 4.1 (MPA-022, MPA-039): an FPDU contains one ULPDU, and consists of length,
+    /// ULPDU, pad and CRC.
     #[inline]
     fn front(&self, plan: &FpduPlan) -> Front {
         let first = (plan.ulpdu_bytes as u64) << 48 | self.first;
         Front { words: [first, self.second].map(u64::to_be), rest: self.third.map(u32::to_be) }
     }
 
-    /// The number of bytes: 14 or 18.
+    /// Returns the number of bytes: 14 or 18.
     #[inline]
     pub const fn len(&self) -> usize {
         if self.third.is_some() { Self::MAX_LEN } else { 14 }
     }
 
-    /// Always `false`: a header has at least 14 bytes.
+    /// Returns `false`: a header always has at least 14 bytes.
     pub const fn is_empty(&self) -> bool {
         false
     }
 }
 
-/// An FPDU that is being written. When it is dropped unfinished, the framer is unchanged, and the slice is
-/// partly written.
+/// An FPDU that is being written. If this value is dropped before [`finish`](Self::finish), the framer is
+/// unchanged, and some bytes of the slice may have been written.
 #[derive(Debug)]
 pub struct FpduWriter<'a> {
     framer: &'a mut Framer,
     out: &'a mut [u8],
-    /// Bytes of `out` that are written.
+    /// Number of bytes of `out` that are written.
     at: usize,
-    /// Bytes of `out` that are in `crc`. Small pieces are summed together.
+    /// Number of bytes of `out` that have been added to `crc`. Small pieces are added together.
     summed: usize,
     /// Position of the length field.
     length_at: u64,
     ulpdu_bytes: usize,
-    /// ULPDU bytes still to come.
+    /// Number of ULPDU bytes that have not been written yet.
     left: usize,
     crc: Crc32c,
 }
 
-/// The place of the bytes that [`FpduWriter::fill`] passes to its closure.
+/// The memory that [`FpduWriter::fill`] passes to its closure, which writes bytes of the ULPDU there.
 #[derive(Debug)]
 pub enum Room<'a> {
-    /// All bytes of the slice. The closure adds them to the CRC, for instance by [`Crc32c::running`].
+    /// The bytes belong into the whole slice. The closure also adds the bytes to the CRC, for instance by
+    /// [`Crc32c::running`].
     Whole(&'a mut [u8], &'a mut Crc32c),
-    /// The runs between the gaps of the stride. The framer then writes markers into the gaps and sums it all.
+    /// The bytes belong into the runs between the gaps of the stride. After the closure, the framer writes
+    /// markers into the gaps, and adds all bytes to the CRC.
     Runs(&'a mut [u8], Stride),
 }
 
 impl FpduWriter<'_> {
-    /// ULPDU bytes still to come.
+    /// Number of ULPDU bytes that have not been written yet.
     pub const fn left(&self) -> usize {
         self.left
     }
@@ -372,19 +382,19 @@ impl FpduWriter<'_> {
     /// Appends ULPDU bytes.
     ///
     /// # Panics
-    /// When there are more than [`left`](Self::left).
+    /// Panics if there are more bytes than [`left`](Self::left).
     pub fn put(&mut self, bytes: &[u8]) {
         self.count_off(bytes.len());
         self.write(bytes);
     }
 
-    /// Appends `bytes` ULPDU bytes: calls `fill` to write them to their place.
+    /// Appends `bytes` ULPDU bytes, which the closure `fill` writes to their place.
     ///
     /// # Errors
-    /// The error of `fill`. The caller has to drop the FPDU then.
+    /// The error of `fill`. After an error the caller must drop the FPDU.
     ///
     /// # Panics
-    /// When there are more than [`left`](Self::left).
+    /// Panics if there are more bytes than [`left`](Self::left).
     #[inline]
     pub fn fill<E>(&mut self, bytes: usize, fill: impl FnOnce(Room<'_>) -> Result<(), E>) -> Result<(), E> {
         self.count_off(bytes);
@@ -407,13 +417,13 @@ impl FpduWriter<'_> {
         Ok(())
     }
 
-    /// Appends `bytes` bytes of `source`, from `offset` on.
+    /// Appends the `bytes` bytes at `offset` of `source`.
     ///
     /// # Errors
-    /// As [`fill`](Self::fill).
+    /// The errors of [`Source::fetch_summed`]. After an error the caller must drop the FPDU.
     ///
     /// # Panics
-    /// As [`fill`](Self::fill).
+    /// Panics like [`fill`](Self::fill).
     #[inline]
     pub fn fill_from(&mut self, source: &Source<'_>, offset: usize, bytes: usize) -> Result<(), Fault> {
         self.fill(bytes, |room| match room {
@@ -425,7 +435,7 @@ impl FpduWriter<'_> {
     /// Ends the FPDU: writes the pad, a marker if one is due, and the CRC. Advances the framer.
     ///
     /// # Panics
-    /// When ULPDU bytes are [`left`](Self::left).
+    /// Panics if ULPDU bytes are [`left`](Self::left).
     #[inline]
     pub fn finish(mut self) {
         assert_eq!(self.left, 0, "an FPDU without its last bytes");
@@ -440,7 +450,7 @@ impl FpduWriter<'_> {
         if self.summed < self.at {
             self.sum();
         }
-        // RFC 5044 section 4.4 (MPA-088): the CRC field is always there.
+        // RFC 5044 section 4.4 (MPA-088): every FPDU has a CRC field.
         let field = self.crc.field();
         self.out[self.at..].copy_from_slice(&field);
         self.framer.position += self.out.len() as u64;
@@ -452,7 +462,7 @@ impl FpduWriter<'_> {
         self.left -= bytes;
     }
 
-    /// Writes a marker if one is due. Returns how many bytes fit before the next one.
+    /// Writes a marker if one is due. Returns the number of bytes before the next marker.
     fn write_due_marker(&mut self) -> usize {
         if !self.framer.markers {
             return usize::MAX;
@@ -472,7 +482,7 @@ impl FpduWriter<'_> {
         self.out[at..at + marker.len()].copy_from_slice(&marker);
     }
 
-    /// Writes and sums the first bytes of an FPDU without markers.
+    /// Writes the first bytes of an FPDU without markers, and adds these bytes to the CRC.
     #[inline]
     fn write_front(&mut self, front: &Front) {
         self.at = front.store(self.out).0.len();
@@ -480,7 +490,7 @@ impl FpduWriter<'_> {
         self.crc.update_front(front);
     }
 
-    /// Writes bytes of the FPDU around the markers.
+    /// Writes bytes of the FPDU, and every marker that is due between them.
     fn write(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let run = self.write_due_marker().min(bytes.len());
@@ -498,7 +508,8 @@ impl FpduWriter<'_> {
     }
 }
 
-/// Never inlined: callers that loop would prepare the message before they begin.
+/// The function is never inlined. Otherwise a caller with a loop would prepare the message before the loop
+/// begins.
 #[cold]
 #[inline(never)]
 fn too_long(ulpdu_bytes: usize) -> ! {

@@ -1,8 +1,8 @@
 //! MPA: DDP segments as FPDUs in a TCP stream, and the startup exchange before them.
 //!
-//! Implements RFC 5044 and RFC 6581 (revision 2: depths, peer-to-peer, RTR). MPA does no I/O and reads no
-//! clock: bytes and deadlines come in, bytes and events go out. It does not look into a ULPDU;
-//! [`ddp`](crate::ddp) does.
+//! This module implements RFC 5044 and RFC 6581 (revision 2: depths, peer-to-peer, RTR). MPA does no I/O and
+//! reads no clock: it receives bytes and deadlines, and returns bytes and events. MPA does not interpret the
+//! bytes of a ULPDU, which is the task of [`ddp`](crate::ddp).
 //!
 //! | file | what |
 //! |---|---|
@@ -14,8 +14,9 @@
 //! | [`deframer`] | finds ULPDUs in received buffers, in order and out of order |
 //! | [`error`] | the errors that end a connection, and how it ends |
 //!
-//! A position is a `u64` byte count of one direction. Position 0 is the first byte after the startup frame.
-//! A stream offset counts bytes of the TCP stream from its beginning, before the startup frames.
+//! A position is the `u64` number of a byte in one direction. Position 0 is the first byte after the startup
+//! frame. A stream offset is the number of a byte in the TCP stream, counted from the beginning of the
+//! stream, before the startup frames.
 
 pub mod crc;
 pub mod deframer;
@@ -35,20 +36,22 @@ pub use startup::{
     RtrKinds,
 };
 
-/// Bytes of the ULPDU length field, the first field of an FPDU.
+/// Number of bytes of the ULPDU length field, the first field of an FPDU.
 pub const LENGTH_BYTES: usize = 2;
 
-/// Bytes of the CRC field, the last field of an FPDU. Every FPDU has it, with and without CRCs.
+/// Number of bytes of the CRC field, the last field of an FPDU. Every FPDU has this field, even if CRCs are
+/// not in use.
 pub const CRC_BYTES: usize = 4;
 
-/// The longest ULPDU that may be sent: the payload of an IP datagram with all options, rounded down to a
-/// multiple of 128 (RFC 5044 section 3).
+/// Maximum number of bytes of a ULPDU that may be sent: the maximum payload of an IP datagram with all
+/// options, rounded down to a multiple of 128 (RFC 5044 section 3).
 pub const MAX_ULPDU: usize = 64_768;
 
-/// The smallest MULPDU that is reported, however small EMSS is (RFC 5044 section 4.5).
+/// The smallest MULPDU that a framer reports, however small EMSS is (RFC 5044 section 4.5).
 pub const MIN_MULPDU: usize = 128;
 
-/// Bytes of the pad after a ULPDU. Without its markers an FPDU is a multiple of 4 bytes long.
+/// Returns the number of pad bytes after a ULPDU. The pad makes the length of an FPDU without its markers a
+/// multiple of 4.
 ///
 /// ```
 /// # use iwarp::mpa::pad_bytes;
@@ -58,7 +61,7 @@ pub const fn pad_bytes(ulpdu_bytes: usize) -> usize {
     (LENGTH_BYTES + ulpdu_bytes).wrapping_neg() % 4
 }
 
-/// Bytes of an FPDU without its markers.
+/// Returns the number of bytes of an FPDU without its markers.
 pub const fn fpdu_bytes(ulpdu_bytes: usize) -> usize {
     LENGTH_BYTES + ulpdu_bytes + pad_bytes(ulpdu_bytes) + CRC_BYTES
 }

@@ -1,12 +1,12 @@
-//! Asynchronous events: changes of queues and ports that are no completions (`ibv_get_async_event`).
+//! Asynchronous events: events of queues and ports that are not completions (`ibv_get_async_event`).
 //!
-//! The queue is bounded (`max_async_events`). A thread that adds an event waits only for other threads that
-//! add or take an event, and allocates nothing. When the queue is full, the object keeps the event, as a bit
-//! for each kind, and enters a line of such objects, a list of their places. When the reader has taken an
-//! event, the first object of the line adds one of its events to the queue. So no event of an object is lost
-//! before the object is destroyed, and memory stays bounded.
+//! The length of the queue is limited (`max_async_events`). A thread that adds an event waits only for other
+//! threads that add or remove an event, and allocates no memory. If the queue is full, the object keeps the
+//! event, as one bit for each kind, and enters a list of objects with kept events (the line). When the reader
+//! has removed an event from the queue, one event of the first object in the line enters the queue. So no
+//! event of an object is lost before the object is destroyed, and the memory is limited.
 //!
-//! A program may install a handler in place of the queue ([`AsyncEvents::set_handler`]).
+//! A program may install a handler that replaces the queue ([`AsyncEvents::set_handler`]).
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,62 +19,64 @@ use slab::Slab;
 
 use super::{ConnectionError, Notifier, Usage, VerbsError};
 
-/// The kind of an event, after `ibv_event_type`.
+/// The kind of an event, similar to `ibv_event_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEventKind {
-    /// The stream ended in an error, and work is flushed (`IBV_EVENT_QP_FATAL`).
+    /// The stream of a queue pair ended with an error, and its requests are flushed (`IBV_EVENT_QP_FATAL`).
     QpFatal,
     /// The stream ended because the peer sent a message that it may not send (`IBV_EVENT_QP_REQ_ERR`).
     QpRequestError,
     /// The stream ended because the peer addressed memory that it may not access (`IBV_EVENT_QP_ACCESS_ERR`).
     QpAccessError,
-    /// Every request of the send queue is completed. [`QueuePair::drain`](crate::verbs::QueuePair::drain)
-    /// requests this event (`IBV_EVENT_SQ_DRAINED`).
+    /// Every request of the send queue is complete (`IBV_EVENT_SQ_DRAINED`).
+    /// [`QueuePair::drain`](crate::verbs::QueuePair::drain) requests this event.
     SqDrained,
-    /// A queue pair in `Error` has completed every buffer that it had taken from its shared receive queue
-    /// (`IBV_EVENT_QP_LAST_WQE_REACHED`).
+    /// A queue pair in state `Error` has completed every receive request that it had taken from its shared
+    /// receive queue (`IBV_EVENT_QP_LAST_WQE_REACHED`).
     LastWqeReached,
-    /// A queue pair holds more buffers of its shared receive queue than its mark
+    /// A queue pair holds more buffers of its shared receive queue than its high-water mark
     /// ([`QpInit::high_water`](super::QpInit::high_water)).
     QpHighWater,
-    /// A completion queue was full and lost a completion. Its queue pairs end (`IBV_EVENT_CQ_ERR`).
+    /// A completion queue was full and lost a completion (`IBV_EVENT_CQ_ERR`). The queue pairs that complete
+    /// to this queue end.
     CqError,
-    /// A shared receive queue has fewer buffers than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
+    /// A shared receive queue has fewer posted buffers than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
     SrqLimitReached,
     /// The port of an engine has a link again (`IBV_EVENT_PORT_ACTIVE`).
     PortActive,
-    /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). Its connections stay open until their
-    /// timeouts for a silent peer expire, unless the device was taken away
-    /// ([`LinkState::Gone`](dp::LinkState::Gone)), which ends them at once. A port with one peer
-    /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) that waits for its peer to come has no
-    /// such event.
+    /// The port of an engine has no link (`IBV_EVENT_PORT_ERR`). The port's connections stay open until their
+    /// timeouts for a silent peer expire. If the device was removed
+    /// ([`LinkState::Gone`](dp::LinkState::Gone)), these connections end at once. A port for a single peer
+    /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) does not generate this event while it
+    /// waits for its peer to start.
     PortError,
-    /// Another host uses an address of an engine's port
-    /// ([`EngineCounters::stack`](crate::engine::EngineCounters) counts these; the nearest event in
-    /// libibverbs is `IBV_EVENT_GID_CHANGE`). Reported at most once in ten seconds. The engine keeps the
-    /// address, unless it was still probing it ([`AddressProbing`](tcp_lite::AddressProbing)).
+    /// Another host uses an address of an engine's port. The most similar event in libibverbs is
+    /// `IBV_EVENT_GID_CHANGE`. A conflict is reported at most once in ten seconds;
+    /// [`EngineCounters::stack`](crate::engine::EngineCounters) counts the reported conflicts. The engine
+    /// keeps the address, unless the engine was still probing the address
+    /// ([`AddressProbing`](tcp_lite::AddressProbing)).
     AddressConflict,
 }
 
-/// An event and the object that it belongs to.
+/// An event, and the object to which the event belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AsyncEvent {
-    /// What happened, and to which kind of object.
+    /// The kind of the event, which also determines the kind of the object.
     pub kind: AsyncEventKind,
-    /// The number of the queue pair. Where the kind names another object, the number of that completion
-    /// queue, shared receive queue or engine. Engines count from 0, in the order in which the context made
-    /// them.
+    /// The number of the object: a queue pair, a completion queue, a shared receive queue or an engine,
+    /// depending on the kind. The first engine of a context has number 0, and further engines are numbered in
+    /// the order of their creation.
     pub number: u32,
-    /// Why the connection ended, for the events that report its end: `QpFatal`, `QpRequestError` and
-    /// `QpAccessError`.
+    /// Why the connection ended. Only the events that report the end of a connection have a cause: `QpFatal`,
+    /// `QpRequestError` and `QpAccessError`.
     pub cause: Option<ConnectionError>,
 }
 
 impl AsyncEventKind {
-    /// All kinds, in the order in which an object reports the events that it has kept: an error of the
-    /// stream comes before its last buffer.
+    /// All kinds, in the order in which an object reports its kept events: an error of the stream is reported
+    /// before `LastWqeReached`.
     const ALL: [Self; 11] = [
         Self::QpFatal,
         Self::QpRequestError,
@@ -93,12 +95,12 @@ impl AsyncEventKind {
         1 << self as u8
     }
 
-    /// `cause`, for the kinds that have one.
+    /// Returns `cause` if this kind of event has a cause, and otherwise `None`.
     fn cause(self, cause: Option<ConnectionError>) -> Option<ConnectionError> {
         cause.filter(|_| matches!(self, Self::QpFatal | Self::QpRequestError | Self::QpAccessError))
     }
 
-    /// The kind whose pending event this kind cancels.
+    /// Returns the kind whose pending event is cancelled by an event of this kind.
     fn contrary(self) -> Option<Self> {
         match self {
             Self::PortActive => Some(Self::PortError),
@@ -108,14 +110,16 @@ impl AsyncEventKind {
     }
 }
 
-/// Is called with each asynchronous event of a context ([`AsyncEvents::set_handler`]).
+/// A function that is called with each asynchronous event of a context ([`AsyncEvents::set_handler`]).
 ///
 /// The handler runs on the thread that generates the event: a thread that polls an engine or calls any
-/// function of a queue. The thread may hold locks of this crate. So the handler has to return soon, must take
-/// only locks that no thread holds while it calls this crate, and must neither call this crate nor panic.
+/// function of a queue. This thread may hold locks of this crate. So the handler must return soon, must not
+/// call this crate, and must not panic. The handler may take only locks that no thread holds while calling
+/// this crate.
 pub type AsyncEventHandler = Box<dyn Fn(&AsyncEvent) + Send + Sync>;
 
-/// The asynchronous events of a context. The descriptor is readable while events wait. Cheap to clone.
+/// The asynchronous events of a context. The descriptor is readable while events wait. This value is cheap to
+/// clone.
 #[derive(Clone)]
 pub struct AsyncEvents {
     shared: Arc<AsyncEventsShared>,
@@ -123,12 +127,12 @@ pub struct AsyncEvents {
 
 struct AsyncEventsShared {
     waiting: Mutex<WaitingEvents>,
-    /// Events in `WaitingEvents::queue`. Changed with the lock.
+    /// Number of events in `WaitingEvents::queue`. A thread changes this number only while it holds the lock.
     count: AtomicUsize,
     limit: usize,
     lost: AtomicU64,
     notifier: Notifier,
-    /// Set with the lock.
+    /// The handler, which a thread sets while it holds the lock.
     handler: OnceLock<AsyncEventHandler>,
 }
 
@@ -137,10 +141,11 @@ struct WaitingEvents {
     kept: KeptEvents,
 }
 
-/// The events that objects keep because the queue is full. There are none while it has room.
+/// The events that objects keep because the queue is full. While the queue has room, no object keeps an
+/// event.
 #[derive(Default)]
 struct KeptEvents {
-    /// A place for each object that may have events.
+    /// One place for each object that may have events.
     places: Slab<Place>,
     /// The indices of the first and the last object of the line.
     line: Option<(u32, u32)>,
@@ -149,7 +154,7 @@ struct KeptEvents {
 /// The events that one object keeps.
 struct Place {
     number: u32,
-    /// The index of the next object in the line, if this is not the last one.
+    /// The index of the next object in the line. For the last object the index has no meaning.
     next: u32,
     cause: Option<ConnectionError>,
     /// A bit for each kind. The object is in the line if any bit is set.
@@ -165,16 +170,16 @@ pub(crate) struct EventSource {
 }
 
 impl KeptEvents {
-    /// Adds an object. Allocates its place, so that nothing is allocated for its events.
+    /// Adds an object. Allocates the object's place, so that its events need no further memory.
     fn enter(&mut self, number: u32) -> u32 {
         if self.places.len() == self.places.capacity() {
-            // Growing by an eighth, because doubling would leave half of the places empty.
+            // The memory grows by an eighth, since doubling could leave half of the places unused.
             self.places.reserve_exact((self.places.len() / 8).max(8));
         }
         self.places.insert(Place { number, next: 0, cause: None, kinds: 0 }) as u32
     }
 
-    /// Removes an object with the events that it has kept. Returns their number.
+    /// Removes an object and its kept events. Returns the number of these events.
     fn leave(&mut self, place: u32) -> u32 {
         let gone = self.places.remove(place as usize);
         if gone.kinds != 0 {
@@ -183,7 +188,7 @@ impl KeptEvents {
         gone.kinds.count_ones()
     }
 
-    /// Removes the object `gone`, with `next` behind it, from the line.
+    /// Removes the object `gone`, whose successor is `next`, from the line.
     fn unlink(&mut self, gone: u32, next: u32) {
         self.line = match self.line {
             Some((first, last)) if first == gone => (first != last).then_some((next, last)),
@@ -220,7 +225,7 @@ impl KeptEvents {
         }
     }
 
-    /// Takes the first event of the first object.
+    /// Removes and returns the first event of the first object.
     fn take(&mut self) -> Option<AsyncEvent> {
         let (first, last) = self.line?;
         let kept = &mut self.places[first as usize];
@@ -234,13 +239,13 @@ impl KeptEvents {
 }
 
 impl EventSource {
-    /// The object with this number, among those of its kind.
+    /// Returns the event source of the object that has number `number` among the objects of its kind.
     pub(crate) fn new(events: &AsyncEvents, number: u32) -> Self {
         let place = events.shared.waiting().kept.enter(number);
         Self { events: events.clone(), number, place }
     }
 
-    /// Adds an event, from any thread.
+    /// Adds an event. Any thread may call this function.
     pub(crate) fn push(&self, kind: AsyncEventKind, cause: Option<ConnectionError>) {
         let event = AsyncEvent { kind, number: self.number, cause };
         let shared = &*self.events.shared;
@@ -249,7 +254,8 @@ impl EventSource {
         }
         {
             let mut waiting = shared.waiting();
-            // The lock is held, so the handler gets this event before any other event enters the queue.
+            // The handler may have been set before this thread got the lock. With a handler, no event may
+            // enter the queue.
             if let Some(handler) = shared.handler.get() {
                 drop(waiting);
                 return handler(&event);
@@ -258,7 +264,8 @@ impl EventSource {
                 waiting.queue.push_back(event);
                 shared.count.store(waiting.queue.len(), Ordering::Release);
             } else {
-                // The descriptor is readable already: it was notified of every event in the queue.
+                // The descriptor is already readable, since a notification was added for every event in the
+                // queue.
                 return waiting.kept.keep(self.place, &event);
             }
         }
@@ -282,7 +289,7 @@ impl AsyncEventsShared {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes the oldest event.
+    /// Removes and returns the oldest event.
     fn take(&self, waiting: &mut WaitingEvents) -> Option<AsyncEvent> {
         let event = waiting.queue.pop_front()?;
         waiting.queue.extend(waiting.kept.take());
@@ -306,12 +313,12 @@ impl AsyncEvents {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Gives events to `handler` in place of the queue, from now on and for good: the handler is called when
-    /// an event happens, and first with the events that wait. With a handler no event is kept, so none is
-    /// lost.
+    /// From now on passes all events to `handler` and not to the queue, which cannot be undone. The handler
+    /// is called at once for the events that wait, and later for each new event. With a handler no event is
+    /// kept, so no event is lost.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if a handler is set already.
+    /// [`VerbsError::Invalid`] if a handler is already set.
     pub fn set_handler(&self, handler: AsyncEventHandler) -> Result<(), VerbsError> {
         let shared = &*self.shared;
         let mut waiting = shared.waiting();
@@ -321,7 +328,7 @@ impl AsyncEvents {
         while let Some(event) = shared.take(&mut waiting) {
             handler(&event);
         }
-        // There is no handler yet, because the lock is held.
+        // No other thread can have set a handler, because this thread holds the lock.
         let _ = shared.handler.set(handler);
         drop(waiting);
         shared.notifier.take().map(drop).map_err(VerbsError::System)
@@ -333,7 +340,7 @@ impl AsyncEvents {
         self.shared.count.load(Ordering::Acquire) == 0
     }
 
-    /// The oldest event, without waiting.
+    /// Removes and returns the oldest event, without waiting. Returns `None` if no event waits.
     ///
     /// # Errors
     /// An error of the system call on the descriptor.
@@ -344,8 +351,9 @@ impl AsyncEvents {
         Ok(event)
     }
 
-    /// The oldest event; waits for one up to `timeout`. Use it only where an engine runs in a thread. It may
-    /// return `None` earlier: after a signal, or when another thread took the event.
+    /// Removes and returns the oldest event, and waits up to `timeout` for an event. Use this function only
+    /// if an engine runs in its own thread. The function may return `None` before `timeout` has passed: after
+    /// a signal, or if another thread got the event.
     ///
     /// # Errors
     /// An error of the system call.
@@ -357,9 +365,9 @@ impl AsyncEvents {
         self.poll()
     }
 
-    /// Number of events that were lost: the queue was full, and their objects were gone before it had room.
-    /// No event of a living object is lost, but an event that happens again before it is reported is
-    /// reported once.
+    /// Number of events that were lost because their object was destroyed while the queue was full. As long
+    /// as an object exists, none of its events is lost. But if an event happens again before it is reported,
+    /// it is reported only once.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }

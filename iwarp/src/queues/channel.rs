@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The channel on which armed completion queues report events. The descriptor is readable (for `poll`,
-/// `epoll`) while events wait. Cheap to clone.
+/// The channel on which armed completion queues report events. The descriptor is readable (for `poll` and
+/// `epoll`) while events wait. This value is cheap to clone.
 ///
 /// # Arm, poll, wait
 ///
-/// An armed queue makes one event, for the next completion. A completion that came before makes none. So the
-/// order is: poll; if there is nothing, arm; poll once more; and only then wait.
+/// An armed queue generates one event, for the next completion. A completion that was added before the queue
+/// was armed generates no event. So the order must be: poll; if the queue is empty, arm it; poll once more;
+/// and only then wait.
 ///
 /// ```
 /// use iwarp::verbs::{CompletionChannel, CompletionQueue, VerbsError, WorkCompletion};
@@ -54,10 +55,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// # }
 /// ```
 ///
-/// Something has to poll the engine meanwhile, such as its thread
-/// ([`Engine::spawn`](crate::engine::Engine::spawn)). With an event loop in place of [`wait`](Self::wait),
-/// register the descriptor for reading, and call `wait` with `Duration::ZERO` when it is readable, to take
-/// the events.
+/// During the wait another thread must poll the engine, such as the engine's own thread
+/// ([`Engine::spawn`](crate::engine::Engine::spawn)). To use an event loop instead of [`wait`](Self::wait),
+/// register the descriptor for reading. When the descriptor is readable, call `wait` with `Duration::ZERO` to
+/// consume the events.
 #[derive(Clone)]
 pub struct CompletionChannel {
     pub(crate) notifier: Arc<Notifier>,
@@ -69,8 +70,9 @@ impl CompletionChannel {
     }
 
     /// Waits until a completion queue that was armed with [`req_notify`](super::CompletionQueue::req_notify)
-    /// has an event, or until `timeout` passes. Takes the events and returns their number: 0 after a timeout,
-    /// after a signal, or when another thread took them. With `Duration::ZERO` it does not wait.
+    /// has an event, or until `timeout` passes. Consumes the events and returns their number: 0 after a
+    /// timeout, after a signal, or if another thread has consumed the events. With `Duration::ZERO` the
+    /// function does not wait.
     ///
     /// # Errors
     /// An error of the system call.
@@ -94,11 +96,12 @@ impl AsRawFd for CompletionChannel {
 /// A counter whose descriptor is readable while the counter is not zero.
 pub(crate) struct Notifier {
     readable: OwnedFd,
-    /// The writing end of the pipe that replaces an eventfd on systems without one.
+    /// The write end of the pipe that is used on systems without eventfd.
     writable: Option<OwnedFd>,
-    /// Notifications added and not taken. With this count a reader that found nothing need not make a system
-    /// call to learn whether the descriptor is readable. The count lags behind the descriptor: a reader may
-    /// take a notification before it is counted, and the count then wraps for a moment.
+    /// Number of notifications that were added and not consumed. Because of this count, a reader that found
+    /// no item need not make a system call to check whether the descriptor is readable. The count changes
+    /// after the descriptor: a reader may consume a notification before it is counted, so that the count
+    /// wraps for a moment.
     added: AtomicU64,
 }
 
@@ -119,7 +122,8 @@ impl Notifier {
         Ok(Self { readable, writable: Some(writable), added: AtomicU64::new(0) })
     }
 
-    /// Adds a notification. A full counter (or pipe) needs no more: it is readable already.
+    /// Adds a notification. If the counter (or the pipe) is full, nothing is added, since the descriptor is
+    /// already readable.
     pub(crate) fn notify(&self) {
         let result = match &self.writable {
             None => rustix::io::write(&self.readable, &1u64.to_ne_bytes()),
@@ -134,7 +138,7 @@ impl Notifier {
         }
     }
 
-    /// Takes all notifications; returns how many there were.
+    /// Consumes all notifications, and returns their number.
     pub(crate) fn take(&self) -> io::Result<u64> {
         let mut bytes = [0; 8];
         let count = match rustix::io::read(&self.readable, &mut bytes) {
@@ -147,10 +151,10 @@ impl Notifier {
         Ok(count)
     }
 
-    /// Called by the reader of a queue after it has looked for an item and possibly emptied the queue. Takes
-    /// the notifications if the queue is empty. If an item arrived meanwhile, its notification may have been
-    /// taken too, so one is added again. A reader that `found` nothing makes a system call only if a
-    /// notification arrived after its item was read.
+    /// Consumes the notifications if the queue is empty. The reader of a queue calls this function each time
+    /// after it has tried to read an item. If an item arrives at the same time, its notification may be
+    /// consumed, too. In this case a notification is added again. A reader that did not find an item (`found`
+    /// is `false`) makes a system call only if a notification was added after its item had been read.
     pub(crate) fn settle(&self, found: bool, is_empty: impl Fn() -> bool) -> io::Result<()> {
         if (found || self.added.load(Ordering::Acquire) != 0) && is_empty() {
             self.take()?;
@@ -161,16 +165,17 @@ impl Notifier {
         Ok(())
     }
 
-    /// Waits until there is a notification to take (`true`) or `timeout` passes. Without a timeout it waits
-    /// for ever.
+    /// Waits until a notification can be consumed, or until `timeout` passes. Returns `true` if a
+    /// notification can be consumed. Without a timeout the function waits for ever.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         wait_any(&mut [PollFd::new(&self.readable, PollFlags::IN)], timeout)
     }
 }
 
-/// Waits until one of `fds` is ready (`true`) or `timeout` passes. A signal ends the wait as a timeout does.
+/// Waits until one of `fds` is ready, or until `timeout` passes. Returns `true` if one of `fds` is ready, and
+/// `false` after a timeout or a signal.
 pub(crate) fn wait_any(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
-    // A duration that does not fit a timespec counts as no timeout.
+    // If a duration does not fit into a timespec, the wait has no timeout.
     let timeout = timeout.and_then(|duration| Timespec::try_from(duration).ok());
     match poll(fds, timeout.as_ref()) {
         Ok(ready) => Ok(ready > 0),
@@ -189,8 +194,8 @@ impl AsFd for Notifier {
 mod tests {
     use super::*;
 
-    /// The reader takes what the notice is for before the notice comes: the descriptor does not stay readable
-    /// for ever.
+    /// If the reader reads an item before the item's notification is added, the next `settle` consumes the
+    /// notification. So the descriptor does not stay readable for ever.
     #[test]
     fn a_late_notice_is_taken_by_the_next_look() {
         let notifier = Notifier::new().unwrap();
@@ -206,8 +211,8 @@ mod tests {
         assert_eq!((notifier.take().unwrap(), notifier.added.load(Ordering::Relaxed)), (1, 0));
     }
 
-    /// An item arrives just when the reader has found the queue empty: the notice that was taken with the
-    /// others is made again.
+    /// If an item arrives just after the reader has found the queue empty, the item's notification is
+    /// consumed with the others, and a notification is added again.
     #[test]
     fn the_notice_of_an_item_that_arrives_meanwhile_stays() {
         let notifier = Notifier::new().unwrap();

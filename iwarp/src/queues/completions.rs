@@ -1,10 +1,12 @@
-//! The entries of a completion queue: a ring with a lock at each end.
+//! The entries of a completion queue: a ring with one lock for adding and one lock for removing entries.
 //!
-//! Engines add completions and users take them, from any thread. The two ends have locks of their own, so
-//! that the two sides do not wait for each other. A poll that finds nothing takes no lock.
+//! Engines add completions and users remove completions, in any thread. The tail and the head of the ring
+//! have separate locks, so that engines and users do not wait for each other. A poll of an empty queue takes
+//! no lock.
 //!
-//! The end where completions are taken knows the work queues that complete here by an index, which is in each
-//! completion. So the entry of a request becomes free without a reference count in each completion.
+//! The head has a table of the work queues that complete to this completion queue. Each completion contains
+//! the index of its work queue in this table. So the entry of a request can be freed without a reference
+//! count in each completion.
 
 use std::sync::Arc;
 
@@ -15,24 +17,24 @@ use super::WorkCompletion;
 use super::lock::{Lock, LockGuard};
 use super::wqe::{Counter, WqeCount};
 
-/// Keeps the fields that one side writes out of the cache lines of the other. 128 bytes are two cache lines,
-/// since x86 prefetches them in pairs.
+/// Separates the fields of the two sides, so that one side does not write to the cache lines of the other.
+/// The alignment of 128 bytes is two cache lines, since x86 prefetches cache lines in pairs.
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// The entries of a completion queue, with a lock for each end.
+/// The entries of a completion queue, with a lock for the tail and a lock for the head.
 pub(super) struct Completions {
     tail: Line<Tail>,
     head: Line<Head>,
 }
 
-/// The end where completions are added.
+/// The tail, where completions are added.
 struct Tail {
     entries: Lock<Producer<Entry>>,
     added: Counter,
 }
 
-/// The end where completions are taken.
+/// The head, where completions are removed.
 struct Head {
     reader: Lock<Reader>,
     taken: Counter,
@@ -40,7 +42,7 @@ struct Head {
 
 struct Reader {
     entries: Consumer<Entry>,
-    /// The work queues that complete here.
+    /// The work queues that complete to this completion queue.
     places: Slab<Place>,
 }
 
@@ -52,22 +54,23 @@ struct Entry {
 
 /// The result of adding completions.
 pub(super) enum Added {
-    /// All completions but this many, for which the queue had no room.
+    /// The completions were added, except for this number of completions for which the queue had no room.
     Except(usize),
-    /// No completion of this many, because the work queue no longer generates completions.
+    /// None of this number of completions was added, because the work queue no longer generates completions.
     Silent(usize),
 }
 
-/// A work queue that completes here.
+/// A work queue that completes to this completion queue.
 struct Place {
     wqes: Arc<WqeCount>,
-    /// The queue pair was destroyed. The place is free once the last completion is polled.
+    /// Whether the queue pair was destroyed. If so, the place becomes free when the last completion is
+    /// polled.
     left: bool,
 }
 
 impl Completions {
     /// # Panics
-    /// For a capacity of 0.
+    /// Panics if the capacity is 0.
     pub(super) fn new(capacity: usize) -> Self {
         assert!(capacity > 0, "a completion queue has entries");
         let (producer, consumer) = RingBuffer::new(capacity);
@@ -80,17 +83,17 @@ impl Completions {
         }
     }
 
-    /// Adds a work queue. Returns the index for its completions.
+    /// Adds a work queue. Returns the index that the work queue's completions must contain.
     pub(super) fn enter(&self, wqes: Arc<WqeCount>) -> u32 {
         let places = &mut self.reader().places;
         if places.len() == places.capacity() {
-            // Growing by an eighth, because doubling would leave half of the places empty.
+            // The memory grows by an eighth, since doubling could leave half of the places unused.
             places.reserve_exact((places.len() / 8).max(8));
         }
         places.insert(Place { wqes, left: false }) as u32
     }
 
-    /// The queue pair of a work queue was destroyed.
+    /// Removes a work queue whose queue pair was destroyed, at once or after its last completion is polled.
     pub(super) fn leave(&self, place: u32) {
         let places = &mut self.reader().places;
         let wqes = &places[place as usize].wqes;
@@ -101,7 +104,7 @@ impl Completions {
         }
     }
 
-    /// Adds completions of the work queue with index `place`, whose entries `wqes` counts.
+    /// Adds completions of the work queue with index `place`. `wqes` counts the entries of this work queue.
     #[inline(always)]
     pub(super) fn push(
         &self,
@@ -125,12 +128,14 @@ impl Completions {
         Added::Except(lost)
     }
 
-    /// Takes up to `limit` completions, oldest first, and returns their number. A caller that often finds
-    /// the queue empty asks [`is_empty`](Self::is_empty) first, which takes no lock.
+    /// Removes up to `limit` completions, oldest first, and passes them to `each`. Returns their number. A
+    /// caller that often finds the queue empty should call [`is_empty`](Self::is_empty) first, which takes no
+    /// lock.
     #[inline(always)]
     pub(super) fn take(&self, limit: usize, mut each: impl FnMut(WorkCompletion)) -> usize {
         let Reader { entries, places } = &mut *self.reader();
-        // At most the counted completions are taken, so that no completion is taken before it is counted.
+        // The limit is at most the number of counted completions, so that no completion is removed before it
+        // is counted.
         let limit = limit.min(self.len());
         let mut count = 0;
         while count < limit
@@ -148,8 +153,8 @@ impl Completions {
         count
     }
 
-    /// Removes the completions of the work queue with index `place`, which makes none any more. The other
-    /// completions keep their order.
+    /// Removes the completions of the work queue with index `place`, and prevents further completions of this
+    /// work queue. The other completions keep their order.
     pub(super) fn silence(&self, place: u32) {
         let Reader { entries, places } = &mut *self.reader();
         let mut producer = self.producer();
@@ -169,15 +174,15 @@ impl Completions {
         self.head.0.taken.add(removed);
     }
 
-    /// The number of completions that it can hold.
+    /// The maximum number of completions that the queue can hold.
     pub(super) fn capacity(&self) -> usize {
         self.producer().buffer().capacity()
     }
 
-    /// The number of completions at this moment.
+    /// The number of completions that are in the queue now.
     #[inline]
     pub(super) fn len(&self) -> usize {
-        // `taken` is read first: otherwise a completion could be counted as taken but not as added.
+        // `taken` is read first. Otherwise a completion could be counted as removed but not as added.
         let taken = self.head.0.taken.get();
         (self.tail.0.added.get() - taken) as usize
     }
@@ -187,13 +192,14 @@ impl Completions {
         self.len() == 0
     }
 
-    /// Changes the capacity; keeps every completion and the order.
+    /// Changes the capacity. Keeps all completions and their order.
     ///
     /// # Errors
-    /// The number of completions in the queue, if that is more. Then the queue is unchanged.
+    /// The number of completions in the queue, if it exceeds `capacity`. After this error the queue is
+    /// unchanged.
     ///
     /// # Panics
-    /// For a capacity of 0.
+    /// Panics if the capacity is 0.
     pub(super) fn resize(&self, capacity: usize) -> Result<(), usize> {
         assert!(capacity > 0, "a completion queue has entries");
         let (mut new_producer, new_consumer) = RingBuffer::new(capacity);

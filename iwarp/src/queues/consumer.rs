@@ -1,8 +1,8 @@
 //! The consuming end of a queue pair: takes the posted requests, and completes them.
 //!
-//! Each queue pair has one consumer. The stream owns it while there is a stream. Before and after that, the
-//! queue pair keeps it behind a lock, for threads that flush. So requests are taken and completed by one
-//! thread at a time, without a locked instruction for each.
+//! Each queue pair has one consumer. While the queue pair has a stream, the stream owns the consumer. Before
+//! and after that, the queue pair keeps the consumer behind a lock, for threads that flush requests. So only
+//! one thread at a time takes and completes requests, and it needs no locked instruction for each request.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -10,18 +10,19 @@ use super::qp::{Receives, RecvEntry, SendQueue, Signals};
 use super::request_ring::{Oldest, RingReader};
 use super::{ConnectionError, RecvRequest, SendEntry, Signaled, WcStatus, WorkCompletion, send_opcode};
 
-/// The end of both queues where requests are taken and completed.
+/// The consuming end of both queues, where requests are taken and completed.
 pub(crate) struct QpConsumer {
     sq: RingReader<SendEntry>,
     rq: RingReader<RecvEntry>,
-    /// Receive requests that are taken for messages of the peer and not completed. Without a shared queue
-    /// they stay at the front of the receive queue.
+    /// Number of receive requests that are taken for messages of the peer and not completed. Without a shared
+    /// receive queue, these requests stay at the front of the receive queue.
     taken: usize,
-    /// With a shared queue: the place of the request that is taken from it.
+    /// With a shared receive queue, the place for the request that is taken from that queue.
     shared: Option<Box<Option<RecvRequest>>>,
 }
 
-/// The place of the consumer of a queue pair while no stream owns it; boxed since the place is mostly empty.
+/// The place of a queue pair's consumer while no stream owns the consumer. The consumer is boxed, since the
+/// place is empty most of the time.
 pub(crate) struct ConsumerPlace(Mutex<Option<Box<QpConsumer>>>);
 
 impl ConsumerPlace {
@@ -29,16 +30,16 @@ impl ConsumerPlace {
         Self(Mutex::new(Some(Box::new(consumer))))
     }
 
-    /// Locks the place; `None` while a stream has the consumer.
+    /// Locks the place. The place contains `None` while a stream owns the consumer.
     pub(super) fn lock(&self) -> MutexGuard<'_, Option<Box<QpConsumer>>> {
         self.0.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes the consumer, for the stream.
+    /// Removes and returns the consumer, for the stream.
     ///
     /// # Panics
-    /// If it was taken and not put back. A queue pair is reserved for one connection, which has one stream at
-    /// a time.
+    /// Panics if the consumer was taken and not put back. A queue pair is reserved for one connection, which
+    /// has only one stream at a time.
     pub(crate) fn take(&self) -> QpConsumer {
         *self.lock().take().expect("a queue pair has one stream")
     }
@@ -50,24 +51,25 @@ impl ConsumerPlace {
 }
 
 impl QpConsumer {
-    /// `is_shared`: the receive requests come from a shared queue.
+    /// `is_shared` says whether the receive requests are in a shared receive queue.
     pub(super) fn new(sq: RingReader<SendEntry>, rq: RingReader<RecvEntry>, is_shared: bool) -> Self {
         Self { sq, rq, taken: 0, shared: is_shared.then(Box::default) }
     }
 
-    /// The oldest send request that is not started.
+    /// Returns the oldest send request that is not started.
     #[inline]
     pub(crate) fn next_send(&self) -> Option<&SendEntry> {
         self.sq.first()
     }
 
-    /// Starts the oldest send request. Its entry is kept until it is [released](Self::release_sends).
+    /// Starts the oldest send request, whose entry is kept until it is [released](Self::release_sends).
     #[inline]
     pub(crate) fn start_send(&mut self) {
         self.sq.keep(1);
     }
 
-    /// A send request that is started and not released; 1: the last one that was started.
+    /// Returns a send request that is started and not released. If `back` is 1, this is the request that was
+    /// started last.
     pub(crate) fn started_send(&self, back: usize) -> Option<&SendEntry> {
         self.sq.kept(back)
     }
@@ -78,33 +80,33 @@ impl QpConsumer {
         self.sq.release(count);
     }
 
-    /// Returns the send requests that are started and not released to the queue, as if they had not been
+    /// Puts the send requests that are started and not released back into the queue, as if they had not been
     /// started.
     pub(crate) fn return_sends(&mut self) {
         self.sq.return_kept();
     }
 
-    /// Removes the oldest send request, which completes at once. No other request may be started.
+    /// Removes the oldest send request, which completes at once. No started request may exist.
     #[inline]
     pub(crate) fn remove_send(&mut self) {
         self.sq.remove(1);
     }
 
-    /// The oldest send requests that are not started, at most `limit`. They stay in their queue until they
-    /// are [started](Oldest::keep) or [removed](Oldest::remove).
+    /// Returns the oldest send requests that are not started, at most `limit` requests. These requests stay
+    /// in their queue until they are [started](Oldest::keep) or [removed](Oldest::remove).
     #[inline]
     pub(crate) fn next_sends(&mut self, limit: usize) -> Oldest<'_, SendEntry> {
         self.sq.oldest(limit)
     }
 
-    /// The number of send requests that are not started.
+    /// Returns the number of send requests that are not started.
     #[inline]
     pub(crate) fn count_sends(&self) -> usize {
         self.sq.len()
     }
 
-    /// Takes the next receive request for a new message of the peer; `false` if no request is posted. At most
-    /// one request at a time is taken from a shared queue.
+    /// Takes the next receive request for a new message of the peer. Returns `false` if no request can be
+    /// taken. From a shared receive queue, at most one request at a time is taken.
     #[inline]
     pub(crate) fn take_recv(&mut self, receives: &Receives, signals: &Signals) -> bool {
         match &mut self.shared {
@@ -122,8 +124,8 @@ impl QpConsumer {
         true
     }
 
-    /// The number of receive requests that no other queue pair can take: those of the queue pair's own queue,
-    /// and those already taken.
+    /// Returns the number of receive requests that no other queue pair can take: all requests in the queue
+    /// pair's own queue, or the requests that were taken from the shared queue.
     pub(crate) fn promised_recvs(&self) -> u32 {
         let count = if self.shared.is_some() { self.taken } else { self.rq.len() };
         count as u32
@@ -134,13 +136,13 @@ impl QpConsumer {
         self.rq.len() > self.taken
     }
 
-    /// Receive requests that are taken and not completed.
+    /// Returns the number of receive requests that are taken and not completed.
     #[inline]
     pub(crate) fn taken_recvs(&self) -> usize {
         self.taken
     }
 
-    /// The oldest receive request that is taken.
+    /// Returns the oldest receive request that is taken.
     #[inline]
     pub(crate) fn recv(&self) -> Option<&RecvRequest> {
         match (self.taken, &self.shared) {
@@ -150,7 +152,7 @@ impl QpConsumer {
         }
     }
 
-    /// A copy of the receive request that was taken `behind` requests after the oldest one.
+    /// Returns a copy of the receive request that was taken `behind` requests after the oldest taken request.
     pub(crate) fn recv_behind(&self, behind: usize) -> Option<RecvRequest> {
         if behind == 0 {
             return self.recv().cloned();
@@ -172,7 +174,7 @@ impl QpConsumer {
         sends.report();
     }
 
-    /// Completes `count` send requests that have succeeded, after they left their queue
+    /// Completes `count` send requests that have succeeded and were removed from their queue
     /// ([`SendQueue::complete_all`]).
     #[inline]
     pub(crate) fn complete_sends(
@@ -197,15 +199,15 @@ impl QpConsumer {
         receives.complete(completion);
     }
 
-    /// Completes all receive requests that are taken as flushed.
+    /// Completes all taken receive requests with the status "flushed".
     pub(crate) fn abandon_recvs(&mut self, receives: &Receives, cause: Option<ConnectionError>) {
         while let Some(wr_id) = self.recv().map(|request| request.wr_id) {
             self.complete_recv(receives, receives.flushed(wr_id, cause));
         }
     }
 
-    /// Completes the oldest send request with `status`, a failure; `false` if no send request is left. The
-    /// caller has to call [`report`](super::QpShared::report) when it holds no lock.
+    /// Completes the oldest send request with the failure `status`. Returns `false` if no send request is
+    /// left. Afterwards the caller must call [`report`](super::QpShared::report) while it holds no lock.
     pub(crate) fn fail_next_send(
         &mut self,
         sends: &SendQueue,
@@ -213,8 +215,8 @@ impl QpConsumer {
         status: WcStatus,
         cause: Option<ConnectionError>,
     ) -> bool {
-        // As in `flush`: either this thread sees the request of a thread that posts, or that thread sees the
-        // new state.
+        // The lock has the same purpose as in `flush`: either this thread sees the request of a thread that
+        // posts, or the posting thread sees the new state.
         let _posting = sends.lock();
         let Some(entry) = self.sq.first() else { return false };
         let completion = sends.failed(entry.wr_id, send_opcode(&entry.op), status, cause);
@@ -223,8 +225,8 @@ impl QpConsumer {
         true
     }
 
-    /// Completes all requests of both queues as flushed. No receive request is taken. The caller has to call
-    /// [`report`](super::QpShared::report) when it holds no lock.
+    /// Completes all requests of both queues with the status "flushed". No receive request may be taken.
+    /// Afterwards the caller must call [`report`](super::QpShared::report) while it holds no lock.
     pub(crate) fn flush(
         &mut self,
         sends: &SendQueue,
@@ -233,9 +235,9 @@ impl QpConsumer {
         cause: Option<ConnectionError>,
     ) {
         {
-            // A thread that posts enters its request under this lock, and then checks the state. So either
-            // this thread sees the request, or the other thread sees that the stream has ended, and flushes
-            // as well.
+            // A thread that posts adds its request under this lock, and then checks the state. So either this
+            // thread sees the request, or the posting thread sees that the stream has ended and flushes the
+            // queue itself.
             let mut posting = sends.lock();
             let flushed = |wr_id, opcode| sends.failed(wr_id, opcode, WcStatus::WrFlushError, cause);
             while let Some(entry) = self.sq.first() {
@@ -243,7 +245,7 @@ impl QpConsumer {
                 self.sq.remove(1);
                 sends.complete(signals, true, completion);
             }
-            // Late requests were posted after all others.
+            // Late sends were posted after all other sends.
             while let Some(late) = posting.next_late() {
                 sends.complete(signals, true, flushed(late.wr_id, late.opcode));
             }
@@ -291,7 +293,7 @@ mod tests {
             .collect()
     }
 
-    /// A queue pair whose send and receive queue have requests, and one that was posted late.
+    /// Returns a queue pair with requests in its send and receive queue, and with one late send.
     fn with_requests(pd: &std::sync::Arc<PdShared>, cq: &CompletionQueue) -> std::sync::Arc<QpShared> {
         let qp = QpShared::new(pd, &QpInit { early_sends: true, ..QpInit::new(cq) }).unwrap();
         (1..3).for_each(|wr_id| qp.queue_send(&send(wr_id)).unwrap());
@@ -302,7 +304,8 @@ mod tests {
         qp
     }
 
-    /// Everything is flushed, in the order in which it was posted, late sends behind the others.
+    /// All requests are flushed in the order in which they were posted. Late sends are flushed after all
+    /// other sends.
     #[test]
     fn requests_are_flushed_in_order() {
         let (_, pd, cq) = test_objects();
@@ -319,8 +322,8 @@ mod tests {
         assert!(qp.consumer.lock().is_some());
     }
 
-    /// A taken request is completed before the requests that are not taken, and stays with its message until
-    /// then.
+    /// A taken request is completed before the requests that are not taken. Until it is completed, the
+    /// request belongs to its message.
     #[test]
     fn taken_receives_are_completed_first() {
         let (_, pd, cq) = test_objects();
@@ -339,7 +342,7 @@ mod tests {
         assert_eq!(polled(&cq), [4, 5].map(|wr_id| (wr_id, WcStatus::WrFlushError)));
     }
 
-    /// Of a shared queue one request is taken at a time.
+    /// At most one request at a time is taken from a shared queue.
     #[test]
     fn one_shared_receive_is_taken_at_a_time() {
         let (_, pd, cq) = test_objects();
@@ -362,7 +365,8 @@ mod tests {
         assert_eq!((consumer.taken_recvs(), qp.receives.taken()), (0, (2, 0)));
     }
 
-    /// An unsignaled send that is flushed gets a completion; one that succeeds gets none.
+    /// An unsignaled send that is flushed generates a completion. An unsignaled send that succeeds generates
+    /// none.
     #[test]
     fn an_unsignaled_send_completes_in_silence() {
         let (_, pd, cq) = test_objects();
@@ -377,8 +381,8 @@ mod tests {
         assert_eq!((qp.sends.open(), qp.sends.used()), (0, 0));
     }
 
-    /// Against a `VecDeque`, with capacities from none to several and every order of calls that a simple
-    /// generator makes.
+    /// Compares the ring with a `VecDeque`, for capacities from 0 to several entries and for pseudo-random
+    /// orders of calls.
     #[test]
     fn entries_come_out_in_order_over_and_over() {
         for capacity in 0..5 {
@@ -416,7 +420,8 @@ mod tests {
                     _ => {
                         let oldest = reader.oldest(count);
                         let found = oldest.iter().count();
-                        // Entries that wrap around the end of the ring may be missing, but never all.
+                        // Entries after the end of the ring's memory may be missing, but at least one entry
+                        // is returned.
                         assert!(found <= count && (found > 0 || count.min(model.len()) == 0));
                         assert!(oldest.iter().eq(model.iter().take(found)));
                         assert_eq!(oldest.is_all(), found == model.len());

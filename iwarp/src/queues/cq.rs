@@ -2,10 +2,11 @@
 //!
 //! # Overflow
 //!
-//! A completion queue that is full loses the next completion, and accepts no further queue pairs. It
-//! generates a [`CqError`](AsyncEventKind::CqError) event, and every queue pair that completes to it ends;
-//! each peer gets a Terminate 0/0, local catastrophic error. Queue pairs of other completion queues are not
-//! affected (RFC 5042 section 6.4.6). [`cqe_for`] computes a size that cannot overflow.
+//! If a completion queue is full, it loses the next completion, and then accepts no further queue pairs. The
+//! queue generates a [`CqError`](AsyncEventKind::CqError) event, and every queue pair that completes to this
+//! queue ends. Each peer gets a Terminate 0/0 (local catastrophic error). Queue pairs of other completion
+//! queues are not affected (RFC 5042 section 6.4.6). [`cqe_for`] computes a number of entries with which the
+//! queue cannot overflow.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,51 +23,55 @@ use super::{
     WcStatus, WorkCompletion,
 };
 
-/// Is called with the number of a completion queue that was armed and has an event ([`CqOptions::handler`]):
-/// once for each call of [`CompletionQueue::req_notify`], or once for several calls in quick succession.
+/// A function that is called with the number of an armed completion queue that has an event
+/// ([`CqOptions::handler`]): once for each call of [`CompletionQueue::req_notify`], or once for several calls
+/// in quick succession.
 ///
 /// The handler runs on the thread that completes a request: a thread that polls an engine, or a thread that
-/// posts to, modifies or drops a queue pair or an ended connection. Such a thread holds no lock of this crate
-/// then. So the handler may poll and arm completion queues, post requests, and create and drop objects. But
-/// the thread may be inside an engine, which does nothing else meanwhile:
+/// posts to, modifies or drops a queue pair or an ended connection. This thread holds no lock of this crate
+/// during the call. So the handler may poll and arm completion queues, post requests, and create and drop
+/// objects. But the thread may be inside an engine, which cannot do any other work during the call. Therefore
+/// the handler must follow these rules:
 ///
-/// - The handler returns soon. It takes only locks that no thread holds while that thread calls this crate.
-/// - It neither deregisters nor invalidates memory, and frees no window: this waits for engines.
-/// - It neither polls, inspects nor drops an engine: the engine that calls it is locked, and dropping an
-///   engine waits for its thread.
-/// - It does not panic.
+/// - The handler returns soon, and takes only locks that no thread holds while calling this crate.
+/// - The handler does not deregister or invalidate memory and does not free windows, since these calls wait
+///   for engines.
+/// - The handler does not poll, inspect or drop an engine: the engine that calls the handler is locked, and
+///   dropping an engine waits for the engine's thread.
+/// - The handler does not panic.
 pub type CqEventHandler = Arc<dyn Fn(u32) + Send + Sync>;
 
 /// Options of a new completion queue.
 #[derive(Clone, Copy)]
 pub struct CqOptions<'a> {
-    /// Completions that it can hold, at least 1 ([`cqe_for`] computes the number).
+    /// Maximum number of completions that the queue can hold, at least 1 ([`cqe_for`] computes the number).
     pub cqe: usize,
-    /// The channel for its events. Without a channel and a handler it makes none, and
-    /// [`CompletionQueue::req_notify`] is an error. Default: `None`.
+    /// The channel for the queue's events. Without a channel and a handler the queue generates no events, and
+    /// [`CompletionQueue::req_notify`] returns an error. Default: `None`.
     pub channel: Option<&'a CompletionChannel>,
-    /// The handler of its events, in place of a channel. A channel counts the events of its completion
-    /// queues; a handler learns which one has an event. Default: `None`.
+    /// The handler for the queue's events, instead of a channel. A channel only counts the events of its
+    /// completion queues; a handler gets the number of the queue that has the event. Default: `None`.
     pub handler: Option<&'a CqEventHandler>,
-    /// Whether to refuse a queue pair that could make the queue overflow, that is when the depths of all
-    /// queues that complete here exceed the entries. `None`: only while queue pairs of several protection
-    /// domains share it, since their peers may not trust each other (RFC 5042 section 6.4.3.2).
-    /// Default: `None`.
+    /// Whether to refuse a queue pair with which the completion queue could overflow: the sum of the depths
+    /// of all work queues that complete to it would exceed its number of entries. `None`: only while queue
+    /// pairs of several protection domains share the completion queue, since their peers need not trust each
+    /// other (RFC 5042 section 6.4.3.2). Default: `None`.
     pub strict: Option<bool>,
 }
 
 impl CqOptions<'_> {
-    /// `cqe` entries, without a channel, strict where several protection domains share it.
+    /// Returns options for a queue of `cqe` entries without a channel and a handler. The size is checked only
+    /// while several protection domains share the queue.
     pub fn new(cqe: usize) -> Self {
         Self { cqe, channel: None, handler: None, strict: None }
     }
 }
 
-/// Entries that a completion queue needs so that it cannot overflow: one for each request of each queue that
-/// completes there (RFC 5042 section 6.4.3.2). `depths` are those of the send queues, the receive queues and
-/// the shared receive queues (each counted once): `max_send_wr`, `max_recv_wr`, `max_wr`. Posting beyond
-/// these depths is refused until completions are polled, so the size suffices for programs that post as much
-/// as they can.
+/// Returns the number of entries with which a completion queue cannot overflow: one entry for each request of
+/// each work queue that completes to it (RFC 5042 section 6.4.3.2). `depths` has the depths of the send
+/// queues (`max_send_wr`), the receive queues (`max_recv_wr`) and the shared receive queues (`max_wr`, each
+/// counted once). If a work queue has as many unpolled requests as its depth, further posts are refused. So
+/// this number is sufficient even for programs that post as many requests as they can.
 pub fn cqe_for(depths: impl IntoIterator<Item = usize>) -> usize {
     depths.into_iter().fold(0, usize::saturating_add)
 }
@@ -75,36 +80,39 @@ pub fn cqe_for(depths: impl IntoIterator<Item = usize>) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CqAttr {
-    /// Completions that it can hold.
+    /// Maximum number of completions that the queue can hold.
     pub cqe: usize,
-    /// Completions that wait to be polled.
+    /// Number of completions that wait to be polled.
     pub waiting: usize,
-    /// Entries that all attached queues together may fill ([`cqe_for`]).
+    /// Maximum number of entries that all attached work queues together can fill ([`cqe_for`]).
     pub needed: usize,
-    /// Completions that were lost.
+    /// Number of completions that were lost.
     pub lost: u64,
 }
 
-/// A completion queue. Cheap to clone. Several queue pairs, of several engines, may share one.
+/// A completion queue. Several queue pairs, of several engines, may share a completion queue. This value is
+/// cheap to clone.
 ///
-/// [`CompletionChannel`](CompletionChannel#arm-poll-wait) has the recipe to wait for a completion.
+/// [`CompletionChannel`](CompletionChannel#arm-poll-wait) describes how to wait for a completion.
 #[derive(Clone)]
 pub struct CompletionQueue {
     pub(crate) shared: Arc<CqShared>,
 }
 
-/// The place of a work queue at its completion queue, until it is dropped.
+/// The place of a work queue at its completion queue. Dropping this value removes the work queue from the
+/// completion queue.
 pub(super) struct CqPlace {
     cq: CompletionQueue,
-    /// The used entries of the work queue.
+    /// The count of the work queue's used entries.
     wqes: Arc<WqeCount>,
     index: u32,
-    /// The number of the queue pair, which its completions have.
+    /// The number of the queue pair, which is in each of its completions.
     qp_num: u32,
 }
 
 impl CqPlace {
-    /// A place at `cq` for the work queue of queue pair `qp_num` whose used entries `wqes` counts.
+    /// Returns a place at `cq` for a work queue of queue pair `qp_num`. `wqes` counts the used entries of
+    /// this work queue.
     pub(super) fn new(cq: &CompletionQueue, wqes: Arc<WqeCount>, qp_num: u32) -> Self {
         Self { cq: cq.clone(), index: cq.shared.entries.enter(Arc::clone(&wqes)), wqes, qp_num }
     }
@@ -113,25 +121,25 @@ impl CqPlace {
         &self.cq.shared
     }
 
-    /// The used entries of the work queue.
+    /// The count of the work queue's used entries.
     #[inline]
     pub(super) fn wqes(&self) -> &WqeCount {
         &self.wqes
     }
 
-    /// As [`CqShared::report`].
+    /// Calls [`CqShared::report`] of the completion queue.
     #[inline]
     pub(super) fn report(&self) {
         self.cq.shared.report();
     }
 
-    /// The completion of a successful request.
+    /// Returns the completion of a successful request.
     #[inline]
     pub(super) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
         WorkCompletion { byte_len, ..WorkCompletion::new(self.qp_num, wr_id, opcode, WcStatus::Success) }
     }
 
-    /// The completion of a request that fails, with the cause of the connection's end.
+    /// Returns the completion of a failed request, with the cause of the connection's end.
     pub(super) fn failed(
         &self,
         wr_id: u64,
@@ -142,17 +150,17 @@ impl CqPlace {
         WorkCompletion { cause, ..WorkCompletion::new(self.qp_num, wr_id, opcode, status) }
     }
 
-    /// Adds the completion of a request. The caller has to call [`report`](Self::report) when it holds no
-    /// lock, since the queue may be full and lose the completion, or the completion may cause an event.
-    /// Called by the holder of the consumer of the queue pair.
+    /// Adds the completion of a request. Afterwards the caller must call [`report`](Self::report) while it
+    /// holds no lock: the queue may be full and lose the completion, or the completion may generate an event.
+    /// Only the holder of the queue pair's consumer calls this function.
     #[inline(always)]
     pub(super) fn push(&self, completion: WorkCompletion) {
         let solicited = completion.solicited || completion.status != WcStatus::Success;
         self.push_all(std::iter::once(completion), solicited);
     }
 
-    /// As [`push`](Self::push), for several completions. `solicited` says whether one of them is a solicited
-    /// event or an error.
+    /// Does what [`push`](Self::push) does, for several completions. `solicited` says whether at least one of
+    /// these completions is a solicited event or an error.
     #[inline(always)]
     pub(super) fn push_all(
         &self,
@@ -173,7 +181,8 @@ impl CqPlace {
         }
     }
 
-    /// Takes the completions of the work queue out of its completion queue. From now on requests make none.
+    /// Removes the completions of the work queue from its completion queue. From now on requests generate no
+    /// completions.
     pub(super) fn silence(&self) {
         self.cq.shared.entries.silence(self.index);
     }
@@ -192,9 +201,9 @@ enum Events {
     Handler(CqEventHandler),
 }
 
-/// A completion was lost, and the queue pairs have not been told yet.
+/// The bit that is set while a completion was lost and the queue pairs have not been ended yet.
 const OVERFLOW: u8 = 1 << 0;
-/// There was an event, and the handler has not been called yet.
+/// The bit that is set while the handler has not been called for an event.
 const EVENT: u8 = 1 << 1;
 
 pub(crate) struct CqShared {
@@ -202,9 +211,9 @@ pub(crate) struct CqShared {
     entries: Completions,
     events: Events,
     arm: Arm,
-    /// A completion was lost.
+    /// Whether a completion was lost.
     overflowed: AtomicBool,
-    /// `OVERFLOW` and `EVENT`, for [`report`](Self::report).
+    /// The bits `OVERFLOW` and `EVENT`, for [`report`](Self::report).
     unreported: AtomicU8,
     lost: AtomicU64,
     users: Mutex<CqUsers>,
@@ -223,22 +232,23 @@ impl CqShared {
         }
     }
 
-    /// Makes an event: the queue was armed, and a completion was added.
+    /// Generates an event. The queue was armed, and a completion was added.
     #[cold]
     fn make_event(&self) {
         match &self.events {
             Events::None => {}
             Events::Channel(channel) => channel.notifier.notify(),
-            // The handler is not called here, since this thread may hold locks that the handler takes.
+            // The handler is called later, in `report`, since this thread may hold locks that the handler
+            // takes.
             Events::Handler(_) => {
                 self.unreported.fetch_or(EVENT, Ordering::Release);
             }
         }
     }
 
-    /// Reports what has happened since the last call: ends every queue pair that completes here, if a
-    /// completion was lost, and calls the handler, if there was an event. Each thread that adds completions
-    /// calls it afterwards, when it holds no lock.
+    /// Reports what has happened since the last call. If a completion was lost, ends every queue pair that
+    /// completes to this queue. If an event was generated, calls the handler. Each thread that has added
+    /// completions calls this function afterwards, while it holds no lock.
     #[inline]
     pub(crate) fn report(&self) {
         if self.unreported.load(Ordering::Relaxed) != 0 {
@@ -261,19 +271,20 @@ impl CqShared {
 
     #[cold]
     fn end_queue_pairs(&self) {
-        // RFC 5040 section 8.1.1 (RDMAP-360): an overflow ends the queue pairs that complete here, and no
-        // others.
+        // RFC 5040 section 8.1.1 (RDMAP-360): an overflow ends the queue pairs that complete to this queue,
+        // and no other queue pairs.
         self.errors.push(AsyncEventKind::CqError, None);
         let mut after = None;
         loop {
             let next = self.users().next(after);
             let Some(num) = next else { return };
             after = Some(num);
-            // Each queue pair is failed without a lock: if this is the last reference to it, dropping the
-            // reference takes both locks. A queue pair that no longer exists needs no end.
+            // This thread holds no lock while it fails a queue pair: if it has the last reference to the
+            // queue pair, dropping the reference takes both locks. A queue pair that no longer exists need
+            // not be ended.
             let Some(qp) = self.resources.qp(num) else { continue };
             // RFC 5042 section 6.4.6 (SEC-159): an overflow ends the queue pairs of this completion queue,
-            // and no other.
+            // and no other queue pairs.
             qp.fail_for_cq();
         }
     }
@@ -290,10 +301,11 @@ impl CqShared {
         self.num
     }
 
-    /// Adds queue pair `qp_num`, which completes here.
+    /// Adds queue pair `qp_num`, which completes to this queue.
     ///
     /// # Errors
-    /// [`VerbsError::CqTooSmall`] if the size is checked, [`VerbsError::CqOverflowed`].
+    /// [`VerbsError::CqTooSmall`] if the size is checked and is too small, [`VerbsError::CqOverflowed`] if
+    /// the queue has lost a completion.
     pub(super) fn attach(&self, qp_num: u32, demand: Demand) -> Result<(), VerbsError> {
         let mut users = self.users();
         if self.overflowed.load(Ordering::Acquire) {
@@ -306,7 +318,7 @@ impl CqShared {
         &self.resources
     }
 
-    /// Removes a queue pair. `demand` is the same as when it was added.
+    /// Removes a queue pair. `demand` must be the value with which the queue pair was added.
     pub(super) fn detach(&self, qp_num: u32, demand: Demand) {
         self.users().detach(qp_num, demand);
     }
@@ -332,7 +344,8 @@ impl CompletionQueue {
         // RFC 5042 section 6.4.3.2 (SEC-139): the number of completion queues and the total number of their
         // entries are limited.
         let permit = resources.quotas.cq.take(1)?;
-        // RFC 5040 section 8.1.2 (RDMAP-368): entries of all completion queues count against one limit.
+        // RFC 5040 section 8.1.2 (RDMAP-368): the total number of entries of all completion queues has a
+        // limit.
         let users = Mutex::new(CqUsers::new(strict, resources.quotas.cqe.take(cqe)?));
         let num = resources.next_cq_num()?;
         let shared = CqShared {
@@ -370,25 +383,26 @@ impl CompletionQueue {
         })
     }
 
-    /// Whether no completion waits.
+    /// Whether the queue has no completions.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.shared.entries.is_empty()
     }
 
-    /// The oldest completion, if any.
+    /// Removes and returns the oldest completion. Returns `None` if the queue is empty.
     pub fn poll_one(&self) -> Option<WorkCompletion> {
         let _poll = profile::scope(Layer::Poll);
-        // Most polls find an empty queue, and return without a call.
+        // Most polls find an empty queue, and return without a further function call.
         if self.shared.entries.is_empty() { None } else { self.shared.take_oldest() }
     }
 
-    /// Requests one event, on the channel or by the handler, for the next completion (`ibv_req_notify_cq`);
-    /// with `solicited_only`, for the next solicited or failed completion. Completions that are already in
-    /// the queue cause no event: [arm, poll, wait](CompletionChannel#arm-poll-wait).
+    /// Requests one event, on the channel or by the handler, for the next completion (`ibv_req_notify_cq`).
+    /// With `solicited_only`, requests the event for the next solicited or failed completion. Completions
+    /// that are already in the queue generate no event, so the order of calls is important: [arm, poll,
+    /// wait](CompletionChannel#arm-poll-wait).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if the queue has neither a channel nor a handler.
+    /// [`VerbsError::Invalid`] if the queue has no channel and no handler.
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
         if matches!(self.shared.events, Events::None) {
             let text = "this completion queue was made without a channel and without a handler";
@@ -398,19 +412,21 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Changes the number of entries while the queue is in use (`ibv_resize_cq`). No completion is lost and
-    /// their order stays.
+    /// Changes the number of entries while the queue is in use (`ibv_resize_cq`). No completion is lost, and
+    /// the completions keep their order.
     ///
     /// # Errors
-    /// The queue is unchanged. [`VerbsError::Limit`]; [`VerbsError::Invalid`] for 0 entries and for fewer
-    /// than wait now; [`VerbsError::CqTooSmall`] if the size is checked.
+    /// [`VerbsError::Limit`] if a limit is exceeded. [`VerbsError::Invalid`] if `cqe` is 0 or less than the
+    /// number of waiting completions. [`VerbsError::CqTooSmall`] if the size is checked and is too small.
+    /// After an error the queue is unchanged.
     pub fn resize(&self, cqe: usize) -> Result<(), VerbsError> {
         let shared = &self.shared;
         check_cqe(&shared.resources, cqe)?;
-        // The lock is held throughout, so no queue pair attaches and no other thread resizes.
+        // The lock is held until the end of this function, so that no queue pair is attached and no other
+        // thread resizes the queue.
         let mut users = shared.users();
         users.check(cqe)?;
-        // RFC 5042 section 6.4.3.2 (SEC-139): the entries that a resize adds count against the limit too.
+        // RFC 5042 section 6.4.3.2 (SEC-139): the entries that a resize adds also count towards the limit.
         let more = shared.resources.quotas.cqe.take(cqe.saturating_sub(users.granted.count()))?;
         shared.entries.resize(cqe).map_err(|waiting| {
             VerbsError::Invalid(format!(
@@ -422,12 +438,13 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Whether a completion was lost because the queue was full. Such a queue accepts no further queue pairs.
+    /// Whether a completion was lost because the queue was full. If so, the queue accepts no further queue
+    /// pairs.
     pub fn overflowed(&self) -> bool {
         self.shared.overflowed.load(Ordering::Acquire)
     }
 
-    /// Its size and fill level.
+    /// Returns the size and the fill level of the queue.
     pub fn query(&self) -> CqAttr {
         let shared = &self.shared;
         CqAttr {

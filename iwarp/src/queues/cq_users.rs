@@ -1,4 +1,4 @@
-//! The queue pairs that complete to a completion queue, and how many entries they may fill.
+//! The queue pairs that complete to a completion queue, and the number of entries that they can fill.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -8,29 +8,30 @@ use crate::memory::PdId;
 use super::VerbsError;
 use super::usage::Permit;
 
-/// Entries of one completion queue that a queue pair may fill.
+/// The entries of one completion queue that a queue pair can fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) pd: PdId,
-    /// Entries for the queue pair's own queues.
+    /// Number of entries for the queue pair's own work queues.
     pub(crate) own: usize,
-    /// Number and depth of its shared receive queue, if its receives complete here.
+    /// Number and depth of the queue pair's shared receive queue, if its receives complete to this completion
+    /// queue.
     pub(crate) srq: Option<(u32, usize)>,
 }
 
-/// The queue pairs of one completion queue, and the entries they need.
+/// The queue pairs of one completion queue, and the number of entries that they need.
 pub(crate) struct CqUsers {
-    /// As [`CqOptions::strict`](super::CqOptions::strict).
+    /// The value of [`CqOptions::strict`](super::CqOptions::strict).
     strict: Option<bool>,
     /// The numbers of the queue pairs.
     qps: BTreeSet<u32>,
-    /// Queue pairs by protection domain.
+    /// Number of queue pairs for each protection domain.
     pds: BTreeMap<u32, usize>,
-    /// Queue pairs by shared receive queue.
+    /// Number of queue pairs for each shared receive queue.
     srqs: BTreeMap<u32, usize>,
-    /// Entries that all queue pairs together may fill.
+    /// Number of entries that all queue pairs together can fill.
     needed: usize,
-    /// The permit for its entries, out of `max_cqe_total`.
+    /// The permit for the entries of the completion queue, a part of `max_cqe_total`.
     pub(crate) granted: Permit,
 }
 
@@ -40,12 +41,13 @@ impl CqUsers {
         Self { strict, qps, pds, srqs, needed: 0, granted }
     }
 
-    /// Entries that all queue pairs together may fill. A shared receive queue counts once.
+    /// Returns the number of entries that all queue pairs together can fill. A shared receive queue counts
+    /// once.
     pub(crate) fn needed(&self) -> usize {
         self.needed
     }
 
-    /// Adds a queue pair, unless the size is checked and `cqe` entries are too few.
+    /// Adds a queue pair. Fails if the size is checked and `cqe` entries are too few.
     pub(crate) fn attach(&mut self, qp_num: u32, demand: Demand, cqe: usize) -> Result<(), VerbsError> {
         self.add(demand);
         if let Err(error) = self.check(cqe) {
@@ -56,14 +58,14 @@ impl CqUsers {
         Ok(())
     }
 
-    /// Removes a queue pair, if it was added. `demand` is the same as when it was added.
+    /// Removes a queue pair, if it was added. `demand` must be the value with which the queue pair was added.
     pub(crate) fn detach(&mut self, qp_num: u32, demand: Demand) {
         if self.qps.remove(&qp_num) {
             self.remove(demand);
         }
     }
 
-    /// Checks that `cqe` entries are enough, if this queue is strict.
+    /// Checks that `cqe` entries are enough, if the size of the completion queue is checked.
     pub(crate) fn check(&self, cqe: usize) -> Result<(), VerbsError> {
         // RFC 5042 section 6.4.3.2 (SEC-145): a completion queue that several protection domains share has an
         // entry for every request, unless its user has switched the check off.
@@ -74,7 +76,7 @@ impl CqUsers {
         Ok(())
     }
 
-    /// The lowest number of a queue pair above `after`.
+    /// Returns the lowest number of a queue pair that is greater than `after`.
     pub(crate) fn next(&self, after: Option<u32>) -> Option<u32> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.qps.range((from, Bound::Unbounded)).next().copied()
@@ -103,7 +105,7 @@ impl CqUsers {
     }
 }
 
-/// Removes one user from its count; returns whether it was the last.
+/// Reduces the count of `key` by one user. Returns whether this was the last user.
 fn release(users: &mut BTreeMap<u32, usize>, key: u32) -> bool {
     let Some(count) = users.get_mut(&key) else { return false };
     *count -= 1;

@@ -1,4 +1,4 @@
-//! How threads of the user notify an engine of new work, and wake it.
+//! How threads of the user notify an engine of new work, and wake the engine.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,11 +8,11 @@ use super::work_list::{Full, WorkList};
 
 /// The doorbells of an engine.
 pub(crate) struct Doorbells {
-    /// Slots of connections with new posts or an `Ask`. A slot is seldom in the list twice.
+    /// The slots of connections with new posts or an `Ask`. A slot is seldom in this list twice.
     slots: WorkList,
-    /// True if a slot did not fit. The engine then visits every connection.
+    /// Whether the list had no room for a slot. If so, the engine visits every connection.
     lost: AtomicBool,
-    /// Set while commands may wait, so that an idle poll takes no lock.
+    /// Whether commands may wait. Because of this flag, a poll of an idle engine takes no lock.
     commanded: AtomicBool,
     waker: Notifier,
 }
@@ -27,7 +27,7 @@ impl Doorbells {
         }
     }
 
-    /// Tells the engine that the queue pair of connection `slot` has new posts, or an `Ask`.
+    /// Notifies the engine that the queue pair of connection `slot` has new posts or an `Ask`.
     #[inline]
     pub(crate) fn ring(&self, slot: u32) {
         match self.slots.add(slot) {
@@ -40,7 +40,7 @@ impl Doorbells {
         }
     }
 
-    /// The next connection with new posts. Only the engine calls it.
+    /// Removes and returns the next connection with new posts. Only the engine calls this function.
     #[inline]
     pub(crate) fn next(&self) -> Option<u32> {
         self.slots.take()
@@ -51,7 +51,7 @@ impl Doorbells {
         self.lost.load(Ordering::Relaxed) && self.lost.swap(false, Ordering::AcqRel)
     }
 
-    /// Sets whether commands wait. A caller that added a command also calls [`wake`](Self::wake).
+    /// Sets whether commands wait. A caller that has added a command must also call [`wake`](Self::wake).
     pub(crate) fn set_commanded(&self, commanded: bool) {
         self.commanded.store(commanded, Ordering::Release);
     }
@@ -68,18 +68,18 @@ impl Doorbells {
         }
     }
 
-    /// Wakes the engine if it sleeps, and otherwise cuts its next sleep short. For events that
-    /// [`prepare_sleep`](Self::prepare_sleep) does not check.
+    /// Wakes the engine if it sleeps, and otherwise ends its next sleep at once. This function is for events
+    /// that [`prepare_sleep`](Self::prepare_sleep) does not check.
     pub(crate) fn interrupt(&self) {
         self.waker.notify();
     }
 
-    /// Announces that the engine is going to sleep. Returns `false` if work waits already.
+    /// Announces that the engine is going to sleep. Returns `false` if work is already waiting.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.slots.prepare_sleep(|| !self.is_commanded() && !self.lost.load(Ordering::Acquire))
     }
 
-    /// Called when the engine is awake: takes the notifications that woke it.
+    /// Consumes the notifications that woke the engine. The engine calls this function when it is awake.
     pub(crate) fn end_sleep(&self) -> std::io::Result<()> {
         self.slots.end_sleep();
         self.waker.take().map(drop)
@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn slots_come_out_in_order_over_and_over() {
-        // The number in an entry is its lower half, which repeats after four billion additions.
+        // The upper half of an entry has only the lower 32 bits of the addition's number, which repeat after
+        // four billion additions.
         for list in [WorkList::new(3), WorkList::after(u64::from(u32::MAX) - 9, 3)] {
             let add = |slot| list.add(slot).is_ok_and(|wakes| !wakes);
             for round in 0..10 {
@@ -121,8 +122,8 @@ mod tests {
         assert!(list.prepare_sleep(|| true) && list.announce() && !list.announce());
     }
 
-    /// A doorbell that finds no room is not forgotten: the engine learns that a doorbell was lost, and does
-    /// not sleep.
+    /// If the list has no room for a doorbell, the engine is notified that a doorbell was lost, and does not
+    /// sleep.
     #[test]
     fn a_doorbell_that_finds_no_room_is_answered_too() {
         let doorbells = Doorbells::new(1, Notifier::new().unwrap());

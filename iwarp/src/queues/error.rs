@@ -8,7 +8,7 @@ use crate::mpa::StartupFault;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// The queue is full: poll completions first, or make it deeper.
+    /// The queue is full. Poll completions first, or create a deeper queue.
     #[error("the {0} queue is full: poll completions before posting more")]
     QueueFull(&'static str),
     /// The state of the queue pair does not allow the call.
@@ -16,26 +16,27 @@ pub enum VerbsError {
         "the queue pair is in state {0:?}: a connection needs a new one (Idle), and sending needs an established one (Rts), or QpInit::early_sends"
     )]
     InvalidState(super::QpState),
-    /// A request with more than `max_sge` (or, for an atomic, one) elements.
+    /// The request has more than `max_sge` elements, or, if it is an atomic, more than one element.
     #[error("too many scatter/gather elements: {got}, at most {max}")]
     TooManySge {
-        /// The number in the request.
+        /// The value in the request.
         got: usize,
-        /// The maximum.
+        /// The maximum value.
         max: usize,
     },
-    /// More than 2^32 - 1 bytes, or more than the queue pair's inline limit.
+    /// The request has more than 2^32 - 1 bytes, or an inline request has more bytes than the queue pair
+    /// allows.
     #[error("a message of {got} bytes is too long: at most {max}")]
     TooLong {
-        /// The number in the request.
+        /// The value in the request.
         got: u64,
-        /// The maximum.
+        /// The maximum value.
         max: u64,
     },
-    /// The buffer of an atomic is not eight bytes long, the length of the returned value.
+    /// The local buffer of an atomic does not have eight bytes, the length of the returned value.
     #[error("an atomic returns 8 bytes: give it one element of that length, not {got}")]
     AtomicLength {
-        /// Its length.
+        /// The length of the buffer.
         got: u64,
     },
     /// A key, range or right of local memory is wrong.
@@ -47,7 +48,7 @@ pub enum VerbsError {
         /// The limit's name in [`ContextLimits`](super::ContextLimits), or the kind of number that is used
         /// up.
         name: &'static str,
-        /// Its value.
+        /// The value of the limit.
         limit: usize,
     },
     /// The completion queue would be too small for its queues, and its size is checked
@@ -56,17 +57,17 @@ pub enum VerbsError {
         "a completion queue of {cqe} entries for queues that may need {needed}: resize it, or make the queues shorter"
     )]
     CqTooSmall {
-        /// Its entries.
+        /// Number of entries of the completion queue.
         cqe: usize,
-        /// The entries that its queues need in the worst case.
+        /// Maximum number of entries that the work queues of the completion queue can fill.
         needed: usize,
     },
-    /// The completion queue has lost completions.
+    /// The completion queue has already lost completions.
     #[error(
         "the completion queue has overflowed: make another one, with an entry for each request (`cqe_for`)"
     )]
     CqOverflowed,
-    /// The caller itself may not access this memory in this way.
+    /// The process itself may not access this memory in the requested way.
     #[error("{0}")]
     Inaccessible(String),
     /// A parameter is out of range.
@@ -78,10 +79,10 @@ pub enum VerbsError {
     /// The context has no engine for the connection.
     #[error("the context has no engine: make one before connecting or listening")]
     NoEngine,
-    /// The system refused memory or a descriptor.
+    /// The system could not provide memory or a descriptor.
     #[error("{0}")]
     System(#[from] std::io::Error),
-    /// No memory for a region could be allocated.
+    /// The memory of a region could not be allocated.
     #[error(transparent)]
     Region(#[from] dp::region::RegionError),
 }
@@ -89,13 +90,13 @@ pub enum VerbsError {
 /// An error of the RDMA stream: layer, type and code of RFC 5040 section 4.8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamError {
-    /// 0 RDMAP, 1 DDP, 2 MPA (LLP).
+    /// The layer: 0 is RDMAP, 1 is DDP, 2 is MPA (LLP).
     pub layer: u8,
-    /// Error type. Its meaning depends on the layer.
+    /// The error type, whose meaning depends on the layer.
     pub etype: u8,
-    /// Error code. Its meaning depends on layer and type.
+    /// The error code, whose meaning depends on layer and type.
     pub code: u8,
-    /// True if the peer reported the error in a Terminate; false if it was found here.
+    /// Whether the peer reported the error in a Terminate. If `false`, this endpoint found the error.
     pub from_peer: bool,
 }
 
@@ -115,23 +116,23 @@ impl std::fmt::Display for StreamError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectionError {
-    /// TCP closed the connection, for this reason.
+    /// TCP closed the connection for this reason.
     #[error("{0}")]
     Tcp(CloseReason),
-    /// The peer's address is in no network of the engine, and there is no gateway of its family
-    /// ([`StackConfig::gateways`](tcp_lite::StackConfig::gateways)).
+    /// The peer's address is in no network of the engine, and the engine has no gateway of the same address
+    /// family ([`StackConfig::gateways`](tcp_lite::StackConfig::gateways)).
     #[error("its address is in no network of this end: add an address of that network, or a gateway")]
     NoRoute,
-    /// The peer rejected the connection; its private data comes with the event.
+    /// The peer rejected the connection. The event has the peer's private data.
     #[error("the peer rejected the connection")]
     Rejected,
-    /// No MPA Request or Reply in time.
+    /// The peer did not send an MPA Request or Reply in time.
     #[error("the peer did not complete MPA startup in time")]
     StartupTimeout,
     /// MPA startup was invalid: code 4.
     #[error("MPA startup failed: {0}")]
     Startup(StartupFault),
-    /// The user did not accept or reject the connect request in time, so it was rejected.
+    /// The user did not accept or reject the connect request in time, so the request was rejected.
     #[error("the connect request was not decided on in time")]
     DecisionTimeout,
     /// No FPDU was sent or received for `ConnParam::idle_timeout`.
@@ -140,17 +141,18 @@ pub enum ConnectionError {
     /// An error of the RDMA stream.
     #[error("{0}")]
     Stream(#[from] StreamError),
-    /// The peer closed in the middle of an FPDU or with work outstanding.
+    /// The peer closed the connection in the middle of an FPDU, or while requests were outstanding.
     #[error("the peer closed the connection")]
     PeerClosed,
-    /// The peer did not finish a close or a Terminate in time, or did not answer a Read before a close.
+    /// The peer did not complete a graceful close or a Terminate in time, or did not answer a Read before a
+    /// close.
     #[error("the peer did not close the connection, or answer a Read before that, in time")]
     CloseTimeout,
-    /// The peer had no receive request for our message in time
+    /// The peer did not post a receive request for our message in time
     /// ([`WcStatus::RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded)).
     #[error("the peer had no receive request for a message in time")]
     ReceiverNotReady,
-    /// The requested local port is in use towards this peer.
+    /// The requested local port is already in use for a connection to this peer.
     #[error("the local port is in use: choose another one, or let the stack choose")]
     PortInUse,
     /// No connection or port is free, or the stack listens on the maximum number of ports.
@@ -158,11 +160,11 @@ pub enum ConnectionError {
     NoResources,
 }
 
-// Each completion contains one, so its size matters.
+// Each completion contains a value of this type, so its size is important.
 const _: () = assert!(size_of::<Option<ConnectionError>>() == 4);
 
 impl ConnectionError {
-    /// Layer, type and code, if it is an error of the RDMA stream.
+    /// Returns layer, type and code if the error is an error of the RDMA stream, and otherwise `None`.
     pub fn stream(&self) -> Option<StreamError> {
         match self {
             Self::Stream(error) => Some(*error),
@@ -170,8 +172,8 @@ impl ConnectionError {
         }
     }
 
-    /// The MPA error code (RFC 5044 section 8, RFC 6581 section 8), if the error has one: 1 for a connection
-    /// that is gone, 2 to 7 for errors that MPA found or that the peer reported.
+    /// Returns the MPA error code (RFC 5044 section 8, RFC 6581 section 8), if the error has an MPA code: 1
+    /// for a lost connection, 2 to 7 for errors that MPA found or that the peer reported.
     pub fn mpa_code(&self) -> Option<u8> {
         match self {
             Self::Tcp(_) | Self::PeerClosed => Some(1),

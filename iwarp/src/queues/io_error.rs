@@ -1,12 +1,12 @@
-//! Conversion of errors to `std::io::Error`, for programs whose functions return it. The original error is
-//! kept: [`io::Error::downcast`] returns it.
+//! Converts errors to `std::io::Error`, for programs whose functions return this type. The converted error
+//! contains the original error, which [`io::Error::downcast`] returns.
 
 use std::io::{self, ErrorKind};
 
 use super::{ConnectionError, VerbsError};
 
 impl ConnectionError {
-    /// The kind of the [`io::Error`] into which it is converted.
+    /// The kind of the [`io::Error`] into which this error is converted.
     ///
     /// | kind | errors |
     /// |---|---|
@@ -46,8 +46,9 @@ impl From<ConnectionError> for io::Error {
     }
 }
 
-/// A full queue is `WouldBlock`, a queue pair without a connection `NotConnected`, a limit `QuotaExceeded`, a
-/// wrong argument `InvalidInput`. An error of the system is unchanged.
+/// The kind is `WouldBlock` for a full queue, `NotConnected` for a queue pair without a connection,
+/// `QuotaExceeded` for a limit, and `InvalidInput` for an invalid argument. An error of the system is
+/// unchanged.
 impl From<VerbsError> for io::Error {
     fn from(error: VerbsError) -> Self {
         let kind = match error {

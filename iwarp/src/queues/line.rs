@@ -1,15 +1,16 @@
 //! The line of queue pairs whose messages wait for a request of a shared receive queue.
 //!
-//! A request that is posted while queue pairs wait is reserved for the first queue pair of the line, whose
-//! engine is notified. The queue pair takes its request when its engine polls it. Meanwhile no other queue
-//! pair that may wait takes that request. So each queue pair gets its turn, and a queue pair with more
-//! messages enters the line again at its end. (A queue pair without InfiniBand's semantics cannot wait. It
-//! takes any posted request, even a reserved one; the queue pair that finds its reserved request gone waits
-//! again.)
+//! A request that is posted while queue pairs wait is reserved for the first queue pair in the line, whose
+//! engine is notified. This queue pair takes the request when its engine polls it. Until then no other queue
+//! pair that may wait takes the request. So each queue pair gets its turn. A queue pair with further messages
+//! enters the line again at the end. (A queue pair without InfiniBand's semantics cannot wait, and takes any
+//! posted request, even if the request is reserved. The queue pair for which the request was reserved then
+//! waits again.)
 //!
-//! A queue pair enters the line, *then* looks for requests. A thread posts a request, *then* looks at the
-//! line. Each side has a sequentially consistent fence between its two steps, so one of them sees the other.
-//! A queue pair that leaves the line without its request passes the request on.
+//! A queue pair enters the line, *then* checks for requests. A thread posts a request, *then* checks the
+//! line. Each side executes a sequentially consistent fence between its two steps, so at least one side sees
+//! what the other side has done. If a queue pair leaves the line without taking its reserved request, the
+//! request is reserved for the next queue pair.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering, fence};
@@ -23,14 +24,15 @@ pub(super) enum Turn {
     Out,
     /// A message waits.
     Waits,
-    /// A message has waited, and a request of the shared queue is reserved for it.
+    /// A message has waited, and a request of the shared queue is reserved for the message.
     Granted,
 }
 
-/// The turn of a queue pair. With a shared queue it changes under the lock of the line.
+/// The turn of a queue pair. If the queue pair has a shared receive queue, its turn changes only under the
+/// lock of the line.
 pub(super) struct TurnCell(AtomicU8);
 
-/// A queue pair that may wait.
+/// A queue pair whose messages may wait.
 pub(super) trait Waiter: Send + Sync {
     /// The turn of the queue pair.
     fn turn(&self) -> &TurnCell;
@@ -42,17 +44,17 @@ pub(super) trait Waiter: Send + Sync {
 /// The line of waiting queue pairs of a shared receive queue.
 pub(super) struct RecvLine {
     inner: Mutex<Inner>,
-    /// Number of queue pairs that wait or whose request is reserved.
+    /// Number of queue pairs that wait or that have a reserved request.
     contenders: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Inner {
-    /// The waiting queue pairs, each with the address of its turn, by which it is found.
+    /// The waiting queue pairs. Each queue pair is identified by the address of its turn.
     waiting: VecDeque<(usize, Weak<dyn Waiter>)>,
-    /// Queue pairs whose request is reserved.
+    /// Number of queue pairs that have a reserved request.
     granted: usize,
-    /// Queue pairs that may wait.
+    /// Number of queue pairs that may wait.
     members: usize,
 }
 
@@ -69,7 +71,7 @@ impl TurnCell {
         self.0.store(turn as u8, Ordering::Release);
     }
 
-    /// Sets the turn, and returns the previous one.
+    /// Sets the turn, and returns the previous turn.
     pub(super) fn replace(&self, turn: Turn) -> Turn {
         turn_of(self.0.swap(turn as u8, Ordering::AcqRel))
     }
@@ -92,7 +94,7 @@ impl RecvLine {
         Self { inner: Mutex::default(), contenders: AtomicUsize::new(0) }
     }
 
-    /// Adds a queue pair that may wait. Allocates its place.
+    /// Adds a queue pair that may wait. Allocates memory for its entry in the line.
     pub(super) fn join(&self) {
         let mut inner = self.inner();
         inner.members += 1;
@@ -100,19 +102,19 @@ impl RecvLine {
         inner.waiting.reserve(places);
     }
 
-    /// Called when a queue pair that has joined is destroyed.
+    /// Removes a queue pair that was added by `join`. Called when the queue pair is destroyed.
     pub(super) fn quit(&self) {
         self.inner().members -= 1;
     }
 
-    /// How many queue pairs may wait.
+    /// Returns the number of queue pairs that may wait.
     #[cfg(test)]
     pub(super) fn members(&self) -> usize {
         self.inner().members
     }
 
-    /// Whether a queue pair that may wait may take a request now, while `posted` requests are in the queue.
-    /// It has no turn afterwards.
+    /// Whether the queue pair with this turn may take a request now. `posted` returns the number of requests
+    /// in the queue. If a request was reserved for the queue pair, its turn is over after this call.
     pub(super) fn take_turn(&self, turn: &TurnCell, posted: impl Fn() -> usize) -> bool {
         if self.contenders.load(Ordering::Acquire) == 0 {
             return true;
@@ -127,8 +129,8 @@ impl RecvLine {
         inner.waiting.is_empty() && posted() > inner.granted
     }
 
-    /// Adds `who` to the line. It is called once a request is posted, which may be now. `posted` returns the
-    /// number of requests in the queue.
+    /// Adds `who` to the line. When a request is reserved for `who`, which may happen during this call, `who`
+    /// is called. `posted` returns the number of requests in the queue.
     pub(super) fn enter(&self, who: Weak<dyn Waiter>, turn: &TurnCell, posted: impl Fn() -> usize) {
         {
             let mut inner = self.inner();
@@ -142,7 +144,8 @@ impl RecvLine {
         self.serve(posted);
     }
 
-    /// Removes a queue pair from the line. A request that was reserved for it goes to the next one.
+    /// Removes a queue pair from the line. If a request was reserved for this queue pair, the request is
+    /// reserved for the next queue pair.
     pub(super) fn leave(&self, turn: &TurnCell, posted: impl Fn() -> usize) {
         {
             let mut inner = self.inner();
@@ -156,7 +159,7 @@ impl RecvLine {
         self.serve(posted);
     }
 
-    /// A request was posted.
+    /// Reserves requests for waiting queue pairs. Called after a request was posted.
     pub(super) fn posted(&self, posted: impl Fn() -> usize) {
         fence(Ordering::SeqCst);
         if self.contenders.load(Ordering::Relaxed) != 0 {
@@ -168,8 +171,8 @@ impl RecvLine {
     #[cold]
     fn serve(&self, posted: impl Fn() -> usize) {
         while let Some(next) = self.grant(&posted) {
-            // The call is made without the lock: if this is the last reference to the queue pair, dropping it
-            // takes the lock.
+            // This thread does not hold the lock during the call: if it has the last reference to the queue
+            // pair, dropping the reference takes the lock.
             next.call();
         }
     }
@@ -241,7 +244,7 @@ mod tests {
         assert_eq!(calls(all), [1, 1, 0]);
         assert!(!line.take_turn(&c.turn, || 2), "both are reserved");
         assert!(line.take_turn(&b.turn, || 2) && !line.take_turn(&b.turn, || 1), "once");
-        // When `a` leaves, its request goes to the next queue pair.
+        // When `a` leaves the line, its request is reserved for the next queue pair.
         line.leave(&a.turn, || 1);
         assert_eq!(calls(all), [1, 1, 1]);
         assert!(line.take_turn(&c.turn, || 1));
@@ -259,14 +262,14 @@ mod tests {
         enter(&line, b, 1);
         enter(&line, a, 1);
         assert_eq!((calls(all), line.inner().waiting.len()), (vec![1, 0], 1));
-        // Another queue pair took the request: `a` waits again, behind the others.
+        // Another queue pair has taken the request: `a` waits again, behind the other queue pairs.
         assert!(line.take_turn(&a.turn, || 0));
         enter(&line, a, 0);
         line.posted(|| 1);
         assert_eq!(calls(all), [1, 1]);
     }
 
-    /// A request that is reserved is not for others, also when nobody else waits.
+    /// No other queue pair takes a reserved request, even if no other queue pair waits.
     #[test]
     fn others_leave_a_reserved_request_alone() {
         let line = RecvLine::new();

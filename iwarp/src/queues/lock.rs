@@ -1,24 +1,24 @@
-//! The lock of one end of a ring.
+//! The lock of the head or the tail of a ring.
 //!
-//! The lock is held for some tens of instructions, seldom longer. So a thread that finds it locked spins at
-//! first, and does not sleep. Taking the lock costs one locked instruction, and releasing it none; a `Mutex`
-//! needs one for each.
+//! A thread holds the lock for some tens of instructions, and seldom longer. So a thread that finds the lock
+//! held spins at first and does not sleep. Taking the lock costs one locked instruction, and releasing it
+//! costs none. A `Mutex` needs a locked instruction for each of the two.
 //!
-//! A thread that waits long yields its processor and then sleeps between its tries. So a preempted holder
-//! can continue even if the waiting thread has a higher real-time priority on the same CPU.
+//! A thread that waits longer yields its processor, and later sleeps between its tries. So a preempted holder
+//! of the lock can continue even if the waiting thread has a higher real-time priority on the same CPU.
 
 use std::time::Duration;
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-/// Tries before a waiting thread yields its processor. The holder usually releases the lock sooner.
+/// Number of tries before a waiting thread yields its processor. The holder usually releases the lock sooner.
 const SPINS: u32 = 64;
-/// Tries, including the first `SPINS`, before a waiting thread sleeps between tries.
+/// Number of tries, including the first `SPINS`, before a waiting thread sleeps between its tries.
 const YIELDS: u32 = 256;
-/// Sleep between two tries.
+/// Time to sleep between two tries.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// A lock that spins first; see the module.
+/// A lock for which a thread first spins (see the module).
 pub(super) struct Lock<T>(SpinMutex<T>);
 
 /// Releases the lock when it is dropped.
@@ -47,7 +47,8 @@ impl<T> Lock<T> {
                 _ => std::thread::sleep(SLEEP),
             }
             tries = tries.saturating_add(1);
-            // The load comes first: it leaves the cache line with the holder.
+            // `is_locked` only loads the flag first, so that the cache line stays with the holder of the
+            // lock.
             if !self.0.is_locked()
                 && let Some(guard) = self.0.try_lock()
             {
@@ -61,7 +62,8 @@ impl<T> Lock<T> {
 mod tests {
     use super::*;
 
-    /// The holder sleeps while others wait: they get through all the stages of waiting, and no step is lost.
+    /// The holder sleeps while other threads wait. So these threads spin, yield and sleep, and every thread
+    /// gets the lock for each of its steps.
     #[test]
     fn waiting_threads_get_the_lock_in_turn() {
         let lock = Lock::new(0_u32);

@@ -1,12 +1,12 @@
-//! Queue pairs, completion queues and shared receive queues with their rings of requests and completions, and
-//! the signals between threads of the user and an engine.
+//! Queue pairs, completion queues and shared receive queues, their rings of requests and completions, and the
+//! signals between threads of the user and an engine.
 //!
-//! Some of these are objects of users ([`CompletionQueue`], [`SharedReceiveQueue`]). They are in this module
-//! since a queue pair holds them, and since the protocol of a stream (`crate::stream`), which does not know
-//! [`verbs`](crate::verbs), completes requests on them. `verbs` exports them, and contains the calls that
-//! create other objects. State that users share with an engine but no stream needs is in `verbs` itself:
-//! connections in setup (`cm/identifier.rs`), bytes before MPA (`cm/stream.rs`), and the commands to an
-//! engine (`engine_handle.rs`). Nothing here moves data.
+//! [`CompletionQueue`] and [`SharedReceiveQueue`] are objects of users. These types are in this module for
+//! two reasons: a queue pair holds these objects, and the protocol of a stream (`crate::stream`), which does
+//! not depend on [`verbs`](crate::verbs), completes requests on these objects. `verbs` exports these types,
+//! and contains the calls that create other objects. State that users share with an engine, but that no
+//! stream needs, is in `verbs` itself: connections in setup (`cm/identifier.rs`), bytes before MPA
+//! (`cm/stream.rs`), and the commands to an engine (`engine_handle.rs`). This module does not move payload.
 //!
 //! | file | contents |
 //! |---|---|
@@ -85,7 +85,7 @@ pub(crate) use resources::Resources;
 pub(crate) use send_entry::{Payload, PreparedPayload, SendEntry, Signaled, send_opcode};
 pub(crate) use wr::post_each;
 
-/// A context with a protection domain and a completion queue.
+/// Returns the shared state of a context, with a protection domain and a completion queue.
 #[cfg(test)]
 pub(crate) fn test_objects() -> (std::sync::Arc<Resources>, std::sync::Arc<PdShared>, CompletionQueue) {
     use std::sync::Arc;

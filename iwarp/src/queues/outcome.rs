@@ -1,6 +1,7 @@
-//! The effect of an error on a queue pair. One table maps every error, found here or reported by the
-//! Terminate of the peer, to the status of the oldest open request, the asynchronous event and the state that
-//! is entered at once. (`Error` follows when the connection has ended.)
+//! The effect of an error on a queue pair. This endpoint finds the error, or the peer reports it in a
+//! Terminate. One table maps every error to the status of the oldest open send request, the asynchronous
+//! event, and the state that the queue pair enters at once. (The state `Error` follows when the connection
+//! has ended.)
 //!
 //! | found | layer/type | error | oldest open send request | event | state |
 //! |---|---|---|---|---|---|
@@ -13,14 +14,15 @@
 //! | by the peer | any other | we sent a message that we may not send, or the peer cannot go on | [`RemoteOperationError`][ro] | [`QpFatal`][qf] | `Terminate` |
 //! | TCP is gone | 2/0/1 | no Terminate can be sent | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
 //!
-//! A request that is known to be the cause has a status of its own instead: a send request whose memory was
-//! deregistered ([`LocalProtectionError`](super::WcStatus::LocalProtectionError)) or that the connection does
-//! not allow ([`LocalQpOperationError`](super::WcStatus::LocalQpOperationError)), or the receive request of a
-//! message that is too long ([`LocalLengthError`](super::WcStatus::LocalLengthError)). All other requests are
-//! flushed. With InfiniBand's semantics the peer's 0/2/06, 1/2/05, and 0/2/07 for an atomic lead to
-//! [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest), and where the peer is silent the oldest
-//! request gets [`RetryExceeded`](super::WcStatus::RetryExceeded). Each completion has layer, type and code
-//! of the error. An error without a number in the RFCs belongs to the row of its layer and type.
+//! A request that is known to be the cause has another status. A send request whose memory was deregistered
+//! gets [`LocalProtectionError`](super::WcStatus::LocalProtectionError). A send request that the connection
+//! does not allow gets [`LocalQpOperationError`](super::WcStatus::LocalQpOperationError). The receive request
+//! of a message that is too long gets [`LocalLengthError`](super::WcStatus::LocalLengthError). All other
+//! requests are flushed. With InfiniBand's semantics there are two exceptions. If the peer reports 0/2/06,
+//! 1/2/05, or 0/2/07 for an atomic, the status is
+//! [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest). If the peer is silent, the oldest request
+//! gets [`RetryExceeded`](super::WcStatus::RetryExceeded). Each completion has layer, type and code of the
+//! error. An error without a number in the RFCs belongs to the row of its layer and type.
 //!
 //! [f]: super::WcStatus::WrFlushError
 //! [ra]: super::WcStatus::RemoteAccessError
@@ -34,11 +36,12 @@ use super::{AsyncEventKind, QpState, WcStatus};
 /// The side that found the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// This side. The peer gets a Terminate.
+    /// This side found the error. The peer gets a Terminate.
     Here,
-    /// This side, because memory was revoked while a message of the peer, or the answer to it, used it.
+    /// This side found the error: the user revoked memory while a message of the peer, or the answer to such
+    /// a message, used the memory.
     User,
-    /// The peer, which reported it in a Terminate.
+    /// The peer found the error, and reported it in a Terminate.
     Peer,
     /// TCP has ended, or MPA cannot continue.
     Lost,
@@ -47,7 +50,7 @@ pub(crate) enum Origin {
 /// The effect of an error on a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// The status of the oldest open send request, unless another status is known for it.
+    /// The status of the oldest open send request, unless another status is known for this request.
     pub(crate) oldest: WcStatus,
     /// The asynchronous event.
     pub(crate) event: AsyncEventKind,
@@ -56,7 +59,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// The row of the table for an error found by `origin`.
+    /// Returns the row of the table for an error that `origin` found.
     pub(crate) fn of(origin: Origin, layer: u8, etype: u8) -> Self {
         use AsyncEventKind::{QpAccessError, QpFatal, QpRequestError};
         let (oldest, event, state) = match (origin, layer, etype) {

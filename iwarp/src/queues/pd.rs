@@ -1,4 +1,4 @@
-//! The shared part of a protection domain, and the checks of a request against it.
+//! The shared part of a protection domain, and the checks of a request against the domain.
 
 use std::sync::Arc;
 
@@ -35,13 +35,13 @@ impl PdShared {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
         }
         match self.check_local(&request.sg_list, Access::LOCAL_WRITE) {
-            // A message that is received into this element will fail.
+            // If a message is later received into this element, the message fails.
             Err(VerbsError::LocalProtection(_)) if self.resources.late_memory_checks => Ok(()),
             checked => checked,
         }
     }
 
-    /// Checks that the elements are registered in this domain, with these rights.
+    /// Checks that the elements are registered in this protection domain, with these rights.
     pub(crate) fn check_local(&self, sg_list: &[Sge], access: Access) -> Result<(), VerbsError> {
         let memory = &self.resources.memory;
         sg_list.iter().try_for_each(|sge| {

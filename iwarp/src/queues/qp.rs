@@ -1,5 +1,5 @@
-//! The state that a queue pair shares with its engine. Each part has its own type and file; this file has
-//! the operations on several parts.
+//! The state that a queue pair shares with its engine. Each part of the state has its own type and file. This
+//! file has the operations that need several parts.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -40,7 +40,7 @@ pub(crate) struct QpShared {
     pub(crate) signals: Signals,
     pub(crate) sends: SendQueue,
     pub(crate) receives: Receives,
-    /// The end of both queues where requests are taken and completed.
+    /// The consuming end of both queues, where requests are taken and completed.
     pub(crate) consumer: ConsumerPlace,
 }
 
@@ -69,7 +69,7 @@ impl QpShared {
         Ok(shared)
     }
 
-    /// The entries of `cq` that this queue pair may fill.
+    /// Returns the number of entries of `cq` that this queue pair can fill.
     fn demand(&self, cq: &CqShared) -> Demand {
         let sends = if std::ptr::eq(self.sends.cq(), cq) { self.sends.depth() } else { 0 };
         let (recvs, srq) = match self.receives.shared_queue() {
@@ -80,8 +80,8 @@ impl QpShared {
         Demand { pd: self.config.pd.id(), own: sends + recvs, srq }
     }
 
-    /// Reserves the queue pair for one connection of the engine with these doorbells. It serves up to `ird`
-    /// Reads at a time, and as many atomics if they are enabled.
+    /// Reserves the queue pair for one connection of the engine with these doorbells. The connection serves
+    /// at most `ird` Reads at a time and, if atomics are enabled, at most `ird` atomics at a time.
     pub(crate) fn reserve(
         &self,
         context: &Resources,
@@ -93,8 +93,8 @@ impl QpShared {
         if state != QpState::Idle || self.engine.is_there() {
             return Err(VerbsError::InvalidState(state));
         }
-        // RFC 5042 section 7.2 (SEC-166): the entries of the Read Request queue are granted here, to connect
-        // and accept. Nothing that the peer sends adds one.
+        // RFC 5042 section 7.2 (SEC-166): the entries of the Read Request queue are granted here, when the
+        // user calls connect or accept. No message of the peer can add an entry.
         let permit = context.quotas.read_slots.take(self.config.read_slots_for(ird))?;
         if !self.engine.reserve(doorbells) {
             return Err(VerbsError::InvalidState(state));
@@ -103,8 +103,8 @@ impl QpShared {
         Ok(())
     }
 
-    /// Called when the connection is established, with these depths. `outlives_peer` counts with
-    /// InfiniBand's semantics only.
+    /// Enters `Rts`. Called when the connection is established with these depths. `outlives_peer` has an
+    /// effect only with InfiniBand's semantics.
     pub(crate) fn connected(&self, (ord, ird): (u16, u16), ib_semantics: bool, outlives_peer: bool) {
         self.attributes.agree((ord, ird), ib_semantics, outlives_peer);
         if ib_semantics {
@@ -113,16 +113,17 @@ impl QpShared {
         let quota = &self.config.resources().quotas.read_slots;
         self.attributes.shrink_read_slots(quota, self.config.read_slots_for(ird));
         self.state.set(QpState::Rts);
-        // Pairs with the fence in `doorbell_in`. The stream looks for requests after this fence.
+        // This fence pairs with the fence in `doorbell_in`. The stream checks for requests after this fence.
         fence(Ordering::SeqCst);
     }
 
-    /// Called when no connection serves Reads of the peer any more: returns their slots to the quota.
+    /// Returns the slots for the peer's Reads to the quota. Called when no connection serves Reads of the
+    /// peer any more.
     fn return_read_slots(&self) {
         self.attributes.shrink_read_slots(&self.config.resources().quotas.read_slots, 0);
     }
 
-    /// Called when no connection is made, because of `error`.
+    /// Records `error` and enters `Error`. Called when no connection can be made because of `error`.
     pub(crate) fn refuse(&self, error: StreamError) {
         self.state.refuse(error);
         self.enter_error();
@@ -136,11 +137,12 @@ impl QpShared {
         self.receives.report_last(&self.signals);
     }
 
-    /// Completes all requests of both queues as flushed, unless a stream has them, which does it itself. A
-    /// thread that posts after `Error` was entered flushes too, so no request stays behind.
+    /// Completes all requests of both queues with the status "flushed". If a stream owns the consumer, it
+    /// flushes the requests itself, and this function does not. A thread that posts a request after `Error`
+    /// was entered also flushes, so that every request is completed.
     pub(crate) fn flush(&self) {
-        // The lock is held until all requests are flushed: two threads that flush at the same time would
-        // complete requests out of order.
+        // The lock is held until all requests are flushed. Without the lock, two threads that flush at the
+        // same time could complete requests out of order.
         if let Some(consumer) = &mut *self.consumer.lock() {
             consumer.flush(&self.sends, &self.receives, &self.signals, self.state.cause());
         }
@@ -148,14 +150,14 @@ impl QpShared {
         self.report();
     }
 
-    /// Reports lost completions and events of both completion queues. The caller holds no lock.
+    /// Reports lost completions and events of both completion queues. The caller must hold no lock.
     pub(crate) fn report(&self) {
         self.sends.report();
         self.receives.report();
     }
 
-    /// Called when the user destroys the queue pair: removes its completions from the completion queues; no
-    /// more are added.
+    /// Removes the queue pair's completions from the completion queues, and prevents further completions.
+    /// Called when the user destroys the queue pair.
     pub(crate) fn discard_completions(&self) {
         self.sends.discard_completions();
         self.receives.discard_completions();

@@ -1,6 +1,6 @@
 //! The states of a queue pair.
 
-/// States of RFC 5040 section 6 (and of the iWARP verbs).
+/// The states of a queue pair (RFC 5040 section 6 and the iWARP verbs).
 ///
 /// | state | `post_send` | `post_recv` | entered by |
 /// |---|---|---|---|
@@ -11,40 +11,42 @@
 /// | `Error` | is flushed | is flushed | the end of the connection, `modify` |
 /// | `Orphaned` | fails, and all others are flushed | waits | the peer's end, with [`ConnParam::outlives_peer`] |
 ///
-/// After a call of `disconnect`, or of `modify` to `Closing`, `post_send` is refused in every state: also
-/// before the engine has entered `Closing`, and after it has left it (RFC 5041 section 6.2.1), unless the
-/// queue pair [takes late sends](crate::verbs::QueuePair::take_late_sends). A receive
-/// transfers nothing, so it may be posted until the end, for messages of the peer that arrive before our FIN;
-/// it is flushed then.
+/// After a call of `disconnect`, or of `modify` to `Closing`, `post_send` is refused in every state (RFC 5041
+/// section 6.2.1): it is refused even before the engine has entered `Closing`, and after `Closing` has ended.
+/// The exception is a queue pair that [takes late sends](crate::verbs::QueuePair::take_late_sends). A receive
+/// request does not send anything, so it may be posted until the end of the connection, for messages of the
+/// peer that arrive before our FIN. At the end of the connection it is flushed.
 ///
 /// [`ConnParam::outlives_peer`]: crate::verbs::ConnParam::outlives_peer
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
-    /// Not connected. Receives may be posted, and sends if the queue pair takes them early.
+    /// Not connected. Receives may be posted. Sends may be posted if the queue pair accepts early sends.
     Idle,
     /// Connected: all requests may be posted.
     Rts,
-    /// A graceful close is in progress: the requests posted before are sent, then FIN.
+    /// A graceful close is in progress: the requests that were posted before the close are sent, and then the
+    /// FIN is sent.
     Closing,
-    /// A Terminate was sent or received, or the connection failed: requests are flushed.
+    /// A Terminate was sent or received, or the connection failed. Requests are flushed.
     Terminate,
     /// The connection has ended. Every request is flushed.
     Error,
-    /// The peer has ended the connection, and the queue pair outlives its end: receives stay. The first send
-    /// completes with [`RetryExceeded`](super::WcStatus::RetryExceeded), at once or after the
-    /// [time of its retries](crate::verbs::QueuePair::set_retry_time), and `Error` follows.
+    /// The peer has ended the connection, and the queue pair outlives the connection: receive requests stay
+    /// posted. The first send completes with [`RetryExceeded`](super::WcStatus::RetryExceeded), at once or
+    /// after its [retry time](crate::verbs::QueuePair::set_retry_time). Then the queue pair enters `Error`.
     Orphaned,
 }
 
 impl QpState {
-    /// The bit of the state in a set of states.
+    /// Returns the bit of this state in a set of states.
     #[inline]
     pub(crate) const fn bit(self) -> u8 {
         1 << self as u8
     }
 
-    /// The states in which a send queue accepts requests; `early`: before the connection too.
+    /// Returns the set of states in which a send queue accepts requests. If `early` is set, the set includes
+    /// the state before the connection.
     pub(crate) const fn taking_sends(early: bool) -> u8 {
         let always = Self::Rts.bit() | Self::Terminate.bit() | Self::Error.bit() | Self::Orphaned.bit();
         if early { always | Self::Idle.bit() } else { always }

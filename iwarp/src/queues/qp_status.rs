@@ -6,26 +6,28 @@ use super::QpState;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QpStatus {
-    /// Its number.
+    /// The number of the queue pair.
     pub qp_num: u32,
-    /// Its state.
+    /// The state of the queue pair.
     pub state: QpState,
-    /// The number of its protection domain: the first of the context has 1.
+    /// The number of the queue pair's protection domain. The first protection domain of a context has number
+    /// 1.
     pub pd: u32,
     /// Whether the queue pair takes its receives from a shared receive queue.
     pub has_srq: bool,
-    /// Send requests that are not complete.
+    /// Number of send requests that are not complete.
     pub open_sends: u64,
-    /// Receives that are not complete: those posted, or with a shared receive queue those taken from it.
+    /// Number of receive requests that are not complete. With a shared receive queue, only requests that this
+    /// queue pair has taken count.
     pub open_receives: u64,
 }
 
-/// A queue pair, as its context knows it.
+/// A queue pair in the list of its context.
 pub(crate) trait Listed: Send + Sync {
-    /// Its state now.
+    /// Returns the current status of the queue pair.
     fn status(&self) -> QpStatus;
 
-    /// Called when a completion was lost. Sends a Terminate, if there is a connection, and flushes both
-    /// queues.
+    /// Called when a completion was lost. Sends a Terminate, if the queue pair has a connection, and flushes
+    /// both queues.
     fn fail_for_cq(&self);
 }

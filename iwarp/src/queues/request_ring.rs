@@ -1,14 +1,14 @@
-//! The ring of a work queue: one end adds requests, the other reads them in place and removes them.
-//! The reader may start a request and keep its entry: the entry can still be read, before the entry with
-//! which the reader goes on.
+//! The ring of a work queue. The writer adds requests, and the reader reads requests in place and removes
+//! them. The reader may start a request and keep its entry. A kept entry can still be read while the reader
+//! continues with later entries.
 //!
-//! A ring takes 88 bytes besides its entries. A ring of `rtrb` takes 384, since each position there has two
-//! cache lines to itself. An idle queue pair has two rings, so these bytes matter. Here the two positions
-//! are a cache line apart, as the two threads write them all the time.
+//! A ring needs 88 bytes in addition to its entries. A ring of `rtrb` needs 384 bytes, since each of its two
+//! positions has two separate cache lines. An idle queue pair has two rings, so this difference is important.
+//! In this ring the two positions are one cache line apart, since two threads write them often.
 //!
-//! Entries own nothing, so nothing is dropped with them.
+//! Entries own nothing, so they are never dropped.
 //!
-//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and cells and tries every interleaving.
+//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and cells, and tests every interleaving.
 
 use std::cell::Cell;
 use std::mem::{MaybeUninit, needs_drop, offset_of};
@@ -17,28 +17,29 @@ use std::sync::Arc;
 use super::atomic::{AtomicUsize, Ordering};
 use super::shared_cell::SharedCell;
 
-/// The state that both ends share.
+/// The state that writer and reader share.
 #[repr(C)] // The order keeps the positions in two cache lines.
 struct Ring<T> {
-    /// Entries that were removed. Only the [`RingReader`] changes it.
+    /// Number of entries that were removed so far. Only the [`RingReader`] changes this number.
     head: AtomicUsize,
     entries: Box<[SharedCell<MaybeUninit<T>>]>,
     _apart: [u64; 5],
-    /// Entries that were added. Only the [`RingWriter`] changes it.
+    /// Number of entries that were added so far. Only the [`RingWriter`] changes this number.
     tail: AtomicUsize,
 }
 
 const _: () = assert!(offset_of!(Ring<u64>, tail) - offset_of!(Ring<u64>, head) >= 64);
 
-// SAFETY: each end is a single value, and only its methods access an entry. The reader accesses the `tail -
-// head` entries that were added and not removed; the writer accesses the others. Each end learns which
-// entries the other end has passed to it by an acquire load of the other's release store. So an entry has one
-// user at a time, and moves between threads with `T: Send`.
+// SAFETY: a ring has one `RingWriter` and one `RingReader`, and only their methods access entries. The reader
+// accesses the `tail - head` entries that were added and not removed, and the writer accesses all other
+// entries. Each of the two passes entries to the other by a release store, which the other reads by an
+// acquire load. So only one thread at a time uses an entry, and entries may move between threads because of
+// `T: Send`.
 #[allow(unsafe_code, reason = "two threads use the entries in turn")]
 unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T> Ring<T> {
-    /// The index `count` entries behind `at`; not more than there are entries.
+    /// Returns the index that is `count` entries after `at`. `count` is at most the number of entries.
     #[inline(always)]
     fn advance(&self, at: u32, count: u32) -> u32 {
         let (next, entries) = (at as usize + count as usize, self.entries.len());
@@ -46,7 +47,7 @@ impl<T> Ring<T> {
     }
 }
 
-/// Makes a ring for `capacity` entries, less than 2^32. Returns its two ends.
+/// Makes a ring for `capacity` entries, which must be less than 2^32. Returns its writer and its reader.
 pub(super) fn ring<T: Default>(capacity: usize) -> (RingWriter<T>, RingReader<T>) {
     const { assert!(!needs_drop::<T>(), "entries are not dropped") };
     assert!(capacity <= u32::MAX as usize, "no memory has room for so many entries");
@@ -60,18 +61,19 @@ pub(super) fn ring<T: Default>(capacity: usize) -> (RingWriter<T>, RingReader<T>
     (RingWriter { ring, at: 0, free: 0 }, reader)
 }
 
-/// The end where entries are added.
+/// The end of a ring where entries are added.
 pub(super) struct RingWriter<T> {
     ring: Arc<Ring<T>>,
     /// Index of the next entry to write.
     at: u32,
-    /// Number of free entries from `at` on, as of the last `look`, less the entries that were used since.
+    /// Number of free entries from `at` on that the last `look` has found, minus the entries that were used
+    /// since then.
     free: u32,
 }
 
 impl<T: Default> RingWriter<T> {
-    /// Adds an entry, which `fill` changes in place. Returns `false`, without a call of `fill`, if the ring
-    /// is full.
+    /// Adds an entry, whose content `fill` sets in place. If the ring is full, returns `false` and does not
+    /// call `fill`.
     #[inline(always)]
     pub(super) fn push_with(&mut self, fill: impl FnOnce(&mut T)) -> bool {
         if self.free == 0 && !self.look() {
@@ -79,9 +81,9 @@ impl<T: Default> RingWriter<T> {
         }
         let ring = &*self.ring;
         let Some(entry) = ring.entries.get(self.at as usize) else { return false };
-        // SAFETY: the entry at `at` is free: it was never added, or `look` has learned by an acquire load
-        // that it was removed. So the reader does not access it before the store below. `&mut self` excludes
-        // another call, and no reference outlives this one.
+        // SAFETY: the entry at `at` is free: it was never added, or an acquire load in `look` has shown that
+        // it was removed. So the reader does not access the entry before the store below. `&mut self`
+        // excludes a concurrent call, and no reference to the entry exists after this call.
         #[allow(unsafe_code, reason = "the entry is this end's alone")]
         let entry = unsafe { &mut *entry.for_writing() };
         fill(entry.write(T::default()));
@@ -91,7 +93,7 @@ impl<T: Default> RingWriter<T> {
         true
     }
 
-    /// Updates the number of free entries. Returns whether there are any.
+    /// Updates the number of free entries. Returns whether at least one entry is free.
     #[inline(never)]
     fn look(&mut self) -> bool {
         let Ring { head, entries, tail, .. } = &*self.ring;
@@ -101,20 +103,21 @@ impl<T: Default> RingWriter<T> {
     }
 }
 
-/// The end where entries are read and removed.
+/// The end of a ring where entries are read and removed.
 pub(super) struct RingReader<T> {
     ring: Arc<Ring<T>>,
     /// Index of the oldest entry that is not started.
     at: u32,
-    /// The number of entries from `at` on as of the last look at the ring, less those passed since.
+    /// Number of entries from `at` on that the last `len` has found, minus the entries that were passed since
+    /// then.
     known: Cell<u32>,
-    /// How many entries were started or removed since the ring was made, as [`Ring::head`] counts. The
-    /// started entries that are not yet removed are kept.
+    /// Number of entries that were started or removed so far, counted in the same way as [`Ring::head`].
+    /// Started entries that are not removed yet are kept.
     passed: usize,
 }
 
 impl<T> RingReader<T> {
-    /// The number of entries that are not started.
+    /// Returns the number of entries that are not started.
     #[inline]
     pub(super) fn len(&self) -> usize {
         let len = self.ring.tail.load(Ordering::Acquire).wrapping_sub(self.passed);
@@ -127,7 +130,7 @@ impl<T> RingReader<T> {
         self.len() == 0
     }
 
-    /// The oldest entry that is not started.
+    /// Returns the oldest entry that is not started.
     #[inline]
     pub(super) fn first(&self) -> Option<&T> {
         if self.known.get() == 0 && self.is_empty() {
@@ -136,7 +139,7 @@ impl<T> RingReader<T> {
         self.ring.entries.get(self.at as usize).map(|entry| self.read(entry))
     }
 
-    /// The entry `behind` entries after the oldest one.
+    /// Returns the entry that is `behind` entries after the oldest entry that is not started.
     pub(super) fn get(&self, behind: usize) -> Option<&T> {
         if behind >= self.len() {
             return None;
@@ -145,8 +148,8 @@ impl<T> RingReader<T> {
         self.ring.entries.get(at as usize).map(|entry| self.read(entry))
     }
 
-    /// At most `limit` of the oldest entries, up to the end of the ring's memory: the next call returns the
-    /// entries that wrap.
+    /// Returns at most `limit` of the oldest entries that are not started, up to the end of the ring's
+    /// memory. Entries after a wrap are returned by a later call.
     #[inline]
     pub(super) fn oldest(&mut self, limit: usize) -> Oldest<'_, T> {
         let together = self.ring.entries.len() - self.at as usize;
@@ -154,20 +157,21 @@ impl<T> RingReader<T> {
         Oldest { reader: self, len }
     }
 
-    /// Starts the `count` oldest entries that are not started, or all known ones if they are fewer, and keeps
-    /// them.
+    /// Starts the `count` oldest entries that are not started, and keeps them. If fewer entries are known,
+    /// starts all known entries.
     #[inline]
     pub(super) fn keep(&mut self, count: usize) {
         self.pass(count);
     }
 
-    /// The number of kept entries.
+    /// Returns the number of kept entries.
     #[inline]
     fn count_kept(&self) -> usize {
         self.passed.wrapping_sub(self.ring.head.load(Ordering::Relaxed))
     }
 
-    /// The kept entry `back` entries before the oldest entry that is not started; 1: the last kept entry.
+    /// Returns the kept entry that is `back` entries before the oldest entry that is not started. If `back`
+    /// is 1, this is the last kept entry.
     pub(super) fn kept(&self, back: usize) -> Option<&T> {
         if back == 0 || back > self.count_kept() {
             return None;
@@ -177,7 +181,7 @@ impl<T> RingReader<T> {
         self.ring.entries.get(at).map(|entry| self.read(entry))
     }
 
-    /// Removes the `count` oldest kept entries, or all kept ones if they are fewer.
+    /// Removes the `count` oldest kept entries. If fewer entries are kept, removes all kept entries.
     #[inline]
     pub(super) fn release(&mut self, count: usize) {
         let count = self.count_kept().min(count);
@@ -185,7 +189,7 @@ impl<T> RingReader<T> {
         head.store(head.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
     }
 
-    /// Makes the kept entries the oldest ones that are not started.
+    /// Makes the kept entries the oldest entries that are not started.
     pub(super) fn return_kept(&mut self) {
         let count = self.count_kept();
         let (at, entries) = (self.at as usize, self.ring.entries.len());
@@ -194,7 +198,8 @@ impl<T> RingReader<T> {
         self.known.set(0);
     }
 
-    /// Removes the `count` oldest entries, or all known ones if they are fewer. No entry may be kept.
+    /// Removes the `count` oldest entries. If fewer entries are known, removes all known entries. No entry
+    /// may be kept.
     #[inline]
     pub(super) fn remove(&mut self, count: usize) {
         debug_assert_eq!(self.count_kept(), 0, "kept entries are before it");
@@ -202,7 +207,7 @@ impl<T> RingReader<T> {
         self.ring.head.store(self.passed, Ordering::Release);
     }
 
-    /// Continues after the `count` oldest entries, or after all known ones if they are fewer.
+    /// Advances the reader by `count` entries. If fewer entries are known, advances by all known entries.
     #[inline(always)]
     fn pass(&mut self, count: usize) {
         let known = self.known.get_mut();
@@ -216,9 +221,9 @@ impl<T> RingReader<T> {
     #[inline(always)]
     fn read<'a>(&'a self, entry: &'a SharedCell<MaybeUninit<T>>) -> &'a T {
         let entry = entry.for_reading().cast::<T>();
-        // SAFETY: the callers pass an entry that `len` has found by an acquire load, so it was written
-        // completely before. The writer does not access the entry until it is removed, which needs `&mut
-        // self` and therefore happens after the end of the reference.
+        // SAFETY: the callers pass an entry that `len` has found by an acquire load, so the entry was written
+        // completely before. The writer does not access the entry until the entry is removed. Removing needs
+        // `&mut self`, so it happens after the end of the returned reference.
         #[allow(unsafe_code, reason = "the entry is this end's alone")]
         unsafe {
             &*entry
@@ -226,7 +231,7 @@ impl<T> RingReader<T> {
     }
 }
 
-/// The oldest entries of a ring that are not started. They stay in the ring until they are
+/// The oldest entries of a ring that are not started. These entries stay in the ring until they are
 /// [kept](Self::keep) or [removed](Self::remove).
 pub(crate) struct Oldest<'a, T> {
     reader: &'a mut RingReader<T>,
@@ -234,13 +239,13 @@ pub(crate) struct Oldest<'a, T> {
 }
 
 impl<T> Oldest<'_, T> {
-    /// Whether no more were in the ring.
+    /// Whether these are all entries of the ring that are not started.
     #[inline]
     pub(crate) fn is_all(&self) -> bool {
         self.len == self.reader.known.get() as usize
     }
 
-    /// The entries, oldest first.
+    /// Returns the entries, oldest first.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         let reader = &*self.reader;
@@ -248,7 +253,7 @@ impl<T> Oldest<'_, T> {
         reader.ring.entries[at..at + self.len].iter().map(|entry| reader.read(entry))
     }
 
-    /// Removes the first `count` of them.
+    /// Removes the first `count` of these entries.
     #[inline]
     pub(crate) fn remove(self, count: usize) {
         self.reader.remove(count.min(self.len));

@@ -11,49 +11,50 @@ use crate::memory::{MemoryTable, StreamId};
 use super::usage::Quota;
 use super::{AsyncEvents, Listed, QpStatus, VerbsError};
 
-/// Limits on the objects of a context. A call that would exceed one is refused with
+/// Limits on the objects of a context. A call that would exceed a limit is refused with
 /// [`VerbsError::Limit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextLimits {
-    /// Protection domains. Default: 16,384.
+    /// Maximum number of protection domains. Default: 16,384.
     pub max_pd: usize,
-    /// Memory regions. Default: 65,536.
+    /// Maximum number of memory regions. Default: 65,536.
     pub max_mr: usize,
-    /// Memory windows. Default: 65,536.
+    /// Maximum number of memory windows. Default: 65,536.
     pub max_mw: usize,
-    /// Queue pairs. Default: 16,384.
+    /// Maximum number of queue pairs. Default: 16,384.
     pub max_qp: usize,
-    /// Completion queues. Default: 16,384.
+    /// Maximum number of completion queues. Default: 16,384.
     pub max_cq: usize,
-    /// Entries of one completion queue. Default: 1,048,576.
+    /// Maximum number of entries of one completion queue. Default: 1,048,576.
     pub max_cqe: usize,
-    /// Entries of all completion queues together. Default: 16,777,216.
+    /// Maximum number of entries of all completion queues together. Default: 16,777,216.
     pub max_cqe_total: usize,
-    /// Requests of one send or receive queue. Default: 32,768.
+    /// Maximum number of requests of one send or receive queue. Default: 32,768.
     pub max_qp_wr: usize,
-    /// Shared receive queues. Default: 16,384.
+    /// Maximum number of shared receive queues. Default: 16,384.
     pub max_srq: usize,
-    /// Requests of one shared receive queue. Default: 1,048,576.
+    /// Maximum number of requests of one shared receive queue. Default: 1,048,576.
     pub max_srq_wr: usize,
-    /// Inbound Reads and atomics that all connections together may have outstanding. A connection counts with
-    /// its IRD, and with the IRD once more if its queue pair has atomics enabled
-    /// ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS), the default): atomics have buffers of
-    /// their own. Before the depths are negotiated, the IRD counts as its possible maximum:
-    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), or 128 if that is
-    /// more, as the peer may raise it. Default: 4,194,304.
+    /// Maximum number of inbound Reads and atomics that all connections together may have outstanding. A
+    /// connection counts with its IRD. If its queue pair has enabled atomics
+    /// ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS), the default), it counts with twice its
+    /// IRD, since atomics have separate buffers. Before the depths are negotiated, a connection counts with
+    /// the maximum IRD that the peer may raise it to:
+    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), but at least 128.
+    /// Default: 4,194,304.
     pub max_read_slots: usize,
-    /// Asynchronous events that may wait. Further events are kept by their objects, one of each kind, and
-    /// wait as soon as there is room. Default: 1024.
+    /// Maximum number of asynchronous events in the queue. If the queue is full, objects keep their further
+    /// events, one of each kind, until the queue has room. Default: 1024.
     pub max_async_events: usize,
-    /// Events that may wait in one event channel. Further events are kept only if they belong to identifiers
-    /// that the program holds ([`EventChannel`](crate::verbs::EventChannel#limit)); other events are lost
-    /// and counted. Default: 512.
+    /// Maximum number of events that wait in one event channel. Further events are kept only if they belong
+    /// to identifiers that the program holds ([`EventChannel`](crate::verbs::EventChannel#limit)). All other
+    /// further events are lost and counted. Default: 512.
     pub max_cm_events: usize,
 }
 
-/// Sized for 16,384 connections, with 1024 completion entries and 2 x 128 Read slots for each (the default
-/// IRD, for Reads and for atomics). Objects allocate their memory when they are created, so a limit that is
-/// not reached costs nothing. Only the event queues are allocated in advance, so they are short.
+/// The default limits are for 16,384 connections, each with 1024 completion entries and 2 x 128 Read slots
+/// (the default IRD, for Reads and for atomics). Objects allocate their memory when they are created, so a
+/// high limit alone costs no memory. Only the event queues are allocated in advance, so their limits are low.
 impl Default for ContextLimits {
     fn default() -> Self {
         Self {
@@ -80,30 +81,31 @@ pub(crate) struct Resources {
     pub(crate) quotas: Quotas,
     pub(crate) events: AsyncEvents,
     pub(crate) memory: MemoryTable,
-    /// True if requests with invalid local memory are accepted, and fail later.
+    /// Whether requests with invalid local memory are accepted, and fail later.
     pub(crate) late_memory_checks: bool,
     qp_nums: QpNumbers,
-    /// The number of streams so far: one for each queue pair.
+    /// Number of streams so far. Each queue pair has one stream number.
     streams: AtomicU64,
     pd_nums: Numbers,
     cq_nums: Numbers,
     srq_nums: Numbers,
 }
 
-/// Numbers for queue pairs: 24 bits, as programs exchange them, and never 0. A freed number is reused after
-/// all other numbers. So for a long time it names no other queue pair, in case a peer still uses it. (A
-/// region that is limited to a queue pair names its stream, whose number is never reused.)
+/// Numbers for queue pairs. A number has 24 bits, the size in which programs exchange these numbers, and is
+/// never 0. A freed number is reused only after all other numbers. So even if a peer still uses a freed
+/// number, for a long time the number does not name another queue pair. (A region that is limited to a queue
+/// pair names the queue pair's stream, whose number is never reused.)
 struct QpNumbers(Mutex<QpNumbersInUse>);
 
 struct QpNumbersInUse {
     /// The next number to try.
     next: u32,
-    /// The queue pairs by number. While a queue pair is being made, its entry is `None`.
+    /// The queue pairs by number. While a queue pair is being created, its entry is `None`.
     used: BTreeMap<u32, Option<Weak<dyn Listed>>>,
 }
 
-/// Numbers for the objects of another kind: 1, 2, and so on. A number is never used again and never 0, so
-/// the number of a destroyed object never names another one.
+/// Numbers for the objects of another kind: 1, 2, and so on. A number is never 0 and is never reused, so the
+/// number of a destroyed object never names another object.
 struct Numbers {
     kind: &'static str,
     next: AtomicU32,
@@ -148,8 +150,8 @@ impl Resources {
         }))
     }
 
-    /// Checks that an object of `other` may be used with this context. Objects of two contexts may not be
-    /// used together: each context has its own numbers, memory and limits.
+    /// Checks that an object of `other` may be used with this context. Objects of different contexts may not
+    /// be used together, since each context has its own numbers, memory and limits.
     pub(crate) fn same(&self, other: &Self) -> Result<(), VerbsError> {
         // RFC 5040 sections 8.1.1 and 8.1.2 (RDMAP-359, RDMAP-366): users of different contexts share
         // nothing.
@@ -159,7 +161,7 @@ impl Resources {
         Err(VerbsError::Invalid("these objects are of different contexts, which share nothing".into()))
     }
 
-    /// Takes a queue pair out of `max_qp`, and a number for it.
+    /// Reserves one queue pair of `max_qp` and a number for it. Returns the number.
     pub(crate) fn take_qp_num(&self) -> Result<u32, VerbsError> {
         let permit = self.quotas.qp.take(1)?;
         let num = self.qp_nums.take()?;
@@ -168,33 +170,33 @@ impl Resources {
         Ok(num)
     }
 
-    /// Enters the queue pair that has taken `num`; it is found by this number from now on.
+    /// Records the queue pair that has reserved `num`. From now on it can be found by this number.
     pub(crate) fn enter_qp(&self, num: u32, qp: &Arc<impl Listed + 'static>) {
         self.qp_nums.in_use().used.insert(num, Some(Arc::downgrade(qp) as Weak<dyn Listed>));
     }
 
-    /// The queue pair with this number. The caller must hold no lock that its drop takes: the returned
-    /// reference may be the last.
+    /// Returns the queue pair with this number. The caller must not hold a lock that the drop of a queue pair
+    /// takes, since the returned reference may be the last.
     pub(crate) fn qp(&self, num: u32) -> Option<Arc<dyn Listed>> {
         self.qp_nums.in_use().used.get(&num)?.as_ref()?.upgrade()
     }
 
-    /// All queue pairs, by their numbers.
+    /// Returns the status of all queue pairs, in the order of their numbers.
     pub(crate) fn qps(&self) -> Vec<QpStatus> {
-        // Any of these references may become the last. They are not dropped under the lock, because the drop
-        // of a queue pair takes the lock.
+        // Any of these references may become the last reference to its queue pair. The drop of a queue pair
+        // takes the lock, so the references are dropped after the lock is released.
         let in_use: Vec<_> =
             self.qp_nums.in_use().used.values().flatten().filter_map(Weak::upgrade).collect();
         in_use.iter().map(|qp| qp.status()).collect()
     }
 
-    /// Called when the queue pair with this number was destroyed.
+    /// Frees the number of a queue pair that was destroyed.
     pub(crate) fn free_qp_num(&self, num: u32) {
         self.qp_nums.free(num);
         self.quotas.qp.take_back(1);
     }
 
-    /// The number of a new stream, which is never used again.
+    /// Returns the number of a new stream, which is never reused.
     pub(crate) fn next_stream(&self) -> StreamId {
         StreamId(self.streams.fetch_add(1, Ordering::Relaxed) + 1)
     }
@@ -220,7 +222,7 @@ impl QpNumbers {
     }
 
     /// # Errors
-    /// [`VerbsError::Limit`] when all are in use.
+    /// [`VerbsError::Limit`] if all numbers are in use.
     fn take(&self) -> Result<u32, VerbsError> {
         let QpNumbersInUse { next, used } = &mut *self.in_use();
         if used.len() >= Self::LAST_NUMBER as usize {
@@ -254,7 +256,7 @@ impl Numbers {
     }
 
     /// # Errors
-    /// [`VerbsError::Limit`] when the context has made four billion objects of this kind.
+    /// [`VerbsError::Limit`] if the context has already created four billion objects of this kind.
     fn take(&self) -> Result<u32, VerbsError> {
         let next = |number: u32| number.checked_add(1);
         self.next
@@ -268,7 +270,8 @@ mod tests {
     use super::super::{CompletionQueue, CqOptions, PdShared, QpInit, QpShared};
     use super::*;
 
-    /// A number has 24 bits, is never 0 or in use, and is reused after all others.
+    /// A new number has 24 bits, is not 0 and is not in use. A freed number is reused only after all other
+    /// numbers.
     #[test]
     fn a_queue_pair_gets_the_number_that_was_free_for_longest() {
         let numbers = QpNumbers::new();
@@ -280,8 +283,8 @@ mod tests {
         assert_eq!([(); 4].map(|()| numbers.take().unwrap()), [0xff_ffff, 1, 3, 5], "2 and 4 are in use");
     }
 
-    /// A number that is used twice would name two objects: a region of the first one's protection domain
-    /// would belong to the second one as well.
+    /// If a number were used twice, it would name two objects. For example, the regions of one protection
+    /// domain would also belong to another protection domain.
     #[test]
     fn no_number_is_given_twice() {
         let resources =
@@ -295,7 +298,8 @@ mod tests {
         }
     }
 
-    /// A destroyed queue pair leaves neither its number nor its place in the list of all queue pairs.
+    /// When a queue pair is destroyed, its number is freed, and it is removed from the list of all queue
+    /// pairs.
     #[test]
     fn a_queue_pair_that_is_gone_leaves_no_number() {
         let resources =
@@ -310,8 +314,8 @@ mod tests {
         assert_eq!((used(), resources.qps().len()), (vec![second.config.num], 1));
         drop(second);
         assert!(used().is_empty() && resources.qps().is_empty());
-        // A queue pair that could not be created, because its completion queue has no room, holds nothing
-        // either.
+        // A queue pair that could not be created, because its completion queue has no room, also holds no
+        // number and no place.
         let strict = CompletionQueue::new(
             Arc::clone(&resources),
             &CqOptions { strict: Some(true), ..CqOptions::new(1) },

@@ -1,21 +1,22 @@
-//! A flag that is set while the engine has not answered the doorbell of a queue pair, so that many posts
-//! ring it once.
+//! A flag that is set while the engine has not answered the doorbell of a queue pair. Because of this flag,
+//! many posts ring the doorbell only once.
 //!
-//! A thread adds work, *then* calls [`Rung::must_ring`]. The engine calls [`Rung::answer`], *then* looks for
-//! work. A thread that finds the flag unset sets it and rings: the engine finds the doorbell, and after it
-//! the work. A thread that finds it set loads it again after a sequentially consistent fence. The engine has
-//! such a fence after its change of the flag, and the fences have a total order. If the fence of the thread
-//! comes first, the engine sees the work. Otherwise the thread sees the flag unset, or set by another
-//! thread, which rings.
+//! A thread adds work, *then* calls [`Rung::must_ring`]. The engine calls [`Rung::answer`], *then* checks for
+//! work. If the thread finds the flag unset, it sets the flag and rings the doorbell: the engine finds the
+//! doorbell, and then the work. If the thread finds the flag set, it executes a sequentially consistent fence
+//! and loads the flag again. The engine also executes such a fence after it has cleared the flag, and the
+//! fences have a total order. If the thread's fence comes first, the engine sees the work. Otherwise the
+//! thread sees that the flag is unset, or that another thread has set the flag. In the latter case the other
+//! thread rings the doorbell.
 //!
-//! Two threads that find the flag unset at the same time both ring. This costs one needless visit of the
-//! engine, no more.
+//! If two threads find the flag unset at the same time, both ring the doorbell. The only cost is that the
+//! engine visits the queue pair once more than necessary.
 //!
-//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
+//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tests every interleaving.
 
 use super::atomic::{AtomicBool, Ordering, fence};
 
-/// The flag that the doorbell was rung and not answered.
+/// The flag that is set while the doorbell was rung and has not been answered.
 pub(crate) struct Rung(AtomicBool);
 
 impl Rung {
@@ -23,8 +24,8 @@ impl Rung {
         Self(AtomicBool::new(false))
     }
 
-    /// Whether the caller, which has added work, has to ring the doorbell. Sets the flag: the next caller
-    /// need not ring before the engine has answered.
+    /// Whether the caller, which has added work, must ring the doorbell. Also sets the flag: until the engine
+    /// has answered, further callers need not ring the doorbell.
     #[inline]
     pub(crate) fn must_ring(&self) -> bool {
         if self.0.load(Ordering::Relaxed) {
@@ -37,11 +38,12 @@ impl Rung {
         true
     }
 
-    /// The engine looks for work after this call: the next work rings again.
+    /// Clears the flag, so that the next work rings the doorbell again. The engine checks for work after this
+    /// call.
     #[inline]
     pub(crate) fn answer(&self) {
-        // A thread that is about to set the flag rings afterwards, so the engine visits the queue pair
-        // again.
+        // If the flag is not set, nothing need be done: a thread that is about to set the flag then rings the
+        // doorbell, so the engine visits the queue pair again.
         if self.0.load(Ordering::Relaxed) {
             self.0.store(false, Ordering::Relaxed);
             fence(Ordering::SeqCst);

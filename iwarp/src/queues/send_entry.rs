@@ -12,9 +12,9 @@ use super::{MAX_INLINE, MAX_SGE, SendFlags, SendOp, Sge, WcOpcode};
 /// The payload of a posted request.
 #[derive(Clone, Debug)]
 pub(crate) enum Payload {
-    /// Read from registered memory when it is sent.
+    /// Elements of registered memory, which are read when the payload is sent.
     Gather(ArrayVec<Sge, MAX_SGE>),
-    /// Copied when the request was posted.
+    /// Bytes that were copied when the request was posted.
     Inline(ArrayVec<u8, MAX_INLINE>),
 }
 
@@ -43,32 +43,34 @@ impl Payload {
 pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
-    /// Never dropped, since it owns nothing: an entry leaves its ring without work for its elements.
+    /// The payload, which is never dropped, since it owns nothing. So removing an entry from its ring needs
+    /// no work for its elements.
     pub(crate) payload: ManuallyDrop<Payload>,
-    /// Bytes of the payload.
+    /// Number of bytes of the payload.
     pub(crate) length: u32,
     pub(crate) flags: SendFlags,
     pub(crate) prepared: PreparedPayload,
 }
 
-/// The payload of a request as the post has found it.
+/// What the check at the post has found about the payload of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PreparedPayload {
-    /// Not looked up: the message of the request looks it up.
+    /// The payload was not looked up yet, and is looked up when the message of the request starts.
     Unprepared,
-    /// One registered element at this place, of a Send or Write that may start at once, as it has no fence.
+    /// The payload is one registered element at this place. The request is a Send or Write without a fence,
+    /// so it may start at once.
     Registered(Found),
-    /// Copied, of a Send or Write that may start at once, as with `Registered`.
+    /// The payload was copied. The request is a Send or Write without a fence, so it may start at once.
     Inline,
-    /// Invalid local memory: the request fails when its turn comes.
+    /// The local memory is invalid: the request fails when it is the oldest request.
     InvalidMemory,
-    /// As `InvalidMemory`, for an atomic whose buffer does not have the length of its result.
+    /// The buffer of an atomic does not have the length of the result: the request fails when it is the
+    /// oldest request.
     InvalidLength,
 }
 
 impl PreparedPayload {
-    /// Whether the request is a Send or Write that may start at once, and whose payload is copied from one
-    /// place.
+    /// Whether the request is a Send or Write that may start at once, and whose payload is in one place.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self, Self::Registered(_) | Self::Inline)
@@ -81,7 +83,7 @@ pub(crate) struct Signaled {
     pub(crate) opcode: WcOpcode,
 }
 
-/// An empty entry.
+/// Returns an empty entry.
 impl Default for SendEntry {
     #[inline]
     fn default() -> Self {
@@ -91,7 +93,7 @@ impl Default for SendEntry {
     }
 }
 
-/// The opcode in the completion of a request.
+/// Returns the opcode in the completion of a request.
 #[inline]
 pub(crate) fn send_opcode(op: &SendOp) -> WcOpcode {
     match op {

@@ -1,5 +1,5 @@
-//! A cell that two threads use in turn, through raw pointers. The tests replace it by loom's cell, which
-//! detects unordered accesses (`tests/loom_handshakes.rs`).
+//! A cell that two threads use in turn, through raw pointers. The tests replace this cell by loom's cell,
+//! which detects unordered accesses (`tests/loom_handshakes.rs`).
 
 use std::cell::UnsafeCell;
 
@@ -11,13 +11,13 @@ impl<T> SharedCell<T> {
         Self(UnsafeCell::new(value))
     }
 
-    /// The pointer for reading the value.
+    /// Returns the pointer for reading the value.
     #[inline(always)]
     pub(super) fn for_reading(&self) -> *const T {
         self.0.get()
     }
 
-    /// The pointer for writing the value.
+    /// Returns the pointer for writing the value.
     #[inline(always)]
     pub(super) fn for_writing(&self) -> *mut T {
         self.0.get()

@@ -1,8 +1,8 @@
-//! Shared receive queues: one pool of receive buffers for many queue pairs, of any engines (RFC 5042 section
-//! 6.4.3.1).
+//! Shared receive queues: one pool of receive buffers for many queue pairs, which may belong to different
+//! engines (RFC 5042 section 6.4.3.1).
 //!
-//! A queue pair takes a buffer when a message begins, so an idle stream holds none. Four mechanisms protect
-//! the other streams from a stream that takes too many buffers:
+//! A queue pair takes a buffer when a message begins, so an idle stream holds no buffer. Four mechanisms
+//! protect the other streams from a stream that takes too many buffers:
 //!
 //! | | here |
 //! |---|---|
@@ -23,19 +23,20 @@ use super::{AsyncEventKind, EventSource, PdShared, RecvRequest, VerbsError};
 /// Options of a new shared receive queue (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqInit {
-    /// Outstanding receive requests. A request counts until its completion is polled. Default: 1024.
+    /// Maximum number of outstanding receive requests. A request counts until its completion is polled.
+    /// Default: 1024.
     pub max_wr: usize,
-    /// Elements of one request. Default: [`MAX_SGE`](super::MAX_SGE).
+    /// Maximum number of elements of one request. Default: [`MAX_SGE`](super::MAX_SGE).
     pub max_sge: usize,
-    /// Refuses queue pairs of other protection domains. If false, the queue serves them too, as on
-    /// InfiniBand: messages to these queue pairs are placed in buffers of this queue's domain.
-    /// Default: `true`.
+    /// Whether the queue refuses queue pairs of other protection domains. If `false`, the queue also serves
+    /// such queue pairs, as on InfiniBand: their messages are placed in buffers of this queue's protection
+    /// domain. Default: `true`.
     pub one_pd: bool,
 }
 
 impl Default for SrqInit {
-    /// 1024 requests of up to [`MAX_SGE`](super::MAX_SGE) elements: eight times the depth of a receive queue
-    /// by default. For queue pairs of its own domain.
+    /// At most 1024 requests (eight times the default depth of a receive queue) of up to
+    /// [`MAX_SGE`](super::MAX_SGE) elements, only for queue pairs of the queue's own protection domain.
     fn default() -> Self {
         Self { max_wr: 1024, max_sge: super::MAX_SGE, one_pd: true }
     }
@@ -45,20 +46,20 @@ impl Default for SrqInit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SrqAttr {
-    /// Its depth, as in [`SrqInit::max_wr`].
+    /// The depth of the queue, as in [`SrqInit::max_wr`].
     pub max_wr: usize,
-    /// Elements of one request.
+    /// Maximum number of elements of one request.
     pub max_sge: usize,
-    /// The armed limit; 0: none.
+    /// The armed limit, or 0 if no limit is armed.
     pub limit: usize,
-    /// Requests that wait for messages.
+    /// Number of requests that wait for messages.
     pub posted: usize,
-    /// Requests whose completion has not been polled, including requests that wait.
+    /// Number of requests whose completion has not been polled, including requests that wait for messages.
     pub outstanding: usize,
 }
 
-/// A queue of receive buffers for several queue pairs, of its protection domain
-/// ([`QpInit::srq`](super::QpInit::srq)). Cheap to clone.
+/// A queue of receive buffers for several queue pairs ([`QpInit::srq`](super::QpInit::srq)). This value is
+/// cheap to clone.
 #[derive(Clone)]
 pub struct SharedReceiveQueue {
     pub(crate) shared: Arc<SrqShared>,
@@ -69,15 +70,15 @@ pub(crate) struct SrqShared {
     pub(crate) pd: Arc<PdShared>,
     pub(crate) max_wr: usize,
     max_sge: usize,
-    /// As [`SrqInit::one_pd`].
+    /// The value of [`SrqInit::one_pd`].
     pub(super) one_pd: bool,
     requests: ArrayQueue<RecvRequest>,
-    /// Requests in `requests`. A request is counted before it is added.
+    /// Number of requests in `requests`. A request is counted before it is added.
     posted: AtomicUsize,
-    /// Requests whose completion has not been polled.
+    /// Number of requests whose completion has not been polled.
     outstanding: Arc<AtomicUsize>,
-    /// The limit (`srq_limit`): the SRQ_LIMIT_REACHED event is generated when fewer requests than this are
-    /// posted; 0: not armed.
+    /// The limit (`srq_limit`): the SRQ_LIMIT_REACHED event is generated when fewer requests than this number
+    /// are posted. 0 means that no limit is armed.
     limit: AtomicUsize,
     /// The queue pairs whose messages wait for a request.
     line: RecvLine,
@@ -122,7 +123,7 @@ impl SharedReceiveQueue {
     /// Posts a receive buffer, from any thread (`ibv_post_srq_recv`).
     ///
     /// # Errors
-    /// [`VerbsError`]; the request was not posted.
+    /// [`VerbsError`]: the request was not posted.
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         self.shared.post(request)
     }
@@ -130,17 +131,17 @@ impl SharedReceiveQueue {
     /// Posts several requests.
     ///
     /// # Errors
-    /// How many were posted, and why the next one was refused.
+    /// The number of posted requests, and the error with which the next request was refused.
     pub fn post_recv_list(&self, requests: &[RecvRequest]) -> Result<(), (usize, VerbsError)> {
         super::post_each(requests, |request| self.shared.post(request))
     }
 
     /// Requests one [`AsyncEventKind::SrqLimitReached`] event for the time when fewer than `limit` requests
-    /// are posted. The event comes at once if fewer are posted already. 0 cancels the request
-    /// (`ibv_modify_srq` with `IBV_SRQ_LIMIT`).
+    /// are posted. If fewer requests are already posted, the event is generated at once. A limit of 0 cancels
+    /// the request for the event (`ibv_modify_srq` with `IBV_SRQ_LIMIT`).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for a limit beyond the queue's depth.
+    /// [`VerbsError::Invalid`] if the limit exceeds the queue's depth.
     pub fn arm_limit(&self, limit: usize) -> Result<(), VerbsError> {
         let shared = &self.shared;
         if limit > shared.max_wr {
@@ -150,14 +151,14 @@ impl SharedReceiveQueue {
             )));
         }
         shared.limit.store(limit, Ordering::Release);
-        // Pairs with the fence in `take`: either the thread that takes a request sees the limit, or this
-        // thread sees the lower count.
+        // This fence pairs with the fence in `take`: either the thread that takes a request sees the limit,
+        // or this thread sees the lower count.
         fence(Ordering::SeqCst);
         shared.check_limit(shared.posted.load(Ordering::Acquire));
         Ok(())
     }
 
-    /// Depth, limit and fill level (`ibv_query_srq`).
+    /// Returns depth, limit and fill level (`ibv_query_srq`).
     pub fn query(&self) -> SrqAttr {
         let shared = &self.shared;
         SrqAttr {
@@ -171,7 +172,7 @@ impl SharedReceiveQueue {
 }
 
 impl SrqShared {
-    /// The count that queue pairs lower when a completion is polled.
+    /// Returns the count of outstanding requests, which a queue pair lowers when a completion is polled.
     pub(crate) fn outstanding(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.outstanding)
     }
@@ -184,7 +185,7 @@ impl SrqShared {
         }
         self.posted.fetch_add(1, Ordering::AcqRel);
         if self.requests.push(request.clone()).is_err() {
-            // This is never reached: the queue has an entry for each request that may be outstanding.
+            // This code is never reached: the queue has an entry for each request that may be outstanding.
             self.posted.fetch_sub(1, Ordering::AcqRel);
             self.outstanding.fetch_sub(1, Ordering::AcqRel);
             return Err(VerbsError::QueueFull("shared receive"));
@@ -193,7 +194,8 @@ impl SrqShared {
         Ok(())
     }
 
-    /// As [`take`](Self::take), for a queue pair whose messages may wait: not before its turn.
+    /// Does what [`take`](Self::take) does, for a queue pair whose messages may wait. Returns `None` if
+    /// another queue pair must get the request first.
     pub(super) fn take_in_turn(&self, turn: &TurnCell) -> Option<RecvRequest> {
         if self.line.take_turn(turn, || self.requests.len()) { self.take() } else { None }
     }
@@ -218,13 +220,13 @@ impl SrqShared {
         self.line.quit();
     }
 
-    /// How many queue pairs may wait.
+    /// Returns the number of queue pairs that may wait.
     #[cfg(test)]
     pub(super) fn line_members(&self) -> usize {
         self.line.members()
     }
 
-    /// Takes the oldest request, for a message that begins.
+    /// Removes and returns the oldest request, for a message that begins.
     pub(crate) fn take(&self) -> Option<RecvRequest> {
         let request = self.requests.pop()?;
         let left = self.posted.fetch_sub(1, Ordering::AcqRel) - 1;
@@ -233,7 +235,7 @@ impl SrqShared {
         Some(request)
     }
 
-    /// Makes the event, once, if `left` is below the limit.
+    /// Generates the event, once, if `left` is less than the limit.
     fn check_limit(&self, left: usize) {
         let limit = self.limit.load(Ordering::Relaxed);
         if left < limit && self.limit.compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()

@@ -1,7 +1,8 @@
 //! The limits of a context and their use (RFC 5042 section 6.4.1).
 //!
-//! Every object of a context holds a [`Permit`] until it is destroyed. A queue pair, of which there may be
-//! many, holds a count instead, and returns the count when it is dropped.
+//! Every object of a context holds a [`Permit`] until the object is destroyed. A context may have many queue
+//! pairs, so a queue pair only holds a count, which needs less memory. The queue pair returns the count when
+//! it is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,15 +16,16 @@ pub struct Usage {
     /// The limit's name in [`ContextLimits`](super::ContextLimits), or in
     /// [`ListenOptions`](crate::verbs::ListenOptions).
     pub name: &'static str,
-    /// The maximum in use at a time.
+    /// The maximum number that may be in use at a time.
     pub limit: usize,
-    /// The part that is in use now.
+    /// The number that is in use now.
     pub used: usize,
-    /// How often a request was refused because of the limit.
+    /// Number of requests that were refused because of the limit.
     pub refused: u64,
 }
 
-/// All limits of a context, and their use ([`Context::usage`](crate::verbs::Context::usage)).
+/// All limits of a context, and how much of each limit is in use
+/// ([`Context::usage`](crate::verbs::Context::usage)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContextUsage {
@@ -43,19 +45,18 @@ pub struct ContextUsage {
     pub srq: Usage,
     /// Inbound Reads and atomics that all connections together may have outstanding.
     pub read_slots: Usage,
-    /// TCP connections that peers have begun and that are not established yet, of all listeners together
+    /// TCP connections of all listeners that peers have begun and that are not established yet
     /// ([`ListenOptions::half_open`](crate::verbs::ListenOptions::half_open) on every engine).
     pub half_open: Usage,
-    /// Connections of peers that are not accepted or rejected yet, because startup has not finished or the
-    /// user has not decided, of all listeners together
-    /// ([`ListenOptions::backlog`](crate::verbs::ListenOptions::backlog)).
+    /// Connections of all listeners that are not accepted or rejected yet, because startup is not complete or
+    /// the user has not decided ([`ListenOptions::backlog`](crate::verbs::ListenOptions::backlog)).
     pub backlog: Usage,
-    /// Asynchronous events that wait; `refused` counts the lost ones.
+    /// Asynchronous events that wait. `refused` is the number of lost events.
     pub async_events: Usage,
 }
 
 impl ContextUsage {
-    /// All limits, in an array.
+    /// Returns all limits in an array.
     pub fn all(&self) -> [Usage; 11] {
         let Self { pd, mr, mw, qp, cq, cqe, srq, read_slots, half_open, backlog, async_events } = *self;
         [pd, mr, mw, qp, cq, cqe, srq, read_slots, half_open, backlog, async_events]
@@ -70,7 +71,7 @@ pub(crate) struct Quota {
     refused: AtomicU64,
 }
 
-/// A part of a quota; dropping it returns the part.
+/// A part of a quota. Dropping this value returns the part to the quota.
 pub(crate) struct Permit {
     quota: Arc<Quota>,
     count: usize,
@@ -81,13 +82,13 @@ impl Quota {
         Arc::new(Self { name, limit, used: AtomicUsize::new(0), refused: AtomicU64::new(0) })
     }
 
-    /// Grants `count` more, or returns the limit that forbids it.
+    /// Grants `count` units. Returns [`VerbsError::Limit`] if this would exceed the limit.
     pub(crate) fn take(self: &Arc<Self>, count: usize) -> Result<Permit, VerbsError> {
         // RFC 5041 section 8.3.2 (DDP-235), RFC 5040 section 8.1.2 (RDMAP-365): each allocation counts
-        // against a limit.
+        // towards a limit.
         let more = |used: usize| used.checked_add(count).filter(|&used| used <= self.limit);
         // RFC 5042 sections 3 and 6.4.1 (SEC-048, SEC-049, SEC-121): this function is the resource manager.
-        // It grants every scarce resource, to any thread, but never more than the limit.
+        // It grants every scarce resource to any thread, but never more than the limit allows.
         match self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
             Ok(_) => Ok(Permit { quota: Arc::clone(self), count }),
             Err(_) => {
@@ -97,7 +98,8 @@ impl Quota {
         }
     }
 
-    /// Takes back `count` from an owner that has turned its permit [into a count](Permit::into_count).
+    /// Returns `count` units to the quota. The owner has turned its permit [into a
+    /// count](Permit::into_count).
     pub(crate) fn take_back(&self, count: usize) {
         self.used.fetch_sub(count, Ordering::AcqRel);
     }
@@ -112,7 +114,7 @@ impl Quota {
     }
 }
 
-/// Checks that a size is within its limit.
+/// Checks that a size does not exceed its limit.
 pub(crate) fn within(name: &'static str, size: usize, limit: usize) -> Result<(), VerbsError> {
     if size > limit { Err(VerbsError::Limit { name, limit }) } else { Ok(()) }
 }
@@ -122,18 +124,17 @@ impl Permit {
         self.count
     }
 
-    /// Turns the permit into a count, for an owner that knows the quota, and has to [return the
-    /// count](Quota::take_back) itself.
+    /// Turns the permit into a count. The owner must later [return the count](Quota::take_back) to the quota.
     pub(crate) fn into_count(mut self) -> usize {
         std::mem::take(&mut self.count)
     }
 
-    /// Adds another part of the same quota to this one.
+    /// Adds another permit of the same quota to this permit.
     pub(crate) fn merge(&mut self, mut other: Self) {
         self.count += std::mem::take(&mut other.count);
     }
 
-    /// Returns the part above `count`.
+    /// Returns all units above `count` to the quota.
     pub(crate) fn shrink_to(&mut self, count: usize) {
         let surplus = self.count.saturating_sub(count);
         self.count -= surplus;

@@ -2,38 +2,38 @@
 
 use super::ConnectionError;
 
-/// Outcome of a work request.
+/// The result of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WcStatus {
     /// The request succeeded.
     Success,
-    /// Local memory: the key, range or right is wrong.
+    /// The key, the range or the rights of local memory are wrong.
     LocalProtectionError,
-    /// A window could not be bound, or memory could not be registered: the key, region, range or right is
-    /// wrong.
+    /// A window could not be bound, or memory could not be registered, because the key, the region, the range
+    /// or the rights are wrong.
     MwBindError,
     /// The incoming message is longer than the receive buffer, or the buffer of an atomic does not have the
     /// length of its result.
     LocalLengthError,
-    /// The connection does not allow the request, which was posted before the connection was made
+    /// The connection does not allow the request, which was posted before the connection was established
     /// ([`QpInit::early_sends`](super::QpInit::early_sends)).
     LocalQpOperationError,
     /// The connection ended before the request was done.
     WrFlushError,
     /// The peer refused access to its memory.
     RemoteAccessError,
-    /// The peer does not understand the request or has no room for it, or an atomic is not aligned. Only if
-    /// both ends have agreed on InfiniBand's semantics
+    /// The peer does not support the request or has no room for it, or the target of an atomic is not
+    /// aligned. This status is used only if both endpoints have agreed on InfiniBand's semantics
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
     RemoteInvalidRequest,
-    /// The peer could not carry out the request, or refused it.
+    /// The peer could not execute the request, or refused it.
     RemoteOperationError,
-    /// The peer had ended the connection before the request was done, or there was no connection, and this
+    /// The peer ended the connection before the request was done, or no connection could be made, and this
     /// queue pair outlives its peer ([`ConnParam::outlives_peer`](crate::verbs::ConnParam::outlives_peer)).
-    /// Or the peer fell silent or cannot be reached any more, and this was the oldest request; this only if
-    /// both ends have agreed on InfiniBand's semantics
-    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
+    /// If both endpoints have agreed on InfiniBand's semantics
+    /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)), the oldest request also gets
+    /// this status when the peer is silent or can no longer be reached.
     RetryExceeded,
     /// The peer had no receive request for the message, and the maximum number of tries was reached
     /// ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)).
@@ -64,8 +64,8 @@ impl std::fmt::Display for WcStatus {
 pub enum WcOpcode {
     /// Our Send.
     Send,
-    /// Our RDMA Write: TCP has accepted all its bytes. The completion says nothing about the memory of the
-    /// peer.
+    /// Our RDMA Write: TCP has accepted all its bytes. The completion does not mean that the bytes are in the
+    /// peer's memory.
     Write,
     /// Our RDMA Read: the data is in local memory.
     Read,
@@ -83,9 +83,9 @@ pub enum WcOpcode {
     BindWindow,
     /// A region was made valid.
     FastRegister,
-    /// A Send of the peer, in our receive buffer.
+    /// A Send of the peer, which is in our receive buffer.
     Recv,
-    /// Immediate Data of the peer, in [`WorkCompletion::immediate`] and in the receive buffer. With
+    /// Immediate Data of the peer, which is in [`WorkCompletion::immediate`] and in the receive buffer. With
     /// [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) the buffer is unchanged.
     RecvImmediate,
 }
@@ -94,40 +94,40 @@ pub enum WcOpcode {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct WorkCompletion {
-    /// The `wr_id` of the request, as the user chose it.
+    /// The `wr_id` that the user has chosen for the request.
     pub wr_id: u64,
-    /// Whether the request succeeded, or why it did not.
+    /// Whether the request succeeded, or why it failed.
     pub status: WcStatus,
-    /// The operation, also of a request that failed. A receive that failed is a [`WcOpcode::Recv`].
+    /// The operation of the request, even if the request failed. A failed receive has [`WcOpcode::Recv`].
     pub opcode: WcOpcode,
-    /// Bytes received ([`WcOpcode::Recv`], [`WcOpcode::RecvImmediate`]) or placed in local memory
-    /// ([`WcOpcode::Read`] and the atomics).
+    /// Number of bytes that were received ([`WcOpcode::Recv`], [`WcOpcode::RecvImmediate`]) or placed in
+    /// local memory ([`WcOpcode::Read`] and the atomics).
     pub byte_len: u32,
     /// The queue pair's number.
     pub qp_num: u32,
-    /// The peer's Immediate Data ([`WcOpcode::RecvImmediate`]). With [`WcOpcode::Recv`]: the four bytes of a
-    /// [`SendOp::SendImmediate`](super::SendOp::SendImmediate), and four zeros.
+    /// The peer's Immediate Data ([`WcOpcode::RecvImmediate`]). With [`WcOpcode::Recv`], the four bytes of a
+    /// [`SendOp::SendImmediate`](super::SendOp::SendImmediate), followed by four zeros.
     pub immediate: Option<[u8; 8]>,
     /// The STag that the Send of the peer invalidated.
     pub invalidated: Option<u32>,
     /// Whether the peer requested a solicited event.
     pub solicited: bool,
-    /// Why the connection ended, if its end made the request fail: the first known reason, as in
-    /// [`QueuePair::cause`](crate::verbs::QueuePair::cause). `None` if the request succeeded, if it failed
-    /// by its own fault, which its status names, or if it was flushed because this side closed, aborted or
-    /// dropped the connection, or never made one.
+    /// Why the connection ended, if the request failed because of this: the first known reason, as in
+    /// [`QueuePair::cause`](crate::verbs::QueuePair::cause). `None` if the request succeeded, or if the
+    /// request itself was wrong, which its status shows. Also `None` if the request was flushed because this
+    /// side closed, aborted or dropped the connection, or never made a connection.
     pub cause: Option<ConnectionError>,
 }
 
 impl WorkCompletion {
-    /// The completion of a request without the fields that only some requests have.
+    /// Returns the completion of a request, in which the fields that only some requests have are not set.
     #[inline]
     pub(super) fn new(qp_num: u32, wr_id: u64, opcode: WcOpcode, status: WcStatus) -> Self {
         Self { qp_num, wr_id, opcode, status, ..Self::default() }
     }
 }
 
-/// An empty entry for [`CompletionQueue::poll`](super::CompletionQueue::poll) to fill.
+/// Returns an empty entry, which [`CompletionQueue::poll`](super::CompletionQueue::poll) can fill.
 impl Default for WorkCompletion {
     fn default() -> Self {
         Self {

@@ -1,40 +1,41 @@
-//! The slots of connections that have work, in order: any thread adds slots, and one engine takes them. The
-//! list also contains the handshake by which the engine goes to sleep without missing work.
+//! A list of the slots of connections that have work, in order. Any thread adds slots, and one engine removes
+//! them. The list also contains the handshake by which the engine goes to sleep without missing work.
 //!
-//! One word holds the number of added slots, and a mark that the engine sleeps. A thread adds a slot by an
-//! exchange of this word, which clears the mark. So additions and the mark have an order. Either the engine
-//! finds that the number has changed and stays awake, or the thread finds the mark and wakes it. Work
-//! outside of this list is announced by [`WorkList::announce`], which changes the word in the same way. No
-//! fence is needed, and the engine takes a slot without a locked instruction.
+//! One word contains the number of added slots, and a mark that the engine sleeps. A thread adds a slot by an
+//! exchange of this word, which clears the mark. So additions and changes of the mark are ordered. Either the
+//! engine finds that the number has changed, and stays awake, or the thread finds the mark, and wakes the
+//! engine. [`WorkList::announce`] announces work outside of this list, and clears the mark in the same way.
+//! No fence is needed, and the engine removes a slot without a locked instruction.
 //!
-//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
+//! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tests every interleaving.
 
 use super::atomic::{AtomicU64, Ordering};
 
-/// The bit of `added` that is set while the engine sleeps, or is about to.
+/// The bit of `added` that is set while the engine sleeps or is about to sleep.
 const ASLEEP: u64 = 1;
 
 /// The slots of connections that have work.
 pub(crate) struct WorkList {
-    /// A ring. Each entry has a slot and, in its upper half, the number of its addition; the first is 1. So
-    /// the engine recognizes an entry that was written since it took the previous one.
+    /// A ring of entries. An entry has a slot in its lower half and the number of its addition in its upper
+    /// half. The first addition has number 1. By this number the engine recognizes whether the next entry has
+    /// been written.
     entries: Box<[AtomicU64]>,
-    /// The number of added slots, times two, plus the bit `ASLEEP`.
+    /// Number of added slots, times two, plus the bit `ASLEEP`.
     added: AtomicU64,
-    /// The number of taken slots. Only the engine changes it.
+    /// Number of removed slots. Only the engine changes this number.
     taken: AtomicU64,
 }
 
-/// The error that the list takes no more slots.
+/// The error that the list has no room for a further slot.
 pub(crate) struct Full;
 
 impl WorkList {
-    /// A list for at least `capacity` slots.
+    /// Returns a list for at least `capacity` slots.
     pub(crate) fn new(capacity: usize) -> Self {
         Self::after(0, capacity)
     }
 
-    /// As [`new`](Self::new), as if `taken` slots had been added and taken.
+    /// Returns a list like [`new`](Self::new), but as if `taken` slots had already been added and removed.
     pub(super) fn after(taken: u64, capacity: usize) -> Self {
         Self {
             entries: (0..capacity.max(1).next_power_of_two()).map(|_| AtomicU64::new(0)).collect(),
@@ -43,16 +44,16 @@ impl WorkList {
         }
     }
 
-    /// Adds a slot. Returns whether the engine has to be woken.
+    /// Adds a slot. Returns whether the caller must wake the engine.
     ///
     /// # Errors
-    /// [`Full`]; nothing was added.
+    /// [`Full`]: the slot was not added.
     #[inline]
     pub(crate) fn add(&self, slot: u32) -> Result<bool, Full> {
         let mut seen = self.added.load(Ordering::Relaxed);
         loop {
             let number = (seen >> 1) + 1;
-            // `seen` may be older than `taken`. Then the exchange fails.
+            // `seen` may be older than `taken`. In this case the exchange fails.
             if number.saturating_sub(self.taken.load(Ordering::Acquire)) > self.entries.len() as u64 {
                 return Err(Full);
             }
@@ -66,7 +67,7 @@ impl WorkList {
         }
     }
 
-    /// Takes the oldest slot. Only the engine calls it.
+    /// Removes and returns the oldest slot. Only the engine calls this function.
     #[inline]
     pub(crate) fn take(&self) -> Option<u32> {
         let number = self.taken.load(Ordering::Relaxed) + 1;
@@ -78,13 +79,14 @@ impl WorkList {
         Some(entry as u32)
     }
 
-    /// Announces work that was added elsewhere before this call. Returns whether the engine has to be woken.
+    /// Announces work outside of this list that was added before this call. Returns whether the caller must
+    /// wake the engine.
     pub(crate) fn announce(&self) -> bool {
         self.added.fetch_and(!ASLEEP, Ordering::AcqRel) & ASLEEP != 0
     }
 
-    /// Announces sleep, then calls `idle`, which checks for work elsewhere. Returns `false` if work waits,
-    /// and the engine stays awake.
+    /// Sets the mark that the engine sleeps, and then calls `idle`, which checks for work outside of this
+    /// list. Returns `false` if work waits, so that the engine stays awake.
     pub(crate) fn prepare_sleep(&self, idle: impl FnOnce() -> bool) -> bool {
         let awake = self.taken.load(Ordering::Relaxed) << 1;
         let sleeps = awake | ASLEEP;
@@ -98,15 +100,15 @@ impl WorkList {
         idle
     }
 
-    /// Called when the engine is awake again.
+    /// Clears the mark that the engine sleeps. Called when the engine is awake again.
     pub(crate) fn end_sleep(&self) {
         self.added.fetch_and(!ASLEEP, Ordering::AcqRel);
     }
 
-    /// The entry of the addition with this number.
+    /// Returns the entry of the addition with this number.
     #[inline]
     fn entry(&self, number: u64) -> &AtomicU64 {
-        // The length is a power of two, so this is a remainder.
+        // The length is a power of two, so the bitwise AND computes the remainder.
         &self.entries[number as usize & (self.entries.len() - 1)]
     }
 }

@@ -1,15 +1,16 @@
-//! The count of used work queue entries (WQEs) of a work queue. A request takes an entry when it is posted.
-//! The entry becomes free when the completion is polled, as in the rings of hardware. So a completion queue
-//! with an entry for each WQE cannot overflow (RFC 5042 section 6.4.3.2).
+//! The count of used work queue entries (WQEs) of a work queue. A request uses an entry from its post on. The
+//! entry becomes free when the completion of the request is polled, as in the rings of hardware. So a
+//! completion queue with an entry for each WQE cannot overflow (RFC 5042 section 6.4.3.2).
 //!
-//! Each counter has one writer at a time, so that it needs no locked instruction. A post holds the lock of
-//! the queue that it adds to. Requests are completed by the holder of the queue pair's consumer. A poll holds
-//! the lock of the completion queue.
+//! Each counter has only one writer at a time, so it needs no locked instruction. A thread that posts holds
+//! the lock of the work queue. The holder of the queue pair's consumer completes requests. A thread that
+//! polls holds the lock of the completion queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A counter that one thread at a time changes: the holder of a lock or of a value. Any thread may read it.
+/// A counter that only one thread at a time changes: the holder of a lock or of a value. Any thread may read
+/// the counter.
 #[derive(Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -19,15 +20,15 @@ impl Counter {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Adds `more`. No other thread may change it meanwhile.
+    /// Adds `more` to the counter. No other thread may change the counter at the same time.
     #[inline]
     pub(crate) fn add(&self, more: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
     }
 }
 
-/// As [`Counter`], modulo 2^32: for counters of which only differences matter, which are at most the depth
-/// of a queue.
+/// A [`Counter`] modulo 2^32, for counters of which only the differences are needed. A difference is at most
+/// the depth of a queue.
 #[derive(Default)]
 struct WrappingCounter(AtomicU32);
 
@@ -37,7 +38,7 @@ impl WrappingCounter {
         self.0.load(Ordering::Acquire)
     }
 
-    /// As [`Counter::add`].
+    /// Does what [`Counter::add`] does.
     #[inline]
     fn add(&self, more: u32) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(more), Ordering::Release);
@@ -56,11 +57,11 @@ pub(crate) struct WqeCount {
     unseen: WrappingCounter,
     /// Number of polled completions.
     polled: WrappingCounter,
-    /// The used entries of the shared receive queue that the requests come from. They become free together
-    /// with ours.
+    /// The count of used entries of the shared receive queue, if the requests are taken from such a queue. An
+    /// entry there becomes free together with the entry here.
     srq: Option<Arc<AtomicUsize>>,
-    /// True if requests no longer generate completions. Changed under the lock of the end of the completion
-    /// queue where completions are added.
+    /// Whether requests no longer generate completions. The flag is changed under the completion queue's lock
+    /// for adding completions.
     silent: AtomicBool,
 }
 
@@ -71,12 +72,13 @@ impl WqeCount {
         Arc::new(Self { max, taken, completed, unseen, polled, srq, silent: AtomicBool::new(false) })
     }
 
-    /// The number of all entries, used or free.
+    /// The total number of entries, used and free.
     pub(super) fn max(&self) -> usize {
         self.max as usize
     }
 
-    /// Takes an entry; `false` if none is free. Called by the thread that may add requests.
+    /// Reserves an entry. Returns `false` if no entry is free. Only the thread that may add requests calls
+    /// this function.
     #[inline]
     pub(crate) fn take(&self) -> bool {
         let is_free = self.is_free();
@@ -92,26 +94,28 @@ impl WqeCount {
         self.used() < u64::from(self.max)
     }
 
-    /// Counts a completed request. Called by the holder of the consumer, as is [`free`](Self::free).
+    /// Counts a completed request. Only the holder of the consumer calls this function and
+    /// [`free`](Self::free).
     #[inline]
     pub(crate) fn complete(&self) {
         self.count_completed(1);
     }
 
-    /// As [`complete`](Self::complete), for several requests.
+    /// Counts several completed requests, like [`complete`](Self::complete).
     #[inline]
     pub(crate) fn count_completed(&self, count: usize) {
         self.completed.add(count as u32);
     }
 
-    /// Frees the entries of `count` completed requests at once.
+    /// Frees the entries of `count` completed requests that generate no completions.
     #[inline]
     pub(crate) fn free(&self, count: usize) {
         self.unseen.add(count as u32);
         self.free_shared(count);
     }
 
-    /// Counts a polled completion: its entry is free. Called under the lock of the completion queue.
+    /// Counts a polled completion, whose entry is then free. Called under the completion queue's lock for
+    /// removing completions.
     #[inline]
     pub(crate) fn poll(&self) {
         self.polled.add(1);
@@ -125,8 +129,8 @@ impl WqeCount {
         }
     }
 
-    /// From now on requests generate no completions. Called under the lock of the end of the completion queue
-    /// where completions are added.
+    /// Makes requests generate no completions from now on. Called under the completion queue's lock for
+    /// adding completions.
     pub(super) fn silence(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }
@@ -138,17 +142,17 @@ impl WqeCount {
         self.silent.load(Ordering::Relaxed)
     }
 
-    /// Requests that are not completed.
+    /// Number of requests that are not completed.
     pub(crate) fn open(&self) -> u64 {
-        // `completed` is read first: otherwise a request could be counted as completed but not as taken.
+        // `completed` is read first. Otherwise a request could be counted as completed but not as taken.
         let completed = self.completed.get();
         self.taken.get().wrapping_sub(completed).into()
     }
 
-    /// Used entries: requests whose completion has not been polled.
+    /// Number of used entries, which is the number of requests whose completion has not been polled.
     #[inline]
     pub(crate) fn used(&self) -> u64 {
-        // `polled` and `unseen` are read first, as in `open`.
+        // `polled` and `unseen` are read first, for the same reason as in `open`.
         let free = self.polled.get().wrapping_add(self.unseen.get());
         self.taken.get().wrapping_sub(free).into()
     }

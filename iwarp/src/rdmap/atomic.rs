@@ -2,8 +2,8 @@
 //! and Atomic Response (sections 5.2.1 and 5.2.2). Each header is the whole DDP payload of its message. "The
 //! draft" is draft-ietf-storm-rdmap-ext, the draft of RFC 7306, which also had a Swap.
 //!
-//! This module does not access the word; [`EpochGuard::check_atomic`](crate::memory::EpochGuard) gives
-//! access.
+//! This module does not access the word in memory. [`EpochGuard::check_atomic`](crate::memory::EpochGuard)
+//! gives access to the word.
 
 use crate::memory::Stag;
 use crate::rdmap::error::TerminateError;
@@ -13,14 +13,16 @@ use crate::rdmap::opcode::Extensions;
 /// machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AtomicOp {
-    /// Adds, field by field (RFC 7306 section 5.1.1).
+    /// Adds `add` to the word, field by field (RFC 7306 section 5.1.1).
     FetchAdd {
         /// The addend.
         add: u64,
-        /// A set bit is the highest bit of a field, and its carry is dropped. 0: one field of 64 bits.
+        /// Each set bit marks the highest bit of a field, whose carry is dropped. 0 means one field of 64
+        /// bits.
         mask: u64,
     },
-    /// Replaces the word if it compares equal (RFC 7306 section 5.1.2).
+    /// Replaces the bits of `swap_mask` if the bits of `compare_mask` are equal to those of `compare` (RFC
+    /// 7306 section 5.1.2).
     CmpSwap {
         /// The value to compare with.
         compare: u64,
@@ -31,26 +33,26 @@ pub enum AtomicOp {
         /// The bits to replace.
         swap_mask: u64,
     },
-    /// Replaces unconditionally: an operation of the draft that RFC 7306 does not have.
+    /// Replaces the word unconditionally. The draft had this operation; RFC 7306 does not have it.
     Swap {
         /// The new value.
         swap: u64,
     },
 }
 
-/// The bits of the AOpCode in the first word of a request. The 28 bits above are reserved, sent as 0 and
-/// ignored on receipt.
+/// The bits of the AOpCode in the first word of a request. The 28 higher bits are reserved: they are sent as
+/// 0 and ignored on receipt.
 const AOPCODE_MASK: u32 = 0x0F;
 
 impl AtomicOp {
     /// AOpCode of [`AtomicOp::FetchAdd`].
     pub const FETCH_ADD: u8 = 0x0;
-    /// AOpCode of [`AtomicOp::Swap`]: the draft's value, reserved in RFC 7306 section 10.1.
+    /// AOpCode of [`AtomicOp::Swap`]: the value of the draft, which RFC 7306 section 10.1 reserves.
     pub const SWAP: u8 = 0x1;
     /// AOpCode of [`AtomicOp::CmpSwap`].
     pub const CMP_SWAP: u8 = 0x2;
 
-    /// The AOpCode of the operation (RFC 7306 figure 5).
+    /// Returns the AOpCode of the operation (RFC 7306 figure 5).
     pub const fn aopcode(&self) -> u8 {
         match self {
             Self::FetchAdd { .. } => Self::FETCH_ADD,
@@ -60,8 +62,7 @@ impl AtomicOp {
     }
 
     /// Whether a stream with these extensions executes the operation. [`Extensions::ATOMICS`] enables
-    /// [`AtomicOp::FetchAdd`] and [`AtomicOp::CmpSwap`]; [`AtomicOp::Swap`] needs [`Extensions::SWAP`] as
-    /// well.
+    /// [`AtomicOp::FetchAdd`] and [`AtomicOp::CmpSwap`]; [`AtomicOp::Swap`] also needs [`Extensions::SWAP`].
     pub const fn is_understood(&self, extensions: Extensions) -> bool {
         let needed = match self {
             Self::FetchAdd { .. } | Self::CmpSwap { .. } => Extensions::ATOMICS,
@@ -70,12 +71,12 @@ impl AtomicOp {
         extensions.contains(needed)
     }
 
-    /// The new value of a word that held `original`.
+    /// Returns the new value of a word whose old value is `original`.
     pub const fn apply(&self, original: u64) -> u64 {
         match *self {
             Self::FetchAdd { add, mask } => {
-                // The highest bit of each field is cleared in both numbers, so carries from below stop there.
-                // The highest bits themselves are added without a carry, so by XOR.
+                // The highest bit of each field is cleared in both numbers, so a carry from the lower bits
+                // stops at this bit. The highest bits are then added without a carry, which is an XOR.
                 let below = (original & !mask).wrapping_add(add & !mask);
                 below ^ ((original ^ add) & mask)
             }
@@ -96,25 +97,26 @@ impl AtomicOp {
 /// The fields of an Atomic Request (RFC 7306 section 5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicRequest {
-    /// Identifier chosen by the requester; the response repeats it.
+    /// The identifier that the requester has chosen. The response contains the same identifier.
     pub id: u32,
-    /// The buffer at the responder.
+    /// The STag of the buffer at the responder.
     pub stag: Stag,
     /// Tagged offset of the eight bytes.
     pub to: u64,
-    /// The operation on them.
+    /// The operation on the eight bytes.
     pub op: AtomicOp,
 }
 
 impl AtomicRequest {
-    /// Bytes on the wire.
+    /// Number of bytes on the wire.
     pub const LEN: usize = 52;
 
-    /// Parses the payload of a delivered Atomic Request. Ignores the fields that its operation does not use.
+    /// Parses the payload of a delivered Atomic Request. Ignores the fields that the request's operation does
+    /// not use.
     ///
     /// # Errors
-    /// [`TerminateError::OperationUnspecified`] when there are not 52 bytes (the documents name no code),
-    /// [`TerminateError::UnexpectedOpcode`] for an unknown AOpCode.
+    /// [`TerminateError::OperationUnspecified`] if the payload does not have 52 bytes (the RFCs name no code
+    /// for this error), [`TerminateError::UnexpectedOpcode`] if the AOpCode is unknown.
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateError> {
         let bytes: &[u8; Self::LEN] = payload.try_into().map_err(|_| TerminateError::OperationUnspecified)?;
         let u32_at = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
@@ -137,7 +139,7 @@ impl AtomicRequest {
         Ok(Self { id: u32_at(4), stag: Stag(u32_at(8)), to: u64_at(12), op })
     }
 
-    /// The bytes on the wire. Unused masks are all ones, unused data is 0.
+    /// Returns the bytes on the wire. In unused masks all bits are set, and unused data is 0.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { id, stag, to, op } = *self;
         // RFC 7306 section 5.2.1 (EXT-076, EXT-078, EXT-080): Swap has a data mask of all ones; FetchAdd and
@@ -172,13 +174,14 @@ pub struct AtomicResponse {
 }
 
 impl AtomicResponse {
-    /// Bytes on the wire (figure 6; the "32 bytes" of section 4 are an error of the RFC).
+    /// Number of bytes on the wire (figure 6; the "32 bytes" in section 4 are an error of the RFC).
     pub const LEN: usize = 12;
 
     /// Parses the payload of a delivered Atomic Response.
     ///
     /// # Errors
-    /// [`TerminateError::OperationUnspecified`] when there are not 12 bytes (the documents name no code).
+    /// [`TerminateError::OperationUnspecified`] if the payload does not have 12 bytes (the RFCs name no code
+    /// for this error).
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateError> {
         let bytes: &[u8; Self::LEN] = payload.try_into().map_err(|_| TerminateError::OperationUnspecified)?;
         Ok(Self {
@@ -187,7 +190,7 @@ impl AtomicResponse {
         })
     }
 
-    /// The payload as on the wire: identifier and original value, big-endian.
+    /// Returns the payload on the wire: identifier and original value, both big-endian.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.id.to_be_bytes());

@@ -1,6 +1,6 @@
 //! Every error that a Terminate can report, with layer, type and code (RFC 5040 section 4.8, RFC 5041 section
-//! 7.2, RFC 5044 section 8, RFC 6581 section 8), and the headers of the failing message that the Terminate
-//! carries.
+//! 7.2, RFC 5044 section 8, RFC 6581 section 8). Also determines which headers of the failing message the
+//! Terminate carries.
 
 use std::fmt;
 
@@ -16,15 +16,15 @@ macro_rules! terminate_errors {
         }
 
         impl TerminateError {
-            /// Every error.
+            /// All errors.
             pub const ALL: &[TerminateError] = &[$(TerminateError::$name,)*];
 
-            /// Layer, error type and error code.
+            /// Returns layer, error type and error code.
             pub const fn codes(self) -> (u8, u8, u8) {
                 match self { $(TerminateError::$name => ($layer, $etype, $code),)* }
             }
 
-            /// The meaning of the error, without the numbers.
+            /// Returns the meaning of the error, without the numbers.
             pub const fn text(self) -> &'static str {
                 match self { $(TerminateError::$name => $text,)* }
             }
@@ -33,55 +33,57 @@ macro_rules! terminate_errors {
 }
 
 terminate_errors! {
-    /// A local failure, not the peer's. Any code is legal; 0x00 is sent.
+    /// This endpoint, not the peer, has failed. Every code is legal; this endpoint sends 0x00.
     LocalCatastrophic = 0x0 / 0x0 / 0x00, "RDMA local catastrophic error";
     /// A Read Request, an Atomic Request or an invalidation names an STag that is unknown or revoked.
     ReadInvalidStag = 0x0 / 0x1 / 0x00, "RDMA remote protection error: invalid STag";
-    /// A Read Request or an Atomic Request reaches outside its STag's range.
+    /// A Read Request or an Atomic Request accesses bytes outside the range of its STag.
     ReadBounds = 0x0 / 0x1 / 0x01, "RDMA remote protection error: base or bounds violation";
     /// The STag does not give the right to read, or to perform atomics.
     ReadAccessRights = 0x0 / 0x1 / 0x02, "RDMA remote protection error: access rights violation";
     /// The STag belongs to another stream or protection domain.
     ReadNotAssociated = 0x0 / 0x1 / 0x03, "RDMA remote protection error: STag not associated with this stream";
-    /// Tagged offset plus length reaches 2^64.
+    /// The sum of tagged offset and length is 2^64 or more.
     ReadToWrap = 0x0 / 0x1 / 0x04, "RDMA remote protection error: tagged offset wraps";
-    /// The STag belongs to another stream or is shared by several: the peer may not invalidate it.
+    /// The peer may not invalidate the STag, because the STag belongs to another stream or to several
+    /// streams.
     CannotInvalidate = 0x0 / 0x1 / 0x09, "RDMA remote protection error: STag cannot be invalidated";
-    /// No other code fits.
+    /// A protection error to which no other code applies.
     ProtectionUnspecified = 0x0 / 0x1 / 0xFF, "RDMA remote protection error: unspecified";
     /// The RDMAP version of a message is not 1.
     RdmapVersion = 0x0 / 0x2 / 0x05, "RDMA remote operation error: invalid RDMAP version";
-    /// Unknown opcode (also within an Atomic Request), wrong buffer model or queue, or a response out of
-    /// order.
+    /// The opcode (also the AOpCode of an Atomic Request) is unknown, the buffer model or the queue is wrong,
+    /// or a response is out of order.
     UnexpectedOpcode = 0x0 / 0x2 / 0x06, "RDMA remote operation error: unexpected opcode";
-    /// The stream cannot continue, e.g. after an Atomic Request whose target is not aligned to eight bytes.
-    StreamCatastrophic = 0x0 / 0x2 / 0x07, "RDMA remote operation error: catastrophic, localized to this stream";
-    /// No stream can continue.
-    GlobalCatastrophic = 0x0 / 0x2 / 0x08, "RDMA remote operation error: catastrophic, global";
-    /// The same error as `CannotInvalidate`; RFC 5040 lists it under both types.
-    OperationCannotInvalidate = 0x0 / 0x2 / 0x09, "RDMA remote operation error: STag cannot be invalidated";
-    /// No other code fits, e.g. a Read Request that is too short, or Immediate Data of other than eight
+    /// The stream cannot continue, for example after an Atomic Request whose target is not aligned to eight
     /// bytes.
+    StreamCatastrophic = 0x0 / 0x2 / 0x07, "RDMA remote operation error: catastrophic, localized to this stream";
+    /// No stream of the endpoint can continue.
+    GlobalCatastrophic = 0x0 / 0x2 / 0x08, "RDMA remote operation error: catastrophic, global";
+    /// The same error as `CannotInvalidate`. RFC 5040 lists this error under both error types.
+    OperationCannotInvalidate = 0x0 / 0x2 / 0x09, "RDMA remote operation error: STag cannot be invalidated";
+    /// An operation error to which no other code applies, for example a Read Request that is too short, or
+    /// Immediate Data whose length is not eight bytes.
     OperationUnspecified = 0x0 / 0x2 / 0xFF, "RDMA remote operation error: unspecified";
-    /// A local failure of DDP.
+    /// DDP of this endpoint has failed.
     DdpLocalCatastrophic = 0x1 / 0x0 / 0x00, "DDP local catastrophic error";
     /// A tagged segment names an STag that is unknown, revoked or not writable.
     DdpInvalidStag = 0x1 / 0x1 / 0x00, "DDP tagged buffer error: invalid STag";
-    /// A tagged segment reaches outside its STag's range.
+    /// A tagged segment accesses bytes outside the range of its STag.
     DdpBounds = 0x1 / 0x1 / 0x01, "DDP tagged buffer error: base or bounds violation";
     /// The STag belongs to another stream or protection domain.
     DdpNotAssociated = 0x1 / 0x1 / 0x02, "DDP tagged buffer error: STag not associated with this stream";
-    /// Tagged offset plus length reaches 2^64.
+    /// The sum of tagged offset and length is 2^64 or more.
     DdpToWrap = 0x1 / 0x1 / 0x03, "DDP tagged buffer error: tagged offset wraps";
     /// The DDP version of a tagged segment is not 1.
     DdpTaggedVersion = 0x1 / 0x1 / 0x04, "DDP tagged buffer error: invalid DDP version";
-    /// The queue is not open.
+    /// The queue with this number is not open.
     DdpInvalidQn = 0x1 / 0x2 / 0x01, "DDP untagged buffer error: invalid queue number";
     /// No buffer is posted for the message.
     DdpNoBuffer = 0x1 / 0x2 / 0x02, "DDP untagged buffer error: invalid MSN, no buffer available";
-    /// The MSN was delivered already, or an earlier message is missing.
+    /// The message with this MSN was already delivered, or an earlier message is missing.
     DdpMsnRange = 0x1 / 0x2 / 0x03, "DDP untagged buffer error: invalid MSN, out of range";
-    /// The message offset lies past the end of the buffer.
+    /// The message offset is beyond the end of the buffer.
     DdpInvalidMo = 0x1 / 0x2 / 0x04, "DDP untagged buffer error: invalid message offset";
     /// The message is longer than its buffer.
     DdpTooLong = 0x1 / 0x2 / 0x05, "DDP untagged buffer error: message too long for its buffer";
@@ -95,11 +97,11 @@ terminate_errors! {
     MpaMarker = 0x2 / 0x0 / 0x03, "MPA error: marker and ULPDU length disagree";
     /// A start-up frame is malformed.
     MpaFrame = 0x2 / 0x0 / 0x04, "MPA error: invalid request or reply frame";
-    /// RFC 6581: the peer's local catastrophic error during start-up.
+    /// The sender had a local catastrophic error during start-up (RFC 6581).
     MpaStartupCatastrophic = 0x2 / 0x0 / 0x05, "MPA error: local catastrophic error during start-up";
-    /// RFC 6581: the IRD offered does not cover the ORD wanted.
+    /// The IRD that one endpoint offers is less than the ORD that the other endpoint needs (RFC 6581).
     MpaInsufficientIrd = 0x2 / 0x0 / 0x06, "MPA error: insufficient IRD resources";
-    /// RFC 6581: no RTR message type suits both peers.
+    /// The endpoints have no common kind of RTR message (RFC 6581).
     MpaNoMatchingRtr = 0x2 / 0x0 / 0x07, "MPA error: no matching RTR option";
 }
 
@@ -115,7 +117,8 @@ pub enum Inclusion {
 }
 
 impl TerminateError {
-    /// The error with these numbers, if it is known. Every code of type 0/0 is the local catastrophic error.
+    /// Returns the error with these numbers, or `None` if they are unknown. With layer 0 and type 0 every
+    /// code stands for the local catastrophic error.
     pub fn from_codes(layer: u8, etype: u8, code: u8) -> Option<Self> {
         if (layer, etype) == (0, 0) {
             return Some(TerminateError::LocalCatastrophic);
@@ -123,23 +126,24 @@ impl TerminateError {
         Self::ALL.iter().copied().find(|error| error.codes() == (layer, etype, code))
     }
 
-    /// Layer: 0 RDMA, 1 DDP, 2 the LLP (MPA).
+    /// The layer: 0 is RDMA, 1 is DDP, 2 is the LLP (MPA).
     pub const fn layer(self) -> u8 {
         self.codes().0
     }
 
-    /// Error type within the layer.
+    /// The error type within the layer.
     pub const fn etype(self) -> u8 {
         self.codes().1
     }
 
-    /// Error code within the type.
+    /// The error code within the type.
     pub const fn code(self) -> u8 {
         self.codes().2
     }
 
-    /// The headers that the Terminate carries when an incoming message caused the error. `read_request`: the
-    /// message was a Read Request and its header is available. An error without such a message carries none.
+    /// Returns the headers that the Terminate carries if an incoming message caused the error. `read_request`
+    /// says whether the message was a Read Request whose header is available. If no incoming message caused
+    /// the error, the Terminate carries no headers.
     pub const fn inclusion(self, read_request: bool) -> Inclusion {
         match (self.layer(), self.etype()) {
             (0, 0) | (1, 0) | (2, _) => Inclusion::Nothing,
@@ -148,7 +152,8 @@ impl TerminateError {
         }
     }
 
-    /// The error of a Read Request or an Atomic Request (RFC 7306 section 8.2), whose access RDMAP checks.
+    /// Returns the error of a Read Request or an Atomic Request (RFC 7306 section 8.2) whose access is
+    /// refused. RDMAP checks these accesses.
     pub const fn of_read_fault(fault: Fault) -> Self {
         match fault {
             Fault::InvalidStag => TerminateError::ReadInvalidStag,
@@ -157,14 +162,14 @@ impl TerminateError {
             Fault::Wrap => TerminateError::ReadToWrap,
             Fault::Bounds => TerminateError::ReadBounds,
             // RFC 7306 sections 5.1.1, 5.1.2 and 8.2 (EXT-178, EXT-180, EXT-184, EXT-185, EXT-203): a target
-            // that is not aligned ends the stream with a Terminate of 0/2/07, which the users of both ends
-            // see.
+            // that is not aligned ends the stream with a Terminate of 0/2/07, which is reported to the users
+            // of both endpoints.
             Fault::Misaligned => TerminateError::StreamCatastrophic,
             Fault::NotInvalidatable => TerminateError::CannotInvalidate,
         }
     }
 
-    /// The error of a remote invalidation.
+    /// Returns the error of a refused remote invalidation.
     ///
     /// RFC 5040 section 5.3 (RDMAP-251): an STag of another stream cannot be invalidated.
     pub const fn of_invalidate_fault(fault: Fault) -> Self {
@@ -203,8 +208,8 @@ impl From<DdpError> for TerminateError {
     }
 }
 
-/// A ULPDU that is shorter than its DDP header has no code of its own. MPA's "marker and length disagree" is
-/// the closest.
+/// No code exists for a ULPDU that is shorter than its DDP header. MPA's "marker and length disagree" is the
+/// closest code.
 impl From<HeaderError> for TerminateError {
     fn from(error: HeaderError) -> Self {
         DdpError::of_header(error).map_or(TerminateError::MpaMarker, TerminateError::from)

@@ -1,30 +1,30 @@
 //! The RDMAP control byte, and the buffer model and queue of each opcode (RFC 5040 sections 4.1 to 4.3).
 //!
 //! DDP carries the control byte as the first byte of RsvdULP. In an untagged segment the Invalidate STag
-//! follows. Opcodes 8 to 11 are those of RFC 7306. A stream that has not enabled them treats them as unknown
-//! opcodes.
+//! follows the control byte. Opcodes 8 to 11 are defined in RFC 7306. A stream that has not enabled one of
+//! these opcodes treats it as unknown.
 
 use crate::ddp::{DdpError, Header, TaggedHeader, UntaggedHeader};
 use crate::memory::Stag;
 use crate::rdmap::error::TerminateError;
 
-/// RDMAP version bits of the control byte.
+/// The bits of the RDMAP version in the control byte.
 const VERSION_MASK: u8 = 0xC0;
-/// Version 1, in these bits.
+/// The value of the version bits for RDMAP version 1.
 const VERSION: u8 = 0x40;
-/// Opcode bits of the control byte. The two bits between are reserved.
+/// The bits of the opcode in the control byte. The two bits between version and opcode are reserved.
 const OPCODE_MASK: u8 = 0x0F;
 
 bitflags::bitflags! {
-    /// Messages of RFC 7306 that a stream understands.
+    /// The message types of RFC 7306 that a stream supports.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Extensions: u8 {
         /// Immediate Data, with and without Solicited Event.
         const IMMEDIATE = 0x01;
-        /// Atomic Request and Atomic Response, with FetchAdd and CmpSwap; opens queue 3.
+        /// Atomic Request and Atomic Response, with FetchAdd and CmpSwap. This extension opens queue 3.
         const ATOMICS = 0x02;
-        /// Swap, an atomic of draft-ietf-storm-rdmap-ext (the draft of RFC 7306), whose code RFC 7306
-        /// reserves.
+        /// The atomic operation Swap of draft-ietf-storm-rdmap-ext (the draft of RFC 7306). RFC 7306 reserves
+        /// its code.
         const SWAP = 0x04;
     }
 }
@@ -65,18 +65,18 @@ pub enum Opcode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Queue {
-    /// Sends and Immediate Data: the receive requests that the user posts.
+    /// The queue for Sends and Immediate Data, whose buffers are the receive requests that the user posts.
     Send = 0,
-    /// Read Requests and Atomic Requests: IRD buffers of either kind.
+    /// The queue for Read Requests and Atomic Requests, with IRD buffers for each of the two kinds.
     ReadRequest = 1,
-    /// Terminate: one buffer of 52 bytes, posted when the stream begins.
+    /// The queue for the Terminate, with one buffer of 52 bytes, which is posted when the stream begins.
     Terminate = 2,
-    /// Atomic Responses (RFC 7306).
+    /// The queue for Atomic Responses (RFC 7306).
     AtomicResponse = 3,
 }
 
 impl Opcode {
-    /// Every opcode, by value.
+    /// All opcodes, in the order of their values.
     pub const ALL: [Opcode; 12] = [
         Opcode::Write,
         Opcode::ReadRequest,
@@ -92,7 +92,7 @@ impl Opcode {
         Opcode::AtomicResponse,
     ];
 
-    /// The opcode of a control byte of any version; `None` for 12 to 15.
+    /// Returns the opcode of a control byte of any version, or `None` for the unknown opcodes 12 to 15.
     ///
     /// RFC 5040 section 4.1 (RDMAP-095): the reserved bits are ignored.
     pub fn of_byte(control: u8) -> Option<Self> {
@@ -101,22 +101,24 @@ impl Opcode {
 
     /// Checks the header of a segment: RDMAP version, opcode, buffer model and queue, in this order.
     ///
-    /// RFC 5040 section 7.2 (RDMAP-333, RDMAP-334, RDMAP-338, RDMAP-339): version and opcode are valid in
+    /// RFC 5040 section 7.2 (RDMAP-333, RDMAP-334, RDMAP-338, RDMAP-339): version and opcode must be valid in
     /// every message.
     ///
     /// # Errors
-    /// [`TerminateError::RdmapVersion`], else [`TerminateError::UnexpectedOpcode`].
+    /// [`TerminateError::RdmapVersion`] if the version is not 1, and otherwise
+    /// [`TerminateError::UnexpectedOpcode`].
     pub fn check(header: &Header, extensions: Extensions) -> Result<Self, TerminateError> {
         let control = header.control_byte();
-        // RFC 5044 section C.1 (MPA-297): the peer's RDMAP version is the one that this end sends.
+        // RFC 5044 section C.1 (MPA-297): the peer's RDMAP version must be the version that this endpoint
+        // sends.
         if control & VERSION_MASK != VERSION {
-            // RFC 7306 sections 4.1 and 8.2 (EXT-009, EXT-151): the four messages have RDMAP version 1, and
-            // any other version is refused.
+            // RFC 7306 sections 4.1 and 8.2 (EXT-009, EXT-151): the four messages of RFC 7306 have RDMAP
+            // version 1, and any other version is refused.
             return Err(TerminateError::RdmapVersion);
         }
         let opcode = Self::of_byte(control).ok_or(TerminateError::UnexpectedOpcode)?;
-        // RFC 7306 section 8.2 (EXT-150): an opcode is valid only on its own queue and in its own buffer
-        // model, and only where the stream has it enabled.
+        // RFC 7306 section 8.2 (EXT-150): an opcode is valid only on its own queue, in its own buffer model,
+        // and if the stream has enabled it.
         let fits = match header {
             Header::Tagged(_) => opcode.is_tagged(),
             Header::Untagged(h) => opcode.queue().is_some_and(|queue| queue.number() == h.qn),
@@ -137,13 +139,13 @@ impl Opcode {
         }
     }
 
-    /// The control byte.
+    /// Returns the control byte.
     ///
-    /// RFC 5040 section 4.1 (RDMAP-085, RDMAP-092, RDMAP-094): version 1 in the two highest bits, two
-    /// reserved bits that are 0, the opcode in the four lowest bits.
+    /// RFC 5040 section 4.1 (RDMAP-085, RDMAP-092, RDMAP-094): the control byte has version 1 in the two
+    /// highest bits, then two reserved bits that are 0, and the opcode in the four lowest bits.
     pub const fn control_byte(self) -> u8 {
-        // RFC 7306 section 4.1 (EXT-009, EXT-022, EXT-169): every message has version 1, the reserved bits 0
-        // and its opcode of figure 2.
+        // RFC 7306 section 4.1 (EXT-009, EXT-022, EXT-169): every message has version 1, reserved bits that
+        // are 0, and its opcode of figure 2.
         VERSION | self as u8
     }
 
@@ -154,13 +156,15 @@ impl Opcode {
         self.queue().is_none()
     }
 
-    /// The queue of an untagged opcode; `None` for a tagged one.
+    /// Returns the queue of an untagged opcode, or `None` for a tagged opcode.
     pub const fn queue(self) -> Option<Queue> {
         match self {
-            // RFC 5040 sections 4.1, 5.1 and 5.2.2 (RDMAP-091, RDMAP-196, RDMAP-225): these are tagged.
+            // RFC 5040 sections 4.1, 5.1 and 5.2.2 (RDMAP-091, RDMAP-196, RDMAP-225): these messages are
+            // tagged.
             Opcode::Write | Opcode::ReadResponse => None,
             // RFC 5040 section 5.2.1 (RDMAP-207, RDMAP-212): Read Requests are untagged and go to queue 1.
-            // RFC 7306 sections 5.2 and 5.2.1 (EXT-082, EXT-087, EXT-186): so do Atomic Requests.
+            // RFC 7306 sections 5.2 and 5.2.1 (EXT-082, EXT-087, EXT-186): Atomic Requests, too, are untagged
+            // and go to queue 1.
             Opcode::ReadRequest | Opcode::AtomicRequest => Some(Queue::ReadRequest),
             // RFC 5040 section 5.4 (RDMAP-253, RDMAP-254): Terminate is untagged and goes to queue 2.
             Opcode::Terminate => Some(Queue::Terminate),
@@ -168,7 +172,7 @@ impl Opcode {
             // to queue 3.
             Opcode::AtomicResponse => Some(Queue::AtomicResponse),
             // RFC 5040 section 5.3 (RDMAP-234, RDMAP-243): Sends are untagged and go to queue 0.
-            // RFC 7306 section 6.3 (EXT-120, EXT-124): so does Immediate Data.
+            // RFC 7306 section 6.3 (EXT-120, EXT-124): Immediate Data, too, is untagged and goes to queue 0.
             Opcode::Send
             | Opcode::SendInvalidate
             | Opcode::SendSolicited
@@ -202,7 +206,7 @@ impl Opcode {
         matches!(self, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate)
     }
 
-    /// The Send with these properties.
+    /// Returns the opcode of the Send with these properties.
     pub const fn send(solicited: bool, invalidates: bool) -> Self {
         match (solicited, invalidates) {
             (false, false) => Opcode::Send,
@@ -212,29 +216,29 @@ impl Opcode {
         }
     }
 
-    /// Immediate Data, with or without Solicited Event.
+    /// Returns the opcode of Immediate Data, with or without Solicited Event.
     pub const fn immediate(solicited: bool) -> Self {
         if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate }
     }
 
-    /// The header of a tagged segment of this message.
+    /// Returns the header of a tagged segment of this message.
     pub const fn tagged_header(self, stag: Stag, to: u64, last: bool) -> TaggedHeader {
         // RFC 5040 section 4.1 (RDMAP-084): RsvdULP is the control byte.
         TaggedHeader { last, rsvd_ulp: self.control_byte(), stag, to }
     }
 
-    /// The header of an untagged segment of this message. `invalidate` is used by the invalidating opcodes
-    /// only.
+    /// Returns the header of an untagged segment of this message. Only the invalidating opcodes use
+    /// `invalidate`.
     ///
     /// # Panics
-    /// For a tagged opcode.
+    /// Panics if the opcode is tagged.
     pub fn untagged_header(self, invalidate: Stag, msn: u32, mo: u32, last: bool) -> UntaggedHeader {
         let queue = self.queue().expect("an untagged opcode has a queue");
         // RFC 5040 sections 4.1 and 5.3 (RDMAP-087, RDMAP-098, RDMAP-247, RDMAP-248): the invalidating Sends
-        // carry their STag, all other untagged messages 0.
+        // carry the STag to invalidate, and all other untagged messages carry 0.
         let [a, b, c, d] = if self.invalidates() { invalidate.0.to_be_bytes() } else { [0; 4] };
-        // RFC 5040 section 4.1 (RDMAP-084): the control byte is the first of RsvdULP.
-        // RFC 7306 section 4.1 (EXT-169): the Invalidate STag of the four messages is 0.
+        // RFC 5040 section 4.1 (RDMAP-084): the control byte is the first byte of RsvdULP.
+        // RFC 7306 section 4.1 (EXT-169): the Invalidate STag of the four messages of RFC 7306 is 0.
         UntaggedHeader { last, rsvd_ulp: [self.control_byte(), a, b, c, d], qn: queue.number(), msn, mo }
     }
 }
@@ -243,12 +247,12 @@ impl Queue {
     /// Number of queues.
     pub const COUNT: usize = 4;
 
-    /// The queue with number `qn`, if it is open on a stream with these extensions.
+    /// Returns the queue with number `qn`, if this queue is open on a stream with these extensions.
     ///
     /// RFC 5041 section 7.1 (DDP-164): QN is valid for the stream.
     ///
     /// # Errors
-    /// [`DdpError::InvalidQn`].
+    /// [`DdpError::InvalidQn`] if the queue is not open.
     pub const fn open(qn: u32, extensions: Extensions) -> Result<Self, DdpError> {
         match qn {
             0 => Ok(Queue::Send),
@@ -264,13 +268,14 @@ impl Queue {
         self as u32
     }
 
-    /// The queue number, as an index below [`Queue::COUNT`].
+    /// The queue number as an index, which is less than [`Queue::COUNT`].
     pub const fn index(self) -> usize {
         self as usize
     }
 }
 
-/// The Invalidate STag of an untagged header. Meaningful only where [`Opcode::invalidates`].
+/// Returns the Invalidate STag of an untagged header. The STag has a meaning only if [`Opcode::invalidates`]
+/// returns `true`.
 pub fn invalidate_stag(header: &UntaggedHeader) -> Stag {
     let [_, a, b, c, d] = header.rsvd_ulp;
     Stag(u32::from_be_bytes([a, b, c, d]))

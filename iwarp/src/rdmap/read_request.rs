@@ -4,24 +4,24 @@
 use crate::memory::Stag;
 use crate::rdmap::error::TerminateError;
 
-/// A Read Request: the source at the responder, and the sink at the requester. The responder copies the
-/// sink's fields into its response and does not interpret them.
+/// A Read Request, which names the source at the responder and the sink at the requester. The responder
+/// copies the sink's fields into its response and does not interpret these fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadRequest {
-    /// The buffer at the requester.
+    /// The STag of the buffer at the requester.
     pub sink_stag: Stag,
-    /// Tagged offset in it.
+    /// The tagged offset of the first byte in that buffer.
     pub sink_to: u64,
-    /// Bytes to read.
+    /// Number of bytes to read.
     pub size: u32,
-    /// The buffer at the responder.
+    /// The STag of the buffer at the responder.
     pub source_stag: Stag,
-    /// Tagged offset in it.
+    /// The tagged offset of the first byte in that buffer.
     pub source_to: u64,
 }
 
 impl ReadRequest {
-    /// Bytes on the wire, and the size of a buffer of queue 1.
+    /// Number of bytes on the wire, and size of a buffer of queue 1.
     pub const LEN: usize = 28;
 
     /// Parses the payload of a delivered Read Request.
@@ -29,8 +29,9 @@ impl ReadRequest {
     /// RFC 5040 section 4.2 (RDMAP-111): the header is the whole payload.
     ///
     /// # Errors
-    /// [`TerminateError::OperationUnspecified`] for fewer than 28 bytes (no code exists),
-    /// [`TerminateError::DdpTooLong`] for more, which is DDP's error for a 28-byte buffer.
+    /// [`TerminateError::OperationUnspecified`] if the payload has fewer than 28 bytes (no code exists for
+    /// this error). [`TerminateError::DdpTooLong`] if it has more than 28 bytes, which is DDP's error for a
+    /// 28-byte buffer.
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateError> {
         let bytes: &[u8; Self::LEN] = match payload.try_into() {
             Ok(bytes) => bytes,
@@ -48,9 +49,9 @@ impl ReadRequest {
         })
     }
 
-    /// The bytes on the wire.
+    /// Returns the bytes on the wire.
     ///
-    /// RFC 5040 section 4.4 (RDMAP-117): 28 bytes, all fields big-endian.
+    /// RFC 5040 section 4.4 (RDMAP-117): the header has 28 bytes, and all fields are big-endian.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { sink_stag, sink_to, size, source_stag, source_to } = *self;
         let mut bytes = [0; Self::LEN];
@@ -62,8 +63,8 @@ impl ReadRequest {
         bytes
     }
 
-    /// The rest of it after `bytes` of the response were sent, as a Terminate echoes it: both offsets are
-    /// advanced and the size is reduced.
+    /// Returns the rest of the request after `bytes` bytes of the response were sent, in the form that a
+    /// Terminate contains: both offsets are advanced by `bytes`, and the size is reduced by `bytes`.
     #[must_use]
     pub fn advanced(&self, bytes: u32) -> Self {
         Self {

@@ -1,16 +1,16 @@
-//! The range that an outstanding RDMA Read opens for its response (RFC 5040 section 5.2; RFC 5042 section
-//! 6.2).
+//! The range of memory in which the response to an outstanding RDMA Read may be placed (RFC 5040 section 5.2;
+//! RFC 5042 section 6.2).
 //!
-//! A Read Response is placed only inside the sink of an outstanding Read. This is checked before placement.
-//! Responses arrive in the order of their requests, and their segments in order. At delivery each segment has
-//! to begin where the last one ended, and the last one has to end where the Read ends. Otherwise the
-//! completion would report bytes that never arrived.
+//! A Read Response is placed only inside the sink of an outstanding Read, which is checked before placement.
+//! Responses arrive in the order of their requests, and the segments of a response arrive in order. At
+//! delivery each segment must begin where the previous segment ended, and the last segment must end where the
+//! Read ends. Otherwise the completion would report bytes that never arrived.
 
 use crate::ddp::{DdpError, TaggedHeader};
 use crate::memory::Stag;
 use crate::rdmap::error::TerminateError;
 
-/// The sink of one outstanding Read, and how much of it has been delivered.
+/// The sink of one outstanding Read, and the number of bytes that have been delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadSink {
     stag: Stag,
@@ -22,42 +22,42 @@ pub struct ReadSink {
 /// The result of delivering a segment of a Read Response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadProgress {
-    /// More segments follow.
+    /// The response has further segments.
     Partial,
-    /// All bytes of the Read are delivered, and the last segment had the L flag.
+    /// All bytes of the Read have been delivered, and the last segment had the L flag.
     Complete,
 }
 
 impl ReadSink {
-    /// The sink of a Read of `size` bytes into `stag`, from tagged offset `to` on.
+    /// Returns the sink of a Read of `size` bytes into `stag`. The first byte is for tagged offset `to`.
     pub const fn new(stag: Stag, to: u64, size: u32) -> Self {
         Self { stag, to, size, delivered: 0 }
     }
 
-    /// The buffer that the response goes to.
+    /// The STag of the buffer in which the response is placed.
     pub const fn stag(&self) -> Stag {
         self.stag
     }
 
-    /// Bytes of the whole Read, delivered or not.
+    /// Number of bytes of the whole Read, including bytes that are not delivered yet.
     pub const fn size(&self) -> u32 {
         self.size
     }
 
-    /// Bytes delivered so far.
+    /// Number of bytes that have been delivered so far.
     pub const fn delivered(&self) -> u32 {
         self.delivered
     }
 
-    /// Checks that a segment may be placed: it names this sink and lies in the part that is not yet
-    /// delivered. Returns the offset in the sink. For a segment beyond a hole this is the only check of the
-    /// sink.
+    /// Checks that a segment may be placed: it must name this sink, and must lie in the part of the sink that
+    /// is not yet delivered. Returns the offset in the sink. A segment beyond a hole is checked against the
+    /// sink only by this function.
     ///
     /// RFC 5041 section 5.2 (DDP-120): STag and TO of an empty segment are not checked.
     ///
     /// # Errors
-    /// [`DdpError::InvalidStag`], [`DdpError::ToWrap`] or [`DdpError::BaseOrBounds`]; none for an empty
-    /// segment.
+    /// [`DdpError::InvalidStag`], [`DdpError::ToWrap`] or [`DdpError::BaseOrBounds`]. An empty segment causes
+    /// no error.
     pub fn check(&self, header: &TaggedHeader, payload_len: usize) -> Result<u32, DdpError> {
         if payload_len == 0 {
             return Ok(self.delivered);
@@ -72,15 +72,15 @@ impl ReadSink {
         if offset < u64::from(self.delivered) || offset > end_offset || end_offset > u64::from(self.size) {
             return Err(DdpError::BaseOrBounds);
         }
-        // The offset is at most `size`, which has 32 bits.
+        // The offset fits into 32 bits, since it is at most `size`.
         Ok(offset as u32)
     }
 
-    /// Delivers a placed segment at the in-order frontier.
+    /// Delivers a placed segment that is next in order.
     ///
     /// # Errors
-    /// Those of [`ReadSink::check`]; [`TerminateError::DdpBounds`] when the segment leaves a gap;
-    /// [`TerminateError::OperationUnspecified`] when the response ends early. RFC 5040 has no code for a
+    /// The errors of [`ReadSink::check`]. [`TerminateError::DdpBounds`] if the segment leaves a gap.
+    /// [`TerminateError::OperationUnspecified`] if the response ends too early: RFC 5040 has no code for a
     /// response of the wrong length.
     pub fn deliver(
         &mut self,
@@ -91,7 +91,7 @@ impl ReadSink {
         if offset != self.delivered {
             return Err(TerminateError::DdpBounds);
         }
-        // `check` keeps the sum within `size`.
+        // `check` has checked that the sum is at most `size`.
         self.delivered += payload_len as u32;
         match (header.last, self.delivered == self.size) {
             (true, true) => Ok(ReadProgress::Complete),

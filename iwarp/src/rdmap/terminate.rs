@@ -1,9 +1,10 @@
 //! The Terminate message (RFC 5040 section 4.8): a control word, and headers of the failing message.
 //!
-//! A Terminate is sent in the short form, without the parts that its bits declare absent, and is parsed by
-//! these bits only. Bytes after the last part are ignored, so the zero-filled long form is accepted as well.
-//! Linux's siw swaps the nibbles of the first byte of the control word and has M, D, R in the low bits of
-//! the third. The parser recognizes this layout where the two differ.
+//! A Terminate is sent in the short form, without the parts that its bits M, D and R declare absent. The
+//! parser uses only these bits and ignores bytes after the last part, so it also accepts the zero-filled long
+//! form. Linux's siw swaps the nibbles of the first byte of the control word, and has M, D and R in the low
+//! bits of the third byte. The parser recognizes the layout of siw if it can be distinguished from the layout
+//! of the RFC.
 
 use std::fmt;
 
@@ -20,9 +21,10 @@ const M: u8 = 0x80;
 const D: u8 = 0x40;
 /// Third control byte: the Read Request header is present.
 const R: u8 = 0x20;
-/// The same three bits at siw's position.
+/// The bits M, D and R at the position that siw uses.
 const SIW_BITS: u8 = 0x07;
-/// DDP's T bit in the first byte of an echoed header, which is not parsed: the header has 14 bytes, not 18.
+/// DDP's T bit in the first byte of an echoed header. If the bit is set, the header has 14 bytes, and
+/// otherwise 18 bytes. Other fields of an echoed header are not parsed.
 const TAGGED: u8 = 0x80;
 
 /// The layout of the control word.
@@ -38,39 +40,39 @@ pub enum BitOrder {
 /// A Terminate message, sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terminate {
-    /// Layer: 0 RDMA, 1 DDP, 2 the LLP; others are reserved.
+    /// The layer: 0 is RDMA, 1 is DDP, 2 is the LLP. Other values are reserved.
     pub layer: u8,
-    /// Error type within the layer, 4 bits.
+    /// The error type within the layer, in 4 bits.
     pub etype: u8,
     /// Error code within the type.
     pub code: u8,
-    /// Bytes of the failing DDP segment, its header included (M bit).
+    /// Number of bytes of the failing DDP segment, including its header (M bit).
     pub segment_len: Option<u16>,
-    /// The failing segment's DDP header as it was received, 14 or 18 bytes (D bit).
+    /// The received DDP header of the failing segment, 14 or 18 bytes (D bit).
     pub ddp_header: Option<ArrayVec<u8, { Header::MAX_LEN }>>,
     /// The failing Read Request, advanced by the bytes that were answered (R bit).
     pub read_request: Option<ReadRequest>,
-    /// The layout of the control word; [`BitOrder::Standard`] when sent.
+    /// The layout of the control word; [`BitOrder::Standard`] in a Terminate to send.
     pub bit_order: BitOrder,
-    /// The control word as it was received; `None` when sent.
+    /// The received control word; `None` in a Terminate to send.
     pub control: Option<[u8; 4]>,
 }
 
-/// A payload that is not a Terminate.
+/// The error for a payload that is not a Terminate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a Terminate of {bytes} bytes is cut short")]
 pub struct TerminateParseError {
-    /// Bytes received.
+    /// Number of received bytes.
     pub bytes: usize,
 }
 
 impl Terminate {
-    /// Bytes of the longest Terminate, and of the buffer of queue 2: 4 + 2 + 18 + 28.
+    /// Number of bytes of the longest Terminate, and of the buffer of queue 2: 4 + 2 + 18 + 28.
     pub const MAX_LEN: usize = 52;
 
-    /// A Terminate for an error without a failing message of the peer.
+    /// Returns a Terminate for an error that no message of the peer has caused.
     pub fn bare(error: TerminateError) -> Self {
-        // RFC 5040 section 4.8 (RDMAP-135): the numbers come from the table of errors, and from nowhere else.
+        // RFC 5040 section 4.8 (RDMAP-135): layer, type and code are those of the table of errors.
         let (layer, etype, code) = error.codes();
         Self {
             layer,
@@ -84,10 +86,10 @@ impl Terminate {
         }
     }
 
-    /// A Terminate for an error in an incoming segment of `segment_len` bytes, which include the header.
-    /// `segment_head` has the first bytes of the segment: at least the raw DDP header, which may be one that
-    /// does not parse. `read_request` is the Read Request in the segment, advanced by the bytes that were
-    /// answered. [`TerminateError::inclusion`] decides which of these the Terminate carries.
+    /// Returns a Terminate for an error in an incoming segment of `segment_len` bytes, including its header.
+    /// `segment_head` has the first bytes of the segment: at least the received DDP header, even if this
+    /// header is invalid. `read_request` is the Read Request in the segment, advanced by the bytes that were
+    /// answered. [`TerminateError::inclusion`] decides which of these headers the Terminate carries.
     pub fn of_segment(
         error: TerminateError,
         segment_head: &[u8],
@@ -114,8 +116,8 @@ impl Terminate {
         Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order, control: Some(control) }
     }
 
-    /// The error in the other bit order, if nothing in the received control word distinguishes the two
-    /// orders and the other one names a known error as well.
+    /// Returns the error in the other bit order, if no bit of the received control word distinguishes the two
+    /// orders and the other order, too, gives a known error. Otherwise returns `None`.
     pub fn other_reading(&self) -> Option<TerminateError> {
         let [first, code, third, _] = self.control?;
         let (high, low) = (first >> 4, first & 0x0F);
@@ -127,8 +129,9 @@ impl Terminate {
         undecided.then(|| TerminateError::from_codes(layer, etype, code))?
     }
 
-    /// Read as the answer to an MPA Request, before any RDMAP message could fail: codes 5 to 7 are MPA's (RFC
-    /// 6581 section 8). With siw's swapped nibbles these codes look like errors of RDMAP.
+    /// Interprets the Terminate as the answer to an MPA Request. At this time no RDMAP message can have
+    /// failed, so the codes 5 to 7 are those of MPA (RFC 6581 section 8). With siw's swapped nibbles these
+    /// codes look like errors of RDMAP.
     pub fn in_startup(mut self) -> Self {
         if let Some([0x02, 5..=7, third, _]) = self.control
             && third & (M | D | R | SIW_BITS) == 0
@@ -138,23 +141,23 @@ impl Terminate {
         self
     }
 
-    /// The error that the Terminate names, if known.
+    /// Returns the error that the Terminate names, or `None` if its numbers are unknown.
     pub fn error(&self) -> Option<TerminateError> {
         TerminateError::from_codes(self.layer, self.etype, self.code)
     }
 
-    /// The payload on the wire, in the short form and the standard bit order.
+    /// Returns the payload on the wire, in the short form and the standard bit order.
     ///
-    /// RFC 5040 sections 4.2 and 4.8 (RDMAP-114, RDMAP-133): control, segment length, DDP header and Read
-    /// Request header, and no ULP payload.
+    /// RFC 5040 sections 4.2 and 4.8 (RDMAP-114, RDMAP-133): a Terminate has control word, segment length,
+    /// DDP header and Read Request header, and no ULP payload.
     pub fn to_bytes(&self) -> ArrayVec<u8, { Terminate::MAX_LEN }> {
         let Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order: _, control: _ } =
             self;
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
         let parts =
             bit(segment_len.is_some(), M) | bit(ddp_header.is_some(), D) | bit(read_request.is_some(), R);
-        // RFC 5040 section 4.8 (RDMAP-134, RDMAP-175): layer, type, code and the three bits; all other bits
-        // are 0.
+        // RFC 5040 section 4.8 (RDMAP-134, RDMAP-175): the control word has layer, type, code and the three
+        // bits M, D and R. All other bits are 0.
         let mut bytes: ArrayVec<u8, { Terminate::MAX_LEN }> =
             [layer << 4 | etype & 0x0F, *code, parts, 0].into_iter().collect();
         // RFC 5040 section 4.8 (RDMAP-179): the segment length is present if D is set, even if M is not.
@@ -170,7 +173,7 @@ impl Terminate {
     /// Parses the payload of a Terminate.
     ///
     /// # Errors
-    /// [`TerminateParseError`] when a part that the bits declare present is missing.
+    /// [`TerminateParseError`] if a part is missing that the bits declare present.
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateParseError> {
         let short = TerminateParseError { bytes: payload.len() };
         let (control, mut rest) = payload.split_first_chunk::<4>().ok_or(short)?;
@@ -191,7 +194,8 @@ impl Terminate {
                 Some(request) => {
                     terminate.read_request = Some(ReadRequest::parse(request).map_err(|_| short)?);
                 }
-                // siw sets R for every message with a protection error, also for one without a Read Request.
+                // siw sets R for every message with a protection error, even if the message is not a Read
+                // Request.
                 None if rest.is_empty() && terminate.echoes_no_read_request() => {}
                 None => return Err(short),
             }
@@ -228,8 +232,8 @@ struct TerminateControl {
 }
 
 impl TerminateControl {
-    /// M, D or R distinguish the two bit orders. Without them the numbers decide: siw's order is assumed if
-    /// it names a known error and the standard order does not.
+    /// If M, D or R is set, its position shows the bit order. Otherwise the numbers decide: the parser
+    /// assumes siw's order if only this order gives a known error.
     ///
     /// RFC 5040 section 4.8 (RDMAP-176): in the standard order the 13 reserved bits are ignored.
     fn parse([first, code, third, _]: [u8; 4]) -> Self {
@@ -245,14 +249,15 @@ impl TerminateControl {
             let parts = bit(0x01, M) | bit(0x02, D) | bit(0x04, R);
             Self { layer: low, etype: high, code, parts, bit_order: BitOrder::Siw }
         } else {
-            // cxgb4 sends the errors of MPA's startup with type 3 in place of 0.
+            // cxgb4 sends the errors of MPA's startup with type 3 instead of 0.
             let etype = if (high, low) == (2, 3) && (5..=7).contains(&code) { 0 } else { low };
             Self { layer: high, etype, code, parts: third & (M | D | R), bit_order: BitOrder::Standard }
         }
     }
 }
 
-/// The DDP header at the front of `bytes`, as long as its T bit says. Version and fields are not checked.
+/// Returns the DDP header at the front of `bytes`, whose length depends on its T bit. Version and other
+/// fields are not checked.
 fn echoed_header(bytes: &[u8]) -> Option<&[u8]> {
     let len = if bytes.first()? & TAGGED != 0 { TaggedHeader::LEN } else { UntaggedHeader::LEN };
     bytes.get(..len)

@@ -1,9 +1,9 @@
-//! Wires on devices of DPDK.
+//! Wires on DPDK devices.
 //!
-//! DPDK's environment (EAL) starts in the process of the program, when its wire is opened. It does not
-//! interfere with the program: it makes no shared files, starts no telemetry, uses ordinary memory, and
-//! installs no signal handler (except for SIGBUS with a NIC, which may be unplugged). EAL is started on a
-//! temporary thread, so that no thread of the program is pinned or becomes EAL's main thread.
+//! DPDK's environment (EAL) starts in the process of the program when the program opens a DPDK wire. EAL does
+//! not interfere with the program: it creates no shared files, starts no telemetry, and uses ordinary memory.
+//! EAL installs no signal handler, except for SIGBUS if the device is a NIC, which may be unplugged. EAL is
+//! started on a temporary thread, so that no thread of the program is pinned or becomes EAL's main thread.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,7 +15,8 @@ use dp::eal::{Eal, EalConfig, Memory};
 use crate::signals;
 use crate::spec::{Kind, Spec};
 
-/// MiB of DPDK's memory: pools of some thousand jumbo buffers, and rings. Unused pages cost nothing.
+/// The size of DPDK's memory in MiB: pools of some thousand jumbo buffers, and rings. Unused pages need no
+/// physical memory.
 const MEMORY_MIB: u32 = 512;
 
 /// The arguments for EAL, and the device to open.
@@ -42,7 +43,8 @@ pub(super) fn open(spec: &Spec) -> Result<Box<dyn Port>, String> {
     thread.join().unwrap_or_else(|_| Err("opening the device has failed".into()))
 }
 
-/// The advice if a device cannot be opened. DPDK's own message, which follows it, gives none.
+/// Returns the advice for a user whose device cannot be opened. DPDK's own message, which follows the advice,
+/// contains no advice.
 fn remedy(kind: &Kind) -> &'static str {
     match kind {
         Kind::Tap { .. } => "a tap interface needs CAP_NET_ADMIN: run as root",
@@ -56,8 +58,9 @@ fn remedy(kind: &Kind) -> &'static str {
     }
 }
 
-/// The Ethernet address of our frames, for devices whose own address belongs to the kernel: a bridge would
-/// pass frames to the address of a tap interface to the kernel.
+/// Returns the Ethernet address of our frames if the device's own address belongs to the kernel, and
+/// otherwise `None`. For example, a bridge would pass frames for the address of a tap interface to the
+/// kernel.
 pub(super) fn mac(kind: &Kind, address: IpAddr) -> Option<[u8; 6]> {
     let Kind::Tap { .. } = kind else { return None };
     let mapped = match address {
@@ -89,8 +92,8 @@ impl Wanted {
         })
     }
 
-    /// Finds the device among EAL's arguments: `-a ADDRESS` or `--vdev DEVICE`. The other arguments are for
-    /// EAL.
+    /// Finds the device among EAL's arguments: `-a ADDRESS` or `--vdev DEVICE`. The other arguments are
+    /// passed to EAL.
     fn of_arguments(arguments: &str) -> Result<Self, String> {
         let mut devices = Vec::new();
         let mut eal = EalConfig { memory: Memory::Auto { mib: MEMORY_MIB }, ..EalConfig::default() };
@@ -126,12 +129,12 @@ impl Wanted {
     }
 }
 
-/// A name without a comma, which separates DPDK's arguments.
+/// Checks that a name has no comma, since commas separate DPDK's arguments.
 fn plain(name: &str) -> Result<&str, String> {
     if name.contains(',') { Err(format!("'{name}' has a comma: use a name without one")) } else { Ok(name) }
 }
 
-/// The absolute path: some drivers refuse a relative path.
+/// Returns the absolute path, since some drivers refuse a relative path.
 fn plain_path(path: &Path) -> Result<String, String> {
     let whole = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let text = whole.to_str().ok_or_else(|| format!("{} is no UTF-8 text", path.display()))?;
@@ -185,7 +188,8 @@ mod tests {
         }
     }
 
-    /// The processors of the calling thread and the handled signals of its process, as the system has them.
+    /// Returns what the system reports about the calling thread: its allowed processors, and the blocked,
+    /// ignored and handled signals.
     fn state_of_thread() -> Vec<String> {
         let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let kept = ["SigBlk", "SigIgn", "SigCgt", "Cpus_allowed_list"];
@@ -201,7 +205,7 @@ mod tests {
         assert_eq!(before.len(), 4);
     }
 
-    /// EAL starts once in a process, so this is the only test in it that starts it.
+    /// EAL can start only once in a process, so this is the only test in this process that starts EAL.
     #[test]
     fn eal_changes_neither_the_processors_of_the_program_nor_its_signal_handlers() {
         opens_and_changes_nothing("dpdk:--vdev net_null0 --no-huge", "net_null0");

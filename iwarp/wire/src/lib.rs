@@ -1,7 +1,7 @@
-//! Wires by their names.
+//! Opens wires by their names.
 //!
-//! A string names a wire and the settings of this end of the wire. [`open`] returns a port on the wire, and
-//! the configuration of an engine for that port:
+//! A string names a wire and the settings of this endpoint of the wire. [`open`] returns a port on the wire,
+//! and the configuration of an engine for that port:
 //!
 //! | specification | wire | needs |
 //! |---|---|---|
@@ -13,8 +13,8 @@
 //! | `memif:/tmp/memif.sock,role=server,id=0,addr=..` | shared memory by DPDK's memif | DPDK |
 //! | `dpdk:-a 0000:03:00.0` | a DPDK device, by EAL arguments | DPDK, [an address](Spec::set_address) |
 //!
-//! The kernel must not have the address. Further keys are `gw`, `mac`, `mtu` and `crc`. DPDK wires need the
-//! feature `dpdk`.
+//! The kernel must not have the same address. Further keys are `gw`, `mac`, `mtu` and `crc`. DPDK wires need
+//! the feature `dpdk`.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

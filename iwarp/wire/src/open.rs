@@ -1,4 +1,4 @@
-//! Opening the wire that a specification names.
+//! Opens the wire that a specification names.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -17,7 +17,8 @@ use crate::spec::{Kind, Spec, SpecError};
 /// for carriers (RFC 6598), which hosts do not normally have on an interface.
 const LOCAL_NETWORK: [u8; 2] = [100, 64];
 
-/// The prefix length of that range. With 16, the last station would have the broadcast address.
+/// The prefix length of 100.64.0.0/10. With the prefix length 16, the last station would have the broadcast
+/// address.
 pub const LOCAL_PREFIX: u8 = 10;
 
 /// A wire, ready for an engine.
@@ -26,7 +27,7 @@ pub struct Wire {
     pub port: Box<dyn Port>,
     /// The engine's configuration: addresses, and settings for the wire.
     pub config: EngineConfig,
-    /// Our address.
+    /// The address of this endpoint.
     pub address: IpAddr,
 }
 
@@ -34,21 +35,21 @@ pub struct Wire {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The specification lacks something.
+    /// The specification is incomplete or invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The shared memory.
+    /// The shared memory of a `local` wire could not be opened.
     #[error(transparent)]
     Local(#[from] local::LocalError),
-    /// The interface.
+    /// The interface of a `packet` wire could not be opened.
     #[error(transparent)]
     Packet(#[from] packet::PacketError),
-    /// A device of DPDK.
+    /// A DPDK device could not be opened.
     #[error("{spec}: {why}")]
     Device {
         /// The specification.
         spec: String,
-        /// One line that says what to do.
+        /// One line that says what the user can do.
         why: String,
     },
     /// The configuration of the engine is invalid.
@@ -56,7 +57,7 @@ pub enum OpenError {
     Verbs(#[from] VerbsError),
 }
 
-/// The address of a station of a `local` wire.
+/// Returns the address of a station of a `local` wire.
 pub fn address_of_station(station: u16) -> IpAddr {
     let [high, low] = station.to_be_bytes();
     IpAddr::from([LOCAL_NETWORK[0], LOCAL_NETWORK[1], high, low])
@@ -65,7 +66,7 @@ pub fn address_of_station(station: u16) -> IpAddr {
 /// Opens the wire. The first DPDK device of a process starts EAL.
 ///
 /// # Errors
-/// [`OpenError`]: one line that says what to do.
+/// [`OpenError`], whose text is one line that says what the user can do.
 pub fn open(spec: &Spec) -> Result<Wire, OpenError> {
     match &spec.kind {
         Kind::Local { name } => open_local(spec, local::default_folder(name)?),
@@ -77,7 +78,7 @@ pub fn open(spec: &Spec) -> Result<Wire, OpenError> {
 /// Opens the wire in shared memory whose processes meet in `folder`.
 ///
 /// # Errors
-/// [`OpenError::Local`].
+/// [`OpenError::Local`] if the shared memory cannot be opened.
 pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     let mut config = LocalConfig::new(folder);
     if let Some(mtu) = spec.mtu {
@@ -92,15 +93,16 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     // Every neighbour is a station, whose Ethernet address is derived from its station number.
     config.stack.derived_neighbors = Some([0x02, 0x00]);
     config.stack.address_probing = AddressProbing::Off;
-    // Frames never leave this machine's memory, and other contents of that memory have no MPA CRC either.
+    // By default a local wire has no MPA CRC: frames never leave this machine's memory, whose other contents
+    // have no such CRC either.
     config.crc = spec.crc.unwrap_or(false);
     Ok(Wire { port: Box::new(port), config, address })
 }
 
-/// Opens a kernel interface with this address, which other processes of the host can reach.
+/// Opens a kernel interface with this address. Other processes of the host can reach the address.
 ///
 /// # Errors
-/// [`OpenError::Packet`].
+/// [`OpenError::Packet`] if the interface cannot be opened.
 pub fn open_packet(spec: &Spec, interface: &str, address: IpCidr) -> Result<Wire, OpenError> {
     let mut config = PacketConfig::new(interface, [address.address().into()]);
     (config.mac, config.mtu) = (spec.mac, spec.mtu);
@@ -110,10 +112,13 @@ pub fn open_packet(spec: &Spec, interface: &str, address: IpCidr) -> Result<Wire
     Ok(Wire { port: Box::new(port), config, address: address.address().into() })
 }
 
-/// Opens a DPDK device. Its frames carry the Ethernet address of the specification, if any.
+/// Opens a DPDK device. If the specification has an Ethernet address, our frames have this address. Otherwise
+/// they have the address of the device, or, on a tap interface, an address that is derived from the IP
+/// address.
 ///
 /// # Errors
-/// [`OpenError::Device`], [`OpenError::Spec`] without an address.
+/// [`OpenError::Device`] if the device cannot be opened, [`OpenError::Spec`] if the specification has no
+/// address.
 #[cfg(feature = "dpdk")]
 pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
     let own_address = own_address(spec)?;
@@ -126,10 +131,10 @@ pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
     Ok(Wire { port, config, address })
 }
 
-/// Fails: this build has no DPDK devices.
+/// Returns an error, since this build has no DPDK devices.
 ///
 /// # Errors
-/// [`OpenError::Device`].
+/// Always [`OpenError::Device`].
 #[cfg(not(feature = "dpdk"))]
 pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
     let why = "this library was built without DPDK: build it with --features dpdk, or use local or packet:IF"
@@ -141,7 +146,7 @@ fn own_address(spec: &Spec) -> Result<IpCidr, OpenError> {
     spec.address.ok_or_else(|| SpecError::NoAddress { spec: spec.to_string() }.into())
 }
 
-/// The engine's configuration for a wire on which we have this address.
+/// Returns the engine's configuration for a wire on which this endpoint has the address `address`.
 fn settings(spec: &Spec, port: &dyn Port, address: IpCidr) -> Result<EngineConfig, OpenError> {
     let mut config = EngineConfig::new(port, &[&address.to_string()])?;
     config.stack.gateways.extend(spec.gateway);

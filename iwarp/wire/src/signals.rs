@@ -1,18 +1,18 @@
-//! Keeps real-time signals from DPDK's devices.
+//! Prevents DPDK's devices from using real-time signals.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
 /// Runs `open` while no real-time signal is free.
 ///
-/// DPDK's tap devices take a free real-time signal and make the kernel raise it for each frame, which
-/// interrupts the program's system calls. Without a free signal they poll.
+/// DPDK's tap devices use a free real-time signal, which the kernel then raises for each frame. These signals
+/// would interrupt the program's system calls. If no signal is free, the tap devices poll.
 pub(crate) fn with_real_time_signals_taken<T>(open: impl FnOnce() -> T) -> T {
     extern "C" fn nothing(_signal: libc::c_int) {}
     let mut taken = Vec::new();
     for signal in libc::SIGRTMIN()..=libc::SIGRTMAX() {
         let mut before = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: `before` is valid for writes of a `sigaction`, and no action is set.
+        // SAFETY: `before` is valid for the write of a `sigaction`, and the call does not set an action.
         if unsafe { libc::sigaction(signal, ptr::null(), before.as_mut_ptr()) } != 0 {
             continue;
         }
@@ -29,7 +29,7 @@ pub(crate) fn with_real_time_signals_taken<T>(open: impl FnOnce() -> T) -> T {
     }
     let result = open();
     for (signal, before) in taken {
-        // SAFETY: the action is the one that the system returned above.
+        // SAFETY: the action is the value that the system returned above.
         unsafe { libc::sigaction(signal, &raw const before, ptr::null_mut()) };
     }
     result

@@ -9,123 +9,127 @@ use tcp_lite::facade::{IpAddress, IpCidr};
 /// The kinds of wires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Shared memory between processes of one user. The name distinguishes separate wires.
+    /// Shared memory between processes of one user. Each wire has its own name.
     Local {
-        /// `default` if none is given.
+        /// The name of the wire, or `default` if the specification has no name.
         name: String,
     },
-    /// An interface of the kernel, by a ring of packet sockets.
+    /// An interface of the kernel, through a packet socket with rings.
     Packet {
-        /// Its name.
+        /// The name of the interface.
         interface: String,
     },
-    /// A tap interface, created if necessary.
+    /// A tap interface, which is created if it does not exist.
     Tap {
-        /// Its name.
+        /// The name of the interface.
         interface: String,
     },
-    /// An interface of the kernel, by AF_XDP.
+    /// An interface of the kernel, through AF_XDP.
     Xdp {
-        /// Its name.
+        /// The name of the interface.
         interface: String,
     },
-    /// The side of a vhost-user socket that makes the socket.
+    /// The side of a vhost-user socket that creates the socket.
     Vhost {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
     },
-    /// The side of a vhost-user socket that connects to it.
+    /// The side of a vhost-user socket that connects to the socket.
     Virtio {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
     },
-    /// Shared memory by DPDK's memif.
+    /// Shared memory through DPDK's memif.
     Memif {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// `server` or `client`.
+        /// Whether this endpoint has the role `server`, and not `client`.
         server: bool,
         /// The number of the interface on the socket.
         id: u32,
     },
-    /// A DPDK device, by EAL arguments.
+    /// A DPDK device that EAL arguments name.
     Dpdk {
-        /// For example `-a 0000:03:00.0`.
+        /// The arguments, for example `-a 0000:03:00.0`.
         arguments: String,
     },
 }
 
-/// A wire, and the settings of this end of it.
+/// A wire, and the settings of this endpoint of the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// The kind, and where it is.
+    /// The kind of the wire, with its name, interface or path.
     pub kind: Kind,
-    /// Our address with its prefix length; `None`: the wire chooses it, as `local` and `packet` do.
+    /// The address of this endpoint, with its prefix length. On a `local` wire this is `None`, since the wire
+    /// chooses the address. On a `packet` wire it may be `None` if the caller of
+    /// [`open_packet`](crate::open_packet) chooses the address.
     pub address: Option<IpCidr>,
-    /// The router to addresses that are not on the wire.
+    /// The router for addresses that are not on the wire.
     pub gateway: Option<IpAddress>,
-    /// The Ethernet address; `None`: that of the device.
+    /// The Ethernet address of this endpoint. `None`: the address of the device.
     pub mac: Option<[u8; 6]>,
-    /// The largest IP packet, bytes; `None`: that of the device.
+    /// Maximum number of bytes of an IP packet. `None`: the default of the kind of wire.
     pub mtu: Option<u16>,
-    /// Whether MPA computes CRCs; `None`: on every wire but `local`, whose frames never leave memory.
+    /// Whether MPA uses CRCs. `None`: MPA uses CRCs on every wire except `local`, whose frames never leave
+    /// memory.
     pub crc: Option<bool>,
-    /// Maximum bytes of a ring of a local wire: a power of two from 256 KiB to 256 MiB
-    /// ([`LocalConfig::ring_bytes`](dp::local::LocalConfig::ring_bytes)); `None`: 2 MiB.
+    /// Maximum number of bytes of a ring of a local wire
+    /// ([`LocalConfig::ring_bytes`](dp::local::LocalConfig::ring_bytes)): a power of two from 256 KiB to 256
+    /// MiB. `None`: 2 MiB.
     pub ring_bytes: Option<usize>,
 }
 
 /// Why a specification was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// There is no such kind.
+    /// The specification names an unknown kind.
     #[error("{spec}: there is no kind '{kind}': use one of {KINDS}")]
     Kind {
-        /// The whole specification.
+        /// The whole text of the specification.
         spec: String,
-        /// Its kind.
+        /// The kind in the specification.
         kind: String,
     },
-    /// The part behind the kind is missing.
+    /// The part after the kind is missing.
     #[error("{spec}: '{kind}' needs {what}, like {example}")]
     Where {
-        /// The whole specification.
+        /// The whole text of the specification.
         spec: String,
-        /// Its kind.
+        /// The kind in the specification.
         kind: String,
         /// A description of the missing part.
         what: &'static str,
         /// A complete specification as an example.
         example: &'static str,
     },
-    /// There is no such key.
+    /// The specification has an unknown key.
     #[error("{spec}: there is no key '{key}' for this kind: use {known}")]
     Key {
-        /// The whole specification.
+        /// The whole text of the specification.
         spec: String,
         /// The key.
         key: String,
-        /// The keys of the kind.
+        /// The keys that this kind allows.
         known: &'static str,
     },
-    /// A value cannot be read.
+    /// The value of a key is invalid.
     #[error("{spec}: {key}={value} is no {what}")]
     Value {
-        /// The whole specification.
+        /// The whole text of the specification.
         spec: String,
         /// The key.
         key: String,
-        /// Its value.
+        /// The value of the key.
         value: String,
         /// A description of the valid values.
         what: &'static str,
     },
-    /// The wire needs an address.
+    /// The specification has no address, but this kind of wire needs an address.
     #[error(
         "{spec}: this kind needs an address of its own: add addr=10.0.0.2/24 (one that the kernel does not have)"
     )]
     NoAddress {
-        /// The whole specification.
+        /// The whole text of the specification.
         spec: String,
     },
 }
@@ -137,7 +141,7 @@ const DEVICE_KEYS: &str = "addr, gw, mac, mtu, crc";
 const MEMIF_KEYS: &str = "addr, gw, mac, mtu, crc, role, id";
 
 impl Default for Spec {
-    /// `local`.
+    /// Returns the specification `local`.
     fn default() -> Self {
         Self {
             kind: Kind::Local { name: "default".into() },
@@ -253,10 +257,10 @@ impl Spec {
         Ok(())
     }
 
-    /// Sets the address.
+    /// Parses and sets the address.
     ///
     /// # Errors
-    /// [`SpecError::Value`].
+    /// [`SpecError::Value`] if the address is invalid.
     pub fn set_address(&mut self, value: &str) -> Result<(), SpecError> {
         let (spec, key, value) = (self.to_string(), "addr".into(), value);
         self.address = Some(parse_address(value).ok_or(SpecError::Value {
@@ -271,7 +275,7 @@ impl Spec {
     /// Checks that no required part is missing.
     ///
     /// # Errors
-    /// [`SpecError::NoAddress`].
+    /// [`SpecError::NoAddress`] if the kind needs an address and the specification has none.
     pub fn check(&self) -> Result<(), SpecError> {
         match (&self.kind, &self.address) {
             (Kind::Local { .. } | Kind::Packet { .. }, _) | (_, Some(_)) => Ok(()),
@@ -286,10 +290,10 @@ fn parse_address(value: &str) -> Option<IpCidr> {
     value.parse().ok()
 }
 
-/// Bytes of a ring of a local wire.
+/// The allowed number of bytes of a ring of a local wire.
 const RING: std::ops::RangeInclusive<usize> = 256 << 10..=256 << 20;
 
-/// Parses a number with an optional suffix K (x 1024) or M (x 1024 x 1024).
+/// Parses a number with an optional suffix K (times 1024) or M (times 1024 x 1024).
 fn parse_bytes(value: &str) -> Option<usize> {
     let shift = |digits: &str, bits: u32| digits.parse::<usize>().ok()?.checked_mul(1 << bits);
     match (value.strip_suffix('K'), value.strip_suffix('M')) {

@@ -1,26 +1,27 @@
-//! Copies of the middle part. x86-64 makes stores visible in program order, and stores 16 aligned bytes at
-//! once.
+//! Copies the middle part of a range on x86-64, which makes stores visible in program order and stores 16
+//! aligned bytes at once.
 
 use std::arch::asm;
 
 use super::{WORD, place_word};
 use crate::memory::stride::{Runs, Stride};
 
-/// Bytes of a vector, and its alignment when stored.
+/// Number of bytes of a vector. Stores of a vector are aligned to this number.
 pub(super) const ALIGN: usize = 16;
 
-/// Bytes of a block.
+/// Number of bytes of a block.
 pub(super) const BLOCK: usize = 4 * ALIGN;
 
-/// 16 bytes of ones and 16 of zeros: a vector loaded at `16 - n` has ones in its first `n` bytes.
+/// 16 bytes with all bits set, then 16 zero bytes: in a vector that is loaded at `16 - n`, all bits of the
+/// first `n` bytes are set.
 static MASK: [u8; 2 * ALIGN] = {
     let mut mask = [0; 2 * ALIGN];
     mask.split_at_mut(ALIGN).0.copy_from_slice(&[0xff; ALIGN]);
     mask
 };
 
-/// Copies the front of `bytes` to `to`, a multiple of 8. Returns the number of copied bytes: a multiple
-/// of 8 that leaves at least one byte of a non-empty slice.
+/// Copies the front of `bytes` to `to`, a multiple of 8. Returns the number of copied bytes, which is a
+/// multiple of 8. If `bytes` is not empty, at least one byte is not copied.
 ///
 /// # Safety
 /// `to..to + bytes.len()` is mapped and writable, and other threads access it only through atomics and raw
@@ -33,33 +34,33 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) -> usize {
         return 0;
     }
     if let (true, Some(word)) = (head == WORD, bytes.first_chunk()) {
-        // SAFETY: the word is the front of `bytes`, and goes to the front of the caller's range, which is
-        // a multiple of 8, as `bytes` is not empty.
+        // SAFETY: the word is the front of `bytes`, and is copied to the front of the caller's range. `to` is
+        // a multiple of 8, since `bytes` is not empty.
         unsafe { place_word(to, *word) };
     }
     let (to, from) = (to.wrapping_add(head), bytes.as_ptr().wrapping_add(head));
-    // SAFETY: `head` is 0 or 8, and behind it `to` is a multiple of 16. `head + len` is less than the
-    // length of `bytes`, so `len` bytes follow at `from`, and the caller's range has room for them. `len`
-    // is a multiple of 16.
+    // SAFETY: `head` is 0 or 8, and after these bytes `to` is a multiple of 16. `head + len` is less than the
+    // length of `bytes`, so `from` points to at least `len` bytes, and the caller's range has room for them.
+    // `len` is a multiple of 16.
     unsafe { whole_vectors(to, from, len) };
     head + len
 }
 
-/// Copies `len` bytes from `from` on to `to`.
+/// Copies the `len` bytes at `from` to `to`.
 ///
 /// # Safety
-/// `len` is a multiple of 16, and so is `to`. `to..to + len` is mapped and writable, and other threads
-/// access it only through atomics and raw copies. `from..from + len` is initialised memory, which nobody
-/// writes.
+/// `len` and `to` are multiples of 16. `to..to + len` is mapped and writable, and other threads access it
+/// only through atomics and raw copies. `from..from + len` is initialised memory that nobody writes.
 #[inline]
 unsafe fn whole_vectors(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: the caller promises `len` readable bytes at `from`, and as many writable ones at `to`, a
-    // multiple of 16, as `movdqa` requires. `len` is a multiple of 16: what exceeds a multiple of 128 is
-    // copied first, by 16, 32 and 64, and then blocks of 128 until none is left. The assembly accesses
-    // nothing else, and changes only the registers that it names.
+    // SAFETY: the caller promises that `len` bytes at `from` are readable and `len` bytes at `to` are
+    // writable. `to` is a multiple of 16, as `movdqa` requires. `len` is a multiple of 16. First the assembly
+    // copies `len` modulo 128 bytes, in pieces of 16, 32 and 64 bytes. Then it copies blocks of 128 bytes
+    // until no byte is left. The assembly accesses no other memory, and changes only the registers that it
+    // names.
     unsafe {
         asm!(
-            // From here on, `len` is negative and counts up to 0.
+            // From here on, `len` is negative and is increased until it is 0.
             "add {from}, {len}",
             "add {to}, {len}",
             "neg {len}",
@@ -123,8 +124,8 @@ unsafe fn whole_vectors(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// Copies vectors of `runs` to `to`, and leaves at least one byte of non-empty runs. Returns the address
-/// after them.
+/// Copies vectors of `runs` to `to`. Returns the address after the copied vectors. If `runs` is not empty, at
+/// least one byte is not copied.
 ///
 /// # Safety
 /// `to..to + runs.len()` is mapped and writable, and other threads access it only through atomics and raw
@@ -135,35 +136,36 @@ pub(super) unsafe fn place_runs(to: *mut u8, runs: &mut Runs<'_>) -> *mut u8 {
     if count == 0 {
         return to;
     }
-    // SAFETY: `runs` has more than `16 * count` bytes of content: they start at `bytes`, with the first
-    // gap after `front` of them, and the caller's range at `to`, a multiple of 16, has room for them.
-    // `count` is not 0.
+    // SAFETY: `runs` has more than `16 * count` bytes of content. The content starts at `bytes`, and the
+    // first gap follows `front` bytes of content. The caller's range at `to`, a multiple of 16, has room for
+    // these bytes. `count` is not 0.
     let (from, front) = unsafe { vectors(to, bytes.as_ptr(), count, front) };
     runs.advance(from.addr() - bytes.as_ptr().addr(), front);
     to.wrapping_add(count * ALIGN)
 }
 
-/// Copies `count` vectors from `from` on to `to`. A vector with a gap inside is assembled from the bytes
-/// on both sides. Returns the address after the last one, and the number of bytes before the next gap.
+/// Copies `count` vectors of content at `from` to `to`. A vector with a gap inside is assembled from the
+/// bytes on both sides of the gap. Returns the address after the last copied source byte, and the number of
+/// bytes before the next gap.
 ///
 /// # Safety
 /// `count` is at least 1, and `to` a multiple of 16. `to..to + 16 * count` is mapped and writable, and other
-/// threads access it only through atomics and raw copies. At `from` is initialised memory with `16 * count`
-/// bytes of content, which nobody writes: `front` of them are followed by a gap of `Stride::GAP` bytes, and
-/// each further `Stride::RUN` by another.
+/// threads access it only through atomics and raw copies. `from` points to initialised memory that nobody
+/// writes, with `16 * count` bytes of content. The first `front` bytes of content are followed by a gap of
+/// `Stride::GAP` bytes, and each further `Stride::RUN` bytes of content are followed by another gap.
 unsafe fn vectors(to: *mut u8, mut from: *const u8, count: usize, mut front: usize) -> (*const u8, usize) {
     let mask = MASK.as_ptr().wrapping_add(ALIGN);
-    // SAFETY: the caller promises `count` vectors of content at `from`. Vectors before a gap are loaded
-    // in one piece. Of a vector with a gap inside, the first `front` bytes lie before the gap and the
-    // others after it, so both loads end at the vector's last byte or before it. A run has at least the
-    // length of a vector, so there is no second gap. The mask is loaded at most 16 bytes before the
-    // middle of `MASK`, since `front` is below 16 there. The caller promises `16 * count` writable bytes
-    // at `to`, a multiple of 16, as `movdqa` requires. The assembly stores nowhere else, and changes only
+    // SAFETY: the caller promises `count` vectors of content at `from`. Vectors before a gap are loaded in
+    // one piece. If a vector has a gap inside, its first `front` bytes are before the gap and its other bytes
+    // are after the gap. So neither of the two loads reads beyond the vector's last byte. A run is at least
+    // as long as a vector, so a vector has no second gap. The mask is loaded at most 16 bytes before the
+    // middle of `MASK`, since `front` is below 16 there. The caller promises `16 * count` writable bytes at
+    // `to`, a multiple of 16, as `movdqa` requires. The assembly stores to no other memory, and changes only
     // the registers that it names.
     unsafe {
         asm!(
             "2:",
-            // The number of vectors before the gap, at most the number of remaining vectors.
+            // `here`: the number of vectors before the gap, but at most the number of remaining vectors.
             "mov {here}, {front}",
             "shr {here}, 4",
             "cmp {here}, {count}",
@@ -225,8 +227,8 @@ unsafe fn vectors(to: *mut u8, mut from: *const u8, count: usize, mut front: usi
             "7:",
             "test {count}, {count}",
             "jz 8f",
-            // The vector with the gap inside: `front` bytes from before the gap, the others from after
-            // it.
+            // The vector with the gap inside: its first `front` bytes come from before the gap, its other
+            // bytes from after the gap.
             "movdqu {x0}, [{from}]",
             "movdqu {x1}, [{from} + {GAP}]",
             "mov {here}, {mask}",
@@ -260,36 +262,37 @@ unsafe fn vectors(to: *mut u8, mut from: *const u8, count: usize, mut front: usi
     (from, front)
 }
 
-/// Copies from `from` to `out`.
+/// Copies the `out.len()` bytes at `from` to `out`.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
-/// copies. The length is a multiple of 64. If it is not 0, `from` is a multiple of 8.
+/// copies. The length is a multiple of 64. If the length is not 0, `from` is a multiple of 8.
 pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
     if out.len() < BLOCK {
         return;
     }
     if is_x86_feature_detected!("avx") {
-        // SAFETY: the CPU has AVX, and the caller makes the promises of `fetch_avx`. There is a block.
+        // SAFETY: the CPU has AVX. The caller promises what `fetch` requires. `out` has at least one block of
+        // 64 bytes.
         unsafe { fetch_avx(from, out) };
     } else {
-        // SAFETY: the caller makes the promises of `fetch_sse`. There is a block.
+        // SAFETY: the caller promises what `fetch` requires. `out` has at least one block of 64 bytes.
         unsafe { fetch_sse(from, out) };
     }
 }
 
-/// As [`fetch`], by vectors of 32 bytes. They need not be aligned: no aligned word of 8 bytes crosses a
-/// border between cache lines.
+/// Does what [`fetch`] does, by vectors of 32 bytes. The vectors need not be aligned: no aligned word of 8
+/// bytes crosses a border between cache lines.
 ///
 /// # Safety
-/// As [`fetch`]. The CPU has AVX, and `out` has at least 64 bytes.
+/// The requirements of [`fetch`]. The CPU has AVX, and `out` has at least 64 bytes.
 #[inline]
 pub(super) unsafe fn fetch_avx(from: *mut u8, out: &mut [u8]) {
     let len = out.len() / BLOCK * BLOCK;
-    // SAFETY: `len` is at most the length of `out`, for which the caller promises as many readable bytes
-    // at `from`, and a multiple of 64, at least 64. The assembly reads that many there and writes that
-    // many to `out`, and changes only the registers that it names: of all vector registers it clears the
-    // upper halves, so that instructions of SSE behind it do not wait for them.
+    // SAFETY: `len` is a multiple of 64, at least 64 and at most `out.len()`. The caller promises that
+    // `out.len()` bytes at `from` are readable. The assembly reads `len` bytes at `from`, writes `len` bytes
+    // to `out`, and changes only the registers that it names. The assembly also clears the upper halves of
+    // all vector registers, so that later SSE instructions do not wait for these registers.
     unsafe {
         asm!(
             "test {len:l}, 64",
@@ -331,14 +334,14 @@ pub(super) unsafe fn fetch_avx(from: *mut u8, out: &mut [u8]) {
     }
 }
 
-/// As [`fetch`], by vectors of 16 bytes.
+/// Does what [`fetch`] does, by vectors of 16 bytes.
 ///
 /// # Safety
-/// As [`fetch`]. `out` has at least 64 bytes.
+/// The requirements of [`fetch`]. `out` has at least 64 bytes.
 pub(super) unsafe fn fetch_sse(from: *mut u8, out: &mut [u8]) {
     let blocks = out.len() / BLOCK;
-    // SAFETY: `blocks` is not 0, and `blocks * 64` is at most the length of `out`, for which the caller
-    // promises as many readable bytes at `from`. The assembly reads that many there and writes that many
+    // SAFETY: `blocks` is not 0, and `blocks * 64` is at most `out.len()`. The caller promises that
+    // `out.len()` bytes at `from` are readable. The assembly reads `blocks * 64` bytes at `from`, writes them
     // to `out`, and changes only the registers that it names.
     unsafe {
         asm!(

@@ -6,11 +6,13 @@ use super::{Stride, place};
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 unsafe fn fetch(from: *const u8, out: &mut [u8]) {
-    // SAFETY: without gaps all of `out` is content, for which the caller promises the bytes at `from`.
+    // SAFETY: without gaps all of `out` is content, and the caller promises `out.len()` readable bytes at
+    // `from`.
     unsafe { super::fetch(from, out, Stride::NONE) }
 }
 
-/// Every length, at every alignment of either side: the bytes arrive and nothing beside them changes.
+/// Copies of every length, at every alignment of source and destination, copy all bytes and change no other
+/// byte.
 #[test]
 fn every_length_and_alignment_copies_exactly() {
     let source: Vec<u8> = (0..400_u32).map(|i| (i * 7 + 1) as u8 | 1).collect();
@@ -19,14 +21,14 @@ fn every_length_and_alignment_copies_exactly() {
             let from = (align * 5) % 17;
             let mut memory = vec![0_u8; 400];
             let to = memory[align..align + len].as_mut_ptr();
-            // SAFETY: `to` has room for `len` bytes, and nobody else uses the vector.
+            // SAFETY: `to` has room for `len` bytes, and no other code uses the vector.
             unsafe { place(to, &source[from..from + len]) };
             assert_eq!(&memory[align..align + len], &source[from..from + len], "len {len}, align {align}");
             assert!(memory[..align].iter().chain(&memory[align + len..]).all(|&b| b == 0));
 
             let mut out = vec![0_u8; 400];
             let placed = memory[align..align + len].as_ptr();
-            // SAFETY: `placed` points to `len` bytes, which nobody writes.
+            // SAFETY: `placed` points to `len` bytes, which no other code writes.
             unsafe { fetch(placed, &mut out[from..from + len]) };
             assert_eq!(&out[from..from + len], &source[from..from + len]);
             assert!(out[..from].iter().chain(&out[from + len..]).all(|&b| b == 0));
@@ -34,7 +36,7 @@ fn every_length_and_alignment_copies_exactly() {
     }
 }
 
-/// The content arrives and no other byte changes; bytes behind the source are not read.
+/// Copies with gaps copy all content, change no other byte, and do not read beyond the end of the source.
 #[test]
 fn copies_go_around_gaps_wherever_these_are() {
     let bytes: Vec<u8> = (0..1700_u32).map(|i| (i * 7 + i / 251) as u8 | 1).collect();
@@ -45,7 +47,7 @@ fn copies_go_around_gaps_wherever_these_are() {
                 let mut memory = vec![0_u8; 2000];
                 let end = align + content.len();
                 let to = memory[align..end].as_mut_ptr();
-                // SAFETY: `to` has room for all content of the runs, and nobody else uses the vector.
+                // SAFETY: `to` has room for all content of the runs, and no other code uses the vector.
                 unsafe { super::place_runs(to, stride.runs(&bytes[..len])) };
                 assert_eq!(memory[align..end], content, "{stride:?}, len {len}, align {align}");
                 assert!(
@@ -53,12 +55,13 @@ fn copies_go_around_gaps_wherever_these_are() {
                     "{stride:?}, len {len}"
                 );
 
-                // All content is odd.
+                // All bytes of the content are odd numbers.
                 const BEHIND: u8 = 2;
                 memory[end..].fill(BEHIND);
                 let mut out = vec![0_u8; 2000];
                 let placed = memory[align..end].as_ptr();
-                // SAFETY: `placed` points to as many bytes as `out` has of content, which nobody writes.
+                // SAFETY: `placed` points to `content.len()` bytes, the number of content bytes in `out`, and
+                // nobody writes them.
                 unsafe { super::fetch(placed, &mut out[align..align + len], stride) };
                 assert!(
                     stride.runs(&out[align..align + len]).flatten().eq(&content),
@@ -81,7 +84,7 @@ fn the_last_byte_is_seen_last() {
     let words: Vec<AtomicU64> = (0..LEN / 8 + 2).map(|_| AtomicU64::new(0)).collect();
     let base = words.as_ptr().cast::<u8>().cast_mut();
     let stop = AtomicBool::new(false);
-    // The round that the writer may write next; the reader hands rounds out one at a time.
+    // The round that the writer may write next. The reader starts one round at a time.
     let round = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let (stop, round, words) = (&stop, &round, &words);
@@ -100,22 +103,23 @@ fn the_last_byte_is_seen_last() {
                 let mut bytes = [now as u8; 2 * LEN];
                 let bytes = &mut bytes[..stride.span(len)];
                 stride.gaps(bytes.len()).for_each(|gap| bytes[gap..gap + Stride::GAP].fill(0));
-                // SAFETY: `span` ends inside the words, which live longer than the scope, and all threads
-                // access them as atomics or by raw copies. The runs have `len` bytes of content.
+                // SAFETY: `span` ends inside the words, which exist longer than the scope, and all threads
+                // access the words as atomics or by raw copies. The runs have `len` bytes of content.
                 unsafe { super::place_runs(to.wrapping_add(offset), stride.runs(bytes)) };
             }
         });
         for now in 1..4000_u64 {
             let (offset, len) = span(now);
-            // The writer waits for the next round, so clearing what 256 rounds ago left is undisturbed.
+            // The words contain the bytes of 256 rounds ago. Clearing the words is safe, since the writer
+            // waits for the next round.
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             let now = if now as u8 == 0 { continue } else { now };
             round.store(now, Ordering::Release);
             let mut byte = [0];
             let mut out = [0_u8; LEN];
             loop {
-                // SAFETY: `span` ends inside the words, which live longer than the scope, and all threads
-                // access them as atomics or by raw copies.
+                // SAFETY: `span` ends inside the words, which exist longer than the scope, and all threads
+                // access the words as atomics or by raw copies.
                 unsafe { fetch(base.wrapping_add(offset + len - 1), &mut byte) };
                 if byte[0] == now as u8 {
                     break;
@@ -123,8 +127,8 @@ fn the_last_byte_is_seen_last() {
                 std::hint::spin_loop();
             }
             fence(Ordering::Acquire);
-            // SAFETY: `span` ends inside the words, which live longer than the scope, and all threads access
-            // them as atomics or by raw copies.
+            // SAFETY: `span` ends inside the words, which exist longer than the scope, and all threads access
+            // the words as atomics or by raw copies.
             unsafe { fetch(base.wrapping_add(offset), &mut out[..len]) };
             assert!(out[..len].iter().all(|&b| b == now as u8), "round {now}, offset {offset}, len {len}");
         }
@@ -137,7 +141,8 @@ fn the_last_byte_is_seen_last() {
     }
 }
 
-/// Both ways to fetch blocks, from every alignment that they are used with.
+/// `fetch_sse` and `fetch_avx` copy whole blocks correctly from every alignment with which the library calls
+/// them.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn vectors_of_either_length_fetch_whole_blocks() {
@@ -152,13 +157,14 @@ fn vectors_of_either_length_fetch_whole_blocks() {
                     assert!(out[..to].iter().chain(&out[to + len..]).all(|&byte| byte == 0));
                 };
                 let mut out = vec![0; 1100];
-                // SAFETY: at `at` are `len` bytes of a slice, which nobody writes; `len` is a multiple of 64.
+                // SAFETY: `at` points to `len` bytes of a slice that nobody writes. `len` is a multiple of
+                // 64.
                 unsafe { fetch_sse(at, &mut out[to..to + len]) };
                 check(&out);
                 if is_x86_feature_detected!("avx") {
                     let mut out = vec![0; 1100];
-                    // SAFETY: the CPU has AVX. At `at` are `len` bytes of a slice, which nobody writes; `len`
-                    // is a multiple of 64.
+                    // SAFETY: the CPU has AVX. `at` points to `len` bytes of a slice that nobody writes.
+                    // `len` is a multiple of 64.
                     unsafe { fetch_avx(at, &mut out[to..to + len]) };
                     check(&out);
                 }

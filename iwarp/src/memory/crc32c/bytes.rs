@@ -1,8 +1,8 @@
-//! Loads of bytes for a CRC, with a store of each loaded value if they are copied.
+//! Loads of bytes for a CRC. If the bytes are copied, each loaded value is also stored.
 //!
-//! The loads are assembly that is opaque to the compiler, which may neither repeat nor omit them: the bytes
-//! may be registered memory, which others write to. Each byte is loaded once, and the loaded value is both
-//! added to the CRC and stored.
+//! The bytes may be registered memory, to which other threads write. So the loads are assembly that is opaque
+//! to the compiler, which must not repeat or omit a load. Each byte is loaded once, and the loaded value is
+//! both added to the CRC and stored.
 
 use std::arch::asm;
 use std::arch::x86_64::{
@@ -12,16 +12,16 @@ use std::arch::x86_64::{
 
 use super::Front;
 
-/// The destination of the bytes besides the CRC.
+/// The destination to which the loaded bytes are copied.
 pub(super) trait Sink: Copy {
     /// Stores `value` at `offset`.
     ///
     /// # Safety
-    /// The sink has room for the value at `offset`, and nobody else accesses these bytes during the call.
+    /// The sink has room for the value at `offset`, and no other code accesses these bytes during the call.
     unsafe fn put<T>(self, offset: usize, value: T);
 }
 
-/// No destination: no copy is made.
+/// The sink for a CRC without a copy: it discards the values.
 #[derive(Clone, Copy)]
 pub(super) struct Nowhere;
 
@@ -38,30 +38,30 @@ impl Sink for To {
     #[inline(always)]
     unsafe fn put<T>(self, offset: usize, value: T) {
         let place = self.0.wrapping_add(offset).cast::<T>();
-        // SAFETY: the caller promises room for the value at `offset`, and that nobody else accesses it.
-        // `write_unaligned` needs no alignment.
+        // SAFETY: the caller promises that the sink has room for the value at `offset` and that no other code
+        // accesses these bytes. `write_unaligned` does not require alignment.
         unsafe { place.write_unaligned(value) };
     }
 }
 
-/// A value that is loaded from memory of any alignment, each byte once.
+/// A value that can be loaded from any address. Each byte is loaded once.
 pub(super) trait Load: Sized {
-    /// Loads the value at `at` behind `from`.
+    /// Loads the value at the address `from + at`.
     ///
     /// # Safety
-    /// `size_of::<Self>()` bytes there are mapped and readable.
+    /// `size_of::<Self>()` bytes at `from + at` are mapped and readable.
     unsafe fn load(from: *const u8, at: usize) -> Self;
 }
 
-/// Implements loads of one instruction each, into a register of type `$register`.
+/// Implements `Load` by one instruction per type, with a register of type `$register`.
 macro_rules! loads {
     ($($value:ty: $instruction:literal, $register:ty;)*) => {$(
         impl Load for $value {
             #[inline(always)]
             unsafe fn load(from: *const u8, at: usize) -> Self {
                 let value: $register;
-                // SAFETY: the caller promises that as many bytes as the value has are readable, and the
-                // instruction reads no more. It changes only the register that is named.
+                // SAFETY: the caller promises that `size_of::<Self>()` bytes are readable, and the
+                // instruction reads no other bytes. The instruction changes only the register that is named.
                 unsafe {
                     asm!(
                         $instruction,
@@ -88,8 +88,8 @@ impl Load for [u64; 4] {
     #[inline(always)]
     unsafe fn load(from: *const u8, at: usize) -> Self {
         let (a, b, c, d);
-        // SAFETY: the caller promises that 32 bytes are readable, and the four instructions read 8 of them
-        // each, one behind the other. They change only the registers that are named.
+        // SAFETY: the caller promises that 32 bytes are readable, and each of the four instructions reads
+        // another 8 of these bytes. The instructions change only the registers that are named.
         unsafe {
             asm!(
                 "mov {a}, qword ptr [{from} + {at}]",
@@ -109,18 +109,18 @@ impl Load for [u64; 4] {
     }
 }
 
-/// Loads `N` times 32 bytes at `at` behind `from`, of any alignment.
+/// Loads `N` values of 32 bytes each from the address `from + at`, which may have any alignment.
 ///
 /// # Safety
-/// They are mapped and readable.
+/// The bytes to load are mapped and readable.
 #[inline]
 #[target_feature(enable = "avx")]
 unsafe fn load_256<const N: usize>(from: *const u8, at: usize) -> [__m256i; N] {
     let mut values = [_mm256_setzero_si256(); N];
     for (i, value) in values.iter_mut().enumerate() {
         let from = from.wrapping_add(i * size_of::<__m256i>());
-        // SAFETY: the caller promises that `N` times 32 bytes are readable, and the instruction reads those
-        // with index `i`. It changes only the register that is named.
+        // SAFETY: the caller promises that `N` times 32 bytes are readable, and the instruction reads the 32
+        // bytes with index `i`. The instruction changes only the register that is named.
         unsafe {
             asm!(
                 "vmovdqu {value}, [{from} + {at}]",
@@ -134,10 +134,10 @@ unsafe fn load_256<const N: usize>(from: *const u8, at: usize) -> [__m256i; N] {
     values
 }
 
-/// Loads the 64 bytes at `from`, of any alignment.
+/// Loads the 64 bytes at `from`, which may have any alignment.
 ///
 /// # Safety
-/// They are mapped and readable.
+/// The bytes to load are mapped and readable.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load_512(from: *const u8) -> __m512i {
@@ -155,68 +155,68 @@ unsafe fn load_512(from: *const u8) -> __m512i {
     value
 }
 
-/// A cursor over bytes for a CRC: loads them from the front, and stores each loaded value to a sink.
+/// A cursor over bytes for a CRC, which loads the bytes in order and stores each loaded value to a sink.
 pub(super) struct Loader<S> {
     from: *const u8,
     sink: S,
-    /// Bytes that were taken, at most `len`.
+    /// Number of bytes that were loaded, at most `len`.
     at: usize,
     len: usize,
 }
 
 impl<S: Sink> Loader<S> {
-    /// The bytes of `from` at `at..len`.
+    /// Returns a cursor over the bytes of `from` at `at..len`.
     ///
     /// # Safety
     /// `at` is at most `len`. While the value exists, `from..from + len` is mapped and readable, and other
-    /// threads access it only through atomics and raw copies; `sink` has room for `len` bytes, which nobody
-    /// else accesses.
+    /// threads access it only through atomics and raw copies. During that time `sink` has room for `len`
+    /// bytes, and no other code accesses these bytes.
     #[inline(always)]
     pub(super) unsafe fn new(from: *const u8, sink: S, at: usize, len: usize) -> Self {
         Self { from, sink, at, len }
     }
 
-    /// Bytes that were taken.
+    /// Number of bytes that were loaded.
     #[inline(always)]
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// Bytes that are left.
+    /// Number of bytes that are left.
     #[inline(always)]
     pub(super) fn left(&self) -> usize {
         self.len - self.at
     }
 
-    /// Takes the next bytes; `None` if fewer are left.
+    /// Loads the next value. Returns `None` if fewer bytes are left than the value has.
     #[inline(always)]
     pub(super) fn next<T: Load + Copy>(&mut self) -> Option<T> {
         if self.left() < size_of::<T>() {
             return None;
         }
-        // SAFETY: as many bytes as the value has are left.
+        // SAFETY: at least `size_of::<T>()` bytes are left.
         Some(unsafe { self.take() })
     }
 
-    /// Takes the next bytes.
+    /// Loads the next value.
     ///
     /// # Safety
     /// At least `size_of::<T>()` bytes are [`left`](Self::left).
     #[inline(always)]
     unsafe fn take<T: Load + Copy>(&mut self) -> T {
         // SAFETY: the caller of `new` promised that the bytes of `from` up to `len` are readable while `self`
-        // exists. The caller of this function promises that at least the size of the value is left of these
-        // bytes.
+        // exists. The caller of this function promises that at least `size_of::<T>()` of these bytes are
+        // left.
         let value = unsafe { T::load(self.from, self.at) };
-        // SAFETY: the caller of `new` promised that the sink has room for `len` bytes which nobody else
-        // accesses. The caller of this function promises that at least the size of the value is left of these
-        // bytes.
+        // SAFETY: the caller of `new` promised that the sink has room for `len` bytes, which no other code
+        // accesses. The caller of this function promises that at least `size_of::<T>()` of these bytes are
+        // left.
         unsafe { self.sink.put(self.at, value) };
         self.at += size_of::<T>();
         value
     }
 
-    /// Takes the next `N` times 32 bytes; `None` if fewer are left.
+    /// Loads the next `N` values of 32 bytes each. Returns `None` if fewer bytes are left.
     #[inline]
     #[target_feature(enable = "avx")]
     pub(super) fn next_256<const N: usize>(&mut self) -> Option<[__m256i; N]> {
@@ -224,19 +224,19 @@ impl<S: Sink> Loader<S> {
         if self.left() < N * BYTES {
             return None;
         }
-        // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self` exists,
-        // and `N` times 32 are left of them.
+        // SAFETY: the caller of `new` promised that the bytes of `from` up to `len` are readable while `self`
+        // exists. At least `N` times 32 of these bytes are left.
         let values = unsafe { load_256(self.from, self.at) };
         for (i, value) in values.iter().enumerate() {
-            // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses,
-            // and `N` times 32 are left of them.
+            // SAFETY: the caller of `new` promised that the sink has room for `len` bytes, which no other
+            // code accesses. At least `N` times 32 of these bytes are left.
             unsafe { self.sink.put(self.at + i * BYTES, *value) };
         }
         self.at += N * BYTES;
         Some(values)
     }
 
-    /// Takes the next `N` times 64 bytes; `None` if fewer are left.
+    /// Loads the next `N` values of 64 bytes each. Returns `None` if fewer bytes are left.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub(super) fn next_512<const N: usize>(&mut self) -> Option<[__m512i; N]> {
@@ -247,11 +247,11 @@ impl<S: Sink> Loader<S> {
         let mut values = [_mm512_setzero_si512(); N];
         for (i, value) in values.iter_mut().enumerate() {
             let at = self.at + i * BYTES;
-            // SAFETY: `new` was promised that the bytes of `from` up to `len` are readable while `self`
-            // exists, and `N` values of 64 are left of them.
+            // SAFETY: the caller of `new` promised that the bytes of `from` up to `len` are readable while
+            // `self` exists. At least `N` times 64 of these bytes are left.
             *value = unsafe { load_512(self.from.wrapping_add(at)) };
-            // SAFETY: `new` was promised that the sink has room for `len` bytes which nobody else accesses,
-            // and `N` values of 64 are left of them.
+            // SAFETY: the caller of `new` promised that the sink has room for `len` bytes, which no other
+            // code accesses. At least `N` times 64 of these bytes are left.
             unsafe { self.sink.put(at, *value) };
         }
         self.at += N * BYTES;
@@ -259,12 +259,12 @@ impl<S: Sink> Loader<S> {
     }
 }
 
-/// Adds and stores bytes up to the next address that is a multiple of 8, at most `len`, in steps of one, two
-/// and four bytes. Returns the state of the CRC and the number of bytes.
+/// Adds to the CRC and stores the bytes before the next address that is a multiple of 8, but at most `len`
+/// bytes, in steps of one, two and four bytes. Returns the state of the CRC and the number of these bytes.
 ///
 /// # Safety
 /// `from..from + len` is mapped and readable, and other threads access it only through atomics and raw
-/// copies. `sink` has room for `len` bytes, which nobody else accesses during the call.
+/// copies. `sink` has room for `len` bytes, which no other code accesses during the call.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) unsafe fn append_head(state: u32, from: *const u8, sink: impl Sink, len: usize) -> (u32, usize) {
@@ -273,24 +273,24 @@ pub(super) unsafe fn append_head(state: u32, from: *const u8, sink: impl Sink, l
     }
     let mut state = state;
     let head = from.align_offset(8).min(len);
-    // SAFETY: `head` is at most `len`, for which the caller makes the promises of `new`.
+    // SAFETY: `head` is at most `len`, and the caller promises for `len` bytes what `new` requires.
     let mut bytes = unsafe { Loader::new(from, sink, 0, head) };
     if head & 1 != 0 {
-        // SAFETY: `head` counts a byte here, and nothing was taken before.
+        // SAFETY: `head` includes this byte, and no byte was loaded before it.
         state = _mm_crc32_u8(state, unsafe { bytes.take() });
     }
     if head & 2 != 0 {
-        // SAFETY: `head` counts these two bytes and the byte that may have been taken before.
+        // SAFETY: `head` includes these two bytes and the byte that may have been loaded before.
         state = _mm_crc32_u16(state, unsafe { bytes.take() });
     }
     if head & 4 != 0 {
-        // SAFETY: `head` counts these four bytes and the bytes that were taken before (at most three).
+        // SAFETY: `head` includes these four bytes and the bytes that were loaded before (at most three).
         state = _mm_crc32_u32(state, unsafe { bytes.take() });
     }
     (state, bytes.at())
 }
 
-/// Adds the bytes of `front`.
+/// Continues the CRC `state` with the bytes of `front`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) fn append_front(state: u32, front: &Front) -> u32 {
@@ -299,15 +299,16 @@ pub(super) fn append_front(state: u32, front: &Front) -> u32 {
     rest.map_or(state, |rest| _mm_crc32_u32(state, rest))
 }
 
-/// Adds `zeros` zero bytes.
+/// Continues the CRC `state` with `zeros` zero bytes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) fn append_zeros(state: u32, zeros: usize) -> u32 {
     (0..zeros).fold(state, |state, _| _mm_crc32_u8(state, 0))
 }
 
-/// Adds and stores the bytes that are left in words, and the last ones in steps of four, two and one bytes.
-/// If `TALLY`, also returns their sum for the Internet checksum.
+/// Adds to the CRC and stores the bytes that are left: first whole words, then the last bytes in steps of
+/// four, two and one bytes. Returns the state of the CRC. If `TALLY` is set, also returns the sum of these
+/// bytes for the Internet checksum.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) fn append_tail<const TALLY: bool>(state: u32, mut bytes: Loader<impl Sink>) -> (u32, u64) {

@@ -1,8 +1,9 @@
 //! CRC32c by carry-less multiplication of 512 bits, with a copy in the same pass: AVX-512 with VPCLMULQDQ.
 //!
-//! Four values of 64 bytes each represent all bytes so far. Each step folds them forward by 256 bytes and
-//! adds the next 256 (V. Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ
-//! instruction", Intel 2009). Few bytes and the rest use the CRC instruction, which has no setup cost.
+//! Four values of 64 bytes each represent all bytes so far. Each step folds these values forward by 256 bytes
+//! and adds the next 256 bytes (V. Gopal et al., "Fast CRC computation for generic polynomials using
+//! PCLMULQDQ instruction", Intel 2009). Short runs of bytes, and the bytes after the last step, use the CRC
+//! instruction, which has no setup cost.
 
 use std::arch::x86_64::{
     __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64,
@@ -15,9 +16,9 @@ use super::Front;
 use super::bytes::{Loader, Nowhere, Sink, To, append_front, append_head, append_tail, append_zeros};
 use super::{powers, short};
 
-/// Bytes of a value.
+/// Number of bytes of a value.
 const VALUE: usize = size_of::<__m512i>();
-/// Bytes of a step.
+/// Number of bytes of a step.
 const STEP: usize = 4 * VALUE;
 
 /// Whether this CPU supports [`fetch`].
@@ -29,15 +30,16 @@ pub(super) fn is_supported() -> bool {
         && is_x86_feature_detected!("vpclmulqdq")
 }
 
-/// Continues the CRC `state`, which is not complemented, with `bytes`.
+/// Continues the CRC `state`, which is not complemented, with `bytes`. Returns the new CRC.
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: `bytes` is a slice, so its bytes are readable and nobody writes them. Nothing is stored, and 0
-    // is at most any length.
+    // SAFETY: `bytes` is a slice, so its bytes are readable and no other code writes them. No byte is stored,
+    // and the offset 0 is at most any length.
     unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
 }
 
-/// Copies `out.len()` bytes from `from` on, and continues the CRC `state` with the copied bytes.
+/// Copies the `out.len()` bytes at `from` to `out`. Continues the CRC `state` with the copied bytes, and
+/// returns the new CRC.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -46,17 +48,19 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let (sink, len) = (To(out.as_mut_ptr()), out.len());
-    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. The sink is `out`, which is
+    // borrowed mutably.
     let (state, at) = unsafe { append_head(state, from, sink, len) };
-    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
-    // `append_head` takes at most the length that it is given.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. The sink is `out`, which is
+    // borrowed mutably. `append_head` consumes at most `len` bytes.
     unsafe { run(state, from, sink, at, len) }
 }
 
-/// As [`super::fetch_behind`]. The sum for the Internet checksum is another pass, since that is faster here.
+/// Does what [`super::fetch_behind`] does. The Internet checksum is computed in a second pass, since this is
+/// faster here.
 ///
 /// # Safety
-/// As [`fetch`].
+/// The requirements of [`fetch`].
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 pub(super) unsafe fn fetch_behind(
     front: &Front,
@@ -65,23 +69,24 @@ pub(super) unsafe fn fetch_behind(
     (zeros, tally): (usize, bool),
 ) -> (u32, u64) {
     let state = append_front(u32::MAX, front);
-    // SAFETY: the caller promises the bytes at `from`.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable.
     let state = unsafe { fetch(state, from, out) };
     (!append_zeros(state, zeros), if tally { front.sum() + dp::checksum::partial(out) } else { 0 })
 }
 
-/// Continues the CRC `state` with the bytes of `from` at `at..len`, and stores them to `sink`.
+/// Continues the CRC `state` with the bytes of `from` at `at..len`, and stores these bytes to `sink`. Returns
+/// the new CRC.
 ///
 /// # Safety
-/// `at` is at most `len`; `from..from + len` is mapped and readable, and other threads access it only
-/// through atomics and raw copies; `sink` has room for `len` bytes, which nobody else accesses during the
-/// call.
+/// `at` is at most `len`. `from..from + len` is mapped and readable, and other threads access it only through
+/// atomics and raw copies. `sink` has room for `len` bytes, which no other code accesses during the call.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
-    // SAFETY: `at` is at most `len`, the bytes at `from` are mapped and readable and changed by others only
-    // through atomics and raw copies, and `sink` has room for `len` bytes that nobody else accesses: the
-    // caller promises all of this for the time of this call, and the value ends with it.
+    // SAFETY: the caller promises what `new` requires. `at` is at most `len`. The bytes at `from` are mapped
+    // and readable, and other threads change them only through atomics and raw copies. `sink` has room for
+    // `len` bytes that no other code accesses. The caller's promise is valid during this call, and `bytes`
+    // does not exist longer than the call.
     let mut bytes = unsafe { Loader::new(from, sink, at, len) };
     if bytes.left() <= short::MAX_BYTES {
         return append_tail::<false>(state, bytes).0;
@@ -109,18 +114,19 @@ unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usiz
     append_tail::<false>(to_state(value), bytes).0
 }
 
-/// Folds each of the four parts of `value` forward to the position of that of `next`, and adds `next`.
+/// Folds each of the four parts of `value` forward to the position of the same part of `next`, and adds
+/// `next`.
 #[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 fn fold(value: __m512i, by: [u64; 2], next: __m512i) -> __m512i {
     let by = _mm512_broadcast_i32x4(_mm_set_epi64x(by[1].cast_signed(), by[0].cast_signed()));
     let low = _mm512_clmulepi64_epi128::<0x00>(value, by);
     let high = _mm512_clmulepi64_epi128::<0x11>(value, by);
-    // 0x96 is the exclusive or of all three.
+    // 0x96 selects the exclusive or of the three operands.
     _mm512_ternarylogic_epi64::<0x96>(low, high, next)
 }
 
-/// The state of the CRC after the bytes that `value` represents.
+/// Returns the state of the CRC after the bytes that `value` represents.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f")]
 fn to_state(value: __m512i) -> u32 {
@@ -142,7 +148,7 @@ fn fold_one(value: __m128i, by: [u64; 2], next: __m128i) -> __m128i {
     _mm_xor_si128(_mm_xor_si128(low, next), high)
 }
 
-/// The state of the CRC after the bytes that `value` represents.
+/// Returns the state of the CRC after the bytes that `value` represents.
 #[inline]
 #[target_feature(enable = "sse4.2,avx")]
 fn reduce(value: __m128i) -> u32 {

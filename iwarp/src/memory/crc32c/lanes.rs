@@ -1,14 +1,14 @@
-//! CRC32c by the CRC instruction in three lanes at once: any x86-64 with AVX2.
+//! CRC32c by the CRC instruction in three lanes at once, for any x86-64 CPU with AVX2.
 //!
-//! The instruction takes 8 bytes in 3 cycles, and a core starts one each cycle. So the bytes are cut in three
-//! parts of equal length, which are taken at the same time. Then the CRCs are moved on by carry-less
-//! multiplication, and added (V. Gopal et al., "Fast CRC Computation for iSCSI Polynomial Using CRC32
-//! Instruction", Intel 2011).
+//! The instruction adds 8 bytes to a CRC in 3 cycles, and a core can start one instruction per cycle. So the
+//! bytes are split into three parts of equal length, whose CRCs are computed at the same time. Then the CRCs
+//! are advanced by carry-less multiplication, and combined (V. Gopal et al., "Fast CRC Computation for iSCSI
+//! Polynomial Using CRC32 Instruction", Intel 2011).
 //!
 //! The lanes read the copy, not the source: a byte of registered memory is loaded once, by the vectors that
-//! copy it. Vectors of 32 bytes and the CRC instruction together are half of the instructions that folding by
-//! 128 bits needs, and faster from some 256 bytes on. A load just behind the store of its bytes waits for
-//! the store, so few bytes are copied word by word.
+//! copy it. This method needs half as many instructions as folding by 128 bits, and is faster from about 256
+//! bytes on. A load that soon follows a store to the same bytes waits for that store. Therefore short copies
+//! are made word by word.
 
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64, _mm_cvtsi32_si128,
@@ -20,24 +20,24 @@ use dp::checksum::Avx2Lanes;
 use super::bytes::{Loader, To, append_front, append_head, append_zeros};
 use super::{BLOCK_BYTES, Front, powers, short};
 
-/// Bytes of a word.
+/// Number of bytes of a word.
 const WORD: usize = size_of::<u64>();
-/// Maximum words of a lane.
+/// Maximum number of words in a lane.
 const MAX_WORDS: usize = 256;
-/// The length from which lanes are faster than the CRC instruction one by one.
+/// The number of bytes from which three lanes are faster than a single sequence of CRC instructions.
 const MIN_BYTES: usize = short::MAX_BYTES + 1;
 
-/// Multipliers that move a CRC on by as many words as their index.
+/// Multipliers that advance a CRC. The multiplier at index `i` advances it by `i` words.
 static BY_WORDS: [u32; 2 * MAX_WORDS + 1] = powers::by_words();
 
-/// Whether this CPU supports it.
+/// Whether this CPU supports the method of this module.
 pub(super) fn is_supported() -> bool {
     is_x86_feature_detected!("sse4.2")
         && is_x86_feature_detected!("pclmulqdq")
         && is_x86_feature_detected!("avx2")
 }
 
-/// Continues the CRC `state`, which is not complemented, with `bytes`.
+/// Continues the CRC `state`, which is not complemented, with `bytes`. Returns the new CRC.
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     let (mut state, mut bytes) = (state, bytes);
@@ -56,7 +56,7 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     append_rest(state, bytes)
 }
 
-/// Adds bytes that are too few for lanes.
+/// Continues the CRC `state` with bytes that are too few for lanes.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 fn append_rest(state: u32, bytes: &[u8]) -> u32 {
@@ -71,7 +71,8 @@ fn append_rest(state: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(state, |state, byte| _mm_crc32_u8(state, *byte))
 }
 
-/// Adds three parts of equal length, whole words each; the first continues `state`.
+/// Returns the CRCs of three parts of equal length, each of which consists of whole words. The CRC of the
+/// first part continues `state`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 fn append_lanes(state: u32, a: &[u8], b: &[u8], c: &[u8]) -> (u64, u64, u64) {
@@ -88,7 +89,7 @@ fn append_lanes(state: u32, a: &[u8], b: &[u8], c: &[u8]) -> (u64, u64, u64) {
     crcs
 }
 
-/// Continues each lane with a word.
+/// Continues the CRC of each lane with one word.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 fn append_words((a, b, c): (u64, u64, u64), words: [[u8; WORD]; 3]) -> (u64, u64, u64) {
@@ -96,15 +97,15 @@ fn append_words((a, b, c): (u64, u64, u64), words: [[u8; WORD]; 3]) -> (u64, u64
     (_mm_crc32_u64(a, x), _mm_crc32_u64(b, y), _mm_crc32_u64(c, z))
 }
 
-/// The multiplier that moves a CRC on by as many words.
+/// Returns the multiplier that advances a CRC by `words` words.
 #[inline]
 #[target_feature(enable = "sse2")]
 fn by_words(words: usize) -> __m128i {
     _mm_cvtsi32_si128(BY_WORDS[words].cast_signed())
 }
 
-/// Copies `out.len()` bytes from `from` on, and continues the CRC `state` with the copied bytes. If `TALLY`,
-/// also returns the partial Internet checksum of `out`.
+/// Copies the `out.len()` bytes at `from` to `out`. Continues the CRC `state` with the copied bytes, and
+/// returns the new CRC. If `TALLY` is set, also returns the partial Internet checksum of `out`.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -112,15 +113,16 @@ fn by_words(words: usize) -> __m128i {
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
 pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: &mut [u8]) -> (u32, u64) {
-    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. The sink is `out`, which is
+    // borrowed mutably.
     let (mut state, at) = unsafe { append_head(state, from, To(out.as_mut_ptr()), out.len()) };
     let mut from = from.wrapping_add(at);
     let (head, rest) = out.split_at_mut(at);
     let mut sum = 0;
-    // A block is still in the first-level data cache when the CRC reads it.
+    // A block is still in the first-level data cache when its CRC is computed.
     for block in rest.chunks_mut(BLOCK_BYTES) {
-        // SAFETY: the caller promises the bytes at `from` for the whole of `out`, and the blocks follow each
-        // other there as they do in `out`.
+        // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. The blocks of the source
+        // are contiguous and have the same lengths as the blocks of `out`.
         sum += unsafe { copy::<TALLY>(from, block) };
         from = from.wrapping_add(block.len());
         state = append(state, block);
@@ -128,7 +130,8 @@ pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: 
     if TALLY && !head.is_empty() { (state, short::behind(head, sum)) } else { (state, sum) }
 }
 
-/// Copies `out.len()` bytes from `from` on. If `TALLY`, returns their sum for the Internet checksum.
+/// Copies the `out.len()` bytes at `from` to `out`. If `TALLY` is set, returns the sum of these bytes for the
+/// Internet checksum.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -138,8 +141,8 @@ pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: 
 unsafe fn copy<const TALLY: bool>(from: *const u8, out: &mut [u8]) -> u64 {
     let mut tally = Avx2Lanes::new();
     let (sink, len) = (To(out.as_mut_ptr()), out.len());
-    // SAFETY: the caller promises the bytes at `from`, for as long as this call. The sink is `out`, which is
-    // borrowed mutably.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable during this call. The sink is
+    // `out`, which is borrowed mutably.
     let mut bytes = unsafe { Loader::new(from, sink, 0, len) };
     while let Some(vectors) = bytes.next_256::<4>() {
         if TALLY {
@@ -155,8 +158,8 @@ unsafe fn copy<const TALLY: bool>(from: *const u8, out: &mut [u8]) -> u64 {
     if TALLY { tally.sum() + sum } else { 0 }
 }
 
-/// Copies the bytes that are left, less than a vector. If `TALLY`, returns their sum for the Internet
-/// checksum.
+/// Copies the bytes that are left, which are fewer than a vector. If `TALLY` is set, returns the sum of these
+/// bytes for the Internet checksum.
 #[inline]
 fn copy_tail<const TALLY: bool>(mut bytes: Loader<To>) -> u64 {
     let mut sum = 0;
@@ -180,10 +183,10 @@ fn copy_tail<const TALLY: bool>(mut bytes: Loader<To>) -> u64 {
     sum
 }
 
-/// As [`super::fetch_behind`]; if `TALLY`, with the sum for the Internet checksum.
+/// Does what [`super::fetch_behind`] does. If `TALLY` is set, also returns the partial Internet checksum.
 ///
 /// # Safety
-/// As [`fetch`].
+/// The requirements of [`fetch`].
 #[target_feature(enable = "sse4.2,pclmulqdq,avx2")]
 pub(super) unsafe fn fetch_behind<const TALLY: bool>(
     front: &Front,
@@ -192,7 +195,7 @@ pub(super) unsafe fn fetch_behind<const TALLY: bool>(
     zeros: usize,
 ) -> (u32, u64) {
     let state = append_front(u32::MAX, front);
-    // SAFETY: the caller promises the bytes at `from`.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable.
     let (state, sum) = unsafe { fetch::<TALLY>(state, from, out) };
     (!append_zeros(state, zeros), if TALLY { front.sum() + sum } else { 0 })
 }

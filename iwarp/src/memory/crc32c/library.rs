@@ -1,7 +1,7 @@
-//! CRC32c by the crates `crc32c` and `crc-fast`: on CPUs for which this module has no method of its own, and
-//! for long runs of bytes with AVX-512.
+//! CRC32c by the crates `crc32c` and `crc-fast`, for CPUs for which `crate::memory::crc32c` has no method of
+//! its own, and for long runs of bytes on CPUs with AVX-512.
 //!
-//! Neither crate is the fastest everywhere, so each kind of CPU uses the one that is the fastest there:
+//! No crate is faster than the other on every CPU, so each kind of CPU uses the crate that is faster on it:
 //!
 //! | CPU | crate | reason |
 //! |---|---|---|
@@ -12,7 +12,7 @@
 //! | other aarch64 | `crc32c` | it uses the CRC instruction where there is one; `crc-fast` would not |
 //! | others | `crc-fast` | its tables are larger |
 //!
-//! The second and the third row were measured on an AMD EPYC, whose other features were hidden from the
+//! The second and the third row were measured on an AMD EPYC, with the CPU's other features hidden from the
 //! crates (`docs/performance.md`). The rows of aarch64 follow from the sources of both crates.
 
 use crc_fast::{CrcAlgorithm, Digest};
@@ -20,14 +20,15 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// A crate that computes CRC32c.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Library {
-    /// `crc32c`.
+    /// The crate `crc32c`.
     Crc32c,
-    /// `crc-fast`.
+    /// The crate `crc-fast`.
     CrcFast,
 }
 
 impl Library {
-    /// The crate for this CPU. The standard library caches the CPU's features, so this costs one load.
+    /// Returns the crate for this CPU. The standard library caches the CPU's features, so this call costs one
+    /// load.
     pub(super) fn here() -> Self {
         #[cfg(target_arch = "x86_64")]
         let is_crc32c = is_x86_feature_detected!("sse4.2");
@@ -39,7 +40,7 @@ impl Library {
         if is_crc32c { Self::Crc32c } else { Self::CrcFast }
     }
 
-    /// Continues the CRC `crc` with `bytes`.
+    /// Continues the CRC `crc` with `bytes`. Returns the new CRC.
     #[inline(never)]
     pub(super) fn append(self, crc: u32, bytes: &[u8]) -> u32 {
         match self {

@@ -1,12 +1,13 @@
-//! CRC32c (RFC 3385, Castagnoli's polynomial 0x11EDC6F41) of bytes: alone, or in the same pass that copies
-//! them.
+//! Computes CRC32c (RFC 3385, Castagnoli's polynomial 0x11EDC6F41), alone or in the same pass that copies the
+//! bytes.
 //!
-//! The CRC belongs to `memory` because the copy is from registered memory, where every byte may change at
-//! any time. Each byte is loaded once, and the loaded value is both stored and added to the CRC. So the CRC
-//! matches the copy, even if others write meanwhile.
+//! The CRC is in the module `memory` because the bytes are copied from registered memory, where every byte
+//! may change at any time. Each byte is loaded once, and the loaded value is both stored and added to the
+//! CRC. So the CRC matches the copy, even if other threads write to the memory during the copy.
 //!
-//! This module knows nothing of MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) decides whether a CRC is used and
-//! how it is sent. CRCs are passed complemented, as they are compared and sent. 0 is the CRC of no bytes.
+//! This module does not depend on MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) decides whether a CRC is used and
+//! how the CRC is sent. Functions take and return complemented CRCs, the form in which CRCs are compared and
+//! sent. The CRC of 0 bytes is 0.
 //!
 //! | file | what |
 //! |---|---|
@@ -39,55 +40,56 @@ mod short;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a block when copy and CRC are two passes. It fits the first-level data cache, so the second pass
-/// reads from there.
+/// Number of bytes of a block when copy and CRC are two passes. A block fits in the first-level data cache,
+/// so the second pass reads the bytes from that cache.
 const BLOCK_BYTES: usize = 8 * 1024;
-/// The length from which `crc-fast` is faster than [`fold512::append`]: the start of `crc-fast` costs about
-/// 50 ns.
+/// The number of bytes from which `crc-fast` is faster than [`fold512::append`]. For fewer bytes `crc-fast`
+/// is slower, because its setup takes about 50 ns.
 #[cfg(target_arch = "x86_64")]
 const LONG_BYTES: usize = 8 * 1024;
 
-/// A method to copy and to make the CRC.
+/// A method to copy bytes and to compute their CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// One pass by carry-less multiplication of 512 bits.
+    /// One pass that copies, and computes the CRC by carry-less multiplication of 512 bits.
     #[cfg(target_arch = "x86_64")]
     Fold512,
-    /// A copy by vectors, block by block, and the CRC instruction over the copy.
+    /// For each block, a copy by vectors, and then the CRC instruction over the copied bytes.
     #[cfg(target_arch = "x86_64")]
     Lanes,
-    /// Two passes, the second by [`Library::here`].
+    /// For each block, a copy, and then the CRC of the copied bytes by the crate that [`Library::here`]
+    /// selects.
     Library,
 }
 
-/// The fastest method here, once it is known.
+/// The fastest method on this CPU, once it has been determined.
 static BEST: OnceLock<Method> = OnceLock::new();
 
-/// The fastest method here.
+/// Returns the fastest method on this CPU.
 #[inline]
 fn best() -> Method {
     *BEST.get_or_init(Method::here)
 }
 
-/// Continues the CRC `crc` with `bytes`.
+/// Continues the CRC `crc` with `bytes`. Returns the new CRC.
 #[inline]
 pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     let best = best();
     #[cfg(target_arch = "x86_64")]
     if best != Method::Library && bytes.len() <= short::MAX_BYTES {
-        // SAFETY: this CPU supports the method in `BEST`, and all methods but `Library` need SSE4.2.
+        // SAFETY: this CPU supports the method in `BEST`, and all methods except `Library` require SSE4.2.
         return !unsafe { short::append(!crc, bytes) };
     }
     // SAFETY: `best` is `Method::here`, which this CPU supports.
     unsafe { best.append(crc, bytes) }
 }
 
-/// As [`append`] of the bytes of `front`.
+/// Continues the CRC `crc` with the bytes of `front`. Returns the new CRC.
 #[inline]
 pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
     match best() {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: this CPU supports the method in `BEST`, and both methods need SSE4.2.
+        // SAFETY: this CPU supports the method in `BEST`, and both methods require SSE4.2.
         Method::Fold512 | Method::Lanes => !unsafe { bytes::append_front(!crc, front) },
         Method::Library => {
             let mut room = [0; Front::MAX_BYTES];
@@ -96,42 +98,42 @@ pub(crate) fn append_front(crc: u32, front: &Front) -> u32 {
     }
 }
 
-/// Copies `src` to `dst` and returns [`append`] of it.
+/// Copies `src` to `dst`. Continues the CRC `crc` with the copied bytes, and returns the new CRC.
 ///
 /// # Panics
-/// When the lengths differ.
+/// Panics if the lengths differ.
 pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     assert_eq!(dst.len(), src.len(), "copy between runs of different length");
-    // SAFETY: `src` is a slice of the same length, so its bytes are readable and nobody writes them. `best`
-    // is `Method::here`, which this CPU supports.
+    // SAFETY: `src` is a slice of the same length, so its bytes are readable and no other code writes them.
+    // `best` is `Method::here`, which this CPU supports.
     unsafe { best().fetch(crc, src.as_ptr(), dst) }
 }
 
-/// 16 or 20 bytes in front of the fetched bytes, as numbers. They are stored and added from registers, since
-/// a load of bytes that were just stored in smaller pieces has to wait.
+/// The 16 or 20 bytes before the fetched bytes, as numbers. These numbers are stored, and added to the CRC,
+/// from registers: a load of bytes that were just stored in smaller pieces would have to wait for the stores.
 #[derive(Clone, Copy, Debug)]
 pub struct Front {
-    /// 16 bytes, as numbers whose bytes in memory they are.
+    /// The first 16 bytes, as two numbers that have these bytes in memory.
     pub words: [u64; 2],
-    /// 4 more bytes.
+    /// The last 4 bytes, if the front has 20 bytes; in the same form.
     pub rest: Option<u32>,
 }
 
 impl Front {
-    /// Bytes of the longer one.
+    /// Maximum number of bytes of a front.
     const MAX_BYTES: usize = 20;
 
-    /// The partial Internet checksum of its bytes.
+    /// The partial Internet checksum of the bytes of the front.
     #[inline]
     fn sum(&self) -> u64 {
         let words = self.words.map(|word| (word >> 32) + (word & 0xffff_ffff));
         words[0] + words[1] + u64::from(self.rest.unwrap_or(0))
     }
 
-    /// Stores it to the front of `out`. Returns these bytes, and those behind them.
+    /// Stores the bytes to the front of `out`. Returns the stored bytes and the rest of `out`.
     ///
     /// # Panics
-    /// If `out` is shorter.
+    /// Panics if `out` is too short.
     #[inline]
     pub fn store<'a>(&self, out: &'a mut [u8]) -> (&'a mut [u8], &'a mut [u8]) {
         let words = self.words.map(u64::to_ne_bytes);
@@ -148,13 +150,14 @@ impl Front {
     }
 }
 
-/// Copies `out.len()` bytes from `from` on, and returns the CRC of `front`, the copied bytes, and `zeros`
-/// zeros. If `tally`, also returns the [partial Internet checksum](dp::checksum::partial()) of all of it.
+/// Copies the `out.len()` bytes at `from` to `out`. Returns the CRC of `front`, the copied bytes, and `zeros`
+/// zero bytes. If `tally` is set, also returns the [partial Internet checksum](dp::checksum::partial()) of
+/// all these bytes.
 ///
-/// Never inlined, so that the code around it stays small. Each method is a jump.
+/// The function is never inlined, so that the code of its callers stays small.
 ///
 /// # Safety
-/// As [`fetch`].
+/// The requirements of [`fetch`].
 #[inline(never)]
 unsafe fn fetch_behind(
     front: &Front,
@@ -165,40 +168,43 @@ unsafe fn fetch_behind(
     match (BEST.get(), tally) {
         #[cfg(target_arch = "x86_64")]
         (Some(Method::Fold512 | Method::Lanes), false) if out.len() <= short::MAX_BYTES => {
-            // SAFETY: the caller promises the bytes at `from`. This CPU supports the method in `BEST`, and
-            // both methods need SSE4.2.
+            // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. This CPU supports
+            // the method in `BEST`, and both methods require SSE4.2.
             unsafe { short::fetch_behind::<false>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
         (Some(Method::Fold512 | Method::Lanes), true) if out.len() <= short::MAX_BYTES => {
-            // SAFETY: the caller promises the bytes at `from`. This CPU supports the method in `BEST`, and
-            // both methods need SSE4.2.
+            // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. This CPU supports
+            // the method in `BEST`, and both methods require SSE4.2.
             unsafe { short::fetch_behind::<true>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
         (Some(Method::Lanes), false) => {
-            // SAFETY: the caller promises the bytes at `from`, and this CPU supports the method in `BEST`.
+            // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. This CPU supports
+            // the method in `BEST`.
             unsafe { lanes::fetch_behind::<false>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
         (Some(Method::Lanes), true) => {
-            // SAFETY: the caller promises the bytes at `from`, and this CPU supports the method in `BEST`.
+            // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. This CPU supports
+            // the method in `BEST`.
             unsafe { lanes::fetch_behind::<true>(front, from, out, zeros) }
         }
         #[cfg(target_arch = "x86_64")]
         (Some(Method::Fold512), _) => {
-            // SAFETY: the caller promises the bytes at `from`, and this CPU supports the method in `BEST`.
+            // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. This CPU supports
+            // the method in `BEST`.
             unsafe { fold512::fetch_behind(front, from, out, (zeros, tally)) }
         }
-        // SAFETY: the caller promises the bytes at `from`.
+        // SAFETY: the caller promises that `out.len()` bytes at `from` are readable.
         _ => unsafe { fetch_behind_by_steps(front, from, out, (zeros, tally)) },
     }
 }
 
-/// As [`fetch_behind`], step by step.
+/// Does what [`fetch_behind`] does, in a separate step for each part.
 ///
 /// # Safety
-/// As [`fetch`].
+/// The requirements of [`fetch`].
 #[inline(never)]
 unsafe fn fetch_behind_by_steps(
     front: &Front,
@@ -206,30 +212,33 @@ unsafe fn fetch_behind_by_steps(
     out: &mut [u8],
     (zeros, tally): (usize, bool),
 ) -> (u32, u64) {
-    // SAFETY: the caller promises the bytes at `from`.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable.
     let crc = unsafe { fetch(append_front(0, front), from, out) };
     let crc = append(crc, &[0; 4][..zeros.min(4)]);
     (crc, if tally { front.sum() + dp::checksum::partial(out) } else { 0 })
 }
 
-/// Copies `out.len()` bytes from `from` on and returns [`append`] of the copied bytes.
+/// Copies the `out.len()` bytes at `from` to `out`. Continues the CRC `crc` with the copied bytes, and
+/// returns the new CRC.
 ///
-/// Concurrent writes of others may be seen in part. Aligned words of 8 bytes are loaded at once.
+/// `out` may contain a part of a concurrent write by another thread. Aligned words of 8 bytes are loaded at
+/// once.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
 /// copies.
 #[inline]
 pub(super) unsafe fn fetch(crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
-    // SAFETY: the caller makes the promise of `Method::fetch` for the bytes at `from`. `best` is
+    // SAFETY: the caller promises for the bytes at `from` what `Method::fetch` requires. `best` is
     // `Method::here`, which this CPU supports.
     unsafe { best().fetch(crc, from, out) }
 }
 
-/// As [`fetch_behind`], under the guard if `guarded`. An error may leave a part copied.
+/// Calls [`fetch_behind`], under the fault guard if `guarded`. If this function returns an error, some of the
+/// bytes may have been copied.
 ///
 /// # Safety
-/// As [`fetch`].
+/// The requirements of [`fetch`].
 #[inline(always)]
 pub(super) unsafe fn fetch_behind_from(
     front: &Front,
@@ -239,17 +248,17 @@ pub(super) unsafe fn fetch_behind_from(
     guarded: bool,
 ) -> Result<(u32, u64), Unmapped> {
     if guarded {
-        // SAFETY: the caller makes the promise of `fetch` for these bytes.
+        // SAFETY: the caller promises for these bytes what `fetch` requires.
         return unsafe { fetch_behind_guarded(front, from, out, more) };
     }
-    // SAFETY: the caller makes the promise of `fetch` for these bytes.
+    // SAFETY: the caller promises for these bytes what `fetch` requires.
     Ok(unsafe { fetch_behind(front, from, out, more) })
 }
 
-/// As [`fetch_behind`], under the guard.
+/// Calls [`fetch_behind`] under the fault guard.
 ///
 /// # Safety
-/// As [`fetch`].
+/// The requirements of [`fetch`].
 #[inline(never)]
 unsafe fn fetch_behind_guarded(
     front: &Front,
@@ -258,16 +267,18 @@ unsafe fn fetch_behind_guarded(
     more: (usize, bool),
 ) -> Result<(u32, u64), Unmapped> {
     let (mut crc, len) = ((0, 0), out.len());
-    // SAFETY: the caller makes the promise of `fetch` for these bytes.
+    // SAFETY: the caller promises for these bytes what `fetch` requires.
     let copy = || crc = unsafe { fetch_behind(front, from, out, more) };
-    // SAFETY: `fetch_behind` owns nothing, takes no lock that it could leave locked (its method is chosen
-    // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
-    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no CRC.
+    // SAFETY: `fetch_behind` owns nothing, takes no lock that it could leave locked (the method is selected
+    // before the first access to the bytes), and does not panic. If the fetch is abandoned at an access to
+    // the bytes at `from`, only bytes of `out` have changed, which are always initialised, and no CRC is
+    // returned.
     unsafe { copy::run(from, len, true, copy) }?;
     Ok(crc)
 }
 
-/// As [`fetch`], under the guard if `guarded`. An error may leave a part copied.
+/// Calls [`fetch`], under the fault guard if `guarded`. If this function returns an error, some of the bytes
+/// may have been copied.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -280,15 +291,15 @@ pub(super) unsafe fn fetch_with_crc_from(
     crc: u32,
 ) -> Result<u32, Unmapped> {
     if !guarded {
-        // SAFETY: the caller makes the promise of `fetch` for these bytes.
+        // SAFETY: the caller promises for these bytes what `fetch` requires.
         return Ok(unsafe { fetch(crc, from, out) });
     }
     let (mut crc, len) = (crc, out.len());
-    // SAFETY: the caller makes the promise of `fetch` for these bytes.
+    // SAFETY: the caller promises for these bytes what `fetch` requires.
     let copy = || crc = unsafe { fetch(crc, from, out) };
-    // SAFETY: `fetch` owns nothing, takes no lock that it could leave locked (its method is chosen
-    // before the first access to the bytes), and does not panic. Abandoned at an access to the bytes at
-    // `from`, it leaves nothing behind but bytes in `out`, which are initialised all the time, and no CRC.
+    // SAFETY: `fetch` owns nothing, takes no lock that it could leave locked (the method is selected before
+    // the first access to the bytes), and does not panic. If the fetch is abandoned at an access to the bytes
+    // at `from`, only bytes of `out` have changed, which are always initialised, and no CRC is returned.
     unsafe { copy::run(from, len, true, copy) }?;
     Ok(crc)
 }
@@ -308,7 +319,7 @@ impl Method {
         Self::Library
     }
 
-    /// As [`fetch`].
+    /// The requirements of [`fetch`].
     ///
     /// # Safety
     /// The CPU supports this method. `from..from + out.len()` is mapped and readable, and other threads
@@ -316,27 +327,27 @@ impl Method {
     unsafe fn fetch(self, crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if self != Self::Library && out.len() <= short::MAX_BYTES {
-            // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method. All
-            // methods but `Library` need SSE4.2.
+            // SAFETY: the caller promises that `out.len()` bytes at `from` are readable, and that the CPU
+            // supports this method. All methods except `Library` require SSE4.2.
             return !unsafe { short::fetch::<false>(!crc, from, out) }.0;
         }
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
-            // features that `fold512::is_supported` asks for.
+            // SAFETY: the caller promises that `out.len()` bytes at `from` are readable, and that the CPU
+            // supports this method: it has all features that `fold512::is_supported` checks.
             Self::Fold512 => !unsafe { fold512::fetch(!crc, from, out) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller promises the bytes at `from`, and that the CPU supports this method: all
-            // features that `lanes::is_supported` asks for.
+            // SAFETY: the caller promises that `out.len()` bytes at `from` are readable, and that the CPU
+            // supports this method: it has all features that `lanes::is_supported` checks.
             Self::Lanes => !unsafe { lanes::fetch::<false>(!crc, from, out) }.0,
             Self::Library => {
                 let library = Library::here();
                 let mut crc = crc;
                 let mut from = from;
                 for out in out.chunks_mut(BLOCK_BYTES) {
-                    // SAFETY: the caller promises the bytes at `from` for the whole of its `out`. The blocks
-                    // of the source have the lengths of the blocks of `out`, and follow each other as these
-                    // do.
+                    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable, for the
+                    // whole `out` of the function. The blocks of the source are contiguous and have the same
+                    // lengths as the blocks of `out`.
                     unsafe { copy::fetch(from, out, Stride::NONE) };
                     from = from.wrapping_add(out.len());
                     crc = library.append(crc, out);
@@ -346,9 +357,10 @@ impl Method {
         }
     }
 
-    /// As [`append`].
+    /// Does what [`append`] does, by this method.
     ///
-    /// Never inlined: otherwise short runs of bytes pay for the registers that the other methods need.
+    /// The function is never inlined. Otherwise the CRC of few bytes would be slower, because the other
+    /// methods need more registers.
     ///
     /// # Safety
     /// The CPU supports this method.
@@ -358,12 +370,12 @@ impl Method {
             #[cfg(target_arch = "x86_64")]
             Self::Fold512 if bytes.len() >= LONG_BYTES => Library::CrcFast.append(crc, bytes),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller promises that the CPU supports this method: all features that
-            // `fold512::is_supported` asks for.
+            // SAFETY: the caller promises that the CPU supports this method: it has all features that
+            // `fold512::is_supported` checks.
             Self::Fold512 => !unsafe { fold512::append(!crc, bytes) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller promises that the CPU supports this method: all features that
-            // `lanes::is_supported` asks for.
+            // SAFETY: the caller promises that the CPU supports this method: it has all features that
+            // `lanes::is_supported` checks.
             Self::Lanes => !unsafe { lanes::append(!crc, bytes) },
             Self::Library => Library::here().append(crc, bytes),
         }

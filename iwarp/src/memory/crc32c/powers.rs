@@ -3,19 +3,20 @@
 /// The polynomial without its highest term. Bit 31 is x^0.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Multipliers that move a 16-byte value on by `bytes` bytes: the first for its low half, the second for its
-/// high half. The exclusive or of the two carry-less products and of the 16 bytes there has the same effect
-/// on the CRC as the value had `bytes` bytes earlier.
+/// Returns multipliers that move a 16-byte value forward by `bytes` bytes: the first is for the low half of
+/// the value, the second for the high half. Add (exclusive or) the two carry-less products to the 16 bytes
+/// that are `bytes` bytes further. The sum has the same effect on the CRC as the value at its old position.
 ///
-/// The high half is 8 bytes closer. A reflected product of 64 by 32 bits is 33 places short of its 128 bits.
-/// So the exponents are `8 * bytes - 33`, and 64 more for the low half.
+/// A reflected product of 64 by 32 bits is 33 places short of its 128 bits. So the exponent is `8 * bytes -
+/// 33` for the high half. The low half must move 8 bytes further, so its exponent is larger by 64.
 pub(super) const fn fold(bytes: usize) -> [u64; 2] {
     [power(8 * bytes + 31) as u64, power(8 * bytes - 33) as u64]
 }
 
-/// Multipliers that move a CRC on by as many words of 8 bytes as their index, for those from 1 on. The CRC
-/// instruction makes the new CRC of the product: it multiplies by x^32, and the product of 32 by 32 bits is
-/// one place short of its 64 bits. So the exponents are `64 * words - 33`.
+/// Returns multipliers that advance a CRC. From index 1 on, the multiplier at index `i` advances it by `i`
+/// words of 8 bytes. The CRC instruction computes the new CRC from the product. The instruction multiplies by
+/// x^32, and the product of 32 by 32 bits is one place short of its 64 bits. So the exponents are `64 * words
+/// - 33`.
 pub(super) const fn by_words<const N: usize>() -> [u32; N] {
     let mut multipliers = [0; N];
     let (mut i, mut value) = (1, power(31));
@@ -27,12 +28,12 @@ pub(super) const fn by_words<const N: usize>() -> [u32; N] {
     multipliers
 }
 
-/// x to the power of `exponent`.
+/// Returns x to the power of `exponent`.
 const fn power(exponent: usize) -> u32 {
     times_power(1 << 31, exponent)
 }
 
-/// `value`, multiplied by x to the power of `exponent`.
+/// Returns `value` multiplied by x to the power of `exponent`.
 const fn times_power(mut value: u32, exponent: usize) -> u32 {
     let mut i = 0;
     while i < exponent {

@@ -1,14 +1,14 @@
-//! CRC32c of few bytes by the CRC instruction alone, in little code, with a copy in the same pass.
+//! CRC32c of few bytes by the CRC instruction alone, with a copy in the same pass. The code is short.
 
 use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64};
 
 use super::Front;
 use super::bytes::{Loader, To, append_front, append_head, append_tail, append_zeros};
 
-/// Maximum bytes for which this is the fastest method.
+/// Maximum number of bytes for which this method is the fastest.
 pub(super) const MAX_BYTES: usize = 127;
 
-/// Continues the CRC `state`, which is not complemented, with `bytes`.
+/// Continues the CRC `state`, which is not complemented, with `bytes`. Returns the new CRC.
 #[target_feature(enable = "sse4.2")]
 pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     let mut state = u64::from(state);
@@ -36,8 +36,8 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
     state
 }
 
-/// Copies `out.len()` bytes from `from` on, and continues the CRC `state` with the copied bytes. If `TALLY`,
-/// also returns the partial Internet checksum of `out`.
+/// Copies the `out.len()` bytes at `from` to `out`. Continues the CRC `state` with the copied bytes, and
+/// returns the new CRC. If `TALLY` is set, also returns the partial Internet checksum of `out`.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw
@@ -46,26 +46,28 @@ pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
 #[target_feature(enable = "sse4.2")]
 pub(super) unsafe fn fetch<const TALLY: bool>(state: u32, from: *const u8, out: &mut [u8]) -> (u32, u64) {
     let (len, sink) = (out.len(), To(out.as_mut_ptr()));
-    // SAFETY: the caller promises the bytes at `from`. The sink is `out`, which is borrowed mutably.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable. The sink is `out`, which is
+    // borrowed mutably.
     let (state, head) = unsafe { append_head(state, from, sink, len) };
-    // SAFETY: the caller promises the bytes at `from`, for as long as this call. The sink is `out`, which is
-    // borrowed mutably. `append_head` takes at most the length that it is given.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable during this call. The sink is
+    // `out`, which is borrowed mutably. `append_head` consumes at most `len` bytes.
     let bytes = unsafe { Loader::new(from, sink, head, len) };
     let (state, sum) = append_tail::<TALLY>(state, bytes);
     if TALLY && head > 0 { (state, behind(&out[..head], sum)) } else { (state, sum) }
 }
 
-/// The partial Internet checksum of `head`, and of bytes behind it whose sum is `sum`.
+/// Returns the partial Internet checksum of `head` and of the bytes after it, whose own partial checksum is
+/// `sum`.
 pub(super) fn behind(head: &[u8], sum: u64) -> u64 {
-    // After an odd number of bytes, the two bytes of each 16-bit word change places.
+    // After an odd number of bytes, the two bytes of each 16-bit word are swapped.
     let sum = if head.len() % 2 == 1 { (sum % 0xffff) << 8 } else { sum };
     dp::checksum::partial(head) + sum
 }
 
-/// As [`super::fetch_behind`]; if `TALLY`, with the sum for the Internet checksum.
+/// Does what [`super::fetch_behind`] does. If `TALLY` is set, also returns the partial Internet checksum.
 ///
 /// # Safety
-/// As [`fetch`].
+/// The requirements of [`fetch`].
 #[target_feature(enable = "sse4.2")]
 pub(super) unsafe fn fetch_behind<const TALLY: bool>(
     front: &Front,
@@ -74,7 +76,7 @@ pub(super) unsafe fn fetch_behind<const TALLY: bool>(
     zeros: usize,
 ) -> (u32, u64) {
     let state = append_front(u32::MAX, front);
-    // SAFETY: the caller promises the bytes at `from`.
+    // SAFETY: the caller promises that `out.len()` bytes at `from` are readable.
     let (state, sum) = unsafe { fetch::<TALLY>(state, from, out) };
     (!append_zeros(state, zeros), if TALLY { front.sum() + sum } else { 0 })
 }

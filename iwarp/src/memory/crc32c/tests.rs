@@ -7,7 +7,8 @@ use super::{Front, Library, Method, append, best, copy, fetch_behind};
 #[cfg(target_arch = "x86_64")]
 use super::{fold512, lanes};
 
-/// By a table of bytes, as RFC 3720 appendix B.4's CRCs are usually made.
+/// Computes the CRC with a table of 256 entries, which is the usual implementation of the CRC in RFC 3720
+/// appendix B.4.
 fn reference(crc: u32, bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
@@ -26,12 +27,12 @@ fn reference(crc: u32, bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!crc, |state, byte| state >> 8 ^ TABLE[(state as u8 ^ byte) as usize])
 }
 
-/// Bytes without a pattern of a period that a kernel could have.
+/// Returns bytes without a period that could hide an error of a CRC method.
 fn noise(len: usize) -> Vec<u8> {
     Dice::split_mix(0).bytes(len)
 }
 
-/// All methods that this CPU supports.
+/// Returns all methods that this CPU supports.
 fn methods_here() -> impl Iterator<Item = Method> {
     [
         #[cfg(target_arch = "x86_64")]
@@ -44,10 +45,11 @@ fn methods_here() -> impl Iterator<Item = Method> {
     .filter_map(|(method, is_here)| is_here.then_some(method))
 }
 
-/// Bytes before and after a copy, which have to stay unchanged.
+/// Number of bytes before and after a copy that are checked to be unchanged.
 const MARGIN: usize = 80;
 
-/// One copy with CRC and one CRC alone, of `len` bytes of `source` from `from` on to `to` of `room`.
+/// Checks one copy with CRC, of the `len` bytes at `from` of `source` to `to` of `room`. Also checks the CRC
+/// of these bytes without a copy.
 #[track_caller]
 fn check(method: Method, source: &[u8], room: &mut [u8], from: usize, to: usize, len: usize) {
     const BEFORE: u32 = 0x1234_5678;
@@ -55,8 +57,9 @@ fn check(method: Method, source: &[u8], room: &mut [u8], from: usize, to: usize,
     let out = MARGIN + to..MARGIN + to + len;
     room[..out.end + MARGIN].fill(0xa5);
     let expected = reference(BEFORE, bytes);
-    // SAFETY: `bytes` is a slice of as many bytes as the copy has, so they are readable and nobody writes
-    // them. The callers take `method` from `methods_here`, which has only methods that this CPU supports.
+    // SAFETY: `bytes` is a slice with the length of the copy, so its bytes are readable and no other code
+    // writes them. The callers take `method` from `methods_here`, which has only methods that this CPU
+    // supports.
     let got = unsafe { method.fetch(BEFORE, bytes.as_ptr(), &mut room[out.clone()]) };
     let what = format!("{method:?}, {len} bytes, from {from} to {to}");
     assert_eq!(got, expected, "CRC of the copy: {what}");
@@ -97,7 +100,7 @@ fn every_alignment_of_either_side_is_copied_with_its_crc() {
     }
 }
 
-/// Fetches bytes behind a front and in front of zeros, by all methods; returns the copy.
+/// Fetches bytes between a front and zeros, and checks CRC and Internet checksum of all methods.
 #[track_caller]
 fn check_tally(source: &[u8], out: &mut [u8], front: &Front, zeros: usize) {
     let mut room = [0; Front::MAX_BYTES];
@@ -108,13 +111,13 @@ fn check_tally(source: &[u8], out: &mut [u8], front: &Front, zeros: usize) {
         assert_eq!(crc, reference(0, &all), "CRC: {what}");
         assert_eq!(sum % 0xffff, dp::checksum::partial(&all) % 0xffff, "sum: {what}");
     };
-    // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and nobody writes them.
+    // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and no other code writes them.
     check(unsafe { fetch_behind(front, source.as_ptr(), out, (zeros, true)) }, out);
     #[cfg(target_arch = "x86_64")]
     if lanes::is_supported() {
         out.fill(0);
-        // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and nobody writes them. The
-        // CPU supports it, as was just asked.
+        // SAFETY: `source` is a slice as long as `out`, so its bytes are readable and no other code writes
+        // them. `is_supported` has just said that this CPU supports the method.
         check(unsafe { lanes::fetch_behind::<true>(front, source.as_ptr(), out, zeros) }, out);
     }
 }
@@ -131,11 +134,11 @@ fn a_tally_is_the_sum_of_the_copy() {
             check_tally(&source[from..from + len], &mut out[..len], &Front { rest, ..short }, zeros);
         }
     }
-    // Most bytes, and carries from each word.
+    // The maximum number of bytes, with a carry from each word.
     check_tally(&[0xff; 64_768], &mut [0; 64_768], &short, 0);
 }
 
-/// Ends the writer even when the test fails, since the scope waits for it.
+/// Stops the writer even if the test fails, since the scope waits for the writer.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -170,23 +173,24 @@ fn the_crc_fits_the_copy_while_others_write() {
                 let (from, len) = (round % 64, [150, 1460, 9000][round % 3]);
                 let out = &mut out[..len];
                 let source = words.as_ptr().cast::<u8>().wrapping_add(from);
-                // SAFETY: the words live longer than the threads of the scope, and are written as atomics
-                // only. They have 9600 bytes, and the copy ends before 64 + 9000. `method` is of
-                // `methods_here`, which has only methods that this CPU supports.
+                // SAFETY: the words exist longer than the threads of the scope, and the writer writes them
+                // only as atomics. The words have 9600 bytes, and the copy ends before byte 64 + 9000.
+                // `method` comes from `methods_here`, which has only methods that this CPU supports.
                 let crc = unsafe { method.fetch(0, source, out) };
                 assert_eq!(crc, reference(0, out), "{method:?}, {len} bytes");
                 #[cfg(target_arch = "x86_64")]
                 if lanes::is_supported() {
                     let front = Front { words: [0; 2], rest: None };
-                    // SAFETY: the words live longer than the threads of the scope, and are written as atomics
-                    // only. They have 9600 bytes, and the copy ends before 64 + 9000. The CPU supports it, as
-                    // was just asked.
+                    // SAFETY: the words exist longer than the threads of the scope, and the writer writes
+                    // them only as atomics. The words have 9600 bytes, and the copy ends before byte 64 +
+                    // 9000. `is_supported` has just said that this CPU supports the method.
                     let (_, sum) = unsafe { lanes::fetch_behind::<true>(&front, source, out, 0) };
                     assert_eq!(sum % 0xffff, dp::checksum::partial(out) % 0xffff, "tallied, {len} bytes");
                 }
                 mixed += u32::from(out.iter().any(|byte| *byte != out[0]));
             }
-            // A core alone would never see the writer at work.
+            // On a machine with one core, the copy would otherwise never run while the writer is in the
+            // middle of its writes.
             if round % 64 == 0 {
                 std::thread::yield_now();
             }
@@ -215,7 +219,7 @@ fn both_libraries_sum_every_length() {
     }
 }
 
-/// With the CRC instruction of x86-64 `crc32c` is faster; with tables `crc-fast` is.
+/// With the CRC instruction of x86-64 `crc32c` is faster. With tables `crc-fast` is faster.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_library_follows_the_crc_instruction() {
@@ -230,7 +234,7 @@ fn a_copy_between_different_lengths_is_refused() {
 }
 
 proptest! {
-    // Made smaller a case says little more, and takes long.
+    // Shrinking a failing case takes long and gives little more information.
     #![proptest_config(ProptestConfig { max_shrink_iters: 100, ..Default::default() })]
 
     #[test]
@@ -244,10 +248,11 @@ proptest! {
         for method in methods_here() {
             let (mut copied, mut alone, mut out, mut from) = (0, 0, vec![0; len], 0);
             for to in cuts.iter().copied().chain([len]) {
-                // SAFETY: the source is a slice of the same length, so it is readable and nobody writes it.
-                // `method` is of `methods_here`, which has only methods that this CPU supports.
+                // SAFETY: the source is a slice of the same length, so its bytes are readable and no other
+                // code writes them. `method` comes from `methods_here`, which has only methods that this CPU
+                // supports.
                 copied = unsafe { method.fetch(copied, bytes[from..to].as_ptr(), &mut out[from..to]) };
-                // SAFETY: `method` is of `methods_here`, which has only methods that this CPU supports.
+                // SAFETY: `method` comes from `methods_here`, which has only methods that this CPU supports.
                 alone = unsafe { method.append(alone, &bytes[from..to]) };
                 from = to;
             }

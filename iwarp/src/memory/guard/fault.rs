@@ -13,22 +13,22 @@ use super::trampoline::{call, landing};
 struct Recovery {
     start: usize,
     len: usize,
-    /// The stack pointer for [`landing`].
+    /// The stack pointer that [`landing`] needs.
     stack: Cell<usize>,
 }
 
 thread_local! {
-    /// The innermost guarded access, or null. It has no destructor, so it is a plain word that a signal
-    /// handler may read.
+    /// The innermost guarded access of this thread, or null. The variable has no destructor, so it is a plain
+    /// word that a signal handler may read.
     static ACTIVE: Cell<*const Recovery> = const { Cell::new(null()) };
 }
 
-/// How many times our handler can be installed in front of a different handler of the program.
+/// Maximum number of times that our handler can be installed in front of a different handler of the program.
 const GENERATIONS: usize = 8;
 
 /// Our handlers, one function per installation. The program may install its own handler after ours, and pass
-/// signals on to ours. So each new installation uses another function, which passes signals on to the action
-/// that it replaced. Then the chain of handlers has no cycle.
+/// signals on to our handler. So each new installation uses another function of this list, which passes
+/// signals on to the action that it replaced. This way the chain of handlers has no cycle.
 static HANDLERS: [Handler; GENERATIONS] = [
     on_fault::<0>,
     on_fault::<1>,
@@ -40,14 +40,14 @@ static HANDLERS: [Handler; GENERATIONS] = [
     on_fault::<7>,
 ];
 
-/// For each of our handlers, the previous actions for the two signals.
+/// For each of our handlers, the previous actions for SIGSEGV and SIGBUS.
 static PREVIOUS_SEGV: [Previous; GENERATIONS] = [const { Previous::new() }; GENERATIONS];
 static PREVIOUS_BUS: [Previous; GENERATIONS] = [const { Previous::new() }; GENERATIONS];
 
-/// The action for a signal before ours.
+/// The action that was set for a signal before our handler was installed.
 struct Previous {
     action: OnceLock<libc::sigaction>,
-    /// True once an action with `SA_RESETHAND` has handled its one signal.
+    /// Whether `action` has `SA_RESETHAND` and has already handled its one signal.
     spent: AtomicBool,
 }
 
@@ -56,14 +56,15 @@ impl Previous {
         Self { action: OnceLock::new(), spent: AtomicBool::new(false) }
     }
 
-    /// True if unset, or set to this action.
+    /// Whether the value is unset, or is set to `action`.
     fn may_be(&self, action: &libc::sigaction) -> bool {
         self.action.get().is_none_or(|previous| {
             previous.sa_sigaction == action.sa_sigaction && previous.sa_flags == action.sa_flags
         })
     }
 
-    /// The handler for the current signal, with its action.
+    /// Returns the handler for the current signal, and its action. Marks an action with `SA_RESETHAND` as
+    /// spent.
     fn take(&self) -> (libc::sighandler_t, Option<&libc::sigaction>) {
         let Some(action) = self.action.get() else { return (libc::SIG_DFL, None) };
         let is_function = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
@@ -80,23 +81,24 @@ impl Previous {
 struct Passing {
     /// Address of the kernel's `siginfo_t`.
     info: usize,
-    /// The stack pointer of our handler, which the kernel called.
+    /// The stack pointer of our handler that the kernel called for this signal.
     stack: usize,
-    /// The generation whose previous handler has it.
+    /// The generation whose previous handler has received the signal.
     generation: usize,
 }
 
 thread_local! {
-    /// The signal that was passed on last. It remains when a handler leaves by a jump. Like [`ACTIVE`], this
-    /// has no destructor.
+    /// The signal that was passed on last. The value stays set if a handler of the program does not return
+    /// but jumps (`longjmp`). Like [`ACTIVE`], this variable has no destructor.
     static PASSING: Cell<Passing> = const { Cell::new(Passing { info: 0, stack: 0, generation: 0 }) };
 }
 
-/// See [`super::attempt`].
+/// Runs `access` as described at [`super::attempt`].
 ///
 /// # Safety
-/// `access` may be abandoned at any access to these bytes: there it and the functions it calls own nothing
-/// that needs a drop, hold no lock, and leave no state half changed on which other code relies.
+/// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the functions
+/// that it calls own nothing that needs a drop, hold no lock, and leave no state half changed on which other
+/// code relies.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,
@@ -112,17 +114,17 @@ pub(super) unsafe fn attempt<F: FnMut()>(
     let recovery = Recovery { start: start.addr(), len, stack: Cell::new(0) };
     let outer = ACTIVE.replace(&raw const recovery);
     let access: *mut F = &mut access;
-    // SAFETY: `run` gets a pointer to `access`, an `F` that is used nowhere else until `call` returns, and
-    // `stack` is in a local variable. `call` is assembly, from which a signal handler may enter: so the
-    // compiler stores `ACTIVE` before it. When `landing` ends the call, the abandoned frames are those of
-    // `run` and `access`, which have nothing to drop there, by the caller's promise.
+    // SAFETY: `run` gets a pointer to `access`, an `F` that no other code uses until `call` returns.
+    // `recovery.stack` is part of a local variable. The compiler stores `ACTIVE` before `call`, since `call`
+    // is assembly during which a signal handler may run. When `landing` ends the call, the frames of `run`
+    // and `access` are abandoned. By the caller's promise these frames have nothing to drop at that point.
     let left = unsafe { call(run::<F>, access.cast(), recovery.stack.as_ptr()) };
     ACTIVE.set(outer);
     if left == 0 { Ok(()) } else { Err(Unmapped) }
 }
 
-/// Installs the handler, if it is not installed. A handler that the program has installed since the last time
-/// becomes the one to which ours passes on.
+/// Installs our handler, if it is not installed. If the program has installed its own handler since the last
+/// call, our handler is installed again and passes signals on to that handler.
 pub(super) fn install() -> std::io::Result<()> {
     static INSTALLING: Mutex<()> = Mutex::new(());
     let _one = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,13 +136,13 @@ fn replace(signal: c_int, previous: &[Previous; GENERATIONS]) -> std::io::Result
     let check = |result: c_int| if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
     // SAFETY: all-zero bytes are a valid `sigaction`: integers, a mask of integers, and an optional function.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: without a new action the call only writes the present one to `old`, a local variable.
+    // SAFETY: without a new action the call only writes the current action to `old`, a local variable.
     check(unsafe { libc::sigaction(signal, null(), &mut old) })?;
     if HANDLERS.iter().any(|handler| *handler as usize == old.sa_sigaction) {
         return Ok(());
     }
-    // If one of our handlers already passes on to this action, no new one is installed. When all are used,
-    // the program keeps its own handler.
+    // This is the generation whose handler already passes signals on to `old`, or else the first unused
+    // generation. If every generation is in use, the program keeps its own handler.
     let Some(generation) = previous.iter().position(|previous| previous.may_be(&old)) else { return Ok(()) };
     // The previous action is stored before our handler can run.
     let _ = previous[generation].action.set(old);
@@ -150,50 +152,53 @@ fn replace(signal: c_int, previous: &[Previous; GENERATIONS]) -> std::io::Result
     new.sa_sigaction = HANDLERS[generation] as usize;
     // The handler runs on the alternate stack, if the thread has one: a stack overflow raises SIGSEGV too.
     new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (old.sa_flags & libc::SA_RESTART);
-    // SAFETY: `new` is a complete action. `on_fault` has the signature of a handler with SA_SIGINFO, and
-    // calls only what is async-signal-safe: loads of a thread-local word, of atomics and of a set `OnceLock`,
-    // system calls, and the handler that the program had installed for this signal itself.
+    // SAFETY: `new` is a complete action. `on_fault` has the signature of a handler with SA_SIGINFO, and all
+    // its operations are async-signal-safe. They are loads of a thread-local word, of atomics and of a set
+    // `OnceLock`, system calls, and a call of the handler that the program itself had installed for this
+    // signal.
     check(unsafe { libc::sigaction(signal, &new, null_mut()) })
 }
 
-/// A handler with SA_SIGINFO.
+/// The type of a signal handler with SA_SIGINFO.
 type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// # Safety
-/// The kernel calls it as a handler with SA_SIGINFO, or another handler passes on the arguments that it got
-/// from the kernel as such a handler, for the same signal.
+/// The caller is the kernel, which calls this function as a handler with SA_SIGINFO, or another handler with
+/// SA_SIGINFO for the same signal. The other handler passes on the arguments that the kernel gave to it.
 unsafe extern "C" fn on_fault<const GENERATION: usize>(
     signal: c_int,
     info: *mut libc::siginfo_t,
     context: *mut c_void,
 ) {
-    // SAFETY: the arguments are those of this handler.
+    // SAFETY: this handler passes on its own arguments, and `handle` has the same requirements as this
+    // handler.
     unsafe { handle(GENERATION, signal, info, context) }
 }
 
-/// The handler of a generation. It is a separate function, so that its frames are alike for all of them.
+/// Handles a signal for the handler of `generation`. This is a separate function, so that the frames are
+/// alike for all generations.
 ///
 /// # Safety
-/// As for [`on_fault`].
+/// The requirements of [`on_fault`].
 #[inline(never)]
 unsafe fn handle(generation: usize, signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: `info` is what the kernel passed to a handler with SA_SIGINFO: a `siginfo_t` on this stack,
-    // which nobody changes while this reference is used.
+    // SAFETY: `info` is what the kernel passed to a handler with SA_SIGINFO: a `siginfo_t` on this stack. No
+    // other code changes it while this reference is used.
     let fault = unsafe { &*info };
-    // SAFETY: the kernel fills in the whole structure. The address is that of a fault if the kernel raised
-    // the signal. If a process sent it, the bytes are other numbers, which are not used.
+    // SAFETY: the kernel fills in the whole structure. If the kernel raised the signal, the address is that
+    // of the fault. If a process sent the signal, the bytes at this place are other numbers, which are not
+    // used.
     let address = unsafe { fault.si_addr() }.addr();
     let is_fault = fault.si_code > 0;
     let active = ACTIVE.get();
     if is_fault && !active.is_null() {
         // SAFETY: `attempt` points `ACTIVE` to a variable of its frame, and resets it before it returns. The
-        // frame is on this thread, which executes this handler meanwhile.
+        // frame exists while this handler runs, since the handler interrupted `attempt` on this thread.
         let recovery = unsafe { &*active };
         if address.wrapping_sub(recovery.start) < recovery.len {
             // SAFETY: `context` is what the kernel passed to a handler with SA_SIGINFO: the context of this
-            // thread when it faulted. The thread accessed the bytes of `recovery`, so the thread was in
-            // `call` of that
-            // `attempt`, and `call` stores the stack pointer before the access runs.
+            // thread when the thread faulted. The thread was accessing the bytes of `recovery`, so it was in
+            // the `call` of that `attempt`. `call` stores the stack pointer before the access runs.
             unsafe { go_on_at_landing(context.cast(), recovery.stack.get()) };
             return;
         }
@@ -201,14 +206,15 @@ unsafe fn handle(generation: usize, signal: c_int, info: *mut libc::siginfo_t, c
     let outer = PASSING.get();
     let mut passing = Passing { info: info.addr(), stack: stack_pointer(), generation };
     let mut previous = Some(generation);
-    // A new `siginfo_t` may be at the address of an older one. But then the kernel calls our handler at the
-    // same stack depth. A handler that passes a signal on to ours calls ours from deeper in the stack.
+    // The second condition is needed because a new `siginfo_t` may be at the address of an older `siginfo_t`.
+    // In this case the kernel calls our handler at the same stack depth. But a handler that passes a signal
+    // on to our handler calls it from deeper in the stack.
     if outer.info == passing.info && passing.stack < outer.stack {
         previous = outer.generation.checked_sub(1).map(|before| before.min(generation));
         passing = Passing { generation: previous.unwrap_or(0), ..outer };
     }
     PASSING.set(passing);
-    // SAFETY: the arguments are those of a handler of `signal` with SA_SIGINFO, passed by the kernel.
+    // SAFETY: the kernel passed these arguments to a handler of `signal` with SA_SIGINFO.
     unsafe { pass_on(previous, signal, info, context, is_fault) };
     PASSING.set(outer);
 }
@@ -234,12 +240,12 @@ fn stack_pointer() -> usize {
 ///
 /// # Safety
 /// `context` is the context that the kernel passed to the current handler. The interrupted thread is in
-/// `call`, which stored `stack` as its stack pointer, and nothing that it called there needs to be returned
-/// to.
+/// `call`, which stored `stack` as its stack pointer. The thread need not return to any function that `call`
+/// has called.
 unsafe fn go_on_at_landing(context: *mut libc::ucontext_t, stack: usize) {
     let landing = landing as unsafe extern "C" fn() as usize;
     // SAFETY: the caller promises that `context` is what the kernel passed to the current handler. The
-    // handler may change it, and nobody else uses it meanwhile.
+    // handler may change the context, and no other code uses it while the handler runs.
     let machine = unsafe { &mut (*context).uc_mcontext };
     #[cfg(target_arch = "x86_64")]
     {
@@ -253,9 +259,9 @@ unsafe fn go_on_at_landing(context: *mut libc::ucontext_t, stack: usize) {
     }
 }
 
-/// Does what the system would have done without our handler of this generation, or by default without one.
-/// Only the stack may differ: a handler that did not ask for the alternate stack (`SA_ONSTACK`) runs on it
-/// too, if there is one.
+/// Does what the system would have done without our handler of `generation`. If `generation` is `None`,
+/// performs the default action. Only the stack may differ: a handler that did not ask for the alternate stack
+/// (`SA_ONSTACK`) still runs on that stack, if the thread has one.
 ///
 /// # Safety
 /// `signal`, `info` and `context` are the arguments that the kernel passed to the current handler, which has
@@ -271,21 +277,21 @@ unsafe fn pass_on(
     let (handler, action) =
         generation.map_or((libc::SIG_DFL, None), |generation| previous[generation].take());
     if let Some(action) = action {
-        // SAFETY: `replace` got `action` from the kernel, with its mask. The caller is the handler of
+        // SAFETY: `replace` got `action`, including its mask, from the kernel. The caller is the handler of
         // `signal`, which `replace` installed with an empty mask and without SA_NODEFER.
         unsafe { mask_as(action, signal) };
     }
     let flags = action.map_or(0, |action| action.sa_flags);
     match handler {
-        // A fault cannot be ignored.
+        // A signal that a process has sent is ignored. A fault cannot be ignored.
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: `signal` is async-signal-safe, and the default action needs no function. After that, a
-            // fault happens again when the thread continues.
+            // SAFETY: `signal` is async-signal-safe, and the default action needs no function. After a fault,
+            // the thread faults again when it continues, and the default action follows.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             if !is_fault {
-                // SAFETY: `raise` is async-signal-safe. The signal is blocked in its handler, so the default
-                // action follows when this handler returns.
+                // SAFETY: `raise` is async-signal-safe. The signal is blocked while its handler runs, so the
+                // default action follows when this handler returns.
                 unsafe { libc::raise(signal) };
             }
         }
@@ -311,13 +317,13 @@ unsafe fn pass_on(
 /// previous mask when our handler returns.
 ///
 /// # Safety
-/// The kernel gave `action`, so that its mask is initialised. The caller is the handler of `signal`, which
-/// blocks only that signal.
+/// `action` is a value that the kernel returned, so its mask is initialised. The caller is the handler of
+/// `signal`, which blocks only that signal.
 unsafe fn mask_as(action: &libc::sigaction, signal: c_int) {
     if action.sa_flags & libc::SA_NODEFER != 0 {
         let own = only(signal);
         // SAFETY: `pthread_sigmask` is async-signal-safe and reads a local set. The caller is the handler of
-        // `signal`. Only the handler with this action depends on the signal's mask, and that handler has
+        // `signal`. Unblocking the signal affects only the handler with this action, which allows this by
         // SA_NODEFER.
         unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &own, null_mut()) };
     }
@@ -326,7 +332,7 @@ unsafe fn mask_as(action: &libc::sigaction, signal: c_int) {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &action.sa_mask, null_mut()) };
 }
 
-/// The set with this signal alone.
+/// Returns the set that contains only this signal.
 fn only(signal: c_int) -> libc::sigset_t {
     // SAFETY: all-zero bytes are a valid `sigset_t`: an array of integers.
     let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };

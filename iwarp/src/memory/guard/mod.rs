@@ -1,18 +1,18 @@
-//! Guarded accesses to memory of the caller: they end in an error, not in a crash, when the memory is no
-//! longer mapped.
+//! Guarded accesses to memory of the caller: if the memory is no longer mapped, a guarded access ends in an
+//! error and not in a crash.
 //!
-//! A caller that registers its own memory promises to keep it mapped until it is deregistered. If the promise
-//! is broken (memory unmapped or protected too early, a mapped file truncated), the processor faults in the
-//! middle of a copy. Under the guard the fault ends the copy: [`attempt`] returns [`Unmapped`]. The bytes
-//! copied before the fault stay copied.
+//! A caller that registers its own memory promises to keep the memory mapped until it is deregistered. If the
+//! promise is broken (memory unmapped or protected too early, a mapped file truncated), the processor faults
+//! in the middle of a copy. Under the guard the fault ends the copy: [`attempt`] returns [`Unmapped`]. The
+//! bytes copied before the fault stay copied.
 //!
-//! On Linux, on x86-64 and aarch64, a handler of SIGSEGV and SIGBUS does this ([`fault`]). Each registration
-//! of memory of a caller installs the handler if it is not installed. The handler passes on every fault that
-//! is not a guarded access. On other systems there is no guard, and access to unmapped memory crashes the
-//! process. The requirements on a program are documented at
+//! On Linux on x86-64 and aarch64, a handler of SIGSEGV and SIGBUS catches the fault ([`fault`]). Each
+//! registration of caller memory installs the handler if it is not installed. The handler passes on every
+//! fault that no guarded access has caused. On other systems there is no guard, and access to unmapped memory
+//! crashes the process. The requirements on a program are documented at
 //! [`UserMemory::Guarded`](super::UserMemory::Guarded).
 //!
-//! Memory of the library needs no guard: a registration keeps it alive.
+//! Memory of the library needs no guard: the registration keeps this memory alive.
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod fault;
@@ -23,10 +23,10 @@ mod trampoline;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unmapped;
 
-/// Installs the guard, so that [`attempt`] survives faults. Returns whether this system has one.
+/// Installs the guard, so that [`attempt`] survives faults. Returns `false` if this system has no guard.
 ///
 /// # Errors
-/// The system refused the handler.
+/// The system refused to install the handler.
 pub(super) fn install() -> std::io::Result<bool> {
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     return fault::install().map(|()| true);
@@ -34,15 +34,16 @@ pub(super) fn install() -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Runs `access`, which accesses the `len` bytes at `start`. A fault there ends it at once.
+/// Runs `access`, which accesses the `len` bytes at `start`. A fault at one of these bytes ends `access` at
+/// once.
 ///
 /// # Errors
 /// [`Unmapped`] when a fault has ended `access`.
 ///
 /// # Safety
-/// `access` may be abandoned at any access to these bytes: there it and the functions it calls own nothing
-/// that needs a drop, hold no lock, and leave no state half changed on which other code relies. A panic of
-/// it ends the process.
+/// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the functions
+/// that it calls own nothing that needs a drop, hold no lock, and leave no state half changed on which other
+/// code relies. A panic of `access` ends the process.
 pub(super) unsafe fn attempt<F: FnMut()>(start: *const u8, len: usize, access: F) -> Result<(), Unmapped> {
     const { assert!(!std::mem::needs_drop::<F>(), "a guarded access may be left without being dropped") };
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -1,28 +1,29 @@
 //! A function call that a signal handler can abandon.
 //!
-//! [`call`] saves the callee-saved registers and stores the stack pointer. [`landing`] restores them and
-//! returns from `call` with another result. A signal handler makes the interrupted thread continue at
-//! `landing`, on the saved stack.
+//! [`call`] saves the callee-saved registers and stores the stack pointer. [`landing`] restores these
+//! registers and returns from `call` with another result. A signal handler makes the interrupted thread
+//! continue at `landing`, on the saved stack.
 
 use std::ffi::c_void;
 
-/// Stores its stack pointer at `stack` and calls `run(argument)`. Returns 0 when `run` returns, 1 when
-/// `landing` was entered.
+/// Stores the stack pointer at `stack` and calls `run(argument)`. Returns 0 if `run` returned, and 1 if the
+/// thread continued at `landing`.
 ///
 /// # Safety
 /// `run` may be called with `argument`, and `stack` may be written. `run` does not unwind. If a signal
-/// handler makes the thread continue at [`landing`], the frames that are left need no drop.
+/// handler makes the thread continue at [`landing`], the abandoned frames need no drop.
 #[cfg(target_arch = "x86_64")]
-// SAFETY: the body follows the C ABI: every callee-saved register is stored before `run` and restored after
-// it, by it or by `landing`. At the return the stack pointer is where it was, and the result is in its
-// register.
+// SAFETY: the body follows the C ABI: this function stores every callee-saved register before `run`, and this
+// function or `landing` restores it after `run`. At the return the stack pointer has its old value, and the
+// result is in its register.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),
     argument: *mut c_void,
     stack: *mut usize,
 ) -> u32 {
-    // Six registers and the return address are 56 bytes. Eight more align the stack to 16 for the call.
+    // The six registers and the return address have 56 bytes. Another 8 bytes align the stack to 16 bytes for
+    // the call.
     std::arch::naked_asm!(
         "push rbp",
         "push rbx",
@@ -47,14 +48,15 @@ pub(super) unsafe extern "C" fn call(
     )
 }
 
-/// Returns 1 from the `call` whose saved stack it runs on.
+/// Returns 1 from the `call` on whose saved stack the thread runs.
 ///
 /// # Safety
-/// It is jumped to, not called: on the thread of a [`call`] that has not returned, with the stack pointer
-/// which that call stored.
+/// The thread jumps to this function and does not call it. The thread is in a [`call`] that has not returned,
+/// and has the stack pointer that the `call` stored.
 #[cfg(target_arch = "x86_64")]
-// SAFETY: the body follows the C ABI in the place of `call`: it restores every callee-saved register from
-// where `call` stored it relative to this stack pointer, and returns to the caller of `call` with a result.
+// SAFETY: the body follows the C ABI on behalf of `call`. The body restores every callee-saved register from
+// the place where `call` stored the register, relative to this stack pointer, and returns a result to the
+// caller of `call`.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn landing() {
     std::arch::naked_asm!(
@@ -71,16 +73,16 @@ pub(super) unsafe extern "C" fn landing() {
     )
 }
 
-/// Stores its stack pointer at `stack` and calls `run(argument)`. Returns 0 when `run` returns, 1 when
-/// `landing` was entered.
+/// Stores the stack pointer at `stack` and calls `run(argument)`. Returns 0 if `run` returned, and 1 if the
+/// thread continued at `landing`.
 ///
 /// # Safety
 /// `run` may be called with `argument`, and `stack` may be written. `run` does not unwind. If a signal
-/// handler makes the thread continue at [`landing`], the frames that are left need no drop.
+/// handler makes the thread continue at [`landing`], the abandoned frames need no drop.
 #[cfg(target_arch = "aarch64")]
-// SAFETY: the body follows the C ABI: every callee-saved register is stored before `run` and restored after
-// it, by it or by `landing`. At the return the stack pointer is where it was, and the result is in its
-// register.
+// SAFETY: the body follows the C ABI: this function stores every callee-saved register before `run`, and this
+// function or `landing` restores it after `run`. At the return the stack pointer has its old value, and the
+// result is in its register.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),
@@ -118,14 +120,15 @@ pub(super) unsafe extern "C" fn call(
     )
 }
 
-/// Returns 1 from the `call` whose saved stack it runs on.
+/// Returns 1 from the `call` on whose saved stack the thread runs.
 ///
 /// # Safety
-/// It is jumped to, not called: on the thread of a [`call`] that has not returned, with the stack pointer
-/// which that call stored.
+/// The thread jumps to this function and does not call it. The thread is in a [`call`] that has not returned,
+/// and has the stack pointer that the `call` stored.
 #[cfg(target_arch = "aarch64")]
-// SAFETY: the body follows the C ABI in the place of `call`: it restores every callee-saved register from
-// where `call` stored it relative to this stack pointer, and returns to the caller of `call` with a result.
+// SAFETY: the body follows the C ABI on behalf of `call`. The body restores every callee-saved register from
+// the place where `call` stored the register, relative to this stack pointer, and returns a result to the
+// caller of `call`.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn landing() {
     std::arch::naked_asm!(

@@ -14,29 +14,29 @@ use crate::memory::access::RegisterError;
 
 const MAPS: &str = "/proc/self/maps";
 
-/// Up to this many bytes, the pages are populated rather than looked up in the list of mappings: a program
-/// with many mappings may register short memory often.
+/// Maximum number of bytes that are checked by `populate` rather than by `list`. `list` is slow in a program
+/// with many mappings, and the program may register short memory often.
 const SHORT: u64 = 256 << 10;
 
-/// The kernel's list of the mappings of this process.
+/// Asks the kernel about the mappings of this process.
 #[derive(Default)]
 pub(super) struct Maps {
-    /// Kept open, since opening it takes ten times as long as a query.
+    /// `/proc/self/maps`, which is kept open, since opening it takes ten times as long as a query.
     file: OnceLock<File>,
-    /// True if the kernel is older than `PROCMAP_QUERY`.
+    /// Whether a query has failed, as it does on a kernel without `PROCMAP_QUERY`.
     cannot_ask: AtomicBool,
 }
 
-/// The answer of a method; `None` if the method gives none.
+/// The answer of a method; `None` if the method does not work here.
 type Answer = Option<Result<(), RegisterError>>;
 
 impl Maps {
-    /// Checks that memory may be read, and written if `writable`.
+    /// Checks that the process may read the memory and, if `writable`, may write it.
     pub(super) fn check(&self, wanted: &Range<u64>, writable: bool) -> Result<(), RegisterError> {
         if let Some(answer) = self.query(wanted, writable) {
             return answer;
         }
-        // If a page cannot be populated, the list tells which one.
+        // If a page cannot be populated, `list` finds the address of that page.
         if wanted.end - wanted.start <= SHORT && populate(wanted, writable) == Some(Ok(())) {
             return Ok(());
         }
@@ -45,14 +45,14 @@ impl Maps {
             .unwrap_or(Err(RegisterError::Unverified))
     }
 
-    /// Asks about each mapping of the memory.
+    /// Queries the kernel about each mapping of the memory.
     fn query(&self, wanted: &Range<u64>, writable: bool) -> Answer {
         if self.cannot_ask.load(Ordering::Relaxed) {
             return None;
         }
         let maps = match self.file.get() {
             Some(maps) => maps,
-            // A later call may have a descriptor for it.
+            // If the file cannot be opened now, a later call tries again.
             None => self.file.get_or_init({
                 let maps = File::open(MAPS).ok()?;
                 || maps
@@ -78,7 +78,7 @@ impl Maps {
     }
 }
 
-/// The question of `PROCMAP_QUERY` and its answer (`struct procmap_query` of `linux/fs.h`).
+/// The argument and the result of `PROCMAP_QUERY` (`struct procmap_query` of `linux/fs.h`).
 #[repr(C)]
 struct ProcmapQuery {
     size: u64,
@@ -104,14 +104,14 @@ const _: () = assert!(size_of::<ProcmapQuery>() == 0x68, "the size is a part of 
 const VMA_READABLE: u64 = 1 << 0;
 const VMA_WRITABLE: u64 = 1 << 1;
 
-/// The mapping with the byte at `at`; `ENOENT`: there is none.
+/// Returns the mapping that contains the byte at `at`, or the error `ENOENT` if no mapping contains the byte.
 fn ask(maps: &File, at: u64) -> Result<Mapping, i32> {
     // SAFETY: all-zero bytes are a valid `ProcmapQuery`, which consists of numbers.
     let mut query: ProcmapQuery = unsafe { zeroed() };
     query.size = size_of::<ProcmapQuery>() as u64;
     query.query_addr = at;
-    // SAFETY: the descriptor is open while `maps` exists. The kernel reads and writes only the struct, whose
-    // size is in it, because the addresses for a name and a build id are 0.
+    // SAFETY: the descriptor is open while `maps` exists. The kernel reads and writes only the struct, since
+    // the addresses for a name and a build id are 0. The field `size` is the size of the struct.
     let asked = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     if asked != 0 {
         return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
@@ -132,7 +132,7 @@ fn list(wanted: &Range<u64>, writable: bool) -> Answer {
     Some(covered(wanted.clone(), writable, mappings, is_there))
 }
 
-/// Brings in the pages of the memory, without a change of any byte.
+/// Populates the pages of the memory, without changing any byte.
 fn populate(wanted: &Range<u64>, writable: bool) -> Answer {
     let page = rustix::param::page_size() as u64;
     let start = wanted.start / page * page;
@@ -155,8 +155,8 @@ fn populate(wanted: &Range<u64>, writable: bool) -> Answer {
 
 fn advise(start: u64, len: usize, writable: bool) -> Result<(), i32> {
     let advice = if writable { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: the call touches pages as a read or write by the kernel would, and changes no byte. It fails
-    // for pages that are not mapped.
+    // SAFETY: the call touches pages as a read or write by the kernel would, and changes no byte. The call
+    // fails for pages that are not mapped.
     let advised = unsafe { libc::madvise(std::ptr::without_provenance_mut(start as usize), len, advice) };
     match advised {
         0 => Ok(()),
@@ -164,16 +164,17 @@ fn advise(start: u64, len: usize, writable: bool) -> Result<(), i32> {
     }
 }
 
-/// Whether the byte at `at`, in a mapping that may be read, can be read. The kernel reads it: a fault is an
-/// error of the call. True if the kernel does not answer, since the fault guard protects the accesses.
+/// Whether the byte at `at` can be read. The mapping of the byte allows reading. The kernel reads the byte
+/// for this check, so that a fault is only an error of the system call. If the kernel refuses the call,
+/// returns `true`: the fault guard protects the later accesses.
 fn is_there(at: u64) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at as usize), iov_len: 1 };
-    // SAFETY: the number of this process always exists; the function has no precondition.
+    // SAFETY: `getpid` has no preconditions and always succeeds.
     let own = unsafe { libc::getpid() };
-    // SAFETY: both lists have one element. The local element is a byte that exists during the call; the
-    // kernel checks the remote element.
+    // SAFETY: both lists have one element. The local element is a byte that exists during the call. The
+    // kernel checks the address of the remote element.
     let read = unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const remote, 1, 0) };
     read == 1 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }

@@ -9,7 +9,7 @@ use crate::memory::slot::{Record, SlotNumber, Traits};
 use crate::memory::window::WindowKind;
 
 impl MemoryTable {
-    /// Checks the invariants; for tests. No other thread may use the table meanwhile.
+    /// Checks the invariants of the table; for tests. During the check no other thread may use the table.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -49,7 +49,7 @@ impl TableShared {
             ensure!(fits(&record, form), "{number:?} is valid as {:?} and made as {form:?}", record.traits);
             let Some((parent, generation)) = record.parent else { continue };
             ensure!(parent.0 < control.used && parent != number, "{number:?} is bound to {parent:?}");
-            // The region may have been destroyed. Then the window is not usable.
+            // The region may have been destroyed. If so, the window is not usable.
             let region = self.slot(parent).ok_or_else(|| format!("{number:?} is bound to {parent:?}"))?;
             ensure!(region.has_reached(generation), "{number:?} is bound to a later {generation:?}");
         }
@@ -57,7 +57,8 @@ impl TableShared {
     }
 }
 
-/// Whether a valid slot has the traits of what it was made for: only a window is bound to a region.
+/// Whether the record of a valid slot fits the purpose for which the slot was allocated. For example, only a
+/// window is bound to a region.
 fn fits(record: &Record, form: Option<Form>) -> bool {
     let Record { traits, parent, .. } = record;
     let (is_window, is_rebound) = (traits.contains(Traits::WINDOW), traits.contains(Traits::REBOUND_ONLY));
@@ -165,8 +166,8 @@ mod tests {
         control.templates.values_mut().for_each(|template| template.form = Form::Window(kind));
     }
 
-    /// Changes the record of the window, which is in slot 1. The change gets the window's own generation,
-    /// which is later than that of its region.
+    /// Changes the record of the window, which is in slot 1. `change` gets the window's own generation, which
+    /// is later than the generation of the window's region.
     fn change(shared: &TableShared, change: impl FnOnce(&mut Record, Generation)) {
         let slot = shared.slot(SlotNumber(1)).unwrap();
         let (mut record, generation) = slot.read().unwrap();

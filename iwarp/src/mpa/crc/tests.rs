@@ -8,7 +8,7 @@ fn crc(bytes: &[u8]) -> u32 {
     crc.finish()
 }
 
-/// Bit by bit, as the polynomial says.
+/// Computes the CRC bit by bit from the polynomial.
 fn naive(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 })

@@ -13,7 +13,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// A deframer that has recorded an early FPDU at 200..240 and holds 300..310, both beyond a hole.
+    /// Returns a deframer that has recorded an early FPDU at 200..240 and holds the bytes 300..310. Both
+    /// ranges are beyond a hole.
     fn new() -> Self {
         let mut bench = Self {
             slab: HeldSlab::new(4, 4),
@@ -32,7 +33,7 @@ impl Bench {
         self.deframer.held.hold(&mut self.slab, start, buf, ahead).unwrap();
     }
 
-    /// Everything before `position` is handed up.
+    /// Sets the deframer's state as if all bytes before `position` had been handed up.
     fn hand_up(&mut self, position: u64) {
         (self.deframer.next, self.deframer.frontier) = (position, position);
     }

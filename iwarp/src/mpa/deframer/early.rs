@@ -1,10 +1,11 @@
-//! Out-of-order FPDUs that are placed before the hole in front of them is filled (RFC 5044 section 4.3;
+//! Out-of-order FPDUs that are placed while bytes before them are still missing (RFC 5044 section 4.3;
 //! appendices A.3, B.2).
 //!
-//! An isolated buffer can be searched, because every FPDU begins at a multiple of 4 and a marker points to
-//! the beginning of an FPDU. A position from a marker counts only if the FPDU there is valid: by its CRC and
-//! its markers or, on a connection without CRCs, by its markers alone. The length of a valid FPDU gives the
-//! next one. A failed check here is no error: the FPDU is checked again in order.
+//! FPDUs can be found in an isolated buffer, because every FPDU begins at a multiple of 4, and a marker
+//! points to the beginning of an FPDU. A position from a marker is used only if the FPDU at this position is
+//! valid: its CRC and its markers must be correct, or only its markers on a connection without CRCs. The
+//! length of a valid FPDU gives the position of the next FPDU. A failed check of an out-of-order FPDU is no
+//! error: the FPDU is checked again in order.
 
 use super::Deframer;
 use super::early_fpdu::{EarlyFpdu, HEAD_BYTES};
@@ -14,68 +15,70 @@ use super::ordered::StreamRange;
 use super::ulpdu::Wire;
 use crate::mpa::marker;
 
-/// FPDUs with a failed check before a search ends. A damaged length or marker makes one walk fail; the second
-/// walk starts at a later marker. Each further attempt would cost the CRC of a whole FPDU.
+/// Number of FPDUs with a failed check after which a search ends. A damaged length or marker makes one walk
+/// fail. The second walk starts at a later marker. Each further walk would compute the CRC of another whole
+/// FPDU.
 const MAX_FAILURES: u32 = 2;
 
-/// A valid FPDU ahead of the frontier.
+/// A valid FPDU ahead of the next expected byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundFpdu {
-    /// The slot that holds its first byte.
+    /// The slot that holds the first byte of the FPDU.
     pub(super) slot: u32,
     pub(super) extent: Extent,
 }
 
-/// The beginning of an FPDU ahead of the frontier.
+/// The beginning of an FPDU ahead of the next expected byte.
 #[derive(Clone, Copy, Debug)]
 struct FpduStart {
-    /// The slot that holds it.
+    /// The slot that holds the byte at `position`.
     slot: u32,
     position: u64,
 }
 
-/// The result of a walk by lengths.
+/// The result of a walk from FPDU to FPDU by their lengths.
 enum Walk {
-    /// A valid FPDU, for which there is a free slot.
+    /// A valid FPDU was found, and a slot for an early FPDU is free.
     Found(FoundFpdu),
-    /// Bytes are missing, and no later marker helps now.
+    /// Bytes are missing, and a later marker cannot help now.
     Incomplete,
     /// The FPDU at this position failed a check.
     Unsound(u64),
 }
 
-/// A search for the FPDUs that new bytes complete.
+/// A search for the FPDUs that newly arrived bytes have completed.
 #[derive(Debug)]
 pub(super) struct Search {
-    /// The slot of the new bytes, and the position after them.
+    /// The slot of the new bytes; `to` is the position after these bytes.
     slot: u32,
     to: u64,
     /// The position of the last marker that was followed.
     marker: u64,
-    /// Where the next walk by lengths begins.
+    /// The FPDU at which the next walk by lengths begins.
     start: Option<FpduStart>,
     /// The last FPDU that was found, until it is placed.
     found: Option<FoundFpdu>,
-    /// Where the walk continues after that FPDU: slot and position.
+    /// Slot and position at which the walk continues after the FPDU in `found`.
     resume_at: Option<(Option<u32>, u64)>,
-    /// The FPDU that failed a check in the last walk, and the number of failures.
+    /// The position of the FPDU that failed a check in the last walk. `failures` is the number of such FPDUs
+    /// in this search.
     unsound: Option<u64>,
     failures: u32,
 }
 
 impl Search {
-    /// A search after the bytes `from..to` in slot `slot` have arrived.
+    /// Returns a search for the FPDUs that the bytes `from..to` in slot `slot` have completed.
     pub(super) fn new(deframer: &Deframer, slab: &HeldSlab, slot: u32, from: u64, to: u64) -> Self {
         let known =
             (deframer.known_start < to).then(|| held_start(slab, slot, deframer.known_start)).flatten();
-        // The last marker before the new bytes points to the FPDU that they continue, or to an FPDU shortly
-        // before it.
+        // The last marker before the new bytes points to the FPDU that these bytes continue, or to an FPDU
+        // shortly before that FPDU.
         let marker = from.saturating_sub(1) / marker::INTERVAL * marker::INTERVAL;
         let start = known.or_else(|| follow(slab, slot, marker));
         Self { slot, to, marker, start, found: None, resume_at: None, unsound: None, failures: 0 }
     }
 
-    /// The next FPDU to place; `None` at the end of the search.
+    /// Returns the next FPDU to place, or `None` at the end of the search.
     pub(super) fn next(&mut self, deframer: &mut Deframer, slab: &HeldSlab) -> Option<FoundFpdu> {
         if let Some((slot, position)) = self.resume_at.take() {
             self.start = Some(start_at_or_after(slab, slot, position)?);
@@ -97,8 +100,9 @@ impl Search {
                 }
             }
             self.marker += marker::INTERVAL;
-            // Only markers in the new bytes are left. The walk from the known position, or from the last
-            // marker before them, has found every FPDU that an earlier marker leads to.
+            // Only markers in the new bytes have not been followed yet. The first walk, which started at the
+            // known position or at the last marker before the new bytes, has found every FPDU that an earlier
+            // marker leads to.
             if self.marker >= self.to || slab.buffers.at(self.slot).is_none() {
                 return None;
             }
@@ -107,7 +111,8 @@ impl Search {
         }
     }
 
-    /// The last FPDU that was found is placed: keeps its header and frees its bytes.
+    /// Records that the last FPDU that was found has been placed: keeps the FPDU's header and frees its
+    /// bytes.
     pub(super) fn mark_placed(&mut self, deframer: &mut Deframer, slab: &mut HeldSlab) {
         let Some(FoundFpdu { slot, extent }) = self.found.take() else { return };
         // If one of these steps fails, the FPDU stays held, and is handed up again in order.
@@ -130,7 +135,8 @@ impl Search {
     }
 }
 
-/// Goes from FPDU to FPDU by their lengths while they are valid, up to an FPDU that can be placed.
+/// Walks from FPDU to FPDU by their lengths, as long as each FPDU is valid. Ends at the first FPDU that can
+/// be placed.
 fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk {
     let framing = deframer.framing;
     loop {
@@ -140,7 +146,7 @@ fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk 
         let Some(extent) = Extent::read(wire, start.position, framing) else {
             return Walk::Incomplete;
         };
-        // The FPDU may have been placed already, and its bytes freed.
+        // The FPDU may already have been placed, and its bytes freed.
         if let Some(id) = slab.early.last_at(deframer.early, extent.end - 1)
             && let Some(early) = slab.early.at(id)
             && early.end > extent.start
@@ -158,7 +164,7 @@ fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk 
             return Walk::Incomplete;
         }
         // RFC 5044 section 6 (MPA-126, MPA-127): only an FPDU with a valid CRC is handed up and gives the
-        // start of the next one.
+        // start of the next FPDU.
         match extent.check(wire, framing) {
             Ok(()) => deframer.known_start = extent.end,
             Err(Unsound::Crc | Unsound::Marker) => {
@@ -176,12 +182,13 @@ fn walk(mut start: FpduStart, deframer: &mut Deframer, slab: &HeldSlab) -> Walk 
     }
 }
 
-/// The beginning of the FPDU at `position`, if all bytes from there to slot `slot` are held.
+/// Returns the beginning of the FPDU at `position`, if all bytes from this position to slot `slot` are held.
 fn held_start(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
     HeldList::back_to(slab, slot, position).map(|slot| FpduStart { slot, position })
 }
 
-/// The beginning of the FPDU that the marker at `position` points to.
+/// Returns the beginning of the FPDU that the marker at `position` points to, if all bytes from there to slot
+/// `slot` are held.
 fn follow(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
     let holder = HeldList::back_to(slab, slot, position)?;
     let pointer = marker::decode(Wire::held(&slab.buffers, holder)?.read(position)?);
@@ -189,7 +196,7 @@ fn follow(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
     held_start(slab, slot, marker::start_of(length_at, true))
 }
 
-/// The first slot from `slot` on that holds `position`.
+/// Searches the slots from `slot` on for the slot that holds `position`, and returns both.
 fn start_at_or_after(slab: &HeldSlab, slot: Option<u32>, position: u64) -> Option<FpduStart> {
     let mut at = slot;
     while let Some(id) = at {

@@ -1,8 +1,10 @@
-//! An FPDU that was placed early: its data until it is handed up in the sender's order.
+//! The record of an FPDU that was placed early. The record exists until the FPDU is handed up in the sender's
+//! order.
 
 use super::ordered::StreamRange;
 
-/// Bytes of the ULPDU that are kept: the longest DDP header (untagged, RFC 5041 section 4.3).
+/// Number of bytes of the ULPDU that are kept: the length of the longest DDP header (untagged, RFC 5041
+/// section 4.3).
 pub(crate) const HEAD_BYTES: usize = 18;
 
 /// An FPDU that was placed early.

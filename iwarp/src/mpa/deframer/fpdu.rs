@@ -1,4 +1,4 @@
-//! One FPDU in received bytes: its extent and its checks (RFC 5044 section 6).
+//! One FPDU in the received bytes: the positions of its parts, and its checks (RFC 5044 section 6).
 
 use super::ulpdu::{Ulpdu, Wire};
 use crate::mpa::{CRC_BYTES, Crc32c, LENGTH_BYTES, fpdu_bytes, marker};
@@ -10,10 +10,10 @@ pub(super) struct Framing {
     pub(super) crc: bool,
 }
 
-/// The extent of an FPDU by its length field, before any check.
+/// The positions of an FPDU's parts, computed from its length field before any check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
-    /// Position of the first byte, which belongs to the leading marker if the FPDU has one.
+    /// Position of the first byte. If the FPDU begins with a marker, this is the first byte of the marker.
     pub(super) start: u64,
     /// Position of the length field.
     pub(super) length_at: u64,
@@ -23,8 +23,9 @@ pub(super) struct Extent {
     pub(super) ulpdu_bytes: usize,
 }
 
-/// Cuts the FPDU at the front of `bytes` off, in a stream without markers: the usual case, in little code.
-/// Returns its ULPDU and the bytes behind the FPDU; `None` if it is incomplete or not valid.
+/// Splits the FPDU at the front of `bytes` off, in a stream without markers. This is the usual case, so the
+/// code is short. Returns the FPDU's ULPDU and the bytes after the FPDU. Returns `None` if the FPDU is
+/// incomplete or not valid.
 #[inline]
 pub(super) fn split_valid(bytes: &[u8], crc: bool) -> Option<(&[u8], &[u8])> {
     let ulpdu_bytes = usize::from(u16::from_be_bytes(*bytes.first_chunk()?));
@@ -41,15 +42,15 @@ pub(super) fn split_valid(bytes: &[u8], crc: bool) -> Option<(&[u8], &[u8])> {
 /// Why an FPDU is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unsound {
-    /// A wrong CRC, code 2.
+    /// The CRC is wrong: error code 2.
     Crc,
-    /// A wrong marker, code 3.
+    /// A marker is wrong: error code 3.
     Marker,
 }
 
 impl Extent {
-    /// Reads the length of the FPDU that starts at `start`, a multiple of 4; `None` while the length field is
-    /// incomplete.
+    /// Reads the length of the FPDU that starts at `start`, a multiple of 4. Returns `None` while the length
+    /// field is incomplete.
     pub(super) fn read(wire: Wire<'_>, start: u64, framing: Framing) -> Option<Self> {
         // RFC 5041 section 3 (DDP-032, DDP-036): the length field restores the boundaries and the length of
         // each segment.
@@ -63,18 +64,19 @@ impl Extent {
         })
     }
 
-    /// Checks the CRC and then the markers of an FPDU whose bytes are all there.
+    /// Checks the CRC and then the markers of an FPDU whose bytes have all arrived.
     ///
     /// If an FPDU has a damaged marker and a wrong CRC, the wrong CRC is reported.
     pub(super) fn check(&self, wire: Wire<'_>, framing: Framing) -> Result<(), Unsound> {
         let wire = wire.narrow(self.start, self.end);
         let field = self.end - CRC_BYTES as u64;
         // RFC 5044 section 4.4 (MPA-095): the CRC covers the same bytes as the sender's.
-        // RFC 5044 section 4.1 (MPA-043): that includes the pad, which is not checked otherwise.
+        // RFC 5044 section 4.1 (MPA-043): the CRC also covers the pad, whose bytes are not checked in any
+        // other way.
         let mut crc = if framing.crc { Crc32c::new() } else { Crc32c::unused() };
         let mut markers_sound = true;
         let sent = if let Some(bytes) = wire.front(self.start, self.end) {
-            // The usual case: the FPDU lies in one piece of memory.
+            // The usual case: all bytes of the FPDU are in one piece of memory.
             crc.update(&bytes[..bytes.len() - CRC_BYTES]);
             markers_sound = !framing.markers || self.markers_are_sound(wire, self.start, bytes);
             bytes.last_chunk().copied()
@@ -97,10 +99,11 @@ impl Extent {
         Ok(())
     }
 
-    /// The ULPDU of a valid FPDU whose bytes are all there.
+    /// Returns the ULPDU of a valid FPDU whose bytes have all arrived.
     #[inline]
     pub(super) fn ulpdu<'a>(&self, wire: Wire<'a>, framing: Framing) -> Ulpdu<'a> {
-        // RFC 5044 sections 3 and 4.3 (MPA-032, MPA-075): DDP gets one ULPDU of one FPDU, with its length.
+        // RFC 5044 sections 3 and 4.3 (MPA-032, MPA-075): DDP gets the one ULPDU of one FPDU, with the
+        // ULPDU's length.
         Ulpdu::new(wire, self.length_at, self.ulpdu_bytes, framing.markers)
     }
 

@@ -1,9 +1,10 @@
-//! Received buffers that wait: in order for the rest of their FPDU, or beyond a hole.
+//! Received buffers that wait for missing bytes: for the rest of their FPDU, or for the bytes of a hole
+//! before them.
 //!
-//! Of two buffers that adjoin each other, the second is copied to the end of the first if the copied buffer
-//! is at most half full and fits. So of two adjacent buffers at least one is more than half full, or the two
-//! together do not fit into one, in either order of arrival. Small segments pin about as much memory as long
-//! ones, except for the first buffer after each hole.
+//! If two buffers are adjacent in the stream, the second buffer is copied to the end of the first, provided
+//! that the second buffer is at most half full and fits. The order of their arrival does not matter. So of
+//! two adjacent buffers at least one is more than half full, or their bytes do not fit into one buffer. Small
+//! segments pin about as much memory as long segments, except for the first buffer after each hole.
 
 use std::ops::Range;
 
@@ -14,15 +15,15 @@ use dp::invariant::{Check, ensure};
 use super::early_fpdu::EarlyFpdu;
 use super::ordered::{List, RangeSlots, StreamRange};
 
-/// Ranges of one buffer in a call of `may`: as many as `tcp_lite::Stack::evict` takes. FPDUs that were placed
-/// early lie between them.
+/// Maximum number of ranges of one buffer in a call of `may`, which is the limit of `tcp_lite::Stack::evict`.
+/// Between two ranges there is at least one FPDU that was placed early.
 pub(super) const MAX_EVICT_RANGES: usize = 16;
 
-/// Slots for held buffers, and for FPDUs that were placed early. All connections of an engine share
-/// them. [`new`](Self::new) allocates all memory.
+/// Slots for held buffers, and slots for FPDUs that were placed early. All connections of an engine share
+/// these slots. [`new`](Self::new) allocates all memory.
 ///
-/// Each slot holds at least one buffer, so as many slots as the packet pool has buffers are always enough.
-/// When no slot for early FPDUs is free, an FPDU is held instead of placed early.
+/// Each slot holds at least one buffer, so as many slots as the packet pool has buffers are always enough. If
+/// no slot for early FPDUs is free, an FPDU is not placed early but held.
 #[derive(Debug)]
 pub struct HeldSlab {
     pub(super) buffers: RangeSlots<HeldBuf>,
@@ -30,23 +31,23 @@ pub struct HeldSlab {
 }
 
 impl HeldSlab {
-    /// A slab for `buffers` held buffers and `early` FPDUs placed early.
+    /// Returns a slab for at most `buffers` held buffers and at most `early` FPDUs that were placed early.
     pub fn new(buffers: usize, early: usize) -> Self {
         Self { buffers: RangeSlots::new(buffers), early: RangeSlots::new(early) }
     }
 
-    /// The number of used buffer slots, and of all buffer slots.
+    /// Returns the number of buffer slots in use, and the number of all buffer slots.
     pub fn buffers(&self) -> (usize, usize) {
         (self.buffers.used(), self.buffers.capacity())
     }
 
-    /// The number of used slots for early FPDUs, and of all slots for early FPDUs.
+    /// Returns the number of slots for early FPDUs in use, and the number of all these slots.
     pub fn early_fpdus(&self) -> (usize, usize) {
         (self.early.used(), self.early.capacity())
     }
 
-    /// Checks that the lists of all connections have `buffers` buffers and `early` early FPDUs, and that no
-    /// slot is lost; for tests.
+    /// Checks that the slab has `buffers` buffers and `early` early FPDUs, and that no slot is lost; for
+    /// tests. The caller passes the totals of the lists of all connections.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -57,18 +58,20 @@ impl HeldSlab {
     }
 }
 
-/// A buffer that waits.
+/// A buffer that waits for missing bytes.
 pub struct HeldBuf {
-    /// Where its first byte is: a stream offset in the list of an engine, a position in the deframer's.
+    /// Where the first byte of the buffer is. In a list of the engine this is a stream offset, in a list of a
+    /// deframer a position.
     pub start: u64,
     /// The bytes.
     pub buf: Mbuf,
-    /// True from an arrival ahead of the frontier until the deframer sees the frontier pass the buffer.
-    /// TCP's budget counts the buffer until it is released.
+    /// Whether the buffer is out of order: the buffer arrived ahead of the next expected byte, and the
+    /// deframer has not yet seen that all bytes up to the end of the buffer have arrived. The buffer counts
+    /// in TCP's memory budget until it is released.
     pub ahead: bool,
-    /// Bytes in it that were placed early (and released).
+    /// Number of bytes of the buffer that were placed early (and released).
     pub(super) placed: usize,
-    /// Bytes of packet buffers that the buffer pins, while it counts as ahead.
+    /// Number of bytes of packet buffers that this buffer pins. 0 if the buffer is not `ahead`.
     pinned: usize,
 }
 
@@ -93,30 +96,30 @@ impl StreamRange for HeldBuf {
     }
 }
 
-/// No slot was free. The buffer is dropped, so the connection has to end.
+/// No slot was free. The buffer was dropped, so the connection must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no slot left to hold a received buffer")]
 pub struct NoSlot;
 
-/// What [`HeldList::take_at`] has taken of a buffer.
+/// What [`HeldList::take_at`] has consumed of a buffer.
 pub(crate) struct Taken {
-    /// The position after it.
+    /// The position after the consumed bytes.
     pub(crate) end: u64,
-    /// Bytes that the caller has to release.
+    /// Number of bytes that the caller must release to TCP.
     pub(crate) released: usize,
-    /// Nothing of the buffer is left.
+    /// Whether the whole buffer was consumed.
     pub(crate) whole: bool,
 }
 
 /// The held buffers of one connection in stream order, in slots of a [`HeldSlab`].
 ///
-/// A [`Deframer`](super::Deframer) has one. During startup there is no deframer: the engine keeps a list,
-/// whose buffers the deframer gets afterwards. The owner has to [`clear`](Self::clear) the list before
-/// dropping it.
+/// Each [`Deframer`](super::Deframer) has a list. During startup a connection has no deframer: the engine
+/// keeps a list, and the deframer gets its buffers after startup. The owner must [`clear`](Self::clear) the
+/// list before dropping it.
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,
-    /// Bytes of packet buffers that are pinned for bytes ahead of the frontier.
+    /// Number of bytes of packet buffers that bytes ahead of the next expected byte pin.
     pinned: usize,
 }
 
@@ -126,16 +129,16 @@ impl HeldList {
         self.list.is_empty()
     }
 
-    /// Bytes of packet buffers that are pinned for bytes ahead of the frontier.
+    /// Number of bytes of packet buffers that bytes ahead of the next expected byte pin.
     pub const fn pinned_bytes(&self) -> usize {
         self.pinned
     }
 
-    /// Holds `buf`, whose first byte is at `start`. Bytes that are held already are cut off `buf`: the first
-    /// copy stays.
+    /// Holds `buf`, whose first byte is at `start`. Bytes that the list already holds are removed from `buf`:
+    /// the copy that arrived first stays.
     ///
     /// # Errors
-    /// [`NoSlot`] when no slot is free.
+    /// [`NoSlot`] if no slot is free.
     pub fn hold(&mut self, slab: &mut HeldSlab, start: u64, buf: Mbuf, ahead: bool) -> Result<(), NoSlot> {
         self.insert(slab, start, buf, ahead).map(|_| ())
     }
@@ -145,8 +148,9 @@ impl HeldList {
         self.remove(slab, self.list.head()?)
     }
 
-    /// Passes the bytes of the first buffer to `take`, run by run, if it holds `position`, until `take`
-    /// consumes less than a run. The rest stays held, in the same slot.
+    /// If the first buffer holds `position`, passes the bytes of this buffer to `take`, run by run, until
+    /// `take` consumes less than a run. The remaining bytes stay in the same slot. Returns `None` if the
+    /// first buffer does not hold `position`.
     pub(crate) fn take_at(
         &mut self,
         slab: &mut HeldSlab,
@@ -171,18 +175,19 @@ impl HeldList {
         Some(Taken { end, released, whole })
     }
 
-    /// For a list outside of a deframer: drops buffers that arrived ahead of the frontier, the last ones
-    /// first, until at least `bytes` bytes are dropped or `may` refuses a range.
+    /// Drops buffers that arrived ahead of the next expected byte, in a list outside of a deframer. Starts
+    /// with the last buffer, and stops when at least `bytes` bytes are dropped or `may` refuses a range.
     pub fn give_up(&mut self, slab: &mut HeldSlab, bytes: usize, may: impl FnMut(&[Range<u64>]) -> bool) {
         self.give_up_unplaced(slab, List::default(), bytes, may);
     }
 
-    /// Drops all buffers. Returns how many bytes the caller has to release.
+    /// Drops all buffers. Returns the number of bytes that the caller must release to TCP.
     pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         std::iter::from_fn(|| self.pop(slab)).map(|held| held.unreleased()).sum()
     }
 
-    /// Checks the order of its buffers and their counters; for tests. Returns how many buffers there are.
+    /// Checks the order and the counters of the buffers in the list; for tests. Returns the number of
+    /// buffers.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -199,14 +204,14 @@ impl HeldList {
         Ok(count)
     }
 
-    /// The buffers, in the order of the stream.
+    /// Returns the buffers in the order of the stream.
     pub(super) fn iter<'a>(&self, slab: &'a HeldSlab) -> impl Iterator<Item = &'a HeldBuf> {
         let ids = std::iter::successors(self.list.head(), |id| slab.buffers.next(*id));
         ids.filter_map(|id| slab.buffers.at(id))
     }
 
-    /// Holds `buf` for [`hold`](Self::hold). Returns the slot of the new bytes; `None` if all were held
-    /// already.
+    /// Does what [`hold`](Self::hold) does. Returns the slot of the new bytes, or `None` if the list already
+    /// held all bytes of `buf`.
     pub(super) fn insert(
         &mut self,
         slab: &mut HeldSlab,
@@ -255,8 +260,9 @@ impl HeldList {
         Some(held)
     }
 
-    /// Buffers that arrived ahead and are before `frontier` now are in order. TCP's budget does not count
-    /// bytes in order. Returns how many bytes the caller has to release.
+    /// Marks buffers that arrived ahead as in order if they are now before `frontier`, the next expected
+    /// byte. Bytes in order do not count in TCP's memory budget. Returns the number of bytes that the caller
+    /// must release to TCP.
     pub(super) fn on_frontier(&mut self, slab: &mut HeldSlab, frontier: u64) -> usize {
         let mut released = 0;
         let mut at = if self.pinned > 0 { self.list.head() } else { None };
@@ -271,9 +277,10 @@ impl HeldList {
         released
     }
 
-    /// Drops buffers that arrived ahead of the frontier, the last ones first, until at least `bytes` bytes
-    /// outside of the FPDUs in `placed` are dropped. Before each, `may` gets the ranges of the buffer that
-    /// are not placed, by position; when it refuses, nothing more is dropped.
+    /// Drops buffers that arrived ahead of the next expected byte, starting with the last buffer. Stops when
+    /// at least `bytes` bytes outside of the FPDUs in `placed` are dropped. Before a buffer is dropped, `may`
+    /// gets the positions of those ranges of the buffer that are not placed. If `may` returns `false`, no
+    /// further buffer is dropped.
     pub(super) fn give_up_unplaced(
         &mut self,
         slab: &mut HeldSlab,
@@ -296,11 +303,12 @@ impl HeldList {
         }
     }
 
-    /// The slot that holds `position`, if all bytes from there to slot `from` are held in at most `BUFFERS`
-    /// buffers.
+    /// Returns the slot that holds `position`, if at most `BUFFERS` buffers hold all bytes from this position
+    /// to slot `from`.
     pub(super) fn back_to(slab: &HeldSlab, from: u32, position: u64) -> Option<u32> {
-        /// The longest FPDU in segments of 1024 bytes. An FPDU in smaller segments is only checked in order:
-        /// a larger limit would make each arrival walk further back.
+        /// Maximum number of buffers of an early FPDU: enough for the longest FPDU in segments of 1024 bytes.
+        /// An FPDU in more buffers is checked only when it is in order. With a larger limit each arriving
+        /// buffer would cause a longer walk backwards.
         const BUFFERS: usize = 64;
         let mut id = from;
         for _ in 0..BUFFERS {
@@ -316,7 +324,7 @@ impl HeldList {
         None
     }
 
-    /// Drops the buffers before `position`. Returns how many bytes the caller has to release.
+    /// Drops the buffers before `position`. Returns the number of bytes that the caller must release to TCP.
     pub(super) fn drop_before(&mut self, slab: &mut HeldSlab, position: u64) -> usize {
         let mut released = 0;
         while let Some(head) = self.list.head()
@@ -328,9 +336,9 @@ impl HeldList {
         released
     }
 
-    /// Marks `from..to` as placed; slot `first` and the slots after it hold these bytes. Drops the buffers
-    /// whose bytes are all placed. Returns the bytes to release, and the slot that holds `to` or the next one
-    /// after it.
+    /// Marks the bytes `from..to` as placed. These bytes are in slot `first` and the slots after it. Drops
+    /// the buffers whose bytes are all placed. Returns the number of bytes to release, and the slot that
+    /// holds `to` or, if no slot holds it, the next slot.
     pub(super) fn mark_placed(
         &mut self,
         slab: &mut HeldSlab,
@@ -360,13 +368,14 @@ impl HeldList {
 }
 
 impl HeldBuf {
-    /// Bytes that TCP's budget still counts.
+    /// Number of bytes that still count in TCP's memory budget.
     fn unreleased(&self) -> usize {
         if self.ahead { self.buf.len() - self.placed } else { 0 }
     }
 }
 
-/// Appends the bytes of a small buffer to `buf`, if they fit.
+/// Appends the bytes of `small` to `buf`, if `small` is at most half full and its bytes fit. Returns whether
+/// the bytes were appended.
 fn append(buf: &mut Mbuf, small: &Mbuf) -> bool {
     let bytes = small.len();
     if 2 * bytes > buffer_bytes(small) || buf.is_shared() || buf.tailroom() < bytes {
@@ -378,8 +387,8 @@ fn append(buf: &mut Mbuf, small: &Mbuf) -> bool {
     }
 }
 
-/// Passes the bytes of `buf`, the first of which is at `start`, to `take`, run by run, until `take` consumes
-/// less than a run. Cuts off what was consumed, and returns how many bytes that is.
+/// Passes the bytes of `buf` to `take`, run by run, until `take` consumes less than a run. The first byte is
+/// at `start`. Removes the consumed bytes from `buf`, and returns their number.
 pub(crate) fn take_runs(buf: &mut Mbuf, start: u64, take: &mut impl FnMut(u64, &[u8]) -> usize) -> u64 {
     let mut at = start;
     while let Some(run) = buf.segments().find(|run| !run.is_empty()) {
@@ -393,17 +402,17 @@ pub(crate) fn take_runs(buf: &mut Mbuf, start: u64, take: &mut impl FnMut(u64, &
     at - start
 }
 
-/// Bytes of memory that `buf` pins.
+/// Number of bytes of memory that `buf` pins.
 fn buffer_bytes(buf: &Mbuf) -> usize {
     buf.headroom() + buf.len() + buf.tailroom()
 }
 
-/// Cuts the bytes off `buf` that `list` covers already, up to the first run of new bytes. Returns the run
-/// with its start and the slot before it; `None` if nothing is new. Bytes of `buf` behind that run are
+/// Reduces `buf` to its first run of bytes that `list` does not cover. Returns the start of the run, the run,
+/// and the slot before it. Returns `None` if `list` covers all bytes. Bytes of `buf` after that run are
 /// dropped.
 ///
-/// TCP never hands up a byte twice. If it did, this would keep a duplicate from replacing bytes that were
-/// checked (RFC 5044 appendix A.3).
+/// TCP never hands up a byte twice. If TCP did, this function would prevent a duplicate from replacing bytes
+/// that were already checked (RFC 5044 appendix A.3).
 pub(super) fn cut_known<T: StreamRange>(
     slots: &RangeSlots<T>,
     list: List,
@@ -437,7 +446,8 @@ pub(super) fn cut_known<T: StreamRange>(
     }
 }
 
-/// The parts of `from..to` that no FPDU of `placed` covers; `None` if there are too many.
+/// Returns the parts of `from..to` that no FPDU of `placed` covers. Returns `None` if these are more than
+/// `MAX_EVICT_RANGES` parts.
 fn unplaced(
     early: &RangeSlots<EarlyFpdu>,
     placed: List,
@@ -467,7 +477,7 @@ mod tests {
 
     use super::*;
 
-    /// Two buffers of ten bytes that arrived ahead, with a hole between them.
+    /// Returns a list of two buffers of ten bytes each that arrived ahead, with a hole between them.
     fn two() -> (HeldSlab, HeldList) {
         let pool = Mempool::heap("held", 4, 2048);
         let (mut slab, mut list) = (HeldSlab::new(4, 4), HeldList::default());

@@ -1,13 +1,13 @@
 //! Receiving: finds ULPDUs in TCP's buffers, in order and out of order (RFC 5044 sections 4.3, 6, appendix
 //! A.3).
 //!
-//! [`Deframer::receive`] takes a buffer. The caller then takes the ULPDUs one after the other from
+//! The caller passes a buffer to [`Deframer::receive`], and then gets the ULPDUs one after the other from
 //! [`Ulpdus`]. A ULPDU is a view of the buffer, or of a chain of held buffers: payload is not copied into a
-//! staging buffer. The CRC of the whole FPDU is verified first. Where the peer sends markers, FPDUs beyond a
-//! hole are found and handed up before the hole is filled. An error is reported only for the FPDU at the
-//! frontier.
+//! staging buffer. The CRC of the whole FPDU is verified before its ULPDU is handed up. If the peer sends
+//! markers, FPDUs beyond a hole are found and handed up before the hole is filled. An error is reported only
+//! for the next FPDU in order.
 //!
-//! The deframer does not look into a ULPDU.
+//! The deframer does not interpret the bytes of a ULPDU.
 //!
 //! | file | what |
 //! |---|---|
@@ -46,22 +46,22 @@ use ulpdus::FpduSource;
 /// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// FPDUs handed up in order, including those that were placed early.
+    /// Number of FPDUs that were handed up in order, including FPDUs that were placed early.
     pub fpdus: u64,
-    /// FPDUs placed before a hole in front of them was filled.
+    /// Number of FPDUs that were placed early: before a hole in front of them was filled.
     pub early_fpdus: u64,
-    /// ULPDU bytes of the early FPDUs.
+    /// Number of ULPDU bytes in the early FPDUs.
     pub early_bytes: u64,
-    /// FPDUs beyond a hole that failed a check. Each is checked again in order.
+    /// Number of FPDUs beyond a hole that failed a check. Each such FPDU is checked again in order.
     pub early_unsound: u64,
-    /// Buffers that arrived ahead of the frontier.
+    /// Number of buffers that arrived ahead of the next expected byte.
     pub ahead_buffers: u64,
 }
 
 /// The receive direction of a connection.
 ///
-/// The owner has to [`clear`](Self::clear) it before it is dropped: its held buffers are in a slab that other
-/// connections share.
+/// The owner must [`clear`](Self::clear) a deframer before dropping it: the held buffers are in a slab that
+/// other connections share.
 #[derive(Debug)]
 pub struct Deframer {
     /// Stream offset of position 0.
@@ -69,27 +69,28 @@ pub struct Deframer {
     framing: Framing,
     /// Position of the next FPDU to hand up in order.
     next: u64,
-    /// The end of the FPDU at `next`, if it was found incomplete: before the frontier reaches this position,
-    /// no FPDU can be handed up in order. Otherwise at most `next`.
+    /// The end of the FPDU at `next`, if this FPDU was found incomplete: until `frontier` reaches this
+    /// position, no FPDU can be handed up in order. Otherwise a position that is at most `next`.
     wanted: u64,
-    /// All bytes before this position have arrived.
+    /// Position of the next expected byte: all bytes before this position have arrived.
     frontier: u64,
     held: HeldList,
     /// FPDUs that were placed early and are not handed up in order yet.
     early: List,
-    /// A position beyond a hole where an FPDU begins, because a valid FPDU ends there.
+    /// A position beyond a hole at which an FPDU begins. The position is known because a valid FPDU ends
+    /// there.
     known_start: u64,
-    /// Bytes to return by the next [`Ulpdus::finish`].
+    /// Number of bytes that the next [`Ulpdus::finish`] returns.
     released: usize,
-    /// True after an error, and after the caller ended reception: received bytes are dropped.
+    /// Whether an error or the caller has ended reception. If so, received bytes are dropped.
     ended: bool,
     counters: Counters,
 }
 
 impl Deframer {
-    /// A deframer whose position 0 is at stream offset `start`
+    /// Returns a deframer whose position 0 is at stream offset `start`
     /// ([`Negotiated::rx_start`](super::Negotiated::rx_start)). `markers` says whether the stream has
-    /// markers, `crc` whether CRCs are checked.
+    /// markers, and `crc` says whether CRCs are checked.
     pub fn new(start: u64, markers: bool, crc: bool) -> Self {
         Self {
             origin: start,
@@ -106,16 +107,16 @@ impl Deframer {
         }
     }
 
-    /// The fast path of [`receive`](Self::receive): takes FPDUs off the front of a buffer from TCP, as long
-    /// as each is whole, valid and in one segment of the buffer. Calls `each` for each ULPDU, with the
-    /// position of its length field, and returns the bytes of these FPDUs. The rest of the buffer has to go
-    /// to `receive`, which alone reports errors.
+    /// The fast path of [`receive`](Self::receive): consumes FPDUs at the front of a buffer from TCP, as long
+    /// as each FPDU is complete, valid and in one segment of the buffer. Calls `each` for each ULPDU, with
+    /// the position of its length field. Returns the number of bytes of these FPDUs. The caller must pass the
+    /// rest of the buffer to `receive`, since only `receive` reports errors.
     ///
-    /// This takes nothing if the stream has markers, if anything is held, or if the buffer is not next in
-    /// order.
+    /// The function consumes nothing if the stream has markers, if the deframer holds any bytes, or if the
+    /// buffer is not the next in order.
     ///
     /// # Errors
-    /// The first error of `each`, which ends reception.
+    /// The first error that `each` returns. The error ends reception.
     #[inline]
     pub fn receive_whole<E>(
         &mut self,
@@ -157,9 +158,10 @@ impl Deframer {
         Ok(taken)
     }
 
-    /// Takes any buffer from TCP: the general path of [`receive_whole`](Self::receive_whole). `buf` begins at
-    /// stream offset `offset`. With it, TCP has handed up all bytes before stream offset `frontier`. Returns
-    /// the ULPDUs in it, one by one.
+    /// Consumes any buffer from TCP. This is the general path besides [`receive_whole`](Self::receive_whole).
+    /// `buf` begins at stream offset `offset`. Including this buffer, TCP has handed up all bytes before
+    /// stream offset `frontier`. The returned value hands up, one by one, the ULPDUs that the buffer
+    /// completes.
     #[inline]
     pub fn receive<'a>(
         &'a mut self,
@@ -177,7 +179,8 @@ impl Deframer {
         }
         self.frontier = self.frontier.max(frontier.saturating_sub(self.origin));
         match new {
-            // The usual case: nothing is held, and the next FPDU begins here.
+            // The usual case: the deframer holds nothing, and the next FPDU begins at the front of the
+            // buffer.
             Some((start, buf)) if !ahead && self.held.is_empty() && start == self.next => {
                 Ulpdus::new(self, slab, FpduSource::Buffer { start, buf })
             }
@@ -189,10 +192,11 @@ impl Deframer {
         }
     }
 
-    /// Frees memory: drops held bytes ahead of the frontier that are not placed, from the far end, until at
-    /// least `bytes` bytes are dropped. Before a buffer is dropped, `may` gets the ranges of the stream in
-    /// it, by offset, and says whether TCP can treat them as not received (`tcp_lite::Stack::evict`). The
-    /// peer may send them again. The caller must not release them.
+    /// Frees memory: drops held buffers ahead of the next expected byte, starting with the last buffer, until
+    /// at least `bytes` bytes are dropped that were not placed. Before a buffer is dropped, `may` gets the
+    /// stream offsets of the buffer's ranges that were not placed, and says whether TCP can treat these
+    /// ranges as not received (`tcp_lite::Stack::evict`). The peer may send the dropped bytes again. The
+    /// caller must not release the dropped bytes to TCP.
     pub fn give_up(&mut self, bytes: usize, slab: &mut HeldSlab, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let origin = self.origin;
         self.held.give_up_unplaced(slab, self.early, bytes, |positions| {
@@ -202,33 +206,32 @@ impl Deframer {
         });
     }
 
-    /// Whether no incomplete FPDU is before the frontier, so that a FIN here cuts no FPDU. Otherwise a FIN is
-    /// [`MpaError::Closed`](super::MpaError::Closed), code 1.
+    /// Whether the next expected byte is the first byte of an FPDU, so that a FIN at this byte does not cut
+    /// an FPDU. Otherwise a FIN is the error [`MpaError::Closed`](super::MpaError::Closed), code 1.
     pub const fn at_boundary(&self) -> bool {
         self.next == self.frontier
     }
 
-    /// Ends reception and drops the held buffers. Later bytes are dropped as well. Returns the bytes for
-    /// `tcp_lite::Stack::release`, as [`Ulpdus::finish`] does.
+    /// Ends reception, drops the held buffers, and makes the deframer drop all later bytes. Returns the
+    /// number of bytes for `tcp_lite::Stack::release`, like [`Ulpdus::finish`].
     pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         self.end(slab);
         std::mem::take(&mut self.released)
     }
 
-    /// The stream offset of the first byte of the peer that is not taken if the stream ends now: the end of
-    /// the last FPDU that was handed up in order. Once reception has ended, the offset is within that FPDU,
-    /// which the caller may have refused.
+    /// Returns the stream offset of the peer's first byte that counts as not accepted if the stream ends now:
+    /// the end of the last FPDU that was handed up in order. After the end of reception, the offset is inside
+    /// that FPDU, since the caller may have refused it.
     pub const fn untaken_from(&self) -> u64 {
         self.origin + if self.ended { self.next.saturating_sub(1) } else { self.next }
     }
 
-    /// Whether reception has ended: by an error, by an [`Ulpdus`] that was dropped early, or by
-    /// [`clear`](Self::clear).
+    /// Whether an error, an [`Ulpdus`] that was dropped early, or [`clear`](Self::clear) has ended reception.
     pub const fn is_over(&self) -> bool {
         self.ended
     }
 
-    /// Bytes of packet buffers that are held for bytes ahead of the frontier.
+    /// Number of bytes of packet buffers that bytes ahead of the next expected byte pin.
     pub const fn pinned_bytes(&self) -> usize {
         self.held.pinned_bytes()
     }
@@ -238,8 +241,8 @@ impl Deframer {
         self.counters
     }
 
-    /// Checks the invariants; for tests. Returns the slots of the slab that it holds: buffers, and early
-    /// FPDUs.
+    /// Checks the invariants; for tests. Returns the numbers of slots that the deframer uses: for held
+    /// buffers, and for early FPDUs.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -266,7 +269,8 @@ impl Deframer {
         Ok((buffers, early))
     }
 
-    /// The first run of new bytes in `buf`, with its position. The rest of `buf` is dropped.
+    /// Returns the first run of new bytes in `buf`, with its position, or `None` if no byte is new. The rest
+    /// of `buf` is dropped.
     fn cut_known(&self, offset: u64, mut buf: Mbuf, slab: &HeldSlab) -> Option<(u64, Mbuf)> {
         // RFC 5041 section 3 (DDP-043): bytes of FPDUs that were handed up in order are dropped.
         let past = (self.origin + self.next).saturating_sub(offset);
@@ -278,13 +282,15 @@ impl Deframer {
         cut_known(&slab.early, self.early, start, buf).map(|(start, buf, _)| (start, buf))
     }
 
-    /// Holds bytes that cannot be handed up at once. With markers, starts a search for FPDUs beyond the hole
-    /// that these bytes complete.
+    /// Holds bytes that cannot be handed up at once. If the stream has markers, starts a search for FPDUs
+    /// beyond the hole that the new bytes have completed.
     fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> FpduSource {
         let before = buf.len();
-        // TCP hands up no byte twice, so nothing is clipped: all of `start..start + before` is new.
+        // TCP does not hand up a byte twice, so `insert` removes nothing from `buf`: all bytes of
+        // `start..start + before` are new.
         match self.held.insert(slab, start, buf, ahead) {
-            // Bytes that arrive one by one cost little while their FPDU is incomplete.
+            // While the FPDU is incomplete, no search is needed, so that bytes that arrive one by one cost
+            // little.
             Ok(_) if !ahead && self.frontier < self.wanted && self.early.is_empty() => FpduSource::Nothing,
             Ok(_) if !ahead => FpduSource::Held,
             Ok(Some(slot)) if self.framing.markers => {

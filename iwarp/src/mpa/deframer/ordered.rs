@@ -1,12 +1,14 @@
-//! Ranges of a stream in the order of their positions: the lists of many connections in one fixed set of
-//! slots.
+//! Lists of ranges of a stream, in the order of the ranges' positions. The lists of many connections share
+//! one fixed set of slots.
 //!
-//! Nothing is allocated after [`RangeSlots::new`]. A list is two indices, so a connection without ranges
-//! needs almost no memory. Searches begin at the far end, because out-of-order arrivals are appended there.
+//! No memory is allocated after [`RangeSlots::new`]. A list consists of two indices, so a connection without
+//! ranges needs almost no memory. Searches begin at the last range, because bytes that arrive out of order
+//! are usually appended there.
 //!
-//! Ranges that adjoin each other are a run. The first and the last slot of a run name each other, so a search
-//! passes over a run in one step. A peer that sends its bytes in any order makes no more runs than TCP
-//! records ranges, plus one for each FPDU that was placed early, but any number of slots in them.
+//! Adjacent ranges form a run. The first and the last slot of a run contain each other's index, so a search
+//! skips a run in one step. Whatever the order in which a peer sends its bytes, the number of runs is at most
+//! the number of ranges that TCP records, plus the number of FPDUs that were placed early. But the number of
+//! slots in these runs has no such limit.
 
 use dp::invariant::{Check, ensure};
 
@@ -14,34 +16,34 @@ use dp::invariant::{Check, ensure};
 pub(super) trait StreamRange {
     /// First position.
     fn start(&self) -> u64;
-    /// Position after the last.
+    /// Position after the last byte.
     fn end(&self) -> u64;
 }
 
 #[derive(Debug)]
 struct RangeSlot<T> {
-    /// `None` when the slot is free.
+    /// The range, or `None` if the slot is free.
     value: Option<T>,
     prev: Option<u32>,
     /// The next slot of the list, or the next free slot.
     next: Option<u32>,
-    /// In the first slot of a run, the index of the last slot, and the reverse. Without meaning in other
-    /// slots.
+    /// In the first slot of a run, the index of the run's last slot. In the last slot of a run, the index of
+    /// its first slot. In other slots the value has no meaning.
     other_end: u32,
 }
 
-/// The slots of many lists.
+/// A fixed set of slots that many lists share.
 #[derive(Debug)]
 pub(super) struct RangeSlots<T> {
     slots: Box<[RangeSlot<T>]>,
     free: Option<u32>,
     used: usize,
-    /// The number of slots that searches have examined.
+    /// Number of slots that searches have examined.
     #[cfg(test)]
     pub(super) steps: std::cell::Cell<usize>,
 }
 
-/// One list. Its owner has to empty the list before dropping it: otherwise the slots of the list are lost.
+/// One list. The owner must empty the list before dropping it: otherwise its slots are lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct List {
     head: Option<u32>,
@@ -63,7 +65,7 @@ impl List {
 }
 
 impl<T: StreamRange> RangeSlots<T> {
-    /// A set of `count` free slots.
+    /// Returns a set of `count` free slots.
     pub(super) fn new(count: usize) -> Self {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let slots = (0..count)
@@ -83,19 +85,20 @@ impl<T: StreamRange> RangeSlots<T> {
         }
     }
 
-    /// Slots in use.
+    /// Number of slots in use.
     pub(super) const fn used(&self) -> usize {
         self.used
     }
 
-    /// All slots.
+    /// Number of all slots.
     pub(super) const fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// The value in slot `id`. An id names a used slot until the slot is removed. A free slot here is a
-    /// defect of the lists, never caused by the peer. It reads as `None`, and what `None` means is up to the
-    /// caller: where bytes would be lost the connection ends ([`MpaError::Defect`](crate::mpa::MpaError)).
+    /// Returns the value in slot `id`, or `None` if the slot is free. An id names a used slot until the slot
+    /// is removed. So `None` is a defect of the lists, which a peer cannot cause. The caller decides what
+    /// happens then: if bytes would be lost, the connection ends
+    /// ([`MpaError::Defect`](crate::mpa::MpaError)).
     pub(super) fn at(&self, id: u32) -> Option<&T> {
         self.slots.get(id as usize)?.value.as_ref()
     }
@@ -112,7 +115,7 @@ impl<T: StreamRange> RangeSlots<T> {
         self.slots.get(id as usize)?.prev
     }
 
-    /// The last slot of `list` that starts at or before `position`.
+    /// Returns the last slot of `list` whose range starts at or before `position`.
     pub(super) fn last_at(&self, list: List, position: u64) -> Option<u32> {
         let mut last = list.tail?;
         loop {
@@ -124,7 +127,8 @@ impl<T: StreamRange> RangeSlots<T> {
         }
     }
 
-    /// The last slot of the run from `first` to `last` that starts at or before `position`, as `first` does.
+    /// Returns the last slot, in the run from `first` to `last`, whose range starts at or before `position`.
+    /// The range of `first` starts at or before `position`.
     fn last_of_run_at(&self, first: u32, last: u32, position: u64) -> Option<u32> {
         let (mut forth, mut back) = (first, last);
         while !self.starts_by(back, position) {
@@ -137,20 +141,21 @@ impl<T: StreamRange> RangeSlots<T> {
         Some(back)
     }
 
-    /// Whether slot `id` starts at or before `position`.
+    /// Whether the range in slot `id` starts at or before `position`.
     fn starts_by(&self, id: u32, position: u64) -> bool {
         #[cfg(test)]
         self.steps.set(self.steps.get() + 1);
         self.at(id).is_some_and(|range| range.start() <= position)
     }
 
-    /// Whether slot `left` ends where `right` starts.
+    /// Whether the range in slot `left` ends where the range in slot `right` starts.
     fn adjoin(&self, left: Option<u32>, right: Option<u32>) -> bool {
         let end = left.and_then(|id| self.at(id)).map(StreamRange::end);
         end.is_some() && end == right.and_then(|id| self.at(id)).map(StreamRange::start)
     }
 
-    /// Inserts `value` after `after`, or first. Returns the value when no slot is free.
+    /// Inserts `value` after slot `after`, or as the first range of the list if `after` is `None`. Returns
+    /// the new slot, or the error `value` if no slot is free.
     pub(super) fn insert(&mut self, list: &mut List, after: Option<u32>, value: T) -> Result<u32, T> {
         let Some(id) = self.free else {
             return Err(value);
@@ -170,17 +175,19 @@ impl<T: StreamRange> RangeSlots<T> {
         Ok(id)
     }
 
-    /// The end of the range in slot `id` has moved: it may adjoin the next one.
+    /// Called after the end of the range in slot `id` has moved. The range may now be adjacent to the next
+    /// range, so that their runs are joined.
     pub(super) fn on_end_moved(&mut self, id: u32) {
         self.join(Some(id), self.next(id));
     }
 
-    /// The start of the range in slot `id` has moved back, so the range may now adjoin the previous range.
+    /// Called after the start of the range in slot `id` has moved back. The range may now be adjacent to the
+    /// previous range, so that their runs are joined.
     pub(super) fn on_start_moved(&mut self, id: u32) {
         self.join(self.prev(id), Some(id));
     }
 
-    /// Removes slot `id` from `list`.
+    /// Removes slot `id` from `list`, and returns its value.
     pub(super) fn remove(&mut self, list: &mut List, id: u32) -> Option<T> {
         self.part(id);
         let free = self.free;
@@ -194,7 +201,8 @@ impl<T: StreamRange> RangeSlots<T> {
         Some(value)
     }
 
-    /// Joins the run that ends with `left` and the run that begins with `right`, if they adjoin.
+    /// Joins the run that ends with `left` and the run that begins with `right`, if the two runs are
+    /// adjacent.
     fn join(&mut self, left: Option<u32>, right: Option<u32>) {
         if self.adjoin(left, right)
             && let (Some(left), Some(right)) = (left, right)
@@ -204,7 +212,8 @@ impl<T: StreamRange> RangeSlots<T> {
         }
     }
 
-    /// Splits the run of slot `id`, which leaves it, into the runs before and behind that slot.
+    /// Splits the run of slot `id` into the run before this slot and the run after it. The slot is about to
+    /// be removed.
     fn part(&mut self, id: u32) {
         let (prev, next) = (self.prev(id), self.next(id));
         let before = prev.filter(|_| self.adjoin(prev, Some(id)));
@@ -221,8 +230,8 @@ impl<T: StreamRange> RangeSlots<T> {
         }
     }
 
-    /// The ends of the run in which `left` and `right` are: searches in both directions until it finds an
-    /// end.
+    /// Returns the first and the last slot of the run that contains `left` and `right`. Searches in both
+    /// directions until one of the two slots is found.
     fn run_around(&self, mut left: u32, mut right: u32) -> (u32, u32) {
         loop {
             let (before, behind) = (self.prev(left), self.next(right));
@@ -250,7 +259,7 @@ impl<T: StreamRange> RangeSlots<T> {
         }
     }
 
-    /// Checks that `taken` slots are in lists, and all other slots in the chain of free slots.
+    /// Checks that `taken` slots are in use, and that all other slots are in the chain of free slots.
     pub(super) fn check(&self, taken: usize) -> Check {
         ensure!(self.used == taken, "{} slots taken, {taken} in lists", self.used);
         let mut free = 0;
@@ -270,7 +279,8 @@ impl<T: StreamRange> RangeSlots<T> {
         Ok(())
     }
 
-    /// Checks that `list` is chained both ways and in the order of positions. Returns how many slots it has.
+    /// Checks that `list` is chained in both directions and is in the order of positions. Returns the number
+    /// of its slots.
     pub(super) fn check_list(&self, list: List) -> Check<usize> {
         let (mut at, mut before, mut end, mut count, mut first) = (list.head, None, 0, 0, None);
         while let Some(id) = at {
@@ -341,7 +351,7 @@ mod tests {
         }
     }
 
-    /// Any order of arrivals and removals, next to a list without runs.
+    /// For any order of arrivals and removals, searches have the same results as in a list without runs.
     #[test]
     fn searches_find_what_a_walk_finds() {
         for seed in 0..200_u64 {
@@ -383,7 +393,8 @@ mod tests {
         }
     }
 
-    /// A thousand ranges in a few runs: a search examines at most the runs, or half of one run.
+    /// With a thousand ranges in a few runs, the number of slots that a search examines is limited by the
+    /// number of runs and half the length of one run.
     #[test]
     fn a_search_passes_over_runs() {
         let (mut slots, mut list) = (RangeSlots::new(5000), List::default());

@@ -1,4 +1,4 @@
-//! Reception step by step; the crate's `tests/it/mpa/oracle.rs` has the random streams.
+//! Tests of reception step by step. Tests with random streams are in the crate's `tests/it/mpa/oracle.rs`.
 
 mod held;
 
@@ -30,7 +30,7 @@ struct Bench {
     slab: HeldSlab,
     deframer: Deframer,
     seen: Vec<Seen>,
-    /// True if reception ends with the first ULPDU in order.
+    /// Whether the test ends reception after the first ULPDU in order.
     enough: bool,
 }
 
@@ -49,14 +49,16 @@ impl Bench {
         }
     }
 
-    /// `wire[from..to]` arrives; then all bytes before `frontier` have arrived. Returns the released bytes.
+    /// Passes `wire[from..to]` to the deframer. Afterwards all bytes before `frontier` have arrived. Returns
+    /// the number of released bytes.
     fn up(&mut self, wire: &[u8], from: usize, to: usize, frontier: usize) -> Result<usize, MpaError> {
         let mut buf = self.pool.alloc().unwrap();
         buf.append(to - from).unwrap().copy_from_slice(&wire[from..to]);
         self.receive(START + from as u64, buf, START + frontier as u64)
     }
 
-    /// Records the ULPDUs; does not place ULPDUs early that begin with `n`.
+    /// Passes a buffer to the deframer and records the ULPDUs. ULPDUs that begin with `n` are not placed
+    /// early.
     fn receive(&mut self, offset: u64, buf: Mbuf, frontier: u64) -> Result<usize, MpaError> {
         let Self { slab, deframer, seen, .. } = self;
         let mut ulpdus = deframer.receive(offset, buf, frontier, slab);
@@ -84,13 +86,14 @@ impl Bench {
         std::mem::take(&mut self.seen)
     }
 
-    /// Buffers and records in use, and buffers missing from the pool.
+    /// Returns the number of buffer slots in use, of early FPDUs, and of buffers that are missing from the
+    /// pool.
     fn kept(&self) -> (usize, usize, usize) {
         (self.slab.buffers().0, self.slab.early_fpdus().0, self.pool.capacity() - self.pool.available())
     }
 }
 
-/// A stream of these ULPDUs, and where each FPDU ends.
+/// Returns a stream with these ULPDUs, and the end of each FPDU.
 fn stream(markers: bool, ulpdus: &[&[u8]]) -> (Vec<u8>, Vec<usize>) {
     let mut framer = Framer::new(markers, true);
     let mut wire = Vec::new();
@@ -106,7 +109,7 @@ fn stream(markers: bool, ulpdus: &[&[u8]]) -> (Vec<u8>, Vec<usize>) {
     (wire, ends)
 }
 
-/// Puts the right CRC behind a changed FPDU.
+/// Writes the correct CRC to the end of a changed FPDU.
 fn seal(fpdu: &mut [u8]) {
     let (covered, field) = fpdu.split_at_mut(fpdu.len() - CRC_BYTES);
     let mut crc = Crc32c::new();
@@ -114,8 +117,8 @@ fn seal(fpdu: &mut [u8]) {
     field.copy_from_slice(&crc.field());
 }
 
-/// `receive_whole` takes whole FPDUs from the front of a buffer that is next in order, and leaves all other
-/// bytes unchanged for `receive`.
+/// `receive_whole` consumes whole FPDUs from the front of a buffer that is the next in order, and leaves all
+/// other bytes to `receive`.
 #[test]
 fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     let (wire, ends) = stream(false, &[b"hello", b"you", b"world"]);
@@ -129,18 +132,18 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
             Ok::<_, ()>(())
         })
     };
-    // Two whole FPDUs, and the first bytes of another.
+    // Two whole FPDUs, and the first bytes of a third FPDU.
     let mut bench = Bench::new(false);
     let end = ends[1] + 3;
     assert_eq!(whole(&mut bench, &wire[..end], 0, end), Ok(ends[1]));
     assert_eq!(bench.seen(), [Whole(b"hello".into()), Whole(b"you".into())]);
     assert!(!bench.deframer.at_boundary());
-    // Bytes before the next FPDU, and bytes behind it.
+    // A buffer that begins before the next FPDU, and a buffer that begins after it.
     assert_eq!(whole(&mut bench, &wire, 0, wire.len()), Ok(0));
     assert_eq!(whole(&mut bench, &wire[ends[1] + 4..], ends[1] + 4, wire.len()), Ok(0));
-    // The range has more bytes than TCP reports.
+    // The buffer ends after the last byte that TCP reports as received in order.
     assert_eq!(whole(&mut bench, &wire[ends[1]..], ends[1], wire.len() - 1), Ok(0));
-    // Other bytes are held.
+    // The deframer holds other bytes.
     bench.up(&wire, ends[1] + 4, wire.len(), ends[1]).unwrap();
     assert_eq!(whole(&mut bench, &wire[ends[1]..], ends[1], wire.len()), Ok(0));
     assert_eq!((bench.seen(), bench.deframer.counters().fpdus), (vec![], 2));
@@ -155,14 +158,14 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     bench.deframer.framing.crc = false;
     assert_eq!(whole(&mut bench, &damaged, 0, wire.len()), Ok(wire.len()));
     assert!(bench.deframer.at_boundary());
-    // With markers.
+    // A stream with markers.
     let (wire, _) = stream(true, &[b"hello"]);
     assert_eq!(whole(&mut Bench::new(true), &wire, 0, wire.len()), Ok(0));
 }
 
-/// A random stream with damage, cut anywhere, in buffers of one or two segments: the FPDUs that are handed
-/// up, the state and the error are the same whether `receive` gets every buffer, or only what `receive_whole`
-/// leaves.
+/// A random stream with damaged bytes is cut at random positions into buffers of one or two segments. The
+/// FPDUs that are handed up, the state and the error are the same if `receive` gets every buffer and if it
+/// gets only the bytes that `receive_whole` leaves.
 #[test]
 fn both_paths_hand_up_the_same() {
     let (mut whole_bytes, mut errors) = (0, 0);
@@ -233,7 +236,7 @@ fn both_paths_hand_up_the_same() {
     assert!(whole_bytes > 8000 && errors > 100, "{whole_bytes} {errors}");
 }
 
-/// An error of the user ends reception, as with `Ulpdus`.
+/// An error that the user's closure returns ends reception, as it does with `Ulpdus`.
 #[test]
 fn an_error_of_the_user_ends_reception() {
     let (wire, _) = stream(false, &[b"hello", b"you"]);
@@ -258,7 +261,7 @@ fn an_fpdu_is_handed_up_at_its_last_byte() {
             assert_eq!(bench.up(&wire, end - 1, end, end), Ok(0));
             assert!(bench.seen().is_empty() && !bench.deframer.at_boundary());
         }
-        // Single bytes were gathered in one buffer.
+        // The single bytes were copied into one buffer.
         assert_eq!(bench.kept(), (1, 0, 1));
         bench.up(&wire, wire.len() - 1, wire.len(), wire.len()).unwrap();
         assert_eq!(bench.seen(), [Whole(b"hello".to_vec())]);
@@ -293,8 +296,8 @@ fn without_markers_nothing_is_early() {
     assert!(bench.seen().is_empty());
     let released = bench.up(&wire, 0, ends[0], ends[2] - 2).unwrap();
     assert_eq!(bench.seen(), [Whole(b"one".to_vec()), Whole(b"two".to_vec())]);
-    // Both pieces were gathered in one buffer, which still waits for two bytes. It is in order, where nothing
-    // is counted.
+    // Both pieces were copied into one buffer, which still waits for two bytes. The buffer is in order, so
+    // its bytes are not counted.
     assert_eq!((released, bench.kept()), (ends[2] - 2 - ends[0], (1, 0, 1)));
     assert_eq!(bench.up(&wire, ends[2] - 2, ends[2], ends[2]), Ok(0));
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(b"three".to_vec())], (0, 0, 0)));
@@ -309,7 +312,7 @@ fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     let mut bench = Bench::new(true);
     let released = bench.up(&wire, ends[0], ends[3], 0).unwrap();
     assert_eq!(bench.seen(), [Early(long.to_vec()), Early(b"last".to_vec())]);
-    // The refused FPDU is held, in its buffer.
+    // The FPDU that the caller did not place stays held, in its buffer.
     assert_eq!(released, ends[1] - ends[0] + ends[3] - ends[2]);
     assert_eq!(bench.kept(), (1, 2, 1));
     let released = bench.up(&wire, 0, ends[0], ends[3]).unwrap();
@@ -339,7 +342,8 @@ fn pieces_ahead_are_joined() {
     assert!(bench.seen().is_empty());
     assert_eq!(bench.up(&wire, a, b, 0), Ok(ends[1] - ends[0]));
     assert_eq!(bench.seen(), [Early(long.to_vec())]);
-    // The beginning of the third FPDU is now known by length, although its first marker has not arrived.
+    // The length of the second FPDU now gives the beginning of the third FPDU, although the third FPDU's
+    // first marker has not arrived.
     assert_eq!(bench.kept(), (1, 1, 1));
     let rest = bench.up(&wire, ends[1] + 8, ends[2], 0).unwrap();
     assert_eq!((rest, bench.seen()), (ends[2] - ends[1], vec![Early(long.to_vec())]));
@@ -356,7 +360,7 @@ fn a_bad_crc_ahead_is_met_in_order() {
     let (mut wire, ends) = stream(true, &[b"first", &long, &long, &long]);
     wire[ends[0] + 100] ^= 1;
     let mut bench = Bench::new(true);
-    // The marker at 512 is in the third FPDU, which is good.
+    // The marker at 512 is in the third FPDU, which is valid.
     assert!(ends[1] < 512 && 512 < ends[2]);
     assert_eq!(bench.up(&wire, ends[0], ends[2], 0), Ok(ends[2] - ends[1]));
     assert_eq!(bench.seen(), [Early(long.to_vec())]);
@@ -396,7 +400,7 @@ fn only_a_wrong_pointer_is_code_3() {
     }
 }
 
-// An FPDU that waits for its last byte is checked again when another FPDU was placed early meanwhile.
+// If another FPDU is placed early while an FPDU waits for its last byte, the waiting FPDU is checked again.
 #[test]
 fn lengths_that_come_before_the_marker_they_disagree_with_are_code_3() {
     let long = [b'x'; 600];
@@ -417,7 +421,7 @@ fn lengths_and_markers_that_disagree_are_code_3() {
     let mut bench = Bench::new(true);
     bench.up(&wire, ends[0], ends[2], 0).unwrap();
     assert_eq!(bench.seen().len(), 2);
-    // The first FPDU claims more bytes than precede the second FPDU.
+    // The length field of the first FPDU is larger than the number of bytes before the second FPDU.
     wire[5] += 8;
     let error = bench.up(&wire, 0, ends[0], ends[2]).unwrap_err();
     assert_eq!(error, MpaError::Marker { position: 0 });
@@ -461,8 +465,8 @@ fn ulpdus_that_are_not_asked_for_end_reception() {
     assert_eq!(bench.deframer.clear(&mut bench.slab), ends[2] - ends[1]);
 }
 
-// A connection can take only a bounded part of a shared slab: without a free slot the error is code 5,
-// without a free record FPDUs are not placed early.
+// If a connection needs more of the shared slab than is free, it fails or works without early placement.
+// Without a free slot the error has code 5. Without a free record FPDUs are not placed early.
 #[test]
 fn slots_run_out_in_good_order() {
     let long = [b'x'; 600];
@@ -489,7 +493,7 @@ fn bytes_in_front_of_the_first_fpdu_are_startups() {
     assert_eq!(bench.seen(), [Whole(b"one".to_vec())]);
 }
 
-// If a lone marker precedes an FPDU that never comes, the stream ends with a cut FPDU.
+// If a stream ends after a marker that belongs to the next FPDU, the stream ends inside that FPDU.
 #[test]
 fn a_fin_behind_a_marker_cuts() {
     let mut bench = Bench::new(true);

@@ -1,4 +1,5 @@
-//! Views of received bytes without a copy: wire bytes across buffers, and the ULPDU between the markers.
+//! Views of received bytes without a copy: the wire bytes in a chain of buffers, and the bytes of a ULPDU
+//! between the markers.
 
 use std::iter;
 use std::ops::Range;
@@ -11,7 +12,8 @@ use super::ordered::{RangeSlots, StreamRange};
 use crate::memory::{Runs, Stride};
 use crate::mpa::{LENGTH_BYTES, marker};
 
-/// Contiguous wire bytes by position: one slice, or a buffer and the buffers after it.
+/// Contiguous wire bytes, which are accessed by position: one slice, or a buffer and the adjacent buffers
+/// after it.
 #[derive(Clone, Copy)]
 pub(super) struct Wire<'a> {
     start: u64,
@@ -26,22 +28,22 @@ enum Bytes<'a> {
 }
 
 impl<'a> Wire<'a> {
-    /// Bytes that begin at `start`.
+    /// Returns the view of a slice whose first byte is at `start`.
     pub(super) const fn slice(start: u64, bytes: &'a [u8]) -> Self {
         Self { start, bytes: Bytes::Slice(bytes) }
     }
 
-    /// A buffer whose first byte is at `start`.
+    /// Returns the view of a buffer whose first byte is at `start`.
     pub(super) const fn buf(start: u64, buf: &'a Mbuf) -> Self {
         Self { start, bytes: Bytes::Buf(buf) }
     }
 
-    /// The buffer in slot `first` and all buffers that follow it without a hole.
+    /// Returns the view of the buffer in slot `first` and of all buffers that follow it without a hole.
     pub(super) fn held(slots: &'a RangeSlots<HeldBuf>, first: u32) -> Option<Self> {
         Some(Self { start: slots.at(first)?.start, bytes: Bytes::Held(slots, first) })
     }
 
-    /// The available bytes in `from..to`, in slices with their positions.
+    /// Returns the available bytes in `from..to`, as slices with their positions.
     pub(super) fn slices(self, from: u64, to: u64) -> Slices<'a> {
         let rest = match self.bytes {
             Bytes::Slice(bytes) => Pieces::Slice(Some(bytes)),
@@ -57,7 +59,8 @@ impl<'a> Wire<'a> {
         Slices { from, to, at: self.start, rest }
     }
 
-    /// The bytes in `from..to`, if they lie in the first segment of the first buffer: the usual case.
+    /// Returns the bytes in `from..to`, if they are all in the first segment of the first buffer, which is
+    /// the usual case.
     pub(super) fn front(self, from: u64, to: u64) -> Option<&'a [u8]> {
         let bytes = match self.bytes {
             Bytes::Slice(bytes) => bytes,
@@ -81,7 +84,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// The bytes at `position`.
+    /// Returns the `N` bytes at `position`, or `None` if they are not all available.
     pub(super) fn read<const N: usize>(self, position: u64) -> Option<[u8; N]> {
         if let Some(bytes) = self.front(position, position + N as u64) {
             return bytes.try_into().ok();
@@ -95,7 +98,7 @@ impl<'a> Wire<'a> {
         (filled == N).then_some(out)
     }
 
-    /// Only `from..to`, as a slice if it lies in one.
+    /// Returns the view of the bytes `from..to`. The view is a slice if these bytes are in one slice.
     pub(super) fn narrow(self, from: u64, to: u64) -> Self {
         match self.front(from, to) {
             Some(bytes) => Self { start: from, bytes: Bytes::Slice(bytes) },
@@ -115,7 +118,8 @@ pub(super) struct Slices<'a> {
 
 enum Pieces<'a> {
     Slice(Option<&'a [u8]>),
-    /// The segments of a buffer. For a held buffer also the slots, its own slot, and the position after it.
+    /// The segments of a buffer. For a held buffer, also the set of slots, the buffer's slot, and the
+    /// position after the buffer.
     Bufs {
         segments: Segments<'a>,
         behind: Option<(&'a RangeSlots<HeldBuf>, u32, u64)>,
@@ -123,13 +127,13 @@ enum Pieces<'a> {
 }
 
 impl<'a> Slices<'a> {
-    /// The slot after `id`, and the position after its buffer, if that buffer begins at `end`.
+    /// Returns the slot after `id` and the position after the buffer in it, if that buffer begins at `end`.
     fn follower(slots: &RangeSlots<HeldBuf>, id: u32, end: u64) -> Option<(u32, u64)> {
         let next = slots.next(id)?;
         slots.at(next).filter(|held| held.start == end).map(|held| (next, held.end()))
     }
 
-    /// The next contiguous piece of memory.
+    /// Returns the next contiguous piece of memory.
     fn piece(&mut self) -> Option<&'a [u8]> {
         match &mut self.rest {
             Pieces::Slice(bytes) => bytes.take(),
@@ -163,9 +167,9 @@ impl<'a> Iterator for Slices<'a> {
     }
 }
 
-/// A view of a ULPDU in received buffers. If CRCs are in use, the CRC of its FPDU is verified.
+/// A view of a ULPDU in received buffers. If CRCs are in use, the CRC of the ULPDU's FPDU has been verified.
 ///
-/// RFC 5044 section 4.3 (MPA-076): markers, length, pad and CRC are not part of it.
+/// RFC 5044 section 4.3 (MPA-076): markers, length, pad and CRC are not part of a ULPDU.
 #[derive(Clone, Copy)]
 pub struct Ulpdu<'a> {
     /// Position of the length field.
@@ -176,9 +180,9 @@ pub struct Ulpdu<'a> {
 /// Where the bytes of a ULPDU are.
 #[derive(Clone, Copy)]
 enum UlpduBytes<'a> {
-    /// In one run: the usual case.
+    /// The bytes are in one run, which is the usual case.
     Whole(&'a [u8]),
-    /// In several runs, because of buffers or markers.
+    /// The bytes are in several runs, which buffers or markers separate.
     Cut { wire: Wire<'a>, len: usize, markers: bool },
 }
 
@@ -195,14 +199,14 @@ impl<'a> Ulpdu<'a> {
         Self { length_at, bytes }
     }
 
-    /// The ULPDU in `bytes`, whose length field is at position `length_at`.
+    /// Returns the ULPDU whose bytes are `bytes` and whose length field is at position `length_at`.
     #[inline]
     pub(crate) const fn in_one_run(length_at: u64, bytes: &'a [u8]) -> Self {
         Self { length_at, bytes: UlpduBytes::Whole(bytes) }
     }
 
-    /// Bytes of the ULPDU: 0 to 65,535. A ULPDU longer than RFC 5044 lets a sender send
-    /// ([`MAX_ULPDU`](crate::mpa::MAX_ULPDU)) is accepted.
+    /// Number of bytes of the ULPDU: 0 to 65,535. A ULPDU is accepted even if it is longer than RFC 5044
+    /// allows a sender ([`MAX_ULPDU`](crate::mpa::MAX_ULPDU)).
     pub const fn len(&self) -> usize {
         match self.bytes {
             UlpduBytes::Whole(bytes) => bytes.len(),
@@ -215,12 +219,12 @@ impl<'a> Ulpdu<'a> {
         self.len() == 0
     }
 
-    /// Position of its length field. ULPDUs in the sender's order have increasing positions.
+    /// Position of the ULPDU's length field. ULPDUs in the sender's order have increasing positions.
     pub const fn position(&self) -> u64 {
         self.length_at
     }
 
-    /// All its bytes, if they lie in one run: the usual case without markers.
+    /// Returns all bytes of the ULPDU if they are in one run, which is the usual case without markers.
     pub const fn whole(&self) -> Option<&'a [u8]> {
         match self.bytes {
             UlpduBytes::Whole(bytes) => Some(bytes),
@@ -228,7 +232,8 @@ impl<'a> Ulpdu<'a> {
         }
     }
 
-    /// The first `len` bytes of the ULPDU, or all if it has fewer, if they lie in one run.
+    /// Returns the first `len` bytes of the ULPDU, or all bytes if it has fewer. Returns `None` if these
+    /// bytes are not in one run.
     pub fn front(&self, len: usize) -> Option<&'a [u8]> {
         match self.bytes {
             UlpduBytes::Whole(bytes) => Some(&bytes[..len.min(bytes.len())]),
@@ -240,7 +245,7 @@ impl<'a> Ulpdu<'a> {
         }
     }
 
-    /// Copies bytes from `offset` on, as many as fit into `out`. Returns how many it copied.
+    /// Copies bytes from `offset` on to `out`, as many as fit. Returns the number of copied bytes.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         let mut done = 0;
         for run in self.runs(offset, out.len()) {
@@ -250,27 +255,29 @@ impl<'a> Ulpdu<'a> {
         done
     }
 
-    /// At most `len` bytes from `offset` on, in order, in runs that buffers and markers separate. No run is
-    /// empty.
+    /// Returns at most `len` bytes from `offset` on, in order, in runs that buffers and markers separate. No
+    /// run is empty.
     pub fn runs(&self, offset: usize, len: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.pieces(offset, len).flatten()
     }
 
-    /// At most `len` bytes from `offset` on, in order, by buffer. Markers separate the runs of a buffer.
+    /// Returns at most `len` bytes from `offset` on, in order. Each item has the bytes in one buffer, in
+    /// which markers separate the runs.
     pub fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = Runs<'a>> + use<'a> {
         let (wire, markers, Range { start, end }) = self.part(offset, len);
         wire.slices(start, end).map(move |(position, bytes)| runs(position, bytes, markers))
     }
 
-    /// As [`pieces`](Self::pieces), but `None` unless the bytes are in one piece, the usual case.
+    /// Returns the item of [`pieces`](Self::pieces) if there is only one, which is the usual case, and
+    /// otherwise `None`.
     #[inline]
     pub(crate) fn piece(&self, offset: usize, len: usize) -> Option<Runs<'a>> {
         let (wire, markers, Range { start, end }) = self.part(offset, len);
         Some(runs(start, wire.front(start, end)?, markers))
     }
 
-    /// The wire bytes of the ULPDU, whether they have markers, and the positions of at most `len` bytes from
-    /// `offset` on.
+    /// Returns the wire bytes of the ULPDU, whether they contain markers, and the positions of at most `len`
+    /// bytes from `offset` on.
     #[inline]
     fn part(&self, offset: usize, len: usize) -> (Wire<'a>, bool, Range<u64>) {
         let start = self.length_at + LENGTH_BYTES as u64;
@@ -289,7 +296,7 @@ impl<'a> Ulpdu<'a> {
     }
 }
 
-/// The runs between the markers in `bytes`, which begin at `position`.
+/// Returns the runs between the markers in `bytes`. The first byte is at `position`.
 #[inline]
 fn runs(position: u64, bytes: &[u8], markers: bool) -> Runs<'_> {
     if !markers {

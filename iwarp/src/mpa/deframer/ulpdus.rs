@@ -19,27 +19,29 @@ use crate::mpa::MpaError;
 /// A ULPDU that has been received.
 #[derive(Clone, Copy, Debug)]
 pub enum Deframed<'a> {
-    /// The next ULPDU in the sender's order. Its bytes are not placed yet.
+    /// The next ULPDU in the sender's order, whose bytes are not placed yet.
     InOrder(Ulpdu<'a>),
-    /// The next ULPDU in the sender's order, which was handed up as [`Ahead`](Self::Ahead) before, and
+    /// The next ULPDU in the sender's order, which was already handed up as [`Ahead`](Self::Ahead), and
     /// placed.
     Placed {
-        /// The first bytes of the ULPDU: 18, or all if it has fewer.
+        /// The first 18 bytes of the ULPDU, or all bytes if it has fewer.
         head: &'a [u8],
-        /// Bytes of the ULPDU.
+        /// Number of bytes of the ULPDU.
         ulpdu_len: usize,
     },
-    /// A ULPDU beyond a hole, ahead of the frontier. If the caller places its bytes, it has to call
-    /// [`Ulpdus::mark_placed`]: the bytes are freed, and the ULPDU is handed up again as
-    /// [`Placed`](Self::Placed). Otherwise it is held, and handed up as [`InOrder`](Self::InOrder). Before
-    /// that it may be handed up as `Ahead` again.
+    /// A ULPDU beyond a hole. If the caller places the bytes of the ULPDU, the caller must call
+    /// [`Ulpdus::mark_placed`]: the bytes are then freed, and later the ULPDU is handed up again as
+    /// [`Placed`](Self::Placed). Otherwise the ULPDU is held, and later handed up as
+    /// [`InOrder`](Self::InOrder). Until then the ULPDU may be handed up as `Ahead` again.
     Ahead(Ulpdu<'a>),
 }
 
-/// The ULPDUs in a received buffer. Those in order come in the sender's order, each exactly once.
+/// The ULPDUs that a received buffer completes. Each ULPDU in order is handed up exactly once, in the
+/// sender's order.
 ///
-/// The caller asks until no ULPDU is left, then calls [`finish`](Self::finish). Dropping this earlier, or
-/// after an error, ends reception for the connection: held and later bytes are dropped.
+/// The caller calls [`next`](Self::next) until no ULPDU is left, and then [`finish`](Self::finish). If the
+/// value is dropped earlier, or after an error, reception ends for the connection: held bytes and later bytes
+/// are dropped.
 #[derive(Debug)]
 pub struct Ulpdus<'a> {
     deframer: &'a mut Deframer,
@@ -50,18 +52,18 @@ pub struct Ulpdus<'a> {
     settled: bool,
 }
 
-/// Where to look for the next FPDU.
+/// Where to search for the next FPDU.
 #[derive(Debug)]
 pub(super) enum FpduSource {
-    /// In a buffer that is not held. The buffer begins at this position, at or before the next FPDU.
+    /// In a buffer that is not held. The buffer begins at position `start`, at or before the next FPDU.
     Buffer { start: u64, buf: Mbuf },
     /// In the held buffers.
     Held,
     /// Beyond a hole.
     Ahead(Search),
-    /// Nowhere: there are no new bytes.
+    /// Nowhere, since there are no new bytes.
     Nothing,
-    /// There was no slot to hold the new bytes.
+    /// Nowhere, since no slot was free to hold the new bytes.
     Lost,
 }
 
@@ -81,16 +83,16 @@ impl<'a> Ulpdus<'a> {
         Self { deframer, slab, source, placed: None, settled: false }
     }
 
-    /// The next ULPDU; `None` when there are no more.
+    /// Returns the next ULPDU, or `None` if no ULPDU is left.
     ///
     /// # Errors
-    /// Code 2 or 3 of the FPDU at the frontier. Code 5 when there is no slot for the rest of the buffer, or
-    /// for a defect of this code.
+    /// Code 2 or 3 if the next FPDU in order is not valid. Code 5 if no slot is free for the rest of the
+    /// buffer, or if this library has a defect.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
-        // The usual cases come first, in little code: `take_adjacent` runs for each FPDU, `is_used_up` for
-        // each buffer.
+        // The usual cases come first and are short: `take_adjacent` runs for each FPDU, and `is_used_up` runs
+        // for each buffer.
         if let Some(extent) = self.take_adjacent() {
             return self.view_adjacent(&extent).map(Some);
         }
@@ -101,23 +103,24 @@ impl<'a> Ulpdus<'a> {
         self.next_of_any()
     }
 
-    /// The bytes of the last [`Deframed::Ahead`] are placed.
+    /// Records that the caller has placed the bytes of the last [`Deframed::Ahead`].
     pub fn mark_placed(&mut self) {
         if let FpduSource::Ahead(search) = &mut self.source {
             search.mark_placed(self.deframer, self.slab);
         }
     }
 
-    /// Returns the argument of `tcp_lite::Stack::release`: how many bytes that were handed up ahead of the
-    /// frontier are no longer held ahead of it, since the last call. Each such byte counts once: when its
-    /// FPDU was placed early, when the frontier passed it, or when reception ended. Bytes in order never
-    /// count, even while they wait for the rest of their FPDU. If they did, a window smaller than that FPDU
-    /// would stay closed, and the FPDU would never be complete.
+    /// Returns the argument of `tcp_lite::Stack::release`: the number of bytes that TCP handed up ahead of
+    /// the next expected byte and that, since the last call, are no longer held ahead of it. Each such byte
+    /// counts once: when its FPDU is placed early, when all bytes before it have arrived, or when reception
+    /// ends. Bytes in order never count, even while they wait for the rest of their FPDU. If such bytes
+    /// counted, a window smaller than their FPDU would stay closed, and the FPDU would never be complete.
     pub fn finish(self) -> usize {
         std::mem::take(&mut self.deframer.released)
     }
 
-    /// Takes the next FPDU, if it is complete and valid in one piece of memory, right after the last one.
+    /// Hands up the next FPDU, if it is complete and valid, is in one piece of memory, and directly follows
+    /// the last FPDU.
     #[inline]
     fn take_adjacent(&mut self) -> Option<Extent> {
         let Self { deframer, source: FpduSource::Buffer { start, buf }, .. } = self else { return None };
@@ -126,7 +129,7 @@ impl<'a> Ulpdus<'a> {
         if !deframer.early.is_empty() {
             return None;
         }
-        // `next_of_any` reports the error of the FPDU.
+        // If the FPDU has an error, `next_of_any` reports it.
         if done < bytes.len() {
             return deframer.take_front(&bytes[done..]);
         }
@@ -146,7 +149,7 @@ impl<'a> Ulpdus<'a> {
         Ok(Deframed::InOrder(extent.ulpdu(Wire::slice(*start, buf.head()), self.deframer.framing)))
     }
 
-    /// Whether the whole buffer is handed up or held, and nothing else waits.
+    /// Whether the whole buffer is handed up or held, and no early FPDU waits.
     #[inline]
     fn is_used_up(&self) -> bool {
         let FpduSource::Buffer { start, buf } = &self.source else {
@@ -155,7 +158,7 @@ impl<'a> Ulpdus<'a> {
         self.deframer.next - *start == buf.len() as u64 && self.deframer.early.is_empty()
     }
 
-    /// The next ULPDU from any source.
+    /// Returns the next ULPDU from any source.
     #[inline(never)]
     fn next_of_any(&mut self) -> Result<Option<Deframed<'_>>, MpaError> {
         let found = match self.find() {
@@ -187,7 +190,7 @@ impl<'a> Ulpdus<'a> {
         }
     }
 
-    /// No complete FPDU is left: the rest of the buffer waits for more bytes.
+    /// Holds the rest of the buffer, which contains no complete FPDU, until more bytes arrive.
     ///
     /// RFC 5044 sections 5.1 and A.4 (MPA-123, MPA-280): FPDUs need not begin and end with TCP's segments.
     fn hold_rest(&mut self) -> Result<(), MpaError> {
@@ -201,8 +204,8 @@ impl<'a> Ulpdus<'a> {
         Ok(())
     }
 
-    /// The caller has got all ULPDUs: counts the held bytes that the frontier has passed. Without this,
-    /// dropping `Ulpdus` ends reception.
+    /// Called when the caller has got all ULPDUs. Counts the held bytes that are in order now. If this
+    /// function was not called, dropping `Ulpdus` ends reception.
     #[inline]
     fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;
@@ -210,11 +213,11 @@ impl<'a> Ulpdus<'a> {
         self.settled = true;
     }
 
-    /// A view of the FPDU.
+    /// Returns a view of the FPDU.
     fn view(&mut self, found: NextFpdu) -> Result<Deframed<'_>, MpaError> {
         let framing = self.deframer.framing;
-        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked so, and is handed up again in the
-        // sender's order.
+        // RFC 5041 section 3 (DDP-034): a ULPDU beyond a hole is marked as `Ahead`, and is handed up again in
+        // the sender's order.
         match (found, &self.source) {
             (NextFpdu::Placed(early), _) => {
                 let early = self.placed.insert(early);
@@ -229,7 +232,8 @@ impl<'a> Ulpdus<'a> {
                 let is_ahead = matches!(source, FpduSource::Ahead(_));
                 Ok(if is_ahead { Deframed::Ahead(ulpdu) } else { Deframed::InOrder(ulpdu) })
             }
-            // Nothing is handed up any more: `Drop` ends reception, as after each error.
+            // After this error no further ULPDU is handed up: `Drop` ends reception, as it does after each
+            // error.
             (NextFpdu::InBuffer(_), _) => Err(MpaError::defect("the buffer of an FPDU in a buffer")),
         }
     }
@@ -244,7 +248,8 @@ impl Drop for Ulpdus<'_> {
 }
 
 impl Deframer {
-    /// The next FPDU in `buf`, which begins at position `start`. Cuts the bytes before it off.
+    /// Returns the next FPDU in `buf`, which begins at position `start`. Removes the bytes before that FPDU
+    /// from `buf`.
     fn find_in_buffer(
         &mut self,
         start: &mut u64,
@@ -262,7 +267,7 @@ impl Deframer {
         Ok(self.take_whole(Wire::buf(*start, buf), early)?.map(NextFpdu::InBuffer))
     }
 
-    /// The next FPDU in the held buffers. Drops the buffers before it.
+    /// Returns the next FPDU in the held buffers. Drops the buffers before that FPDU.
     fn find_in_held(&mut self, slab: &mut HeldSlab) -> Result<Option<NextFpdu>, MpaError> {
         self.released += self.held.drop_before(slab, self.next);
         let early = self.first_early(slab);
@@ -274,15 +279,16 @@ impl Deframer {
         Ok(self.take_whole(wire, early)?.map(|extent| NextFpdu::InSlot(head, extent)))
     }
 
-    /// The first FPDU that was placed early.
+    /// Returns the first FPDU that was placed early.
     fn first_early(&self, slab: &HeldSlab) -> Option<EarlyFpdu> {
         self.early.head().and_then(|id| slab.early.at(id)).copied()
     }
 
-    /// Hands up the first FPDU that was placed early, which begins at or before the next one.
+    /// Hands up the first FPDU that was placed early, which begins at or before the position of the next
+    /// FPDU.
     fn take_placed(&mut self, early: EarlyFpdu, slab: &mut HeldSlab) -> Result<NextFpdu, MpaError> {
         if early.start != self.next {
-            // The length of this FPDU makes it overlap an FPDU that a marker led to.
+            // According to the lengths, the early FPDU, to which a marker led, overlaps the FPDU before it.
             return Err(MpaError::Marker { position: self.next });
         }
         if let Some(head) = self.early.head() {
@@ -295,24 +301,25 @@ impl Deframer {
         Ok(NextFpdu::Placed(early))
     }
 
-    /// Takes the next FPDU, if it is at the front of `bytes`, complete and valid. Nothing came early.
+    /// Hands up the next FPDU, if it is at the front of `bytes`, complete and valid. No FPDU was placed
+    /// early.
     #[inline]
     fn take_front(&mut self, bytes: &[u8]) -> Option<Extent> {
         self.take_whole(Wire::slice(self.next, bytes), None).ok()?
     }
 
-    /// Takes the next FPDU, if it is complete in `wire`, before the frontier, and valid.
+    /// Hands up the next FPDU, if all its bytes are in `wire` and in order, and if it is valid.
     #[inline]
     fn take_whole(&mut self, wire: Wire<'_>, early: Option<EarlyFpdu>) -> Result<Option<Extent>, MpaError> {
         // RFC 5044 sections 5.2 and 6 (MPA-124, MPA-127, MPA-129): in order, the length of the last valid
-        // FPDU gives the start of this one.
+        // FPDU gives the start of the next FPDU.
         let position = self.next;
         let Some(extent) = Extent::read(wire, position, self.framing) else {
             return Ok(None);
         };
         if early.is_some_and(|early| early.start < extent.end) && extent.length_at < self.frontier {
-            // The lengths and a marker disagree. The bytes of the early FPDU are freed, so no CRC can show
-            // which is wrong.
+            // The lengths and a marker disagree. The bytes of the early FPDU are freed, so its CRC can no
+            // longer show which of them is wrong.
             return Err(MpaError::Marker { position });
         }
         // RFC 5044 section 6 (MPA-133): the length shows whether the whole FPDU has arrived.
@@ -331,13 +338,13 @@ impl Deframer {
     }
 }
 
-/// The error for a slot of a list that holds no buffer.
+/// Returns the error for a slot of a list that does not hold a buffer.
 #[cold]
 fn no_such_buffer() -> MpaError {
     MpaError::defect("a held buffer in each slot of a list")
 }
 
-/// Cuts the bytes before `position` off `buf`, which begins at `start`.
+/// Removes the bytes before `position` from `buf`, which begins at `start`.
 fn advance(start: &mut u64, buf: &mut Mbuf, position: u64) {
     let done = (position - *start).min(buf.len() as u64);
     buf.advance(done as usize);

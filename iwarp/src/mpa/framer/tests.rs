@@ -15,7 +15,7 @@ fn encode(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
     out
 }
 
-/// 42 bytes: a Send with this MSN and 24 zero bytes.
+/// Returns 42 bytes: a Send with this MSN and 24 zero bytes.
 fn send(msn: u8) -> Vec<u8> {
     let mut ulpdu = hex("4143 00000000 00000000 000000");
     ulpdu.push(msn);
@@ -85,7 +85,7 @@ fn a_marker_behind_a_crc_is_the_next_fpdus() {
     assert_eq!(encode(&mut framer, b"0123"), hex("00000000 00043031 32330000 cd2d0d9d"));
 }
 
-// RTR messages (RFC 6581 section 9.2) and Terminates, byte for byte.
+// RTR messages (RFC 6581 section 9.2) and Terminates are compared byte by byte.
 #[test]
 fn golden_fpdus_of_revision_2() {
     for (crc, wire) in [
@@ -130,11 +130,12 @@ fn mulpdu_follows_emss() {
         (0, 128, 128),
     ] {
         assert_eq!((with.mulpdu(emss), without.mulpdu(emss)), (markers, none), "EMSS {emss}");
-        // The CRC field is present whether CRCs are in use or not.
+        // MULPDU does not depend on whether CRCs are in use, since every FPDU has a CRC field.
         let other_crc = [Framer::new(true, false), Framer::new(false, true)].map(|it| it.mulpdu(emss));
         assert_eq!(other_crc, [markers, none], "EMSS {emss}");
     }
-    // Space for the most markers is reserved, although only some positions need it.
+    // MULPDU leaves room for the maximum number of markers, although an FPDU has that many only at some
+    // positions.
     assert_eq!(Framer::at(508, true, true).wire_len(1442), 1460);
     assert_eq!(Framer::at(52, true, true).wire_len(1442), 1456);
 }
@@ -202,7 +203,8 @@ fn an_fpdu_is_not_finished_short() {
     Framer::new(false, true).begin(&mut out, 5).finish();
 }
 
-/// Calls `check` with both kinds of heads, and with registered memory of several lengths and its bytes.
+/// Calls `check` with both kinds of heads, and with registered memory of several lengths and the bytes of
+/// this memory.
 fn for_payloads(mut check: impl FnMut(&UlpduHead, &Source<'_>, &[u8])) {
     let table = MemoryTable::new(4, [1; 32]);
     let options = RegisterOptions { base: Base::Zero, ..RegisterOptions::default() };
@@ -221,7 +223,7 @@ fn for_payloads(mut check: impl FnMut(&UlpduHead, &Source<'_>, &[u8])) {
     }
 }
 
-/// An FPDU around a payload that is not copied has the same bytes as an FPDU that is written as a whole.
+/// An FPDU around a payload that is not copied has the same bytes as an FPDU that is completely written.
 #[test]
 fn an_fpdu_around_its_payload_is_the_same_fpdu() {
     for_payloads(|head, source, payload| {
@@ -238,8 +240,8 @@ fn an_fpdu_around_its_payload_is_the_same_fpdu() {
     });
 }
 
-/// The framer sums the bytes of an FPDU with a CRC while it writes them. It writes an FPDU without a CRC in
-/// pieces, and computes no sum.
+/// For an FPDU with a CRC, the framer computes the Internet checksum while it writes the bytes. The framer
+/// writes an FPDU without a CRC in pieces, and does not compute its checksum.
 #[test]
 fn an_fpdu_is_tallied_as_it_is_framed() {
     for crc in [true, false] {
@@ -265,7 +267,7 @@ fn no_fpdu_with_a_crc_is_made_around_its_payload() {
 }
 
 proptest! {
-    // `fit` agrees with trying: the largest ULPDU fits and a larger one does not.
+    // The result of `fit` is correct: a ULPDU of this length fits, and a longer ULPDU does not fit.
     #[test]
     fn fit_finds_the_largest(word in 0_u64..256, room in 0_usize..3000, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);
@@ -284,7 +286,7 @@ proptest! {
         prop_assert!(Framer::new(true, true).fit(room).is_none_or(|bytes| bytes <= MAX_ULPDU));
     }
 
-    // A MULPDU-sized FPDU fits its segment at every phase.
+    // The FPDU of a ULPDU of MULPDU bytes fits into a segment at every position.
     #[test]
     fn mulpdu_fits_everywhere(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);
@@ -292,8 +294,8 @@ proptest! {
         prop_assert!(framer.fit(emss).is_some_and(|bytes| bytes >= framer.mulpdu(emss)));
     }
 
-    // A sent ULPDU is at most MULPDU and fits. Its FPDU has the same length on the wire wherever it begins,
-    // unless it would end in a marker.
+    // A ULPDU of `ulpdu_limit` bytes is at most MULPDU bytes long and fits into a segment. Its FPDU has the
+    // same length on the wire at every position, unless the FPDU would end in a marker.
     #[test]
     fn markers_do_not_change_the_length_on_the_wire(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);
@@ -307,7 +309,7 @@ proptest! {
         }
     }
 
-    // Each way to pass the bytes gives the same bytes on the wire.
+    // Every combination of `put` and `fill` gives the same bytes on the wire.
     #[test]
     fn put_and_fill_agree(
         word in 0_u64..128,
@@ -324,7 +326,8 @@ proptest! {
         let mut start = 0;
         for (n, end) in ends.enumerate() {
             let part = &ulpdu[start..end];
-            // Some ULPDUs are put. Some of the others are filled one behind the other, and some are empty.
+            // Some pieces are passed to `put`, the others to `fill`, several of them in a row. Some pieces
+            // are empty.
             if n % 3 == 0 {
                 writer.put(part);
             } else {
@@ -338,7 +341,8 @@ proptest! {
     }
 }
 
-/// Writes `bytes` as copies from registered memory do, and arbitrary bytes into each gap, as these may.
+/// Writes `bytes` like a copy from registered memory. Also writes arbitrary bytes into each gap, which such a
+/// copy may do.
 fn fill(room: Room<'_>, bytes: &[u8]) -> Result<(), ()> {
     match room {
         Room::Whole(room, crc) => crc.copy(room, bytes),

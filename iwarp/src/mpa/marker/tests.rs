@@ -2,14 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The kind of one byte of a direction, found by a walk byte by byte.
+/// The kind of one byte of a direction, which a walk byte by byte determines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Byte {
     Marker,
     Content(u64),
 }
 
-/// The first `bytes` of a direction with markers.
+/// Returns the kinds of the first `bytes` bytes of a direction with markers.
 fn walk(bytes: u64) -> Vec<Byte> {
     let mut content = 0;
     (0..bytes)

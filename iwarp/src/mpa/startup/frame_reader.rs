@@ -1,4 +1,4 @@
-//! Reads one startup frame from a stream in any segmentation, and takes no byte after it.
+//! Reads one startup frame from a stream in any segmentation. No byte after the frame is consumed.
 
 use crate::mpa::frame::{Frame, FrameBytes, FrameKind, HEADER_BYTES, Malformed, Parsed};
 
@@ -14,9 +14,9 @@ impl FrameReader {
         self.bytes.is_empty()
     }
 
-    /// Takes bytes if all belong to the private data and do not complete it, and returns how many; otherwise
-    /// takes none and returns `None`. These bytes need no check: [`take`](Self::take) has checked the
-    /// header.
+    /// Consumes all of `bytes` if they belong to the private data and do not complete it, and returns their
+    /// number. Otherwise consumes no byte and returns `None`. Private data needs no check:
+    /// [`take`](Self::take) has already checked the header.
     pub(super) fn take_private(&mut self, bytes: &[u8]) -> Option<usize> {
         if self.bytes.len() < HEADER_BYTES || bytes.len() >= self.lacking() {
             return None;
@@ -25,14 +25,15 @@ impl FrameReader {
         Some(bytes.len())
     }
 
-    /// Takes the bytes that belong to the frame. Returns how many it took, and the frame when it is complete.
+    /// Consumes the bytes that belong to the frame. Returns the number of consumed bytes, and the frame if it
+    /// is complete.
     pub(super) fn take(
         &mut self,
         bytes: &[u8],
         kind: FrameKind,
     ) -> Result<(usize, Option<Frame>), Malformed> {
         let mut used = 0;
-        // At most two iterations: the header says how many bytes follow it.
+        // The loop has at most two iterations: the header says how many bytes follow it.
         loop {
             let rest = &bytes[used..];
             let now = rest.len().min(self.lacking());
@@ -46,10 +47,11 @@ impl FrameReader {
         }
     }
 
-    /// Bytes that are missing up to the end of the header or, after it, of the private data.
+    /// Returns the number of bytes that are missing up to the end of the header. If the header is complete,
+    /// returns the number of missing bytes of private data.
     fn lacking(&self) -> usize {
         let whole = match self.bytes.first_chunk::<HEADER_BYTES>() {
-            // At most MAX_PRIVATE_DATA: `Frame::parse` has checked the header.
+            // The length is at most MAX_PRIVATE_DATA, since `Frame::parse` has checked the header.
             Some(header) => HEADER_BYTES + usize::from(u16::from_be_bytes([header[18], header[19]])),
             None => HEADER_BYTES,
         };

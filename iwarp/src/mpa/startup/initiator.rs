@@ -13,20 +13,20 @@ use crate::mpa::{MpaError, StartupFault};
 /// Why startup cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// A contradiction in the configuration: [`MpaConfig::validate`].
+    /// The configuration has a contradiction ([`MpaConfig::validate`]).
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The private data of the ULP does not fit.
+    /// The private data of the ULP does not fit into the Request.
     #[error(transparent)]
     PrivateData(#[from] PrivateDataTooLong),
 }
 
-/// A Reply with R set. MPA ends; the TCP connection stays open for the ULP.
+/// The contents of a Reply with bit R set. MPA ends, and the TCP connection stays open for the ULP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
     /// Revision of the Reply.
     pub revision: u8,
-    /// The depths in the Reply. The ORD is what the responder's ULP needs (RFC 6581 section 9.1).
+    /// The depths in the Reply. The ORD is the value that the responder's ULP needs (RFC 6581 section 9.1).
     pub peer: Option<Enhanced>,
     /// The private data of the responder's ULP.
     pub private_data: PrivateData,
@@ -35,34 +35,36 @@ pub struct Rejected {
 /// How startup ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitiatorEvent {
-    /// Full Operation: FPDUs may be sent. The RTR of [`Negotiated::rtr`] goes first.
+    /// Full Operation: the initiator may send FPDUs. The first FPDU must be the RTR of [`Negotiated::rtr`].
     Accepted(Negotiated),
     /// The responder's ULP has rejected the connection.
     Rejected(Rejected),
-    /// The Reply accepts, but this end cannot meet its terms: code 6 or 7. The only FPDU to send is a
-    /// Terminate, framed as `negotiated` says. Then the connection is closed.
+    /// The Reply accepts the connection, but this endpoint cannot meet the Reply's terms: code 6 or 7. The
+    /// only FPDU to send is a Terminate, with the framing of `negotiated`. After the Terminate the connection
+    /// is closed.
     Unmet {
         /// [`MpaError::InsufficientIrd`] or [`MpaError::NoMatchingRtr`].
         error: MpaError,
-        /// The framing, and the peer's depths for the ULP. There is no RTR.
+        /// The framing of the Terminate, and the peer's depths for the ULP. No RTR is sent.
         negotiated: Negotiated,
     },
 }
 
 /// The initiator's half of startup.
 ///
-/// Before [`InitiatorEvent::Accepted`] only the Request may be sent.
+/// Before [`InitiatorEvent::Accepted`] the initiator may send only the Request.
 #[derive(Clone, Debug)]
 pub struct Initiator {
     config: MpaConfig,
     request: Option<Enhanced>,
     reader: FrameReader,
-    /// `None` after startup.
+    /// The time by which the Reply must be complete; `None` after startup.
     deadline: Option<Instant>,
 }
 
 impl Initiator {
-    /// Makes the Request, which the caller sends at once. The Reply has to be complete by `deadline`.
+    /// Returns the initiator and the Request, which the caller must send at once. The Reply must be complete
+    /// by `deadline`.
     ///
     /// # Errors
     /// [`StartError`]: the configuration has a contradiction, or the private data is too long.
@@ -79,7 +81,8 @@ impl Initiator {
             markers: config.markers,
             crc: config.crc,
             reject: false,
-            // RFC 5044 section 7.1.1 (MPA-164), RFC 6581 section 6 (MPA2-025): 2 with enhanced data, else 1.
+            // RFC 5044 section 7.1.1 (MPA-164), RFC 6581 section 6 (MPA2-025): the revision is 2 with
+            // enhanced data, and otherwise 1.
             revision: if enhanced.is_some() { 2 } else { 1 },
             enhanced,
             private_data: private_data(ulp_data, config.private_data_limit())?,
@@ -91,14 +94,14 @@ impl Initiator {
         ))
     }
 
-    /// Takes bytes of the stream, in order. The first of them has stream offset `offset`.
+    /// Consumes bytes of the stream, in order. The first byte has stream offset `offset`.
     ///
-    /// The bytes that are not consumed when the event is returned are FPDUs that the responder sent early
-    /// (accepted only with [`MpaConfig::tolerate_early_fpdus`]), or the ULP's after a reject. After the
-    /// event nothing is consumed.
+    /// Bytes after the Reply are not consumed. After an accepting Reply these bytes are FPDUs that the
+    /// responder sent early, which are allowed only with [`MpaConfig::tolerate_early_fpdus`]. After a
+    /// rejecting Reply these bytes belong to the ULP. After the event no byte is consumed.
     ///
     /// # Errors
-    /// Code 4: the caller has to close the connection.
+    /// Code 4: the caller must close the connection.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, StartupFault> {
         if self.deadline.is_none() {
             return Ok(Step { consumed: 0, event: None });
@@ -111,7 +114,8 @@ impl Initiator {
     }
 
     fn read_reply(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, StartupFault> {
-        // RFC 5044 section 7.1.2 (MPA-188, MPA-189): a malformed Reply is an error, which closes TCP.
+        // RFC 5044 section 7.1.2 (MPA-188, MPA-189): a malformed Reply is an error, after which TCP is
+        // closed.
         let (consumed, frame) = self.reader.take(bytes, FrameKind::Reply)?;
         let Some(reply) = frame else {
             return Ok(Step { consumed, event: None });
@@ -128,15 +132,15 @@ impl Initiator {
     }
 
     fn evaluate(&self, reply: Frame, rx_start: u64) -> Result<InitiatorEvent, StartupFault> {
-        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, which closes TCP.
+        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
         match (self.request, reply.revision) {
             (_, 1) | (Some(_), 2) => {}
             (None, 2) if reply.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
             (_, revision) => return Err(StartupFault::Revision(revision)),
         }
         let peer = reply.enhanced;
-        // RFC 5044 section 7.1.2 (MPA-190): a set R is no error: MPA ends and TCP stays open. RFC 6581
-        // section 9.1 (MPA2-068): the ULP gets the responder's depths with a reject too.
+        // RFC 5044 section 7.1.2 (MPA-190): a set bit R is no error: MPA ends, and TCP stays open. RFC 6581
+        // section 9.1 (MPA2-068): the ULP gets the responder's depths even after a reject.
         if reply.reject {
             let Frame { revision, private_data, .. } = reply;
             return Ok(InitiatorEvent::Rejected(Rejected { revision, peer, private_data }));
@@ -144,11 +148,11 @@ impl Initiator {
         let mut negotiated = Negotiated {
             // RFC 5044 section 3 (MPA-037): the ULP learns the revision of the peer.
             revision: reply.revision,
-            // RFC 5044 section 7.1.1 (MPA-154, MPA-155, MPA-310): M of the Reply decides.
+            // RFC 5044 section 7.1.1 (MPA-154, MPA-155, MPA-310): bit M of the Reply decides.
             tx_markers: reply.markers,
             rx_markers: self.config.markers,
             // RFC 5044 sections 4.4, 7.1.1 and C.1 (MPA-085, MPA-086, MPA-158, MPA-159, MPA-298): CRCs are
-            // used in both directions if either end asks for them, and not otherwise.
+            // used in both directions if at least one endpoint asks for them, and otherwise in no direction.
             crc: self.config.crc || reply.crc,
             ird: self.config.ird,
             ord: self.config.ord,
@@ -160,8 +164,8 @@ impl Initiator {
         };
         let outcome = match (self.request, reply.enhanced) {
             (Some(request), Some(reply)) => self.negotiate(request, reply),
-            // RFC 6581 section 10: the Reply to an enhanced Request is enhanced. This responder expects no
-            // RTR.
+            // RFC 6581 section 10: the Reply to an enhanced Request must be enhanced. A responder with an
+            // unenhanced Reply expects no RTR.
             (Some(Enhanced { peer_to_peer: true, .. }), None) => return Err(StartupFault::NoPeerToPeer),
             (Some(_) | None, _) => return Ok(InitiatorEvent::Accepted(negotiated)),
         };
@@ -176,24 +180,24 @@ impl Initiator {
         })
     }
 
-    /// IRD, ORD and RTR after an enhanced Reply (RFC 6581 sections 9.1 and 9.2).
+    /// Returns IRD, ORD and RTR after an enhanced Reply (RFC 6581 sections 9.1 and 9.2).
     fn negotiate(&self, request: Enhanced, reply: Enhanced) -> Result<(u16, u16, Rtr), MpaError> {
-        // RFC 6581 section 9.2 (MPA2-087): if the ends ask for different models, the connection ends.
+        // RFC 6581 section 9.2 (MPA2-087): if the endpoints ask for different models, the connection ends.
         if request.peer_to_peer != reply.peer_to_peer {
             return Err(MpaError::NoMatchingRtr);
         }
         let MpaConfig { ird, ord, max_ird, .. } = self.config;
-        // An RTR by Read takes one IRD of the responder.
+        // An RTR of kind Read uses one of the responder's IRD.
         let serves = reply.depths.ird > 0;
-        // RFC 6581 section 9.1 (MPA2-065, MPA2-072): ORD is at most the responder's IRD. It is unchanged if
-        // that IRD is 0x3fff.
+        // RFC 6581 section 9.1 (MPA2-065, MPA2-072): ORD is at most the responder's IRD. If that IRD is
+        // 0x3fff, ORD is unchanged.
         let ord = match reply.depths.ird {
             Depths::LEFT_TO_ULP => ord,
             served => ord.min(served),
         };
-        // RFC 6581 section 9.1 (MPA2-064, MPA2-074): IRD is at least the responder's ORD. It is unchanged if
-        // that ORD is 0x3fff. RFC 6581 section 9.1 (MPA2-066): the connection ends when IRD cannot be raised
-        // so far.
+        // RFC 6581 section 9.1 (MPA2-064, MPA2-074): IRD is at least the responder's ORD. If that ORD is
+        // 0x3fff, IRD is unchanged. RFC 6581 section 9.1 (MPA2-066): if IRD cannot be raised to the
+        // responder's ORD, the connection ends.
         let ird = match reply.depths.ord {
             Depths::LEFT_TO_ULP => ird,
             wanted if wanted > max_ird => {
@@ -201,7 +205,7 @@ impl Initiator {
             }
             wanted => ird.max(wanted),
         };
-        // RFC 6581 section 9.2 (MPA2-093): without A, the kinds are ignored.
+        // RFC 6581 section 9.2 (MPA2-093): without bit A, the kinds are ignored.
         if !request.peer_to_peer {
             return Ok((ird, ord, Rtr::None));
         }
@@ -209,8 +213,8 @@ impl Initiator {
         if !serves {
             common -= RtrKinds::READ;
         }
-        // RFC 6581 section 9.2 (MPA2-086, MPA2-087): the initiator sends an RTR of a kind that both ends
-        // support; if there is no such kind, the connection ends.
+        // RFC 6581 section 9.2 (MPA2-086, MPA2-087): the initiator sends an RTR of a kind that both endpoints
+        // support. If no such kind exists, the connection ends.
         [RtrKind::Write, RtrKind::Read, RtrKind::Send]
             .into_iter()
             .find(|kind| common.contains((*kind).into()))
@@ -218,15 +222,15 @@ impl Initiator {
             .ok_or(MpaError::NoMatchingRtr)
     }
 
-    /// The time by which the Reply has to be complete; `None` after startup.
+    /// Returns the time by which the Reply must be complete, or `None` after startup.
     pub const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Tells the current time.
+    /// Compares the current time with the deadline, and ends startup if the deadline has passed.
     ///
     /// # Errors
-    /// [`MpaError::StartupTimeout`] when the deadline has passed. The caller has to close the connection.
+    /// [`MpaError::StartupTimeout`] if the deadline has passed. The caller must close the connection.
     pub fn on_timeout(&mut self, now: Instant) -> Result<(), MpaError> {
         match self.deadline {
             Some(deadline) if now >= deadline => {
@@ -237,14 +241,15 @@ impl Initiator {
         }
     }
 
-    /// TCP has ended (FIN, RST or loss). Returns the error to report; `None` after startup.
+    /// Ends startup after the TCP connection has ended (FIN, RST or loss). Returns the error to report, or
+    /// `None` if startup was already complete.
     pub fn on_closed(&mut self) -> Option<MpaError> {
         self.deadline.take().map(|_| MpaError::Closed)
     }
 
-    /// Whether a second attempt with revision 1 may follow on a new connection, after the peer closed this
-    /// one without a byte of a Reply. The peer may not know revision 2 (RFC 6581 section 10). Always false
-    /// without [`MpaConfig::fallback`].
+    /// Whether the caller may try again with revision 1 on a new connection, because the peer closed this
+    /// connection without sending a byte of a Reply. Such a peer may not support revision 2 (RFC 6581 section
+    /// 10). Always `false` without [`MpaConfig::fallback`].
     pub fn may_fall_back(&self) -> bool {
         self.config.fallback && self.request.is_some() && self.reader.is_empty()
     }

@@ -1,12 +1,12 @@
 //! The startup exchange (RFC 5044 section 7.1; RFC 6581): an [`Initiator`] or a [`Responder`] for each
 //! connection.
 //!
-//! Both are state machines without I/O and without a clock: stream bytes and deadlines come in, frames and
-//! results go out. They end where Full Operation begins; then [`Framer`](super::Framer) and
+//! Initiator and responder are state machines without I/O and without a clock: they receive stream bytes and
+//! deadlines, and return frames and results. After startup, in Full Operation, [`Framer`](super::Framer) and
 //! [`Deframer`](super::Deframer) handle FPDUs. RDMAP makes the RTR message, of the kind in
 //! [`Negotiated::rtr`].
 //!
-//! The roles do not depend on which end sent the SYN.
+//! The roles do not depend on which endpoint sent the first SYN.
 
 mod config;
 mod frame_reader;
@@ -26,8 +26,8 @@ pub enum RtrKind {
     Send,
     /// An RDMA Write of length 0.
     Write,
-    /// An RDMA Read of length 0. Until it is answered it counts in the initiator's ORD and the responder's
-    /// IRD.
+    /// An RDMA Read of length 0. Until the Read is answered, it counts towards the initiator's ORD and the
+    /// responder's IRD.
     Read,
 }
 
@@ -41,15 +41,16 @@ impl From<RtrKind> for RtrKinds {
     }
 }
 
-/// What follows the Reply.
+/// The RTR that follows the Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
-    /// Client-server model: the initiator's first message takes the place of an RTR. The responder sends
-    /// nothing before it.
+    /// No RTR, in the client-server model: the initiator's first message replaces the RTR. The responder
+    /// sends nothing before it has received this message.
     None,
-    /// Initiator: send this before any other FPDU.
+    /// The initiator must send an RTR of this kind before any other FPDU.
     Send(RtrKind),
-    /// Responder: one of these comes first. Any other valid FPDU is accepted in its place.
+    /// The responder expects an RTR of one of these kinds as the first FPDU, but accepts any other valid FPDU
+    /// instead.
     Expect(RtrKinds),
 }
 
@@ -58,19 +59,20 @@ pub enum Rtr {
 pub struct Negotiated {
     /// Revision of the peer's frame.
     pub revision: u8,
-    /// Markers go into the outgoing stream: for [`Framer`](super::Framer).
+    /// Whether the outgoing stream has markers; for [`Framer`](super::Framer).
     pub tx_markers: bool,
-    /// Markers are in the incoming stream: for [`Deframer`](super::Deframer).
+    /// Whether the incoming stream has markers; for [`Deframer`](super::Deframer).
     pub rx_markers: bool,
-    /// CRCs are generated and checked in both directions.
+    /// Whether CRCs are generated and checked, in both directions.
     pub crc: bool,
     /// Maximum number of the peer's Reads to serve at a time.
     pub ird: u16,
     /// Maximum number of Reads to issue at a time.
     pub ord: u16,
-    /// The peer's depths, model and RTR kinds as it sent them; `None` if it sent none (revision 1).
+    /// The depths, model and RTR kinds that the peer sent; `None` if the peer sent no enhanced data (revision
+    /// 1).
     pub peer: Option<Enhanced>,
-    /// What follows the Reply.
+    /// The RTR that follows the Reply.
     pub rtr: Rtr,
     /// The peer's private data.
     pub private_data: PrivateData,
@@ -78,13 +80,13 @@ pub struct Negotiated {
     pub rx_start: u64,
 }
 
-/// The result of giving bytes to a state machine.
+/// The result of passing bytes to a state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<E> {
-    /// Bytes that belong to startup. The bytes after them are FPDUs (after an accepting Reply) or the ULP's
-    /// (after a reject).
+    /// Number of bytes that belong to startup. The bytes after them are FPDUs (after an accepting Reply) or
+    /// bytes of the ULP (after a reject).
     pub consumed: usize,
-    /// The event, if there was one.
+    /// The event, if the bytes caused an event.
     pub event: Option<E>,
 }
 

@@ -1,4 +1,4 @@
-//! The responder: waits for the Request and answers it.
+//! The responder: waits for the Request, and answers the Request.
 
 use tcp_lite::Instant;
 
@@ -10,20 +10,20 @@ use super::{
 use crate::mpa::frame::{ENHANCED_BYTES, Frame, FrameKind, MAX_PRIVATE_DATA, private_data};
 use crate::mpa::{MpaError, StartupFault};
 
-/// A Request. The ULP decides on it.
+/// A Request. The ULP decides whether to accept it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// The revision of the Request, 1 or 2.
     pub revision: u8,
-    /// The peer wants markers.
+    /// Whether the peer wants markers.
     pub markers: bool,
-    /// The peer wants CRCs.
+    /// Whether the peer wants CRCs.
     pub crc: bool,
-    /// The peer will send an RTR. This end may send once it has arrived.
+    /// Whether the peer will send an RTR. This endpoint may send only after the RTR has arrived.
     pub peer_to_peer: bool,
-    /// The peer's depths as it sent them; `None` if it sent none.
+    /// The depths that the peer sent; `None` if the peer sent no depths.
     pub peer: Option<Depths>,
-    /// Bytes of private data that the Reply can carry: 508, or 512 to an unenhanced peer.
+    /// Maximum number of bytes of private data in the Reply: 508, or 512 after an unenhanced Request.
     pub private_data_limit: usize,
     /// The private data of the peer's ULP.
     pub private_data: PrivateData,
@@ -32,34 +32,34 @@ pub struct ConnectRequest {
 /// The terms on which the ULP accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accept<'a> {
-    /// Maximum number of Reads to serve at a time; `None`: as configured.
+    /// Maximum number of Reads to serve at a time. `None`: the configured number.
     pub ird: Option<u16>,
-    /// Maximum number of Reads to issue at a time; `None`: as configured.
+    /// Maximum number of Reads to issue at a time. `None`: the configured number.
     pub ord: Option<u16>,
     /// The smallest ORD with which the ULP can use the connection.
     pub min_ord: u16,
-    /// Whether to ask the peer for markers; `None`: as configured.
+    /// Whether to ask the peer for markers. `None`: the configured setting.
     pub markers: Option<bool>,
-    /// Whether to ask for CRCs; `None`: as configured.
+    /// Whether to ask for CRCs. `None`: the configured setting.
     pub crc: Option<bool>,
     /// Private data for the peer's ULP.
     pub private_data: &'a [u8],
 }
 
-/// Why an answer to a Request is not possible.
+/// Why the ULP's answer to a Request is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponderError {
-    /// There is no Request to answer, or it is answered already.
+    /// No Request has arrived, or the Request has already been answered.
     #[error("no request waits for an answer")]
     NoRequest,
-    /// The peer serves fewer Reads than the ULP needs. The Request still waits, and the caller should
-    /// [`reject`](Responder::reject) it with the number in `needed`.
+    /// The peer serves fewer Reads than the ULP needs. The Request still waits for an answer. The caller
+    /// should [`reject`](Responder::reject) the Request with the number in `needed`.
     #[error("the peer serves fewer reads than the {needed} that are needed")]
     InsufficientIrd {
-        /// [`Accept::min_ord`].
+        /// The value of [`Accept::min_ord`].
         needed: u16,
     },
-    /// The private data does not fit. The Request still waits.
+    /// The private data does not fit into the Reply. The Request still waits for an answer.
     #[error(transparent)]
     PrivateData(#[from] PrivateDataTooLong),
 }
@@ -67,12 +67,13 @@ pub enum ResponderError {
 #[derive(Clone, Debug)]
 enum State {
     WaitRequest,
-    /// The ULP decides. The ULP already has the private data.
+    /// The ULP decides on the Request. The ULP already has the private data.
     Decide {
         request: Frame,
         rx_start: u64,
     },
-    /// Accepted. No FPDU or marker may be sent before the first FPDU is received.
+    /// The ULP has accepted. The responder may not send an FPDU or a marker before it has received the first
+    /// FPDU.
     RxOnly,
     Full,
     Over,
@@ -88,10 +89,11 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Waits for a Request, which has to be complete by `deadline`. Sends nothing.
+    /// Returns a responder that waits for a Request, which must be complete by `deadline`. The responder
+    /// sends nothing before the Request.
     ///
     /// # Errors
-    /// A contradiction in the configuration: [`MpaConfig::validate`].
+    /// The contradiction in the configuration ([`MpaConfig::validate`]).
     pub fn listen(config: MpaConfig, deadline: Instant) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Self {
@@ -102,18 +104,18 @@ impl Responder {
         })
     }
 
-    /// Takes bytes of the stream, in order. The first of them has stream offset `offset`. After the event the
-    /// ULP decides: [`accept`](Self::accept) or [`reject`](Self::reject). After the answer nothing is
+    /// Consumes bytes of the stream, in order. The first byte has stream offset `offset`. After the event the
+    /// ULP must call [`accept`](Self::accept) or [`reject`](Self::reject). After this answer no byte is
     /// consumed.
     ///
     /// # Errors
-    /// Code 4: the caller has to close the connection without a Reply. Bytes after the Request and before the
-    /// answer are such an error too.
+    /// Code 4: the caller must close the connection without a Reply. Bytes that arrive after the Request and
+    /// before the answer also cause this error.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
         let result = match self.state {
             State::WaitRequest => match self.reader.take_private(bytes) {
-                // Private data that arrives byte by byte costs little: the large Request is not moved for
-                // each byte.
+                // This path makes private data that arrives byte by byte cheap: the large Request is not
+                // moved for each byte.
                 Some(consumed) => return Ok(Step { consumed, event: None }),
                 None => self.read_request(offset, bytes),
             },
@@ -122,7 +124,7 @@ impl Responder {
                 Ok(Step { consumed: 0, event: None })
             }
         };
-        // `inspect_err` is not used, since it would copy a Request with all its private data.
+        // `inspect_err` is not used, since this method would copy a Request with all its private data.
         if result.is_err() {
             self.end();
         }
@@ -132,14 +134,14 @@ impl Responder {
     #[inline(never)]
     fn read_request(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
         // RFC 5044 section 7.1.2 (MPA-176, MPA-177): the responder waits for a whole valid Request; a
-        // malformed one is an error, which closes TCP.
+        // malformed Request is an error, after which TCP is closed.
         let (consumed, frame) = self.reader.take(bytes, FrameKind::Request)?;
         let Some(request) = frame else {
             return Ok(Step { consumed, event: None });
         };
         // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): Requests of revision 1 are always accepted.
-        // RFC 6581 section 10 (MPA2-104): an enhanced Request is an error where enhanced startup is off.
-        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, which closes TCP.
+        // RFC 6581 section 10 (MPA2-104): an enhanced Request is an error if enhanced startup is disabled.
+        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, after which TCP is closed.
         match (request.revision, self.config.revision) {
             (1, _) | (2, Revision::Two) => {}
             (2, Revision::One) if request.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
@@ -163,11 +165,11 @@ impl Responder {
         Ok(Step { consumed, event: Some(event) })
     }
 
-    /// Accepts the Request. Returns the result of startup and the Reply, which the caller sends at once.
-    /// FPDUs may come from now on. In the peer-to-peer model the first one has to come by `rtr_deadline`.
+    /// Accepts the Request. Returns the result of startup and the Reply, which the caller must send at once.
+    /// From now on FPDUs may arrive. In the peer-to-peer model the first FPDU must arrive by `rtr_deadline`.
     ///
     /// # Errors
-    /// [`ResponderError`]. Nothing has changed then.
+    /// [`ResponderError`]. After an error nothing has changed.
     pub fn accept(
         &mut self,
         accept: Accept<'_>,
@@ -189,11 +191,11 @@ impl Responder {
         let reply = reply(&config, request, false, enhanced, accept.private_data)?;
         let negotiated = Negotiated {
             revision: request.revision,
-            // RFC 5044 section 7.1.1 (MPA-154, MPA-155, MPA-309): M of the Request decides.
+            // RFC 5044 section 7.1.1 (MPA-154, MPA-155, MPA-309): bit M of the Request decides.
             tx_markers: request.markers,
             rx_markers: config.markers,
             // RFC 5044 sections 4.4, 7.1.1 and C.1 (MPA-085, MPA-086, MPA-158, MPA-159, MPA-298): CRCs are
-            // used in both directions if either end asks for them, and not otherwise.
+            // used in both directions if at least one endpoint asks for them, and otherwise in no direction.
             crc: config.crc || request.crc,
             ird,
             ord,
@@ -210,12 +212,12 @@ impl Responder {
         Ok((negotiated, reply))
     }
 
-    /// Rejects the Request. Returns the Reply, which the caller sends at once. MPA ends; the TCP connection
-    /// stays open for the ULP. `needed_ord` says that the peer's IRD was too small and which IRD is needed
-    /// (code 6, which is reported locally only).
+    /// Rejects the Request. Returns the Reply, which the caller must send at once. MPA ends, and the TCP
+    /// connection stays open for the ULP. If the peer's IRD was too small, `needed_ord` is the IRD that is
+    /// needed (code 6, which only this endpoint reports).
     ///
     /// # Errors
-    /// [`ResponderError`]. Nothing has changed then.
+    /// [`ResponderError`]. After an error nothing has changed.
     pub fn reject(&mut self, ulp_data: &[u8], needed_ord: Option<u16>) -> Result<FrameBytes, ResponderError> {
         let State::Decide { request, .. } = &self.state else {
             return Err(ResponderError::NoRequest);
@@ -229,22 +231,23 @@ impl Responder {
         Ok(reply)
     }
 
-    /// Our IRD and ORD, and the enhanced part of the Reply (RFC 6581 sections 9.1 and 9.2).
+    /// Returns this endpoint's IRD and ORD, and the enhanced part of the Reply (RFC 6581 sections 9.1 and
+    /// 9.2).
     fn answer(&self, request: &Frame, ird: Option<u16>, ord: Option<u16>) -> (u16, u16, Option<Enhanced>) {
-        // The configuration limits the numbers of the ULP.
+        // The configuration limits the depths that the ULP asks for.
         let own_ird = ird.map_or(self.config.ird, |ird| ird.min(self.config.max_ird)).min(Depths::MAX);
         let own_ord = ord.map_or(self.config.ord, |ord| ord.min(self.config.ord)).min(Depths::MAX);
-        // RFC 6581 section 10 (MPA2-096, MPA2-098, MPA2-102, MPA2-103): the Reply is enhanced exactly when
-        // the Request is.
+        // RFC 6581 section 10 (MPA2-096, MPA2-098, MPA2-102, MPA2-103): the Reply is enhanced if and only if
+        // the Request is enhanced.
         let Some(asked) = request.enhanced else {
             return (own_ird, own_ord, None);
         };
-        // RFC 6581 section 9.2 (MPA2-093): without A, the kinds of the Request are ignored.
+        // RFC 6581 section 9.2 (MPA2-093): without bit A, the kinds of the Request are ignored.
         let rtr = if asked.peer_to_peer { self.answer_rtr(asked.rtr, own_ird) } else { RtrKinds::empty() };
-        // An RTR by Read takes one IRD, even when the peer's ORD is 0.
+        // An RTR of kind Read needs an IRD of at least 1, even if the peer's ORD is 0.
         let least = u16::from(rtr.contains(RtrKinds::READ));
-        // RFC 6581 section 9.1 (MPA2-071, MPA2-073): a depth of 0x3fff leaves ours as it is and is answered
-        // by 0x3fff. Each direction has its own.
+        // RFC 6581 section 9.1 (MPA2-071, MPA2-073): if the peer's depth is 0x3fff, this endpoint's depth is
+        // unchanged, and the Reply also has 0x3fff. The two directions are independent of each other.
         let (ird, ird_field) = match asked.depths.ord {
             Depths::LEFT_TO_ULP => (own_ird.max(least), Depths::LEFT_TO_ULP),
             wanted => (wanted.min(own_ird).max(least), wanted.min(own_ird).max(least)),
@@ -254,17 +257,17 @@ impl Responder {
             Depths::LEFT_TO_ULP => (own_ord, Depths::LEFT_TO_ULP),
             served => (own_ord.min(served), own_ord.min(served)),
         };
-        // RFC 6581 section 9.2 (MPA2-080, MPA2-091): the Reply has the A of the Request.
+        // RFC 6581 section 9.2 (MPA2-080, MPA2-091): the Reply has the same bit A as the Request.
         let depths = Depths { ird: ird_field, ord: ord_field };
         (ird, ord, Some(Enhanced { peer_to_peer: asked.peer_to_peer, rtr, depths }))
     }
 
-    /// The RTR kinds of the Reply: those that both ends support or, if they have none in common, all that
-    /// this end supports.
+    /// Returns the RTR kinds of the Reply: the kinds that both endpoints support. If the endpoints have no
+    /// common kind, returns all kinds that this endpoint supports.
     fn answer_rtr(&self, asked: RtrKinds, own_ird: u16) -> RtrKinds {
         let without_read = self.config.rtr - RtrKinds::READ;
         let supported = if own_ird == 0 && !without_read.is_empty() { without_read } else { self.config.rtr };
-        // RFC 6581 section 9.2 (MPA2-083, MPA2-085): the Reply names at least one kind that this end
+        // RFC 6581 section 9.2 (MPA2-083, MPA2-085): the Reply names at least one kind that this endpoint
         // supports.
         let common = asked & supported;
         let named = if common.is_empty() { supported } else { common };
@@ -278,14 +281,14 @@ impl Responder {
             .unwrap_or(named)
     }
 
-    /// Whether FPDUs and markers may be sent. Before the first valid FPDU is received, not even a Terminate
-    /// may be sent.
+    /// Whether the responder may send FPDUs and markers. Before it has received the first valid FPDU, it may
+    /// not even send a Terminate.
     pub const fn may_send(&self) -> bool {
-        // RFC 5044 section 7.1.2 (MPA-193): sending is allowed only after one valid FPDU was received.
+        // RFC 5044 section 7.1.2 (MPA-193): the responder may send only after it has received one valid FPDU.
         matches!(self.state, State::Full)
     }
 
-    /// A valid FPDU of any kind was received: from now on FPDUs may be sent.
+    /// Records that a valid FPDU of any kind was received. From now on the responder may send FPDUs.
     pub fn on_fpdu(&mut self) {
         if matches!(self.state, State::RxOnly) {
             self.state = State::Full;
@@ -293,15 +296,16 @@ impl Responder {
         }
     }
 
-    /// The time by which the peer has to send more; `None` while the ULP decides, or when nothing is awaited.
+    /// Returns the time by which the peer must send more bytes. Returns `None` while the ULP decides, or if
+    /// no more bytes are expected.
     pub const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Tells the current time.
+    /// Compares the current time with the deadline, and ends startup if the deadline has passed.
     ///
     /// # Errors
-    /// [`MpaError::StartupTimeout`] when the deadline has passed. The caller has to close the connection.
+    /// [`MpaError::StartupTimeout`] if the deadline has passed. The caller must close the connection.
     pub fn on_timeout(&mut self, now: Instant) -> Result<(), MpaError> {
         match self.deadline {
             Some(deadline) if now >= deadline => {
@@ -312,7 +316,8 @@ impl Responder {
         }
     }
 
-    /// TCP has ended (FIN, RST or loss). Returns the error to report; `None` after startup.
+    /// Ends startup after the TCP connection has ended (FIN, RST or loss). Returns the error to report, or
+    /// `None` if startup was already complete.
     pub fn on_closed(&mut self) -> Option<MpaError> {
         let over = matches!(self.state, State::Full | State::Over);
         self.end();
@@ -325,7 +330,7 @@ impl Responder {
     }
 }
 
-/// Bytes of the ULP's private data that the Reply to `request` can carry.
+/// Returns the maximum number of bytes of the ULP's private data in the Reply to `request`.
 fn reply_limit(request: &Frame) -> usize {
     match request.enhanced {
         Some(_) => MAX_PRIVATE_DATA - ENHANCED_BYTES,
@@ -333,7 +338,7 @@ fn reply_limit(request: &Frame) -> usize {
     }
 }
 
-/// The Reply to `request`, in the same revision.
+/// Returns the Reply to `request`, in the same revision.
 fn reply(
     config: &MpaConfig,
     request: &Frame,
@@ -344,8 +349,8 @@ fn reply(
     let frame = Frame {
         kind: FrameKind::Reply,
         markers: config.markers,
-        // RFC 5044 section 7.1.1 (MPA-159): C says whether CRCs will be in use, for peers that look only at
-        // the Reply.
+        // RFC 5044 section 7.1.1 (MPA-159): bit C of the Reply says whether CRCs will be in use, for peers
+        // that check only the Reply.
         crc: config.crc || request.crc,
         reject,
         revision: request.revision,

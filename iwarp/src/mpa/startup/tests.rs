@@ -16,7 +16,7 @@ const LATER: Instant = Instant::from_millis_const(2000);
 /// Stream offset at which the tests begin, since startup may follow plain data.
 const OFFSET: u64 = 77;
 
-/// Client-server with depths.
+/// Returns a configuration for the client-server model with depths.
 fn client_server() -> MpaConfig {
     MpaConfig { peer_to_peer: false, ..MpaConfig::default() }
 }
@@ -49,7 +49,7 @@ fn parse(bytes: &[u8], kind: FrameKind) -> Frame {
     }
 }
 
-/// Passes a Reply, which has to be accepted.
+/// Passes a Reply to an initiator, which must accept it.
 fn accepted(config: MpaConfig, bytes: &[u8]) -> Negotiated {
     match start(config).receive(OFFSET, bytes).unwrap().event {
         Some(InitiatorEvent::Accepted(negotiated)) => negotiated,
@@ -57,7 +57,7 @@ fn accepted(config: MpaConfig, bytes: &[u8]) -> Negotiated {
     }
 }
 
-/// Passes a Request and accepts it. Returns the negotiated settings and the Reply.
+/// Passes a Request to a responder and accepts it. Returns the negotiated settings and the Reply.
 fn answered(config: MpaConfig, bytes: &[u8]) -> (Negotiated, Frame) {
     let mut responder = listen(config);
     assert!(responder.receive(OFFSET, bytes).unwrap().event.is_some());

@@ -1,4 +1,4 @@
-//! A queue that is full, and objects that keep their events; handlers.
+//! Tests of a full queue, of objects that keep their events, and of handlers.
 
 use AsyncEventKind::{
     AddressConflict, CqError, LastWqeReached, PortActive, PortError, QpAccessError, QpFatal, QpRequestError,
@@ -11,7 +11,7 @@ fn queue(limit: usize) -> AsyncEvents {
     AsyncEvents::new(limit).unwrap()
 }
 
-/// Objects with the numbers from 1 on.
+/// Returns objects with the numbers 1, 2, 3, and so on.
 fn sources<const N: usize>(events: &AsyncEvents) -> [EventSource; N] {
     std::array::from_fn(|index| EventSource::new(events, index as u32 + 1))
 }
@@ -50,7 +50,7 @@ fn objects_keep_what_finds_the_queue_full() {
     }
 }
 
-/// An object reports an error before its last buffer, in any order of the events, and with the cause.
+/// An object reports an error, with its cause, before `LastWqeReached`, whatever the order of the events.
 #[test]
 fn an_object_keeps_one_event_of_each_kind() {
     let events = queue(1);
@@ -76,7 +76,7 @@ fn an_object_keeps_one_event_of_each_kind() {
         (SrqLimitReached, 1, None),
     ];
     assert_eq!(causes, expected);
-    // All three objects have a place again.
+    // All events have been reported, so both objects can report the same kinds of events again.
     second.push(QpFatal, None);
     first.push(CqError, None);
     assert_eq!(told(&events), [(QpFatal, 2), (CqError, 1)]);
@@ -97,7 +97,7 @@ fn a_port_that_is_back_is_not_told_to_be_lost() {
     }
 }
 
-/// When an object is gone, the events that it has kept are lost, and counted. Events in the queue stay.
+/// When an object is destroyed, its kept events are lost and counted, and its events in the queue stay there.
 #[test]
 fn what_a_gone_object_has_kept_is_lost() {
     let events = queue(2);
@@ -124,12 +124,12 @@ fn what_a_gone_object_has_kept_is_lost() {
     assert!(kept.places.is_empty() && kept.line.is_none());
 }
 
-/// The objects of the line.
+/// Returns the numbers of the objects in the line.
 fn line(events: &AsyncEvents) -> Vec<u32> {
     let kept = &events.shared.waiting().kept;
     let mut line = Vec::new();
     let Some((mut at, last)) = kept.line else { return line };
-    // The length limits the walk, in case an object is in the line twice.
+    // The number of places limits the walk, in case an object is in the line twice.
     while let Some(place) = kept.places.get(at as usize)
         && line.len() < kept.places.len()
     {
@@ -162,8 +162,8 @@ fn there_is_a_place_for_each_object() {
     }
 }
 
-/// If an object leaves the line, at its front, middle or end, the other objects keep their order, and a new
-/// one enters at the end.
+/// If an object at the front, in the middle or at the end of the line is removed, the other objects keep
+/// their order, and a new object enters at the end.
 #[test]
 fn the_line_closes_behind_an_object_that_is_gone() {
     for gone in 1..5 {
@@ -212,7 +212,8 @@ fn a_handler_gets_what_waits_and_then_all_others() {
     assert_eq!(events.lost(), 0);
 }
 
-/// A handler that is set while threads add events gets each event once, including events that waited.
+/// A handler that is set while threads add events gets each event exactly once, including events that already
+/// waited.
 #[test]
 fn no_event_is_missed_while_a_handler_is_set() {
     for _ in 0..200 {
@@ -240,7 +241,8 @@ fn no_event_is_missed_while_a_handler_is_set() {
     }
 }
 
-/// A thread that has found no handler finds one when it gets the lock.
+/// A thread that first found no handler checks again when it has the lock, and finds a handler that was set
+/// in between.
 #[test]
 fn an_event_that_waits_for_the_lock_gets_to_the_handler() {
     let events = queue(4);
@@ -249,7 +251,8 @@ fn an_event_that_waits_for_the_lock_gets_to_the_handler() {
     std::thread::scope(|scope| {
         let locked = events.shared.waiting();
         let adding = scope.spawn(|| source.push(LastWqeReached, None));
-        // The other thread has time to wait for the lock. If it comes later, it finds the handler at once.
+        // The sleep gives the other thread time to wait for the lock. If the other thread needs longer, it
+        // finds the handler at its first check.
         std::thread::sleep(Duration::from_millis(200));
         let count = Arc::clone(&seen);
         let handler: AsyncEventHandler = Box::new(move |_| {

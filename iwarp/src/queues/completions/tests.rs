@@ -1,4 +1,4 @@
-//! Order, bounds, places and resizing, alone and under load.
+//! Tests of order, limits, places and resizing, with one thread and with several threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,18 +7,18 @@ use super::{Added, Completions};
 use crate::queues::WorkCompletion;
 use crate::queues::wqe::WqeCount;
 
-/// A work queue with its place at a completion queue.
+/// A work queue, with its place at a completion queue.
 struct WorkQueue {
     place: u32,
     wqes: Arc<WqeCount>,
 }
 
-/// A work queue that completes to `queue`.
+/// Returns a work queue that completes to `queue`.
 fn enter(queue: &Completions, wqes: &Arc<WqeCount>) -> WorkQueue {
     WorkQueue { place: queue.enter(Arc::clone(wqes)), wqes: Arc::clone(wqes) }
 }
 
-/// A queue with one work queue that completes there.
+/// Returns a completion queue, and one work queue that completes to it.
 fn queue(capacity: usize) -> (Completions, WorkQueue) {
     let queue = Completions::new(capacity);
     let work = enter(&queue, &WqeCount::new(usize::MAX >> 1, None));
@@ -56,7 +56,8 @@ fn order_and_bound() {
     assert_eq!(queue.len(), 0);
 }
 
-/// Several completions enter together as far as there is room, with one update of the count.
+/// Several completions enter the queue together, with one update of the count. The completions for which the
+/// queue has no room are lost.
 #[test]
 fn several_at_once_fill_the_queue_and_the_rest_is_lost() {
     let (queue, work) = queue(3);
@@ -83,8 +84,8 @@ fn a_resize_keeps_completions_and_order() {
     assert_eq!(drain(&queue), [6]);
 }
 
-/// A place is free once its queue pair is gone and its last completion is polled, and not before: until then
-/// a new work queue must not get it.
+/// A place becomes free only when its queue pair is destroyed and its last completion is polled. Until then a
+/// new work queue must not get this place.
 #[test]
 fn a_place_is_free_after_its_last_completion() {
     let queue = Completions::new(4);
@@ -105,13 +106,13 @@ fn a_place_is_free_after_its_last_completion() {
     assert_eq!(queue.enter(second), place, "a work queue without completions leaves at once");
 }
 
-/// The completions of a silenced work queue are removed from any place in the ring, and its later
-/// completions do not enter. The other completions keep their order, and the entries are free.
+/// The completions of a silenced work queue are removed from every position of the ring, and its later
+/// completions are not added. The other completions keep their order, and the removed entries are free.
 #[test]
 fn a_work_queue_that_is_silent_has_no_completions() {
     for turned in 0..6 {
         let (queue, other) = queue(6);
-        // The first entry differs in each turn.
+        // The position of the first entry in the ring is different in each turn.
         for wr_id in 0..turned {
             assert!(push(&queue, wr_id, &other));
             assert_eq!(drain(&queue), [wr_id]);
@@ -153,8 +154,8 @@ fn nothing_is_lost_under_load() {
     nothing_is_lost(500);
 }
 
-/// Three producers and two consumers are at work until `resizes` have succeeded: no completion is lost,
-/// doubled, or out of its producer's order.
+/// Three producers and two consumers work until `resizes` resizes have succeeded. No completion is lost or
+/// duplicated, and the completions of each producer stay in order.
 fn nothing_is_lost(resizes: u32) {
     let (queue, work) = queue(8);
     let (ring, work) = (Arc::new(queue), Arc::new(work));

@@ -1,5 +1,5 @@
-//! The attributes of a queue pair that change: some are set by its user, as with `ibv_modify_qp`; on others
-//! the ends of its connection agree.
+//! The attributes of a queue pair that can change. The user sets some attributes, as with `ibv_modify_qp`.
+//! The endpoints of the connection agree on the other attributes.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
@@ -7,33 +7,34 @@ use std::time::Duration;
 use crate::memory::Access;
 use crate::queues::usage::{Permit, Quota};
 
-/// The values of [`Attributes::ib_semantics`] once there is a connection.
+/// The values of [`Attributes::ib_semantics`] after a connection was established.
 const AGREED: u8 = 1;
 const NOT_AGREED: u8 = 2;
 
-/// The user has set no [`Attributes::rnr_retry`].
+/// The value of [`Attributes::rnr_retry`] if the user has not set it.
 const UNSET: u8 = u8::MAX;
 
-/// The attributes of a queue pair that change.
+/// The attributes of a queue pair that can change.
 pub(crate) struct Attributes {
-    /// The maximum rights of the peer's messages: bits of [`Access`].
+    /// The maximum rights of the peer's messages, as bits of [`Access`].
     remote_access: AtomicU32,
-    /// ORD and IRD of the connection; `u32::MAX` before there is one. A Read or atomic needs an ORD of at
-    /// least 1.
+    /// ORD and IRD of the connection, or `u32::MAX` before a connection was established. A Read or atomic
+    /// needs an ORD of at least 1.
     ord: AtomicU32,
     ird: AtomicU32,
-    /// Inbound Reads and atomics that the connection was granted, out of `max_read_slots`.
+    /// Number of inbound Reads and atomics that were granted to the connection, a part of `max_read_slots`.
     read_slots: AtomicU32,
-    /// [`AGREED`] if both ends use InfiniBand's semantics, else [`NOT_AGREED`]; 0 before there is a
-    /// connection.
+    /// [`AGREED`] if both endpoints use InfiniBand's semantics, and otherwise [`NOT_AGREED`]. 0 before a
+    /// connection was established.
     ib_semantics: AtomicU8,
-    /// True if the queue pair stays when the peer ends the connection.
+    /// Whether the queue pair stays usable when the peer ends the connection.
     outlives_peer: AtomicBool,
-    /// Maximum retries of a message that finds no receive request, or [`UNSET`].
+    /// Maximum number of retries of a message for which the peer has no receive request, or [`UNSET`].
     rnr_retry: AtomicU8,
-    /// How long a request is retried that finds no peer, in microseconds.
+    /// Time in microseconds for which a request without a peer is retried.
     retry_us: AtomicU32,
-    /// True while such requests are retried: they stay in the send queue.
+    /// Whether requests without a peer are being retried. During that time these requests stay in the send
+    /// queue.
     retries: AtomicBool,
 }
 
@@ -52,14 +53,14 @@ impl Attributes {
         }
     }
 
-    /// Called before a connection is made. Until the ends agree, `outlives_peer` applies if the user wants
-    /// InfiniBand's semantics.
+    /// Called before a connection is made. Until the endpoints have agreed on the semantics, `outlives_peer`
+    /// has an effect if the user wants InfiniBand's semantics.
     pub(crate) fn connecting(&self, ib_semantics: bool, outlives_peer: bool) {
         self.outlives_peer.store(ib_semantics && outlives_peer, Ordering::Release);
     }
 
-    /// The ends have agreed on these depths, ORD and IRD. `outlives_peer` counts with InfiniBand's semantics
-    /// only.
+    /// Records ORD, IRD and the semantics on which the endpoints have agreed. `outlives_peer` has an effect
+    /// only with InfiniBand's semantics.
     pub(super) fn agree(&self, (ord, ird): (u16, u16), ib_semantics: bool, outlives_peer: bool) {
         self.connecting(ib_semantics, outlives_peer);
         self.ord.store(u32::from(ord), Ordering::Release);
@@ -67,12 +68,13 @@ impl Attributes {
         self.ib_semantics.store(if ib_semantics { AGREED } else { NOT_AGREED }, Ordering::Release);
     }
 
-    /// ORD and IRD, once connected.
+    /// Returns ORD and IRD, or `None` for each of them before a connection was established.
     pub(crate) fn depths(&self) -> [Option<u16>; 2] {
         [&self.ord, &self.ird].map(|depth| u16::try_from(depth.load(Ordering::Acquire)).ok())
     }
 
-    /// False if the ends have agreed on an ORD of 0: then a Read or atomic of this end is refused.
+    /// Whether this endpoint may send Reads and atomics. Returns `false` if the endpoints have agreed on an
+    /// ORD of 0.
     pub(super) fn allows_reads(&self) -> bool {
         self.ord.load(Ordering::Acquire) != 0
     }
@@ -82,7 +84,8 @@ impl Attributes {
         self.read_slots.store(read_slots.into_count() as u32, Ordering::Release);
     }
 
-    /// Returns the inbound Reads and atomics above `count` to `quota`, from which they were taken.
+    /// Reduces the number of granted inbound Reads and atomics to at most `count`, and returns the rest to
+    /// `quota`, from which they were taken.
     pub(super) fn shrink_read_slots(&self, quota: &Quota, count: usize) {
         let left = u32::try_from(count).unwrap_or(u32::MAX);
         let fewer = |granted: u32| (granted > left).then_some(left);
@@ -91,7 +94,7 @@ impl Attributes {
         }
     }
 
-    /// True if both ends use InfiniBand's semantics; `None` before there is a connection.
+    /// Whether both endpoints use InfiniBand's semantics. `None` before a connection was established.
     pub(crate) fn ib_semantics(&self) -> Option<bool> {
         match self.ib_semantics.load(Ordering::Acquire) {
             AGREED => Some(true),
@@ -100,47 +103,48 @@ impl Attributes {
         }
     }
 
-    /// True if there is or was a connection.
+    /// Whether the queue pair has or had a connection.
     pub(crate) fn was_connected(&self) -> bool {
         self.ib_semantics().is_some()
     }
 
-    /// True if a request completes when the peer has taken its message.
+    /// Whether a request completes only when the peer has accepted its message.
     pub(crate) fn completes_by_acknowledgement(&self) -> bool {
         self.ib_semantics() == Some(true)
     }
 
-    /// True if the queue pair stays when the peer ends the connection.
+    /// Whether the queue pair stays usable when the peer ends the connection.
     pub(super) fn outlives_peer(&self) -> bool {
         self.outlives_peer.load(Ordering::Acquire)
     }
 
-    /// Called when the user has ended the connection: the queue pair does not stay.
+    /// Called when the user has ended the connection: the queue pair does not stay usable.
     pub(crate) fn end_by_user(&self) {
         self.outlives_peer.store(false, Ordering::Release);
     }
 
-    /// Sets how long a request is retried that finds no peer.
+    /// Sets the time for which a request without a peer is retried.
     pub(crate) fn set_retry_time(&self, time: Duration) {
         self.retry_us.store(u32::try_from(time.as_micros()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
-    /// How long a request is retried that finds no peer; zero, initially: it fails at once.
+    /// Returns the time for which a request without a peer is retried. Initially the time is zero: the
+    /// request fails at once.
     pub(crate) fn retry_time(&self) -> Duration {
         Duration::from_micros(self.retry_us.load(Ordering::Relaxed).into())
     }
 
-    /// Begins or ends the time in which requests are retried that find no peer.
+    /// Begins or ends the time in which requests without a peer are retried.
     pub(crate) fn set_retries(&self, retries: bool) {
         self.retries.store(retries, Ordering::Release);
     }
 
-    /// True while requests are retried that find no peer.
+    /// Whether requests without a peer are being retried.
     pub(crate) fn retries(&self) -> bool {
         self.retries.load(Ordering::Acquire)
     }
 
-    /// Limits the rights of the peer's messages to these.
+    /// Limits the rights of the peer's messages to `access`.
     pub(crate) fn set_remote_access(&self, access: Access) {
         self.remote_access.store(access.bits(), Ordering::Relaxed);
     }
@@ -151,12 +155,12 @@ impl Attributes {
         Access::from_bits_truncate(self.remote_access.load(Ordering::Relaxed))
     }
 
-    /// Sets the maximum retries of a message that finds no receive request at the peer.
+    /// Sets the maximum number of retries of a message for which the peer has no receive request.
     pub(crate) fn set_rnr_retry(&self, retry: u8) {
         self.rnr_retry.store(retry, Ordering::Relaxed);
     }
 
-    /// The maximum retries, if set.
+    /// Returns the maximum number of retries, or `None` if the user has not set it.
     pub(crate) fn rnr_retry(&self) -> Option<u8> {
         Some(self.rnr_retry.load(Ordering::Relaxed)).filter(|retry| *retry != UNSET)
     }
@@ -185,7 +189,8 @@ mod tests {
         }
     }
 
-    /// A queue pair outlives its peer only if its user asks for it and InfiniBand's semantics are in use.
+    /// A queue pair outlives its peer only if its user has requested this and InfiniBand's semantics are in
+    /// use.
     #[test]
     fn only_infinibands_semantics_outlive_a_peer() {
         for (ib_semantics, wanted) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -201,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Granted Reads beyond the agreed number are returned, each once.
+    /// Granted Reads beyond the agreed number are returned to the quota exactly once.
     #[test]
     fn granted_reads_are_returned_once() {
         let (attributes, quota) = (Attributes::new(), Quota::new("", 100));

@@ -1,5 +1,5 @@
-//! The configuration of a queue pair, which is fixed when it is created. `prepare.rs` has its checks of
-//! requests.
+//! The configuration of a queue pair, which is fixed when the queue pair is created. The checks of requests
+//! against the configuration are in `prepare.rs`.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::rdmap::Extensions;
 /// Limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caps {
-    /// At most [`MAX_SGE`].
+    /// Maximum number of elements of a send request, at most [`MAX_SGE`].
     max_send_sge: u8,
     max_recv_sge: u8,
-    /// At most [`MAX_INLINE`].
+    /// Maximum number of bytes of an inline request, at most [`MAX_INLINE`].
     max_inline: u8,
 }
 
@@ -23,7 +23,7 @@ const _: () = assert!(MAX_INLINE <= u8::MAX as usize);
 
 impl Caps {
     /// # Errors
-    /// [`VerbsError::Limit`] for more than the context or a request allows.
+    /// [`VerbsError::Limit`] if an option exceeds a limit of the context or of a request.
     fn new(init: &QpInit<'_>, max_qp_wr: usize) -> Result<Self, VerbsError> {
         within("max_qp_wr", init.max_send_wr.max(init.max_recv_wr), max_qp_wr)?;
         within("MAX_SGE", init.max_send_sge.max(init.max_recv_sge), MAX_SGE)?;
@@ -48,11 +48,11 @@ impl Caps {
     }
 }
 
-/// The fixed configuration of a queue pair. It never changes, so any thread may read it.
+/// The fixed configuration of a queue pair. The configuration never changes, so any thread may read it.
 pub(crate) struct QpConfig {
-    /// The number of the queue pair. Dropping this frees the number.
+    /// The number of the queue pair. Dropping the configuration frees the number.
     pub(crate) num: u32,
-    /// The number of its stream.
+    /// The number of the queue pair's stream.
     pub(crate) stream: StreamId,
     pub(crate) pd: Arc<PdShared>,
     pub(crate) caps: Caps,
@@ -62,15 +62,16 @@ pub(crate) struct QpConfig {
 }
 
 impl QpConfig {
-    /// Checks the options, and allocates a number.
+    /// Checks the options, and allocates a number for the queue pair.
     ///
     /// # Errors
-    /// [`VerbsError::Limit`]; [`VerbsError::Invalid`] for objects that do not go together.
+    /// [`VerbsError::Limit`] if an option exceeds a limit. [`VerbsError::Invalid`] if objects in the options
+    /// cannot be used together.
     pub(super) fn new(pd: &Arc<PdShared>, init: &QpInit<'_>) -> Result<Self, VerbsError> {
         let context = &pd.resources;
         let caps = Caps::new(init, context.limits.max_qp_wr)?;
-        // RFC 5042 section 7.1 (SEC-164): a completion queue serves the context that made it. Contexts share
-        // none.
+        // RFC 5042 section 7.1 (SEC-164): a completion queue serves only the context that created it.
+        // Contexts do not share completion queues.
         for cq in [init.send_cq, init.recv_cq] {
             context.same(cq.shared.resources())?;
         }
@@ -97,7 +98,7 @@ impl QpConfig {
         &self.pd.resources
     }
 
-    /// The number of inbound requests that an IRD allows.
+    /// Returns the number of inbound requests that an IRD allows.
     pub(super) fn read_slots_for(&self, ird: u16) -> usize {
         request_buffers(self.extensions, ird) as usize
     }
@@ -109,10 +110,11 @@ impl Drop for QpConfig {
     }
 }
 
-/// Buffers of queue 1: IRD for Read Requests and, with atomics, as many more for Atomic Requests (RFC 7306
-/// section 5.2.2 item 4).
+/// Returns the number of buffers of queue 1: IRD buffers for Read Requests and, with atomics, IRD further
+/// buffers for Atomic Requests (RFC 7306 section 5.2.2 item 4).
 pub(crate) fn request_buffers(extensions: Extensions, ird: impl Into<u32>) -> u32 {
-    // RFC 7306 section 5.2.2 (EXT-098, EXT-191): the buffers for atomics come on top of those for Reads.
+    // RFC 7306 section 5.2.2 (EXT-098, EXT-191): the buffers for atomics are additional to the buffers for
+    // Reads.
     let kinds = if extensions.contains(Extensions::ATOMICS) { 2 } else { 1 };
     kinds * ird.into()
 }
@@ -122,7 +124,8 @@ mod tests {
     use super::*;
     use crate::queues::test_objects;
 
-    /// Each option is checked against its own limit, and dropping the configuration frees the number.
+    /// Each option is checked against its own limit. If an option is refused, no number is used; dropping a
+    /// configuration frees its number.
     #[test]
     fn options_beyond_a_limit_take_no_number() {
         let (resources, pd, cq) = test_objects();

@@ -1,5 +1,5 @@
-//! How a user's thread notifies the engine of posted requests and of an `Ask`, or does the work itself if no
-//! engine will.
+//! How a user's thread notifies the engine of posted requests and of an `Ask`. If no engine will do the work,
+//! the user's thread does it.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -9,7 +9,8 @@ use crate::queues::line::{TurnCell, Waiter};
 use crate::queues::{QpConsumer, QpState};
 
 impl QpShared {
-    /// Sends an `Ask` to the engine. Without an engine, any `Ask` that ends the queue pair ends it at once.
+    /// Sends an `Ask` to the engine. Without an engine, an `Ask` to end the queue pair has its effect at
+    /// once.
     pub(crate) fn ask(&self, what: Ask) {
         self.signals.leave(what);
         let ends_at_once = match self.engine.is_there() {
@@ -23,16 +24,16 @@ impl QpShared {
         }
     }
 
-    /// True if the engine has given up the connection. The caller looks after it has left an `Ask` for the
-    /// engine.
+    /// Whether the engine has given up the connection. The caller must leave its `Ask` for the engine before
+    /// this check.
     fn is_orphaned(&self) -> bool {
-        // Pairs with the fence in `orphan`.
+        // This fence pairs with the fence in `orphan`.
         fence(Ordering::SeqCst);
         self.state.get() == QpState::Orphaned
     }
 
-    /// Rings the doorbell for new posts. Flushes the queues instead, if the connection is over and no engine
-    /// will.
+    /// Rings the doorbell for new posts. If the connection is over and no engine will flush the queues,
+    /// flushes them instead.
     #[inline]
     pub(crate) fn doorbell(&self) {
         let state = self.state.get();
@@ -42,15 +43,16 @@ impl QpShared {
         self.doorbell_in(state);
     }
 
-    /// As [`doorbell`](Self::doorbell), in a state other than `Rts`.
+    /// The part of [`doorbell`](Self::doorbell) that is needed only in unusual cases, such as a state other
+    /// than `Rts`.
     #[cold]
     #[inline(never)]
     fn doorbell_in(&self, mut state: QpState) {
         if state == QpState::Idle {
-            // Requests that were posted early wait for the stream, which looks for them when it begins. No
-            // doorbell is rung for them: the doorbell would name no connection, and would suppress the
-            // doorbell of the next post. If the fence in `connected` comes first, this thread sees the new
-            // state; if this fence does, the stream sees the requests.
+            // Requests that were posted early wait for the stream, which checks for requests when it begins.
+            // No doorbell is rung for early requests: the doorbell would not name a connection, and would
+            // suppress the doorbell of the next post. If the fence in `connected` comes first, this thread
+            // sees the new state. If this fence comes first, the stream sees the requests.
             fence(Ordering::SeqCst);
             state = self.state.get();
         }
@@ -64,8 +66,9 @@ impl QpShared {
         }
     }
 
-    /// A receive request was posted. Flushes it if the stream has ended; before `Error` the engine flushes
-    /// it, after the requests that it has started. Tells the engine if a message of the peer waits for it.
+    /// Called after a receive request was posted. If the stream has ended, the request is flushed: in state
+    /// `Error` by this thread, and before that by the engine, after the requests that the engine has started.
+    /// If a message of the peer waits for a request, the engine is notified.
     #[inline]
     pub(crate) fn recv_posted(&self) {
         let state = self.state.get();
@@ -74,11 +77,11 @@ impl QpShared {
         }
     }
 
-    /// As [`recv_posted`](Self::recv_posted), if posting alone is not enough.
+    /// The part of [`recv_posted`](Self::recv_posted) that is needed if posting the request is not enough.
     #[cold]
     fn recv_posted_in(&self, mut state: QpState) {
-        // Pairs with the fence in `Receives::wait`: either the stream sees the request, or this thread sees
-        // that the stream waits. `Idle` is treated as in `doorbell_in`.
+        // This fence pairs with the fence in `Receives::wait`: either the stream sees the request, or this
+        // thread sees that the stream waits. The state `Idle` is handled in the same way as in `doorbell_in`.
         fence(Ordering::SeqCst);
         if state == QpState::Idle {
             state = self.state.get();
@@ -94,34 +97,36 @@ impl QpShared {
         }
     }
 
-    /// A message of the peer waits for a receive request. Called by the holder of the consumer. The engine
-    /// is asked to receive once a request is posted, which may be now.
+    /// Records that a message of the peer waits for a receive request. When a request is posted, which may
+    /// already have happened, the engine gets `Ask::Receive`. Only the holder of the consumer calls this
+    /// function.
     pub(crate) fn await_recv(self: &Arc<Self>, consumer: &QpConsumer) {
         if self.receives.wait(self, || consumer.has_recvs()) {
             self.ask(Ask::Receive);
         }
     }
 
-    /// Requests an event for the time when no send request is open or, while the queue is held, none is in
-    /// progress.
+    /// Requests an event for the time when no send request is open. While the queue is held, the event is due
+    /// when no send request is in progress.
     pub(crate) fn arm_drain(&self) {
         self.sends.arm_drain();
         {
-            // The lock orders this after or before any flush: a later flush sees the flag, and an earlier
-            // flush is seen here.
+            // The lock orders this check and any flush: a later flush sees the flag, and this check sees the
+            // result of an earlier flush.
             let consumer = self.consumer.lock();
-            // Without a stream no request is in progress.
+            // If the queue pair has no stream, no request is in progress.
             if consumer.is_some() && self.sends.is_held() {
                 self.sends.report_held(&self.signals);
             } else {
                 self.sends.report_if_drained(&self.signals);
             }
         }
-        // A stream that completes the last request meanwhile checks again when it answers the doorbell.
+        // If a stream completes the last request at the same time, the stream checks again when it answers
+        // the doorbell.
         self.engine.ring();
     }
 
-    /// Starts send requests again, and cancels the pending drain event.
+    /// Allows send requests to start again, and cancels the pending drain event.
     pub(crate) fn resume_sends(&self) {
         self.sends.resume();
         self.doorbell();

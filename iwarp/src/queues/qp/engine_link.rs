@@ -1,4 +1,5 @@
-//! The link of a queue pair to the engine that carries its connection: its doorbell there.
+//! The link of a queue pair to the engine that handles its connection: the queue pair's doorbell at this
+//! engine.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,11 +9,11 @@ use crate::queues::rung::Rung;
 
 /// The link of a queue pair to its engine.
 pub(crate) struct EngineLink {
-    /// The doorbells of the engine; set once, by connect or accept.
+    /// The doorbells of the engine. Connect or accept sets this field once.
     doorbells: OnceLock<Arc<Doorbells>>,
     /// The connection's slot in that engine.
     slot: AtomicU32,
-    /// Set from a ring of the doorbell until the engine answers it.
+    /// The flag that is set while the doorbell was rung and the engine has not answered it.
     rung: Rung,
 }
 
@@ -26,19 +27,19 @@ impl EngineLink {
         self.doorbells.get().is_some()
     }
 
-    /// Sets the engine with these doorbells as the one that carries the connection. Returns `false` if there
-    /// is an engine already.
+    /// Sets the engine that handles the connection: the engine with these doorbells. Returns `false` if the
+    /// queue pair already has an engine.
     pub(super) fn reserve(&self, doorbells: &Arc<Doorbells>) -> bool {
         self.doorbells.set(Arc::clone(doorbells)).is_ok()
     }
 
-    /// Sets the slot of the connection in its engine.
+    /// Sets the slot of the connection in the engine.
     pub(crate) fn set_slot(&self, slot: usize) {
         self.slot.store(slot as u32, Ordering::Release);
     }
 
-    /// Rings the doorbell, so that the engine visits the queue pair again. Returns `false` without an
-    /// engine.
+    /// Rings the doorbell, so that the engine visits the queue pair again. Returns `false` if the queue pair
+    /// has no engine.
     #[inline]
     pub(crate) fn ring(&self) -> bool {
         let Some(doorbells) = self.doorbells.get() else { return false };
@@ -48,7 +49,7 @@ impl EngineLink {
         true
     }
 
-    /// Called when the engine answers the doorbell: the next post rings it again.
+    /// Called when the engine answers the doorbell: the next post rings the doorbell again.
     #[inline]
     pub(crate) fn clear_doorbell(&self) {
         self.rung.answer();
@@ -64,7 +65,7 @@ mod tests {
         Arc::new(Doorbells::new(8, Notifier::new().unwrap()))
     }
 
-    /// Many posts ring once, with the slot, until the engine has answered.
+    /// Many posts ring the doorbell only once, with the slot, until the engine has answered it.
     #[test]
     fn a_doorbell_rings_once_until_it_is_answered() {
         let (link, doorbells) = (EngineLink::new(), doorbells());

@@ -19,17 +19,17 @@ impl QpShared {
         }
     }
 
-    /// Whether [`queue_send`](Self::queue_send) would accept a request, if there is room.
+    /// Checks whether [`queue_send`](Self::queue_send) would accept a request if the queue has room.
     pub(crate) fn check_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if !self.takes_sends() {
             return self.check_late();
         }
-        // `find_registered` is not called here: with a single caller, it is inlined there.
+        // `find_registered` is not called here, so that it has a single caller, into which it is inlined.
         let checked = self.config.prepare(request, &self.attributes);
         checked.or_else(|error| self.config.accept_fault(request, error)).map(drop)
     }
 
-    /// Adds a request of any form after its check.
+    /// Adds a request of any form whose result of the check is `checked`.
     #[inline(never)]
     fn queue_checked(
         &self,
@@ -40,8 +40,8 @@ impl QpShared {
         self.sends.add(request, length, prepared, inline)
     }
 
-    /// As [`queue_send`](Self::queue_send) for an inline request whose bytes the caller has: `parts`, one
-    /// after the other.
+    /// Does what [`queue_send`](Self::queue_send) does, for an inline request whose bytes the caller passes
+    /// in `parts`, one part after the other.
     pub(crate) fn queue_inline(&self, request: &SendRequest, parts: &[&[u8]]) -> Result<(), VerbsError> {
         if !self.takes_sends() {
             return self.keep_late(request);
@@ -52,8 +52,8 @@ impl QpShared {
         self.sends.add(request, length as u32, inline_payload(request), Some(bytes))
     }
 
-    /// Whether [`queue_inline`](Self::queue_inline) would accept a request with `length` bytes, if there is
-    /// room.
+    /// Checks whether [`queue_inline`](Self::queue_inline) would accept a request with `length` bytes if the
+    /// queue has room.
     pub(crate) fn check_inline(&self, request: &SendRequest, length: usize) -> Result<(), VerbsError> {
         if !self.takes_sends() {
             return self.check_late();
@@ -61,37 +61,39 @@ impl QpShared {
         self.config.check_bytes(request, length, &self.attributes)
     }
 
-    /// Whether the send queue accepts requests. It refuses them before the connection, unless they may wait
-    /// for it, and after a graceful close was requested (RFC 5041 section 6.2.1). After an error it accepts
-    /// them, and they are flushed.
+    /// Whether the send queue accepts requests. The queue refuses requests before the connection is
+    /// established, unless early sends are allowed. The queue also refuses requests after a graceful close
+    /// was requested (RFC 5041 section 6.2.1). After an error the queue accepts requests, which are then
+    /// flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
         // RFC 5041 section 6.2.1 (DDP-149): after a request for a graceful close a post is refused.
         !self.signals.is_close_asked() && self.sends.accepts_in(self.state.get())
     }
 
-    /// While the send queue takes no requests: whether [`keep_late`](Self::keep_late) would keep one, if
-    /// there is room.
+    /// Checks whether [`keep_late`](Self::keep_late) would keep a request if the queue has room. Called while
+    /// the send queue does not accept requests.
     #[cold]
     fn check_late(&self) -> Result<(), VerbsError> {
         if self.is_late() && self.sends.takes_late() { Ok(()) } else { Err(self.refusal()) }
     }
 
-    /// While the send queue takes no requests: keeps this request until the queue is flushed, or refuses it.
+    /// Keeps a request until the queue is flushed, or refuses the request. Called while the send queue does
+    /// not accept requests.
     #[cold]
     fn keep_late(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if self.is_late() && self.sends.keep_late(request)? { Ok(()) } else { Err(self.refusal()) }
     }
 
-    /// Whether sending has ended, while the queue takes no requests.
+    /// Whether the send queue does not accept requests because sending has ended.
     fn is_late(&self) -> bool {
         self.signals.is_close_asked() || self.state.get() == QpState::Closing
     }
 
-    /// Why the send queue refuses requests.
+    /// Returns the error with which the send queue refuses requests.
     fn refusal(&self) -> VerbsError {
         VerbsError::InvalidState(match self.state.get() {
-            // The engine has not seen the close yet.
+            // The engine has not handled the user's close yet.
             QpState::Rts => QpState::Closing,
             state => state,
         })

@@ -1,4 +1,4 @@
-//! Checks a posted request by the configuration of its queue pair, and looks up its payload, before the
+//! Checks a posted request against the configuration of its queue pair, and looks up its payload, before the
 //! request enters the queue.
 
 use arrayvec::ArrayVec;
@@ -10,19 +10,19 @@ use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
 use super::attributes::Attributes;
 use super::config::QpConfig;
 
-/// Bytes that an atomic returns: one 64-bit word (RFC 7306 section 5.2.2).
+/// Number of bytes that an atomic returns: one 64-bit word (RFC 7306 section 5.2.2).
 const ATOMIC_BYTES: u32 = 8;
 
-/// A checked request: its length, its prepared payload, and its bytes if it is inline.
+/// A checked request: its length, its prepared payload, and, if the request is inline, its bytes.
 pub(super) type Checked = (u32, PreparedPayload, Option<ArrayVec<u8, MAX_INLINE>>);
 
 impl QpConfig {
-    /// The fast path of [`prepare`](Self::prepare) for a Send or Write of one registered element that may
-    /// start at once: it refuses the same requests. Returns the length and the place of the element, so that
-    /// the engine need not look it up again. Returns `None`, without a check, for any other request, and if
-    /// the element is not in one piece.
+    /// The fast path of [`prepare`](Self::prepare), for a Send or Write of one registered element that may
+    /// start at once. The fast path refuses the same requests as `prepare`. Returns the length and the place
+    /// of the element, so that the engine need not look up the element again. Returns `None`, without a
+    /// check, for any other request, and if the element is empty or not registered.
     ///
-    /// If such a request fits one FPDU, `stream/outbound/usual.rs` sends it.
+    /// If such a request fits into one FPDU, `stream/outbound/usual.rs` sends the request.
     #[inline]
     pub(super) fn find_registered(&self, request: &SendRequest) -> Result<Option<(u32, Found)>, VerbsError> {
         const OTHER: SendFlags = SendFlags::FENCE.union(SendFlags::INLINE).union(SendFlags::ZERO_COPY);
@@ -37,8 +37,8 @@ impl QpConfig {
         }
     }
 
-    /// Checks a request of any form: the general path of [`find_registered`](Self::find_registered). Copies
-    /// its bytes if it is inline.
+    /// Checks a request of any form. This is the general path besides
+    /// [`find_registered`](Self::find_registered). If the request is inline, copies its bytes.
     #[inline(never)]
     pub(super) fn prepare(
         &self,
@@ -59,8 +59,8 @@ impl QpConfig {
         Ok((length as u32, prepared, inline))
     }
 
-    /// A request that failed its check. The request is accepted nevertheless if memory is checked late, and
-    /// the fault is in its local memory or in its length as an atomic.
+    /// Decides on a request that failed its check. The request is still accepted if memory is checked late,
+    /// and if the fault is invalid local memory or, for an atomic, a wrong length.
     #[cold]
     pub(super) fn accept_fault(
         &self,
@@ -78,7 +78,7 @@ impl QpConfig {
         Ok((u32::try_from(request.length()).unwrap_or(u32::MAX), prepared, None))
     }
 
-    /// Checks an inline request with `length` bytes of the caller.
+    /// Checks an inline request whose `length` bytes the caller provides.
     pub(super) fn check_bytes(
         &self,
         request: &SendRequest,
@@ -97,7 +97,7 @@ impl QpConfig {
         self.check(request, length as u64, attributes)
     }
 
-    /// Checks the elements of a request, and that the request is allowed.
+    /// Checks the elements of a request. Also checks that the request is allowed.
     fn check(&self, request: &SendRequest, length: u64, attributes: &Attributes) -> Result<(), VerbsError> {
         let sg_list = &request.sg_list;
         if sg_list.len() > self.caps.max_send_sge() {
@@ -129,7 +129,7 @@ impl QpConfig {
             | SendOp::SendImmediate { .. }
             | SendOp::Write { .. }
             | SendOp::WriteImmediate { .. } => {
-                // Copying inline bytes checks the elements too.
+                // The elements of an inline request are checked when their bytes are copied.
                 if !request.flags.contains(SendFlags::INLINE) {
                     self.pd.check_local(sg_list, Access::empty())?;
                 }
@@ -138,7 +138,7 @@ impl QpConfig {
         Ok(())
     }
 
-    /// Checks that the message is enabled on this queue pair.
+    /// Checks that the queue pair has enabled the message of this operation.
     fn check_extension(&self, op: &SendOp) -> Result<(), VerbsError> {
         let (understood, name) = match op {
             SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } | SendOp::SendImmediate { .. } => {
@@ -158,7 +158,7 @@ impl QpConfig {
         )))
     }
 
-    /// Checks that a Read or atomic may be sent, and that its responses have buffers.
+    /// Checks that a Read or atomic may be sent, and that its elements are valid buffers for the responses.
     fn check_ord_and_sinks(&self, sg_list: &[Sge], attributes: &Attributes) -> Result<(), VerbsError> {
         if !attributes.allows_reads() {
             return Err(VerbsError::Invalid(
@@ -168,7 +168,7 @@ impl QpConfig {
         self.pd.check_local(sg_list, Access::LOCAL_WRITE)
     }
 
-    /// Refuses a request that binds a window of type 1: only `bind_mw` makes those.
+    /// Refuses a request that binds a window of type 1, since only `bind_mw` may make such requests.
     pub(crate) fn check_window_kind(&self, op: &SendOp) -> Result<(), VerbsError> {
         let SendOp::BindWindow(bind) = op else { return Ok(()) };
         if self.resources().memory.window_kind(Stag(bind.rkey)) == Some(WindowKind::Type1) {
@@ -179,8 +179,8 @@ impl QpConfig {
     }
 
     fn check_grant(&self, needed: QpGrants) -> Result<(), VerbsError> {
-        // RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a queue pair may only change
-        // STags if it was granted this right.
+        // RFC 5041 section 8.3.2 (DDP-234), RFC 5040 section 8.1.2 (RDMAP-364): a queue pair may change STags
+        // only if it was granted this right.
         if self.grants.contains(needed) {
             return Ok(());
         }
@@ -209,8 +209,8 @@ impl QpConfig {
     }
 }
 
-/// Checks that the ends have agreed to the message. Before they are connected every message passes: the
-/// stream checks it again when it is sent.
+/// Checks that the endpoints have agreed on the message of this operation. Before the connection is
+/// established every message passes, since the stream checks the message again when it is sent.
 fn check_agreement(op: &SendOp, attributes: &Attributes) -> Result<(), VerbsError> {
     match attributes.ib_semantics() {
         Some(agreed) if !op.is_allowed(agreed) => {}
@@ -225,7 +225,7 @@ fn check_agreement(op: &SendOp, attributes: &Attributes) -> Result<(), VerbsErro
     Err(VerbsError::Invalid(text.into()))
 }
 
-/// The prepared payload of a request whose bytes were copied.
+/// Returns the prepared payload of a request whose bytes were copied.
 pub(super) fn inline_payload(request: &SendRequest) -> PreparedPayload {
     match is_one_message(&request.op) && !request.flags.contains(SendFlags::FENCE) {
         true => PreparedPayload::Inline,
@@ -233,13 +233,13 @@ pub(super) fn inline_payload(request: &SendRequest) -> PreparedPayload {
     }
 }
 
-/// Whether a request is a Send or a Write and nothing else.
+/// Whether a request consists of exactly one message, a Send or a Write.
 #[inline]
 fn is_one_message(op: &SendOp) -> bool {
     matches!(op, SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. })
 }
 
-/// The error for local memory that fails a check.
+/// Returns the error for local memory that fails a check.
 #[cold]
 fn protection(fault: Fault) -> VerbsError {
     VerbsError::LocalProtection(fault.to_string())

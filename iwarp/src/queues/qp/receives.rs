@@ -1,5 +1,5 @@
-//! The receives of a queue pair: its receive queue or its part of a shared one, how many requests it has
-//! taken and completed, and whether a message waits for one.
+//! The receives of a queue pair: its own receive queue or its use of a shared receive queue, the numbers of
+//! taken and completed requests, and whether a message waits for a request.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
@@ -21,27 +21,27 @@ use super::signals::Signals;
 /// A posted request in the receive queue. The entry owns nothing.
 pub(in crate::queues) type RecvEntry = ManuallyDrop<RecvRequest>;
 
-/// The receives of a queue pair; see the module.
+/// The receives of a queue pair (see the module).
 pub(crate) struct Receives {
-    /// The end where requests are added. Threads that post take the lock in turn.
+    /// The end of the ring where requests are added. Each thread that posts takes the lock.
     ring: Lock<RingWriter<RecvEntry>>,
     cq_place: CqPlace,
     srq: Option<SharedReceiveQueue>,
-    /// Requests taken for messages, and the number of them that are completed.
+    /// Number of requests that were taken for messages. `done` is the number of them that are completed.
     taken: Counter,
     done: Counter,
-    /// The number of shared requests above which one event is generated; 0: no event.
+    /// The number of shared requests above which one event is generated. 0 means no event.
     high_water: AtomicU32,
     /// Whether a message of the peer waits for a request.
     turn: TurnCell,
-    /// Whether messages may wait: with InfiniBand's semantics.
+    /// Whether messages may wait for requests, which InfiniBand's semantics allow.
     may_wait: AtomicBool,
     /// Whether `LastWqeReached` was reported.
     last_wqe_reported: AtomicBool,
 }
 
 impl Receives {
-    /// The receives of queue pair `num`, and the end where requests of its own queue are taken.
+    /// Returns the receives of queue pair `num`, and the end of its own queue where requests are taken.
     pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<RecvEntry>) {
         let (shared, depth) = match init.srq {
             Some(srq) => (Some(srq.shared.outstanding()), 0),
@@ -62,7 +62,7 @@ impl Receives {
         (receives, reader)
     }
 
-    /// Whether requests come from a shared receive queue.
+    /// Whether receive requests are taken from a shared receive queue.
     pub(crate) fn are_shared(&self) -> bool {
         self.srq.is_some()
     }
@@ -82,19 +82,21 @@ impl Receives {
         self.cq_place.wqes().max()
     }
 
-    /// Requests that are not completed: those posted here, or taken from the shared queue.
+    /// Number of requests that are not completed. With a shared queue, only requests that this queue pair has
+    /// taken count.
     pub(crate) fn open(&self) -> u64 {
         self.cq_place.wqes().open()
     }
 
-    /// Requests whose completion has not been polled.
+    /// Number of requests whose completion has not been polled.
     pub(crate) fn used(&self) -> u64 {
         self.cq_place.wqes().used()
     }
 
-    /// The number of requests taken for messages of the peer, and how many of these are not completed.
+    /// Returns the number of requests that were taken for messages of the peer, and the number of these
+    /// requests that are not completed.
     pub(crate) fn taken(&self) -> (u64, u64) {
-        // `done` is read first: otherwise a request could be counted as done but not as taken.
+        // `done` is read first. Otherwise a request could be counted as done but not as taken.
         let done = self.done.get();
         let taken = self.taken.get();
         (taken, taken.wrapping_sub(done))
@@ -126,13 +128,14 @@ impl Receives {
 
     // ---- taking and completing: called by the holder of the consumer ----
 
-    /// A request of its own queue is taken for a message.
+    /// Counts a request that was taken for a message.
     #[inline]
     pub(in crate::queues) fn count_taken(&self) {
         self.taken.add(1);
     }
 
-    /// Takes a request from the shared queue, unless this queue pair holds its maximum.
+    /// Takes a request from the shared queue, unless this queue pair already holds its maximum number of
+    /// shared requests.
     pub(in crate::queues) fn take_shared(&self, signals: &Signals) -> Option<RecvRequest> {
         let srq = &self.srq.as_ref()?.shared;
         // RFC 5041 section 8.3.2 (DDP-239), RFC 5040 section 8.1.2 (RDMAP-371): each stream has a limit of
@@ -145,13 +148,14 @@ impl Receives {
         let is_counted = wqes.take();
         debug_assert!(is_counted, "an entry was free, and only this thread takes them");
         // RFC 5042 section 6.4.3.1 (SEC-136): a queue pair that holds its maximum of shared buffers gets no
-        // more, and a queue pair that passes its high-water mark is reported.
+        // further buffers, and a queue pair that exceeds its high-water mark is reported.
         self.check_high_water(signals, wqes.used());
         self.count_taken();
         Some(request)
     }
 
-    /// Whether the queue pair may hold one more request of its shared queue, if it has one.
+    /// Whether the queue pair may take another request from its shared queue. Always `true` without a shared
+    /// queue.
     pub(crate) fn may_take_shared(&self) -> bool {
         self.srq.is_none() || self.cq_place.wqes().is_free()
     }
@@ -164,20 +168,20 @@ impl Receives {
         self.report();
     }
 
-    /// Completes a request of its own queue as flushed that was not taken. The caller has to call
-    /// [`report`](Self::report) when it holds no lock.
+    /// Completes, with the status "flushed", a request of the queue pair's own queue that was not taken.
+    /// Afterwards the caller must call [`report`](Self::report) while it holds no lock.
     pub(in crate::queues) fn flush(&self, wr_id: u64, cause: Option<ConnectionError>) {
         self.cq_place.wqes().complete();
         self.cq_place.push(self.flushed(wr_id, cause));
     }
 
-    /// The completion of a request that has succeeded.
+    /// Returns the completion of a request that has succeeded.
     #[inline]
     pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
         self.cq_place.succeeded(wr_id, opcode, byte_len)
     }
 
-    /// The completion of a request that fails, with the cause of the connection's end.
+    /// Returns the completion of a failed request, with the cause of the connection's end.
     pub(crate) fn failed(
         &self,
         wr_id: u64,
@@ -187,29 +191,30 @@ impl Receives {
         self.cq_place.failed(wr_id, WcOpcode::Recv, status, cause)
     }
 
-    /// The completion of a request that is flushed.
+    /// Returns the completion of a flushed request.
     pub(in crate::queues) fn flushed(&self, wr_id: u64, cause: Option<ConnectionError>) -> WorkCompletion {
         self.failed(wr_id, WcStatus::WrFlushError, cause)
     }
 
-    /// Reports lost completions and events of the completion queue. The caller holds no lock.
+    /// Reports lost completions and events of the completion queue. The caller must hold no lock.
     #[inline]
     pub(super) fn report(&self) {
         self.cq_place.report();
     }
 
-    /// Removes its completions from the completion queue. From now on requests make none.
+    /// Removes the receive completions of this queue pair from the completion queue. From now on receive
+    /// requests generate no completions.
     pub(super) fn discard_completions(&self) {
         self.cq_place.silence();
     }
 
-    /// Its completion queue.
+    /// The completion queue of the receives.
     pub(crate) fn cq(&self) -> &CqShared {
         self.cq_place.cq()
     }
 
-    /// Called when the queue pair has entered `Error` and flushed its requests: generates the event for the
-    /// last request of a shared queue, once.
+    /// Generates, once, the `LastWqeReached` event of a queue pair with a shared queue. Called when the queue
+    /// pair has entered `Error` and flushed its requests.
     pub(super) fn report_last(&self, signals: &Signals) {
         if self.srq.is_some() && !self.last_wqe_reported.swap(true, Ordering::AcqRel) {
             signals.report(AsyncEventKind::LastWqeReached, None);
@@ -219,7 +224,7 @@ impl Receives {
     // ---- the high-water mark ----
 
     /// Requests an event for the time when this queue pair holds more than `mark` requests of the shared
-    /// queue. The event comes at once if the queue pair already does.
+    /// queue. If the queue pair already holds more, the event is generated at once.
     pub(crate) fn arm_high_water(&self, signals: &Signals, mark: usize) {
         self.high_water.store(mark_of(mark), Ordering::SeqCst);
         self.check_high_water(signals, self.used());
@@ -251,14 +256,14 @@ impl Receives {
         self.may_wait.load(Ordering::Acquire)
     }
 
-    /// Its turn to take a request.
+    /// The queue pair's turn to take a request.
     pub(super) fn turn(&self) -> &TurnCell {
         &self.turn
     }
 
-    /// Called when a message of the peer to `who` waits for a request; `who` is called back if the queue is
-    /// shared. `is_posted` tells whether the queue pair's own queue has a request; then the message does not
-    /// wait, and this returns `true`.
+    /// Called when a message of the peer to `who` waits for a request. If the queue is shared, `who` is
+    /// called back. Otherwise `is_posted` says whether the queue pair's own queue has a request. If the queue
+    /// has a request, the message does not wait, and the function returns `true`.
     pub(super) fn wait(&self, who: &Arc<impl Waiter + 'static>, is_posted: impl FnOnce() -> bool) -> bool {
         if let Some(srq) = &self.srq {
             let who: Weak<dyn Waiter> = Arc::downgrade(who) as _;
@@ -266,17 +271,18 @@ impl Receives {
             return false;
         }
         self.turn.set(Turn::Waits);
-        // Pairs with the fence of a thread that has posted a receive request.
+        // This fence pairs with the fence of a thread that has posted a receive request.
         fence(Ordering::SeqCst);
         is_posted() && self.end_wait()
     }
 
-    /// Ends the wait of a message for a request of this queue pair's own queue. Returns whether one waited.
+    /// Ends the wait of a message for a request of this queue pair's own queue. Returns whether a message was
+    /// waiting.
     pub(super) fn end_wait(&self) -> bool {
         self.srq.is_none() && self.turn.get() == Turn::Waits && self.turn.replace(Turn::Out) == Turn::Waits
     }
 
-    /// Called at the end of the stream: no message waits any more.
+    /// Ends the wait of a message. Called at the end of the stream.
     pub(crate) fn stop_waiting(&self) {
         match &self.srq {
             Some(srq) if self.may_wait() => srq.shared.leave_line(&self.turn),
@@ -296,7 +302,8 @@ impl Drop for Receives {
     }
 }
 
-/// A mark that no count can pass equals any higher mark.
+/// Returns the mark in 32 bits. No number of requests exceeds 32 bits, so all larger marks have the same
+/// effect.
 fn mark_of(mark: usize) -> u32 {
     mark.try_into().unwrap_or(u32::MAX)
 }

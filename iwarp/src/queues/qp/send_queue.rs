@@ -1,16 +1,16 @@
-//! The send queue of a queue pair: the end where requests are added, their completion, and how the queue is
-//! drained and held.
+//! The send queue of a queue pair: adding requests, completing requests, draining the queue, and holding the
+//! queue.
 //!
-//! Sends that are posted after the end of sending, after the user has requested a graceful close or after the
-//! peer's FIN, are refused by RFC 5041 section 6.2.1. The verbs of RDMA devices accept them, and programs
-//! post such a send to learn from its flushed completion that all earlier requests are done. So a queue may
-//! keep late sends apart from its ring, where the engine would find and send them; they are flushed after
-//! the ring.
+//! Sending ends when the user has requested a graceful close, or at the peer's FIN. RFC 5041 section 6.2.1
+//! refuses sends that are posted later (late sends). The verbs of RDMA devices accept late sends: a program
+//! posts such a send, and its flushed completion shows that all earlier requests are done. So a queue can be
+//! set to keep late sends. Late sends are not added to the ring, where the engine would find and send them,
+//! and are flushed after the requests in the ring.
 //!
-//! A queue that is held (InfiniBand's state "send queue drained", SQD) starts no request: requests that have
-//! started continue until they are complete, and requests that wait or are posted meanwhile stay in the
-//! queue. The engine loads the flag after each request that it finds. So it sees the flag with any request
-//! that was posted after the flag was set.
+//! While a queue is held (InfiniBand's state "send queue drained", SQD), no request starts. Requests that
+//! have already started continue until they are complete. All other requests, including new requests, stay in
+//! the queue. The engine loads the flag `held` after each request that it finds. So the engine sees the flag
+//! before it starts a request that was posted after the flag was set.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,24 +30,24 @@ use super::signals::Signals;
 
 /// The send queue of a queue pair.
 pub(crate) struct SendQueue {
-    /// The end where requests are added. Threads that post take the lock in turn.
+    /// The end of the ring where requests are added. Each thread that posts takes the lock.
     posting: Lock<Posting>,
     cq_place: CqPlace,
-    /// The states in which it accepts requests.
+    /// The states of the queue pair in which the queue accepts requests.
     states: u8,
-    /// True if every request generates a completion, signaled or not.
+    /// Whether every request generates a completion, even if it is unsignaled.
     signals_all: bool,
-    /// True if the user wants an event when no request is open.
+    /// Whether the user has requested an event for the time when no request is open.
     drain: AtomicBool,
-    /// While true, no request starts.
+    /// Whether the queue is held, so that no request starts.
     held: AtomicBool,
 }
 
-/// Where requests are added.
+/// The end of the queue where requests are added.
 pub(in crate::queues) struct Posting {
     ring: RingWriter<SendEntry>,
-    /// Sends that were posted after the end of sending, oldest first; `None`: they are refused. They use
-    /// entries of the queue, so their number is at most its depth.
+    /// The late sends, oldest first, or `None` if late sends are refused. Late sends use entries of the
+    /// queue, so their number is at most the depth of the queue.
     #[allow(clippy::box_collection, reason = "most queues refuse them: a pointer takes less of each")]
     late: Option<Box<VecDeque<LateSend>>>,
 }
@@ -60,14 +60,15 @@ pub(in crate::queues) struct LateSend {
 }
 
 impl Posting {
-    /// Takes the oldest late send, to complete it. Called by the holder of the consumer.
+    /// Removes and returns the oldest late send, which the caller completes. Only the holder of the consumer
+    /// calls this function.
     pub(in crate::queues) fn next_late(&mut self) -> Option<LateSend> {
         self.late.as_mut()?.pop_front()
     }
 }
 
 impl SendQueue {
-    /// The send queue of queue pair `num`, and the end where requests are taken.
+    /// Returns the send queue of queue pair `num`, and the end of the queue where requests are taken.
     pub(super) fn new(init: &QpInit<'_>, num: u32) -> (Self, RingReader<SendEntry>) {
         let (writer, reader) = ring(init.max_send_wr);
         let queue = Self {
@@ -81,7 +82,7 @@ impl SendQueue {
         (queue, reader)
     }
 
-    /// True if every request generates a completion, signaled or not.
+    /// Whether every request generates a completion, even if it is unsignaled.
     #[inline]
     pub(crate) fn signals_all(&self) -> bool {
         self.signals_all
@@ -92,12 +93,12 @@ impl SendQueue {
         self.cq_place.wqes().max()
     }
 
-    /// Requests that are not completed.
+    /// Number of requests that are not completed.
     pub(crate) fn open(&self) -> u64 {
         self.cq_place.wqes().open()
     }
 
-    /// Requests whose completion has not been polled.
+    /// Number of requests whose completion has not been polled.
     pub(crate) fn used(&self) -> u64 {
         self.cq_place.wqes().used()
     }
@@ -145,20 +146,20 @@ impl SendQueue {
         if is_added { Ok(()) } else { Err(VerbsError::QueueFull("send")) }
     }
 
-    /// Keeps late sends from now on.
+    /// Makes the queue keep late sends from now on.
     pub(crate) fn take_late(&self) {
         self.lock().late.get_or_insert_default();
     }
 
-    /// Whether late sends are kept.
+    /// Whether the queue keeps late sends.
     pub(super) fn takes_late(&self) -> bool {
         self.lock().late.is_some()
     }
 
     /// Keeps a request until the queue is flushed. Returns `false` if late sends are refused.
     pub(super) fn keep_late(&self, request: &SendRequest) -> Result<bool, VerbsError> {
-        // As for a request that enters the ring: either a thread that flushes finds the request, or the
-        // thread that posts sees the new state afterwards, and flushes.
+        // The lock has the same effect as for a request that is added to the ring: either a thread that
+        // flushes finds the request, or the posting thread sees the new state afterwards, and flushes.
         let mut queue = self.lock();
         let Some(late) = &mut queue.late else { return Ok(false) };
         if !self.cq_place.wqes().take() {
@@ -170,13 +171,13 @@ impl SendQueue {
 
     // ---- completing: called by the holder of the consumer ----
 
-    /// The completion of a request that has succeeded.
+    /// Returns the completion of a request that has succeeded.
     #[inline]
     pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
         self.cq_place.succeeded(wr_id, opcode, byte_len)
     }
 
-    /// The completion of a request that fails, with the cause of the connection's end.
+    /// Returns the completion of a failed request, with the cause of the connection's end.
     pub(crate) fn failed(
         &self,
         wr_id: u64,
@@ -188,8 +189,8 @@ impl SendQueue {
     }
 
     /// Completes a request. The request generates a completion if it is `signaled`: a completion was
-    /// requested, or the request failed. Otherwise the entry of the request is free at once. The caller has
-    /// to call [`report`](Self::report) when it holds no lock.
+    /// requested, or the request failed. Otherwise the entry of the request is free at once. Afterwards the
+    /// caller must call [`report`](Self::report) while it holds no lock.
     #[inline(always)]
     pub(in crate::queues) fn complete(&self, signals: &Signals, signaled: bool, completion: WorkCompletion) {
         let wqes = self.cq_place.wqes();
@@ -203,9 +204,9 @@ impl SendQueue {
         self.report_if_drained(signals);
     }
 
-    /// Completes `count` requests that have succeeded, after they left their queue. Those in `signaled` make
-    /// completions, in this order, which enter the completion queue together. As
-    /// [`complete`](Self::complete).
+    /// Completes `count` requests that have succeeded and were removed from the ring. The requests in
+    /// `signaled` generate completions in this order, which are added to the completion queue together.
+    /// Afterwards the caller must call [`report`](Self::report) while it holds no lock.
     #[inline]
     pub(in crate::queues) fn complete_all(&self, signals: &Signals, count: usize, signaled: &[Signaled]) {
         let wqes = self.cq_place.wqes();
@@ -220,31 +221,32 @@ impl SendQueue {
         self.report_if_drained(signals);
     }
 
-    /// Reports lost completions and events of the completion queue. The caller holds no lock.
+    /// Reports lost completions and events of the completion queue. The caller must hold no lock.
     #[inline]
     pub(in crate::queues) fn report(&self) {
         self.cq_place.report();
     }
 
-    /// Removes its completions from the completion queue. From now on requests make none.
+    /// Removes the send completions of this queue pair from the completion queue. From now on send requests
+    /// generate no completions.
     pub(super) fn discard_completions(&self) {
         self.cq_place.silence();
     }
 
-    /// Its completion queue.
+    /// The completion queue of the send queue.
     pub(crate) fn cq(&self) -> &CqShared {
         self.cq_place.cq()
     }
 
     // ---- draining and holding ----
 
-    /// Requests an event for the time when no request is open or, while the queue is held, none is in
-    /// progress. The caller checks whether the event is due.
+    /// Requests an event for the time when no request is open. While the queue is held, the event is due when
+    /// no request is in progress. The caller checks whether the event is already due.
     pub(super) fn arm_drain(&self) {
         self.drain.store(true, Ordering::Release);
     }
 
-    /// Makes the drain event if the user wants it and no request is open.
+    /// Generates the drain event if the user has requested it and no request is open.
     #[inline]
     pub(crate) fn report_if_drained(&self, signals: &Signals) {
         if self.drain.load(Ordering::Acquire) && self.open() == 0 {
@@ -252,7 +254,8 @@ impl SendQueue {
         }
     }
 
-    /// Makes the drain event if the user wants it. The caller guarantees that no request is in progress.
+    /// Generates the drain event if the user has requested it. The caller guarantees that no request is in
+    /// progress.
     #[cold]
     pub(crate) fn report_held(&self, signals: &Signals) {
         if self.drain.swap(false, Ordering::AcqRel) {
@@ -260,18 +263,18 @@ impl SendQueue {
         }
     }
 
-    /// Starts no request from now on, until [`resume`](Self::resume).
+    /// Prevents requests from starting until [`resume`](Self::resume).
     pub(crate) fn hold(&self) {
         self.held.store(true, Ordering::Release);
     }
 
-    /// Starts requests again, and cancels a pending drain event. The caller rings the doorbell.
+    /// Allows requests to start again, and cancels a pending drain event. The caller must ring the doorbell.
     pub(super) fn resume(&self) {
         self.drain.store(false, Ordering::Release);
         self.held.store(false, Ordering::Release);
     }
 
-    /// Whether no request starts.
+    /// Whether the queue is held, so that no request starts.
     #[inline]
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::Acquire)
@@ -295,8 +298,8 @@ mod tests {
         std::iter::from_fn(|| cq.poll_one()).map(|it| (it.wr_id, it.status, it.qp_num)).collect()
     }
 
-    /// A request has an entry from its post until its completion is polled, or until it is done if it makes
-    /// none.
+    /// A request uses an entry from its post until its completion is polled. If the request generates no
+    /// completion, it uses the entry until it is complete.
     #[test]
     fn an_entry_is_used_until_its_completion_is_polled() {
         let (resources, _, cq) = test_objects();
@@ -314,8 +317,8 @@ mod tests {
         assert_eq!(queue.used(), 0);
     }
 
-    /// If requests complete together, the signaled ones generate completions and the entries of the others
-    /// become free. With `sq_sig_all` every request generates a completion.
+    /// If requests complete together, the signaled requests generate completions, and the entries of the
+    /// unsignaled requests become free. With `sq_sig_all` every request generates a completion.
     #[test]
     fn requests_complete_together() {
         let (resources, _, cq) = test_objects();
@@ -332,7 +335,7 @@ mod tests {
         assert_eq!(polled(&cq), [(7, WcStatus::Success, 9)]);
     }
 
-    /// The drain event is generated once, when no request is open, and not after the queue was resumed.
+    /// The drain event is generated once, when no request is open, but not after the queue was resumed.
     #[test]
     fn a_drained_queue_is_told_once() {
         let (resources, _, cq) = test_objects();
@@ -354,7 +357,7 @@ mod tests {
         assert_eq!((queue.is_held(), events()), (false, None));
     }
 
-    /// Late sends are kept in their order, with entries of the queue, and not among its requests.
+    /// Late sends are kept in their order, use entries of the queue, and are not in the ring.
     #[test]
     fn late_sends_are_kept_apart() {
         let (_, _, cq) = test_objects();
@@ -383,7 +386,7 @@ mod tests {
         }
     }
 
-    /// A queue whose completions nobody wants frees its entries at once.
+    /// After its completions were discarded, a queue frees its entries at once.
     #[test]
     fn discarded_completions_are_gone() {
         let (resources, _, _) = test_objects();

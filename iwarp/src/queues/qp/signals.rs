@@ -1,41 +1,45 @@
-//! Signals between users and the engine of a queue pair besides posts and completions: what the user asks
-//! of the engine, whether any user is left, and the asynchronous events for the user.
+//! Signals between users and the engine of a queue pair, other than posts and completions. They are: what the
+//! user asks the engine to do, whether a user still has a handle, and the asynchronous events for the user.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::queues::{AsyncEventKind, AsyncEvents, ConnectionError, EventSource};
 
-/// What a user wants from the engine of its queue pair besides its posts: to end the connection, or to look
-/// for a receive request again. Of two asks the one with the higher value counts.
+/// What a user asks the engine of its queue pair to do, other than posted requests: to end the connection, or
+/// to check for a receive request again. If two values are pending, the higher value replaces the lower
+/// value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Ask {
     Nothing,
-    /// A receive request is posted for the message that waits for one. Any other `Ask` implies this one.
+    /// Check for a receive request: a request was posted, and a message waits for a request. Every other
+    /// `Ask` implies this `Ask`.
     Receive,
-    /// Send the posted requests, then FIN.
+    /// Send the posted requests, and then the FIN.
     Close,
     /// Send a Terminate for a local catastrophic error, and flush.
     Terminate,
-    /// The user has dropped the queue pair: reset and flush, unless the connection is ending already.
+    /// The user has dropped the queue pair: reset the connection and flush, unless the connection is already
+    /// ending.
     Abandon,
-    /// Reset and flush.
+    /// Reset the connection and flush.
     Abort,
 }
 
 /// The signals between users and the engine of a queue pair.
 pub(crate) struct Signals {
     events: EventSource,
-    /// Number of handles that users hold. The engine's references to the queue pair are not handles.
+    /// Number of handles that users have. The engine's references to the queue pair do not count as handles.
     handles: AtomicU32,
     /// The pending [`Ask`].
     asked: AtomicU8,
-    /// True if the user has requested a graceful close: the send queue takes no more requests, in any state.
+    /// Whether the user has requested a graceful close. If so, the send queue accepts no further requests,
+    /// whatever the state.
     close_asked: AtomicBool,
 }
 
 impl Signals {
-    /// The signals of queue pair `num`, of which a user has one handle.
+    /// Returns the signals of queue pair `num`, of which a user has one handle.
     pub(super) fn new(events: &AsyncEvents, num: u32) -> Self {
         Self {
             events: EventSource::new(events, num),
@@ -45,29 +49,29 @@ impl Signals {
         }
     }
 
-    /// Adds a handle, cloned from a handle or made from a connection. Returns `false` if no user has a
-    /// handle any more: then the queue pair is ended already.
+    /// Adds a handle, which is a clone of a handle or is made from a connection. Returns `false` if no user
+    /// has a handle any more: in this case the queue pair has already ended.
     pub(crate) fn add_handle(&self) -> bool {
         let more = |handles: u32| (handles > 0).then_some(handles + 1);
         self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Drops a handle. Returns whether it was the last one.
+    /// Drops a handle. Returns whether this was the last handle.
     pub(crate) fn drop_handle(&self) -> bool {
         self.handles.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Leaves an `Ask` to the engine. The caller rings the doorbell.
+    /// Leaves an `Ask` for the engine. The caller must ring the doorbell.
     pub(super) fn leave(&self, what: Ask) {
         self.asked.fetch_max(what as u8, Ordering::AcqRel);
     }
 
-    /// The pending `Ask`; it stays pending.
+    /// Returns the pending `Ask`, which stays pending.
     pub(crate) fn asked(&self) -> Ask {
         ask_of(self.asked.load(Ordering::Acquire))
     }
 
-    /// Takes the pending `Ask`.
+    /// Removes and returns the pending `Ask`.
     #[inline]
     pub(crate) fn take_asked(&self) -> Ask {
         if self.asked() == Ask::Nothing {
@@ -76,9 +80,9 @@ impl Signals {
         ask_of(self.asked.swap(Ask::Nothing as u8, Ordering::AcqRel))
     }
 
-    /// Called when the user requests a graceful close: the send queue refuses further requests. Called
-    /// before the engine is notified, so that the engine finds only requests that were posted before, and
-    /// perhaps one whose post was in progress.
+    /// Makes the send queue refuse further requests. Called when the user requests a graceful close, before
+    /// the engine is notified. So the engine finds only requests that were posted before this call, and
+    /// possibly requests whose posts were in progress.
     pub(crate) fn refuse_sends(&self) {
         self.close_asked.store(true, Ordering::SeqCst);
     }
@@ -88,7 +92,7 @@ impl Signals {
         self.close_asked.load(Ordering::SeqCst)
     }
 
-    /// Makes an asynchronous event.
+    /// Generates an asynchronous event.
     pub(super) fn report(&self, kind: AsyncEventKind, cause: Option<ConnectionError>) {
         self.events.push(kind, cause);
     }
@@ -111,7 +115,7 @@ mod tests {
 
     const ALL: [Ask; 6] = [Ask::Nothing, Ask::Receive, Ask::Close, Ask::Terminate, Ask::Abandon, Ask::Abort];
 
-    /// Of two asks the stronger one counts, in either order, and the engine gets it once.
+    /// If two values of `Ask` are left, the engine gets the higher value, in either order, and gets it once.
     #[test]
     fn the_stronger_ask_counts() {
         let events = AsyncEvents::new(1).unwrap();
@@ -136,7 +140,7 @@ mod tests {
         assert!(!signals.add_handle() && !signals.add_handle());
     }
 
-    /// The end of sending stays asked for, while the engine takes the `Ask` itself.
+    /// After the engine has taken the `Ask`, the request for a graceful close is still set.
     #[test]
     fn a_close_stays_asked_for() {
         let signals = Signals::new(&AsyncEvents::new(1).unwrap(), 1);

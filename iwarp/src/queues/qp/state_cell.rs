@@ -14,14 +14,14 @@ pub(crate) struct StateCell {
     ended: Mutex<Ended>,
 }
 
-/// Why the connection ended, and the error that ended the stream.
+/// The reason for which the connection ended, and the error that ended the stream.
 #[derive(Default)]
 struct Ended {
-    /// The first reason. It is set before the first request is flushed.
+    /// The first reason, which is recorded before the first request is flushed.
     cause: Option<ConnectionError>,
-    /// The error of the stream. It has codes even if TCP is the cause.
+    /// The error of the stream. The error has layer, type and code even if TCP is the cause.
     error: Option<StreamError>,
-    /// The Terminate that was sent or received.
+    /// The Terminate that was sent or received, if any.
     terminate: Option<Arc<TerminateReport>>,
 }
 
@@ -49,28 +49,30 @@ impl StateCell {
         self.state.store(state as u8, Ordering::SeqCst);
     }
 
-    /// Records why the connection ends. The first reason counts. Called before requests are flushed.
+    /// Records why the connection ends, unless a reason is already recorded. Called before requests are
+    /// flushed.
     pub(crate) fn blame(&self, cause: ConnectionError) {
         self.ended().cause.get_or_insert(cause);
     }
 
-    /// Why the connection ended.
+    /// Returns the reason for which the connection ended, if it has ended.
     pub(crate) fn cause(&self) -> Option<ConnectionError> {
         self.ended().cause
     }
 
-    /// The error of the stream.
+    /// Returns the error of the stream, if the stream has failed.
     pub(crate) fn error(&self) -> Option<StreamError> {
         self.ended().error
     }
 
-    /// The Terminate that was sent or received.
+    /// The Terminate that was sent or received, if any.
     pub(crate) fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.ended().terminate.clone()
     }
 
-    /// Called when the stream has failed: enters the state of the error and generates the event. The caller
-    /// completes the open requests, the oldest request with the status of the outcome.
+    /// Enters the state that belongs to the error, and generates the event. Called when the stream has
+    /// failed. The caller completes the open requests, and the oldest send request gets the status of the
+    /// outcome.
     pub(crate) fn fail(
         &self,
         signals: &Signals,
@@ -89,13 +91,14 @@ impl StateCell {
         outcome
     }
 
-    /// Called when TCP, and so the stream, has ended. The caller has [recorded](Self::blame) the reason.
+    /// Called when TCP, and therefore the stream, has ended. The caller has already [recorded](Self::blame)
+    /// the reason.
     pub(crate) fn lose(&self, signals: &Signals) {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
         self.end(signals, &Outcome::of(Origin::Lost, layer, etype), self.cause());
     }
 
-    /// Called when no connection is made, because of `error`. The caller enters `Error`.
+    /// Records `error`, because of which no connection can be made. The caller enters `Error`.
     pub(super) fn refuse(&self, error: StreamError) {
         let mut ended = self.ended();
         ended.error = Some(error);
@@ -145,7 +148,8 @@ mod tests {
         }
     }
 
-    /// A failure enters its state and is reported with the first reason, which an earlier end may have set.
+    /// After a failure the queue pair enters the state of the failure. The event has the first reason, which
+    /// may have been recorded before the failure.
     #[test]
     fn a_failure_is_told_with_the_first_reason() {
         for earlier in [None, Some(RESET)] {
@@ -173,7 +177,8 @@ mod tests {
         assert_eq!((state.get(), state.error()), (QpState::Error, None));
     }
 
-    /// A connection that is not made has its error, and no event: the call reports it to the user.
+    /// If a connection cannot be made, the error is recorded and no event is generated: the call reports the
+    /// error to the user.
     #[test]
     fn a_refusal_makes_no_event() {
         let (events, _, state) = objects();

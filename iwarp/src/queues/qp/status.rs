@@ -1,4 +1,4 @@
-//! Calls on a queue pair that was found by its number.
+//! Operations on a queue pair that was found by its number.
 
 use super::{Ask, QpShared};
 use crate::queues::{Listed, Origin, QpState, QpStatus, StreamError};

@@ -3,7 +3,8 @@ use std::time::Duration;
 use super::*;
 use crate::queues::test_objects;
 
-/// If the user ends the queue pair while the engine detects the end of the peer, one of the two ends it.
+/// If the user ends the queue pair at the same time as the engine detects the end of the peer, the queue pair
+/// ends in every case.
 #[test]
 fn a_close_that_meets_the_peers_end_is_not_forgotten() {
     let (_, pd, cq) = test_objects();
@@ -15,15 +16,15 @@ fn a_close_that_meets_the_peers_end_is_not_forgotten() {
     ] {
         let qp = QpShared::new(&pd, &QpInit::new(&cq)).unwrap();
         qp.connected((1, 1), true, true);
-        // `ask` has set the flag, but has not checked the state yet.
+        // `ask` has left its request, but has not checked the state yet.
         qp.signals.leave(asked);
         qp.orphan(Duration::ZERO);
         assert_eq!(qp.state.get(), state, "{asked:?}");
     }
 }
 
-/// A queue pair returns its share of the context's limits and its places at completion queues, at whatever
-/// time it is dropped.
+/// When a queue pair is dropped, at any time, it returns its share of the context's limits and its places at
+/// completion queues.
 #[test]
 fn a_queue_pair_that_goes_returns_what_it_has_taken() {
     type Step = fn(&QpShared);
@@ -34,7 +35,7 @@ fn a_queue_pair_that_goes_returns_what_it_has_taken() {
         |qp| qp.orphan(Duration::ZERO),
         |qp| qp.refuse(StreamError { layer: 0, etype: 0, code: 0, from_peer: false }),
     ];
-    // Atomics have buffers of their own, in addition to those of Reads.
+    // Atomics have separate buffers, in addition to the buffers for Reads.
     for (step, left) in steps.into_iter().zip([16, 6, 0, 0, 0]) {
         let (resources, pd, cq) = test_objects();
         let used = || (resources.quotas.qp.usage().used, resources.quotas.read_slots.usage().used);

@@ -8,7 +8,7 @@ use super::*;
 const PAGE: usize = 4096;
 const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Pages of this process, which are unmapped on drop.
+/// Pages of this process. The drop of this value unmaps them.
 struct Pages(*mut u8, usize);
 
 impl Pages {
@@ -18,7 +18,7 @@ impl Pages {
         Self(start.unwrap().cast(), pages)
     }
 
-    /// `pages` pages of a file of `bytes` bytes.
+    /// Maps `pages` pages of a new file with `bytes` bytes.
     fn file(pages: usize, bytes: usize, flags: MapFlags) -> Self {
         let file = memfd_create(c"mapped", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, bytes as u64).unwrap();
@@ -30,14 +30,14 @@ impl Pages {
     /// Changes the rights of one page.
     fn protect(self, page: usize, rights: MprotectFlags) -> Self {
         let at = self.0.wrapping_add(page * PAGE);
-        // SAFETY: the page is one of this mapping, and nobody accesses it.
+        // SAFETY: the page belongs to this mapping, and no code accesses the page.
         unsafe { mprotect(at.cast(), PAGE, rights) }.unwrap();
         self
     }
 
     /// Unmaps one page.
     fn without(self, page: usize) -> Self {
-        // SAFETY: the page is one of this mapping, and nobody accesses it.
+        // SAFETY: the page belongs to this mapping, and no code accesses the page.
         unsafe { munmap(self.0.wrapping_add(page * PAGE).cast(), PAGE) }.unwrap();
         self
     }
@@ -45,12 +45,12 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the range is what was mapped, or less, and nobody uses it any more.
+        // SAFETY: the range is the mapping, or what is left of it, and no code uses the range any more.
         unsafe { munmap(self.0.cast(), self.1 * PAGE) }.unwrap();
     }
 }
 
-/// The methods that this kernel supports, with their answers.
+/// Returns the methods that work on this kernel, with their answers.
 fn ways(wanted: &Range<u64>, writable: bool) -> Vec<(&'static str, Result<(), RegisterError>)> {
     let maps = Maps::default();
     let ways = [
@@ -61,8 +61,8 @@ fn ways(wanted: &Range<u64>, writable: bool) -> Vec<(&'static str, Result<(), Re
     ways.into_iter().filter_map(|(name, answer)| Some((name, answer?))).collect()
 }
 
-/// All methods agree, for every kind of mapping, on the memory that may be registered for reading and for
-/// writing.
+/// For every kind of mapping, all methods give the same answer whether the memory may be registered for
+/// reading and for writing.
 #[test]
 fn all_ways_tell_the_same() {
     let cases = [
@@ -79,7 +79,7 @@ fn all_ways_tell_the_same() {
     for (name, pages, may) in cases {
         let start = pages.0.addr() as u64;
         for (writable, may) in [false, true].into_iter().zip(may) {
-            // From the middle of the first page to the middle of the last one.
+            // From a byte inside the first page to a byte inside the last page.
             let wanted = start + 100..start + 2 * PAGE as u64 + 100;
             let told = ways(&wanted, writable);
             assert!(!told.is_empty());
@@ -114,8 +114,8 @@ fn asking_brings_in_no_page() {
     assert_eq!(here(), 64);
 }
 
-/// A descriptor that the program has closed is asked once and gives no answer. The check then uses another
-/// method.
+/// A query through a descriptor that the program has closed is made once and fails. After that the check uses
+/// another method.
 #[test]
 fn a_descriptor_that_does_not_answer_is_given_up() {
     let pages = Pages::anonymous(1);

@@ -1,9 +1,9 @@
-//! Bytes that are held ahead of the frontier, and dropped again.
+//! Bytes that are held ahead of the next expected byte, and dropped again.
 
 use super::*;
 
-// A separate list holds bytes that arrive during startup. The first bytes for a position are kept, and later
-// buffers are cut to their new bytes.
+// A separate list holds bytes that arrive during startup. The bytes that arrive first for a position are
+// kept. Later buffers are reduced to their new bytes.
 #[test]
 fn a_held_list_gives_bytes_once_and_in_order() {
     let pool = Mempool::heap("held", 16, 2048);
@@ -16,7 +16,7 @@ fn a_held_list_gives_bytes_once_and_in_order() {
     };
     list.hold(&mut slab, 30, buf(&[3; 300]), true).unwrap();
     list.hold(&mut slab, 10, buf(&[1; 10]), true).unwrap();
-    // The new bytes reach from the end of the first buffer to the start of the second.
+    // The new bytes begin at the end of the first buffer and end at the start of the second buffer.
     list.hold(&mut slab, 15, buf(&[2; 400]), true).unwrap();
     // This buffer has no new bytes.
     list.hold(&mut slab, 12, buf(&[9; 300]), true).unwrap();
@@ -35,7 +35,7 @@ fn a_held_list_gives_bytes_once_and_in_order() {
     assert_eq!(pool.available(), 16);
 }
 
-// The bytes of a small buffer are copied behind those of the previous buffer, and the small buffer is freed.
+// The bytes of a small buffer are copied to the end of the previous buffer, and the small buffer is freed.
 // Bytes that fill half of their buffer or more are not copied.
 #[test]
 fn only_small_buffers_are_put_together() {
@@ -53,8 +53,8 @@ fn only_small_buffers_are_put_together() {
     }
 }
 
-// Two small buffers are joined whichever arrives first: the later bytes are copied into the buffer of the
-// earlier bytes.
+// Two small buffers are joined in any order of arrival: the bytes at the higher position are copied into the
+// buffer of the bytes at the lower position.
 #[test]
 fn small_buffers_are_put_together_in_any_order() {
     let pool = Mempool::heap("held", 64, 2048);
@@ -68,7 +68,8 @@ fn small_buffers_are_put_together_in_any_order() {
             assert!(held.start <= 500 + at * 100 && held.start + held.buf.len() as u64 >= 600 + at * 100);
             list.check(&slab).unwrap();
         }
-        // Between two buffers that are full enough by then, a buffer of 100 bytes may stay alone.
+        // A buffer of 100 bytes may stay separate if it arrives last, between two buffers that have no room
+        // for it.
         assert!(slab.buffers().0 <= 2, "{order:?}");
         assert_eq!(list.pinned_bytes(), slab.buffers().0 * (2048 + 128), "{order:?}");
         let mut bytes = Vec::new();
@@ -78,8 +79,7 @@ fn small_buffers_are_put_together_in_any_order() {
         }
         assert_eq!(bytes, [[0; 100], [1; 100], [2; 100], [3; 100]].concat());
     }
-    // A buffer that is more than half full is not copied, nor is a buffer whose bytes are counted
-    // differently.
+    // Neither a buffer that is more than half full nor a buffer with another value of `ahead` is copied.
     for (bytes, ahead) in [(1200, true), (100, false)] {
         let (mut slab, mut list) = (HeldSlab::new(16, 0), HeldList::default());
         for (start, bytes, ahead) in [(110, bytes, true), (10, 100, ahead)] {
@@ -93,8 +93,9 @@ fn small_buffers_are_put_together_in_any_order() {
     assert_eq!(pool.available(), 64);
 }
 
-// A peer sends single bytes, each in front of the previous byte. TCP counts one range for all of them. They
-// pin only a few times their size, and each byte finds its place in a few steps.
+// A peer sends single bytes, each directly before the previous byte, so that TCP records one range for all
+// these bytes. The bytes pin only a few times their number in memory, and the list finds the slot of each
+// byte in a few steps.
 #[test]
 fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
     const BYTES: u64 = 20_000;
@@ -102,7 +103,7 @@ fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
         let pool = Mempool::heap("deframer", 64, 2048);
         let mut slab = HeldSlab::new(64, 64);
         let mut deframer = Deframer::new(START, markers, true);
-        // Single bytes at rising positions far behind alternate with these.
+        // These bytes alternate with single bytes at rising positions far ahead.
         for nr in 0..2 * BYTES {
             let at = if nr % 2 == 0 { BYTES - nr / 2 } else { 3 * BYTES + nr / 2 };
             let mut buf = pool.alloc().expect("a few buffers are enough");
@@ -122,7 +123,7 @@ fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
     }
 }
 
-// The number of bytes that are summed for one buffer has a limit, whatever the markers claim.
+// The number of bytes whose CRC is computed for one arriving buffer is limited, whatever the markers contain.
 #[test]
 fn lying_markers_cost_little() {
     let mut wire = vec![0; 4096];
@@ -131,7 +132,7 @@ fn lying_markers_cost_little() {
     }
     for at in (512..4096).step_by(512) {
         wire[at..at + 4].copy_from_slice(&marker::encode(12));
-        // An FPDU that claims to end within the buffer.
+        // An FPDU whose length field says that it ends inside the buffer.
         wire[at - 12..at - 10].copy_from_slice(&8_u16.to_be_bytes());
     }
     let mut bench = Bench::new(true);
@@ -145,8 +146,8 @@ fn lying_markers_cost_little() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Buffers that came ahead are counted until they are freed. A buffer that came in order and waits is not
-// counted.
+// Buffers that arrived ahead are counted until they are freed. A buffer that arrived in order and waits is
+// not counted.
 #[test]
 fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     let long = [b'x'; 600];
@@ -160,8 +161,8 @@ fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     assert_eq!(bench.deframer.pinned_bytes(), 0);
     bench.up(&wire, ends[0], ends[1], 300).unwrap();
     assert_eq!(bench.deframer.pinned_bytes(), buffer);
-    // A small buffer is copied behind its predecessor; a longer buffer, or a buffer without a predecessor, is
-    // pinned itself.
+    // A small buffer is copied to the end of its predecessor. A longer buffer, or a buffer without a
+    // predecessor, is pinned itself.
     bench.up(&wire, ends[1], ends[1] + 100, 300).unwrap();
     assert_eq!(bench.deframer.pinned_bytes(), buffer);
     bench.up(&wire, ends[2] - 1, ends[2], 300).unwrap();
@@ -172,8 +173,9 @@ fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     assert_eq!((bench.deframer.pinned_bytes(), bench.kept()), (0, (0, 0, 0)));
 }
 
-// Without this rule, a window with less room than an FPDU and the bytes ahead would never open: the rest of
-// the FPDU waits for the window, and the bytes ahead wait for the rest of the FPDU.
+// Bytes are released when the next expected byte has passed them, even if their FPDU is incomplete. Otherwise
+// a window that is smaller than the FPDU and the bytes ahead would never open. The rest of the FPDU would
+// wait for the window, and the bytes ahead would wait for the rest of the FPDU.
 #[test]
 fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     let long = [b'x'; 1800];
@@ -188,7 +190,8 @@ fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(long.to_vec())], (0, 0, 0)));
 }
 
-/// Pinned bytes of buffers per held byte, for segments of `bytes` bytes beyond a hole.
+/// Returns the number of pinned bytes per held byte, for segments of `bytes` bytes beyond a hole. The
+/// segments start every `apart` bytes.
 fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     let wire = vec![0; 48 << 10];
     let mut bench = Bench::new(false);
@@ -203,7 +206,7 @@ fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     pinned as f64 / held as f64
 }
 
-// Small segments beyond a hole pin hardly more memory than they contain; segments of half a buffer or more
+// Small segments beyond a hole pin little more memory than they contain. Segments of half a buffer or more
 // pin at most twice their size.
 #[test]
 fn segments_that_touch_share_buffers() {
@@ -213,16 +216,16 @@ fn segments_that_touch_share_buffers() {
         assert!((1.0..2.1).contains(&pinned), "{bytes}: {pinned}");
     }
     assert!(pinned_for_one_held(64, 0) < 1.2);
-    // Segments apart from each other have a buffer each: TCP limits their number.
+    // Segments that are not adjacent have separate buffers. TCP limits the number of such segments.
     assert!(pinned_for_one_held(64, 64) > 30.0);
 }
 
-// Between two markers an FPDU is found by the end of the previous FPDU, even after that FPDU's bytes are
-// freed.
+// An FPDU without a marker is found because the previous FPDU ends where it begins, even after the bytes of
+// the previous FPDU are freed.
 #[test]
 fn an_fpdu_without_a_marker_is_found_behind_one_that_was_placed() {
     let (wire, ends) = stream(true, &[&[b'x'; 60][..]; 20]);
-    // The marker at 512 is between `first` and `second`, the next marker is behind `third`.
+    // The marker at 512 is between `first` and `second`. The next marker is after `third`.
     let marked = ends.iter().position(|end| *end > 512).unwrap();
     let [first, second, third] = [marked - 1, marked, marked + 3].map(|nr| ends[nr]);
     assert!(third < 1024);
@@ -233,7 +236,7 @@ fn an_fpdu_without_a_marker_is_found_behind_one_that_was_placed() {
     assert_eq!(bench.seen().len(), 4);
 }
 
-// Bytes beyond the frontier wait, even if they adjoin bytes below it.
+// Bytes beyond `frontier` wait, even if they directly follow bytes before `frontier`.
 #[test]
 fn nothing_is_handed_up_that_the_frontier_has_not_passed() {
     let (wire, ends) = stream(false, &[b"one", b"two"]);
@@ -242,7 +245,8 @@ fn nothing_is_handed_up_that_the_frontier_has_not_passed() {
     assert_eq!((bench.seen(), bench.deframer.at_boundary()), (vec![Whole(b"one".to_vec())], false));
 }
 
-/// Drops `bytes` bytes. Returns the ranges passed to `may`, by position, each with its answer.
+/// Drops `bytes` bytes. Returns the positions of the ranges that were passed to `may`, with the answer of
+/// each call.
 fn give_up(bench: &mut Bench, bytes: usize, may: impl Fn(usize) -> bool) -> Vec<(Vec<Range<usize>>, bool)> {
     let mut asked: Vec<(Vec<Range<usize>>, bool)> = Vec::new();
     let Bench { deframer, slab, .. } = bench;
@@ -260,7 +264,7 @@ fn give_up(bench: &mut Bench, bytes: usize, may: impl Fn(usize) -> bool) -> Vec<
 fn as_much_is_given_up_as_was_asked_for_from_the_far_end() {
     let long = [b'x'; 6000];
     let (wire, _) = stream(false, &[&long]);
-    // A thousand bytes in order, and three buffers ahead.
+    // The deframer holds a thousand bytes in order, and three buffers ahead.
     let held = || {
         let mut bench = Bench::new(false);
         bench.up(&wire, 0, 1000, 1000).unwrap();
@@ -283,7 +287,7 @@ fn as_much_is_given_up_as_was_asked_for_from_the_far_end() {
         let expected: Vec<_> = expected.into_iter().map(|range| (vec![range], true)).collect();
         assert_eq!((asked, bench.kept()), (expected, (left, 0, left)), "{bytes}");
     }
-    // A buffer that may not be given up is kept, as are the buffers in front of it.
+    // A buffer that `may` refuses is kept, and all buffers before it are kept, too.
     let mut bench = held();
     let asked = give_up(&mut bench, usize::MAX, |nr| nr == 0);
     assert_eq!(asked, [(vec![far], true), (vec![middle], false)]);
@@ -300,11 +304,11 @@ fn what_was_placed_early_is_never_given_up() {
     let parts = vec![ends[1] - 100..ends[1], ends[2]..ends[3], ends[4]..ends[5]];
     let near = ends[0] + 4..ends[0] + 104;
     assert_eq!(bench.up(&wire, near.start, near.end, 0), Ok(0));
-    // The kept buffers do not count as given up.
+    // The bytes of the kept buffers do not count as dropped.
     let bytes: usize = parts.iter().map(Range::len).sum();
     assert_eq!(give_up(&mut bench, bytes + 1, |_| true), [(parts, true), (vec![near], true)]);
     assert_eq!(bench.kept(), (0, 2, 0));
-    // The bytes that were given up come again, alone.
+    // The peer sends only the dropped bytes again.
     bench.seen();
     for (from, to, frontier) in
         [(0, ends[1], ends[2]), (ends[2], ends[3], ends[4]), (ends[4], ends[5], ends[5])]

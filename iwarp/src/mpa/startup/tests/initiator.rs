@@ -28,7 +28,7 @@ fn the_offer_follows_kinds_and_depths() {
     }
     let (_, bytes) =
         Initiator::start(MpaConfig { ird: 0, ord: 0, ..MpaConfig::default() }, b"", DEADLINE).unwrap();
-    // A Read as RTR needs one, although the ULP wants none.
+    // An RTR of kind Read needs an ORD of 1, although the ULP asks for 0.
     assert_eq!(bytes[20..], [0x80, 0, 0xc0, 1]);
     let deep = MpaConfig { ird: 20_000, ord: 20_000, max_ird: 20_000, ..client_server() };
     let (_, bytes) = Initiator::start(deep, b"", DEADLINE).unwrap();
@@ -181,6 +181,6 @@ fn an_unenhanced_reply_is_good_enough_for_client_server() {
         assert_eq!((negotiated.ird, negotiated.ord, negotiated.peer), (128, 128, None));
         assert_eq!((negotiated.rtr, &negotiated.private_data[..]), (Rtr::None, &b"data"[..]));
     }
-    // S is reserved in revision 1, so all bytes belong to the ULP.
+    // Bit S is reserved in revision 1, so all bytes belong to the ULP.
     assert_eq!(accepted(client_server(), &reply(0x50, 1, &[1; 8])).private_data.len(), 8);
 }

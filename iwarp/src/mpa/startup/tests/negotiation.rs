@@ -19,7 +19,7 @@ fn markers_and_crc_by_declaration() {
     }
 }
 
-/// Runs a whole startup that is accepted on both sides.
+/// Runs a whole startup that both sides accept.
 fn connect(initiator: MpaConfig, responder: MpaConfig) -> (Vec<u8>, Negotiated, Negotiated) {
     let (mut i, bytes) = Initiator::start(initiator, b"", DEADLINE).unwrap();
     let mut r = listen(responder);
@@ -58,9 +58,10 @@ fn the_responder_fits_its_depths() {
         ((8, 16), [0, 4, 0, 16], [0, 8, 0, 4], (8, 4)),
         ((8, 16), [0, 0, 0, 0], [0, 0, 0, 0], (0, 0)),
         ((0, 0), [0, 4, 0, 16], [0, 0, 0, 0], (0, 0)),
-        // In peer-to-peer mode by Read with ORD 0, one Read is needed all the same.
+        // In the peer-to-peer model with an RTR of kind Read, one Read is needed even if the ORD is 0.
         ((8, 8), [0x80, 1, 0x40, 0], [0x80, 1, 0x40, 1], (1, 1)),
-        // 0x3fff leaves each direction to the ULP separately.
+        // A depth of 0x3fff leaves the depth of one direction to the ULP, independently of the other
+        // direction.
         ((8, 5), [0, 2, 0x3f, 0xff], [0x3f, 0xff, 0, 2], (8, 2)),
         ((8, 5), [0x3f, 0xff, 0, 2], [0, 2, 0x3f, 0xff], (2, 5)),
         ((8, 5), [0x3f, 0xff, 0x3f, 0xff], [0x3f, 0xff, 0x3f, 0xff], (8, 5)),
@@ -103,7 +104,7 @@ fn the_initiator_fits_its_depths() {
         ((4, 16, 16), [0, 32, 0, 0], (4, 16)),
         ((5, 5, 16), [0x3f, 0xff, 0, 2], (5, 5)),
         ((5, 5, 5), [0, 2, 0x3f, 0xff], (5, 2)),
-        // irdma leaves both depths to the ULP if the Request left one of them.
+        // irdma leaves both depths to the ULP if the Request left one of the depths to the ULP.
         ((2, 5, 16), [0x3f, 0xff, 0x3f, 0xff], (2, 5)),
         ((0, 0, 0), [0, 0, 0, 0], (0, 0)),
     ] {
@@ -112,7 +113,7 @@ fn the_initiator_fits_its_depths() {
     }
     let left = MpaConfig { depths_left_to_ulp: true, ..config(4, 16, 16) };
     assert_eq!(accepted(left, &reply(0x50, 2, &[0, 4, 0, 8])).ord, 4);
-    // siw takes 0x3fff for a number, and answers with one.
+    // siw interprets 0x3fff as a number, and answers with a number.
     let left = MpaConfig { depths_left_to_ulp: true, ..client_server() };
     let numbers = accepted(left, &reply(0x50, 2, &[0, 0x80, 0, 0x80]));
     assert_eq!((numbers.ird, numbers.ord), (128, 128));
@@ -166,7 +167,7 @@ fn the_responder_names_common_kinds_or_its_own() {
         (write | read, false, [0x80, 1, 0x80, 1], write),
         (write | read, false, [0xc0, 1, 0, 1], write | read),
         (send, true, [0x80, 1, 0xc0, 1], send),
-        // B, C, D mean nothing without A.
+        // Without bit A, the bits B, C and D have no meaning.
         (RtrKinds::all(), false, [0x40, 1, 0xc0, 1], RtrKinds::empty()),
     ] {
         let config = MpaConfig { rtr: supported, single_rtr: single, ..MpaConfig::default() };
@@ -176,10 +177,10 @@ fn the_responder_names_common_kinds_or_its_own() {
         let expected = if enhanced.peer_to_peer { Rtr::Expect(named) } else { Rtr::None };
         assert_eq!(negotiated.rtr, expected);
     }
-    // D without A does not ask for the Read that an RTR would take either.
+    // Bit D without bit A does not reserve a Read for an RTR.
     let (negotiated, reply) = answered(MpaConfig::default(), &request(0x50, 2, &[0x40, 1, 0xc0, 0]));
     assert_eq!((negotiated.ird, reply.enhanced.unwrap().depths.ird), (0, 0));
-    // Without an IRD, the Reply does not name an RTR by Read if another kind is possible.
+    // If the IRD is 0, the Reply does not name the RTR kind Read if another kind is possible.
     let none = MpaConfig { ird: 0, ..MpaConfig::default() };
     let (_, reply) = answered(none, &request(0x50, 2, &[0x80, 1, 0xc0, 1]));
     assert_eq!(reply.enhanced.unwrap().rtr, write);

@@ -14,7 +14,7 @@ const WRITE: SendOp = SendOp::Write { remote: REMOTE };
 const FETCH_ADD: SendOp = SendOp::Atomic { remote: REMOTE, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
 const SWAP: SendOp = SendOp::Atomic { remote: REMOTE, op: AtomicOp::Swap { swap: 1 } };
 
-/// A region that starts at tagged offset 0 and has the bytes 0, 1, 2, ...
+/// Returns a region that starts at tagged offset 0 and contains the bytes 0, 1, 2, ...
 fn region(pd: &PdShared, access: Access) -> Registration {
     let bytes: Vec<u8> = (0..64).collect();
     let options =
@@ -24,14 +24,15 @@ fn region(pd: &PdShared, access: Access) -> Registration {
     region
 }
 
-/// A request with elements of `region` at these offsets, of these lengths.
+/// Returns a request whose elements are ranges of `region`, with these offsets and lengths.
 fn request(op: SendOp, flags: SendFlags, region: &Registration, elements: &[(u64, u32)]) -> SendRequest {
     let lkey = region.stag().0;
     let sg_list = elements.iter().map(|&(addr, length)| Sge { addr, length, lkey }).collect();
     SendRequest { wr_id: 1, op, sg_list, flags }
 }
 
-/// Only a Send or Write of one element that may start at once is looked up; its memory has to be registered.
+/// `find_registered` looks up the element only for a Send or Write of one element that may start at once. The
+/// memory of the element must be registered.
 #[test]
 fn one_registered_element_is_found() {
     let (_, pd, cq) = test_objects();
@@ -59,8 +60,8 @@ fn one_registered_element_is_found() {
     assert!(config.find_registered(&request(SendOp::Send, none, &region, &[(8, 16)])).unwrap().is_none());
 }
 
-/// What `find_registered` takes or refuses, `prepare` takes with the same length, or refuses with the same
-/// error.
+/// If `find_registered` accepts a request, `prepare` accepts it with the same length. If `find_registered`
+/// refuses a request, `prepare` refuses it with the same error.
 #[test]
 fn both_checks_have_the_same_result() {
     let (_, pd, cq) = test_objects();
@@ -103,8 +104,8 @@ fn both_checks_have_the_same_result() {
     assert!(found > 1000 && refused > 1000 && others > 1000, "{found} {refused} {others}");
 }
 
-/// An inline request gets its bytes when it is posted, element by element. It is ready unless it is fenced or
-/// more than one message.
+/// The bytes of an inline request are copied when the request is posted, element by element. The request is
+/// ready unless it is fenced or consists of more than one message.
 #[test]
 fn inline_bytes_are_copied() {
     let (_, pd, cq) = test_objects();
@@ -129,7 +130,7 @@ fn inline_bytes_are_copied() {
     assert!(length == 7 && !prepared.is_ready() && inline.is_none());
 }
 
-/// Bytes of the caller are for a Send or Write without elements.
+/// The caller may provide the bytes only for a Send or Write without elements.
 #[test]
 fn bytes_of_the_caller_are_checked() {
     let (_, pd, cq) = test_objects();
@@ -145,7 +146,8 @@ fn bytes_of_the_caller_are_checked() {
     assert!(matches!(check(READ, &[], 6), Err(VerbsError::Invalid(_))));
 }
 
-/// A request needs an enabled message, an ORD, a buffer with the right to write, or a grant.
+/// A request is refused if its message is not enabled, if the ORD is 0, if the buffer gives no right to
+/// write, or if a grant is missing.
 #[test]
 fn a_request_that_is_not_allowed_is_refused() {
     let (_, pd, cq) = test_objects();
@@ -188,7 +190,8 @@ fn a_request_that_is_not_allowed_is_refused() {
     assert!(config.check_grant(QpGrants::FAST_REGISTER).is_err());
 }
 
-/// A Send with Immediate is for ends that have agreed on it; before they are connected it may be posted.
+/// A Send with Immediate is allowed only if the endpoints have agreed on InfiniBand's semantics. Before the
+/// connection is established it may be posted.
 #[test]
 fn messages_of_infinibands_semantics_need_their_agreement() {
     let (_, pd, cq) = test_objects();
@@ -205,7 +208,7 @@ fn messages_of_infinibands_semantics_need_their_agreement() {
     }
 }
 
-/// If memory is checked late, a faulty request is accepted, and fails when its turn comes.
+/// If memory is checked late, a faulty request is accepted, and fails when it is the oldest request.
 #[test]
 fn a_fault_is_accepted_where_memory_is_checked_late() {
     for late in [false, true] {

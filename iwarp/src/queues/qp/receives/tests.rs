@@ -13,7 +13,7 @@ fn kinds(events: &AsyncEvents) -> Vec<AsyncEventKind> {
     std::iter::from_fn(|| events.poll().unwrap()).map(|event| event.kind).collect()
 }
 
-/// Receives from a shared queue with `posted` requests.
+/// Returns receives that use a shared queue with `posted` requests.
 fn shared(init: &QpInit<'_>, posted: u64) -> Receives {
     (0..posted).for_each(|wr_id| init.srq.unwrap().post_recv(&request(wr_id)).unwrap());
     Receives::new(init, 5).0
@@ -60,7 +60,7 @@ fn shared_requests_are_taken_up_to_the_maximum() {
     assert_eq!((take(), receives.taken()), (Some(2), (3, 2)));
 }
 
-/// A queue pair that holds exactly as many shared requests as its mark is not reported.
+/// A queue pair is reported once, and only if it holds more shared requests than its mark.
 #[test]
 fn only_more_than_the_mark_is_reported_and_once() {
     let (resources, pd, cq) = test_objects();
@@ -82,7 +82,7 @@ fn only_more_than_the_mark_is_reported_and_once() {
     assert_eq!(kinds(&resources.events), [AsyncEventKind::QpHighWater]);
 }
 
-/// The last request is reported once, and only if the queue is shared.
+/// `LastWqeReached` is reported once, and only if the queue is shared.
 #[test]
 fn the_last_request_of_a_shared_queue_is_told_once() {
     let (resources, pd, cq) = test_objects();
@@ -99,8 +99,8 @@ fn the_last_request_of_a_shared_queue_is_told_once() {
     }
 }
 
-/// A queue pair that may wait for a shared receive queue has a place in its line exactly as long as it
-/// exists.
+/// A queue pair whose messages may wait for requests of a shared receive queue has a place in the queue's
+/// line as long as the queue pair exists.
 #[test]
 fn a_place_in_line_goes_with_its_receives() {
     let (_, pd, cq) = test_objects();
@@ -117,7 +117,7 @@ fn a_place_in_line_goes_with_its_receives() {
     }
 }
 
-/// A queue pair whose messages wait.
+/// A queue pair whose messages wait for requests.
 struct Caller {
     receives: Receives,
     calls: AtomicUsize,
@@ -145,8 +145,8 @@ impl Waiter for Caller {
     }
 }
 
-/// A message that waits for the queue's own request is found by one post, unless the request is there
-/// already or the stream has ended.
+/// If a message waits for a request of the queue pair's own queue, exactly one post ends the wait. A message
+/// does not wait if a request is already posted, or after the stream has ended.
 #[test]
 fn a_message_waits_for_one_post() {
     let (_, _, cq) = test_objects();
@@ -164,7 +164,7 @@ fn a_message_waits_for_one_post() {
 }
 
 /// The queue pair that has waited longest gets the request of a shared queue. The other queue pairs do not
-/// take it.
+/// take this request.
 #[test]
 fn a_message_waits_in_line_for_a_shared_request() {
     let (resources, pd, cq) = test_objects();
