@@ -65,8 +65,8 @@ fn event(channel: &EventChannel) -> Result<CmEvent, Box<dyn Error>> {
     Ok(channel.wait(PATIENCE)?.ok_or("no event in time")?)
 }
 
-/// The next completion: polls, and waits if there is none. It arms the queue before the last poll, so it
-/// misses none.
+/// Returns the next completion, and waits if there is none. Arms the queue before the last poll, so that no
+/// completion is missed.
 fn completion(cq: &CompletionQueue, channel: &CompletionChannel) -> Result<WorkCompletion, Box<dyn Error>> {
     loop {
         if let Some(wc) = cq.poll_one() {

@@ -1,6 +1,6 @@
 //! A ticket counter: two clients draw numbers from one word in the memory of the server, and no number is
-//! drawn twice. Then one client sends Immediate Data when it is done; the program of the server waits only
-//! for this message.
+//! drawn twice. When one client is done, it sends Immediate Data; the server's program waits only for this
+//! message.
 //!
 //! `cargo run -p iwarp --no-default-features --example tickets`
 

@@ -30,12 +30,12 @@ pub(crate) struct Loan {
     window: MemoryWindow,
 }
 
-/// How a buffer came back.
+/// How a client has returned a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Return {
-    /// The client invalidated its STag itself.
+    /// The client has invalidated the STag.
     Given,
-    /// The client did not invalidate the STag; the server did.
+    /// The client has not invalidated the STag; the server has.
     Taken,
 }
 
@@ -45,9 +45,10 @@ impl Lender {
         Ok(Self { pd: pd.clone(), region, bytes, free: (0..buffers).rev().collect() })
     }
 
-    /// Lends a buffer that holds `contents`, followed by zeros, to the peer of `qp` only; `None` when all are
-    /// lent. The bind is in effect for requests that are posted to `qp` afterwards, such as the message with
-    /// [`Loan::name`]. The queue pair needs the grant [`QpGrants::BIND_WINDOWS`](iwarp::verbs::QpGrants).
+    /// Lends a buffer that holds `contents`, followed by zeros, to the peer of `qp` only. Returns `None` if
+    /// all buffers are lent. The bind takes effect before requests that are posted to `qp` afterwards, such
+    /// as the message with [`Loan::name`]. The queue pair needs the grant
+    /// [`QpGrants::BIND_WINDOWS`](iwarp::verbs::QpGrants).
     pub(crate) fn lend(
         &mut self,
         qp: &QueuePair,
@@ -72,9 +73,9 @@ impl Lender {
         Ok(Some(Loan { buffer, window }))
     }
 
-    /// Takes a buffer back when `done` reports that the client has finished with it. Returns the bytes of
-    /// the buffer, which no longer change: even if the client has not invalidated its STag for this buffer,
-    /// the STag is invalid now.
+    /// Takes a buffer back when `done` reports that the client has finished with the buffer. Returns the
+    /// buffer's bytes. The bytes no longer change, because the buffer's STag is invalid now even if the
+    /// client has not invalidated it.
     pub(crate) fn take_back(
         &mut self,
         loan: Loan,
@@ -98,7 +99,7 @@ impl Lender {
 }
 
 impl Loan {
-    /// The STag for the client. Its tagged offsets start at 0.
+    /// The STag that the client receives. Tagged offsets of this STag start at 0.
     pub(crate) fn name(&self) -> u32 {
         self.window.rkey()
     }

@@ -3,7 +3,8 @@
 use dp::link::{LinkConfig, pair};
 use dp::{Below, Burst, Link, LinkState, Port, PortBase, PortLayer, Sleep, Statistics};
 
-/// A frame goes to the wire on which its Ethernet destination was last seen as a source, or to both.
+/// Sends a frame to the wire on which the frame's Ethernet destination was last seen as a source. A frame
+/// with an unknown destination goes to both wires.
 pub(crate) struct Hub {
     wires: [Box<dyn Port>; 2],
     heard: Vec<([u8; 6], usize)>,

@@ -32,7 +32,8 @@ impl Initiator {
         Self { pair, cq, qp, id, channel }
     }
 
-    /// The peer answers the Request with `reply`. `pair.inbox` has only what the engine sends after that.
+    /// The peer answers the Request with `reply`. `pair.inbox` then contains only what the engine has sent
+    /// after its Request.
     pub(crate) fn answered(param: &ConnParam, reply: &[u8]) -> Self {
         let mut initiator = Self::new(param);
         initiator.pair.inbox.clear();
@@ -45,7 +46,7 @@ impl Initiator {
         self.pair.next_event(&self.channel, 30_000_000).expect("no event")
     }
 
-    /// Waits until the engine closes, and closes the peer's side.
+    /// Waits until the engine closes the connection, and closes the peer's side.
     pub(crate) fn closes(&mut self) {
         assert!(self.pair.until(1_000_000, |pair| pair.is_over()), "not closed");
         if self.pair.closed.is_none() {

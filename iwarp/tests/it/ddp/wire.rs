@@ -49,7 +49,7 @@ fn ten_thousand_bytes_are_cut_as_the_golden_headers_say() {
     assert!(segmenter.is_done());
 }
 
-/// Every field has different bytes, so that two swapped fields show.
+/// Each field has different bytes, so that the test notices if two fields are swapped.
 // Proves DDP-061 to DDP-064, DDP-078 to DDP-081.
 #[test]
 fn each_field_is_in_its_place() {
@@ -94,7 +94,8 @@ fn an_empty_message_is_one_last_segment() {
     assert_eq!(empty.to_bytes().to_vec(), from_hex("c1400000000000000000000000 00"));
 }
 
-/// A MULPDU without space for a header and a byte cuts no segment, and does not panic. It may grow again.
+/// A MULPDU without space for a header and one byte yields no segment, and causes no panic. MULPDU may grow
+/// again later.
 #[test]
 fn too_small_a_mulpdu_cuts_nothing() {
     let mut segmenter = Segmenter::tagged(3);
@@ -103,7 +104,8 @@ fn too_small_a_mulpdu_cuts_nothing() {
     assert_eq!(segmenter.next(u32::MAX).map(|c| (c.offset, c.len, c.last)), Some((1, 2, true)));
 }
 
-/// Segments shorter than the header that their T bit says, then wrong versions.
+/// Segments that are shorter than the header that their T bit announces are refused. Wrong versions are
+/// refused, too.
 // Proves DDP-058, DDP-098.
 #[test]
 fn runts_and_versions_are_refused() {
@@ -133,8 +135,8 @@ fn reserved_bits_are_ignored() {
     assert_eq!(Header::parse(&bytes), plain);
 }
 
-/// Ten thousand random strings cause no panic, and a string that parses is emitted unchanged, except reserved
-/// bits.
+/// Ten thousand random strings cause no panic. A string that parses is emitted unchanged, except for the
+/// reserved bits.
 #[test]
 fn random_bytes_never_panic() {
     let mut dice = Dice::linear(0x5041);
