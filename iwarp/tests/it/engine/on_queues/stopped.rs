@@ -1,4 +1,5 @@
-//! One engine of four ends: the other engines continue, and one of them serves its queue.
+//! When one of four engines ends, the other engines continue, and one of them serves the queue of the ended
+//! engine.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,10 +7,11 @@ use super::{ConnParam, Engines, Hosts, PORT, local_port};
 
 const ENGINES: usize = 4;
 
-/// Connections of each engine at the beginning. Those of one engine at A are those of one at B.
+/// Connections of each engine at the beginning. Connections that share an engine at A also share an engine at
+/// B.
 const EACH: usize = 4;
 
-/// Connects `EACH` connections for each engine, from the number `first` on.
+/// Connects `EACH` connections for each engine, numbered from `first` on.
 fn connect(hosts: &mut Hosts, first: usize, server: IpAddr, client: IpAddr, engine_at_a: Option<usize>) {
     let remote = SocketAddr::new(server, PORT);
     for number in first..first + EACH * ENGINES {
