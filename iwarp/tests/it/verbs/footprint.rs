@@ -20,7 +20,7 @@ fn connect(pair: &mut Pair, count: usize, connections: &mut Vec<Connected>) {
         let [qp_a, qp_b] = qps;
         connections.push(pair.connect_qps(qp_a, qp_b, &param, &param));
     }
-    // Buffers of startup are freed, and timers stop.
+    // After this time, buffers of startup are freed and timers have stopped.
     pair.run_us(50_000);
 }
 
@@ -36,8 +36,8 @@ fn end(pair: &mut Pair, connections: &mut Vec<Connected>) {
 }
 
 // Proves SEC-019: the memory of an idle connection does not depend on the number of connections, as the usage
-// that the context reports shows, and all of it is freed when the connections end. The first round makes
-// tables grow to their sizes.
+// reported by the context shows. All of it is freed when the connections end. The first round makes tables
+// grow to their final sizes.
 #[test]
 fn idle_connections_hold_the_same_each_and_give_it_back() {
     const STEP: usize = 100;
@@ -54,7 +54,7 @@ fn idle_connections_hold_the_same_each_and_give_it_back() {
             each.push((held() - before) / STEP as i64);
             let [qps, reads] = reported(&pair);
             assert_eq!(qps.used, step * STEP);
-            // Reads, and the same number of atomics.
+            // The number of Reads, and the same number of atomics.
             assert_eq!(reads.used, nothing[1].used + step * STEP * 2 * 128);
         }
         if round > 0 {

@@ -1,5 +1,5 @@
-//! Every object of users may move to another thread, and objects with methods by reference may be shared. The
-//! compiler checks this here.
+//! Every object of the API may move to another thread, and objects whose methods take `&self` may be shared.
+//! The compiler checks this here.
 
 use iwarp::engine::{Engine, EngineConfig, EngineCounters, EngineThread, SharedEngine};
 use iwarp::verbs::*;
@@ -55,7 +55,7 @@ const _: () = {
     error::<dp::packet::PacketError>();
 };
 
-/// The descriptor of each channel, by either trait.
+/// Each channel gives its descriptor by either trait.
 #[test]
 fn the_channels_have_a_descriptor() {
     use std::os::fd::{AsFd, AsRawFd};
