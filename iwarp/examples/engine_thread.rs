@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (client, server) = (Context::new(ContextConfig::default())?, Context::new(ContextConfig::default())?);
     let config_a = EngineConfig::new(&*port_a, &["10.0.0.1/24"])?;
     let config_b = EngineConfig::new(&*port_b, &["10.0.0.2/24"])?;
-    // An idle engine spins for a while, then yields, then sleeps. A post wakes it.
+    // An idle engine spins for a while, then yields, then sleeps. A post wakes a sleeping engine.
     let _engine_a = Engine::new(&client, port_a, config_a)?.spawn(ThreadOptions::default())?;
     let _engine_b = Engine::new(&server, port_b, config_b)?.spawn(ThreadOptions::default())?;
 

@@ -1,4 +1,4 @@
-//! A Write and a Read to a listener. Both are one-sided: the program of the listener does nothing.
+//! A one-sided Write and a one-sided Read to a listener, whose program does nothing.
 //!
 //! `cargo run -p iwarp --no-default-features --example write_read`
 

@@ -122,7 +122,7 @@ impl Host {
         self.events.wait(PATIENCE).unwrap().expect("an event in time")
     }
 
-    /// The next completion. Sleeps until there is one.
+    /// Returns the next completion, and sleeps until there is one.
     fn completion(&self) -> WorkCompletion {
         loop {
             self.cq.req_notify(false).unwrap();

@@ -283,9 +283,9 @@ fn loom_catches_a_handover_without_fences() {
     caught(nobody_waits_for_callers_that_left::<UnfencedGiving>);
 }
 
-/// Each of two threads adds a slot. The engine takes the slots that it finds, and prepares to sleep. It
-/// sleeps only if it has taken all slots, or if a thread wakes it. It is woken at most once, and then finds
-/// the remaining slots.
+/// Each of two threads adds a slot. The engine takes the slots that it finds, and prepares to sleep. The
+/// engine sleeps only if it has taken all slots, or if a thread wakes it. The engine is woken at most once,
+/// and then finds the remaining slots.
 #[test]
 fn no_slot_is_slept_through_or_lost() {
     bounded(|| {
@@ -309,7 +309,7 @@ fn no_slot_is_slept_through_or_lost() {
     });
 }
 
-/// After an engine has woken up, it is not woken without need. Its next sleep also misses no work.
+/// After an engine has woken up, it is not woken without need. The engine's next sleep also misses no work.
 #[test]
 fn sleep_after_sleep_is_as_safe() {
     loom::model(|| {

@@ -102,8 +102,8 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
 
 const GONE: Result<(), Fault> = Err(Fault::InvalidStag);
 
-/// The bytes to place may be at the end of the mapped memory. A load of bytes behind them would end the
-/// process.
+/// The bytes to place may be at the end of the mapped memory. A load of bytes behind the mapped memory would
+/// end the process.
 #[test]
 fn nothing_behind_what_is_placed_is_loaded() {
     let table = table();
@@ -225,8 +225,8 @@ fn threads_fail_each_for_itself() {
     unmap(start, 1);
 }
 
-/// Memory that is not mapped, or that does not allow the requested access, gets no STag. This also holds for
-/// prepared memory.
+/// Memory that is not mapped, or that does not allow the requested access, gets no STag. Memory is also
+/// checked when it is prepared for fast registration.
 // Proves SEC-021, SEC-169, RDMAP-367, DDP-221, DDP-237.
 #[test]
 fn what_is_not_there_is_not_registered() {
@@ -251,8 +251,8 @@ fn what_is_not_there_is_not_registered() {
     assert!(register_for(&table, start, 3 * PAGE, Access::REMOTE_READ).is_ok());
     assert!(register(&table, start, PAGE).is_ok());
     let prepare = Prepare { pd: ME.pd, ..Default::default() };
-    // SAFETY: the pages are unmapped at the end of this test. The registrations are dropped before that, and
-    // nobody accesses the pages through them.
+    // SAFETY: the pages are unmapped at the end of this test. The registrations are dropped earlier, and
+    // nobody accesses the pages through the registrations.
     let prepared = |writable| unsafe { table.prepare_user(start, 3 * PAGE, writable, &prepare) };
     assert_eq!(prepared(true).err(), protected);
     assert!(prepared(false).is_ok());
@@ -263,7 +263,7 @@ fn what_is_not_there_is_not_registered() {
 }
 
 /// A child of the process that created the table cannot access memory through the table, and cannot register
-/// in it. It waits for no thread of its parent, not even for a thread that was inside an epoch.
+/// in it. The child waits for no thread of its parent, not even for a thread that was inside an epoch.
 // Proves SEC-169.
 #[test]
 fn a_forked_child_has_no_registrations() {
@@ -284,8 +284,8 @@ fn a_forked_child_has_no_registrations() {
             std::thread::yield_now();
         }
         // SAFETY: the child of a process with several threads may only run code that needs no lock of these
-        // threads. The child calls `in_child`, which this test proves not to wait for them, and `_exit`.
-        // glibc keeps its allocator usable in a child.
+        // threads. The child calls `_exit` and `in_child`, which does not wait for a thread of the parent, as
+        // this test proves. glibc keeps its allocator usable in a child.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: the call only arms a timer of the child, which ends the child if it hangs.
@@ -324,7 +324,7 @@ fn in_child(table: &MemoryTable, region: Registration) -> i32 {
 
 // ---- what needs its own process ----
 
-/// An environment variable of a process that was started to crash. Its value is the name of the part to run.
+/// The environment variable with the name of the part to run, in a process that was started to crash.
 const PART: &str = "IWARP_GUARD_PART";
 
 /// Runs one of the parts below in a separate process.
@@ -335,7 +335,8 @@ fn run(part: &str) -> ExitStatus {
 }
 
 /// A fault that is not a guarded access goes to the handler that was installed before the guard, with either
-/// signature. Without such a handler, the process dies. It also dies of a signal that was sent to it.
+/// signature. Without such a handler, the process dies. Without such a handler, the process also dies of a
+/// signal that was sent to it.
 #[test]
 fn other_faults_are_passed_on() {
     assert_eq!(run("nothing").code(), Some(0));
@@ -537,7 +538,7 @@ static SENT: AtomicBool = AtomicBool::new(false);
 
 fn send(signal: i32) {
     SENT.store(true, Ordering::Relaxed);
-    // SAFETY: the call sends the signal to this thread. Its process was started to receive the signal.
+    // SAFETY: the call sends the signal to this thread of a process that was started to receive the signal.
     unsafe { libc::raise(signal) };
 }
 

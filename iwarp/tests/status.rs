@@ -224,7 +224,7 @@ fn a_program_without_a_thread_polls_when_it_is_asked() {
     assert_eq!(reports(&folder)[0].engines[0].addresses[0], "10.0.0.1/24");
 }
 
-/// The engine reports a connection. Its queue pair is dropped before the report is complete.
+/// The engine reports a connection. The connection's queue pair is dropped before the report is complete.
 #[test]
 fn a_connection_that_is_shown_has_its_queue_pair() {
     let folder = Folder::new("both");
@@ -283,8 +283,8 @@ fn a_context_that_is_gone_is_not_kept_alive() {
     drop(socket);
 }
 
-/// The environment variable that makes the test below act as the dying process. Its value is the path of the
-/// socket.
+/// The environment variable that makes the test below act as the dying process, and that contains the path of
+/// the socket.
 const SOCKET_OF_DYING: &str = "UWARP_TEST_SOCKET_OF_DYING";
 
 /// Listens at `path`, passes the socket to a child that outlives this process, and prints the child's process
@@ -336,9 +336,9 @@ fn sockets_of_dead_processes_are_removed() {
     drop(UnixListener::bind(&path).unwrap());
     status::processes(&folder.sockets()).unwrap();
     assert!(!path.exists(), "found by a client");
-    // The socket of a dead process. Its child still has the descriptor, and answers nothing. The socket
-    // identifies the process. The name of the socket has the process ID of this process, as the name of a
-    // process in another PID namespace may.
+    // The socket of a dead process. A child of the dead process still has the descriptor, and answers
+    // nothing. The socket identifies the process. The name of the socket has the process ID of this process,
+    // as the name of a process in another PID namespace may.
     let path = folder.sockets().join(format!("{}-7.status", std::process::id()));
     let (pid, orphan) = die_with_inherited_socket(&path);
     assert!(path.exists(), "{pid}");

@@ -114,8 +114,8 @@ struct Host {
     cq: CompletionQueue,
 }
 
-/// One endpoint of a connection, with a buffer for messages: sends use the bytes before 1024, receives the
-/// bytes from 1024 on.
+/// One endpoint of a connection, with a buffer for messages. Sends use the bytes before offset 1024, and
+/// receives use the bytes from 1024 on.
 struct End {
     qp: QueuePair,
     buffer: MemoryRegion,

@@ -68,7 +68,7 @@ fn a_revoked_word_is_not_changed() {
 }
 
 /// The caller's code computes the new value. Here this code ends the registration of the word, which frees
-/// the memory. Then it registers other memory, which may get the same slot and the same address.
+/// the memory. Then the code registers other memory, which may get the same slot and the same address.
 #[test]
 fn a_change_that_ends_its_registration_writes_nowhere() {
     let ends: [fn(Registration, &MemoryTable) -> Registration; 4] = [

@@ -75,15 +75,15 @@ fn after_deregistration_not_a_byte_changes() {
         let mut written = 0;
         for round in 0..500_u32 {
             let mut memory = vec![0_u8; LEN];
-            // SAFETY: the vector is dropped after `deregister` returns. Until then its bytes are accessed
-            // only through the registration.
+            // SAFETY: the vector is dropped after `deregister` returns. Until then the vector's bytes are
+            // accessed only through the registration.
             let registration = unsafe { table.register_user(memory.as_mut_ptr(), LEN, &OPTIONS) }.unwrap();
             advertised.0.store(registration.stag().0.into(), Ordering::Release);
             std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
             registration.deregister();
             written += u32::from(memory.iter().any(|&byte| byte != 0));
-            // Only this test accesses the memory now. It writes and reads the memory directly, and then frees
-            // it.
+            // Only this test accesses the memory now. The test writes and reads the memory directly, and then
+            // frees it.
             memory.fill(0xAA);
             // In this time, a copy for which `deregister` did not wait would change the memory.
             std::thread::sleep(Duration::from_micros(300));
@@ -194,8 +194,8 @@ fn fetching_outside_an_epoch_is_waited_for() {
         let _stop_readers = StopOnDrop(&stop);
         for _ in 0..500 {
             let mut memory = vec![0x11_u8; LEN];
-            // SAFETY: the vector is dropped after `deregister` returns. Until then its bytes are accessed
-            // only through the registration.
+            // SAFETY: the vector is dropped after `deregister` returns. Until then the vector's bytes are
+            // accessed only through the registration.
             let registration = unsafe { table.register_user(memory.as_mut_ptr(), LEN, &OPTIONS) }.unwrap();
             advertised.0.store(registration.stag().0.into(), Ordering::Release);
             std::thread::yield_now();

@@ -115,7 +115,7 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     let piece = |pd, offset: usize, len| {
         let options = RegisterOptions { pd: PdId(pd), access: WRITE, ..Default::default() };
         // SAFETY: a registered range is inside the region, and a range behind the region is refused before
-        // any access. The region outlives these registrations, and nobody accesses its bytes.
+        // any access. The region outlives these registrations, and nobody accesses the region's bytes.
         unsafe { strict.register_user(start.wrapping_add(offset), len, &options) }
     };
     let _middle = piece(1, 100, 50).unwrap();

@@ -63,7 +63,7 @@ fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
     assert_eq!(table.usage().registered, alive.len());
 }
 
-/// The same seed gives the same STags. A different seed gives STags that have nothing in common with them.
+/// The same seed gives the same STags. STags of different seeds have nothing in common.
 // Proves SEC-093.
 #[test]
 fn stags_follow_from_the_seed_alone() {
@@ -262,8 +262,8 @@ fn read_only_memory_stays_as_it_is() {
     static CONSTANT: [u8; 32] = [7; 32];
     let table = table(4);
     let ptr = CONSTANT.as_ptr().cast_mut();
-    // SAFETY: the static stays mapped for ever. Nobody writes to it through the registration, because
-    // `REMOTE_READ` allows no writing, so shared references to its bytes may exist at the same time.
+    // SAFETY: the static stays mapped for ever. The registration never writes to the static, because
+    // `REMOTE_READ` allows no writing, so shared references to the static's bytes may exist at the same time.
     let mut registration = unsafe { table.register_user(ptr, 32, &options(Access::REMOTE_READ)) }.unwrap();
     assert_eq!(registration.memory().write_at(0, b"x"), Err(AccessError::ReadOnly));
     assert_eq!(registration.memory().store_u8_release(0, 1), Err(AccessError::ReadOnly));
@@ -390,7 +390,8 @@ proptest! {
         let table = table(1);
         let ptr = memory.as_mut_ptr().wrapping_add(start);
         // SAFETY: `start + len` is below 512, so the range is inside the vector. The vector outlives the
-        // registration. Until the registration is dropped, the bytes are accessed only through it.
+        // registration. Until the registration is dropped, the vector's bytes are accessed only through the
+        // registration.
         let registration = unsafe { table.register_user(ptr, len, &options(WRITE | Access::REMOTE_READ)) }.unwrap();
         let base = registration.base_to();
         let engine = table.join();

@@ -288,8 +288,8 @@ fn what_is_only_allocated_names_nothing() {
     }
 }
 
-/// Prepared memory is accessible with the requested range, rights and base until it is invalidated. Then it
-/// can be registered with other values.
+/// Prepared memory is accessible with the requested range, rights and base until it is invalidated. Then the
+/// memory can be registered with other values.
 // Proves SEC-031, SEC-038, SEC-157, SEC-170, DDP-218, DDP-229, RDMAP-353, RDMAP-354.
 #[test]
 fn fast_registration_opens_and_shuts_a_range() {

@@ -93,7 +93,7 @@ impl Peer {
         self.packets.iter().rev().find(|(it, _)| *it == seq).map(|(_, packet)| &packet[..])
     }
 
-    /// Records a pushed segment of `len` bytes. Returns its bytes.
+    /// Records a pushed segment of `len` bytes. Returns the bytes of the segment.
     pub(crate) fn push(&mut self, len: usize) -> Vec<u8> {
         self.segments.insert(self.pushed as i64 + 1, Piece { bytes: len as u32, known: true });
         let bytes = bytes(self.pushed, len);
@@ -158,7 +158,8 @@ impl Peer {
         out
     }
 
-    /// Returns a segment that we have sent in the script's notation. `packet` is its IP packet.
+    /// Returns a segment that we have sent in the script's notation. `packet` is the IP packet of the
+    /// segment.
     pub(crate) fn read(&mut self, raw: &Raw, packet: &[u8], now_us: u64) -> Result<Segment, String> {
         self.packets.push((raw.seq, packet.to_vec()));
         if raw.flags & SYN != 0 {
@@ -186,8 +187,8 @@ impl Peer {
         })
     }
 
-    /// Whether `seq..seq + len` has different boundaries than all segments sent before. If so, this range and
-    /// the remaining parts become separate segments.
+    /// Whether `seq..seq + len` has different boundaries than all segments sent before. If the boundaries
+    /// differ, this range and the remaining parts become separate segments.
     fn is_cut(&mut self, seq: i64, len: u32) -> Result<bool, String> {
         let end = seq + i64::from(len);
         let around = self.segments.range(..=seq).next_back().map(|(start, piece)| (*start, *piece));

@@ -17,7 +17,7 @@ fn derived(n: u8) -> StackConfig {
     StackConfig { derived_neighbors: Some([2, 7]), ..config(mac(n), n) }
 }
 
-/// Two hosts that have connected without address resolution. The second host listens, and its streams stay
+/// Two hosts that have connected without address resolution. The second host listens, and the streams stay
 /// open.
 fn connected() -> Relay {
     let mut relay = Relay::new(derived(1), derived(2));

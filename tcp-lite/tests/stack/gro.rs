@@ -118,8 +118,8 @@ fn there_is_a_bound_to_it() {
     assert_eq!(take(&mut world, burst), [16 * FULL, 16 * FULL, 8 * FULL]);
 }
 
-/// A copy of the IPv4 frame `frame` with the first `payload` bytes of its payload. Its sequence number is
-/// increased by `advance`, and its checksums are correct.
+/// A copy of the IPv4 frame `frame` with the first `payload` bytes of its payload. The sequence number of the
+/// copy is increased by `advance`, and its checksums are correct.
 fn cut(world: &World, frame: &Mbuf, payload: usize, advance: u32) -> Mbuf {
     let mut copy = frame.deep_copy(world.b.port.mempool()).unwrap();
     let headers = TCP + 32;

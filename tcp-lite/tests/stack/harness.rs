@@ -296,8 +296,8 @@ impl World {
         }
     }
 
-    /// Connects `a` to `b`. Both send and close. Checks that everything arrives, and that both close
-    /// gracefully.
+    /// Connects `a` to `b`. Both hosts send and close. Checks that everything arrives, and that both hosts
+    /// close gracefully.
     pub(crate) fn exchange(&mut self, remote: &str, a_sends: u64, b_sends: u64, for_us: u64) {
         let remote: SocketAddr = remote.parse().unwrap();
         self.b.stack.listen(remote.port()).unwrap();

@@ -133,8 +133,9 @@ fn random_frames_leave_a_live_connection_alone() {
     still_works(&mut relay);
 }
 
-/// A frame for the slow path of B. It is from an unknown host, or about a flow that equals or nearly equals
-/// the flow of `sent`, a frame of B. Its checksums are correct, as an attacker's checksums would be.
+/// A frame for the slow path of B. The frame is from an unknown host, or about a flow that equals or nearly
+/// equals the flow of `sent`, a frame of B. The frame's checksums are correct, as an attacker's checksums
+/// would be.
 fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     let mut stranger = MAC_A;
     (stranger.0[4], stranger.0[5]) = (1, random());
@@ -175,7 +176,7 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
 }
 
 /// For each frame of a transfer in both directions, four invalid frames arrive: ARP, neighbour discovery,
-/// ICMP errors or fragments. They have no effect on the transfer.
+/// ICMP errors or fragments. The invalid frames have no effect on the transfer.
 // Proves SEC-017: forged errors about unknown flows, and about bytes that are not in flight, change nothing.
 #[test]
 fn noise_on_the_slow_path_does_not_disturb_a_transfer() {

@@ -12,7 +12,8 @@ use tcp_lite::Received;
 pub(crate) struct InOrder {
     next: u64,
     limit: usize,
-    /// The held buffers, sorted by offset. They are disjoint, because the stack passes on bytes only once.
+    /// The held buffers, sorted by offset. The buffers are disjoint, because the stack passes on each byte
+    /// only once.
     held: VecDeque<Received>,
 }
 
@@ -22,8 +23,8 @@ pub(crate) struct Ordered {
     pub(crate) offset: u64,
     /// The bytes.
     pub(crate) buf: Mbuf,
-    /// Number of bytes to pass to [`Stack::release`](tcp_lite::Stack::release) after `buf` was consumed.
-    /// These are all bytes of `buf` if it arrived behind a hole, and otherwise 0.
+    /// Number of bytes to pass to [`Stack::release`](tcp_lite::Stack::release) after `buf` was consumed. The
+    /// number is that of all bytes if `buf` arrived behind a hole, and otherwise 0.
     pub(crate) release: usize,
 }
 

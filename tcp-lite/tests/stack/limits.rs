@@ -213,7 +213,7 @@ fn a_flood_of_syns_keeps_nobody_out() {
 }
 
 /// An engine receives four bursts before it transmits. SYNs beyond the backlog are still answered, with
-/// cookies. There is no space for the answers to more SYNs, which the counters show.
+/// cookies. More SYNs are dropped for lack of space, and the counters show the drops.
 #[test]
 fn syns_of_four_bursts_are_answered_before_the_next_transmission() {
     const ANSWERED: u16 = 4 * dp::BURST as u16;
@@ -287,8 +287,8 @@ fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connect
     assert_eq!(tap.host.stack.counters().rx_syn_cookies, 1);
 }
 
-/// A SYN was answered with a cookie. Before its sender receives the cookie, the SYN arrives again, and the
-/// backlog has space now. The sender acknowledges the cookie, and receives a second SYN-ACK later.
+/// A SYN was answered with a cookie. Before the sender of the SYN receives the cookie, the SYN arrives again,
+/// and the backlog has space now. The sender acknowledges the cookie, and receives a second SYN-ACK later.
 #[test]
 fn a_cookie_is_taken_although_the_syn_came_again_and_found_room() {
     let bytes: Vec<u8> = (0..9).map(byte).collect();
@@ -365,8 +365,7 @@ fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
 }
 
 /// If a SYN cannot be answered, the old connection must not end, because its peer may have to retransmit its
-/// FIN. A cookie cannot be the answer, because its sequence number may be one that the old connection has
-/// used.
+/// FIN. A cookie cannot be the answer, because the old connection may have used the cookie's sequence number.
 #[test]
 fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
     for syn_cookies in [false, true] {

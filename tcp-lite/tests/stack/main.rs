@@ -1,5 +1,5 @@
 //! Complete stacks that communicate with each other, or that receive hostile frames, over links in memory.
-//! (The simulator, `tests/src/sim`, runs them against smoltcp's TCP.)
+//! (The simulator, `tests/src/sim`, runs stacks against smoltcp's TCP.)
 //!
 //! There is one test binary, since all tests link the same crates. [`harness`] moves frames and time, and
 //! checks streams.

@@ -59,8 +59,8 @@ fn a_connection_without_an_answer_knows_which_one_is_missing() {
 }
 
 /// The answer to address resolution is changed on its way, without a trace, so SYNs are sent to an address
-/// that no host has. After they stay unanswered, the stack probes the neighbour, and then asks by broadcast.
-/// The connection is then established.
+/// that no host has. After the SYNs stay unanswered, the stack probes the neighbour, and then asks by
+/// broadcast. The connection is then established.
 #[test]
 fn a_wrong_answer_is_found_out_while_connecting() {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
@@ -200,7 +200,7 @@ fn partial_checksums_are_taken_as_good_and_bad_ones_are_dropped() {
 #[test]
 fn a_partial_checksum_is_filled_in_before_the_slow_path() {
     let mut tap = acquainted();
-    // A UDP packet to our host. The answer quotes its checksum field.
+    // A UDP packet to our host, whose checksum field the answer quotes.
     let mut udp = vec![0x10, 0, 0x20, 0, 0, 12, 0xab, 0xcd, 1, 2, 3, 4];
     let frame = craft::ip(TO_A, IpAddress::Ipv4(B4), IpAddress::Ipv4(A4), IpProtocol::Udp, 64, &udp);
     tap.inject_as(&frame, &[20, 40], Checksum::Partial);
@@ -293,8 +293,8 @@ fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
 fn an_advertisement_without_an_address_confirms_a_neighbour() {
     use smoltcp::wire::{Icmpv6Repr, NdiscNeighborFlags, NdiscRepr};
     // The first case is a solicited answer. The other answers do not confirm the neighbour: an unsolicited
-    // one, one that claims to be solicited but is sent to a group, and one with an ICMP code other than 0
-    // (RFC 4861 section 7.1.2).
+    // answer, a solicited answer that is sent to a group, and an answer with an ICMP code other than 0 (RFC
+    // 4861 section 7.1.2).
     let all_nodes = "ff02::1".parse().unwrap();
     for (flags, to, code, answers) in [
         (NdiscNeighborFlags::SOLICITED, A6, 0, true),

@@ -1,5 +1,6 @@
-//! Header prediction does not change the results. Two hosts get the same frames and calls, and one of them
-//! works without prediction. Both send the same frames, generate the same events, and have the same counters.
+//! Header prediction does not change the results. Two hosts get the same frames and calls, and one of the
+//! hosts works without prediction. Both hosts send the same frames, generate the same events, and have the
+//! same counters.
 
 mod cases;
 

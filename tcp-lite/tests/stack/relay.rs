@@ -6,7 +6,7 @@ use tcp_lite::{Instant, StackConfig};
 
 use crate::harness::{Host, bytes_of};
 
-/// A host. The test is at the other side of its wire.
+/// A host, and the test at the other side of the host's wire.
 pub(crate) struct Tap {
     pub(crate) host: Host,
     wire: Box<dyn Port>,
@@ -104,9 +104,9 @@ impl Relay {
         Self { a: Tap::new(a), b: Tap::new(b) }
     }
 
-    /// Carries frames until `done` returns `true`. `carry` returns the frames that replace each frame; its
-    /// first argument is `true` for frames from `a` to `b`. Every round takes 100 microseconds, or more if no
-    /// frame moves.
+    /// Carries frames until `done` returns `true`. `carry` returns the frames that replace each frame. The
+    /// first argument of `carry` is `true` for frames from `a` to `b`. Every round takes 100 microseconds, or
+    /// more if no frame moves.
     pub(crate) fn run(
         &mut self,
         for_us: u64,

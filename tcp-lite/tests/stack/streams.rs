@@ -55,8 +55,8 @@ fn a_long_path_is_filled() {
     let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
     let link = LinkConfig { ring_frames: 4096, a_to_b: plan.clone(), b_to_a: plan, ..LinkConfig::default() };
     let [mut a, mut b] = [config(MAC_A, 1), config(MAC_B, 2)];
-    // The window has space for many segments. It is smaller than the part of the pool that one connection may
-    // hold.
+    // The window has space for many segments, but is smaller than the part of the pool that one connection
+    // may hold.
     let window = 1 << 20;
     a.tcp.send_buffer_bytes = 1 << 20;
     b.tcp.recv_window_bytes = 1 << 20;
@@ -106,8 +106,8 @@ fn link_local_addresses_are_there_without_being_asked_for() {
 
 #[test]
 fn what_is_off_the_link_goes_through_the_gateway() {
-    // Each host is the other host's gateway, and their networks differ. Therefore neither host resolves the
-    // address of the other one directly.
+    // Each host is the other host's gateway, and their networks differ. Therefore the hosts do not resolve
+    // each other's address directly.
     let host = |mac, n: u8, gateways: [&str; 2]| {
         let mut host = config(mac, n);
         host.addresses = [

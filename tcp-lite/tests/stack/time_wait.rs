@@ -12,7 +12,7 @@ const PORT: u16 = 4000;
 
 /// An attacker guesses ports and numbers, and sends a SYN in the name of a peer that still waits for the
 /// acknowledgement of its FIN. After that, each of the two hosts finds wrong numbers in the other host's
-/// segments. A RST ends this, without an endless exchange of acknowledgements.
+/// segments. An RST settles this conflict, without an endless exchange of acknowledgements.
 #[test]
 fn a_blind_syn_starts_no_exchange_of_acknowledgements() {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));

@@ -351,12 +351,12 @@ fn exchanges_are_what_they_were() {
     }
 }
 
-/// Segments are sent at the same time in separate frames. Some get a buffer at once; the others are sent when
-/// there are buffers again.
+/// Segments are sent at the same time in separate frames. Some segments get a buffer at once; the other
+/// segments are sent when buffers are free again.
 #[test]
 fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
     // In the first case, all frames have one template. In the second case, the frames are built one after the
-    // other, because each takes a buffer.
+    // other, because each frame takes a buffer.
     for (header_prediction, segment) in [(false, 1448), (true, 500)] {
         let [mut a, b] = [config(MAC_A, 1), config(MAC_B, 2)];
         a.tcp.header_prediction = header_prediction;

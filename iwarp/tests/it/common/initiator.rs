@@ -32,8 +32,8 @@ impl Initiator {
         Self { pair, cq, qp, id, channel }
     }
 
-    /// The peer answers the Request with `reply`. `pair.inbox` then contains only what the engine has sent
-    /// after its Request.
+    /// The peer answers the Request with `reply`. After this call, `pair.inbox` contains only the bytes that
+    /// the engine has sent after its Request.
     pub(crate) fn answered(param: &ConnParam, reply: &[u8]) -> Self {
         let mut initiator = Self::new(param);
         initiator.pair.inbox.clear();

@@ -49,7 +49,7 @@ pub(crate) struct RawPair {
 }
 
 impl RawPair {
-    /// A pair on any two ports: the first port is the engine's. `limits` are those of the peer.
+    /// A pair on any two ports: the first port is the engine's. `limits` are the limits of the peer.
     pub(crate) fn over(
         context: Context,
         (port_a, port_b): (Box<dyn Port>, Box<dyn Port>),

@@ -1,5 +1,5 @@
 //! An engine that listens, as the MPA responder, for a bare TCP peer, which sends the Request that the test
-//! chooses. [`Served`](super::served::Served) begins with it.
+//! chooses. [`Served`](super::served::Served) begins with such an engine.
 
 use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, ListenOptions,

@@ -1,4 +1,4 @@
-//! A server with honest clients and a hostile one on one network. One engine serves all of them.
+//! A server, honest clients and a hostile client on one network. One engine serves all clients.
 
 use super::{ALL, PORT, pattern, read_bytes, remote_addr};
 use std::time::Duration;
@@ -131,7 +131,8 @@ impl World {
         let listener = raw.context.create_id(&channel);
         listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
         let domain = raw.context.alloc_pd().unwrap();
-        // The size suffices for all requests that can be outstanding. `strict` makes the queue check this.
+        // The size suffices for all requests that can be outstanding. `strict` makes the queue check its
+        // size.
         let size = cqe_for([128; HONEST + 1]) + cqe_for([SLOTS]) + cqe_for([128; HONEST + 1]);
         let cq =
             raw.context.create_cq_with(&CqOptions { strict: Some(true), ..CqOptions::new(size) }).unwrap();
@@ -223,8 +224,8 @@ impl World {
         (end, framer)
     }
 
-    /// An honest client checks that the server's memory contains the bytes that it wrote last. Then it writes
-    /// and reads new bytes, and sends a message.
+    /// An honest client checks that the server's memory contains the bytes that it wrote last. Then the
+    /// client writes and reads new bytes, and sends a message.
     pub(crate) fn exchange(&mut self, client: usize, round: u64) {
         let honest = &mut self.honest[client];
         let mut bytes = vec![0; REGION];

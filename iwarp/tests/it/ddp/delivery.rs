@@ -312,7 +312,8 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
 }
 
 // Proves DDP-084: if segments of a message differ in the bytes that DDP reserves for its ULP, the bytes of
-// one segment count. Here two segments have the STags of two regions, and exactly one region is invalidated.
+// one segment count. In this test, two segments have the STags of two regions, and exactly one region is
+// invalidated.
 #[test]
 fn the_reserved_bytes_of_one_segment_count() {
     for alike in [true, false] {

@@ -228,7 +228,7 @@ fn tcp_segments_hold_whole_fpdus() {
 
 // Proves DDP-027, DDP-029, MPA-009, MPA-030, MPA-108, MPA-121, MPA-266, MPA-267, MPA-269, MPA-288, MPA-306:
 // when the path MTU drops, FPDUs that TCP has already accepted arrive unchanged in more segments, and each
-// later FPDU fits into a segment. This holds with markers and without.
+// later FPDU fits into a segment. The test runs with markers and without.
 #[test]
 fn mulpdu_follows_the_path() {
     // MULPDU for an EMSS of 1448, and for an EMSS of 1000 - 20 - 32.
@@ -294,7 +294,7 @@ fn local_requests_send_nothing() {
     assert!(peer.received(100_000).is_empty());
 }
 
-/// A Request. Bit 0 of its flags asks for markers if `markers` is set.
+/// A Request that asks for markers (bit 0 of the flags) if `markers` is set.
 fn asking(markers: bool) -> Vec<u8> {
     let mut request = request(true);
     request[16] |= if markers { 0x80 } else { 0 };

@@ -179,7 +179,7 @@ impl Hooks for Stuck {
 }
 
 /// If an engine's port accepts no frames, or its pool has no buffers, the engine asks to be polled again
-/// soon. It does not ask to be polled all the time, and does not wait for a timer of TCP.
+/// soon. The engine does not ask to be polled all the time, and does not wait for a timer of TCP.
 #[test]
 fn a_refusal_is_tried_again_soon() {
     for by_the_port in [false, true] {
@@ -193,7 +193,7 @@ fn a_refusal_is_tried_again_soon() {
             if by_the_port { Vec::new() } else { std::iter::from_fn(|| pool.alloc()).collect() };
         stuck.store(by_the_port, Ordering::Relaxed);
         post(&connections[0], &regions, 64);
-        // This is longer than the retransmission timers.
+        // These polls take longer than the retransmission timers.
         for poll in 0..200 {
             let now = Instant::from_micros(pair.now_us);
             pair.a.engine.poll_at(now);

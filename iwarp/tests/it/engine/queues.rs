@@ -131,9 +131,9 @@ fn frames_at_another_queue_wake_the_engine_of_their_connection() {
     // The test does not use ARP, because ARP would ask again after a second.
     near_config.stack.derived_neighbors = Some([2, 7]);
     near_config.stack.address_probing = AddressProbing::Off;
-    // The second engine sleeps at once. Unless it is woken, it sleeps for longer than this test takes. It has
-    // no timer that could wake it, because a busy machine may delay an answer for longer than the usual
-    // timers.
+    // The second engine sleeps at once and, unless it is woken, for longer than this test takes. No timer can
+    // wake this engine. The usual timers would be too short, because a busy machine may delay an answer for
+    // longer.
     let tcp = &mut near_config.stack.tcp;
     for timer in [&mut tcp.rto_initial, &mut tcp.rto_min, &mut tcp.tail_probe_min] {
         *timer = tcp_lite::Duration::from_secs(3 * LIMIT.as_secs());
@@ -274,7 +274,7 @@ fn an_engine_that_ends_leaves_its_queue_to_another() {
         }
         peer.poll();
     };
-    // All frames arrive at the queue of the engine that ends. This engine is also the one that answers ARP.
+    // All frames arrive at the queue of the engine that ends. This engine also answers ARP.
     engines[0] = None;
     for _ in 0..3 {
         let (id, qp) = (b.context.create_id(&b.events), b.queue_pair());

@@ -18,8 +18,8 @@ fn statuses<const N: usize>(pair: &mut Pair) -> [(u64, WcStatus); N] {
     [(); N].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status))
 }
 
-/// The engine of the target has to place the bytes before the Write completes. It acknowledges them at once:
-/// the test leaves no time for the timer of delayed acknowledgements.
+/// The engine of the target has to place the bytes before the Write completes. This engine acknowledges the
+/// bytes at once: the test leaves no time for the timer of delayed acknowledgements.
 #[test]
 fn a_completed_write_is_in_the_peers_memory() {
     let (mut pair, c) = Pair::agreeing();

@@ -55,8 +55,8 @@ fn connections_without_the_semantics_do_not_ask() {
     assert_eq!(c.qp_b.query().ib_semantics, Some(false));
 }
 
-/// A peer of an older version reports accepted messages in a different format. Its Request is rejected with
-/// the reason, and the listener's user gets no event.
+/// A peer of an older version reports accepted messages in a different format. The Request of such a peer is
+/// rejected with the reason, and the listener's user gets no event.
 #[test]
 fn an_older_end_is_refused() {
     let mut responder = Responder::new();

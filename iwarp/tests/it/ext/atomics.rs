@@ -448,8 +448,8 @@ fn extensions_may_be_agreed_on_in_private_data() {
 
 // Proves EXT-177, EXT-181, EXT-189: offsets may begin anywhere; only the address must be aligned. If the
 // offsets of a buffer start at an odd number, FetchAdd and CmpSwap reach each aligned word, at base + 8 k,
-// although this offset is odd. The requester sends the posted offset unchanged. For every other offset, its
-// user gets the error of a misaligned target.
+// although this offset is odd. The requester sends the posted offset unchanged. For every other offset, the
+// requester's user gets the error of a misaligned target.
 #[test]
 fn every_aligned_word_is_a_target_whatever_its_offset() {
     for op in [ADD_ONE, cas(0, 1)] {

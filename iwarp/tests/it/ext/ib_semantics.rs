@@ -28,8 +28,8 @@ fn send_immediate(wr_id: u64, data: [u8; 4], region: &MemoryRegion, len: usize) 
     SendRequest::new(wr_id, SendOp::SendImmediate { data }, region.sge(0, len))
 }
 
-/// Each peer may ask for the semantics. If both ask, they agree. Both users learn the result, and private
-/// data of any length is delivered unchanged.
+/// Each peer may ask for the semantics. If both peers ask, the peers agree, and both users learn the result.
+/// Private data of any length is delivered unchanged.
 #[test]
 fn both_ends_have_to_ask() {
     for (a_asks, b_asks) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -275,8 +275,8 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
 }
 
 /// A Send with Immediate that is posted before the connection is established is sent as soon as the
-/// connection is established. As with any Send, it may have inline bytes, a fence behind a Read, several
-/// elements, and bytes that are not copied.
+/// connection is established. As any Send, a Send with Immediate may have inline bytes, a fence behind a
+/// Read, several elements, and bytes that are not copied.
 #[test]
 fn a_send_with_immediate_has_every_form_of_a_send() {
     let (mut pair, _listener) = Pair::listening();
@@ -321,7 +321,7 @@ fn a_send_with_immediate_has_every_form_of_a_send() {
 }
 
 /// As with any Send, a Send with Immediate ends the stream if it does not fit its buffer or if its local
-/// memory is gone. Its request fails, and the receive request for it completes once.
+/// memory is gone. The request of such a Send fails, and the receive request for the message completes once.
 #[test]
 fn a_send_with_immediate_fails_as_a_send() {
     let (mut pair, c) = Pair::agreeing();

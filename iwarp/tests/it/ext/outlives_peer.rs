@@ -379,8 +379,8 @@ fn a_connection_that_was_given_up_does_not_come_about() {
     assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
 }
 
-/// A request fails at this side, before it is sent or because of its response. This ends the connection
-/// without a message to the peer, whose queue pair stays usable.
+/// A request fails at this side, before it is sent or because of its response. This failure ends the
+/// connection without a message to the peer, whose queue pair stays usable.
 #[test]
 fn a_request_that_fails_at_home_leaves_the_peer_alone() {
     for is_atomic in [true, false] {

@@ -96,8 +96,8 @@ fn a_request_completes_when_a_receive_took_its_message() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// A message waits for the number of tries multiplied by the peer's time per try. Then its request fails,
-/// later requests are flushed, and the peer's user gets no part of the message.
+/// A message waits for the number of tries multiplied by the peer's time per try. Then the request of the
+/// message fails, later requests are flushed, and the peer's user gets no part of the message.
 #[test]
 fn a_request_fails_after_its_tries() {
     for retry in 0..7 {
@@ -216,8 +216,8 @@ fn a_message_that_is_still_sent_fails_too() {
 
 /// The frames that both hosts send while they exchange messages. Each message takes one frame, which also
 /// acknowledges the other host's message. A acknowledges each answer separately, since its user posts the
-/// next message later. A message that waits is sent twice. It also takes a frame for each of three reports:
-/// there is no receive request, this report has arrived, and there is a receive request.
+/// next message later. A message that waits is sent twice. Such a message also takes a frame for each of
+/// three reports: there is no receive request, this report has arrived, and there is a receive request.
 #[test]
 fn only_a_message_that_waits_takes_more_frames() {
     let (mut pair, c) = connected();
@@ -275,8 +275,8 @@ fn messages_of_both_ends_may_wait() {
     }
 }
 
-/// The messages of two connections wait at one empty shared queue. They are independent: one message is
-/// accepted, and the other message fails.
+/// The messages of two connections wait at one empty shared queue. One message is accepted, and the other
+/// message fails.
 #[test]
 fn messages_wait_at_a_shared_queue() {
     let mut pair = Testbed::new().hosts();

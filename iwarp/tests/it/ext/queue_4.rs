@@ -45,7 +45,8 @@ fn sent(served: &mut Served) {
 }
 
 /// A message of the peer waits for a receive request. The engine drops the message and the Write behind it.
-/// It accepts both when the peer sends them again, with the next MSN, and reports the acceptance to the peer.
+/// When the peer sends both messages again, with the next MSN, the engine accepts them and reports this to
+/// the peer.
 #[test]
 fn a_message_of_the_peer_that_waits_is_sent_again() {
     let mut served = agreed();
@@ -66,8 +67,8 @@ fn a_message_of_the_peer_that_waits_is_sent_again() {
     assert!(served.channel.poll().is_none() && served.pair.inbox.is_empty());
 }
 
-/// A message of our engine waits for a receive request of the peer. The engine sends it again, with the next
-/// MSN. Its request completes when the peer sends a limit that covers it.
+/// A message of our engine waits for a receive request of the peer. The engine sends the message again, with
+/// the next MSN. The message's request completes when the peer sends a limit that covers the message.
 #[test]
 fn a_message_of_ours_that_waits_is_sent_again() {
     let mut served = agreed();
@@ -142,7 +143,7 @@ fn a_message_out_of_turn_ends_the_stream() {
 }
 
 /// TCP withholds the acknowledgement of refused bytes until the peer knows from which position on they are
-/// refused. Then TCP acknowledges all bytes of the peer, including those sent in the meantime, and the
+/// refused. Then TCP acknowledges all bytes of the peer, including bytes sent in the meantime, and the
 /// connection ends gracefully. After a Terminate of the peer, our engine sends no message.
 #[test]
 fn what_is_not_taken_is_acknowledged_when_the_peer_knows() {

@@ -28,7 +28,8 @@ fn read_response(local: &MemoryRegion, at: u64) -> Vec<u8> {
     tagged(0x42, local.rkey(), local.addr() + at, &[0xAB; 8])
 }
 
-/// Atomics share queue 1 and its numbers with Reads. Their headers are those of the RFC, byte for byte.
+/// Atomics share queue 1 and its numbers with Reads. The headers of atomics are those of the RFC, byte for
+/// byte.
 // Proves EXT-012, EXT-018, EXT-022, EXT-060, EXT-061, EXT-063, EXT-067, EXT-075, EXT-076, EXT-078, EXT-080,
 // EXT-082, EXT-087, EXT-088, EXT-169, EXT-186: each atomic is one message, whose operands and masks are
 // compared byte for byte.
@@ -351,9 +352,9 @@ fn a_message_that_cannot_be_made_becomes_a_terminate() {
 }
 
 /// The answer to a Read or atomic arrives after our user has invalidated the local memory of the request. In
-/// both cases the request fails, the next request is flushed, and the event does not blame the peer. For a
-/// Read Response, the Terminate contains its header with the STag. For an Atomic Response, which has no STag
-/// and is correct, the Terminate contains no header.
+/// both cases the request fails, the next request is flushed, and the event does not blame the peer. The
+/// Terminate for a Read Response contains the response's header with the STag. The Terminate for an Atomic
+/// Response, which has no STag and is correct, contains no header.
 // Proves RDMAP-325, RDMAP-332, DDP-181: the Terminate for the answer of a Read and of an atomic, byte for
 // byte.
 #[test]

@@ -78,7 +78,7 @@ fn unused_fields_of_an_atomic_request_are_ignored() {
     assert_eq!(expected, 78);
 }
 
-/// A request may arrive in several segments. It is executed when the last segment has arrived.
+/// A request may arrive in several segments, and is executed when the last segment has arrived.
 // Proves EXT-021, EXT-107, EXT-157.
 #[test]
 fn a_request_may_come_in_pieces() {

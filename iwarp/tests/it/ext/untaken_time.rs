@@ -1,5 +1,5 @@
 //! The time for which a message of ours may wait at a peer without a receive request. Other messages that are
-//! sent in this time do not change it.
+//! sent in this time do not extend the time.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn waiting() -> (Pair, crate::common::Connected, i64) {
     (pair, c, start_us)
 }
 
-/// Each acknowledgement says that the message still waits. It does not extend the waiting time of the
+/// Each acknowledgement says that the message still waits, but does not extend the waiting time of the
 /// message.
 #[test]
 fn acknowledgements_of_later_requests_give_a_message_no_more_time() {

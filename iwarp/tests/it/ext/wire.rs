@@ -107,7 +107,7 @@ fn numbers_are_those_of_the_registries() {
     assert_eq!(numbers, [0, 1, 2, 3]);
 }
 
-/// FetchAdd and CmpSwap are enabled together. Swap has a switch of its own.
+/// FetchAdd and CmpSwap are enabled together. Swap has a separate switch.
 // Proves EXT-160, EXT-188.
 #[test]
 fn atomics_come_together() {
@@ -122,8 +122,8 @@ fn atomics_come_together() {
     assert_eq!(understood(Extensions::IMMEDIATE | Extensions::SWAP), [false, false, false]);
 }
 
-/// The Terminates of the examples, for an unknown STag and for a misaligned target. They never contain the
-/// header of the Atomic Request.
+/// The Terminates of the examples, for an unknown STag and for a misaligned target. These Terminates never
+/// contain the header of the Atomic Request.
 // Proves EXT-148, EXT-154, EXT-203.
 #[test]
 fn terminates_of_atomics_are_built_to_the_byte() {
@@ -187,8 +187,8 @@ fn segment_of(mo: u32, last: bool) -> UntaggedHeader {
     Opcode::Immediate.untagged_header(NONE, 1, mo, last)
 }
 
-/// Immediate Data has eight bytes, according to the length that DDP reports. They may arrive in any number of
-/// segments, without a gap and without repetition.
+/// Immediate Data has eight bytes, according to the length that DDP reports. The bytes may arrive in any
+/// number of segments, without a gap and without repetition.
 // Proves EXT-127, EXT-200.
 #[test]
 fn immediate_data_has_eight_bytes() {

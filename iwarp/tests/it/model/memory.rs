@@ -32,7 +32,7 @@ impl Span {
     }
 }
 
-/// A registration. If prepared memory is registered again, this is a new `Region`.
+/// A registration. If prepared memory is registered again, the new registration is another `Region`.
 pub(crate) struct Region {
     pub(crate) host: usize,
     /// Offset of the first exposed byte. A registration exposes all or a part of prepared memory.
@@ -107,9 +107,8 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Whether this reader runs only after `effect` is placed. The peer executes a request after it has
-    /// placed everything before the request. A fenced request starts after the Reads before it have their
-    /// bytes.
+    /// Whether this reader runs only after `effect` is placed. The peer executes a request after everything
+    /// before the request is placed. A fenced request starts after earlier Reads have their bytes.
     fn follows(&self, effect: &Effect) -> bool {
         let before = match self.flow {
             Flow::In | Flow::Change => effect.flow != Flow::In,
@@ -183,7 +182,7 @@ impl Memory {
         values
     }
 
-    /// Begins an effect. Bytes of its target that other effects read at this time become unknown.
+    /// Begins `effect`. Bytes of the target that other effects read at this time become unknown.
     pub(crate) fn begin(&mut self, effect: Effect) {
         self.mix(&effect.to, |reader| effect.comes_after(reader));
         let began = self.tick();
@@ -257,7 +256,7 @@ impl Memory {
         self.effects.iter_mut().filter(|effect| effect.op == op).for_each(|effect| effect.fetching = false);
     }
 
-    /// Settles the effects that `which` selects. Returns their targets.
+    /// Settles the effects that `which` selects. Returns the targets of these effects.
     pub(crate) fn settle(&mut self, which: impl Fn(&Effect) -> bool) -> Vec<Span> {
         let now = self.tick();
         let mut spans = Vec::new();
@@ -346,7 +345,7 @@ impl Memory {
                 .iter()
                 .filter(|&&&(index, ..)| {
                     let effect = &self.effects[index];
-                    // An effect does not make itself outdated. It usually began before it settled, but a
+                    // An effect does not make itself outdated. Most effects begin before they settle, but a
                     // store begins and settles at the same time.
                     !settled(effect).is_some_and(|since| {
                         over.iter().any(|&&(other, ..)| {
@@ -431,7 +430,7 @@ impl Effect {
                 let mut start = first + from.at.max(span.at) - from.at;
                 let mut end = first + from.end().min(span.end()) - from.at;
                 if self.flow == Flow::Change {
-                    // The result is a number. Each of its bytes depends on all bytes that were read.
+                    // The result is a number, each of whose bytes depends on all bytes that were read.
                     (start, end) = (0, self.values.len());
                 }
                 let values = &mut self.values[start..end];

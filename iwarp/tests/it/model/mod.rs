@@ -135,12 +135,12 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Runs random posts, revocations, closes and losses. Bytes, order, statuses and ends are those of the model.
-/// The engines' invariants and limits hold, and the hosts hold no objects at the end.
+/// Runs random posts, revocations, closes and losses. Bytes, order, statuses and ends equal those of the
+/// model. The engines' invariants and limits hold, and the hosts hold no objects at the end.
 // Proves RDMAP-007, RDMAP-044, RDMAP-045, RDMAP-064, RDMAP-076, RDMAP-239, RDMAP-269, RDMAP-270, RDMAP-277,
 // RDMAP-287, RDMAP-307, RDMAP-407, RDMAP-412, RDMAP-413, RDMAP-416, RDMAP-421: over wires that lose and
 // reorder frames, the model finds completions out of order (RDMAP-007, RDMAP-044, RDMAP-239, RDMAP-287,
-// RDMAP-407). It finds requests that fail without a cause or that a graceful close loses (RDMAP-045,
+// RDMAP-407). The model finds requests that fail without a cause or that a graceful close loses (RDMAP-045,
 // RDMAP-307). Each byte of memory has a value that it may have at that time (RDMAP-064, RDMAP-269 to
 // RDMAP-277, RDMAP-412 to RDMAP-421), and changes only where a name grants the change (RDMAP-076).
 #[test]

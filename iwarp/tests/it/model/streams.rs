@@ -340,7 +340,7 @@ impl Model {
         }
     }
 
-    /// Returns how many bytes of `remote` the peer grants. If the peer does not grant all of them, the stream
+    /// Returns how many bytes of `remote` the peer grants. If the peer does not grant all bytes, the stream
     /// will end.
     fn reach(&mut self, by: StreamEnd, remote: &Remote) -> usize {
         let (stream, side) = by;
@@ -562,7 +562,7 @@ impl Model {
     }
 }
 
-/// The eight bytes after an atomic, in the machine's byte order. They are `None` if the old bytes are
+/// The eight bytes after an atomic, in the machine's byte order. Each byte is `None` if the old bytes are
 /// unknown.
 fn changed(op: AtomicOp, before: &[Option<u8>]) -> Vec<Option<u8>> {
     let bytes: Option<Vec<u8>> = before.iter().copied().collect();

@@ -1,5 +1,5 @@
 //! A port that flips bits of received packets. Unlike the link's own faults, this port does not change ARP
-//! packets. They have no checksum; on a real wire, the frame check sequence protects them.
+//! packets. ARP packets have no checksum; on a real wire, the frame check sequence protects them.
 
 use dp::{Burst, Checksum, Port};
 
@@ -15,7 +15,7 @@ const ETHERTYPE: std::ops::Range<usize> = 12..14;
 const ARP: [u8; 2] = [0x08, 0x06];
 
 /// Flips one bit in `ppm` of a million frames. The bit is anywhere behind the Ethernet header. If `unseen`,
-/// it is in the payload, and the checksum is reported as correct.
+/// the bit is in the payload, and the checksum is reported as correct.
 pub(crate) struct BitFlips {
     dice: Dice,
     ppm: usize,

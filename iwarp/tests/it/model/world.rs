@@ -32,7 +32,7 @@ use holdings::Holdings;
 /// Maximum number of connections at a time.
 pub(crate) const SLOTS: usize = 2;
 
-/// Virtual time after which nothing is under way any more. It is longer than every timeout of TCP and of a
+/// Virtual time after which nothing is under way any more, which is longer than every timeout of TCP and of a
 /// close.
 const REST_US: i64 = 400_000_000;
 
@@ -366,7 +366,8 @@ impl World {
         Ok(())
     }
 
-    /// Reads completions. Receives come first, since requests of the peer may depend on them.
+    /// Reads completions. Completions of receives come first, since requests of the peer may depend on
+    /// receives.
     fn completions(&mut self) -> Done {
         let mut sends = Vec::new();
         for side in [0, 1] {

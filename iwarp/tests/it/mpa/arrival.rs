@@ -87,8 +87,8 @@ fn around_a_marker() -> Vec<Vec<u8>> {
 }
 
 // Proves MPA-291, MPA-287: each FPDU is split over two segments at every byte, and arrives byte by byte. The
-// FPDU is complete, its CRC covers both parts, and a wrong byte in either part is found. One of the FPDUs has
-// 140 bytes.
+// receiver joins the FPDU, checks the CRC over both parts, and finds a wrong byte in either part. One of the
+// FPDUs has 140 bytes.
 #[test]
 fn an_fpdu_is_joined_wherever_it_is_cut() {
     let ulpdus = around_a_marker();

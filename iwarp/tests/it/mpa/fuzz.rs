@@ -1,4 +1,4 @@
-//! Any received bytes lead to a result or to an error of MPA. They cause no panic, and no buffer stays held.
+//! Any received bytes lead to a result or to an error of MPA, without a panic, and no buffer stays held.
 
 use super::support::Receiver;
 use dp::Mempool;

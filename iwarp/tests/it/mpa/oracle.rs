@@ -120,7 +120,7 @@ fn streams(dice: &mut Dice, count: usize) -> Vec<Stream> {
 // MPA-129 to MPA-131, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130, DDP-131: for
 // any cut and any order, exactly the ULPDUs that were sent are delivered, in order and once. A ULPDU that is
 // placed early has a position, and is delivered in order by its header. Repeated segments have different
-// bytes the second time. The receiver here drops them, as TCP does.
+// bytes the second time. The receiver in this test drops such segments, as TCP does.
 #[test]
 fn the_deframer_agrees_in_any_order() {
     let mut dice = Dice::split_mix(1);
@@ -202,8 +202,8 @@ fn what_was_given_up_and_comes_again_arrives_once() {
 }
 
 // Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033: each FPDU is in a segment of its own, and one segment
-// is lost. All FPDUs behind the loss but those without a marker are placed before the hole is filled,
-// including FPDUs that are found by the length of the previous one, and their bytes are released.
+// is lost. All FPDUs with a marker behind the loss are placed before the hole is filled, including FPDUs that
+// are found by the length of the previous FPDU. The bytes of placed FPDUs are released.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
     let mut dice = Dice::split_mix(2);

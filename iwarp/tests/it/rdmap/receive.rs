@@ -196,8 +196,8 @@ fn segment(dice: &mut Dice, stags: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// Each of twelve thousand segments goes to a fresh stream. It is accepted or refused as in the model, with
-/// the model's Terminate byte for byte.
+/// Each of twelve thousand segments goes to a fresh stream. The stream accepts or refuses the segment as the
+/// model does, with the model's Terminate byte for byte.
 // Proves RDMAP-093, RDMAP-095, RDMAP-108, RDMAP-128, RDMAP-192 to RDMAP-194, RDMAP-220, RDMAP-221, RDMAP-249
 // to RDMAP-251.
 #[test]

@@ -38,9 +38,10 @@ fn expected(case: &Attack) -> Vec<u8> {
 
 // Proves SEC-002, SEC-013, SEC-014, SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179,
 // RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: the test compares control word, segment length and
-// headers on the wire. For the application, it compares layer, type, code, length and headers, from the queue
-// pair and from the event of the end. Between registration and attack, only the engine acts. The attacks
-// include each resource of section 2.2, and each kind of attack that tagged and untagged messages allow.
+// headers on the wire. The test also compares the layer, type, code, length and headers that the application
+// gets from its queue pair and from the event of the end. Between registration and attack, only the engine
+// acts. The attacks include each resource of section 2.2, and each kind of attack that tagged and untagged
+// messages allow.
 #[test]
 fn each_fault_of_a_peer_has_its_terminate() {
     let count = catalogue(&Names::default()).len();

@@ -225,7 +225,8 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
     let crc = Terminate::parse(&from_hex("02020000")).unwrap();
     assert_eq!((crc.error(), crc.bit_order), (Some(TerminateError::MpaCrc), BitOrder::Siw));
 
-    // 20 05 is 2/0/05 by the RFC and 0/2/05 by siw. It cannot be recognised, so the RFC is followed.
+    // 20 05 is 2/0/05 by the RFC and 0/2/05 by siw. The bit order of 20 05 cannot be recognised, so the
+    // parser follows the RFC.
     let ambiguous = Terminate::parse(&from_hex("20050000")).unwrap();
     assert_eq!(ambiguous.bit_order, BitOrder::Standard);
 

@@ -1,6 +1,6 @@
 //! A hostile client that follows the protocol, or nearly so, and keeps the server busy. The tests check how
-//! much honest clients on the same engine can transfer, what the hostile client costs, and how much memory it
-//! holds (RFC 5042 sections 2.2.8 and 6.4).
+//! much honest clients on the same engine can transfer, what the hostile client costs, and how much memory
+//! the hostile client holds (RFC 5042 sections 2.2.8 and 6.4).
 
 use crate::common::ext::read_request;
 use crate::common::raw::{EMPTY_WRITE, fpdu, request};

@@ -260,9 +260,9 @@ impl Ulp {
 }
 
 // Proves DDP-234, RDMAP-364: an application bypasses the calls of its context, and puts names of another
-// application into its own queue pair. The engine refuses this: the application cannot invalidate, bind,
-// register, send from or write into objects of the other application, which stay valid and unchanged. A queue
-// pair without the grant cannot change the application's own names.
+// application into its own queue pair. The engine refuses such requests: the application cannot invalidate,
+// bind, register, send from or write into objects of the other application, which stay valid and unchanged. A
+// queue pair without the grant cannot change the application's own names.
 #[test]
 fn names_of_another_application_are_refused_to_a_queue_pair() {
     let attempts: [(&str, Attempt); 8] = [

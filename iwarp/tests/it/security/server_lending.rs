@@ -91,8 +91,8 @@ impl Server {
     }
 }
 
-/// The STag of a loan is invalid before the server reads the buffer. This holds if the client has invalidated
-/// the STag, if it has not, and if it has invalidated another of its STags.
+/// The STag of a loan is invalid before the server reads the buffer. The test has three cases: the client has
+/// invalidated the STag, no STag, or another STag.
 // Proves SEC-178, SEC-100.
 #[test]
 fn the_stag_is_invalid_before_the_bytes_are_checked() {

@@ -1,5 +1,5 @@
-//! The administrator decides whether CRCs are used. Applications cannot decide this, and do not see the
-//! decision (RFC 5044 section 4.4).
+//! The administrator decides whether CRCs are used. Applications cannot change this decision, and do not see
+//! it (RFC 5044 section 4.4).
 
 use crate::common::{ALL, Testbed, pattern, read_bytes, remote_addr};
 use std::time::Duration;

@@ -154,7 +154,7 @@ fn mpa_starts_behind_a_stream() {
 }
 
 // Proves MPA-209, MPA-219, MPA-185: the first byte behind the responder's last message belongs to the
-// Request. No bytes are lost that arrive together with this message, or before the responder has switched.
+// Request. Bytes that arrive with this message, or before the responder has switched, are not lost.
 #[test]
 fn the_switch_is_exact() {
     let request = frame("Req", 0xd0, 2, &[0, 8, 0, 8]);
@@ -215,7 +215,7 @@ fn stray_bytes_at_the_switch_end_the_connection() {
         assert_eq!(error.mpa_code(), Some(4));
         assert!(d.is_over() && d.pair.inbox.is_empty());
     }
-    // This is an error, since an initiator accepts only a Reply.
+    // A Request is an error here, since an initiator accepts only a Reply.
     let mut s = Streams::simple();
     s.b.send_stream(b"stray").unwrap();
     s.pair.run_us(10_000);
@@ -409,8 +409,8 @@ fn payload_at(frame: &Mbuf) -> Option<usize> {
     (at < end).then_some(at)
 }
 
-/// A frame that has only these bytes of the TCP payload, as a middlebox would make it. Its checksum is marked
-/// as already verified.
+/// A frame that has only these bytes of the TCP payload, as a middlebox would make it. The frame's checksum
+/// is marked as already verified.
 fn part(port: &dyn Port, frame: &Mbuf, range: std::ops::Range<usize>) -> Mbuf {
     let at = payload_at(frame).unwrap();
     let mut bytes = vec![0; frame.len()];

@@ -470,7 +470,7 @@ fn startup_bytes_have_segments_of_their_own() {
 }
 
 // Proves MPA-197: a user that does not accept the Reply's private data closes the connection. MPA takes no
-// part in this.
+// part in this close.
 #[test]
 fn the_user_may_refuse_what_the_reply_says() {
     let mut d = Initiator::answered(&client_server(), &reply(0x50, 2, &[0, 1, 0, 1, b'?']));

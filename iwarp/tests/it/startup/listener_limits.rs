@@ -282,8 +282,9 @@ fn an_undecided_request_is_rejected_in_time() {
     assert_eq!(d.listener.listener_stats().unwrap().decision_timeouts, 1);
 }
 
-/// Runs a call of the engine's user once, when the engine polls the port at or after a given time. This is in
-/// the middle of a poll: the engine has already checked for calls of users, and has not yet read the clock.
+/// Runs a call of the engine's user once, when the engine polls the port at or after a given time. The call
+/// runs in the middle of a poll: the engine has already checked for calls of users, and has not yet read the
+/// clock.
 struct Midway(Arc<Mutex<Option<Then>>>);
 
 type Then = (u64, Box<dyn FnOnce() + Send>);
@@ -359,8 +360,8 @@ fn markers_are_the_listeners_policy() {
     assert_eq!((stats.rejected, stats.startup_lost, stats.connections), (1, 0, 0));
 }
 
-// Proves SEC-127: the age of a connection is readable. The idle timeout is off by default, and ends
-// connections that were idle for this time, and no others.
+// Proves SEC-127: the age of a connection is readable. The idle timeout is off by default, and ends only
+// connections that were idle for this time.
 #[test]
 fn idle_connections_end_where_that_is_asked_for() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -389,7 +390,7 @@ fn idle_connections_end_where_that_is_asked_for() {
     assert_eq!(c.id_a.activity(), None);
 }
 
-/// A close that waits for a silent peer has a limit of its own. The idle timeout does not end it.
+/// A close that waits for a silent peer has a limit of its own. The idle timeout does not end such a close.
 #[test]
 fn a_connection_that_closes_is_not_idle() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -412,7 +413,7 @@ fn a_connection_that_closes_is_not_idle() {
     );
 }
 
-/// The keepalive policy of a connection determines when a silent peer is detected. This holds for the
+/// The keepalive policy of a connection determines when a silent peer is detected. The policy works for the
 /// connecting side and for the accepting side.
 #[test]
 fn keepalive_is_the_connections() {
@@ -502,7 +503,7 @@ fn listeners_and_requests_end_with_their_last_handle() {
 
 /// If nobody reads an event channel, the channel holds events up to its limit, counts lost events, and blocks
 /// nothing. Connect requests are refused before they displace events of existing connections. Dropping the
-/// channel rejects its requests.
+/// channel rejects the requests in it.
 #[test]
 fn an_event_channel_is_bounded() {
     let config = iwarp::verbs::ContextConfig {

@@ -32,7 +32,7 @@ fn first_fpdu(ulpdu: &[u8]) -> Vec<u8> {
 }
 
 // Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA-299, MPA2-097, MPA2-104, MPA2-125,
-// MPA2-126, RDMAP-173: there is no Reply and no Terminate, the connection ends at once, and only the
+// MPA2-126, RDMAP-173: the engine sends no Reply and no Terminate. The connection ends at once, and only the
 // listener's counters show the failure.
 #[test]
 fn an_invalid_request_ends_the_connection() {
@@ -435,7 +435,7 @@ impl Hooks for Headless {
                 self.first = Some(seq.wrapping_add(1));
             }
             if frame.len() <= 500 {
-                // There are few acknowledgements, so they fit.
+                // The burst has space for the few acknowledgements.
                 let _ = frames.try_push(frame);
             } else if self.first != Some(seq) && self.passed.load(Ordering::Relaxed) == 0 {
                 self.next.get_or_insert((seq, frame));

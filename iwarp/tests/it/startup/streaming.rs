@@ -186,7 +186,8 @@ fn a_start_behind_the_idle_timeout_fails() {
 }
 
 /// A connection began in streaming mode, and the peer ends it after the Request. The engine does not try
-/// revision 1 on a second connection, because the bytes of streaming mode would be missing there.
+/// revision 1 on a second connection, because the bytes of streaming mode would be missing on that
+/// connection.
 #[test]
 fn a_start_behind_a_stream_is_not_tried_again() {
     for resets in [false, true] {
@@ -296,7 +297,7 @@ fn the_end_comes_behind_the_last_byte() {
 }
 
 /// A Reply that ends the connection waits behind bytes of streaming mode that TCP has not accepted. Our FIN
-/// is sent behind these bytes and the Reply, although the peer has sent its own FIN before.
+/// follows these bytes and the Reply, although the peer has sent its own FIN before.
 #[test]
 fn a_reply_that_waits_is_sent_before_the_fin() {
     const BYTES: usize = 300_000;
@@ -328,8 +329,8 @@ fn a_reply_that_waits_is_sent_before_the_fin() {
     assert_eq!(&d.pair.inbox[BYTES..BYTES + 16], b"MPA ID Rep Frame");
 }
 
-/// Bytes of the peer arrive between the user's call and the engine's start of MPA. They cannot be a Reply,
-/// because the peer does not know that MPA has started.
+/// Bytes of the peer arrive between the user's call and the engine's start of MPA. These bytes cannot be a
+/// Reply, because the peer does not know that MPA has started.
 #[test]
 fn bytes_that_come_with_the_start_end_the_connection() {
     let once = Once::default();
@@ -351,8 +352,8 @@ fn hosts_with_pool() -> (Testbed<'static>, Mempool) {
     (Testbed::over((port_a, port_b)), pool)
 }
 
-/// There is no packet buffer when a startup frame is to be sent, in any step of startup. The frame is sent
-/// when there is a buffer again.
+/// No packet buffer is free when a startup frame is to be sent, in any step of startup. The frame is sent as
+/// soon as a buffer is free.
 #[test]
 fn a_startup_frame_waits_for_a_buffer() {
     for polls in 0..12 {
@@ -375,8 +376,8 @@ fn a_startup_frame_waits_for_a_buffer() {
     }
 }
 
-/// There are too few packet buffers for the user's bytes. The rest is sent when there are more buffers,
-/// although TCP's send buffer was never full.
+/// Too few packet buffers are free for the user's bytes. The remaining bytes are sent when more buffers are
+/// free, although TCP's send buffer was never full.
 #[test]
 fn bytes_of_streaming_mode_wait_for_buffers() {
     const BYTES: usize = 16_000;

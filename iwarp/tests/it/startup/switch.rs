@@ -51,7 +51,7 @@ fn expect_error(pair: &mut RawPair, channel: &EventChannel, us: i64, expected: C
     );
 }
 
-/// The peer's FIN arrives before MPA starts. The engine remembers it: no Reply can arrive after a FIN.
+/// The peer's FIN arrives before MPA starts. The engine remembers the FIN: no Reply can arrive after it.
 #[test]
 fn an_initiator_does_not_wait_for_a_peer_that_has_closed() {
     let (mut d, id) = streaming();

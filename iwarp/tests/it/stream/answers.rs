@@ -70,7 +70,7 @@ fn reads_are_answered_whole_and_in_order() {
     assert_eq!(peer.received(20_000).len(), 8);
 }
 
-/// A Read of more than one segment is one request. Its answer has several segments, each as long as MULPDU
+/// A Read of more than one segment is one request. The answer has several segments, each as long as MULPDU
 /// allows.
 // Proves RDMAP-018.
 #[test]

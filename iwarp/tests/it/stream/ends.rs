@@ -16,8 +16,8 @@ const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 // Proves RDMAP-022, RDMAP-055, RDMAP-107, RDMAP-132, RDMAP-133, RDMAP-252 to RDMAP-254, RDMAP-260, RDMAP-261,
 // RDMAP-309, RDMAP-311, RDMAP-314, RDMAP-316, RDMAP-317, RDMAP-318, RDMAP-321, RDMAP-323, RDMAP-324,
 // RDMAP-327: RDMAP-022 to RDMAP-133 by the bytes of the Terminate. RDMAP-252 to RDMAP-254 and RDMAP-318
-// because nothing is sent after it. RDMAP-260 and RDMAP-261 by the flushed requests. RDMAP-309 to RDMAP-321
-// by the FIN after it, without an RST. RDMAP-327 by the count of FPDUs.
+// because nothing is sent after the Terminate. RDMAP-260 and RDMAP-261 by the flushed requests. RDMAP-309 to
+// RDMAP-321 by the FIN after the Terminate, without an RST. RDMAP-327 by the count of FPDUs.
 #[test]
 fn a_terminate_overtakes_what_waits_and_is_the_last() {
     let mut peer = served();
@@ -79,8 +79,8 @@ fn the_first_error_is_told() {
     assert_eq!(peer.bytes(0, REGION), vec![0; REGION]);
 }
 
-/// The peer's Terminate arrives, as the first message or behind others. The user gets its content, open
-/// requests complete in order and in error, and the engine does not answer the Terminate.
+/// The peer's Terminate arrives, as the first message or behind others. The user gets the Terminate's
+/// content, open requests complete in order and in error, and the engine does not answer the Terminate.
 // Proves RDMAP-062, RDMAP-078, RDMAP-107, RDMAP-148, RDMAP-151 to RDMAP-154, RDMAP-156, RDMAP-168, RDMAP-174,
 // RDMAP-255 to RDMAP-258, RDMAP-262, RDMAP-313 to RDMAP-315, RDMAP-322.
 #[test]

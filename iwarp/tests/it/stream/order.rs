@@ -73,16 +73,16 @@ fn poll_six_times(pair: &mut Pair) {
     }
 }
 
-/// The segment of a Write is lost. The segment behind it, with a Send and a Read Request, arrives. With
-/// markers, the Send's bytes are placed at once. But the Send is not delivered and the Read is not answered
-/// before the Write is placed.
+/// The segment of a Write is lost. The next segment, with a Send and a Read Request, arrives. With markers,
+/// the Send's bytes are placed at once. But the Send is not delivered and the Read is not answered before the
+/// Write is placed.
 // Proves RDMAP-006, RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-064, RDMAP-203, RDMAP-263, RDMAP-266, RDMAP-268,
 // RDMAP-269, RDMAP-275, RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414,
 // RDMAP-416, RDMAP-420, RDMAP-421, DDP-053, DDP-131, DDP-136 to DDP-138: behind the hole the Send is placed,
 // and the Write is not (RDMAP-032, RDMAP-033, RDMAP-266, RDMAP-268, RDMAP-414). The Send is not delivered
 // (RDMAP-027, RDMAP-275, RDMAP-288), and the Read is not answered (RDMAP-281, RDMAP-411). When the Send is
-// delivered, the Write's bytes are placed (RDMAP-006, RDMAP-203), and the Read returns them (RDMAP-420). The
-// test uses all four kinds of Send (RDMAP-263).
+// delivered, the Write's bytes are placed (RDMAP-006, RDMAP-203), and the Read returns these bytes
+// (RDMAP-420). The test uses all four kinds of Send (RDMAP-263).
 #[test]
 fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
     let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
@@ -218,8 +218,8 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
 }
 
 /// An error of a Send is found when the Send is processed in order, although its bytes were placed before
-/// that. The peer gets the same Terminate. If the Send before it is missing, the Send has no buffer. If the
-/// Send's own first bytes are missing, it has an invalid MO.
+/// that. The peer gets the same Terminate. If an earlier Send is missing, the Send has no buffer. If the
+/// Send's own first bytes are missing, the Send has an invalid MO.
 #[test]
 fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     let late = untagged(0x41, 0x43, 0, 0, 1, 4, &[7; 600]);
@@ -265,7 +265,7 @@ fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
 
 /// Two Reads are outstanding, whose sinks differ only in their STags. The answer to the first Read arrives
 /// behind a hole, and is placed because it names the sink of an outstanding Read. At delivery, the STag of
-/// the answer decides to which Read it belongs.
+/// the answer decides to which Read the answer belongs.
 // Proves DDP-071: only its STag makes the message the answer to the first Read.
 #[test]
 fn the_stag_is_known_at_delivery() {
@@ -301,8 +301,8 @@ fn the_stag_is_known_at_delivery() {
     }
 }
 
-/// The engine places at most 32 Sends behind a hole: the first missing Send, and 31 Sends behind it. The
-/// other Sends are held, and are placed in their receives in order.
+/// The engine binds at most 32 Sends to receives behind a hole: the first missing Send, and the 31 Sends
+/// after it. The other Sends are held, and are placed in their receives in order.
 #[test]
 fn sends_are_bound_ahead_up_to_a_limit() {
     const SENDS: u32 = 40;

@@ -11,14 +11,14 @@ fn ready(receives: u64) -> Served {
     served_with(ConnParam::default(), receives)
 }
 
-/// Each Send consumes one receive, in order and whatever its length. Its completion contains the length.
-/// Bytes of the buffer behind the message do not change. Writes consume no receive request and generate no
-/// completion.
+/// Each Send consumes one receive, in order and whatever its length. The completion contains the length of
+/// the Send. Bytes of the buffer behind the message do not change. Writes consume no receive request and
+/// generate no completion.
 // Proves RDMAP-001, RDMAP-005, RDMAP-039, RDMAP-051, RDMAP-058, RDMAP-071, RDMAP-082, RDMAP-197, RDMAP-199,
 // RDMAP-200, RDMAP-205, RDMAP-235 to RDMAP-237, RDMAP-239, RDMAP-245, RDMAP-246, RDMAP-276, RDMAP-277: the
 // Writes by the bytes of all memory around them (RDMAP-001, RDMAP-039, RDMAP-071, RDMAP-197 to RDMAP-205).
-// The Sends by the numbers and lengths of the completions, which are in no header, and by the bytes in their
-// receive buffers.
+// The Sends by the bytes in the receive buffers, and by the numbers and lengths of the completions, which are
+// in no header.
 #[test]
 fn each_send_takes_one_receive() {
     let mut peer = ready(4);

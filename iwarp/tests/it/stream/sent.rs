@@ -51,7 +51,7 @@ fn golden(peer: &Served) -> Golden {
 }
 
 /// Posts the golden requests that `which` selects, each on its own connection. Checks that each request is
-/// sent as its message, and returns the requests and messages.
+/// sent as the expected message. Returns the requests and their messages.
 fn each_alone(which: impl Fn(&SendOp) -> bool) -> Vec<(SendRequest, Vec<u8>)> {
     let mut told = Vec::new();
     for n in 0..golden(&served()).requests.len() {
@@ -86,7 +86,7 @@ fn requests_leave_in_order_as_one_message_each() {
     let Golden { requests, messages } = golden(&peer);
     peer.qp.post_send_list(&requests).unwrap();
     assert_eq!(peer.received(20_000), messages);
-    // There are many requests of each kind, which differ in target and length.
+    // The test posts many requests of each kind, which differ in target and length.
     let mut peer = served();
     let mut requests = Vec::new();
     for n in 0..8 {
@@ -114,8 +114,8 @@ fn requests_leave_in_order_as_one_message_each() {
 // Proves MPA-297, RDMAP-001, RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079,
 // RDMAP-083, RDMAP-084, RDMAP-085, RDMAP-086, RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092,
 // RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: the test has an assertion for each rule about the control
-// bytes. It covers the six operations that can be posted, the answer to a Read, and the Terminate: opcodes 0
-// to 7.
+// bytes. The test covers the six operations that can be posted, the answer to a Read, and the Terminate:
+// opcodes 0 to 7.
 #[test]
 fn control_bytes_say_what_a_message_is() {
     let mut messages: Vec<Vec<u8>> = each_alone(|_| true).into_iter().map(|(_, message)| message).collect();
@@ -239,8 +239,8 @@ fn each_remote_buffer_takes_a_read_of_its_own() {
     }
 }
 
-/// The four kinds of Send use queue 0. They contain the STag to invalidate, if there is one, and the user's
-/// bytes.
+/// The four kinds of Send use queue 0. A Send contains the user's bytes and, if it invalidates, the STag to
+/// invalidate.
 // Proves RDMAP-011, RDMAP-053, RDMAP-080, RDMAP-087, RDMAP-113, RDMAP-130, RDMAP-131, RDMAP-234, RDMAP-243,
 // RDMAP-245, RDMAP-247, RDMAP-248, RDMAP-401, RDMAP-402: the messages are untagged, are sent on queue 0, and
 // have the control bytes 43 to 46. The payload directly follows the header, and may be empty. The two kinds
@@ -263,7 +263,7 @@ fn a_send_is_an_untagged_message_of_the_users_bytes() {
 
 /// RDMAP has no message that advertises a buffer. The application sends the advertisement in its own bytes.
 // Proves RDMAP-015: registering, re-registering and invalidating a buffer sends nothing to the peer. When the
-// user sends the buffer's STag, offset and length, they are only in the payload of that Send.
+// user sends the buffer's STag, offset and length, only the payload of that Send contains these values.
 #[test]
 fn a_buffer_is_told_in_the_users_bytes_alone() {
     let mut peer = served();
@@ -316,7 +316,8 @@ fn lengths_have_32_bits() {
     peer.qp.post_send(&SendRequest::new(3, SendOp::Write { remote: REMOTE }, most)).unwrap();
     assert_eq!(peer.qp.query().send_outstanding, 2, "taken");
     drop(region);
-    // SAFETY: the mapping belongs to this test. Its only user, the region, was dropped just before.
+    // SAFETY: the mapping belongs to this test. The only user of the mapping, the region, was dropped just
+    // before.
     unsafe { munmap(memory, BYTES) }.unwrap();
 }
 

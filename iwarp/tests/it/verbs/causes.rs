@@ -136,8 +136,8 @@ fn a_device_that_is_taken_away() {
     hosts.ends(Some(ConnectionError::Tcp(CloseReason::PortGone)));
 }
 
-/// B finds an error in a message of A. B's Terminate is the cause for both sides; A reports it as a Terminate
-/// of the peer.
+/// B finds an error in a message of A. B's Terminate is the cause for both sides; A reports a Terminate of
+/// the peer.
 #[test]
 fn a_terminate() {
     let mut hosts = Hosts::new();
@@ -240,7 +240,7 @@ fn an_end_by_our_own_user() {
     }
 }
 
-/// A queue pair that its user drops has no cause. For its peer, the cause is the reset.
+/// A queue pair that its user drops has no cause. For the peer of such a queue pair, the cause is the reset.
 #[test]
 fn a_dropped_queue_pair() {
     let mut hosts = Hosts::new();
@@ -253,7 +253,7 @@ fn a_dropped_queue_pair() {
     assert_eq!(pair.wc_b().cause, Some(ConnectionError::Tcp(CloseReason::Reset)));
 }
 
-/// An engine stops while it has a connection. This does not count as an end by the user.
+/// An engine stops while it has a connection. Such an end does not count as an end by the user.
 #[test]
 fn an_engine_that_stops() {
     let mut hosts = Hosts::new();

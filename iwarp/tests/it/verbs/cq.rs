@@ -36,8 +36,8 @@ fn drain(cq: &CompletionQueue) -> Vec<WorkCompletion> {
 }
 
 // Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: the completion queue has four entries, for
-// 64 receives and 64 Sends. The streams that use it end with events. A stream that uses another queue of the
-// same engine loses no completion.
+// 64 receives and 64 Sends. The streams that use this queue end with events. A stream that uses another queue
+// of the same engine loses no completion.
 #[test]
 fn an_overflow_ends_its_users_and_nobody_else() {
     let (mut pair, _listener) = Pair::listening();
@@ -147,9 +147,9 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
 }
 
 // Proves SEC-143, SEC-144, SEC-162, SEC-184, SEC-185: at exactly the computed size the queue does not
-// overflow, however much is posted and sent, and however late completions are polled. With one entry less, it
-// overflows. Posting beyond a declared limit is refused. No completion is polled until all requests are
-// posted, which is later than any pause of a second.
+// overflow, however much is posted and sent, and however late completions are polled. With one entry less,
+// the queue overflows. Posting beyond a declared limit is refused. No completion is polled until all requests
+// are posted, which is later than any pause of a second.
 #[test]
 fn the_computed_size_is_enough_and_no_more_than_that() {
     for with_srq in [false, true] {
@@ -387,7 +387,7 @@ fn solicited_events() {
 }
 
 /// Two threads may arm one queue. If one thread asks for all completions, a second call for solicited
-/// completions does not weaken this.
+/// completions does not weaken the first call.
 #[test]
 fn arming_for_solicited_completions_leaves_one_for_all() {
     for (order, plain_makes_one) in

@@ -23,8 +23,8 @@ fn with_handler(context: &Context, handler: &CqEventHandler) -> CompletionQueue 
     context.create_cq_with(&CqOptions { handler: Some(handler), ..CqOptions::new(64) }).unwrap()
 }
 
-/// Two queues have the same handler. It is called once for each arming, with the number of the armed queue,
-/// when that queue has a completion of the requested kind.
+/// Two queues have the same handler. The handler is called once for each arming, with the number of the armed
+/// queue, when that queue has a completion of the requested kind.
 #[test]
 fn a_handler_learns_which_queue_has_an_event() {
     let (mut pair, _listener) = Pair::listening();
@@ -130,8 +130,8 @@ fn a_queue_has_a_channel_or_a_handler_or_makes_no_events() {
 }
 
 /// A thread of the user flushes a queue pair, and the handler runs on this thread. The handler polls and arms
-/// the queue, and creates and drops objects. It also posts to the same queue pair, which flushes the request
-/// and calls the handler again.
+/// the queue, and creates and drops objects. The handler also posts to the same queue pair, which flushes the
+/// request and calls the handler again.
 #[test]
 fn a_handler_may_use_the_objects_that_called_it() {
     struct Stage {
@@ -180,8 +180,8 @@ fn a_handler_may_use_the_objects_that_called_it() {
     assert_eq!(cq.query().waiting, 0);
 }
 
-/// A thread sleeps until the handler wakes it. It polls every completion of an engine that runs in another
-/// thread.
+/// A thread sleeps until the handler wakes it. The woken thread polls every completion of an engine that runs
+/// in another thread.
 #[test]
 fn no_completion_goes_unnoticed() {
     const MESSAGES: usize = 20_000;

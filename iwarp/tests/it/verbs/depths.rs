@@ -48,7 +48,7 @@ fn a_depth_of_one_is_never_exceeded_and_never_lost() {
 }
 
 // Proves MPA2-006, MPA2-010, SEC-147, SEC-151: the engine serves as many Reads at a time as it has granted.
-// One more Read ends only its own stream. A slot is free again when its Read has been answered.
+// One more Read ends only its own stream. When a Read has been answered, its slot is free again.
 #[test]
 fn the_peer_gets_as_many_reads_as_it_was_granted() {
     for (reads, ends) in [(2, false), (3, true)] {

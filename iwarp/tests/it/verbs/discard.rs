@@ -19,9 +19,10 @@ fn numbers(cq: &CompletionQueue) -> Vec<(u32, u64, WcStatus)> {
     std::iter::from_fn(|| cq.poll_one()).map(|wc| (wc.qp_num, wc.wr_id, wc.status)).collect()
 }
 
-/// Queue pairs are created and destroyed on a completion queue with space for a few completions. They end in
-/// all the ways in which a queue pair ends without a connection. They leave no completion in the queue and
-/// cause no event. A queue pair that is kept gets all of its completions.
+/// Queue pairs are created and destroyed on a completion queue with space for a few completions. The queue
+/// pairs end in all the ways in which a queue pair ends without a connection. None of these queue pairs
+/// leaves a completion in the queue or causes an event. A queue pair that is kept gets all of its
+/// completions.
 #[test]
 fn queue_pairs_that_come_and_go_leave_nothing() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -46,7 +47,8 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
             1 => assert!(qp.give_up()),
             _ => {}
         }
-        // The earlier completions are removed. If there were any, their event was generated before.
+        // The earlier completions are removed. If there were earlier completions, the queue has generated
+        // their event.
         let waited = cq.query().waiting;
         qp.discard_completions();
         assert_eq!(cq.query().waiting, 0, "{way}");
@@ -72,8 +74,8 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
 }
 
 /// A connection continues while the completions of its Sends and receives are discarded from its two
-/// completion queues. Its receives in the shared receive queue are free again. The completions of the other
-/// queue pair stay in order.
+/// completion queues. The connection's receives in the shared receive queue are free again. The completions
+/// of the other queue pair stay in order.
 #[test]
 fn a_connection_whose_completions_are_discarded_goes_on() {
     const DEPTH: usize = 4;

@@ -1,5 +1,5 @@
-//! Sends that are posted before the connection exists (`QpInit::early_sends`). They wait until the connection
-//! is established, and are then sent. If the connection is not established, they are flushed.
+//! Sends that are posted before the connection exists (`QpInit::early_sends`). Such Sends wait until the
+//! connection is established, and are then sent. If the connection is not established, the Sends are flushed.
 
 use std::time::{Duration, Instant};
 
@@ -194,7 +194,8 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
     assert_eq!(statuses(&cq), FLUSHED);
 }
 
-/// The accepting side needs more Reads than its peer serves, and rejects. Its requests are flushed.
+/// The accepting side needs more Reads than its peer serves, and rejects. The requests of the accepting side
+/// are flushed.
 #[test]
 fn requests_of_the_accepting_end_are_flushed_when_the_depths_do_not_fit() {
     let (mut pair, _listener) = Pair::listening();
@@ -228,8 +229,8 @@ fn a_second_attempt_keeps_the_requests() {
     assert_eq!((pair.wc_a().status, pair.wc_b().wr_id), (WcStatus::Success, 1));
 }
 
-/// Whether Reads and atomics are allowed is known only when the connection is established. If they are not
-/// allowed, an earlier request of this kind fails, and its stream fails, too.
+/// Whether Reads and atomics are allowed is known only when the connection is established. If a Read or
+/// atomic that was posted earlier is not allowed, it fails, and its stream fails, too.
 #[test]
 fn an_early_read_that_the_connection_does_not_allow_ends_it() {
     for is_read in [true, false] {

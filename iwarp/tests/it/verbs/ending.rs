@@ -20,7 +20,7 @@ fn write(served: &Served) -> Vec<u8> {
     tagged([0xc1, 0x40], served.region.rkey(), served.to(0), &[7; 8])
 }
 
-/// A stream that has failed. Its Terminate waits for window, because the peer reads nothing. The returned
+/// A stream that has failed. The Terminate waits for window, because the peer reads nothing. The returned
 /// region contains the data of earlier Writes.
 pub(super) fn failed() -> (Served, MemoryRegion) {
     failed_on(Testbed::new())
@@ -173,7 +173,7 @@ fn other_messages_of_the_peer_do_not_hold_up_a_close() {
 }
 
 /// After the Read is answered, only TCP limits the time for the waiting requests. If the peer reads nothing
-/// but acknowledges probes, this may take longer than the timeout of a close.
+/// but acknowledges probes, the requests may take longer than the timeout of a close.
 #[test]
 fn what_waited_for_an_answer_has_the_time_of_tcp() {
     let mut served = Served::new();
@@ -271,8 +271,8 @@ fn a_reject_is_the_last_that_its_user_hears() {
 }
 
 /// Bytes that a peer sends after our FIN are dropped, and the close stays graceful. With InfiniBand's
-/// semantics, such bytes reset the connection, because the peer's requests would otherwise succeed. They do
-/// not reset the connection after a Terminate, which may still be under way.
+/// semantics, such bytes reset the connection, because the peer's requests would otherwise succeed. Such
+/// bytes do not reset the connection after a Terminate, because the Terminate may still be under way.
 #[test]
 fn bytes_behind_our_fin_reset_only_where_they_would_be_taken_for_done() {
     for (agrees, fails) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -164,7 +164,7 @@ fn a_graceful_close_drains_and_flushes() {
     let wcs = [pair.wc_a(), pair.wc_a()];
     assert_eq!(wcs.map(|wc| (wc.wr_id, wc.status)), [(1, WcStatus::Success), (9, WcStatus::WrFlushError)]);
     assert_eq!(pair.wc_b().status, WcStatus::WrFlushError);
-    // After the end, a post is refused on the side that closed. On the other side, it is flushed at once.
+    // After the end, a post is refused on the side that closed. On the other side, a post is flushed at once.
     let late = SendRequest::new(2, SendOp::Send, local.sge(0, 8));
     assert!(matches!(c.qp_a.post_send(&late), Err(VerbsError::InvalidState(QpState::Error))));
     assert!(pair.a.cq.poll_one().is_none());

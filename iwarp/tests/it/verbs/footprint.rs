@@ -36,8 +36,8 @@ fn end(pair: &mut Pair, connections: &mut Vec<Connected>) {
 }
 
 // Proves SEC-019: the memory of an idle connection does not depend on the number of connections, as the usage
-// reported by the context shows. All of it is freed when the connections end. The first round makes tables
-// grow to their final sizes.
+// reported by the context shows. All memory of the connections is freed when they end. The first round makes
+// tables grow to their final sizes.
 #[test]
 fn idle_connections_hold_the_same_each_and_give_it_back() {
     const STEP: usize = 100;

@@ -79,7 +79,8 @@ fn nothing_starts_until_it_is_resumed() {
     }
 }
 
-/// The event arrives at once if no request is in progress, however many requests wait. It arrives once.
+/// The event arrives once. If no request is in progress, the event arrives at once, however many requests
+/// wait.
 #[test]
 fn the_event_does_not_wait_for_what_is_held() {
     for waiting in 0..3 {
@@ -94,7 +95,7 @@ fn the_event_does_not_wait_for_what_is_held() {
         held.qp().resume_sends();
         assert_eq!((held.completions(), held.drained()), (all(0..waiting, OK), 0));
     }
-    // There is no connection yet.
+    // In this case, the queue pair is not connected.
     let (pair, _c) = Pair::connected();
     let region = pair.a.pd.reg_mr(64, crate::common::ALL).unwrap();
     let qp = pair.a.pd.create_qp(&QpInit { early_sends: true, ..QpInit::new(&pair.a.cq) }).unwrap();
@@ -161,8 +162,8 @@ fn what_is_under_way_goes_on_to_its_end() {
     }
 }
 
-/// An error flushes the held requests. A graceful close does not wait for held requests: it flushes them, and
-/// they are not sent.
+/// An error flushes the held requests. A graceful close does not wait for held requests, but flushes them
+/// unsent.
 #[test]
 fn what_is_held_is_flushed_in_the_end() {
     for close in [false, true] {

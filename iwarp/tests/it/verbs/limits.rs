@@ -146,8 +146,8 @@ fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
     }
 }
 
-// Proves DDP-238, SEC-121, SEC-047: eight threads allocate as fast as they can. Together they never have more
-// objects than the limit allows, and another context is not affected.
+// Proves DDP-238, SEC-121, SEC-047: eight threads allocate as fast as they can. Together the threads never
+// have more objects than the limit allows, and another context is not affected.
 #[test]
 fn threads_together_do_not_pass_a_limit() {
     let context = context();
@@ -191,8 +191,8 @@ fn usage_is_zero_after_all_objects_are_dropped() {
     assert_eq!(cq.query().needed, 0);
 }
 
-// Proves SEC-124: by default, the limits allow a protection domain for each queue pair. They also allow read
-// slots for each connection with the default depth, for Reads and for atomics.
+// Proves SEC-124: by default, the limits allow a protection domain for each queue pair. The limits also allow
+// read slots for each connection with the default depth, for Reads and for atomics.
 #[test]
 fn the_defaults_fit_each_other() {
     let limits = ContextLimits::default();
@@ -213,7 +213,7 @@ fn slots(pair: &Pair) -> Usage {
 // Proves SEC-128, SEC-138, SEC-149, SEC-152, SEC-165 to SEC-167, SEC-186, RDMAP-370: only connect and accept
 // reserve slots, at most as many as are free. A greedy connection leaves the slots of other connections.
 // Slots that the peer does not need are returned, and all slots are returned at the end. If atomics are
-// enabled, they have as many slots as Reads.
+// enabled, as many slots are reserved for atomics as for Reads.
 #[test]
 fn read_slots_are_granted_within_their_total() {
     let limits = ContextLimits { max_read_slots: 300, ..ContextLimits::default() };
@@ -226,7 +226,7 @@ fn read_slots_are_granted_within_their_total() {
     let (port, _other) = dp::link::pair(&LinkConfig::default());
     let config = iwarp::engine::EngineConfig::new(&*port, &["10.0.0.9/24"]).unwrap();
     let _engine = iwarp::engine::Engine::new(&context, port, config).unwrap();
-    // The second connection asks for one slot. Its peer may raise this number to 128, so 128 slots are
+    // The second connection asks for one slot. The peer may raise this number to 128, so 128 slots are
     // reserved.
     let ends: Vec<_> = [160, 1]
         .map(|ird| {

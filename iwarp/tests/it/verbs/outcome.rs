@@ -214,7 +214,7 @@ fn local_errors() {
     assert_eq!(at_once, QpState::Terminate);
 }
 
-/// If its own user closes, aborts or drops a queue pair, this causes no event.
+/// A queue pair whose own user closes, aborts or drops it causes no event.
 #[test]
 fn an_end_that_was_asked_for_is_no_event() {
     for how in 0..3 {

@@ -109,7 +109,7 @@ fn what_takes_no_bytes_of_the_caller() {
     }
 }
 
-/// A queue pair that accepts late sends also accepts late sends with bytes from the caller. Each of them is
+/// A queue pair that accepts late sends also accepts late sends with bytes from the caller. Each late send is
 /// flushed once and never sent. `check` returns the result that a post would have, and posts nothing.
 #[test]
 fn bytes_of_the_caller_may_be_late() {

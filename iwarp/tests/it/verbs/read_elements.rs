@@ -87,8 +87,8 @@ fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
     }
 }
 
-/// The post refuses an atomic with two elements, and a Read with an element without the right to write. It
-/// posts nothing of such a request.
+/// The post refuses an atomic with two elements, and a Read with an element without the right to write. No
+/// part of such a request is posted.
 #[test]
 fn what_is_wrong_is_refused_whole() {
     let (pair, c) = connected(4, false);

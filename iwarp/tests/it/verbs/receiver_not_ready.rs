@@ -47,8 +47,9 @@ fn expect_idle(pair: &mut Pair) {
     assert!(polls < 5000, "{polls} polls with something to do");
 }
 
-/// Messages of every kind wait for receives. They are received in order, each when its receive is posted. A
-/// Write before them is placed earlier. While they wait, the other direction works, and the engines are idle.
+/// Messages of every kind wait for receives. The messages are received in order, each when its receive is
+/// posted. A Write before the messages is placed earlier. While messages wait, the other direction works, and
+/// the engines are idle.
 #[test]
 fn messages_wait_for_receives() {
     let (mut pair, c) = Pair::agreeing();
@@ -274,8 +275,8 @@ fn a_close_behind_a_message_that_nobody_takes_ends() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// There are more messages than TCP's window accepts, so the FIN waits behind unsent messages. The close also
-/// ends in an error.
+/// The user has posted more messages than TCP's window accepts, so the FIN waits behind unsent messages. The
+/// close also ends in an error.
 #[test]
 fn a_close_with_more_to_send_than_the_peer_takes_ends() {
     let (mut pair, c) = Pair::agreeing();
@@ -423,8 +424,8 @@ fn connections_take_turns_at_a_shared_queue() {
     assert_eq!((srq.query().posted, held(&pair.b)), (0, 0));
 }
 
-/// A queue pair already holds its maximum number of shared buffers. Its next message does not wait, because
-/// only the user's poll would free a buffer. The stream ends as without the agreement.
+/// A queue pair already holds its maximum number of shared buffers. The next message for this queue pair does
+/// not wait, because only the user's poll would free a buffer. The stream ends as without the agreement.
 #[test]
 fn a_message_beyond_the_limit_of_shared_buffers_does_not_wait() {
     let (mut pair, _listener) = Pair::listening();
@@ -466,8 +467,8 @@ fn empty_messages_take_empty_receives() {
 }
 
 /// Threads post receives to separate queues and to a shared queue, while messages arrive and engines run in
-/// threads. No wake-up is lost. A lost wake-up would stop the test for ever. To distinguish this from a slow
-/// machine, the test limits the time since the last completion, and not the whole time.
+/// threads. No wake-up is lost. A lost wake-up would stop the test for ever. To distinguish a lost wake-up
+/// from a slow machine, the test limits the time since the last completion, and not the whole time.
 #[test]
 fn no_receive_is_overlooked() {
     const QPS: usize = 4;

@@ -15,8 +15,8 @@ fn empty_at(pd: &ProtectionDomain, addr: usize, access: Access) -> MemoryRegion 
     unsafe { pd.reg_user_mr(std::ptr::without_provenance_mut(addr), 0, &MrOptions::new(access)) }.unwrap()
 }
 
-/// Sends, Reads and Writes of no bytes succeed with a region of no bytes. They succeed at its address and
-/// outside it, with the keys of other regions and without a valid key.
+/// Sends, Reads and Writes of no bytes succeed with a region of no bytes. The address may be inside or
+/// outside the region, and the key may belong to another region or be invalid.
 #[test]
 fn messages_of_no_bytes_need_no_memory() {
     let (mut pair, c) = Pair::connected();
@@ -79,7 +79,7 @@ fn a_region_is_addressed_where_its_user_says() {
         let starts = memory.each_mut().map(|bytes| bytes.as_mut_ptr().cast::<u8>());
         let options = MrOptions { base, ..MrOptions::new(all) };
         // SAFETY: the vector stays allocated until the end of the block and is dropped after the region.
-        // Nobody accesses its bytes except through the region.
+        // Nobody accesses the vector's bytes except through the region.
         let near = unsafe { pair.a.pd.reg_user_mr(starts[0], 4096, &options) }.unwrap();
         // SAFETY: as for `near`.
         let far = unsafe { pair.b.pd.reg_user_mr(starts[1], 4096, &options) }.unwrap();

@@ -72,9 +72,9 @@ fn events(context: &Context) -> Vec<AsyncEvent> {
 }
 
 // Proves SEC-043, SEC-134, SEC-135, SEC-136, SEC-183, RDMAP-371, DDP-038, DDP-239: one stream floods, and a
-// hundred streams behave well. The flood ends at its cap with 1/2/02, after the event of its high-water mark
-// has named it. The messages of all other streams arrive in order, with fewer buffers than a queue for each
-// stream would need.
+// hundred streams behave well. The flooding stream ends at its cap with 1/2/02, after the event of its
+// high-water mark. The messages of all other streams arrive in order, with fewer buffers than a queue for
+// each stream would need.
 #[test]
 fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
     const HONEST: usize = 100;
@@ -200,7 +200,7 @@ fn the_limit_event_comes_in_time_to_end_the_flood() {
     assert!(numbers.eq(0..sent));
 }
 
-/// The limit can be armed again, and disarmed. If it is already reached, its event occurs at once.
+/// The limit can be armed again, and disarmed. The event of a limit that is already reached occurs at once.
 #[test]
 fn the_limit_is_armed_anew() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -301,7 +301,7 @@ fn lost_completions_take_nothing_from_the_queue() {
 }
 
 // Proves SEC-006, SEC-046, SEC-050, SEC-052: a queue is shared only if an explicit argument says so, which
-// the query shows. By default, only queue pairs of the same protection domain can share it.
+// the query shows. By default, only queue pairs of one protection domain can share a queue.
 #[test]
 fn sharing_is_explicit_and_within_one_protection_domain() {
     let pair = Pair::new(&LinkConfig::default());
@@ -333,7 +333,7 @@ fn sharing_is_explicit_and_within_one_protection_domain() {
 }
 
 /// Queue pairs of two engines share a receive queue and a completion queue. The completions of each stream
-/// are in its order, and each buffer is used once.
+/// are in the order of the stream, and each buffer is used once.
 #[test]
 fn queue_pairs_of_two_engines_share_one_queue() {
     const MESSAGES: u64 = 200;

@@ -15,7 +15,7 @@ const STATES: [QpState; 5] =
     [QpState::Idle, QpState::Rts, QpState::Closing, QpState::Terminate, QpState::Error];
 
 /// A connection whose queue pair is in `state` and stays there while the peer is silent. For `Idle`, the
-/// returned queue pair is another one.
+/// returned queue pair is not that of the connection.
 fn in_state(state: QpState) -> (Served, QueuePair) {
     let mut served = Served::new();
     match state {
@@ -130,8 +130,8 @@ fn what_modify_does_in_each_state() {
     }
 }
 
-/// If a queue pair is moved to the error state before it is connected, a connect is refused. If it is moved
-/// while it is connecting, the connect stops.
+/// If a queue pair is moved to the error state before it is connected, a connect is refused. If a queue pair
+/// is moved to the error state during a connect, the connect stops.
 #[test]
 fn error_before_the_connection() {
     let (mut pair, _listener) = Pair::listening();
@@ -152,7 +152,7 @@ fn error_before_the_connection() {
 }
 
 /// The event occurs once when all posted requests, including Reads, are complete, and not earlier. If no
-/// request is open, it occurs at once.
+/// request is open, the event occurs at once.
 #[test]
 fn draining_the_send_queue() {
     let (mut pair, c) = Pair::connected();
@@ -390,11 +390,12 @@ fn limits_of_a_queue_pair() {
     assert!(matches!(none.post_recv(&RecvRequest::new(1, memory.sge(0, 8))), Err(VerbsError::QueueFull(_))));
 }
 
-/// After our user has closed gracefully, the send queue accepts no more requests. This holds whether or not
-/// the engine has processed the close, and however the connection ends. Earlier requests are sent. Receives
-/// are still accepted and used.
-// Proves DDP-149: the test closes and posts in every possible way. It posts before the engine's next poll,
-// while the close waits for an answer, and after the end. Nothing is sent, and no entry of the queue is used.
+/// After our user has closed gracefully, the send queue accepts no more requests. The engine need not have
+/// processed the close, and the connection may end in any way. Earlier requests are sent. Receives are still
+/// accepted and used.
+// Proves DDP-149: the test closes and posts in every possible way. The test posts before the engine's next
+// poll, while the close waits for an answer, and after the end. Nothing is sent, and no entry of the queue is
+// used.
 #[test]
 fn nothing_is_posted_behind_a_graceful_close() {
     type Act = fn(&Served);

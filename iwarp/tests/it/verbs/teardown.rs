@@ -110,8 +110,8 @@ fn a_missing_rtr_keeps_no_buffers() {
     assert_eq!(c.pair.pool.available(), c.pair.pool.capacity());
 }
 
-// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only if the Reply named this form. Otherwise it is
-// a message of the peer's user. A second Send of length 0 is always such a message.
+// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only if the Reply named this form. Otherwise a
+// Send of length 0 is a message of the peer's user. A second Send of length 0 is always such a message.
 #[test]
 fn an_empty_send_is_an_rtr_only_where_agreed() {
     for (offer, completes) in [(OFFER_SEND, false), (OFFER_WRITE, true)] {
@@ -242,7 +242,8 @@ fn reads_that_are_answered_slowly_are_answered_before_a_close() {
     assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
 }
 
-/// After the FIN, the queue pair is not needed any more. Dropping it does not turn the close into a reset.
+/// After the FIN, the queue pair is not needed any more. Dropping the queue pair does not turn the close into
+/// a reset.
 #[test]
 fn dropping_the_queue_pair_leaves_a_close_under_way_alone() {
     let mut c = setup().ready();
@@ -281,7 +282,8 @@ fn an_engine_that_goes_tells_once() {
     assert!(matches!(kinds[..], [CmEventKind::ConnectError { .. }]), "{kinds:?}");
 }
 
-/// A request that cannot be executed fails itself. A Read that still waits does not get its error.
+/// A request that cannot be executed fails itself. A Read that still waits does not get the error of that
+/// request.
 #[test]
 fn a_local_fault_is_blamed_on_its_request() {
     for invalidates in [false, true] {

@@ -203,8 +203,8 @@ fn bulk_over_a_bad_wire() {
     }
 }
 
-/// A port can cut only frames with few buffers, and no short frames. It gets only frames that it can send,
-/// because it would drop other frames each time they are retransmitted.
+/// A port can cut only frames with few buffers, and no short frames. The port gets only frames that it can
+/// send, because it would drop other frames at each retransmission.
 #[test]
 fn a_port_is_given_frames_that_it_cuts() {
     for buffers in [2, 5] {

@@ -14,7 +14,7 @@ const ZERO_COPY: SendFlags = SendFlags::SIGNALED.union(SendFlags::ZERO_COPY);
 /// Length in bytes of messages that are sent without a copy.
 const LONG: usize = 300_000;
 
-/// A wire for long frames. Its ports compute checksums, so that the sender does not read the payload.
+/// A wire for long frames. The ports compute checksums, so that the sender does not read the payload.
 fn link(tso: LinkTso, plan: LinkPlan) -> LinkConfig {
     LinkConfig {
         mtu: 9000,
@@ -141,8 +141,8 @@ fn a_request_completes_with_the_acknowledgement_and_in_order() {
     assert!((2 * LONG - 1000..2 * LONG).contains(&(zero_copied(&pair) as usize)), "all but the ends");
 }
 
-/// The engine copies payload that is short, inline, scattered or in memory of the caller. It copies all
-/// payload with CRCs, with markers, in short frames, and on a port without checksums.
+/// The engine copies payload that is short, inline, scattered or in memory of the caller. The engine copies
+/// all payload with CRCs, with markers, in short frames, and on a port without checksums.
 #[test]
 fn payload_that_cannot_stay_where_it_is_is_copied() {
     let whole = link(LinkTso::Whole, LinkPlan::default());
@@ -151,7 +151,8 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     let op = SendOp::Write { remote: remote_addr(&target, 0) };
     let min = ZERO_COPY_MIN_BYTES as usize;
     let mut user = vec![7_u8; LONG];
-    // SAFETY: the vector exists until the end of the test. Until then only the engine accesses its bytes.
+    // SAFETY: the vector exists until the end of the test. Until then only the engine accesses the vector's
+    // bytes.
     let of_user =
         unsafe { pair.a.pd.reg_user_mr(user.as_mut_ptr(), user.len(), &MrOptions::new(ALL)) }.unwrap();
     let two = [source.sge(0, LONG / 2), source.sge(LONG / 2, LONG / 2)];

@@ -25,7 +25,7 @@ const SLOT: usize = 256;
 /// Maximum number of outstanding requests of a connection.
 const DEPTH: usize = 4;
 
-/// Maximum number of connections that are begun and not yet established. It is below a listener's backlog.
+/// Maximum number of connections that are begun and not yet established, which is below a listener's backlog.
 const AT_A_TIME: usize = 100;
 
 /// Maximum time that any step may take.

@@ -1,4 +1,4 @@
-//! Requests that send nothing. They make names valid and invalid, in their order in the send queue.
+//! Requests that send nothing, but make names valid or invalid, in their order in the send queue.
 
 use iwarp::memory::{Access, Base, WindowKind};
 use iwarp::verbs::{BindWindow, FastRegister, SendOp, WcOpcode};

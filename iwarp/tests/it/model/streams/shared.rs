@@ -57,7 +57,7 @@ impl Model {
     }
 
     /// Records that a message of `stream` has completed buffer `op`. Each stream holds at most one buffer, so
-    /// this has to be one of the oldest buffers.
+    /// `op` has to be one of the oldest buffers.
     pub(super) fn taken(&mut self, stream: usize, host: usize, op: u64) -> Result<Received, String> {
         let holders = self.holders(host);
         let queue = &mut self.shared[host].open;

@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Aborts a connection. The next polls report its end, whatever the peer does.
+    /// Aborts a connection. The next polls report the connection's end, whatever the peer does.
     pub(super) fn abort(&mut self, slot: usize, side: usize) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
         let Some(id) = self.live_end((stream, side)).map(|live_end| live_end.id.clone()) else {

@@ -21,7 +21,7 @@ impl Holdings {
 }
 
 impl World {
-    /// Polls both engines. Checks that their invariants hold and that no limit is exceeded.
+    /// Polls both engines. Checks that the engines' invariants hold and that no limit is exceeded.
     pub(super) fn poll_engines(&mut self) -> Done {
         self.pair.poll();
         self.polls += 1;

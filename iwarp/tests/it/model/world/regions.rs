@@ -207,7 +207,7 @@ impl World {
         Ok(())
     }
 
-    /// Deregisters a region. This is refused while a window is bound to the region.
+    /// Deregisters a region. The call is refused while a window is bound to the region.
     fn deregister(&mut self, number: RegionId) -> Done {
         let (is_bound, may_be) = self.model.memory.is_bound(number);
         self.note(|| format!("deregisters {number}, bound to a window: {is_bound} (perhaps: {may_be})"));
@@ -238,7 +238,8 @@ impl World {
         }
     }
 
-    /// Records that region `number` is invalid. Checks that its bytes have allowed values, which they keep.
+    /// Records that region `number` is invalid. Checks that the region's bytes have allowed values, which
+    /// they keep.
     fn frozen(&mut self, number: RegionId) -> Done {
         let Some(region) = &self.memory[number] else {
             // A later request has registered the memory again.

@@ -105,8 +105,8 @@ impl World {
         if told == key { Ok(()) } else { Err(format!("the next key makes {told:#x}, not {key:#x}")) }
     }
 
-    /// Records that `binding` is invalid. Checks that the bytes placed through it have allowed values; no
-    /// more bytes are placed.
+    /// Records that `binding` is invalid. Checks that the bytes placed through `binding` have allowed values.
+    /// No more bytes are placed through it.
     pub(super) fn unbound(&mut self, binding: BindingId) -> Done {
         let number = self.model.memory.bindings[binding].window;
         let is_last = self.model.memory.windows[number].bound == Some(binding);
@@ -159,7 +159,7 @@ impl World {
     }
 
     /// Calls `look` for each window whose current key is the key of the model's last binding. `look` gets the
-    /// validity of this binding, and whether the window reports that it is bound.
+    /// validity of this binding, and whether the window reports itself as bound.
     fn each_window(&self, look: impl Fn(WindowId, Validity, bool) -> Done) -> Done {
         let memory = &self.model.memory;
         memory.windows.iter().zip(&self.windows).enumerate().try_for_each(|(number, (window, held))| {
