@@ -89,8 +89,8 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
                 (source.fetch(0, &mut out), source.fetch_summed(0, summed, sum.running()));
             assert_eq!(plain, with_sum, "{len} bytes at {to}");
             assert_eq!(plain, source.fetch_runs(0, &mut in_runs, stride), "{len} bytes at {to}, in runs");
-            // Only the bytes of this copy are compared: other threads may have changed the rest of the memory
-            // since.
+            // The test compares only the bytes of this copy, because other threads may have changed other
+            // bytes since.
             let mut expected = Crc32c::new();
             expected.update(if plain.is_ok() { summed } else { &[] });
             assert_eq!(sum.finish(), expected.finish(), "a sum of bytes that were not fetched");
@@ -288,7 +288,7 @@ fn a_forked_child_has_no_registrations() {
         // this test proves. glibc keeps its allocator usable in a child.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: the call only arms a timer of the child, which ends the child if it hangs.
+            // SAFETY: the call only arms a timer in the child. The timer ends the child if the child hangs.
             unsafe { libc::alarm(20) };
             let failures = in_child(&table, region);
             // SAFETY: `_exit` ends the child without running any destructor or exit handler that the child
@@ -463,8 +463,8 @@ fn the_parts() {
             assert_eq!(COUNT.load(Ordering::Relaxed), 2);
         }
         _ => {
-            // SAFETY: this is unsound on purpose. The page is not mapped, and the process has to die of this
-            // store. The store is volatile so that the compiler keeps it.
+            // SAFETY: this store is unsound on purpose. The page is not mapped, and the process has to die of
+            // the store. The store is volatile so that the compiler keeps it.
             unsafe { start.write_volatile(1) };
         }
     }
@@ -475,7 +475,8 @@ fn handle(signal: i32, handler: usize, flags: i32) {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: `sigaddset` writes a local set, which is initialised: zeros are the empty set on Linux.
+    // SAFETY: `sigaddset` writes to a local signal set. The set is initialised, because zeros are the empty
+    // set on Linux.
     unsafe { libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1) };
     // SAFETY: each caller passes SIG_IGN, SIG_DFL or one of the functions below, with the flags for its
     // signature. As handlers, these functions only count, read the mask, and exit.
@@ -500,7 +501,7 @@ fn handle_and_pass_on() -> libc::sigaction {
 }
 
 fn restore(action: &libc::sigaction) {
-    // SAFETY: the action was installed before, and is still valid.
+    // SAFETY: `action` is an action that was installed before, and it is still valid.
     assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, action, null_mut()) }, 0);
 }
 

@@ -13,7 +13,7 @@ use iwarp::memory::Access;
 use iwarp::verbs::{Context, ContextConfig};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-/// The values by name and labels, and the descriptions by name.
+/// The values by name and labels, and the descriptions by name, as the recorder got them.
 #[derive(Clone, Default)]
 struct Kept {
     values: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,

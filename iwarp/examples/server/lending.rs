@@ -1,4 +1,4 @@
-//! Buffers lent to clients that trust neither the server nor each other, as RFC 5042 appendix A requires of a
+//! Buffers lent to clients that do not trust the server or each other, as RFC 5042 appendix A requires of a
 //! server:
 //!
 //! | | appendix A | here |
@@ -15,10 +15,10 @@ use iwarp::verbs::{
     WindowKind, WorkCompletion,
 };
 
-/// Buffers of one size, free or lent.
+/// Buffers of one size, each of which is free or lent.
 pub(crate) struct Lender {
     pd: ProtectionDomain,
-    /// All buffers, registered without rights for peers.
+    /// The memory of all buffers, registered without rights for peers.
     region: MemoryRegion,
     bytes: usize,
     free: Vec<usize>,
@@ -57,8 +57,7 @@ impl Lender {
     ) -> Result<Option<Loan>, VerbsError> {
         let Some(buffer) = self.free.pop() else { return Ok(None) };
         let mut bytes = vec![0; self.bytes];
-        // RFC 5042 appendix A (SEC-179): the contents and the zeros behind them overwrite the bytes of
-        // earlier clients.
+        // RFC 5042 appendix A (SEC-179): the contents and the zeros overwrite the bytes of earlier clients.
         bytes[..contents.len()].copy_from_slice(contents);
         self.region.write_at(buffer * self.bytes, &bytes)?;
         let window = self.pd.alloc_mw(WindowKind::Type2)?;
@@ -83,7 +82,7 @@ impl Lender {
     ) -> Result<(Vec<u8>, Return), VerbsError> {
         // RFC 5042 appendix A (SEC-177): the STag is invalid before the server reads the bytes.
         let given = done.invalidated == Some(loan.name()) && !loan.window.is_bound();
-        // The drop returns when no engine uses the window any more.
+        // `drop` returns when no engine uses the window any more.
         drop(loan.window);
         let bytes = self.look(loan.buffer)?;
         self.free.push(loan.buffer);

@@ -2,7 +2,7 @@
 //! valid on the client's stream only and covers zeroed memory. The server reads only bytes that the client
 //! can no longer change (`lending.rs`).
 //!
-//! What RFC 5042 appendix A asks of a server, and the code that does it:
+//! What RFC 5042 appendix A requires of a server, and the code that does so:
 //!
 //! | rule for a server | here |
 //! |---|---|

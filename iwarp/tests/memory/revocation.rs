@@ -132,7 +132,7 @@ fn deregistration_waits_for_the_open_epoch() {
             let epoch = participant.enter();
             let target = epoch.check_write(registration.stag(), 0, 1, ME).unwrap();
             entered.store(true, Ordering::Release);
-            // The waiting call marks the slot first.
+            // The waiting call first marks the slot as revoked.
             let started = Instant::now();
             while target.place(0, b"x") != Err(Fault::InvalidStag) {
                 assert!(started.elapsed() < Duration::from_secs(60), "the other thread does not revoke");
@@ -315,7 +315,7 @@ fn a_range_is_in_force_before_its_name() {
         let queue = table.join();
         let mut round = 0;
         let late = Instant::now() + Duration::from_secs(20);
-        // A busy machine may delay the engine.
+        // The loop may last longer, because a busy machine may delay the engine.
         while round < ROUNDS || placed.load(Ordering::Relaxed) == 0 && Instant::now() < late {
             let epoch = queue.enter();
             epoch.fast_register(&pieces[round % 2], ME).unwrap();

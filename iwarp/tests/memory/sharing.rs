@@ -62,7 +62,7 @@ fn one_range_in_two_domains() {
     assert_eq!(write(&table, a, readers[0].stag(), b"mine"), Err(Fault::AccessRights));
     assert_eq!(write(&table, b, readers[1].stag(), b"mine"), Err(Fault::AccessRights));
     assert_eq!(read(&table, a, writers[0].stag()), Err(Fault::AccessRights));
-    // Each stream has access only by its own STags.
+    // Each stream has access only through its own STags.
     assert_eq!(read(&table, a, writers[1].stag()), Err(Fault::NotAssociated));
     assert_eq!(write(&table, b, writers[0].stag(), b"mine"), Err(Fault::NotAssociated));
 

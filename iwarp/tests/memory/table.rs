@@ -56,7 +56,8 @@ fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
             alive.pop_front();
         }
     }
-    // Each count is about half of the STags, within five standard deviations: sqrt(10^5) / 2 = 158.
+    // Each count is about half of the STags. The allowed deviation is five standard deviations of sqrt(10^5)
+    // / 2 = 158.
     for count in ones.iter().chain(&equal_neighbours) {
         assert!(count.abs_diff(COUNT as u32 / 2) < 790, "{ones:?}, {equal_neighbours:?}");
     }
@@ -288,7 +289,7 @@ fn read_only_memory_stays_as_it_is() {
     );
 }
 
-/// A registration of no bytes has an STag that covers nothing, wherever its tagged offsets start.
+/// A registration of no bytes has an STag that covers no offset, wherever its tagged offsets start.
 #[test]
 fn a_registration_of_no_bytes_covers_nothing() {
     let table = table(8);

@@ -69,7 +69,7 @@ fn a_window_opens_its_range_to_its_scope() {
                 (50, 1, Err(Fault::Bounds)),
                 (1, 50, Err(Fault::Bounds)),
             ] {
-                // Offset -1 of a window that starts at 0 wraps around to the end of all offsets.
+                // If offsets start at 0, offset -1 wraps around to the largest offset.
                 let wraps = zero_based && offset < 0;
                 let expected = if wraps { Err(Fault::Wrap) } else { expected };
                 assert_eq!(write(&epoch, stag, base.wrapping_add_signed(offset), len, ME), expected);
@@ -78,7 +78,7 @@ fn a_window_opens_its_range_to_its_scope() {
             region.memory().read_at(0, &mut bytes).unwrap();
             let changed: Vec<_> = (0..LEN).filter(|&at| bytes[at] != 0).collect();
             assert_eq!(changed, (100..150).collect::<Vec<_>>());
-            // Scope: type 1 belongs to the domain, type 2 to the stream.
+            // The scope: a window of type 1 belongs to the domain, a window of type 2 to the stream.
             let sibling = if kind == WindowKind::Type1 { Ok(()) } else { Err(Fault::NotAssociated) };
             assert_eq!(read(&epoch, stag, base, SIBLING), sibling);
             assert_eq!(read(&epoch, stag, base, STRANGER), Err(Fault::NotAssociated));
@@ -132,7 +132,7 @@ fn a_wrong_bind_makes_nothing_valid() {
             assert!(!window.is_valid(stag));
             assert_eq!(epoch.check_read(stag, BASE + 100, 1, ME).map(drop), Err(Fault::InvalidStag));
         }
-        // The old binding is still valid.
+        // The old binding has to stay valid.
         let wrong = Bind { addr: 0, ..bind(other.stag(2), &all) };
         assert!(epoch.bind_window(&wrong, ME).is_err());
         assert!(other.is_valid(other.stag(1)));

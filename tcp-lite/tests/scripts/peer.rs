@@ -37,7 +37,7 @@ pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
 #[derive(Clone, Copy)]
 struct Piece {
     bytes: u32,
-    /// The segment was pushed with these boundaries, or sent with them before.
+    /// Whether the segment was pushed with these boundaries, or was sent with them before.
     known: bool,
 }
 
@@ -77,7 +77,7 @@ impl Peer {
         port.wrapping_sub(PEER_PORTS) as u8
     }
 
-    /// Our next SYN starts a new sequence.
+    /// Makes our next SYN start a new sequence of numbers.
     pub(crate) fn anew(&mut self) {
         *self = Self { port: self.port, our_port: self.our_port, theirs: self.theirs, ..Self::default() };
     }

@@ -284,7 +284,7 @@ impl Runner {
         name.to_owned()
     }
 
-    /// A value of the connection, or one of the stack's counters.
+    /// Returns a value of the connection, or the value of one of the stack's counters.
     fn value(&mut self, peer: u8, name: &str) -> Result<u64, String> {
         let conn = self.machine.peer(peer).conn;
         let info = conn.and_then(|conn| self.machine.stack.info(conn));

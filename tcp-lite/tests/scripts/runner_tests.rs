@@ -8,7 +8,7 @@ use crate::runner::run;
 const OPEN: &str =
     "0 connect\n+0 > S 0:0(0)\n+.01 < S. 0:0(0) ack 1 win 9000 <mss 1000>\n+0 > . 1:1(0) ack 1\n";
 
-/// The error, the lines after the opening, and the strings that the message has to contain.
+/// Name of the error, the lines after the opening lines, and the strings that the message has to contain.
 const WRONG: [(&str, &str, &[&str]); 24] = [
     ("sequence_number", "+0 send 500\n+0 > P. 2:502(500) ack 1", &["another sequence number"]),
     ("length", "+0 send 500\n+0 > P. 1:500(499) ack 1", &["another length", "P. 1:501(500) ack 1 win"]),
@@ -40,7 +40,7 @@ const WRONG: [(&str, &str, &[&str]); 24] = [
     ("value", "+0 cwnd = 7\n", &["another value", "cwnd = 7", "cwnd = 10000"]),
 ];
 
-/// Invalid lines.
+/// Lines that the parser has to refuse.
 const MEANINGLESS: [&str; 10] = [
     "+0 < . 1:2(2) ack 1",
     "+0 < . 1:1(0)",

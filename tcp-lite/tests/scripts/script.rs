@@ -9,7 +9,7 @@ pub(crate) struct Script {
     pub(crate) lines: Vec<Line>,
 }
 
-/// One line with a time.
+/// A line of a script, which begins with a time.
 #[derive(Clone)]
 pub(crate) struct Line {
     /// Line number in the file, starting at 1.
@@ -28,7 +28,7 @@ pub(crate) struct Time {
     /// `true` if the time is relative to the previous line, `false` if it is relative to the start.
     pub(crate) relative: bool,
     pub(crate) us: u64,
-    /// Tolerance in both directions.
+    /// Tolerance in both directions, in microseconds.
     pub(crate) slack_us: u64,
 }
 
@@ -57,20 +57,20 @@ pub(crate) enum Call {
     Abort,
     Hold(usize),
     Release(usize),
-    /// An ICMP error from a router, about the segment sent at `seq`.
+    /// An ICMP error from a router, about the segment that was sent with sequence number `seq`.
     Icmp {
         what: String,
         mtu: Option<u16>,
         seq: i64,
     },
-    /// Our next SYN starts a new sequence.
+    /// Our next SYN starts a new sequence of numbers.
     Anew,
 }
 
 /// A check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// Bytes were delivered, behind a hole or not.
+    /// Bytes were delivered, in order or behind a hole.
     Received {
         from: u64,
         to: u64,
@@ -78,7 +78,7 @@ pub(crate) enum Expect {
     },
     /// The next event that is not a delivery of bytes.
     Event(String),
-    /// A counter of the stack, or a value of the connection.
+    /// The value of a counter of the stack, or a value of the connection.
     Value {
         name: String,
         value: u64,
@@ -193,7 +193,8 @@ fn parse_action(word: &str, words: &[&str]) -> Result<Action, String> {
     }
 }
 
-/// `1000`: a segment of one record. `400+600`: a segment of two records. `3x1000`: three segments.
+/// Parses the lengths of records. `1000` is a segment of one record, `400+600` a segment of two records, and
+/// `3x1000` three segments.
 fn parse_send(what: &str) -> Result<Vec<Vec<usize>>, String> {
     let (count, records) = match what.split_once('x') {
         Some((count, records)) => (number(count)?, records),
@@ -208,12 +209,12 @@ fn parse_received(range: &str, ahead: bool) -> Result<Expect, String> {
     Ok(Expect::Received { from: number(from)?, to: number(to)?, ahead })
 }
 
-/// A number, or a time in microseconds if it has a unit.
+/// Parses a number, or a time with a unit, which is returned in microseconds.
 fn parse_value(word: &str) -> Result<u64, String> {
     number(word).or_else(|_| parse_span(word))
 }
 
-/// `1.5`, `+.010`, `+10ms`, `+.2~.05`.
+/// Parses a time such as `1.5`, `+.010`, `+10ms` or `+.2~.05`.
 fn parse_time(word: &str) -> Result<Time, String> {
     let (time, slack) = word.split_once('~').unwrap_or((word, "0"));
     let (relative, time) = time.strip_prefix('+').map_or((false, time), |time| (true, time));

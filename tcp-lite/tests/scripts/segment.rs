@@ -6,7 +6,7 @@ use std::fmt;
 /// The ECN codepoint of the IP header (RFC 3168 section 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Codepoint {
-    /// Not ECT.
+    /// Not ECN-capable (Not-ECT).
     #[default]
     Plain,
     Ect1,
@@ -28,15 +28,15 @@ pub(crate) const ACK: u8 = 0x10;
 /// The timestamps option. Both values are milliseconds of the script's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timestamps {
-    /// `TS`: present, with any values.
+    /// `TS`: the option is present, with any values.
     Any,
-    /// `TS val V ecr E`.
+    /// `TS val V ecr E`: the option has these values.
     Exactly(i64, i64),
-    /// `noTS`: absent, although it was negotiated.
+    /// `noTS`: the option is absent, although it was negotiated.
     Without,
 }
 
-/// TCP options, in the order in which they are written.
+/// TCP options, in the order in which they are written to the header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) mss: Option<u16>,
@@ -129,7 +129,7 @@ fn parse_flags(word: &str) -> Result<u8, String> {
     })
 }
 
-/// `SEQ:END(LEN)` or `SEQ:END(NxLEN)`.
+/// Parses `SEQ:END(LEN)` or `SEQ:END(NxLEN)`.
 fn parse_range(word: &str) -> Result<(i64, Vec<u32>), String> {
     let wrong = || format!("`{word}` is not SEQ:END(LEN)");
     let (seq, rest) = word.split_once(':').ok_or_else(wrong)?;

@@ -8,7 +8,7 @@ use crate::segment::Codepoint;
 pub(crate) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 pub(crate) const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 
-/// Both hosts' addresses.
+/// The addresses of both hosts.
 #[derive(Clone, Copy)]
 pub(crate) struct Addresses {
     pub(crate) ours: IpAddress,
@@ -48,7 +48,7 @@ pub(crate) struct Raw {
 const CODEPOINTS: [Codepoint; 4] = [Codepoint::Plain, Codepoint::Ect1, Codepoint::Ect0, Codepoint::Ce];
 
 impl Raw {
-    /// A frame from the peer to us.
+    /// Builds a frame from the peer to our host.
     pub(crate) fn emit(&self, addresses: &Addresses) -> Vec<u8> {
         let mut options = Vec::new();
         for (kind, body) in &self.options {
@@ -216,7 +216,7 @@ pub(crate) fn neighbor(addresses: &Addresses) -> Vec<u8> {
     }
 }
 
-/// The answer to a request for the peer's Ethernet address.
+/// The answer to a request of our host for the peer's Ethernet address.
 pub(crate) fn neighbor_answer(addresses: &Addresses) -> Vec<u8> {
     match addresses.is_v4() {
         true => neighbor(addresses),
@@ -228,7 +228,7 @@ pub(crate) fn neighbor_answer(addresses: &Addresses) -> Vec<u8> {
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// RFC 4861 sections 4.3 and 4.4, with the peer's Ethernet address in an option.
+/// A message of RFC 4861 section 4.3 or 4.4, with the peer's Ethernet address in an option.
 fn discovery(addresses: &Addresses, kind: u8, flags: u8, target: IpAddress, option: u8) -> Vec<u8> {
     let mut message = vec![kind, 0, 0, 0, flags, 0, 0, 0];
     if let IpAddress::Ipv6(target) = target {

@@ -82,7 +82,7 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     let counters = crowd.tap.host.stack.counters();
     assert!(counters.rx_out_of_order_evicted_bytes > 50_000, "{counters:?}");
     assert_eq!(counters.out_of_order_no_buffers, 0, "room was made before it ran out");
-    // A late connection with a small hole makes progress, since it holds less than the others.
+    // A late connection with a small hole makes progress, because it holds less than the other connections.
     for at in 1..5 {
         crowd.say(small_hole, 1000 * at, 1000 * (at + 1));
         crowd.say(0, 20_000 + 200 * at, 20_100 + 200 * at);

@@ -1,4 +1,4 @@
-//! The same seed and the same inputs give the same frames, byte for byte.
+//! With the same seed and the same inputs, a stack sends the same frames, byte for byte.
 
 use dp::link::{LinkConfig, LinkPlan};
 use smoltcp::wire::{ArpOperation, Icmpv4Repr, Ipv4Address};

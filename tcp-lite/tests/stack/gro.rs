@@ -132,14 +132,14 @@ fn cut(world: &World, frame: &Mbuf, payload: usize, advance: u32) -> Mbuf {
     copy
 }
 
-/// If duplicates were merged with the payload before them, they would not count as duplicates, and nothing
-/// would be retransmitted.
+/// If duplicate acknowledgements were merged with the payload before them, they would not count as
+/// duplicates, and nothing would be retransmitted.
 #[test]
 fn acknowledgements_behind_a_segment_are_each_counted() {
     for empty in [0, 2, 3] {
         let hosts = [(MAC_A, 1), (MAC_B, 2)].map(|(mac, n)| {
             let mut host = config(mac, n);
-            // Without SACK, the third duplicate acknowledgement shows a loss.
+            // Without SACK, the third duplicate acknowledgement indicates a loss.
             host.tcp = TcpConfig { sack: false, ..host.tcp };
             host
         });
@@ -188,7 +188,8 @@ fn a_segment_of_a_length_that_it_cannot_have_is_not_joined() {
     }
 }
 
-/// Merged segments are acknowledged as if they had arrived separately: every second segment, however small.
+/// Merged segments are acknowledged as if they had arrived separately: every second segment causes an
+/// acknowledgement, however small it is.
 #[test]
 fn the_second_small_segment_is_acknowledged_at_once() {
     let mut world = connected("10.0.0.2:4000", 1);

@@ -41,7 +41,7 @@ pub(crate) fn config(mac: EthernetAddress, n: u8) -> StackConfig {
     }
 }
 
-/// One connection of a host under test.
+/// A connection of a host under test.
 pub(crate) struct Stream {
     pub(crate) conn: ConnId,
     pub(crate) established: bool,
@@ -253,7 +253,7 @@ pub(crate) fn bytes_of(frame: &Mbuf) -> Vec<u8> {
     frame.segments().flatten().copied().collect()
 }
 
-/// Two hosts and the time.
+/// Two hosts, and the simulated time.
 pub(crate) struct World {
     pub(crate) a: Host,
     pub(crate) b: Host,

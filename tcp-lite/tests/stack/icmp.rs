@@ -159,7 +159,7 @@ fn only_the_head_of_a_tcp_segment_is_taken_for_one() {
         (false, 6, [0x20, 1], false),
         (false, 6, [1, 0], false),
         (false, 6, [0x10, 0], false),
-        // Another version, a header that is too short, another protocol.
+        // The cases: another IP version, a header that is too short, and another protocol.
         (false, 0, [0x65, 0], false),
         (false, 0, [0x44, 0], false),
         (false, 8, [64, 17], false),

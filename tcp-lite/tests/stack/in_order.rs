@@ -21,7 +21,7 @@ pub(crate) struct InOrder {
 pub(crate) struct Ordered {
     /// Stream offset of the first byte.
     pub(crate) offset: u64,
-    /// The bytes.
+    /// The buffer that contains the bytes.
     pub(crate) buf: Mbuf,
     /// Number of bytes to pass to [`Stack::release`](tcp_lite::Stack::release) after `buf` was consumed. The
     /// number is that of all bytes if `buf` arrived behind a hole, and otherwise 0.

@@ -104,7 +104,7 @@ impl One {
 /// The rule of a device: returns the queue of a frame, or the queue of each copy of the frame.
 type Rule = Box<dyn FnMut(&[u8]) -> Vec<usize>>;
 
-/// Host A with four stacks, and host B with one.
+/// Host A, which has four stacks, and host B, which has one.
 struct Members {
     a: Vec<One>,
     b: One,
@@ -213,7 +213,7 @@ fn a_connection_of_any_stack_moves_data_whatever_queue_its_frames_arrive_at() {
 
 #[test]
 fn a_listener_is_on_all_stacks_and_a_syn_stays_where_it_arrives() {
-    // The SYN arrives at the third queue, all later frames at the second.
+    // The SYN arrives at the third queue, and all later frames arrive at the second queue.
     let mut hosts = Members::new(|frame| vec![if frame[23] == 6 && frame[47] == 2 { 2 } else { 1 }]);
     let accepted = hosts.accept_one();
     assert_eq!(accepted, [0, 0, 1, 0]);

@@ -53,7 +53,7 @@ enum Step {
     HostsClose,
 }
 
-/// The fate of a frame.
+/// What happens to a frame on its way to the hosts.
 #[derive(Clone, Debug)]
 enum FrameDelivery {
     Arrives,
@@ -67,7 +67,7 @@ enum FrameDelivery {
         flips: u8,
         fits: bool,
     },
-    /// A field of TCP is larger or smaller by this value, with a correct checksum.
+    /// The value of a TCP field is changed by this difference, with a correct checksum.
     Moved(Field, i32),
     /// The frame has padding after the packet.
     Padded(usize),
@@ -114,7 +114,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How the hosts are configured.
+/// The configuration of the hosts and of their peer.
 #[derive(Clone, Debug)]
 struct Setting {
     ecn: bool,
@@ -366,7 +366,7 @@ fn all_bytes_of(frame: &Mbuf) -> Vec<u8> {
     bytes
 }
 
-/// The peer, and the hosts with and without prediction.
+/// The peer, the host with prediction, and the host without prediction.
 struct Twins {
     peer: Host,
     hosts: [Host; 2],

@@ -93,7 +93,7 @@ impl Tap {
     }
 }
 
-/// Two hosts between which the test carries each frame.
+/// Two hosts. The test carries each frame between them.
 pub(crate) struct Relay {
     pub(crate) a: Tap,
     pub(crate) b: Tap,

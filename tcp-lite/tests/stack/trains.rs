@@ -333,7 +333,7 @@ fn trains_of_external_memory_fit_the_buffers_of_the_port() {
     }
 }
 
-/// Streams of both families, in both directions, over every kind of wire.
+/// Streams of both address families, in both directions, over every kind of wire.
 #[test]
 fn exchanges_are_what_they_were() {
     for tso in [LinkTso::Cut, LinkTso::Whole] {

@@ -14,7 +14,7 @@ pub(crate) enum Echo {
     ReadRequest,
 }
 
-/// The resource that an attack aims at (sections 2.2.1 to 2.2.8).
+/// The resource at which an attack aims (sections 2.2.1 to 2.2.8).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Resource {
     StreamContext,
@@ -44,13 +44,13 @@ impl Resource {
 /// How a message names its buffer. Each `AttackMethod` has attacks of its own (section 2.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum AttackMethod {
-    /// Tagged, or a Read Request, which names its source by STag.
+    /// The message is tagged, or is a Read Request, which names its source by STag.
     Stag,
     Rights,
     Bounds,
     Wrap,
     Domain,
-    /// Untagged.
+    /// The message is untagged.
     Queue,
     Number,
     Offset,
@@ -81,18 +81,18 @@ pub(crate) struct Name {
     pub(crate) to: u64,
 }
 
-/// The names that the peer knows.
+/// The STags that the peer knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Names {
     /// Exposed to the peer for reading and writing.
     pub(crate) mine: Name,
-    /// Exposed to another peer.
+    /// Exposed to another peer only.
     pub(crate) others: Name,
     /// Exposed to the peer for writing only.
     pub(crate) unreadable: Name,
 }
 
-/// A message that ends its stream.
+/// A message that ends its own stream.
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
     pub(crate) on: Resource,

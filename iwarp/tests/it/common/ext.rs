@@ -15,7 +15,7 @@ pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
 pub(crate) const ADD_ONE: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
 
-/// A compare-and-swap of the whole word.
+/// A compare-and-swap of the complete word.
 pub(crate) fn cas(compare: u64, swap: u64) -> AtomicOp {
     AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
 }
@@ -76,7 +76,7 @@ pub(crate) fn atomic_response(msn: u32, id: u32, original: u64) -> Vec<u8> {
     untagged(0x4b, 3, msn, &[&id.to_be_bytes()[..], &original.to_be_bytes()].concat())
 }
 
-/// A Read Request of `size` bytes from `to` of `stag`; the answer goes to STag 9.
+/// A Read Request for `size` bytes at `to` of `stag`. The answer is placed in STag 9.
 pub(crate) fn read_request(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
     ulpdu::read_request(msn, (9, 0), size, (stag, to))
 }

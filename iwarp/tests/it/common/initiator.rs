@@ -1,4 +1,5 @@
-//! An engine that connects, as the MPA initiator, to a bare TCP peer, which answers as the test says.
+//! An engine that connects, as the MPA initiator, to a bare TCP peer, which sends the answers that the test
+//! chooses.
 
 use iwarp::verbs::{CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, QpInit, QueuePair};
 
@@ -6,7 +7,7 @@ use super::PORT;
 use super::raw::RawPair;
 use super::testbed::Testbed;
 
-/// The peer has received the Request: `pair.inbox` begins with it.
+/// The peer has received the Request, which is the beginning of `pair.inbox`.
 pub(crate) struct Initiator {
     pub(crate) pair: RawPair,
     pub(crate) cq: CompletionQueue,

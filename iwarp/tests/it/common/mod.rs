@@ -1,5 +1,5 @@
-//! Engines joined by a wire in memory and polled by the test: whole connections without threads or a clock.
-//! A test begins with a [`Testbed`].
+//! Engines that are joined by a wire in memory and polled by the test. The connections are complete, but need
+//! no threads and no clock. A test begins with a [`Testbed`].
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) mod apart;

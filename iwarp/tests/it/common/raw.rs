@@ -8,13 +8,13 @@ use tcp_lite::{CloseReason, ConnId, Event, Instant, Limits, Stack, StackConfig};
 
 use super::PORT;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// A Write of no bytes: the first FPDU of an initiator, after which the responder may speak.
+/// A Write of no bytes. It is the first FPDU of an initiator, after which the responder may send.
 pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// An engine, and a TCP stack on the other end of its wire.
+/// An engine, and a TCP stack that is its peer.
 pub(crate) struct RawPair {
     pub(crate) context: Context,
     pub(crate) engine: Engine,
@@ -298,7 +298,7 @@ pub(crate) fn request(crc: bool) -> Vec<u8> {
     bytes
 }
 
-/// A Request that offers InfiniBand's semantics, with 7 for `rnr_retry`.
+/// A Request that offers InfiniBand's semantics. The offer contains 7 as `rnr_retry`.
 #[allow(dead_code, reason = "not for the fuzzing targets")]
 pub(crate) fn ib_request() -> Vec<u8> {
     let mut bytes = request(true);
@@ -345,7 +345,7 @@ pub(crate) fn ulpdus(theirs: &mut Framer, bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     }
 }
 
-/// A startup frame: `key` is `Req` or `Rep`.
+/// A startup frame. `key` is `Req` for a Request and `Rep` for a Reply.
 pub(crate) fn frame(key: &str, flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     let length = (private_data.len() as u16).to_be_bytes();
     [format!("MPA ID {key} Frame").as_bytes(), &[flags, revision], &length, private_data].concat()

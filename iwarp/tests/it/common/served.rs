@@ -38,7 +38,7 @@ pub(crate) struct Served {
     _listener: CmId,
 }
 
-/// How the connection is made.
+/// How the connection is established.
 pub(crate) struct Setup<'a> {
     pub(crate) pair: RawPair,
     pub(crate) listen: &'a dyn Fn(&mut ListenOptions),
@@ -173,7 +173,7 @@ impl Served {
         ulpdu
     }
 
-    /// The payload of the engine's next ULPDU, which is a Terminate.
+    /// The payload of the engine's next ULPDU, which has to be a Terminate.
     pub(crate) fn receive_terminate(&mut self) -> Vec<u8> {
         let ulpdu = self.receive();
         assert_eq!(ulpdu[..18], untagged([0x41, 0x47], 0, [2, 1, 0], &[]), "no Terminate but {ulpdu:02x?}");
@@ -259,7 +259,7 @@ impl Served {
         std::iter::from_fn(|| self.cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
-    /// The number of events of the completion queue since the last call.
+    /// The number of events of the completion queue since the last call of this function.
     pub(crate) fn notified(&self) -> u64 {
         self.completions.wait(Some(Duration::ZERO)).unwrap()
     }

@@ -83,8 +83,8 @@ fn the_last_flag_delivers() {
     assert!(received(&mut peer).is_empty(), "delivered once");
 }
 
-// Proves DDP-122: each segment of a Write is placed separately. A gap or an overlap is no error: no
-// completion reports the whole Write.
+// Proves DDP-122: each segment of a Write is placed separately. A gap or an overlap is no error, since no
+// completion reports the complete Write.
 #[test]
 fn a_write_may_have_gaps() {
     let mut peer = setup().ready();
@@ -174,7 +174,7 @@ fn queues_count_for_themselves() {
     peer.send(&untagged(0x41, 1, [1, 1, 0], &ask));
     peer.send(&untagged(0x41, SEND, [0, 2, 0], b"two"));
     assert_eq!(received(&mut peer), [(0, WcStatus::Success, 3), (1000, WcStatus::Success, 3)]);
-    // A Read Response to STag 9 at offset 7; then the Terminate, the first message of queue 2.
+    // A Read Response to STag 9 at offset 7, and then the Terminate, which is the first message of queue 2.
     let heard = peer.received(10_000);
     assert_eq!(heard.len(), 1);
     assert_eq!(heard[0][..14], [0xC1, 0x42, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7]);
@@ -211,8 +211,8 @@ fn an_error_ends_reception_and_is_told_once() {
     ];
     for (bad, control) in cases {
         let mut peer = setup().ready();
-        // The seeds are equal, so the region has the same STag and address as in the first run. Otherwise
-        // the cases would show nothing.
+        // The seeds are equal, so the region has the same STag and address as in the first run. With other
+        // values, the cases would prove nothing.
         assert_eq!((peer.region.rkey(), REGION), (stag, REGION));
         let moved = peer.region.addr().wrapping_sub(base);
         let mut bad = bad;
@@ -280,8 +280,8 @@ fn a_lost_connection_completes_all_that_is_outstanding() {
     assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), (0..12).collect::<Vec<_>>());
 }
 
-// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN behind a whole FPDU is an ordinary end; a FIN in
-// the middle of an FPDU is a lost connection, and the FPDU is dropped.
+// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN after a complete FPDU is an ordinary end. A FIN
+// in the middle of an FPDU counts as a lost connection, and the FPDU is dropped.
 #[test]
 fn a_fin_cuts_an_fpdu_or_does_not() {
     for cut in [0, 1, 10] {
@@ -352,7 +352,7 @@ fn after_teardown_nothing_is_sent_or_placed() {
     for by in ["ours", "peer", "reset"] {
         let mut peer = setup().ready();
         let (stag, base) = (peer.region.rkey(), peer.region.addr());
-        // The responder may send after the first FPDU.
+        // The responder may send after the first FPDU of the initiator has arrived.
         peer.pair.until(10_000, |_| false);
         match by {
             "ours" => peer.id.disconnect(),
@@ -360,7 +360,7 @@ fn after_teardown_nothing_is_sent_or_placed() {
             _ => peer.pair.abort(),
         }
         peer.pair.until(100_000, |_| false);
-        // Our half is closed; the peer may still send.
+        // Our half of the connection is closed; the peer may still send.
         if by == "ours" {
             assert!(peer.pair.until(1_000_000, |raw| raw.peer_closed), "FIN");
             peer.send(&tagged(0xC1, stag, base, b"late"));

@@ -1,4 +1,5 @@
-//! DDP's data sink against the reference model: segments in any order, and every error of its table.
+//! DDP's data sink against the reference model, with segments in any order, and every error of the error
+//! table.
 //!
 //! `Sink` below calls the checks in the order in which the engine calls them; `reference/ddp_ref.py` has the
 //! expected result.
@@ -144,7 +145,7 @@ impl Sink {
         Ok(())
     }
 
-    /// What `DRIVER` prints for the same stream.
+    /// The lines that `DRIVER` prints for the same stream.
     fn report(&self) -> String {
         let mut text = String::new();
         for delivery in &self.delivered {
@@ -283,7 +284,7 @@ impl Stream {
         } else {
             match dice.below(7) {
                 0 => segment[0] = segment[0] & !3 | version,
-                // The segment leaves a gap or overlaps.
+                // The changed MO leaves a gap or causes an overlap.
                 5..=6 => segment[17] ^= 1 + dice.below(7) as u8,
                 1 => segment[6..10].fill(0xFF),
                 2 => segment[10] ^= 0x80,
@@ -521,7 +522,7 @@ fn no_error_is_of_the_type_that_is_the_llps() {
     assert!(DdpError::ALL.iter().all(|error| error.etype() < 3));
 }
 
-/// MO plus length is added in 64 bits, and a message has at most 2^32 - 1 bytes.
+/// The sum of MO and length is computed with 64 bits, and a message has at most 2^32 - 1 bytes.
 // Proves DDP-172.
 #[test]
 fn huge_offsets_do_not_wrap() {
@@ -535,8 +536,8 @@ fn huge_offsets_do_not_wrap() {
     assert_eq!(queue.deliver(&header, 2), Err(DdpError::TooLong));
 }
 
-/// At delivery each segment begins where the previous segment ended: a message has exactly the bytes that
-/// were sent.
+/// Each delivered segment has to begin where the previous segment ended, so that a message has exactly the
+/// bytes that were sent.
 #[test]
 fn a_message_is_delivered_without_gaps() {
     let segment = |msn, mo, last| Opcode::Send.untagged_header(Stag(0), msn, mo, last);
@@ -546,7 +547,7 @@ fn a_message_is_delivered_without_gaps() {
         for last in [false, true] {
             let mut queue = UntaggedQueue::new();
             assert!(queue.post(3));
-            // The previous message leaves no state behind.
+            // No state of the previous message is left.
             assert!(queue.deliver(&segment(1, 0, false), 3) == Ok(None));
             assert!(queue.deliver(&segment(1, 3, true), 3).unwrap().is_some());
             let mut mo = 0;
@@ -566,7 +567,7 @@ fn a_message_is_delivered_without_gaps() {
     }
 }
 
-/// Ten thousand random strings as segments of a live sink: an error or a placement, never a panic.
+/// Ten thousand random strings as segments of a live sink cause an error or a placement, and never a panic.
 #[test]
 fn random_segments_never_panic() {
     let mut dice = Dice::split_mix(0xDD);

@@ -34,7 +34,7 @@ fn place(segment: &[u8]) -> u64 {
     }
 }
 
-/// Joins segments into messages, and checks that their headers agree.
+/// Joins segments into messages, and checks that the headers of a message's segments agree.
 fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
     let mut under_way: Option<Message> = None;
@@ -61,7 +61,8 @@ fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
     messages
 }
 
-/// Posts six requests of three kinds at once. Returns the segments of the engine, and their messages.
+/// Posts six requests of three kinds at once. Returns the data, the segments that the engine sends, and their
+/// messages.
 fn six_requests() -> (Vec<u8>, Vec<Vec<u8>>, Vec<Message>) {
     let mut peer = setup().ready();
     let data = pattern(1, 9000);
@@ -75,7 +76,8 @@ fn six_requests() -> (Vec<u8>, Vec<Vec<u8>>, Vec<Message>) {
     {
         peer.qp.post_send(&SendRequest::new(wr_id as u64, op, peer.region.sge(0, len))).unwrap();
     }
-    // `received` checks every byte: length, header and payload, pad, CRC, and the sequence of FPDUs.
+    // `received` checks every byte: the length, header, payload, pad and CRC of each FPDU, and the sequence
+    // of FPDUs.
     let heard = peer.received(100_000);
     let messages = messages(&heard);
     assert_eq!(messages.len(), 6);
@@ -194,8 +196,8 @@ fn no_room_is_too_small_to_be_left() {
     }
 }
 
-// Proves MPA-004, MPA-025, MPA-112, MPA-118, MPA-119, MPA-265, MPA-294: bulk, small messages and sizes just
-// above half a segment, with markers and without: every TCP segment holds whole FPDUs.
+// Proves MPA-004, MPA-025, MPA-112, MPA-118, MPA-119, MPA-265, MPA-294: every TCP segment contains complete
+// FPDUs, for bulk data, small messages and sizes just above half a segment, with markers and without.
 #[test]
 fn tcp_segments_hold_whole_fpdus() {
     for markers in [false, true] {
@@ -246,8 +248,8 @@ fn mulpdu_follows_the_path() {
             assert!(payload == data, "markers {markers}");
             (heard.iter().map(Vec::len).collect::<Vec<_>>(), std::mem::take(&mut peer.pair.segments))
         };
-        // With markers all FPDUs have the same length on the wire: ULPDUs with fewer markers are not longer,
-        // and ULPDUs with more markers are shorter.
+        // With markers, all FPDUs except the last have the same length on the wire. A ULPDU with fewer
+        // markers is not longer, and a ULPDU with more markers is shorter.
         let all_but_the_last_have = |most: usize, (ulpdus, segments): (Vec<usize>, Vec<usize>)| {
             let sizes = if markers { most - 4..=most } else { most..=most };
             let full = &ulpdus[..ulpdus.len() - 1];
@@ -284,7 +286,7 @@ fn a_message_has_less_than_2_to_the_32_bytes() {
     assert!(peer.received(10_000).is_empty());
 }
 
-// Proves DDP-004, DDP-104: registering memory and posting receives send nothing.
+// Proves DDP-004, DDP-104: registering memory and posting receives causes no frame to be sent.
 #[test]
 fn local_requests_send_nothing() {
     let mut peer = setup().ready();
@@ -301,8 +303,8 @@ fn asking(markers: bool) -> Vec<u8> {
     request
 }
 
-// Proves MPA-018, MPA-058, MPA-065, MPA-309, MPA-007: markers are sent if the peer asks for them, and only
-// then.
+// Proves MPA-018, MPA-058, MPA-065, MPA-309, MPA-007: markers are sent if the peer asks for markers, and not
+// otherwise.
 #[test]
 fn markers_are_sent_to_peers_that_ask_for_them() {
     for markers in [false, true] {

@@ -7,7 +7,7 @@ use iwarp::rdmap::Opcode;
 use proptest::prelude::*;
 use testkit::dice::Dice;
 
-/// A message of 10000 bytes under MULPDU 1454, both models, byte for byte.
+/// A tagged and an untagged message of 10000 bytes with a MULPDU of 1454 bytes, byte for byte.
 // Proves DDP-045, DDP-055, DDP-057, DDP-060, DDP-077, DDP-096, RDMAP-090, DDP-044, DDP-046, DDP-085, DDP-094.
 #[test]
 fn ten_thousand_bytes_are_cut_as_the_golden_headers_say() {
@@ -67,7 +67,7 @@ fn each_field_is_in_its_place() {
     }
 }
 
-/// The examples of RFC 5041 sections 5.1 and 5.2: 2048 bytes under MULPDU 1500.
+/// The examples of RFC 5041 sections 5.1 and 5.2: 2048 bytes with a MULPDU of 1500 bytes.
 // Proves DDP-112, DDP-117.
 #[test]
 fn the_examples_of_the_rfc_come_out() {
@@ -76,12 +76,12 @@ fn the_examples_of_the_rfc_come_out() {
     };
     assert_eq!(cut(Segmenter::untagged(2048)), [(0, 1482, false), (1482, 566, true)]);
     assert_eq!(cut(Segmenter::tagged(2048)), [(0, 1486, false), (1486, 562, true)]);
-    // At tagged offset 16384 the second piece is at 17870.
+    // If a message begins at tagged offset 16384, its second piece begins at 17870.
     let second = Header::from(Opcode::Write.tagged_header(Stag(1), 16_384 + 1486, true)).to_bytes();
     assert_eq!(second[6..], 17_870_u64.to_be_bytes());
 }
 
-/// An empty message is one segment, the last.
+/// An empty message has one segment, which is the last.
 // Proves DDP-012, DDP-049, RDMAP-205, RDMAP-245.
 #[test]
 fn an_empty_message_is_one_last_segment() {
@@ -125,7 +125,7 @@ fn runts_and_versions_are_refused() {
     }
 }
 
-/// The reserved bits are ignored.
+/// The parser ignores reserved bits.
 // Proves DDP-056.
 #[test]
 fn reserved_bits_are_ignored() {
@@ -162,8 +162,8 @@ fn any_header() -> impl Strategy<Value = Header> {
     prop_oneof![tagged, untagged]
 }
 
-/// Error types and codes of RFC 5041 section 8.2.
-// Proves DDP-196 to DDP-207: all error numbers; `sink.rs` has the causes of each error.
+/// The error types and codes are those of RFC 5041 section 8.2.
+// Proves DDP-196 to DDP-207: the test compares all error numbers; `sink.rs` tests the causes of each error.
 #[test]
 fn errors_have_the_numbers_of_the_document() {
     let numbers = [

@@ -134,7 +134,7 @@ fn frames_that_a_poll_has_left_are_due_at_once() {
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, (4 << 20) + LEN as u64);
 }
 
-/// Counts how often an engine asks its port.
+/// Counts the calls with which an engine asks its port for frames.
 struct Asked(Arc<AtomicUsize>);
 
 impl Hooks for Asked {

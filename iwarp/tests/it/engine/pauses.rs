@@ -160,7 +160,7 @@ fn an_idle_connection_outlives_a_pause() {
     }
     pair.run_us(5_000_000);
     goes_on(&mut pair, &c);
-    // The connection does end when it is idle.
+    // The connection ends when it really is idle for this time.
     pair.run_us(31_000_000);
     told!(pair.event_a(), Disconnected { error: Some(_), .. });
 }

@@ -1,4 +1,4 @@
-//! The text for Prometheus: its format (version 0.0.4), and Prometheus' rules for names.
+//! The text for Prometheus: the text's format (version 0.0.4), and Prometheus' rules for names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -60,7 +60,7 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// A context with an engine that is polled.
+/// A context with an engine that runs in a thread.
 fn host(address: &str) -> (Context, EngineThread) {
     let (port, _other) = pair(&LinkConfig::default());
     let context = Context::new(ContextConfig::default()).unwrap();

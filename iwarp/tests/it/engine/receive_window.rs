@@ -1,4 +1,5 @@
-//! The window that an engine announces depends on its memory, never on the number of posted receives.
+//! The window that an engine announces depends on the engine's memory, and never on the number of posted
+//! receives.
 
 use crate::common::{Testbed, pattern, remote_addr};
 use std::sync::{Arc, Mutex};

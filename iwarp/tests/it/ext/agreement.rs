@@ -63,7 +63,7 @@ fn an_older_end_is_refused() {
     responder.open(&old_request());
     let pair = &mut responder.pair;
     assert!(pair.until(1_000_000, |pair| pair.inbox.len() > 20 && pair.peer_closed), "no Reply");
-    // The Reject bit of the Reply.
+    // Bit 0x20 is the Reject bit of the Reply.
     assert_eq!((&pair.inbox[..16], pair.inbox[16] & 0x20), (&b"MPA ID Rep Frame"[..], 0x20));
     let said = String::from_utf8_lossy(&pair.inbox[20..]).into_owned();
     assert!(said.contains("version 3 of InfiniBand's semantics, the other one 2"), "{said}");

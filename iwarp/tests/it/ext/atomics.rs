@@ -79,7 +79,7 @@ fn words_are_numbers_of_the_machine() {
     assert!(holds(0x1122_3344_5566_7788));
 }
 
-/// Adding 0 shows whether the peer supports atomics, and changes nothing.
+/// Adding 0 shows whether the peer supports atomics, and does not change the word.
 // Proves EXT-164.
 #[test]
 fn adding_nothing_is_a_safe_probe() {
@@ -377,7 +377,7 @@ fn a_fence_waits_for_atomics() {
     let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(8, ALL).unwrap();
     let local = pair.a.pd.reg_mr(16, Access::LOCAL_WRITE).unwrap();
-    // The fenced Write sends the value that the atomic returned.
+    // The fenced Write sends the value that the atomic has returned.
     set_word(&words, 0, 41);
     c.qp_a.post_send(&atomic(1, ADD_ONE, remote_addr(&words, 0), &local, 0)).unwrap();
     let write = SendRequest::new(2, SendOp::Write { remote: remote_addr(&words, 0) }, local.sge(0, 8));

@@ -282,7 +282,7 @@ fn faults_of_segments_are_found() {
         peer.send_all(&[&segment]);
         assert_eq!(peer.receive_terminate()[..2], *codes);
     }
-    // The Invalidate STag of the header is ignored.
+    // The engine ignores the Invalidate STag of the header.
     let mut peer = receiving(&[100], Setup::default());
     let mut segment = untagged(0x48, 0, 1, &DATA);
     segment[2..6].fill(0xA5);

@@ -47,7 +47,7 @@ fn ended(pair: &Pair) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// Checks the event at A, and that later requests are flushed.
+/// Checks the event at A, and checks that later requests are flushed.
 fn check_end(pair: &mut Pair, c: &Connected, reason: CloseReason) {
     let event = pair.a.channel.poll().expect("an event");
     let error = ConnectionError::Tcp(reason);
@@ -112,7 +112,7 @@ fn a_reset_flushes_all_requests() {
     }
 }
 
-/// If this side ends the connection, the peer is not lost: all requests are flushed.
+/// If this side ends the connection, the peer does not count as lost, and all requests are flushed.
 #[test]
 fn an_end_by_the_user_flushes_all_requests() {
     let (mut pair, c) = connected(&agreeing());

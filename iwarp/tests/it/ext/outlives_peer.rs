@@ -99,7 +99,7 @@ fn an_open_request_fails() {
     assert_eq!(c.qp_a.state(), QpState::Error);
 }
 
-/// A request that is posted while the connection ends is sent, or fails.
+/// A request that is posted while the connection ends is either sent or fails.
 #[test]
 fn a_send_in_between_completes_once() {
     for steps in 0..40 {

@@ -27,7 +27,7 @@ fn send(msn: u32) -> Vec<u8> {
     untagged([0x41, 0x43], 0, [0, msn, 0], b"message")
 }
 
-/// Messages of the peer may wait for four seconds.
+/// A connection with InfiniBand's semantics, on which messages of the peer may wait for four seconds.
 fn agreed() -> Served {
     let accept = ConnParam { rnr_timeout: Some(Duration::from_secs(4)), ..agreeing() };
     Setup { request: ib_request(), accept, ..Setup::default() }.ready()

@@ -242,7 +242,7 @@ fn every_wrong_answer_ends_the_stream() {
         assert_eq!(word(&local, 8), 0, "{name}");
         assert!(peer.qp.error().is_some_and(|error| !error.from_peer), "{name}");
     }
-    // Without an outstanding atomic, queue 3 has no buffer, so a second answer is an error.
+    // If no atomic is outstanding, queue 3 has no buffer, so a second answer is an error.
     let mut peer = Served::new();
     peer.send_all(&[&atomic_response(1, 1, 7)]);
     assert_eq!(peer.receive_terminate()[..4], [0x12, 0x02, 0xc0, 0]);

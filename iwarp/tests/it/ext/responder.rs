@@ -109,7 +109,8 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
         read_request(msn, 8, words.rkey(), words.addr() + peer.pair.inbox.len() as u64)
     };
     for round in 0..3 {
-        // All requests come in one TCP segment: no request is answered before the last one has arrived.
+        // All requests arrive in one TCP segment, so no request is answered before the last request has
+        // arrived.
         let segments: Vec<_> = (1..=16)
             .map(|n| {
                 let msn = round * 16 + n;

@@ -230,7 +230,7 @@ fn an_atomic_request_is_cut_like_any_message() {
     assert_eq!(cut, [(0, 42), (42, 10)]);
 }
 
-/// The loop of RFC 7306 section 5.1.1.
+/// Computes FetchAdd with the loop of RFC 7306 section 5.1.1.
 fn fetch_add_bit_by_bit(original: u64, add: u64, mask: u64) -> u64 {
     let (mut result, mut carry) = (0, 0);
     for bit in 0..64 {
@@ -297,7 +297,7 @@ proptest! {
         prop_assert_eq!(AtomicOp::FetchAdd { add: 0, mask }.apply(original), original);
     }
 
-    /// Bits outside the masks have no influence.
+    /// Bits outside the masks do not affect the result.
     // Proves EXT-055, EXT-057.
     #[test]
     fn bits_outside_the_masks_have_no_influence(

@@ -3,7 +3,7 @@
 
 use iwarp::verbs::{StreamError, WcStatus};
 
-/// What ends a stream.
+/// A reason for the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The target refuses a Write.
@@ -18,9 +18,9 @@ pub(crate) enum Cause {
     NoReceive,
     /// A message is longer than its buffer.
     TooLong,
-    /// The payload of a request is invalid when it is sent, or a local request cannot be carried out.
+    /// The payload of a request is invalid when it is sent, or a local request cannot be executed.
     Local,
-    /// A window or memory cannot be bound or registered as asked.
+    /// A window cannot be bound, or memory cannot be registered, as the request says.
     Bind,
     /// The sink of a Read or atomic is invalid when the answer arrives.
     Sink,
@@ -40,7 +40,7 @@ type Statuses = &'static [WcStatus];
 /// The visible effects that a [`Cause`] may have. The finder is the endpoint that finds the error, or that
 /// ends the stream by itself.
 struct Trace {
-    /// Layer, type and code.
+    /// Allowed layers, types and codes of the error.
     codes: Codes,
     /// Allowed statuses, at the finder, of its oldest request or of the request that causes the error.
     finder_send: Statuses,
@@ -86,7 +86,7 @@ pub(crate) struct PossibleEnd {
     pub(crate) cause: Cause,
     /// The side that finds the cause.
     pub(crate) finder: usize,
-    /// Whether the cause must end the stream, unless another cause was faster.
+    /// Whether the cause must end the stream, unless another cause ends it earlier.
     pub(crate) sure: bool,
 }
 

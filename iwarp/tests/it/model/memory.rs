@@ -67,9 +67,9 @@ pub(crate) fn application(host: usize) -> StreamEnd {
 /// The direction of an effect, which decides its order within the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// From the poster's memory to the peer's.
+    /// From the memory of the poster to the memory of the peer.
     Out,
-    /// From the peer's memory to the poster's, as the answer to a request.
+    /// From the memory of the peer to the memory of the poster, as the answer to a request.
     In,
     /// The change that an atomic makes to the peer's memory.
     Change,
@@ -171,7 +171,7 @@ impl Memory {
         self.now
     }
 
-    /// The bytes of `spans` as `view` sees them.
+    /// The bytes of `spans`, as the reader `view` sees them.
     pub(crate) fn fetch(&self, spans: &[Span], view: View) -> Vec<Option<u8>> {
         let mut values = Vec::new();
         for span in spans {

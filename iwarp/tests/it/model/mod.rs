@@ -1,4 +1,4 @@
-//! Long random runs of two engines, compared with a simple model of their duties to their users.
+//! Long random runs of two engines, compared with a simple model of what the engines owe their users.
 //!
 //! | file | what |
 //! |---|---|
@@ -79,7 +79,7 @@ fn run(setting: &Setting, steps: &[Step], defect: Defect) -> Result<Totals, Fail
     Err(Failed { reason, log })
 }
 
-/// Removes steps, in ever smaller blocks, as long as the run still fails.
+/// Removes steps, in smaller and smaller blocks, as long as the run still fails.
 fn shrink(
     setting: &Setting,
     mut steps: Vec<Step>,

@@ -27,7 +27,7 @@ pub(crate) enum Validity {
     Gone,
 }
 
-/// What an STag names.
+/// The object that an STag names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Region(RegionId),

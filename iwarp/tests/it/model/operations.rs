@@ -102,7 +102,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Op
     let first = pick(dice, model, kept).filter(|_| dice.one_in(6));
     let name = first.or_else(|| pick(dice, model, |name| peers(name) != wrong))?;
     let rkey = model.memory.grant(name).key;
-    // A key of the poster's own memory names nothing at the peer.
+    // At the peer, the key of the poster's own memory names nothing.
     let region = Some(name).filter(|&name| model.memory.grant(name).host != by.1);
     let message = Message { invalidates: Some((rkey, region)), ..message(len) };
     let meaning = Semantics { message: Some(message), ..meaning(Flow::Out, local, WcOpcode::Send) };
@@ -325,7 +325,7 @@ fn part(
         None => quiet_place(dice, model, len, fits)?,
     };
     let grant = model.memory.grant(name);
-    // The region extends beyond the end of the window.
+    // The chosen range may extend beyond the window, because the region does so.
     if matches!(name, Name::Binding(_)) && dice.one_in(FAULT_EVERY / 8) {
         at = grant.end() - len.min(grant.len) + 1 + dice.index(8);
     }

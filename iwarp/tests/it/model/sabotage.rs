@@ -14,7 +14,7 @@ pub(crate) enum Defect {
     LostCompletion,
     /// A completion is reported twice.
     RepeatedCompletion,
-    /// Two completions change places.
+    /// Two completions are exchanged.
     SwappedCompletions,
     /// A failure is reported as a success.
     FalseSuccess,
@@ -22,11 +22,11 @@ pub(crate) enum Defect {
     FalseFlush,
     /// A receive completes with a length that is one byte too large.
     WrongLength,
-    /// A byte that was placed changes.
+    /// A placed byte changes.
     WrongByte,
     /// A byte next to the placed bytes changes.
     StrayByte,
-    /// Memory changes after it was revoked.
+    /// Memory changes after its revocation.
     RevokedByte,
     /// A window is not freed at the end.
     Leak,

@@ -35,7 +35,7 @@ pub(crate) struct Remote {
     pub(crate) right: Access,
 }
 
-/// The fields of the receive completion at the peer.
+/// The expected fields of the receive completion at the peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) opcode: WcOpcode,
@@ -70,7 +70,7 @@ pub(crate) struct Semantics {
     pub(crate) local: Vec<Span>,
     /// The payload is copied when it is posted.
     pub(crate) inline: bool,
-    /// Memory of the peer.
+    /// The memory of the peer that the request uses.
     pub(crate) remote: Option<Remote>,
     /// The change to the peer's memory. The old bytes are the payload of the answer.
     pub(crate) change: Option<AtomicOp>,
@@ -162,7 +162,7 @@ impl End {
     }
 }
 
-/// One connection.
+/// One connection between the hosts.
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(crate) ends: [End; 2],
@@ -174,7 +174,7 @@ impl Stream {
         self.ends.iter().all(|end| end.over)
     }
 
-    /// The side that closed gracefully, if no other cause ends the stream.
+    /// The side that closed gracefully, if no other cause can end the stream.
     fn closed_by(&self) -> Option<usize> {
         let first = self.possible_ends.first()?;
         let alone = self
@@ -197,7 +197,7 @@ pub(crate) struct Model {
     pub(crate) failed: u64,
 }
 
-/// The consequences of a completion: memory to check, and names that are now invalid.
+/// The consequences of a completion: memory to check, and names that are invalid now.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) spans: Vec<Span>,
@@ -570,7 +570,7 @@ fn changed(op: AtomicOp, before: &[Option<u8>]) -> Vec<Option<u8>> {
     let before = u64::from_ne_bytes(bytes);
     let after = match op {
         AtomicOp::FetchAdd { add, mask } => {
-            // The fields are added bit by bit. The carry out of the highest bit of a field is dropped.
+            // Adds the fields bit by bit. The carry out of the highest bit of a field is dropped.
             let mut carry = 0;
             (0..64).fold(0, |sum, bit| {
                 let digits = (before >> bit & 1) + (add >> bit & 1) + carry;

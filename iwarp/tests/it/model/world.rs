@@ -113,7 +113,7 @@ struct LiveEnd {
 pub(crate) struct World {
     setting: Setting,
     pair: Pair,
-    /// What each host holds before the run begins.
+    /// The objects and buffers that each host holds before the run begins.
     holdings: [Holdings; 2],
     listeners: Vec<CmId>,
     pub(crate) model: Model,
@@ -326,7 +326,7 @@ impl World {
         if self.model.streams[stream].ends[side].receives() >= 32 {
             return Ok(());
         }
-        // The buffer is sometimes too short by one byte.
+        // Sometimes the buffer is one byte too short.
         let len = match len {
             Some(len) if len > 0 && dice.one_in(operations::FAULT_EVERY) => len - 1,
             Some(len) => len + dice.pick(&[0, 0, 1, 100]),

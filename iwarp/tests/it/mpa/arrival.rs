@@ -35,7 +35,7 @@ fn arrive(markers: bool, crc: bool, wire: &[u8], cuts: &[usize]) -> Result<Sink,
     Ok(receiver.finish())
 }
 
-/// Payloads that look like bytes of MPA.
+/// Payloads that imitate bytes of MPA.
 fn imitations() -> Vec<Vec<u8>> {
     let mut framer = Framer::new(true, true);
     let fpdu = |framer: &mut Framer, ulpdu: &[u8]| {
@@ -106,7 +106,7 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
         }
         let every: Vec<usize> = (0..wire.len()).collect();
         assert_eq!(arrive(markers, true, &wire, &every).unwrap().ulpdus, ulpdus);
-        // One byte of either part is changed.
+        // The test changes each byte of either part.
         let (from, to) = (ends[0], ends[1]);
         for at in from + 2..to {
             for cut in [from + 1, at, at + 1, to - 1] {

@@ -1,4 +1,4 @@
-//! Framer and deframer against the independent reference (`reference/mpa_ref.py`).
+//! The framer and the deframer against the independent reference (`reference/mpa_ref.py`).
 
 use super::support::{DECODE, ENCODE, Receiver, reference};
 use crate::common::oracle::hex;
@@ -44,7 +44,7 @@ fn the_reference_passes_its_own_test() {
 }
 
 // Proves MPA-015, MPA-041, MPA-059 to MPA-061, MPA-063 to MPA-069, MPA-049, MPA-070, MPA-091 to MPA-094: the
-// framer's bytes at all 128 phases of the marker interval.
+// framer's bytes equal those of the reference at all 128 phases of the marker interval.
 #[test]
 fn the_framer_agrees_at_every_phase() {
     let mut dice = Dice::split_mix(5044);
@@ -271,7 +271,7 @@ fn a_wrong_bit_is_met_at_the_frontier_only() {
         let code: u8 = words.next().unwrap().parse().unwrap();
         let expected: Vec<Vec<u8>> = words.map(from_hex).collect();
         let mut segments = cut(&mut dice, wire.len(), 300, 1460);
-        // In order, the result is exactly that of the reference.
+        // If the segments arrive in order, the result is exactly that of the reference.
         let (got, our_code, _) = decode(wire, &segments, *markers, true);
         assert!(got == expected, "case {case}");
         // The streams of the cases without CRC contain no CRCs, so their first FPDU causes code 2.

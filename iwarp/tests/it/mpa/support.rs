@@ -1,5 +1,5 @@
-//! Helpers of the MPA tests: TCP as the deframer sees it, a sink that records everything, and calls of the
-//! reference.
+//! Helpers of the MPA tests: a model of TCP for the deframer, a sink that records everything, and calls of
+//! the reference.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -21,13 +21,13 @@ const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 const IRD: u32 = 2;
 const SEND_BUFFER: u64 = 64;
 
-/// One in-order stream with one receive of 64 bytes and no outstanding Read.
+/// A stream whose segments arrive in order, with one receive of 64 bytes and no outstanding Read.
 struct Receiver {
     participant: Participant,
     queues: [UntaggedQueue; 3],
 }
 
-/// A refused segment.
+/// Why a segment is refused, and the Read Request that was refused.
 struct Refusal {
     error: TerminateError,
     request: Option<ReadRequest>,
@@ -235,7 +235,7 @@ fn every_answer_is_the_models() {
         *answers.entry(model.chars().take(4).collect()).or_default() += 1;
     }
     assert_eq!(model.lines().count(), ours.len());
-    // Every answer to a received segment occurred.
+    // The run has to contain each possible answer to a segment.
     for answer in ["ok", "runt", "0100", "0101", "0102", "0103", "0104", "0109", "0205", "0206", "02ff"]
         .into_iter()
         .chain(["1100", "1101", "1102", "1103", "1104", "1201", "1202", "1203", "1204", "1205", "1206"])
@@ -295,7 +295,8 @@ fn a_read_response_stays_in_its_sink() {
     assert_eq!(sink.deliver(&response(5, 0x104, true), 6), Ok(ReadProgress::Complete));
 }
 
-/// The sink's range may end anywhere in the 64-bit space, and an empty Read has any STag and offset.
+/// The range of the sink may end anywhere in the 64-bit space. The response to an empty Read may have any
+/// STag and offset.
 #[test]
 fn read_sinks_at_the_edges() {
     let mut empty = ReadSink::new(Stag(5), 0x100, 0);

@@ -48,7 +48,7 @@ fn a_read_request_is_missed_behind_its_own_header_alone() {
         let terminate = Terminate::parse(&with_header(opcode)).unwrap();
         assert_eq!((terminate.layer, terminate.etype, terminate.code), (0, 1, 9));
         assert_eq!(terminate.read_request, None);
-        // A Read Request that is cut off is an error.
+        // A truncated Read Request is an error.
         let cut = [with_header(opcode), vec![0; 27]].concat();
         assert!(Terminate::parse(&cut).is_err());
     }

@@ -166,7 +166,7 @@ fn a_terminate_is_told_with_its_bytes() {
         assert_eq!((terminate.bit_order, terminate.other_reading()), (order, other), "{control:02x?}");
         let (layer, etype, code) = codes;
         assert_eq!(served.qp.error(), Some(StreamError { layer, etype, code, from_peer: true }));
-        // Our end does not answer with another Terminate.
+        // The engine does not answer with another Terminate.
         assert_eq!(served.pair.engine.counters().tx_terminates, 0);
     }
 }
@@ -213,7 +213,7 @@ fn a_marker_that_points_elsewhere_is_told() {
         let to = served.region.addr();
         served.pair.inbox.clear();
         let write = [&[0xc1, 0x40][..], &served.region.rkey().to_be_bytes(), &to.to_be_bytes(), &[7; 600]];
-        // The first marker is before the empty Write, the second marker is here.
+        // The first marker is before the empty Write; the second marker is at this offset.
         let marker = 512 - served.framer.position() as usize;
         let mut bytes = fpdu(&mut served.framer, &write.concat());
         bytes[marker + 3] ^= xor;

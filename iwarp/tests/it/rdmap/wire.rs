@@ -46,7 +46,7 @@ fn every_message_is_built_to_the_byte() {
             "c14200000101000000000000100044415441",
         ),
         (
-            // The STag is ignored for a Send without Invalidate.
+            // A Send without Invalidate ignores the STag.
             message(Opcode::Send.untagged_header(named, 1, 0, true), b"hello"),
             "41430000000000000000000000010000000068656c6c6f",
         ),
@@ -85,7 +85,7 @@ fn every_terminate_is_built_to_the_byte() {
         |error, segment: &[u8], request| Terminate::of_segment(error, segment, segment.len(), request);
     for (built, golden) in [
         (Terminate::bare(TerminateError::LocalCatastrophic), "00000000"),
-        // The Terminate of an LLP error does not echo the segment's header, even if one is given.
+        // The Terminate of an LLP error does not contain the segment's header, even if the caller passes one.
         (terminate(TerminateError::MpaCrc, &write, None), "20020000"),
         (terminate(TerminateError::DdpBounds, &write, None), "1101c0000012c140112233440000000000001000"),
         (
@@ -99,7 +99,7 @@ fn every_terminate_is_built_to_the_byte() {
     ] {
         assert_eq!(built.to_bytes().to_vec(), from_hex(golden));
         assert_eq!(Terminate::parse(&from_hex(golden)).map(without_control), Ok(built.clone()));
-        // Bytes behind the last part and the reserved bits are ignored.
+        // The parser ignores the reserved bits and the bytes behind the last part.
         let mut long = from_hex(golden);
         long[3] = 0xFF;
         long.resize(80, 0xA5);
@@ -126,7 +126,8 @@ fn inclusion_follows_figure_10() {
 
 /// Every number in the table of Terminate codes maps to one error and back. The error's text contains the
 /// numbers.
-// Proves RDMAP-135, RDMAP-141 to RDMAP-173: only these numbers are sent, and each has the meaning in the RFC.
+// Proves RDMAP-135, RDMAP-141 to RDMAP-173: only these numbers are sent, and each number has its meaning in
+// the RFC.
 #[test]
 fn codes_map_both_ways() {
     let table: &[(u8, u8, u8, &str)] = &[
@@ -221,7 +222,7 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
     assert_eq!(bad_stag.error(), Some(TerminateError::DdpInvalidStag));
     assert_eq!((bad_stag.segment_len, bad_stag.ddp_header.unwrap().len()), (Some(8), 14));
 
-    // Without M, D, R: layer 0 type 2 code 2 does not exist, so 02 02 is 2/0/02.
+    // Without M, D and R: layer 0 has no type 2 with code 2, so 02 02 means 2/0/02.
     let crc = Terminate::parse(&from_hex("02020000")).unwrap();
     assert_eq!((crc.error(), crc.bit_order), (Some(TerminateError::MpaCrc), BitOrder::Siw));
 

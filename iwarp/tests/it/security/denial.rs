@@ -20,7 +20,7 @@ enum Flood {
     EmptyWrites,
     /// Reads without any byte, as many at a time as may be outstanding.
     EmptyReads,
-    /// One byte of the stream in each TCP segment, so that every FPDU is split.
+    /// Each TCP segment has one byte of the stream, so that every FPDU is split.
     Crumbs,
     /// Each frame arrives twice.
     Twice,
@@ -40,7 +40,7 @@ const FLOODS: [Flood; 7] = [
     Flood::Connects,
 ];
 
-/// Counts at the server after `POLLS` polls.
+/// Counts of the server after `POLLS` polls.
 #[derive(Debug)]
 struct Outcome {
     /// Number of completed Writes of an honest client.

@@ -330,7 +330,7 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
             4 => x.c.qp_b.post_send(&whole(SendOp::Read { remote: remote_addr(&big, 0) }, &region)).unwrap(),
             _ => x.c.qp_b.post_send(&whole(SendOp::Write { remote: remote_addr(&big, 0) }, &region)).unwrap(),
         }
-        // The transfer has begun, and is far from complete.
+        // The transfer has begun, but is far from complete.
         let moved = |x: &Exposure| {
             let counters = x.pair.b.engine.counters();
             counters.rx_placed_bytes + counters.tx_fetched_bytes

@@ -78,7 +78,7 @@ fn a_bad_crc_is_answered_with_its_terminate() {
     assert_eq!(qp.error(), Some(StreamError { layer: 2, etype: 0, code: 2, from_peer: false }));
 }
 
-/// A Terminate in siw's bit order reaches the application with the layer, type and code that siw meant.
+/// If a Terminate is in siw's bit order, the application gets the layer, type and code that siw meant.
 #[test]
 fn a_terminate_of_siw_is_understood() {
     let mut served = accepted(request(false));
@@ -120,7 +120,7 @@ fn a_close_that_hangs_ends_in_a_reset() {
     assert!((4_900_000..5_300_000).contains(&after), "{after} us");
 }
 
-/// An attacker on the path changes bytes of the payload of FPDUs, and corrects checksums.
+/// An attacker on the path, who changes bytes of the payload of FPDUs and corrects checksums.
 #[derive(Clone, Copy, Debug)]
 struct OnPath {
     /// The attacker corrects MPA's CRC as well as TCP's checksum.

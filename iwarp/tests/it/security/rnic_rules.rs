@@ -110,7 +110,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
     assert!(is_whole(&foreign));
 
-    // 2: an STag of one stream on another stream of its domain.
+    // 2: an STag of one stream is used on another stream of its domain.
     let (owner, thief) = (host.other(&param), host.other(&param));
     let options = MrOptions { qp: Some(&owner.qp_b), ..MrOptions::new(BOTH) };
     let scoped = host.pair.b.pd.reg_mr_with(LEN, &options).unwrap();
@@ -215,7 +215,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     assert!(matches!(more, Err(VerbsError::Limit { name: "max_cqe", .. })));
     host.undisturbed();
 
-    // 12: no message loads code. Every unknown opcode is refused.
+    // 12: no message can load code: every unknown opcode is refused.
     for opcode in 12..16 {
         let mut served = Served::new();
         served.qp.post_recv(&RecvRequest::new(1, served.region.sge(0, 100))).unwrap();
@@ -228,7 +228,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
 /// An application's request, in its own queue pair, with names of another application.
 type Attempt = fn(&Ulp, &Ulp) -> SendRequest;
 
-/// An application: a domain, and one object of each kind that has a name.
+/// An application: a domain, and one object of each kind that has an STag.
 struct Ulp {
     pd: ProtectionDomain,
     region: MemoryRegion,

@@ -141,7 +141,7 @@ fn checked_bytes_do_not_change() {
         let error = server.clients[0].qp_b.error();
         let last = server.lender.look(0).unwrap();
         assert_eq!(first, last, "round {round}");
-        // A late Write has ended the stream.
+        // A Write that arrives too late has ended the stream.
         if error.is_some() {
             server = Server::new(1, 1);
         }

@@ -20,7 +20,7 @@ fn nothing_shared() {
 /// Clients that do not trust each other, including the hostile client, share a domain, a receive queue and a
 /// completion queue. Each client may hold one buffer, an STag is valid on one stream, and the completion
 /// queue has space for all completions.
-// Proves SEC-194, SEC-191: each trait of the model is an option.
+// Proves SEC-194, SEC-191: each property of this trust model is an option of the API.
 #[test]
 fn shared_by_clients_nobody_trusts() {
     World::new(SHARED_UNTRUSTED).attack_all();

@@ -354,7 +354,7 @@ fn a_slow_reader_stops_its_peer() {
     assert!(got == bytes);
     let kinds: Vec<_> = std::iter::from_fn(|| s.pair.a.channel.poll()).map(|event| event.kind).collect();
     assert!(kinds.iter().any(|kind| matches!(kind, CmEventKind::StreamWritable)));
-    // The end of the stream is reported after its last byte.
+    // The user sees the end of the stream after the last byte.
     s.a.disconnect();
     s.pair.until(|_| (b.recv_stream(&mut [0; 8]).unwrap() == StreamRead::Ended).then_some(()));
     b.disconnect();
@@ -365,7 +365,7 @@ fn a_slow_reader_stops_its_peer() {
 /// completes each time.
 #[test]
 fn startup_survives_the_loss_of_any_frame() {
-    // The frames of the address resolution come first.
+    // The frames of address resolution are sent first, so the losses begin with frame 2.
     for lost in 2..12 {
         for a_to_b in [false, true] {
             let plan = LinkPlan { drop_exactly: vec![lost], ..LinkPlan::default() };
@@ -528,7 +528,7 @@ fn before_the_switch_there_is_no_ddp() {
     assert!(!placed(&lent) && d.pair.inbox.is_empty());
     let qp = d.qp();
     assert!(qp.post_send(&SendRequest::empty(1, SendOp::Send)).is_err());
-    // The same bytes are sent after the switch.
+    // The peer sends the same bytes again after the switch.
     id.start_responder(b"", &ResponderOptions::default()).unwrap();
     d.pair.until(10_000, |_| false);
     d.pair.send(&request);

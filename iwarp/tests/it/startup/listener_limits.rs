@@ -398,7 +398,7 @@ fn a_connection_that_closes_is_not_idle() {
     let c = pair.connect_with(&idle, &ConnParam::default());
     c.id_a.disconnect();
     let start = pair.now_us;
-    // From here on B is not polled.
+    // From here on the test does not poll B.
     let event = loop {
         assert!(pair.now_us - start < 60_000_000);
         pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
@@ -431,7 +431,7 @@ fn keepalive_is_the_connections() {
             false => pair.connect_with(&param, &ConnParam::default()),
             true => pair.connect_with(&ConnParam::default(), &param),
         };
-        // All bytes are acknowledged.
+        // After this time, all bytes are acknowledged.
         pair.run_us(100_000);
         let start = pair.now_us;
         let mut noticed = None;
@@ -485,7 +485,7 @@ fn listeners_and_requests_end_with_their_last_handle() {
     drop(asked);
     assert!(d.pair.until(100_000, |pair| pair.inbox.len() == 24), "not rejected");
     assert_eq!(d.pair.inbox[16] & 0x20, 0x20);
-    // A request that waits in the channel does not keep its listener alive.
+    // A connect request that waits in the channel does not keep its listener alive.
     d.open(&request());
     d.pair.until(10_000, |_| false);
     assert_eq!(d.channel.usage().0, 1);

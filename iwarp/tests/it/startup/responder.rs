@@ -86,7 +86,7 @@ fn nothing_is_said_before_the_request() {
     assert!(d.pair.inbox.is_empty(), "the user has not decided");
     d.accept(&event.id, &ConnParam::default());
     assert_eq!(d.pair.inbox, frame("Rep", 0x50, 2, &[0, 8, 0, 8]));
-    // A Request that stalls ends the connection.
+    // A Request that stalls makes the connection end.
     let mut d = Responder::with(|options| options.responder.startup_timeout = Duration::from_secs(2));
     d.open(&whole[..19]);
     let start = d.pair.now_us;

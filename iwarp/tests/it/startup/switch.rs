@@ -24,7 +24,7 @@ fn mpa_request() -> Vec<u8> {
     frame("Req", 0x50, 2, &[0, 8, 0, 8])
 }
 
-/// A Reply that accepts `mpa_request`, and one that rejects it.
+/// A Reply that accepts `mpa_request`, and a Reply that rejects it.
 fn replies() -> [Vec<u8>; 2] {
     [0x50, 0x70].map(|flags| frame("Rep", flags, 2, &[0, 8, 0, 8]))
 }
@@ -225,7 +225,7 @@ fn a_dropped_identifier_ends_its_attempt_to_connect() {
     expect_error(&mut pair, &channel, 10_000, ConnectionError::Tcp(CloseReason::Aborted));
 }
 
-/// An attempt to connect in streaming mode that cannot even start counts as failed.
+/// An attempt to connect in streaming mode that cannot even start counts as a failed connection.
 #[test]
 fn an_attempt_without_a_route_counts_as_failed() {
     let mut pair = Testbed::new().peer();

@@ -1,4 +1,4 @@
-//! Terminates in both directions.
+//! Terminates that the engine sends, and Terminates that it receives.
 
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
@@ -186,7 +186,7 @@ fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
     for by_tcp in [true, false] {
         let mut peer = served();
         let (stag, to) = (peer.region.rkey(), peer.to(100));
-        // Two of three segments are sent.
+        // The peer sends two of three segments.
         peer.send_and_run(&[
             tagged(0x81, 0x40, stag, to, &[7; 50]),
             tagged(0x81, 0x40, stag, to + 50, &[7; 50]),

@@ -68,7 +68,7 @@ fn poll_six_times(pair: &mut Pair) {
     for _ in 0..6 {
         let now_us = pair.now_us;
         pair.poll();
-        // The polls end before any timeout.
+        // The polls end before any timeout does.
         pair.now_us = now_us + 1;
     }
 }

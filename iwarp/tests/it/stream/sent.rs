@@ -61,7 +61,7 @@ fn each_alone(which: impl Fn(&SendOp) -> bool) -> Vec<(SendRequest, Vec<u8>)> {
         if !which(&request.op) {
             continue;
         }
-        // The message is the first of its queue.
+        // On its own connection, the message is the first message of its queue.
         if message[0] & 0x80 == 0 {
             message[10..14].copy_from_slice(&1_u32.to_be_bytes());
         }
@@ -151,7 +151,7 @@ fn control_bytes_say_what_a_message_is() {
         }
         let queue = [0, 1, 0, 0, 0, 0, 0, 2][usize::from(opcode)];
         assert_eq!((word(message, 6), word(message, 10), word(message, 14)), (queue, 1, 0), "{message:02x?}");
-        // The bytes of the Invalidate STag.
+        // Bytes 2 to 5 are the Invalidate STag.
         let invalidates = [4, 6].contains(&opcode);
         assert_eq!(word(message, 2), if invalidates { 0xa1b2_c3d4 } else { 0 }, "{message:02x?}");
         // Read Requests and Terminates have a header of RDMAP. In a Send, the user's bytes directly follow

@@ -126,7 +126,7 @@ fn a_close_that_waits_is_not_reported_as_idle() {
     let remote = RemoteAddr { addr: from.addr(), rkey: from.rkey() };
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Read { remote }, to.sge(0, 100))).unwrap();
     c.id_a.disconnect();
-    // B is not polled for two seconds.
+    // The test does not poll B for two seconds.
     let start_us = pair.now_us;
     while pair.now_us - start_us < 2_000_000 {
         pair.a.engine.poll_at(Instant::from_micros(pair.now_us));

@@ -91,7 +91,7 @@ fn a_short_timeout_has_the_cause_as_well() {
         id.connect(&qp, remote, &param).unwrap();
         let start = pair.now_us;
         let event = loop {
-            // B is not polled.
+            // The test does not poll B.
             pair.now_us += 1000;
             pair.a.engine.poll_at(tcp_lite::Instant::from_micros(pair.now_us));
             if let Some(event) = pair.a.channel.poll() {
@@ -125,7 +125,7 @@ fn a_silent_peer_is_noticed() {
     let mut pair = Pair::new(&LinkConfig { b_to_a: LinkPlan::default(), ..LinkConfig::default() });
     let _c = pair.connect(&ConnParam::default());
     let start = pair.now_us;
-    // From here on B is not polled.
+    // From here on the test does not poll B.
     loop {
         let now = tcp_lite::Instant::from_micros(pair.now_us);
         pair.a.engine.poll_at(now);

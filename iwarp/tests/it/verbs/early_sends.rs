@@ -24,7 +24,7 @@ fn send(wr_id: u64, region: &MemoryRegion, len: usize) -> SendRequest {
     SendRequest::new(wr_id, SendOp::Send, region.sge(0, len))
 }
 
-/// All completions in the queue.
+/// `wr_id` and status of all completions in the queue.
 fn statuses(cq: &CompletionQueue) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
 }
@@ -98,7 +98,7 @@ fn requests_of_every_kind_leave_when_the_connection_is_established() {
                 SendOp::WriteImmediate { remote: at(8), data: *b"and more" },
                 local.sge(0, 5),
             ),
-            // The previous request registers the memory.
+            // The request before this one registers the memory.
             SendRequest::new(11, SendOp::Read { remote: at(512) }, fast.sge(0, 8))
                 .flags(inline & !SendFlags::INLINE),
         ])
@@ -108,7 +108,7 @@ fn requests_of_every_kind_leave_when_the_connection_is_established() {
             if poster_connects { (qp.clone(), peer.clone()) } else { (peer.clone(), qp.clone()) };
         let c = pair.connect_qps(qp_a, qp_b, &param, &param);
         if !poster_connects && !peer_to_peer {
-            // RFC 5044 section 7.1.2: a responder waits for the first message of its peer.
+            // RFC 5044 section 7.1.2: a responder waits for the first message of its peer before it sends.
             pair.run_us(10_000);
             assert_eq!(statuses(&cq), []);
             peer.post_send(&SendRequest::empty(99, SendOp::Write { remote: Default::default() })).unwrap();
@@ -182,7 +182,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
         }
     }
 
-    // The engine has been dropped.
+    // The engine was dropped.
     let (pair, _listener) = Pair::listening();
     let region = pair.a.pd.reg_mr(64, ALL).unwrap();
     let qp = early_qp(&pair.a);

@@ -13,7 +13,8 @@ use iwarp::verbs::{
 fn a_refused_write_terminates_the_stream() {
     let writable = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let readable = Access::LOCAL_WRITE | Access::REMOTE_READ;
-    // The columns are the distances from the region's STag and from the region's first byte.
+    // The columns: name, access rights, distance from the region's STag, distance from the region's first
+    // byte, and error code.
     for (name, access, from_stag, from_base, code) in [
         ("unknown STag", writable, 1, 0, 0),
         ("no right", readable, 0, 0, 0),

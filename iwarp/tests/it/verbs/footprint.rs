@@ -4,7 +4,7 @@ use crate::common::counting::held;
 use crate::common::{Connected, Pair};
 use iwarp::verbs::{ConnParam, QpInit, Usage};
 
-/// The usage that a context reports of queue pairs and of outstanding Reads.
+/// The usage of queue pairs and of outstanding Reads, as a context reports it.
 fn reported(pair: &Pair) -> [Usage; 2] {
     let usage = pair.b.context.usage();
     [usage.qp, usage.read_slots]
@@ -61,7 +61,7 @@ fn idle_connections_hold_the_same_each_and_give_it_back() {
             let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
             assert!(*least > 0 && *most <= least + least / 50, "bytes of each, both ends: {each:?}");
         }
-        // While the connections are idle, the amounts do not change.
+        // The amounts do not change while the connections are idle.
         let idle = held();
         pair.run_us(4_000_000);
         assert_eq!(held(), idle);

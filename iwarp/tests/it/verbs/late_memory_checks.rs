@@ -18,8 +18,8 @@ fn completions(pair: &mut Pair, count: usize) -> Vec<(u64, WcStatus)> {
     (0..count).map(|_| pair.wc_a()).map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// Each kind of request fails when its turn comes: the request before it succeeds, and the request after it
-/// is flushed.
+/// Each kind of request fails when the engine executes it. The request before it succeeds, and the request
+/// after it is flushed.
 #[test]
 fn a_send_request_fails_in_its_turn() {
     let add = AtomicOp::FetchAdd { add: 1, mask: 0 };

@@ -73,7 +73,7 @@ fn late_sends_are_flushed_behind_all_others() {
                 served.run(1_000);
                 assert_eq!(served.completions(), [(wr_id, FLUSHED)], "{last:?}");
             }
-            // No late send was sent, and the last message is at most a Terminate.
+            // No late send was sent. The engine has sent at most a Terminate.
             let mut sent = std::mem::take(&mut served.pair.inbox);
             let heard = ulpdus(&mut Framer::new(false, true), &mut sent);
             assert!(heard.iter().all(|ulpdu| ulpdu[1] & 0xf == 7), "{heard:02x?}");

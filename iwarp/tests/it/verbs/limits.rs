@@ -248,7 +248,7 @@ fn read_slots_are_granted_within_their_total() {
     // If a peer asks for everything, it gets the configured depth, and only this depth is reserved.
     let greedy = pair.connect_with(&depths(1, 1024), &depths(8, 8));
     assert_eq!((slots(&pair).used, greedy.qp_b.query().ird), (2 * 8, Some(8)));
-    // If a peer asks for less, the rest is returned.
+    // If a peer asks for less, the other slots are returned.
     let modest = pair.connect_with(&depths(1, 2), &depths(50, 50));
     let Connected { qp_a, qp_b, .. } = &modest;
     assert_eq!((qp_b.query().ird, qp_b.query().ord), (Some(2), Some(1)));

@@ -138,7 +138,7 @@ fn every_kind_of_error_found_here() {
         let told = StreamError { layer, etype, code, from_peer: false };
         assert_eq!(events, [(kind, served.qp.qp_num(), Some(told.into()))], "{name}");
         assert_eq!((served.qp.error(), at_once), (Some(told), QpState::Terminate), "{name}");
-        // The Terminate on the wire is the one that the application gets.
+        // The Terminate on the wire equals the Terminate that the application gets.
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
         let sent = served.qp.terminate().unwrap().terminate.to_bytes();
         let inbox = &served.pair.inbox;

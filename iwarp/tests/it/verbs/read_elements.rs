@@ -265,7 +265,7 @@ fn a_fence_and_a_close_wait_for_all_parts() {
     let fenced = SendRequest::new(2, op, asked.served.region.sge(0, 8));
     let fenced = fenced.flags(SendFlags::SIGNALED | SendFlags::FENCE);
     asked.served.post(&fenced);
-    // The same request, with bytes that were copied when it was posted.
+    // A request like `fenced`, with bytes that are copied at the post.
     let inline = SendRequest { wr_id: 3, sg_list: ArrayVec::new(), ..fenced };
     asked.served.qp.send_batch().push_inline(&inline, &[&[1; 4], &[2; 4]]).unwrap();
     assert_eq!(asked.requests().len(), 1);

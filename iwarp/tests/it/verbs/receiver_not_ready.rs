@@ -103,7 +103,7 @@ fn messages_wait_for_receives() {
     pair.run_us(1000);
     recv(&c.qp_b, 11, &remote, 2048, 64);
     assert_eq!((pair.wc_b().wr_id, c.qp_a.error(), c.qp_b.error()), (11, None, None));
-    // A message that waits is counted once, when it is received.
+    // A message that waits counts once, when it is received.
     assert_eq!(pair.b.engine.counters().rx_fpdus, pair.a.engine.counters().tx_fpdus);
 }
 
@@ -225,7 +225,7 @@ fn a_message_may_be_made_to_wait_for_a_limited_time() {
     let before = pair.now_us;
     expect_terminate(&mut pair, &c, 1, 2, 2);
     assert!(pair.now_us - before < 20_000);
-    // If no message waits, there is no limit.
+    // The limit has no effect while no message waits.
     let c = pair.connect(&param);
     pair.run_us(1_000_000);
     assert_eq!(c.qp_b.error(), None);
@@ -454,7 +454,7 @@ fn a_message_that_has_waited_may_still_fail() {
     assert_eq!(pair.wc_b().status, WcStatus::LocalLengthError);
 }
 
-/// Receives without elements are enough for messages without bytes.
+/// Receives without elements suffice for messages without bytes.
 #[test]
 fn empty_messages_take_empty_receives() {
     let (mut pair, c) = Pair::agreeing();

@@ -7,7 +7,7 @@ use crate::common::{Connected, Pair, read_bytes, remote_addr};
 
 const RIGHTS: [Access; 3] = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
 
-/// The operations of the peer, with the right that each needs.
+/// The operations of the peer, each with the right that the operation needs.
 fn operations(target: &MemoryRegion) -> [(SendOp, Access); 4] {
     let remote = remote_addr(target, 0);
     let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
@@ -40,7 +40,7 @@ fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], o
     if is_answered || first != WcStatus::Success {
         return first;
     }
-    // A Write is sent before the peer refuses it. The next request gets the error.
+    // A Write is sent before the peer refuses it, so the next request gets the error.
     pair.run_us(1000);
     match c.qp_a.post_send(&SendRequest::new(2, SendOp::Send, local.sge(8, 0))) {
         Ok(()) => pair.wc_a().status,

@@ -37,7 +37,7 @@ const _: () = {
     shared::<EngineCounters>();
     shared::<EngineThread>();
     shared::<SharedEngine>();
-    // One thread at a time polls the engine.
+    // An engine may move to another thread, but only one thread at a time may poll it.
     send::<Engine>();
     send::<tcp_lite::Stack>();
     send::<Box<dyn dp::Port>>();

@@ -416,8 +416,8 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     }
 }
 
-/// A shared queue that is not limited to one domain serves queue pairs of other domains, with buffers of its
-/// own domain.
+/// A shared queue that is not limited to one domain serves queue pairs of other domains. Its buffers have to
+/// belong to its own domain.
 #[test]
 fn queue_pairs_of_other_domains_are_served_if_the_queue_says_so() {
     for is_own in [true, false] {
@@ -465,7 +465,7 @@ fn the_high_water_mark_is_armed_late() {
     let c = server.connect(&mut pair, 8, 0);
     let memory = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
     (0..3).for_each(|number| send(&c.qp_a, &memory, number));
-    // Completions that nobody polls hold their buffers.
+    // Buffers whose completions nobody has polled still count as held.
     pair.until(|_| (c.qp_b.query().recv_outstanding == 3).then_some(()));
     let told = || events(&pair.b.context).iter().map(|event| event.kind).collect::<Vec<_>>();
     assert_eq!(told(), []);

@@ -41,7 +41,7 @@ fn in_state(state: QpState) -> (Served, QueuePair) {
     (served, qp)
 }
 
-/// The result of a request within 10 ms.
+/// What happens to a request within 10 ms after the post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PostOutcome {
     Refused,
@@ -237,7 +237,7 @@ fn selective_signalling() {
         let got: Vec<_> = std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| wc.wr_id).collect();
         let expected: &[u64] = if sq_sig_all { &[0, 1, 2, 3, 4, 5, 6, 7, 8] } else { &[2, 5, 8] };
         assert_eq!(got, expected);
-        // An unsignaled request that fails generates a completion in any case.
+        // An unsignaled request also generates a completion if it fails.
         c.qp_a.modify(QpState::Error).unwrap();
         pair.run_us(1000);
         let write = SendRequest::new(9, SendOp::Write { remote: to }, local.sge(0, 8));

@@ -24,7 +24,7 @@ const EMPTY_SEND: [u8; 18] = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0,
 /// Length in bytes of the region of [`setup`].
 const REGION: usize = 1 << 16;
 
-/// An accepted connection from a bare TCP peer; two receives of 100 bytes are posted.
+/// A connection that the engine has accepted from a bare TCP peer, with two posted receives of 100 bytes.
 fn setup() -> Setup<'static> {
     Setup {
         listen: &|options| {
@@ -210,7 +210,7 @@ fn a_terminate_behind_the_time_of_a_close_is_none() {
     let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
     c.qp.post_send(&SendRequest::new(9, read, c.region.sge(0, 8))).unwrap();
     c.id.disconnect();
-    // The engine's `close_timeout` of 5 s starts with the poll in which nothing is left to send.
+    // The engine's `close_timeout` of 5 s starts in the poll after which nothing is left to send.
     let started = c.pair.now_us;
     c.pair.poll();
     // The engine is polled during this time, because it does not count pauses.

@@ -61,7 +61,7 @@ fn every_operation_moves_its_bytes() {
             back.read_at(0, &mut got).unwrap();
             assert!(got == data, "Read of {size} bytes, {param:?}");
 
-            // A Send.
+            // A message by Send.
             let data = pattern(100 + n as u64, size);
             local.write_at(0, &data).unwrap();
             c.qp_b.post_recv(&receive).unwrap();

@@ -328,7 +328,7 @@ fn local_requests_of_one_poll_are_bounded() {
         done += 1;
     }
     assert!((1..=50).contains(&done), "{done} in one poll");
-    // The other requests complete without further action.
+    // The other requests complete without a further call.
     for _ in done..100 {
         assert_eq!(x.pair.wc_b().status, WcStatus::Success);
     }

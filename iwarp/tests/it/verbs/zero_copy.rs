@@ -206,7 +206,8 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     }
 }
 
-/// If a region is deregistered while its bytes are under way, they arrive, and the request completes.
+/// If a region is deregistered while its bytes are under way, the bytes still arrive, and the request
+/// completes.
 #[test]
 fn a_deregistered_region_stays_until_its_bytes_have_arrived() {
     let plan = LinkPlan { delay_us: 5000, drop_ppm: 50_000, ..LinkPlan::default() };
@@ -224,7 +225,7 @@ fn a_deregistered_region_stays_until_its_bytes_have_arrived() {
     assert!(read_bytes(&target, 0, LONG) == data);
 }
 
-/// A graceful close waits for the acknowledgements: no request is flushed.
+/// A graceful close waits for the acknowledgements, so that no request is flushed.
 #[test]
 fn a_graceful_close_completes_what_was_posted() {
     let plan = LinkPlan { delay_us: 5000, ..LinkPlan::default() };

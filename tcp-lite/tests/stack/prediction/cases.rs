@@ -375,7 +375,8 @@ fn what_hosts_send_in_unusual_conditions_is_the_same() {
                 twins.run(&Step::Arrive(vec![FrameDelivery::Arrives; BURST]));
                 twins.run(&Step::TakeEvents);
             }
-            // All waiting segments are sent, including tail loss probes and retransmissions after timeouts.
+            // In this time, all waiting segments are sent, including tail loss probes and retransmissions
+            // after timeouts.
             for _ in 0..20 {
                 twins.run(&Step::Wait(50_000));
             }

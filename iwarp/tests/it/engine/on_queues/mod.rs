@@ -31,13 +31,14 @@ const AT_A_TIME: usize = 100;
 /// Maximum time that any step may take.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// The engines of a host: polled by the test in virtual time, or threads, some of which may be gone.
+/// The engines of a host. The test polls them in virtual time, or they run in threads, some of which may have
+/// ended.
 enum Engines {
     Polled(Vec<Engine>),
     Threads(Vec<Option<EngineThread>>),
 }
 
-/// One host.
+/// A host with several engines.
 struct Host {
     engines: Engines,
     channel: EventChannel,
@@ -129,7 +130,7 @@ impl Hosts {
         }
     }
 
-    /// The engines of a host that the test polls.
+    /// The engines of a host whose engines the test polls.
     fn polled(&mut self, host: usize) -> &mut [Engine] {
         match &mut self.hosts[host].engines {
             Engines::Polled(engines) => engines,
@@ -200,7 +201,7 @@ impl Hosts {
         ends[number] = Some(End { qp, id, established: false, ended: None, completed: 0, flushed: 0 });
     }
 
-    /// Polls until `done`.
+    /// Polls until `done` returns `true`.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let deadline = WallClock::now() + PATIENCE;
         while !done(self) {
@@ -209,7 +210,7 @@ impl Hosts {
         }
     }
 
-    /// Begins the connection `number`.
+    /// Begins the connection with the number `number`.
     fn begin(&mut self, number: usize, remote: SocketAddr, param: ConnParam) {
         let host = &self.hosts[0];
         let (qp, id) = (host.queue_pair(), host.context.create_id(&host.channel));

@@ -35,7 +35,7 @@ fn stop_engine_of_b(gone: usize) {
     let all: Vec<usize> = (0..EACH * ENGINES).collect();
     hosts.exchange(&all, 1);
 
-    // The engine ends while Writes are under way on all connections.
+    // One engine of B ends while Writes are under way on all connections.
     let (theirs, others): (Vec<_>, Vec<_>) = all.iter().partition(|number| *number % ENGINES == gone);
     for &number in &all {
         hosts.post(0, number);
@@ -51,7 +51,8 @@ fn stop_engine_of_b(gone: usize) {
         hosts.exchange(&others, seed * 1000);
     }
 
-    // New connections arrive at all four queues. The host's IPv6 address is resolved for the first time.
+    // New connections arrive at all four queues. They use the host's IPv6 address, which is resolved for the
+    // first time.
     let [a, b] = ["fd00::1", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap());
     connect(&mut hosts, all.len(), b, a, Some((gone + 1) % ENGINES));
     let new: Vec<usize> = (all.len()..most).collect();

@@ -22,7 +22,7 @@ pub(super) fn name(
         return None;
     }
     let memory = &model.memory;
-    // An atomic needs eight aligned bytes. Other requests are cut to the memory's length.
+    // An atomic needs eight aligned bytes. Other requests are shortened to the length of the memory.
     let is_atomic = right == Access::REMOTE_ATOMIC;
     let least = if is_atomic { len + 7 } else { 1 };
     let there = |name: Name| {

@@ -113,9 +113,9 @@ impl World {
         Ok(())
     }
 
-    /// Adds memory for fast registration, which is not registered yet.
+    /// Adds memory for fast registration, which no request has registered yet.
     fn prepare(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        // Prepared memory of a stream that has ended cannot be used any more.
+        // After a stream has ended, its prepared memory cannot be used any more.
         let over = |stream: usize| self.model.streams[stream].is_over();
         let held = |region: &&Region| {
             let useful = !region.stream.is_some_and(over);
@@ -173,8 +173,7 @@ impl World {
         let regions = &self.model.memory.regions;
         let live = |number: &RegionId| {
             let region = &regions[*number];
-            // Memory that a posted request will register is excluded, if an invalidation follows that
-            // request.
+            // Memory that a posted request will register is excluded if an invalidation follows that request.
             let here = region.life == Validity::Valid
                 || region.life == Validity::Ending && !self.model.is_to_come(Name::Region(*number));
             region.host == side && here && !region.left

@@ -1,4 +1,4 @@
-//! Memory windows of both hosts, and requests that make names valid.
+//! Memory windows of both hosts, and requests that make STags valid.
 
 use iwarp::memory::WindowKind;
 use iwarp::verbs::{BindWindow, MwOptions, QueuePair, SendOp, SendRequest, VerbsError};
