@@ -358,9 +358,9 @@ fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_again").code(), Some(0));
 }
 
-/// A handler that was installed after the guard runs behind the guard after the next registration, whether it
-/// passes signals on to the guard or not. The handler from before the guard gets each signal that is passed
-/// on once.
+/// A handler is installed after the guard. After the next registration, the guard gets each signal first, and
+/// then this handler. The order does not depend on whether the handler passes signals on to the guard. The
+/// handler from before the guard gets each signal that is passed on once.
 #[test]
 fn a_handler_from_after_the_first_registration_does_not_disarm() {
     assert_eq!(run("later").code(), Some(42));

@@ -122,7 +122,8 @@ fn a_region_lives_as_long_as_its_registrations() {
 fn deregistration_waits_for_the_open_epoch() {
     let table = MemoryTable::new(16, [5; 32]);
     let registration = table.register(Arc::new(Region::new(64).unwrap()), &OPTIONS).unwrap();
-    // A participant that sleeps outside an epoch, and a participant that was dropped, delay nobody.
+    // A participant that sleeps outside an epoch delays nobody. A participant that was dropped also delays
+    // nobody.
     let _asleep = table.join();
     drop(table.join());
     let (entered, done) = (AtomicBool::new(false), AtomicBool::new(false));

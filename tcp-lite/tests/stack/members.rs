@@ -319,7 +319,8 @@ fn fragments_are_joined_by_one_stack_and_go_to_the_one_of_the_connection() {
             hosts.a[turn % STACKS].input(now, &fragment);
             hosts.a[turn % STACKS].stack().flush_handed();
         }
-        // Two turns of all stacks pass the frame to the stack that reassembles, and then to the owner.
+        // The stacks are polled twice in turn. The frame goes to the stack that reassembles, and then to the
+        // owner.
         let now = hosts.now();
         (0..2).for_each(|_| hosts.a.iter_mut().for_each(|one| drop(one.turn(now))));
     }

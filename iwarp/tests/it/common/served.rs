@@ -180,8 +180,8 @@ impl Served {
         ulpdu[18..].to_vec()
     }
 
-    /// Checks that the engine ends the stream with one Terminate with `payload` as its last message, then
-    /// sends a FIN, and reports the error to its user.
+    /// Checks that the engine ends the stream: its last message is one Terminate with `payload`, and a FIN
+    /// follows. Also checks that the engine reports the error to its user.
     pub(crate) fn expect_terminate(&mut self, payload: &[u8], what: &str) {
         let heard = self.received(20_000);
         let terminates: Vec<_> = heard.iter().filter(|ulpdu| ulpdu[1] == 0x47).collect();

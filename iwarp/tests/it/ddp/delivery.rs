@@ -143,8 +143,8 @@ fn an_untagged_message_has_no_gaps() {
 }
 
 /// Messages follow each other (RFC 5041 section 5.3). A segment for another queue in the middle of a message
-/// ends the stream with an invalid MO. The sink treats this segment neither as the rest of the current
-/// message nor as a message of its own.
+/// ends the stream with an invalid MO. The sink does not treat this segment as the rest of the current
+/// message, and does not treat it as a new message.
 #[test]
 fn messages_of_the_control_queues_are_not_mixed() {
     let mut peer = setup().ready();

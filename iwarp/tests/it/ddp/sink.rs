@@ -196,7 +196,7 @@ for line in sys.stdin:
 struct Stream {
     table: MemoryTable,
     registration: Registration,
-    /// Regions that the stream must not write: of another stream, of another domain, or read-only.
+    /// Regions to which the stream must not write: they belong to another stream or domain, or are read-only.
     foreign: Vec<Registration>,
     segments: Vec<Vec<u8>>,
     posts: Vec<(u32, usize, u32)>,
@@ -327,7 +327,8 @@ impl Stream {
     }
 }
 
-/// Each position at least once, shuffled, with at most five repeats.
+/// Returns the positions of the segments in random order. Each position occurs at least once, and at most
+/// five positions are repeated.
 fn arrival_order(dice: &mut Dice, segments: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..segments).collect();
     for _ in 0..dice.below(6) {
@@ -356,8 +357,8 @@ fn segments_in_any_order_end_as_in_the_model() {
     assert!(ours == model, "{}", first_difference(&ours, &model));
 }
 
-/// One bad segment at any position, in any arrival order: `Sink` and the model deliver the same messages
-/// before the bad segment, and report the same error.
+/// One segment at any position is bad, and the segments arrive in any order. `Sink` and the model deliver the
+/// same messages before the bad segment, and report the same error.
 // Proves DDP-163 to DDP-165, DDP-170, DDP-171, DDP-174, DDP-179 to DDP-182, DDP-184, DDP-189, DDP-190,
 // DDP-192.
 #[test]

@@ -225,7 +225,7 @@ fn an_engine_that_stops_resets_its_connections() {
     assert!(pair.now_us - start_us < 1000, "{} us", pair.now_us - start_us);
 }
 
-/// The engine counts polls that found something to do separately.
+/// The engine has a separate counter for polls that found work.
 #[test]
 fn busy_polls_are_those_with_work() {
     let (mut pair, connections, regions) = connections(Testbed::new().hosts(), 1, 64);

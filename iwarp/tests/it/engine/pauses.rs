@@ -48,7 +48,7 @@ fn bytes_in_flight_are_acknowledged_after_a_pause() {
     goes_on(&mut pair, &c);
 }
 
-/// The pause comes while the neighbour is resolved, while A waits for the Reply, or before A sends its
+/// The pause occurs while the neighbour is resolved, while A waits for the Reply, or before A sends its
 /// Request.
 #[test]
 fn a_connection_is_set_up_across_pauses() {

@@ -132,7 +132,7 @@ fn a_port_that_waits_for_its_only_peer_tells_no_error() {
 #[test]
 fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configuration_says() {
     // 25 seconds are longer than the ten seconds after which keepalives or unacknowledged bytes would end the
-    // connection. The cause is the link here.
+    // connection. Here, only the loss of the link may end the connection.
     for seconds in [2, 10, 25] {
         let (bed, control) = Testbed::with_control(&LinkConfig::default());
         let bed = bed.configure(|config| {

@@ -148,7 +148,7 @@ fn the_memory_is_aligned_not_its_tagged_offset() {
     }
 }
 
-/// For rights, STags and ranges: each fault has its error code, and the memory does not change.
+/// Each fault of rights, STags or ranges has its error code, and the memory does not change.
 // Proves EXT-086, EXT-152 to EXT-153, EXT-155, EXT-204.
 #[test]
 fn a_refused_atomic_terminates_the_stream() {

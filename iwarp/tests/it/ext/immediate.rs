@@ -68,8 +68,8 @@ fn a_write_is_placed_before_its_immediate_data_completes() {
             source.write_at(0, &data).unwrap();
             c.qp_b.post_recv(&RecvRequest::new(n, buffer.sge(0, 8))).unwrap();
             let op = SendOp::WriteImmediate { remote: remote_addr(&target, 0), data: n.to_be_bytes() };
-            // The even requests are one Write with Immediate each. The odd requests are a Write and an
-            // Immediate each.
+            // For an even number, one Write with Immediate is posted. For an odd number, a Write and then an
+            // Immediate are posted.
             if n % 2 == 0 {
                 c.qp_a.post_send(&SendRequest::new(n, op, source.sge(0, len))).unwrap();
             } else {

@@ -119,8 +119,9 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
     }
 }
 
-// Proves MPA-275: when other bytes with correct CRCs arrive for the same positions, earlier bytes stay
-// unchanged: FPDUs that arrived in order, an FPDU that was placed early, and a part of an FPDU that is held.
+// Proves MPA-275: the peer sends other bytes with correct CRCs for the same positions. Earlier bytes stay
+// unchanged, whether they are FPDUs that arrived in order, an FPDU that was placed early, or a part of an
+// FPDU that is held.
 #[test]
 fn bytes_that_come_again_are_not_looked_at() {
     let payload = |byte: u8| vec![byte; 600];

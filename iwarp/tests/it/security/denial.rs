@@ -18,7 +18,7 @@ enum Flood {
     Writes,
     /// Writes without any byte.
     EmptyWrites,
-    /// Reads without any byte, as many at a time as may be outstanding.
+    /// Reads of no bytes, as many at a time as may be outstanding.
     EmptyReads,
     /// Each TCP segment has one byte of the stream, so that every FPDU is split.
     Crumbs,
@@ -257,8 +257,8 @@ fn pending_reads_take_their_own_streams_places_alone() {
 
 /// A client sends segments of one byte, or Writes of no bytes. The counters of each connection show who sends
 /// them, and the application ends this connection. The counters of honest clients have different values.
-// Proves SEC-154: for segments and FPDUs with almost no data. Frames that TCP drops, because they are
-// duplicates or fragments, are counted for the engine and not for a connection (`rx_duplicate_bytes`,
+// Proves SEC-154: the test uses segments and FPDUs with almost no data. Frames that TCP drops, because they
+// are duplicates or fragments, are counted for the engine and not for a connection (`rx_duplicate_bytes`,
 // `rx_slow`). `a_flood_leaves_honest_clients_their_share` tests that other streams keep their share.
 #[test]
 fn who_makes_work_without_data_is_seen_and_ended() {

@@ -17,7 +17,7 @@ fn streams_share_nothing_by_default() {
     for attack in 0..3 {
         let mut served = Served::new();
         let context = served.context().clone();
-        // The victim: another domain, queue and queue pair in the same process.
+        // The victim has another domain, another completion queue and another queue pair in the same process.
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(8, None).unwrap();
         let victim = pd.create_qp(&QpInit::new(&cq)).unwrap();
@@ -80,7 +80,8 @@ fn domains_are_never_on_the_wire() {
 
 /// Each context numbers its objects from the same start, so a number does not identify its context. No
 /// context accepts an object of another context, and a refused call has no effect.
-// Proves RDMAP-359, RDMAP-366, SEC-009, SEC-164: each context represents an owner here, as a process does.
+// Proves RDMAP-359, RDMAP-366, SEC-009, SEC-164: each context represents an owner here, as each process does
+// outside this test.
 #[test]
 fn contexts_share_nothing() {
     let mut pair = Pair::new(&LinkConfig::default());

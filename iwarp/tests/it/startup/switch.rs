@@ -24,7 +24,7 @@ fn mpa_request() -> Vec<u8> {
     frame("Req", 0x50, 2, &[0, 8, 0, 8])
 }
 
-/// A Reply that accepts `mpa_request`, and a Reply that rejects it.
+/// Returns a Reply that accepts `mpa_request`, and a Reply that rejects it.
 fn replies() -> [Vec<u8>; 2] {
     [0x50, 0x70].map(|flags| frame("Rep", flags, 2, &[0, 8, 0, 8]))
 }

@@ -17,10 +17,10 @@ const SINK: (u32, u64) = (0xdead_beef, 0x7f00_0000_1003);
 /// and has equal segments. The application does not notice the Reads.
 // Proves RDMAP-020, RDMAP-074, RDMAP-112, RDMAP-120, RDMAP-122, RDMAP-123, RDMAP-125, RDMAP-126, RDMAP-127,
 // RDMAP-129, RDMAP-206, RDMAP-208 to RDMAP-210, RDMAP-214, RDMAP-217, RDMAP-218, RDMAP-221 to RDMAP-225,
-// RDMAP-230, RDMAP-232, RDMAP-292, RDMAP-400, RDMAP-431: RDMAP-112 to RDMAP-129 and RDMAP-400 by the bytes of
-// each segment, header and data. RDMAP-020, RDMAP-209, RDMAP-210 and RDMAP-224 because our user makes no call
-// and gets no completion. RDMAP-292 and RDMAP-431 by the order of the answers. The other rows because each
-// request gets exactly the answer for which it asks.
+// RDMAP-230, RDMAP-232, RDMAP-292, RDMAP-400, RDMAP-431: the bytes of each segment, header and data, prove
+// RDMAP-112 to RDMAP-129 and RDMAP-400. Our user makes no call and gets no completion, which proves
+// RDMAP-020, RDMAP-209, RDMAP-210 and RDMAP-224. The order of the answers proves RDMAP-292 and RDMAP-431.
+// Each request gets exactly the answer for which it asks, which proves the other rows.
 #[test]
 fn reads_are_answered_whole_and_in_order() {
     let mut peer = served();

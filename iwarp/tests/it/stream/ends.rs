@@ -15,9 +15,10 @@ const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 /// message. Unsent requests and later posts are flushed in order, and TCP ends with a FIN.
 // Proves RDMAP-022, RDMAP-055, RDMAP-107, RDMAP-132, RDMAP-133, RDMAP-252 to RDMAP-254, RDMAP-260, RDMAP-261,
 // RDMAP-309, RDMAP-311, RDMAP-314, RDMAP-316, RDMAP-317, RDMAP-318, RDMAP-321, RDMAP-323, RDMAP-324,
-// RDMAP-327: RDMAP-022 to RDMAP-133 by the bytes of the Terminate. RDMAP-252 to RDMAP-254 and RDMAP-318
-// because nothing is sent after the Terminate. RDMAP-260 and RDMAP-261 by the flushed requests. RDMAP-309 to
-// RDMAP-321 by the FIN after the Terminate, without an RST. RDMAP-327 by the count of FPDUs.
+// RDMAP-327: the bytes of the Terminate prove RDMAP-022 to RDMAP-133. Nothing is sent after the Terminate,
+// which proves RDMAP-252 to RDMAP-254 and RDMAP-318. The flushed requests prove RDMAP-260 and RDMAP-261. The
+// FIN after the Terminate, without an RST, proves RDMAP-309 to RDMAP-321. The count of FPDUs proves
+// RDMAP-327.
 #[test]
 fn a_terminate_overtakes_what_waits_and_is_the_last() {
     let mut peer = served();

@@ -302,7 +302,7 @@ fn the_stag_is_known_at_delivery() {
 }
 
 /// The engine binds at most 32 Sends to receives behind a hole: the first missing Send, and the 31 Sends
-/// after it. The other Sends are held, and are placed in their receives in order.
+/// after it. All later Sends are held, and are placed in their receives in order.
 #[test]
 fn sends_are_bound_ahead_up_to_a_limit() {
     const SENDS: u32 = 40;

@@ -1,5 +1,5 @@
-//! Our user revokes memory while an honest peer uses it. The error does not blame the peer, for whatever
-//! operation the peer used the memory.
+//! Our user revokes memory while an honest peer uses it. The error does not blame the peer, whatever
+//! operation used the memory.
 
 use iwarp::memory::Access;
 use iwarp::rdmap::{AtomicOp, AtomicRequest};

@@ -321,7 +321,7 @@ fn lengths_have_32_bits() {
     unsafe { munmap(memory, BYTES) }.unwrap();
 }
 
-/// Builds a segment from its offset, whether it is the last segment, and its payload.
+/// Builds a segment from three arguments: its offset, whether it is the last segment, and its payload.
 type Header<'a> = dyn Fn(u32, bool, &[u8]) -> Vec<u8> + 'a;
 
 /// The segments of a message have the same control bytes and STag, each offset continues where the previous

@@ -58,8 +58,8 @@ fn a_handler_learns_which_queue_has_an_event() {
     assert_eq!(*called.lock().unwrap(), [sends.cq_num()]);
 }
 
-/// A program that has asked for any completion gets the event for the next completion, whatever the program
-/// asks for later.
+/// If a program has asked for the event of any completion, the next completion generates the event. A later
+/// request of the program does not change this.
 #[test]
 fn a_weaker_request_replaces_no_stronger_one() {
     let (mut pair, _listener) = Pair::listening();

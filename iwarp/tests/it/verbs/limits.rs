@@ -1,5 +1,5 @@
-//! Limits of a context. Each limit has a name, a value, a usage, and a count of refusals. No path exceeds a
-//! limit, with many threads at once and with any behaviour of the peer.
+//! Limits of a context. Each limit has a name, a value, a usage, and a count of refusals. No call and no
+//! message exceeds a limit, with many threads at once and with any behaviour of the peer.
 
 use crate::common::{ALL, Connected, Pair, Testbed, remote_addr};
 use std::any::Any;

@@ -85,8 +85,8 @@ fn every_terminate_of_the_peer() {
     }
 }
 
-// Proves RDMAP-323: every kind of error that our side finds, with its event, its state and its Terminate. The
-// requests of our user are flushed, because the peer has caused the error.
+// Proves RDMAP-323: the test causes every kind of error that our side finds, and compares the event, the
+// state and the Terminate. The requests of our user are flushed, because the peer has caused the error.
 #[test]
 fn every_kind_of_error_found_here() {
     use AsyncEventKind::{QpAccessError, QpFatal, QpRequestError};

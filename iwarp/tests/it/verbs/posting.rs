@@ -12,8 +12,8 @@ use iwarp::verbs::{
 
 const FENCED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
 
-/// With any form of fenced message, with and without InfiniBand's semantics: when the peer has the message,
-/// the Read before the message has its bytes.
+/// The test posts fenced messages of every form, with and without InfiniBand's semantics. When the peer has
+/// the message, the Read before the message has its bytes.
 #[test]
 fn a_fence_holds_every_form_of_a_message() {
     for agrees in [false, true] {

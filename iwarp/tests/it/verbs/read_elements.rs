@@ -156,8 +156,8 @@ impl Asked {
     }
 }
 
-/// Each Read Request names one element, and where the element's bytes begin at the peer. Each counts against
-/// ORD, and the request completes with the last response.
+/// Each Read Request names one element, and where the element's bytes begin at the peer. Each Read Request
+/// counts against ORD, and the request completes with the last response.
 #[test]
 fn requests_on_the_wire_name_one_element_each_and_wait_for_ord() {
     let mut asked = Asked::new(2);

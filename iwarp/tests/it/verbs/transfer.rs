@@ -159,8 +159,8 @@ fn short_and_other_requests_take_turns_in_order() {
     }
 }
 
-/// Bulk Writes and Reads in both directions, over a wire that loses, reorders and duplicates frames. Every
-/// byte arrives. With markers, a part of the bytes is placed before the hole in front of them is filled.
+/// Both hosts post bulk Writes and Reads, over a wire that loses, reorders and duplicates frames. Every byte
+/// arrives. With markers, a part of the bytes is placed before the hole in front of them is filled.
 // Proves DDP-002, DDP-033, DDP-109, DDP-123, DDP-127, MPA-280, RDMAP-064.
 #[test]
 fn bulk_over_a_bad_wire() {

@@ -201,7 +201,7 @@ fn a_window_for_each_transfer() {
     x.refuses(last);
 }
 
-/// A fast registration, a transfer and an invalidation, in the same way as for windows.
+/// A fast registration, a transfer and an invalidation are tested in the same way as for windows.
 // Proves SEC-108, RDMAP-353.
 #[test]
 fn a_fast_registration_for_each_transfer() {

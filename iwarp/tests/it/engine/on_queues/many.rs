@@ -1,4 +1,4 @@
-//! Thousands of connections on several engines, which are set up, used, and torn down under load.
+//! Thousands of connections on several engines. The connections are set up, used, and closed under load.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Memory of both hosts: registration, stores, invalidation, comparison.
+//! Memory of both hosts: registration, stores, invalidation and comparison.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{FastOptions, FastRegion, MemoryRegion, MrOptions, VerbsError};
