@@ -1,5 +1,5 @@
-//! An echo over Sends. The private data of the client has the length of its messages; the server posts
-//! receives for them and sends back each message.
+//! An echo over Sends. The client's private data contains the length of the client's messages. The server
+//! posts receives of this length, and sends each message back.
 //!
 //! `cargo run -p iwarp --no-default-features --example echo`
 
@@ -28,8 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let text = b"hello, hello";
     let id = client.context.create_id(&client_events);
     let param = ConnParam::default().with_private_data(&(text.len() as u32).to_be_bytes())?;
-    // Receives may be posted before the connection exists, and should be: a Send without a posted receive
-    // ends the connection.
+    // Post receives before the connection exists: a Send without a posted receive ends the connection.
     client.post_recv(text.len())?;
     id.connect(&client.qp, "10.0.0.2:7471".parse()?, &param)?;
 
@@ -53,7 +52,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for message in 1..=MESSAGES {
         client.send(text.len())?;
         let got = wait(&mut client, &mut server, |_, server| server.received())?;
-        // The received bytes are behind the send buffer: copy them there, post the receive again, and answer.
+        // The received bytes are behind the send buffer: copy the bytes to the send buffer, post the receive
+        // again, and answer.
         let mut bytes = vec![0; got.byte_len as usize];
         server.buffer.read_at(1024, &mut bytes)?;
         server.buffer.write_at(0, &bytes)?;
@@ -98,7 +98,7 @@ impl Host {
         Ok(self.qp.post_send(&SendRequest::new(0, SendOp::Send, self.buffer.sge(0, length)))?)
     }
 
-    /// The next completion, if it belongs to a receive. Completions of sends are ignored.
+    /// Polls once. Returns the next completion if it belongs to a receive. Completions of sends are ignored.
     fn received(&self) -> Option<WorkCompletion> {
         let wc = self.cq.poll_one()?;
         (wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv).then_some(wc)

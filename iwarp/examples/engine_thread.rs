@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (client, server) = (Context::new(ContextConfig::default())?, Context::new(ContextConfig::default())?);
     let config_a = EngineConfig::new(&*port_a, &["10.0.0.1/24"])?;
     let config_b = EngineConfig::new(&*port_b, &["10.0.0.2/24"])?;
-    // An idle engine spins for a while, then yields, then sleeps. A post wakes it.
+    // An idle engine spins for a while, then yields, then sleeps. A post wakes a sleeping engine.
     let _engine_a = Engine::new(&client, port_a, config_a)?.spawn(ThreadOptions::default())?;
     let _engine_b = Engine::new(&server, port_b, config_b)?.spawn(ThreadOptions::default())?;
 
@@ -65,8 +65,8 @@ fn event(channel: &EventChannel) -> Result<CmEvent, Box<dyn Error>> {
     Ok(channel.wait(PATIENCE)?.ok_or("no event in time")?)
 }
 
-/// The next completion: polls, and waits if there is none. It arms the queue before the last poll, so it
-/// misses none.
+/// Returns the next completion, and waits if there is none. Arms the queue before the last poll, so that no
+/// completion is missed.
 fn completion(cq: &CompletionQueue, channel: &CompletionChannel) -> Result<WorkCompletion, Box<dyn Error>> {
     loop {
         if let Some(wc) = cq.poll_one() {

@@ -1,6 +1,6 @@
 //! A ticket counter: two clients draw numbers from one word in the memory of the server, and no number is
-//! drawn twice. Then one client sends Immediate Data when it is done; the program of the server waits only
-//! for this message.
+//! drawn twice. When one client is done, it sends Immediate Data; the server's program waits only for this
+//! message.
 //!
 //! `cargo run -p iwarp --no-default-features --example tickets`
 
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = server.create_id(&server_events);
     listener.listen(7471, 8, Duration::from_secs(10))?;
 
-    // Two connections; the server says in its private data where the counter is.
+    // The two connections. The server's private data contains the address of the counter.
     let client_pd = client.alloc_pd()?;
     let drawn = client_pd.reg_mr(16, Access::LOCAL_WRITE)?;
     let client_cq = client.create_cq(16, None)?;
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         clients.push((qp, remote, [id, request.id], server_qp));
     }
 
-    // Each client draws in turn: the original value is the ticket.
+    // The clients draw alternately: the original value of the counter is the ticket.
     let draw = AtomicOp::FetchAdd { add: 1, mask: 0 };
     for n in 0..6 {
         let (qp, remote, ..) = &clients[n % 2];

@@ -1,4 +1,4 @@
-//! A Write and a Read to a listener. Both are one-sided: the program of the listener does nothing.
+//! A one-sided Write and a one-sided Read to a listener, whose program does nothing.
 //!
 //! `cargo run -p iwarp --no-default-features --example write_read`
 
@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config_b = EngineConfig::new(&*port_b, &["10.0.0.2/24"])?;
     let mut engines = [Engine::new(&client, port_a, config_a)?, Engine::new(&server, port_b, config_b)?];
 
-    // The memory of the server that its peers may use, and its listener.
+    // The memory of the server that the server's peers may use, and the server's listener.
     let server_pd = server.alloc_pd()?;
     let lent = server_pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?;
     let server_cq = server.create_cq(16, None)?;
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = server.create_id(&server_events);
     listener.listen(7471, 8, Duration::from_secs(10))?;
 
-    // The client connects. The private data of the server has the address of its memory.
+    // The client connects. The private data of the server contains the address of the server's memory.
     let client_pd = client.alloc_pd()?;
     let own = client_pd.reg_mr(4096, Access::LOCAL_WRITE)?;
     let client_cq = client.create_cq(16, None)?;

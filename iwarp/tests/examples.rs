@@ -1,4 +1,5 @@
-//! The examples run, and print what their documentation says. `cargo test` builds them beside the tests.
+//! The examples run, and print what their documentation says. `cargo test` builds the examples together with
+//! the tests.
 
 use std::path::PathBuf;
 use std::process::Command;

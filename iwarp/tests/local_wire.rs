@@ -1,6 +1,7 @@
-//! Engines of two processes on a local wire, each in its own thread: one is killed, one sleeps.
+//! Engines of two processes on a local wire, each in its own thread. In one test a process is killed, in the
+//! other test an engine sleeps.
 //!
-//! The second process is this test program itself, started with the name of the ignored test.
+//! The second process is this test program, which is started with the name of the ignored test.
 #![cfg(target_os = "linux")]
 
 use std::path::{Path, PathBuf};
@@ -22,11 +23,11 @@ use testkit::idle::are_idle;
 const FOLDER: &str = "IWARP_TEST_FOLDER";
 const PORT: u16 = 7174;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Less than the ten seconds after which keepalives and retransmissions detect a dead peer. More than a
-/// thread waits for a processor on a busy machine.
+/// Shorter than the ten seconds after which keepalives and retransmissions detect a dead peer, and longer
+/// than a thread waits for a processor on a busy machine.
 const SOON: Duration = Duration::from_secs(8);
 
-/// A wire for one test, which is removed with the test.
+/// A wire for one test. The wire is removed when the test ends.
 struct Wire(PathBuf);
 
 impl Wire {
@@ -36,7 +37,7 @@ impl Wire {
         Self(std::env::temp_dir().join(format!("iwarp-processes-{}-{number}", std::process::id())))
     }
 
-    /// The process of station 2, which listens.
+    /// Starts the process of station 2, which listens.
     fn start_server(&self) -> Server {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "process_that_serves", "--nocapture"])
@@ -64,7 +65,7 @@ impl Drop for Wire {
 struct Server(Child);
 
 impl Server {
-    /// SIGKILL: no clean-up runs.
+    /// Kills the process with SIGKILL, so that it runs no clean-up.
     fn kill(&mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -78,7 +79,7 @@ impl Drop for Server {
     }
 }
 
-/// A process's engine in a thread, and its objects.
+/// The engine of a process, in its own thread, and the objects of the process.
 struct Host {
     context: Context,
     _engine: EngineThread,
@@ -117,7 +118,7 @@ impl Host {
         self.events.wait(PATIENCE).unwrap().expect("an event in time")
     }
 
-    /// The next completion; sleeps until there is one.
+    /// Returns the next completion, and sleeps until there is one.
     fn completion(&self) -> WorkCompletion {
         loop {
             self.cq.req_notify(false).unwrap();
@@ -180,7 +181,7 @@ fn a_killed_peer_ends_its_connections_at_once() {
     assert!(matches!(host.event().kind, CmEventKind::Established { .. }));
     let mr = host.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
     qp.post_recv(&RecvRequest::new(1, mr.sge(0, 64))).unwrap();
-    // The connection is idle: without the wire's report only the keepalives would notice the end.
+    // The connection is idle. Without the wire's report, only the keepalives would detect the end.
     std::thread::sleep(Duration::from_millis(50));
     let killed = Instant::now();
     server.kill();
@@ -192,7 +193,7 @@ fn a_killed_peer_ends_its_connections_at_once() {
     assert_eq!((wc.wr_id, wc.status, qp.state()), (1, WcStatus::WrFlushError, QpState::Error));
     assert!(took < SOON, "{took:?}");
 
-    // No process is at the station any more.
+    // The station has no process any more.
     let start = Instant::now();
     let (_qp, _id) = host.connect();
     let unreachable = ConnectionError::Tcp(CloseReason::Unreachable);
@@ -232,12 +233,12 @@ fn an_idle_engine_uses_no_processor_and_a_message_wakes_it() {
     };
     let begun = Instant::now();
     let mut fastest = (0..100).map(round_trip).min().unwrap();
-    // A busy machine runs both ends at the same time only now and then.
+    // On a busy machine, both processes only sometimes run at the same time.
     while fastest >= Duration::from_millis(2) {
         assert!(begun.elapsed() < 2 * PATIENCE, "{fastest:?}");
         fastest = round_trip(100);
     }
-    // The last frames get some time to arrive; then nothing is under way.
+    // The last frames get some time to arrive. After that nothing is under way.
     std::thread::sleep(Duration::from_millis(500));
     are_idle(Duration::from_secs(3), &[("the server", server.0.id())]).unwrap();
 }

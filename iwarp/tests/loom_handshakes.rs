@@ -1,9 +1,10 @@
-//! Every interleaving of the handshakes without locks: arming and completing, sleeping and waking, ringing
-//! and answering, adding to a ring and removing from it, handing the polling over to another thread.
+//! Every interleaving of the lock-free handshakes: arming and completing, sleeping and waking, ringing and
+//! answering a doorbell, adding to a ring and removing from it, and handing the polling over to another
+//! thread.
 //!
-//! The files of the crate are compiled here with loom's atomics, so these tests run with all others. Each
-//! handshake has a copy without its fences, whose defect loom has to find: otherwise the test would prove
-//! nothing.
+//! The source files of the crate are compiled here with loom's atomics, so that these tests run with all
+//! others. Each handshake has a copy without its fences. Loom has to find the defect of this copy, because
+//! otherwise the test would prove nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,13 +12,13 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 
-/// The module that the files of the crate import.
+/// The module that the crate's source files import.
 mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 }
 
-/// The cell of the crate, built on loom's cell, which detects an access that is unordered with one of
-/// another thread.
+/// The crate's `SharedCell`, built on loom's cell. Loom's cell detects an access that is not ordered with an
+/// access of another thread.
 mod shared_cell {
     pub(crate) struct SharedCell<T>(loom::cell::UnsafeCell<T>);
 
@@ -56,7 +57,7 @@ use handover::Handover;
 use rung::Rung;
 use work_list::WorkList;
 
-/// The handshake of the completion queue: one thread arms and polls, other threads complete.
+/// The handshake of the completion queue: one thread arms and polls, and other threads complete.
 trait Arming: Send + Sync + 'static {
     fn create() -> Self;
     fn arm(&self, solicited_only: bool);
@@ -75,7 +76,7 @@ impl Arming for Arm {
     }
 }
 
-/// The negative control: the same without fences.
+/// The negative control: the same handshake without fences.
 struct UnfencedArm(AtomicBool);
 
 impl Arming for UnfencedArm {
@@ -91,7 +92,8 @@ impl Arming for UnfencedArm {
 }
 
 /// Each of `producers` enters a completion and checks whether the completion causes an event. The owner arms
-/// and polls once more. The owner may sleep only if this poll saw all completions, or an event was made.
+/// the queue and polls once more. The owner may sleep only if this poll saw all completions or an event was
+/// generated.
 fn no_completion_is_slept_through<A: Arming>(producers: usize) {
     loom::model(move || {
         let arm = Arc::new(A::create());
@@ -100,7 +102,7 @@ fn no_completion_is_slept_through<A: Arming>(producers: usize) {
             .map(|_| {
                 let (arm, entered) = (Arc::clone(&arm), Arc::clone(&entered));
                 thread::spawn(move || {
-                    // The weakest ordering that the queue may have.
+                    // The weakest ordering with which the queue may enter a completion.
                     entered.fetch_add(1, Ordering::Release);
                     usize::from(arm.fires(false))
                 })
@@ -114,14 +116,15 @@ fn no_completion_is_slept_through<A: Arming>(producers: usize) {
     });
 }
 
-// Proves RDMAP-042: an arming that a completion meets gives exactly one event.
+// Proves RDMAP-042: if a completion occurs while the queue is armed, this arming gives exactly one event.
 #[test]
 fn arming_never_misses_a_completion() {
     no_completion_is_slept_through::<Arm>(1);
     no_completion_is_slept_through::<Arm>(2);
 }
 
-/// Arming for solicited completions: a plain completion neither causes the event nor disarms the queue.
+/// If the queue is armed for solicited completions, a plain completion causes no event and does not disarm
+/// the queue.
 #[test]
 fn a_plain_completion_never_takes_the_event_of_a_solicited_one() {
     loom::model(|| {
@@ -170,7 +173,7 @@ impl Dozing for WorkList {
     }
 }
 
-/// The negative control: the same without exchanges.
+/// The negative control: the same handshake without atomic exchanges.
 struct UnorderedDoze(AtomicBool);
 
 impl Dozing for UnorderedDoze {
@@ -186,7 +189,7 @@ impl Dozing for UnorderedDoze {
     }
 }
 
-/// Each of `posters` adds work elsewhere and announces it. The engine prepares to sleep.
+/// Each of `posters` adds work and announces it. The engine prepares to sleep, and checks for work.
 fn no_work_is_slept_through<D: Dozing>(posters: usize) {
     loom::model(move || {
         let doze = Arc::new(D::create());
@@ -236,7 +239,7 @@ impl Giving for Handover {
     }
 }
 
-/// The negative control: the same without fences.
+/// The negative control: the same handshake without fences.
 struct UnfencedGiving([AtomicBool; 2]);
 
 impl Giving for UnfencedGiving {
@@ -253,7 +256,7 @@ impl Giving for UnfencedGiving {
     }
 }
 
-/// Callers stop polling. The thread either does not wait, or one of the callers wakes it.
+/// Callers stop polling. The thread either does not wait, or is woken by one of the callers.
 fn nobody_waits_for_callers_that_left<G: Giving>(callers: usize) {
     loom::model(move || {
         let handover = Arc::new(G::create());
@@ -280,8 +283,9 @@ fn loom_catches_a_handover_without_fences() {
     caught(nobody_waits_for_callers_that_left::<UnfencedGiving>);
 }
 
-/// Each of two threads adds a slot. The engine takes the slots that it finds and prepares to sleep. It
-/// sleeps only if it has taken all slots, or a thread wakes it. It is woken once, and then finds the rest.
+/// Each of two threads adds a slot. The engine takes the slots that it finds, and prepares to sleep. The
+/// engine sleeps only if it has taken all slots, or if a thread wakes it. The engine is woken at most once,
+/// and then finds the remaining slots.
 #[test]
 fn no_slot_is_slept_through_or_lost() {
     bounded(|| {
@@ -305,7 +309,7 @@ fn no_slot_is_slept_through_or_lost() {
     });
 }
 
-/// After waking up it is not woken without need, and the next sleep is as safe.
+/// After an engine has woken up, it is not woken without need. The engine's next sleep also misses no work.
 #[test]
 fn sleep_after_sleep_is_as_safe() {
     loom::model(|| {
@@ -347,7 +351,7 @@ impl Ringing for Rung {
     }
 }
 
-/// The negative control: the same without fences.
+/// The negative control: the same handshake without fences.
 struct UnfencedRung(AtomicBool);
 
 impl Ringing for UnfencedRung {
@@ -365,9 +369,9 @@ impl Ringing for UnfencedRung {
     }
 }
 
-/// Each of `posters` adds work and rings if it has to. Before that the doorbell was rung for work that the
-/// engine has not looked for. The engine answers and looks, for that doorbell and for each one that it finds
-/// later.
+/// Each of `posters` adds work, and rings if it must. The doorbell was rung before, and the engine has not
+/// answered it yet. The engine answers and checks for work, once for the first doorbell and once for each
+/// later doorbell that it finds.
 fn no_work_stays_behind_a_doorbell<R: Ringing>(posters: usize) {
     bounded(move || {
         let rung = Arc::new(R::create());
@@ -412,7 +416,7 @@ fn loom_catches_a_doorbell_without_fences() {
     caught(no_work_stays_behind_a_doorbell::<UnfencedRung>);
 }
 
-/// The ends of a ring, for the test and its negative control.
+/// The two ends of a ring, for the test and for its negative control.
 trait TwoEnds: 'static {
     type Writer: Send + 'static;
     type Reader: Send + 'static;
@@ -439,7 +443,7 @@ impl TwoEnds for WorkRing {
     }
 }
 
-/// The negative control: one entry, and positions that give it no order.
+/// The negative control: a ring with one entry, whose positions do not order the accesses to it.
 struct UnorderedRing;
 
 /// The entry, the number of added entries, and the number of removed entries.
@@ -473,11 +477,12 @@ impl TwoEnds for UnorderedRing {
     }
 }
 
-/// One thread tries three times to add the next value, the other one takes what it finds. Each value comes
-/// out whole and once, in order, and both ends may use an entry that the other has left.
+/// One thread tries three times to add the next value, and the other thread removes the values that it finds.
+/// Each value is removed once, complete and in order. Both threads may reuse an entry that the other thread
+/// has left.
 ///
-/// The reader has its own thread, since loom does not see that a load of the main thread is in a race with a
-/// store before which the other thread has loaded the same atomic.
+/// The reader has its own thread. Loom does not detect a race of a load in the main thread with a store if
+/// the other thread has loaded the same atomic before the store.
 fn entries_come_out_in_order<R: TwoEnds>(capacity: usize) {
     bounded(move || {
         let (mut writer, mut reader) = R::create(capacity);
@@ -503,14 +508,14 @@ fn loom_catches_a_ring_without_order() {
     caught(entries_come_out_in_order::<UnorderedRing>);
 }
 
-/// Tries every interleaving with at most three preemptions: all would take hours.
+/// Tries every interleaving with at most three preemptions. Trying all interleavings would take hours.
 fn bounded(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// The model has to fail.
+/// Checks that loom finds an error in the model.
 fn caught(model: fn(usize)) {
     assert!(catch_unwind(AssertUnwindSafe(|| model(1))).is_err(), "loom found nothing wrong");
 }

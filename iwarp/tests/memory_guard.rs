@@ -1,5 +1,5 @@
-//! Memory of the caller that is not mapped, or is unmapped before it is deregistered, causes an error and no
-//! crash. Other crashes of the program are unaffected.
+//! If memory of the caller is not mapped, or is unmapped before it is deregistered, accesses fail with an
+//! error and do not crash. Other crashes of the program are not affected.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 #[path = "it/common/apart.rs"]
@@ -28,20 +28,20 @@ const ALL: Access =
 const PAGE: usize = 4096;
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Pages of the test, unmapped page by page or not at all.
+/// Maps pages for one test, which unmaps them page by page or not at all.
 fn pages(count: usize, rights: ProtFlags) -> *mut u8 {
     apart(count * PAGE, rights)
 }
 
 fn unmap(start: *mut u8, count: usize) {
-    // SAFETY: the callers pass pages of their own from `pages`. From now on these pages are accessed only
-    // under the guard, or not at all.
+    // SAFETY: each caller passes its own pages from `pages`. From now on these pages are accessed only under
+    // the guard, or not at all.
     unsafe { munmap(start.cast(), count * PAGE) }.unwrap();
 }
 
 fn protect(start: *mut u8, count: usize, rights: MprotectFlags) {
-    // SAFETY: the callers pass pages of their own from `pages`. From now on these pages are accessed only
-    // under the guard, or as the new rights allow.
+    // SAFETY: each caller passes its own pages from `pages`. From now on these pages are accessed only under
+    // the guard, or as the new rights allow.
     unsafe { mprotect(start.cast(), count * PAGE, rights) }.unwrap();
 }
 
@@ -60,18 +60,18 @@ fn register_for(
     access: Access,
 ) -> Result<Registration, RegisterError> {
     let options = RegisterOptions { pd: ME.pd, access, base: Base::Zero, ..Default::default() };
-    // SAFETY: the memory is the test's own, and is accessed only through the registration. Tests unmap or
-    // protect it before the registration is dropped, which breaks the promise; the table is guarded, and
-    // survives that.
+    // SAFETY: the test owns the memory and accesses it only through the registration. Tests break one
+    // promise: they unmap or protect the memory before the registration is dropped. The guard of the table
+    // turns accesses to such memory into errors.
     unsafe { table.register_user(ptr, len, &options) }
 }
 
-/// The results of a peer's Write, Read and atomic of `len` bytes at `to`.
+/// Writes, reads and atomically changes `len` bytes at `to` as a peer does. Returns the three results.
 fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> [Result<(), Fault>; 3] {
     let engine = table.join();
     let guard = engine.enter();
     let (bytes, mut out) = (vec![0xee; len], vec![0; len]);
-    // The same bytes with gaps between them, as markers make them.
+    // Memory with gaps between the bytes, as markers cause them.
     let stride = Stride::new(60);
     let mut in_runs = vec![0xee; stride.span(len)];
     [
@@ -89,8 +89,8 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
                 (source.fetch(0, &mut out), source.fetch_summed(0, summed, sum.running()));
             assert_eq!(plain, with_sum, "{len} bytes at {to}");
             assert_eq!(plain, source.fetch_runs(0, &mut in_runs, stride), "{len} bytes at {to}, in runs");
-            // Only the bytes of this copy are compared: other threads may have changed the rest of the memory
-            // since.
+            // The test compares only the bytes of this copy, because other threads may have changed other
+            // bytes since.
             let mut expected = Crc32c::new();
             expected.update(if plain.is_ok() { summed } else { &[] });
             assert_eq!(sum.finish(), expected.finish(), "a sum of bytes that were not fetched");
@@ -102,14 +102,15 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
 
 const GONE: Result<(), Fault> = Err(Fault::InvalidStag);
 
-/// The placed bytes may be at the end of the mapped memory: a load of more bytes would end the process.
+/// The bytes to place may be at the end of the mapped memory. A load of bytes behind the mapped memory would
+/// end the process.
 #[test]
 fn nothing_behind_what_is_placed_is_loaded() {
     let table = table();
     let mut memory = vec![0; PAGE];
     let region = register(&table, memory.as_mut_ptr(), PAGE).unwrap();
     let start = pages(2, READ_WRITE);
-    // SAFETY: the two pages of `pages` are mapped and writable, and only this test has them.
+    // SAFETY: the two pages of `pages` are mapped and writable, and only this test accesses them.
     unsafe { start.write_bytes(0xee, PAGE) };
     protect(start.wrapping_add(PAGE), 1, MprotectFlags::empty());
     let engine = table.join();
@@ -118,7 +119,7 @@ fn nothing_behind_what_is_placed_is_loaded() {
     for front in (0..20).chain([60, 500]).chain(505..515) {
         for len in (0..100).chain(500..600).chain([1024, 1030, 1537, PAGE]) {
             // SAFETY: `len` is at most a page, so these are the last bytes of the first page. The page was
-            // filled above, stays readable, and is not written any more.
+            // filled above, stays readable, and is no longer written.
             let bytes = unsafe { std::slice::from_raw_parts(start.wrapping_add(PAGE - len), len) };
             let stride = Stride::new(front);
             assert_eq!(target.place_runs(front % 17, stride.runs(bytes)), Ok(stride.content(len)));
@@ -126,8 +127,8 @@ fn nothing_behind_what_is_placed_is_loaded() {
     }
 }
 
-/// Every length and alignment around the end of the mapped rest: an access beyond the end fails as on a
-/// revoked STag, an access inside still works, and the bytes of the rest are the placed bytes.
+/// Accesses of every length and alignment close to the end of the mapped pages. An access beyond the end
+/// fails as on a revoked STag. An access inside still works, and the mapped bytes are the placed bytes.
 // Proves SEC-169, SEC-021.
 #[test]
 fn unmapped_memory_is_an_error() {
@@ -148,7 +149,7 @@ fn unmapped_memory_is_an_error() {
     }
     assert_eq!(accesses(&table, &region, left, 8), [GONE; 3]);
     assert_eq!(accesses(&table, &region, left - 8, 8), [Ok(()); 3]);
-    // The accesses of the owner and of a posting thread.
+    // These are the accesses of the owner and of a posting thread.
     let memory = region.memory();
     let unmapped = |offset| Err(AccessError::Unmapped { offset });
     assert_eq!(memory.write_at(2 * PAGE - 2, b"abcd"), unmapped(2 * PAGE - 2));
@@ -164,7 +165,8 @@ fn unmapped_memory_is_an_error() {
     unmap(start, 2);
 }
 
-/// Memory whose rights are taken away: only what they forbid fails, and what is allowed again works again.
+/// The rights of mapped memory are reduced. Only the forbidden accesses fail, and they work again when the
+/// rights are restored.
 // Proves SEC-169.
 #[test]
 fn protected_memory_is_an_error() {
@@ -181,7 +183,7 @@ fn protected_memory_is_an_error() {
     unmap(start, 1);
 }
 
-/// A mapped file that is cut short: its pages are still mapped, and raise SIGBUS.
+/// A mapped file is truncated: its pages are still mapped, and accesses raise SIGBUS.
 // Proves SEC-169.
 #[test]
 fn a_file_cut_short_is_an_error() {
@@ -190,7 +192,7 @@ fn a_file_cut_short_is_an_error() {
     let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     file.set_len(2 * PAGE as u64).unwrap();
-    // SAFETY: without an address to place it at, a new mapping replaces nothing.
+    // SAFETY: without a requested address, a new mapping replaces no other mapping.
     let start = unsafe { mmap(null_mut(), 2 * PAGE, READ_WRITE, MapFlags::SHARED, &file, 0) }.unwrap();
     let region = register(&table, start.cast(), 2 * PAGE).unwrap();
     assert_eq!(accesses(&table, &region, PAGE as u64 - 8, 16), [Ok(()); 3]);
@@ -202,7 +204,7 @@ fn a_file_cut_short_is_an_error() {
     unmap(start.cast(), 2);
 }
 
-/// Copies that fail on several threads at once, between copies that do not.
+/// Copies fail on several threads at once, between copies that succeed.
 #[test]
 fn threads_fail_each_for_itself() {
     let table = table();
@@ -223,7 +225,8 @@ fn threads_fail_each_for_itself() {
     unmap(start, 1);
 }
 
-/// Memory that is not there, or not to be accessed as asked, gets no STag; the same for prepared memory.
+/// Memory that is not mapped, or that does not allow the requested access, gets no STag. Memory is also
+/// checked when it is prepared for fast registration.
 // Proves SEC-021, SEC-169, RDMAP-367, DDP-221, DDP-237.
 #[test]
 fn what_is_not_there_is_not_registered() {
@@ -239,7 +242,7 @@ fn what_is_not_there_is_not_registered() {
     assert!(matches!(register(&table, null_mut(), 1), Err(RegisterError::NotMapped { at: 0 })));
     let wraps = register(&table, std::ptr::without_provenance_mut(usize::MAX), 2);
     assert!(matches!(wraps, Err(RegisterError::NotMapped { .. })));
-    // One page of three is for reading only.
+    // The second of three pages is read-only.
     let middle = start.wrapping_add(PAGE);
     protect(middle, 1, MprotectFlags::READ);
     let protected = Some(RegisterError::Protected { at: middle.addr() as u64 });
@@ -248,8 +251,8 @@ fn what_is_not_there_is_not_registered() {
     assert!(register_for(&table, start, 3 * PAGE, Access::REMOTE_READ).is_ok());
     assert!(register(&table, start, PAGE).is_ok());
     let prepare = Prepare { pd: ME.pd, ..Default::default() };
-    // SAFETY: the pages are unmapped at the end of this test, the registrations are dropped at once, and
-    // nobody accesses the pages in between.
+    // SAFETY: the pages are unmapped at the end of this test. The registrations are dropped earlier, and
+    // nobody accesses the pages through the registrations.
     let prepared = |writable| unsafe { table.prepare_user(start, 3 * PAGE, writable, &prepare) };
     assert_eq!(prepared(true).err(), protected);
     assert!(prepared(false).is_ok());
@@ -259,8 +262,8 @@ fn what_is_not_there_is_not_registered() {
     unmap(start, 3);
 }
 
-/// A child of the process that made the table reaches nothing through it, makes nothing in it, and waits for
-/// no thread of its parent, not even for one that was inside an epoch.
+/// A child of the process that created the table cannot access memory through the table, and cannot register
+/// in it. The child waits for no thread of its parent, not even for a thread that was inside an epoch.
 // Proves SEC-169.
 #[test]
 fn a_forked_child_has_no_registrations() {
@@ -281,18 +284,19 @@ fn a_forked_child_has_no_registrations() {
             std::thread::yield_now();
         }
         // SAFETY: the child of a process with several threads may only run code that needs no lock of these
-        // threads. The child calls `in_child`, which does not wait for them (this is tested), and `_exit`.
-        // glibc makes its allocator usable in a child.
+        // threads. The child calls `_exit` and `in_child`, which does not wait for a thread of the parent, as
+        // this test proves. glibc keeps its allocator usable in a child.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: the call only arms a timer of the child, which ends the child if it hangs.
+            // SAFETY: the call only arms a timer in the child. The timer ends the child if the child hangs.
             unsafe { libc::alarm(20) };
             let failures = in_child(&table, region);
-            // SAFETY: `_exit` ends the child without running any destructor or handler of the parent's copy.
+            // SAFETY: `_exit` ends the child without running any destructor or exit handler that the child
+            // has inherited.
             unsafe { libc::_exit(failures) };
         }
         let mut status = 0;
-        // SAFETY: `status` is a local variable that may be written. The child is this test's own.
+        // SAFETY: `status` is a local variable that may be written. The child belongs to this test.
         assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
         done.store(true, Ordering::Release);
         assert_eq!(ExitStatus::from_raw(status).code(), Some(0), "the failed checks, as bits, or a signal");
@@ -303,7 +307,7 @@ fn a_forked_child_has_no_registrations() {
     unmap(start, 1);
 }
 
-/// The faults that the child finds, one bit for each.
+/// Runs the checks in the child. Returns the failed checks, one bit for each.
 fn in_child(table: &MemoryTable, region: Registration) -> i32 {
     let lkey = region.stag().0;
     let fails = [
@@ -320,7 +324,7 @@ fn in_child(table: &MemoryTable, region: Registration) -> i32 {
 
 // ---- what needs its own process ----
 
-/// Set in a process that was started to crash, to the name of its part.
+/// The environment variable with the name of the part to run, in a process that was started to crash.
 const PART: &str = "IWARP_GUARD_PART";
 
 /// Runs one of the parts below in a separate process.
@@ -330,8 +334,9 @@ fn run(part: &str) -> ExitStatus {
     Command::new(program).args(test).env(PART, part).output().unwrap().status
 }
 
-/// A fault that is not a guarded access goes to the handler that was installed before, of either form.
-/// Without one the process dies, also of a signal that was sent.
+/// A fault that is not a guarded access goes to the handler that was installed before the guard, with either
+/// signature. Without such a handler, the process dies. Without such a handler, the process also dies of a
+/// signal that was sent to it.
 #[test]
 fn other_faults_are_passed_on() {
     assert_eq!(run("nothing").code(), Some(0));
@@ -343,8 +348,8 @@ fn other_faults_are_passed_on() {
     assert_eq!(run("sent_and_ignored").code(), Some(0));
 }
 
-/// The previous handler runs as the kernel would have run it: with its mask, only once if it asked for that,
-/// and nested or not.
+/// The previous handler runs as the kernel would run it: with its mask, only once if it has SA_RESETHAND, and
+/// nested if it has SA_NODEFER.
 #[test]
 fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_with_its_mask").code(), Some(44));
@@ -353,9 +358,9 @@ fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_again").code(), Some(0));
 }
 
-/// From the next registration on, a handler that was installed after the guard runs behind the guard, whether
-/// it passes signals on to the guard or not. The handler from before the guard gets each signal that is
-/// passed on once.
+/// A handler is installed after the guard. After the next registration, the guard gets each signal first, and
+/// then this handler. The order does not depend on whether the handler passes signals on to the guard. The
+/// handler from before the guard gets each signal that is passed on once.
 #[test]
 fn a_handler_from_after_the_first_registration_does_not_disarm() {
     assert_eq!(run("later").code(), Some(42));
@@ -368,7 +373,8 @@ fn a_handler_from_after_the_first_registration_does_not_disarm() {
     assert_eq!(run("later_by_many").code(), Some(42));
 }
 
-/// Without the guard, memory that goes too early is a crash, as documented, and no handler is touched.
+/// Without the guard, memory that is unmapped too early causes a crash, as documented, and no handler is
+/// changed.
 #[test]
 fn trusted_memory_has_no_guard() {
     assert_eq!(run("trusted").signal(), Some(libc::SIGSEGV));
@@ -377,9 +383,9 @@ fn trusted_memory_has_no_guard() {
 #[test]
 #[ignore = "parts of other tests, each in a process of its own"]
 fn the_parts() {
-    // This test is run only by the tests above, in a new process.
+    // Only the tests above run this test, in a new process.
     let Ok(part) = std::env::var(PART) else { return };
-    // The action that was installed before the guard.
+    // The signal action that was installed before the guard.
     match part.as_str() {
         "fault_by_default" => handle(libc::SIGSEGV, libc::SIG_DFL, 0),
         "sent_by_default" => handle(libc::SIGBUS, libc::SIG_DFL, 0),
@@ -442,7 +448,7 @@ fn the_parts() {
         _ => {}
     }
     unmap(start, 1);
-    // With the guard this access is no crash, whatever action was installed before.
+    // With the guard, this access does not crash, whatever action was installed before.
     assert_eq!(accesses(&table, &region, 0, 8), [GONE; 3]);
     SURVIVED.store(true, Ordering::Relaxed);
     match part.as_str() {
@@ -457,8 +463,8 @@ fn the_parts() {
             assert_eq!(COUNT.load(Ordering::Relaxed), 2);
         }
         _ => {
-            // SAFETY: this is unsound on purpose. The page is not mapped, and the process has to die of this
-            // store. The store is volatile so that the compiler keeps it.
+            // SAFETY: this store is unsound on purpose. The page is not mapped, and the process has to die of
+            // the store. The store is volatile so that the compiler keeps it.
             unsafe { start.write_volatile(1) };
         }
     }
@@ -469,17 +475,18 @@ fn handle(signal: i32, handler: usize, flags: i32) {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: `sigaddset` writes a local set, which is initialised: zeros are the empty set on Linux.
+    // SAFETY: `sigaddset` writes to a local signal set. The set is initialised, because zeros are the empty
+    // set on Linux.
     unsafe { libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1) };
-    // SAFETY: the callers pass SIG_IGN, SIG_DFL or one of the functions below, with the flags for its
-    // signature. In a handler these functions only count, read the mask, and exit.
+    // SAFETY: each caller passes SIG_IGN, SIG_DFL or one of the functions below, with the flags for its
+    // signature. As handlers, these functions only count, read the mask, and exit.
     assert_eq!(unsafe { libc::sigaction(signal, &action, null_mut()) }, 0);
 }
 
 /// The action to which [`pass_on`] passes signals.
 static FOUND: Mutex<Option<libc::sigaction>> = Mutex::new(None);
 
-/// Installs [`pass_on`] for SIGSEGV; returns what was there.
+/// Installs [`pass_on`] for SIGSEGV. Returns the previous action.
 fn handle_and_pass_on() -> libc::sigaction {
     // SAFETY: all-zero bytes are a valid `sigaction`: integers, a mask of integers, and an optional function.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -494,16 +501,17 @@ fn handle_and_pass_on() -> libc::sigaction {
 }
 
 fn restore(action: &libc::sigaction) {
-    // SAFETY: the action was installed before, and is still valid.
+    // SAFETY: `action` is an action that was installed before, and it is still valid.
     assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, action, null_mut()) }, 0);
 }
 
 type Handler = unsafe extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void);
 
-/// Counts, and passes on to a handler with SA_SIGINFO.
+/// Counts the signal, and passes it on to a handler with SA_SIGINFO.
 ///
 /// # Safety
-/// The kernel calls it as a handler with SA_SIGINFO, or another handler with the kernel's arguments.
+/// The kernel calls this function as a handler with SA_SIGINFO, or another handler calls it with the kernel's
+/// arguments.
 unsafe extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
     COUNT.fetch_add(1, Ordering::Relaxed);
     let found = FOUND.lock().unwrap().unwrap();
@@ -514,38 +522,43 @@ unsafe extern "C" fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *
     unsafe { found(signal, info, context) };
 }
 
-/// Returns from a signal that was sent. A fault ends the process with the count of [`pass_on`] above 50.
+/// Returns if the signal was sent. On a fault, ends the process with 50 plus the count of [`pass_on`] as its
+/// exit code.
 extern "C" fn exit_by_count(_signal: i32) {
     let count = COUNT.load(Ordering::Relaxed);
     if SENT.swap(false, Ordering::Relaxed) {
         return;
     }
-    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of it.
+    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of the
+    // process.
     unsafe { libc::_exit(50 + count as i32) }
 }
 
-/// True while a sent signal is not handled yet.
+/// `true` while a signal was sent and is not handled yet.
 static SENT: AtomicBool = AtomicBool::new(false);
 
 fn send(signal: i32) {
     SENT.store(true, Ordering::Relaxed);
-    // SAFETY: the call sends the signal to this thread, whose process was started to receive it.
+    // SAFETY: the call sends the signal to this thread of a process that was started to receive the signal.
     unsafe { libc::raise(signal) };
 }
 
-/// True if the guarded accesses have failed and the process still runs.
+/// `true` if the guarded accesses have failed and the process still runs.
 static SURVIVED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn exit_42(_signal: i32) {
     let code = if SURVIVED.load(Ordering::Relaxed) { 42 } else { 1 };
-    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of it.
+    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of the
+    // process.
     unsafe { libc::_exit(code) }
 }
 
 extern "C" fn exit_43(signal: i32, info: *mut libc::siginfo_t, _context: *mut c_void) {
-    // SAFETY: our handler passes on what the kernel gave it: a `siginfo_t` that nobody changes meanwhile.
+    // SAFETY: our handler passes on the kernel's `siginfo_t`, which is valid during the handler and is not
+    // changed.
     let passed_on = unsafe { (*info).si_signo };
-    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of it.
+    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of the
+    // process.
     unsafe { libc::_exit(if signal == libc::SIGSEGV && passed_on == signal { 43 } else { 1 }) }
 }
 
@@ -565,13 +578,15 @@ fn is_blocked(signal: i32) -> bool {
     (unsafe { libc::sigismember(&mask, signal) }) == 1
 }
 
-/// 44 with the mask of [`handle`] and the signal itself, 45 with the mask alone.
+/// Ends the process with exit code 44 if the mask of [`handle`] and the signal itself are blocked, and with
+/// 45 if only the mask is blocked.
 extern "C" fn exit_by_mask(signal: i32) {
     let code = match (is_blocked(libc::SIGUSR1), is_blocked(signal), is_blocked(libc::SIGUSR2)) {
         (true, true, false) => 44,
         (true, false, false) => 45,
         _ => 1,
     };
-    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of it.
+    // SAFETY: `_exit` is async-signal-safe, and ends the process without running any other code of the
+    // process.
     unsafe { libc::_exit(code) }
 }

@@ -1,4 +1,5 @@
-//! The counters that the facade `metrics` receives. A program has one recorder, so this test is one program.
+//! The counters that the crate `metrics` receives. A program can have only one recorder, so this test is a
+//! program of its own.
 #![cfg(feature = "metrics")]
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use iwarp::memory::Access;
 use iwarp::verbs::{Context, ContextConfig};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-/// The values by name and labels, and the descriptions by name.
+/// The values by name and labels, and the descriptions by name, as the recorder got them.
 #[derive(Clone, Default)]
 struct Kept {
     values: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,
@@ -67,7 +68,7 @@ fn every_counter_is_published_and_described() {
     let _engine = Engine::new(&context, port, config).unwrap().spawn(ThreadOptions::default()).unwrap();
     let _mr = context.alloc_pd().unwrap().reg_mr(4096, Access::LOCAL_WRITE).unwrap();
 
-    // One poll may answer several questions, and is counted at its end.
+    // One poll may answer several status requests, and is counted only at its end.
     let status = (0..1000)
         .map(|_| context.status(Duration::from_secs(10)))
         .find(|status| status.engines[0].counters.polls > 0)

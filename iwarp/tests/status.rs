@@ -1,4 +1,4 @@
-//! The status of processes: two served contexts, their sockets, and dead processes.
+//! The status of processes: two contexts that serve it, their sockets, and dead processes.
 #![cfg(all(feature = "status", target_os = "linux"))]
 
 use std::fs;
@@ -16,7 +16,7 @@ use iwarp::status::{self, ProcessReport};
 use iwarp::verbs::*;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A folder that is removed at the end.
+/// A folder that is removed when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -30,7 +30,7 @@ impl Folder {
         self.0.join(".status")
     }
 
-    /// The names of the files in it.
+    /// The names of the files in the folder of the sockets.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.sockets()).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -76,7 +76,8 @@ impl Host {
     }
 }
 
-/// Two hosts whose engines have threads. The first has written `bytes` to the second, which listens.
+/// Two hosts whose engines run in threads. The first host has written `bytes` bytes to the second host, which
+/// listens.
 fn connected(bytes: usize) -> ([Host; 2], CmId, CmId) {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let mut hosts = [Host::new(port_a, "10.0.0.1/24"), Host::new(port_b, "10.0.0.2/24")];
@@ -102,10 +103,10 @@ fn connected(bytes: usize) -> ([Host; 2], CmId, CmId) {
     (hosts, listener, id)
 }
 
-/// Time limit of each step, even if other programs use the processors.
+/// Time limit for each step, which suffices even if other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// All reports, once every engine has answered in time.
+/// All reports, as soon as every engine has answered.
 fn answers(folder: &Folder) -> Vec<ProcessReport> {
     let begun = std::time::Instant::now();
     loop {
@@ -118,7 +119,7 @@ fn answers(folder: &Folder) -> Vec<ProcessReport> {
     }
 }
 
-/// The reports, by the first address of the first engine.
+/// All reports, sorted by the first address of the first engine.
 fn reports(folder: &Folder) -> Vec<ProcessReport> {
     let mut reports = answers(folder);
     reports.sort_by_key(|report| report.engines[0].addresses.clone());
@@ -223,7 +224,7 @@ fn a_program_without_a_thread_polls_when_it_is_asked() {
     assert_eq!(reports(&folder)[0].engines[0].addresses[0], "10.0.0.1/24");
 }
 
-/// The engine reports a connection, and the queue pair is dropped before the report is complete.
+/// The engine reports a connection. The connection's queue pair is dropped before the report is complete.
 #[test]
 fn a_connection_that_is_shown_has_its_queue_pair() {
     let folder = Folder::new("both");
@@ -282,11 +283,12 @@ fn a_context_that_is_gone_is_not_kept_alive() {
     drop(socket);
 }
 
-/// The environment variable that makes the test below act as the dying process; its value is the path of the
-/// socket.
+/// The environment variable that makes the test below act as the dying process, and that contains the path of
+/// the socket.
 const SOCKET_OF_DYING: &str = "UWARP_TEST_SOCKET_OF_DYING";
 
-/// Listens at `path`, hands the socket to a child that outlives this process, and prints the child's number.
+/// Listens at `path`, passes the socket to a child that outlives this process, and prints the child's process
+/// ID.
 fn leave_socket_to_child(path: &std::ffi::OsStr) {
     let socket = UnixListener::bind(path).unwrap();
     let mut sleep = Command::new("sleep");
@@ -304,7 +306,8 @@ impl Drop for Orphan {
     }
 }
 
-/// Starts a process that leaves a socket at `path` to its child, and ends. Returns its number and the child.
+/// Starts a process that leaves a socket at `path` to its child, and ends. Returns the process ID of the dead
+/// process, and the child.
 fn die_with_inherited_socket(path: &Path) -> (u32, Orphan) {
     let mut dying = Command::new(std::env::current_exe().unwrap());
     dying.args(["--exact", "sockets_of_dead_processes_are_removed", "--nocapture"]);
@@ -324,7 +327,7 @@ fn sockets_of_dead_processes_are_removed() {
     let folder = Folder::new("dead");
     let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     let _socket = status::serve(&host.context, &folder.sockets()).unwrap();
-    // The socket of a process that was killed: no process listens on it any more.
+    // The socket of a killed process, on which no process listens any more.
     let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
     let dead = child.id();
     child.kill().unwrap();
@@ -333,9 +336,9 @@ fn sockets_of_dead_processes_are_removed() {
     drop(UnixListener::bind(&path).unwrap());
     status::processes(&folder.sockets()).unwrap();
     assert!(!path.exists(), "found by a client");
-    // The socket of a killed process whose child still has the descriptor, and answers nothing. The socket
-    // identifies the process: the name has the number of this process, as the name of a process in another
-    // PID namespace may.
+    // The socket of a dead process. A child of the dead process still has the descriptor, and answers
+    // nothing. The socket identifies the process. The name of the socket has the process ID of this process,
+    // as the name of a process in another PID namespace may.
     let path = folder.sockets().join(format!("{}-7.status", std::process::id()));
     let (pid, orphan) = die_with_inherited_socket(&path);
     assert!(path.exists(), "{pid}");
@@ -352,7 +355,8 @@ fn the_socket_of_a_process_that_lives_and_does_not_answer_stays() {
     let folder = Folder::new("lives");
     let host = Host::new(pair(&LinkConfig::default()).0, "10.0.0.1/24");
     drop(status::serve(&host.context, &folder.sockets()).unwrap());
-    // The name has a number that no process has here, as the name of a process in another PID namespace may.
+    // The name has a process ID that no process has here, as the name of a process in another PID namespace
+    // may.
     let path = folder.sockets().join("999999999-0.status");
     let _silent = UnixListener::bind(&path).unwrap();
     assert_eq!(status::processes(&folder.sockets()).unwrap().silent, [std::process::id()]);

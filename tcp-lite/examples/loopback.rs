@@ -1,4 +1,4 @@
-//! Two stacks on a wire in memory, one stream through them, both ends on one core: how fast is that?
+//! Measures the speed of one stream through two stacks on a wire in memory, with both stacks on one core.
 //!
 //! `cargo run --release -p tcp-lite --no-default-features --example loopback [MEGABYTES]`
 
@@ -9,7 +9,7 @@ use dp::{Burst, Port};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{Event, Instant, Limits, Stack, StackConfig, TcpConfig};
 
-/// A stack on its port.
+/// A stack and its port.
 struct Host {
     stack: Stack,
     port: Box<dyn Port>,
@@ -35,7 +35,7 @@ impl Host {
         Self { stack: Stack::new(config, port.mempool().clone()), port, out: Burst::new() }
     }
 
-    /// One poll: frames in, timers, events, frames out.
+    /// Polls once: receives frames, runs timers, handles events, and sends frames.
     fn poll(&mut self, now_us: u64, mut on_event: impl FnMut(Event)) {
         let now = Instant::from_micros(now_us as i64);
         let mut frames = Burst::new();

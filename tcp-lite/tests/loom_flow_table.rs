@@ -1,8 +1,8 @@
-//! Every interleaving of stacks that claim one flow, and of a stack that looks the flow up
+//! Every interleaving of stacks that claim one flow, with a stack that looks the flow up
 //! (`steering/flow_table.rs`).
 //!
-//! The file of the crate is compiled here with loom's atomics. A second test has the same claim without its
-//! fence: loom has to find that defect, otherwise the first test would prove nothing.
+//! The crate's source file is compiled here with loom's atomics. A second test has the same claim without its
+//! fence. Loom has to find the defect of this claim, because otherwise the first test would prove nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,7 +10,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 
-/// The module that the file of the crate imports.
+/// The module that the crate's source file imports.
 mod atomic {
     pub(super) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 }
@@ -56,8 +56,8 @@ fn a_flow_that_was_released_can_be_claimed_by_another_stack() {
     });
 }
 
-/// Claims one of two places, like the table, but without the fence between storing one place and reading the
-/// other.
+/// Claims one of two places, as the table does, but without the fence between storing one place and reading
+/// the other place.
 fn claim_without_fence(places: &[AtomicU64; 2], mine: usize) -> bool {
     places[mine].store(1, Ordering::Release);
     places[1 - mine].load(Ordering::Acquire) == 0

@@ -1,4 +1,4 @@
-//! Buffers lent to clients that trust neither the server nor each other, as RFC 5042 appendix A requires of a
+//! Buffers lent to clients that do not trust the server or each other, as RFC 5042 appendix A requires of a
 //! server:
 //!
 //! | | appendix A | here |
@@ -15,10 +15,10 @@ use iwarp::verbs::{
     WindowKind, WorkCompletion,
 };
 
-/// Buffers of one size, free or lent.
+/// Buffers of one size, each of which is free or lent.
 pub(crate) struct Lender {
     pd: ProtectionDomain,
-    /// All buffers, registered without rights for peers.
+    /// The memory of all buffers, registered without rights for peers.
     region: MemoryRegion,
     bytes: usize,
     free: Vec<usize>,
@@ -30,12 +30,12 @@ pub(crate) struct Loan {
     window: MemoryWindow,
 }
 
-/// How a buffer came back.
+/// How a client has returned a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Return {
-    /// The client invalidated its STag itself.
+    /// The client has invalidated the STag.
     Given,
-    /// The client did not invalidate the STag; the server did.
+    /// The client has not invalidated the STag; the server has.
     Taken,
 }
 
@@ -45,9 +45,10 @@ impl Lender {
         Ok(Self { pd: pd.clone(), region, bytes, free: (0..buffers).rev().collect() })
     }
 
-    /// Lends a buffer that holds `contents`, followed by zeros, to the peer of `qp` only; `None` when all are
-    /// lent. The bind is in effect for requests that are posted to `qp` afterwards, such as the message with
-    /// [`Loan::name`]. The queue pair needs the grant [`QpGrants::BIND_WINDOWS`](iwarp::verbs::QpGrants).
+    /// Lends a buffer that holds `contents`, followed by zeros, to the peer of `qp` only. Returns `None` if
+    /// all buffers are lent. The bind takes effect before requests that are posted to `qp` afterwards, such
+    /// as the message with [`Loan::name`]. The queue pair needs the grant
+    /// [`QpGrants::BIND_WINDOWS`](iwarp::verbs::QpGrants).
     pub(crate) fn lend(
         &mut self,
         qp: &QueuePair,
@@ -56,8 +57,7 @@ impl Lender {
     ) -> Result<Option<Loan>, VerbsError> {
         let Some(buffer) = self.free.pop() else { return Ok(None) };
         let mut bytes = vec![0; self.bytes];
-        // RFC 5042 appendix A (SEC-179): the contents and the zeros behind them overwrite the bytes of
-        // earlier clients.
+        // RFC 5042 appendix A (SEC-179): the contents and the zeros overwrite the bytes of earlier clients.
         bytes[..contents.len()].copy_from_slice(contents);
         self.region.write_at(buffer * self.bytes, &bytes)?;
         let window = self.pd.alloc_mw(WindowKind::Type2)?;
@@ -72,9 +72,9 @@ impl Lender {
         Ok(Some(Loan { buffer, window }))
     }
 
-    /// Takes a buffer back when `done` reports that the client has finished with it. Returns the bytes of
-    /// the buffer, which no longer change: even if the client has not invalidated its STag for this buffer,
-    /// the STag is invalid now.
+    /// Takes a buffer back when `done` reports that the client has finished with the buffer. Returns the
+    /// buffer's bytes. The bytes no longer change, because the buffer's STag is invalid now even if the
+    /// client has not invalidated it.
     pub(crate) fn take_back(
         &mut self,
         loan: Loan,
@@ -82,7 +82,7 @@ impl Lender {
     ) -> Result<(Vec<u8>, Return), VerbsError> {
         // RFC 5042 appendix A (SEC-177): the STag is invalid before the server reads the bytes.
         let given = done.invalidated == Some(loan.name()) && !loan.window.is_bound();
-        // The drop returns when no engine uses the window any more.
+        // `drop` returns when no engine uses the window any more.
         drop(loan.window);
         let bytes = self.look(loan.buffer)?;
         self.free.push(loan.buffer);
@@ -98,7 +98,7 @@ impl Lender {
 }
 
 impl Loan {
-    /// The STag for the client. Its tagged offsets start at 0.
+    /// The STag that the client receives. Tagged offsets of this STag start at 0.
     pub(crate) fn name(&self) -> u32 {
         self.window.rkey()
     }

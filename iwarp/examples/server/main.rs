@@ -1,8 +1,8 @@
-//! A server that lends buffers to clients it does not trust. Each client gets its own STag, valid on its own
-//! stream, over zeroed memory. The server reads only bytes that the client can no longer change
-//! (`lending.rs`).
+//! A server that lends buffers to clients that it does not trust. Each client gets its own STag, which is
+//! valid on the client's stream only and covers zeroed memory. The server reads only bytes that the client
+//! can no longer change (`lending.rs`).
 //!
-//! What RFC 5042 appendix A asks of a server, and the code that does it:
+//! What RFC 5042 appendix A requires of a server, and the code that does so:
 //!
 //! | rule for a server | here |
 //! |---|---|
@@ -34,7 +34,7 @@ use iwarp::verbs::{
 use lending::{Lender, Return};
 
 const CLIENTS: usize = 2;
-/// Requests of each queue.
+/// Maximum number of requests in each queue.
 const DEPTH: usize = 128;
 const LOANS: usize = 4;
 const BUFFER: usize = 4096;
@@ -71,7 +71,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for loan in 0..LOANS {
         for (number, (client, at_server, _)) in connections.iter().enumerate() {
             let text = format!("loan {loan} of client {number}");
-            // The client asks. The server lends it a buffer for writing, and sends the STag after the bind.
+            // The client asks for a buffer. The server lends the client a buffer for writing, and sends the
+            // STag after the bind.
             client.post_recv()?;
             client.send(SendOp::Send, b"lend")?;
             wait(&mut clients, &mut server, |_, server| server.received())?;
@@ -80,8 +81,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             at_server.send(SendOp::Send, &lent.name().to_be_bytes())?;
             wait(&mut clients, &mut server, |clients, _| clients.received())?;
 
-            // The client writes, and gives the buffer back. Every second time it leaves the invalidation to
-            // the server.
+            // The client writes, and returns the buffer. In every second round the client leaves the
+            // invalidation to the server.
             let mut name = [0; 4];
             client.buffer.read_at(1024, &mut name)?;
             let rkey = u32::from_be_bytes(name);
@@ -113,7 +114,8 @@ struct Host {
     cq: CompletionQueue,
 }
 
-/// One end of a connection, with a buffer for messages: it sends from the front and receives from 1024 on.
+/// One endpoint of a connection, with a buffer for messages. Sends use the bytes before offset 1024, and
+/// receives use the bytes from 1024 on.
 struct End {
     qp: QueuePair,
     buffer: MemoryRegion,
@@ -124,8 +126,8 @@ impl Host {
         let context = Context::new(ContextConfig::default())?;
         let config = EngineConfig::new(&*port, &[address])?;
         let engine = Engine::new(&context, port, config)?;
-        // An entry for every request that the queue pairs can post: the queue cannot overflow, however late
-        // it is polled.
+        // The completion queue has an entry for every request that the queue pairs can post. The queue cannot
+        // overflow, however late the program polls.
         let cq = context.create_cq_with(&CqOptions {
             strict: Some(true),
             ..CqOptions::new(cqe_for([DEPTH; 2 * CLIENTS]))
@@ -143,7 +145,7 @@ impl Host {
         Ok(End { qp: self.pd.create_qp(&init)?, buffer: self.pd.reg_mr(2048, Access::LOCAL_WRITE)? })
     }
 
-    /// The next completion, if it belongs to a receive. Completions of sends are ignored.
+    /// Polls once. Returns the next completion if it belongs to a receive. Completions of sends are ignored.
     fn received(&self) -> Option<WorkCompletion> {
         let wc = self.cq.poll_one()?;
         (wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv).then_some(wc)

@@ -1,4 +1,4 @@
-//! The tests of this crate, in one program: the crate is linked once.
+//! The tests of this crate in one program, so that the crate is linked once.
 //!
 //! | folder | what |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `security` | hostile peers |
 //! | `model` | long random runs against a model |
 //!
-//! Tests that need a program of their own: `memory` (`scripts/asan` runs it), `memory_guard` (handles
+//! Some tests need a program of their own: `memory` (`scripts/asan` runs this test), `memory_guard` (handles
 //! signals of the whole process), `loom_handshakes` (compiles sources again), `examples` and `layout`.
 
 #[macro_use]

@@ -1,4 +1,5 @@
-//! Atomics on words of registered memory: the checks, and that a word changes in one step or not at all.
+//! Atomics on words of registered memory. The checks run first, and then a word changes in one step or not at
+//! all.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ fn registered(table: &MemoryTable, access: Access) -> Registration {
     table.register(Arc::new(Region::new(4096).unwrap()), &options).unwrap()
 }
 
-/// The word is changed by threads with epochs of their own, and by the application's own atomics.
+/// Several threads change the word, each with its own epochs. Each change is one atomic step.
 // Proves EXT-103, EXT-170.
 #[test]
 fn the_word_is_changed_in_one_step() {
@@ -46,13 +47,13 @@ fn the_word_is_changed_in_one_step() {
             });
         }
     });
-    // Three fields: 2 * EACH, EACH and EACH modulo 2^16.
+    // The expected values of the three fields are 2 * EACH, EACH and EACH modulo 2^16.
     let value = words.memory().load_u64_acquire(8).unwrap();
     let low = (2 * EACH) & 0xffff_ffff;
     assert_eq!((value & 0xffff_ffff, value >> 32 & 0xffff, value >> 48), (low, EACH & 0xffff, EACH & 0xffff));
 }
 
-/// An admitted word is not changed after it has been revoked, by whichever call.
+/// A word whose access was admitted is not changed after the word was revoked, whichever call revokes it.
 #[test]
 fn a_revoked_word_is_not_changed() {
     let table = MemoryTable::new(16, [4; 32]);
@@ -66,8 +67,8 @@ fn a_revoked_word_is_not_changed() {
     assert_eq!(words.memory().load_u64_acquire(0), Ok(1));
 }
 
-/// Code of the caller computes the new value. Here this code ends the registration of the word, which frees
-/// the memory, and registers other memory, in the same slot and at the same address if the system likes.
+/// The caller's code computes the new value. Here this code ends the registration of the word, which frees
+/// the memory. Then the code registers other memory, which may get the same slot and the same address.
 #[test]
 fn a_change_that_ends_its_registration_writes_nowhere() {
     let ends: [fn(Registration, &MemoryTable) -> Registration; 4] = [
@@ -79,8 +80,8 @@ fn a_change_that_ends_its_registration_writes_nowhere() {
             first.invalidate();
             first
         },
-        // The STag, the memory and the rights are the same, but a value that was read before may have changed
-        // meanwhile.
+        // STag, memory and rights are the same afterwards. But a value that was read before may have changed
+        // in the meantime.
         |mut first, _| {
             let key = first.stag().key();
             first.revalidate(key, ATOMIC).unwrap();
@@ -115,7 +116,7 @@ fn a_change_that_ends_its_registration_writes_nowhere() {
     }
 }
 
-/// A panic of the caller's code passes through, and the word is unchanged.
+/// A panic of the caller's code is passed on, and the word does not change.
 #[test]
 fn a_change_that_panics_leaves_the_word() {
     let table = MemoryTable::new(16, [10; 32]);
@@ -128,7 +129,7 @@ fn a_change_that_panics_leaves_the_word() {
     assert_eq!((word.update(|value| value + 1), words.memory().load_u64_acquire(0)), (Ok(0), Ok(1)));
 }
 
-/// A word that the caller's code changes itself: the change is computed anew.
+/// If the caller's code changes the word itself, the new value is computed again.
 #[test]
 fn a_change_is_of_the_value_that_it_replaces() {
     let table = MemoryTable::new(16, [11; 32]);
@@ -144,13 +145,13 @@ fn a_change_is_of_the_value_that_it_replaces() {
         }
         value + 10
     });
-    // A weak exchange may fail spuriously; then the same value is seen again.
+    // A weak exchange may fail spuriously. Then the closure gets the same value again.
     seen.borrow_mut().dedup();
     assert_eq!((before, words.memory().load_u64_acquire(0), seen.into_inner()), (Ok(5), Ok(15), vec![0, 5]));
 }
 
-/// Memory belongs to its owner only, once deregistration has returned, also with atomics under way on other
-/// threads.
+/// After deregistration has returned, only the owner accesses the memory, even if other threads were
+/// executing atomics.
 // Proves EXT-155.
 #[test]
 fn after_deregistration_no_atomic_lands() {
@@ -182,7 +183,7 @@ fn after_deregistration_no_atomic_lands() {
             advertised.store(words.stag().0.into(), Ordering::Release);
             std::thread::sleep(Duration::from_micros(round % 5 * 20));
             words.deregister();
-            // Only this test accesses the memory, so two reads return the same.
+            // Only this test accesses the memory, so two reads return equal bytes.
             let read = || {
                 table
                     .register(Arc::clone(&region), &RegisterOptions::default())
@@ -203,7 +204,7 @@ fn after_deregistration_no_atomic_lands() {
     });
 }
 
-/// The checks in their order: name, rights, stream, range, and last alignment.
+/// The checks in their order: STag, rights, stream, range, and finally alignment.
 // Proves EXT-152 to EXT-154, EXT-174, EXT-202.
 #[test]
 fn a_word_is_checked_in_order() {
@@ -235,7 +236,7 @@ fn a_word_is_checked_in_order() {
         // The rights are checked before the alignment.
         assert_eq!(fault(&registration, 4, ME), Some(expected.unwrap_or(Fault::Misaligned)));
     }
-    // A region whose offsets start at 4: the alignment of the memory counts.
+    // The tagged offsets of this region start at 4: only the alignment of the memory counts.
     let options = RegisterOptions {
         pd: ME.pd,
         stream: None,

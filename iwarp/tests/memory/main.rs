@@ -1,5 +1,5 @@
-//! Registered memory without an engine: rights, names, windows, revocation. `scripts/asan` runs these tests
-//! under AddressSanitizer.
+//! Registered memory without an engine: rights, STags, windows and revocation. `scripts/asan` runs these
+//! tests under AddressSanitizer.
 
 mod atomic;
 mod revocation;

@@ -1,4 +1,4 @@
-//! Revocation while engines place and read: when it returns, the memory belongs to its owner only.
+//! Revocation while engines place and read. When the call returns, only the owner accesses the memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,13 +15,14 @@ const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Acc
 const OPTIONS: RegisterOptions =
     RegisterOptions { pd: ME.pd, stream: None, access: ACCESS, base: Base::Zero, key: 0, keep: false };
 
-/// Bytes of one copy: long enough that revocation meets it half way.
+/// Length of one copy in bytes. The copy takes long enough that a revocation often occurs in the middle of
+/// it.
 const LEN: usize = 1 << 18;
 
 /// The STag that the owner gives to the engines, or 0.
 struct Advertised(AtomicU64);
 
-/// Stops the other threads even when an assertion fails, so that a failure does not hang.
+/// Stops the other threads even if an assertion fails, so that a failing test does not hang.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -30,7 +31,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Places and reads through the advertised STag until stopped. Returns how often that succeeded and failed.
+/// Places and reads through the advertised STag until it is stopped. Returns how many placements succeeded
+/// and failed.
 fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, byte: u8) -> (u64, u64) {
     let participant = table.join();
     let (mut placed, mut refused) = (0, 0);
@@ -54,8 +56,8 @@ fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, byte:
     (placed, refused)
 }
 
-/// Memory of the caller: after `deregister` no byte of it changes, although engines go on with the old STag,
-/// and it is freed and reused at once.
+/// After `deregister` has returned, no byte of the caller's memory changes, although engines still use the
+/// old STag. The memory is written and freed at once.
 // Proves DDP-219, DDP-231, SEC-099 to SEC-101, SEC-177.
 #[test]
 fn after_deregistration_not_a_byte_changes() {
@@ -73,16 +75,17 @@ fn after_deregistration_not_a_byte_changes() {
         let mut written = 0;
         for round in 0..500_u32 {
             let mut memory = vec![0_u8; LEN];
-            // SAFETY: the vector is dropped after `deregister` returns, and until then it is accessed only
-            // through the registration.
+            // SAFETY: the vector is dropped after `deregister` returns. Until then the vector's bytes are
+            // accessed only through the registration.
             let registration = unsafe { table.register_user(memory.as_mut_ptr(), LEN, &OPTIONS) }.unwrap();
             advertised.0.store(registration.stag().0.into(), Ordering::Release);
             std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
             registration.deregister();
             written += u32::from(memory.iter().any(|&byte| byte != 0));
-            // Only this test has the memory now: it is written and read plainly, and then freed.
+            // Only this test accesses the memory now. The test writes and reads the memory directly, and then
+            // frees it.
             memory.fill(0xAA);
-            // The time suffices to see a copy that nobody waited for.
+            // In this time, a copy for which `deregister` did not wait would change the memory.
             std::thread::sleep(Duration::from_micros(300));
             assert!(memory.iter().all(|&byte| byte == 0xAA), "round {round}: changed after deregistration");
         }
@@ -99,7 +102,7 @@ fn after_deregistration_not_a_byte_changes() {
     assert_eq!(table.usage().registered, 0);
 }
 
-/// The table drops a region when the last registration over it ends, and not before.
+/// The table drops a region when the last registration of the region ends, and not before.
 #[test]
 fn a_region_lives_as_long_as_its_registrations() {
     let table = MemoryTable::new(16, [4; 32]);
@@ -114,12 +117,13 @@ fn a_region_lives_as_long_as_its_registrations() {
     assert_eq!(Arc::strong_count(&region), 1);
 }
 
-/// Deregistering waits for an epoch that is open on another thread, and for no other.
+/// Deregistering waits only for an epoch that is open on another thread.
 #[test]
 fn deregistration_waits_for_the_open_epoch() {
     let table = MemoryTable::new(16, [5; 32]);
     let registration = table.register(Arc::new(Region::new(64).unwrap()), &OPTIONS).unwrap();
-    // An engine that sleeps outside an epoch, and one that was dropped, delay nobody.
+    // A participant that sleeps outside an epoch delays nobody. A participant that was dropped also delays
+    // nobody.
     let _asleep = table.join();
     drop(table.join());
     let (entered, done) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -129,7 +133,7 @@ fn deregistration_waits_for_the_open_epoch() {
             let epoch = participant.enter();
             let target = epoch.check_write(registration.stag(), 0, 1, ME).unwrap();
             entered.store(true, Ordering::Release);
-            // The waiting call marks the slot first.
+            // The waiting call first marks the slot as revoked.
             let started = Instant::now();
             while target.place(0, b"x") != Err(Fault::InvalidStag) {
                 assert!(started.elapsed() < Duration::from_secs(60), "the other thread does not revoke");
@@ -146,7 +150,7 @@ fn deregistration_waits_for_the_open_epoch() {
     });
 }
 
-/// Threads that revoke inside their own epochs wait neither for themselves nor for each other.
+/// Threads that revoke inside their own epochs do not wait for themselves or for each other.
 #[test]
 fn revoking_inside_an_epoch_does_not_deadlock() {
     let table = MemoryTable::new(16, [6; 32]);
@@ -161,7 +165,7 @@ fn revoking_inside_an_epoch_does_not_deadlock() {
                     let target = epoch.check_write(registration.stag(), 0, 8, ME).unwrap();
                     assert_eq!(target.place(0, b"eight oc"), Ok(()));
                     registration.deregister();
-                    // The memory is revoked, which an admitted access notices.
+                    // The memory is revoked, and an access that was admitted before is refused.
                     assert_eq!(target.place(0, b"eight oc"), Err(Fault::InvalidStag));
                 }
             });
@@ -170,7 +174,7 @@ fn revoking_inside_an_epoch_does_not_deadlock() {
     assert!(started.elapsed() < Duration::from_secs(60));
 }
 
-/// Posting threads that copy inline data outside an epoch are waited for as well.
+/// A revocation also waits for posting threads that copy inline data outside an epoch.
 #[test]
 fn fetching_outside_an_epoch_is_waited_for() {
     let table = MemoryTable::new(16, [7; 32]);
@@ -191,8 +195,8 @@ fn fetching_outside_an_epoch_is_waited_for() {
         let _stop_readers = StopOnDrop(&stop);
         for _ in 0..500 {
             let mut memory = vec![0x11_u8; LEN];
-            // SAFETY: the vector is dropped after `deregister` returns, and until then it is accessed only
-            // through the registration.
+            // SAFETY: the vector is dropped after `deregister` returns. Until then the vector's bytes are
+            // accessed only through the registration.
             let registration = unsafe { table.register_user(memory.as_mut_ptr(), LEN, &OPTIONS) }.unwrap();
             advertised.0.store(registration.stag().0.into(), Ordering::Release);
             std::thread::yield_now();
@@ -202,9 +206,8 @@ fn fetching_outside_an_epoch_is_waited_for() {
     });
 }
 
-/// The same for STags that a send queue invalidates, over all of a region or a part of it: a window of
-/// either type and a fast registration. When the call returns, no byte changes and none is read, on any
-/// engine.
+/// A send queue invalidates STags of all or a part of a region: windows of either type, and fast
+/// registrations. When the call returns, no engine changes or reads the memory through the STag any more.
 // Proves SEC-099, SEC-101, RDMAP-355, DDP-231.
 #[test]
 fn memory_invalidated_by_a_send_queue_does_not_change() {
@@ -260,7 +263,7 @@ fn memory_invalidated_by_a_send_queue_does_not_change() {
             }
             let (mut first, mut last) = (vec![0; LEN], vec![0; LEN]);
             memory.read_at(0, &mut first).unwrap();
-            // The time suffices to see a copy that nobody waited for.
+            // In this time, a copy for which the call did not wait would change the memory.
             std::thread::sleep(Duration::from_micros(300));
             memory.read_at(0, &mut last).unwrap();
             assert!(first == last, "round {round}: changed after it was taken away");
@@ -275,8 +278,9 @@ fn memory_invalidated_by_a_send_queue_does_not_change() {
     assert!(written.iter().all(|&rounds| rounds > 0), "the race was not run: {written:?}");
 }
 
-/// One STag is registered alternately for two pieces of its memory, while an engine writes to an offset of
-/// the first piece all the time: a Write is placed in that piece or refused, and never in the other piece.
+/// One STag is registered alternately for two pieces of its memory. An engine continuously writes to an
+/// offset of the first piece. A Write is placed in the first piece or refused, and is never placed in the
+/// second piece.
 // Proves SEC-095.
 #[test]
 fn a_range_is_in_force_before_its_name() {
@@ -312,7 +316,7 @@ fn a_range_is_in_force_before_its_name() {
         let queue = table.join();
         let mut round = 0;
         let late = Instant::now() + Duration::from_secs(20);
-        // A busy machine may delay the engine.
+        // The loop may last longer, because a busy machine may delay the engine.
         while round < ROUNDS || placed.load(Ordering::Relaxed) == 0 && Instant::now() < late {
             let epoch = queue.enter();
             epoch.fast_register(&pieces[round % 2], ME).unwrap();
@@ -330,7 +334,8 @@ fn a_range_is_in_force_before_its_name() {
     assert_eq!(bytes[1..], [0; 4095]);
 }
 
-/// Waits, for a limited time, until another thread has made a condition true. Otherwise an assertion fails.
+/// Waits until another thread has made a condition true, for a limited time. If the condition stays false, an
+/// assertion of the test fails.
 fn until(is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
     while !is_so() && Instant::now() < end {
@@ -338,8 +343,8 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Prepared memory is freed while a request to register it is still in a send queue: it does not become
-/// valid again between its revocation and its end.
+/// Prepared memory is freed while a request to register the memory is still in a send queue. The memory does
+/// not become valid again between its revocation and its end.
 #[test]
 fn what_is_being_freed_is_not_registered_again() {
     let table = MemoryTable::new(16, [9; 32]);
@@ -361,14 +366,14 @@ fn what_is_being_freed_is_not_registered_again() {
         assert_eq!(again, Err(BindError::UnknownStag));
         assert!(!reached);
     });
-    // The slot is used again.
+    // Another registration uses the slot.
     let region = table.register(Arc::new(Region::new(64).unwrap()), &OPTIONS).unwrap();
     assert!(region.is_valid());
     assert_eq!(table.usage().registered, 1);
 }
 
-/// A window of type 1 is freed while its engine waits to bind it again: the bind fails, and the next user of
-/// its slot is not affected.
+/// A window of type 1 is freed while its engine waits to bind it again. The bind fails, and the next user of
+/// the window's slot is not affected.
 #[test]
 fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
     let table = MemoryTable::new(16, [10; 32]);
@@ -395,8 +400,8 @@ fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
     assert_eq!(other.enter().bind_window(&bind, ME), Ok(()));
 }
 
-/// A participant that was moved to another thread opens no second epoch while the thread of the first one
-/// waits.
+/// A participant that was moved to another thread cannot open a second epoch while the thread of its first
+/// epoch waits.
 #[test]
 fn turns_of_one_participant_never_overlap() {
     let table = MemoryTable::new(4, [7; 32]);
@@ -413,10 +418,10 @@ fn turns_of_one_participant_never_overlap() {
         });
         until(|| is_held.load(Ordering::Acquire));
         threads.spawn(move || {
-            // Only with a forgotten guard can a participant be moved while its epoch is open.
+            // A participant with an open epoch can be moved only if the epoch's guard was forgotten.
             std::mem::forget(waiter.enter());
             give.send(waiter).unwrap();
-            // The call waits for the holder.
+            // The call waits for the epoch of `holder`.
             registration.invalidate();
         });
         let waiter = take.recv().unwrap();

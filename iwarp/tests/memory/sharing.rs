@@ -47,8 +47,8 @@ fn read(table: &MemoryTable, by: Accessor, stag: Stag) -> Result<[u8; 4], Fault>
     Ok(out)
 }
 
-/// One range with STags of two domains: each has its own rights; readers read the same and write nothing; a
-/// reader sees the writer's bytes; two writers overwrite each other.
+/// One range has STags of two domains. Each STag has its own rights. Readers read the same bytes, and cannot
+/// write. A reader sees the writer's bytes, and two writers overwrite each other.
 // Proves SEC-023, SEC-114 to SEC-116.
 #[test]
 fn one_range_in_two_domains() {
@@ -62,7 +62,7 @@ fn one_range_in_two_domains() {
     assert_eq!(write(&table, a, readers[0].stag(), b"mine"), Err(Fault::AccessRights));
     assert_eq!(write(&table, b, readers[1].stag(), b"mine"), Err(Fault::AccessRights));
     assert_eq!(read(&table, a, writers[0].stag()), Err(Fault::AccessRights));
-    // Each stream has access only by its own STags.
+    // Each stream has access only through its own STags.
     assert_eq!(read(&table, a, writers[1].stag()), Err(Fault::NotAssociated));
     assert_eq!(write(&table, b, writers[0].stag(), b"mine"), Err(Fault::NotAssociated));
 
@@ -72,7 +72,7 @@ fn one_range_in_two_domains() {
     assert_eq!(read(&table, a, readers[0].stag()), Ok(*b"lost"));
 }
 
-/// A strict table lets only peers of one domain write to a byte, by whatever kind of STag. Another table
+/// In a strict table, only peers of one domain can write to a byte, by whatever kind of STag. Any other table
 /// reports overlaps when asked.
 // Proves SEC-117.
 #[test]
@@ -90,7 +90,7 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     let prepare = Prepare { pd: PdId(2), ..Default::default() };
     let prepared = strict.prepare(Arc::clone(&region), &prepare);
     assert_eq!(prepared.err(), Some(RegisterError::Overlap { writers: 2 }));
-    // Readers and local writers are allowed beside the writer.
+    // Readers and local writers are allowed in addition to the writer.
     let mut reader = register(&strict, &region, 2, READ);
     let _local = register(&strict, &region, 2, Access::LOCAL_WRITE);
     assert_eq!(reader.other_writers(), 2);
@@ -101,7 +101,7 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     reader.revalidate(1, BOTH).unwrap();
     refused(try_register(&strict, &region, 1, WRITE), 1);
     drop((first, reader));
-    // Prepared memory counts before it is registered, and a region for windows before a window is bound.
+    // Prepared memory counts before it is registered. A region for windows counts before a window is bound.
     let prepared = strict.prepare(Arc::clone(&region), &prepare).unwrap();
     refused(try_register(&strict, &region, 1, WRITE), 1);
     drop(prepared);
@@ -114,8 +114,8 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     let start = region.as_ptr().as_ptr();
     let piece = |pd, offset: usize, len| {
         let options = RegisterOptions { pd: PdId(pd), access: WRITE, ..Default::default() };
-        // SAFETY: a registered range is inside the region; a range behind it is refused before any access.
-        // The region outlives these registrations, and nobody accesses its bytes.
+        // SAFETY: a registered range is inside the region, and a range behind the region is refused before
+        // any access. The region outlives these registrations, and nobody accesses the region's bytes.
         unsafe { strict.register_user(start.wrapping_add(offset), len, &options) }
     };
     let _middle = piece(1, 100, 50).unwrap();
@@ -130,8 +130,8 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     assert_eq!((one.other_writers(), two.other_writers()), (1, 1));
 }
 
-/// Guesses succeed as often as by chance: 24 bits are unpredictable. STags are spread over the whole space,
-/// and those next to a valid one are not valid more often than by chance.
+/// Guesses succeed only as often as by chance, because 24 bits are unpredictable. STags are spread over the
+/// whole space, and the neighbours of a valid STag are not valid more often than by chance.
 // Proves SEC-029, SEC-176, RDMAP-357, RDMAP-358.
 #[test]
 fn names_are_as_hard_to_guess_as_they_are_many() {
@@ -145,15 +145,15 @@ fn names_are_as_hard_to_guess_as_they_are_many() {
         let valid = |n: &u32| epoch.check_read(Stag::new(guess(*n), 0), 0, 1, accessor(1)).is_ok();
         (0..count).filter(valid).count() as u32
     };
-    // An even walk over all indices: 2^20 guesses of 2^24, 625 expected, sigma 25.
+    // Steps evenly over all indices: with 2^20 guesses of 2^24 indices, 625 hits are expected, with sigma 25.
     let guessed = hits(&|n| n.wrapping_mul(0x9e_3779) % Stag::INDICES, 1 << 20);
     assert!((500..750).contains(&guessed), "{guessed}");
-    // Neighbours of valid STags: 10^4 * 10^4 / 2^24 = 6 expected on each side.
+    // Neighbours of valid STags: 10^4 * 10^4 / 2^24 = 6 hits are expected on each side.
     for delta in [1, Stag::INDICES - 1] {
         let neighbours = hits(&|n| (all[n as usize].stag().index() + delta) % Stag::INDICES, LIVE);
         assert!(neighbours < 20, "{neighbours}");
     }
-    // 256 equal parts of the space: 39 in each, sigma 6.2.
+    // 256 equal parts of the space: 39 STags are expected in each part, with sigma 6.2.
     let mut parts = [0; 256];
     for registration in &all {
         parts[registration.stag().0 as usize >> 24] += 1;
@@ -164,7 +164,7 @@ fn names_are_as_hard_to_guess_as_they_are_many() {
     assert!(steps.len() > 9_900, "{} different steps", steps.len());
 }
 
-/// Reads around both ends of a range, with the codes that the peer gets.
+/// Reads close to both ends of a range, with the error codes that the peer gets.
 // Proves SEC-096, SEC-104.
 #[test]
 fn reads_outside_are_refused_with_their_codes() {
@@ -195,9 +195,9 @@ fn reads_outside_are_refused_with_their_codes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Random domains, streams, STags and operations: access is allowed if and only if the STag has the
-    /// right, and belongs to the stream or, without a stream of its own, to the domain. Only the STag's own
-    /// stream may invalidate it.
+    /// For random domains, streams, STags and operations, access is allowed if and only if two conditions
+    /// hold. The STag has the right, and the STag belongs to the stream or, if it has no stream of its own,
+    /// to the domain. Only an STag's own stream may invalidate it.
     // Proves SEC-030, SEC-090, SEC-091, RDMAP-350, RDMAP-351, DDP-226, DDP-227, DDP-236.
     #[test]
     fn access_is_by_domain_or_by_stream(

@@ -25,13 +25,13 @@ fn register(table: &MemoryTable, bytes: usize, options: RegisterOptions) -> Regi
     table.register(Arc::new(Region::new(bytes).unwrap()), &options).unwrap()
 }
 
-/// Registrations that share one region, as most tests need no memory of their own.
+/// A registration of `region`, which most tests share because they need no memory of their own.
 fn register_shared(table: &MemoryTable, region: &Arc<Region>) -> Registration {
     table.register(Arc::clone(region), &options(WRITE)).unwrap()
 }
 
-/// 10^5 registrations that are made and dropped: no STag is 0, every bit of the index is fair, consecutive
-/// ones are unrelated, and an index is reused late or never.
+/// 10^5 registrations are created and dropped. No STag is 0, every bit of the index is fair, consecutive
+/// STags are unrelated, and an index is reused late or never.
 // Proves SEC-060, SEC-092.
 #[test]
 fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
@@ -56,14 +56,15 @@ fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
             alive.pop_front();
         }
     }
-    // Each count is about half of the STags, within five standard deviations: sqrt(10^5) / 2 = 158.
+    // Each count is about half of the STags. The allowed deviation is five standard deviations of sqrt(10^5)
+    // / 2 = 158.
     for count in ones.iter().chain(&equal_neighbours) {
         assert!(count.abs_diff(COUNT as u32 / 2) < 790, "{ones:?}, {equal_neighbours:?}");
     }
     assert_eq!(table.usage().registered, alive.len());
 }
 
-/// The same seed gives the same STags, another seed has nothing in common with them.
+/// The same seed gives the same STags. STags of different seeds have nothing in common.
 // Proves SEC-093.
 #[test]
 fn stags_follow_from_the_seed_alone() {
@@ -78,7 +79,7 @@ fn stags_follow_from_the_seed_alone() {
     assert!(one.iter().all(|index| !two.contains(index)));
 }
 
-/// The limit has a name and a count. A registration that ends makes space.
+/// The limit has a name and a count of refusals. A registration that ends makes space.
 // Proves SEC-048, SEC-121.
 #[test]
 fn the_limit_holds_and_is_reported() {
@@ -94,7 +95,7 @@ fn the_limit_holds_and_is_reported() {
     assert!(table.register(region, &options(WRITE)).is_ok());
 }
 
-/// The consumer's eight bits are part of the name: any other value names nothing.
+/// The consumer's eight bits are a part of the STag: with any other value, the STag names nothing.
 #[test]
 fn the_key_is_part_of_the_name() {
     let table = table(4);
@@ -109,7 +110,7 @@ fn the_key_is_part_of_the_name() {
     }
 }
 
-/// Rights, association and their order, for every combination of rights.
+/// Rights and association are checked in order, for every combination of rights.
 // Proves DDP-182, DDP-211, DDP-212, DDP-230, SEC-022, SEC-041, SEC-084, SEC-111.
 #[test]
 fn the_rights_matrix() {
@@ -167,7 +168,8 @@ fn both_kinds_of_association() {
     }
 }
 
-/// The three ways to count tagged offsets, and a range that ends at 2^64, whose last byte cannot be reached.
+/// The three ways in which tagged offsets may start, and a range that ends at 2^64, whose last byte cannot be
+/// accessed.
 // Proves DDP-005, DDP-185.
 #[test]
 fn tagged_offsets_start_where_asked() {
@@ -189,8 +191,8 @@ fn tagged_offsets_start_where_asked() {
     assert_eq!(check(0, 1), Err(Fault::Bounds));
 }
 
-/// After an invalidation by its owner or by the peer, or after deregistration, the STag is unusable at once,
-/// and keeps its index until the end.
+/// After an invalidation by its owner or by the peer, and after deregistration, the STag is unusable at once.
+/// The STag keeps its index until the registration ends.
 // Proves DDP-219, DDP-231, RDMAP-250, SEC-098, SEC-155, SEC-156.
 #[test]
 fn invalidation_by_owner_and_peer() {
@@ -236,7 +238,7 @@ fn invalidation_by_owner_and_peer() {
     assert_eq!(target.unwrap().place(0, b"x"), Err(Fault::InvalidStag));
 }
 
-/// The consumer's own invalidation by name, from its send queue: inside its domain only, once.
+/// The consumer's send queue can invalidate an STag by its number, once, inside its own domain only.
 // Proves RDMAP-077.
 #[test]
 fn invalidation_by_name() {
@@ -254,14 +256,15 @@ fn invalidation_by_name() {
     assert_eq!(epoch.invalidate_local(mine.stag(), ME), Err(Fault::InvalidStag));
 }
 
-/// Memory of the caller that was registered for reading is never written, not even by its owner through us.
+/// Memory of the caller that was registered for reading is never written, not even by its owner through the
+/// registration.
 #[test]
 fn read_only_memory_stays_as_it_is() {
     static CONSTANT: [u8; 32] = [7; 32];
     let table = table(4);
     let ptr = CONSTANT.as_ptr().cast_mut();
-    // SAFETY: the static stays mapped for ever, and nobody writes to it, since `REMOTE_READ` allows no
-    // writing. So references to its bytes may exist at the same time.
+    // SAFETY: the static stays mapped for ever. The registration never writes to the static, because
+    // `REMOTE_READ` allows no writing, so shared references to the static's bytes may exist at the same time.
     let mut registration = unsafe { table.register_user(ptr, 32, &options(Access::REMOTE_READ)) }.unwrap();
     assert_eq!(registration.memory().write_at(0, b"x"), Err(AccessError::ReadOnly));
     assert_eq!(registration.memory().store_u8_release(0, 1), Err(AccessError::ReadOnly));
@@ -286,7 +289,7 @@ fn read_only_memory_stays_as_it_is() {
     );
 }
 
-/// A registration of no bytes has an STag that covers nothing, wherever its tagged offsets start.
+/// A registration of no bytes has an STag that covers no offset, wherever its tagged offsets start.
 #[test]
 fn a_registration_of_no_bytes_covers_nothing() {
     let table = table(8);
@@ -299,7 +302,7 @@ fn a_registration_of_no_bytes_covers_nothing() {
         (std::ptr::null_mut(), Base::Iova(u64::MAX)),
     ] {
         let options = RegisterOptions { base, ..options(all) };
-        // SAFETY: no byte is registered, so nothing has to stay mapped.
+        // SAFETY: no byte is registered, so no memory has to stay mapped.
         let mut empty = unsafe { table.register_user(ptr, 0, &options) }.unwrap();
         assert!((empty.len(), empty.is_empty(), empty.is_valid()) == (0, true, true));
         let (stag, to) = (empty.stag(), empty.base_to());
@@ -319,14 +322,15 @@ fn a_registration_of_no_bytes_covers_nothing() {
         assert!(renamed != stag && empty.deregister_unbound().is_ok());
     }
     table.check_invariants().unwrap();
-    // Memory that is prepared for fast registration has bytes.
+    // A fast registration cannot be prepared for zero bytes.
     let prepare = Prepare { pd: ME.pd, stream: None, keep: false };
-    // SAFETY: no byte is registered, so nothing has to stay mapped.
+    // SAFETY: no byte is registered, so no memory has to stay mapped.
     let prepared = unsafe { table.prepare_user(std::ptr::null_mut(), 0, true, &prepare) };
     assert_eq!(prepared.err(), Some(RegisterError::Empty));
 }
 
-/// Peers of another domain may write around it: it has no byte that they could write to.
+/// A registration of no bytes may lie inside memory to which peers of another domain can write: it has no
+/// byte to which they could write.
 #[test]
 fn a_registration_of_no_bytes_overlaps_nothing() {
     let config = TableConfig { strict_overlap: true, ..TableConfig::default() };
@@ -335,12 +339,12 @@ fn a_registration_of_no_bytes_overlaps_nothing() {
     let inside = region.as_ptr().as_ptr().wrapping_add(100);
     let whole = table.register(Arc::clone(&region), &options(WRITE)).unwrap();
     let other = RegisterOptions { pd: PdId(ME.pd.0 + 1), ..options(WRITE) };
-    // SAFETY: no byte is registered, so nothing has to stay mapped.
+    // SAFETY: no byte is registered, so no memory has to stay mapped.
     let empty = unsafe { table.register_user(inside, 0, &other) }.unwrap();
     assert_eq!((whole.other_writers(), empty.other_writers()), (0, 0));
 }
 
-/// The owner's own accesses stay inside the memory too.
+/// The owner's own accesses are also limited to the memory.
 #[test]
 fn the_owner_reads_and_writes_inside_the_memory() {
     let table = table(4);
@@ -359,7 +363,7 @@ fn the_owner_reads_and_writes_inside_the_memory() {
     assert_eq!(memory.read_at(24, &mut []), Ok(()));
 }
 
-/// Epochs do not nest, and a second participant is not affected by the first.
+/// The epochs of one participant do not nest. A second participant is not affected by the first.
 #[test]
 #[should_panic(expected = "an epoch of this participant is open already")]
 fn turns_do_not_nest() {
@@ -373,8 +377,8 @@ fn turns_do_not_nest() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Any sequence of placements, in range or not: bytes inside are what was placed last, and no byte in
-    /// front of the range or behind it ever changes.
+    /// For any sequence of placements, in range or not, the bytes inside the range are those placed last. No
+    /// byte before the range or behind it ever changes.
     // Proves DDP-217, DDP-228, RDMAP-352, SEC-094, SEC-096, SEC-097, SEC-110.
     #[test]
     fn nothing_outside_the_range_changes(
@@ -387,7 +391,8 @@ proptest! {
         let table = table(1);
         let ptr = memory.as_mut_ptr().wrapping_add(start);
         // SAFETY: `start + len` is below 512, so the range is inside the vector. The vector outlives the
-        // registration, and until the registration is dropped it is accessed only through it.
+        // registration. Until the registration is dropped, the vector's bytes are accessed only through the
+        // registration.
         let registration = unsafe { table.register_user(ptr, len, &options(WRITE | Access::REMOTE_READ)) }.unwrap();
         let base = registration.base_to();
         let engine = table.join();

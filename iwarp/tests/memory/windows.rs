@@ -33,7 +33,7 @@ fn bindable(table: &MemoryTable) -> Registration {
     region(table, Access::LOCAL_WRITE | Access::MW_BIND)
 }
 
-/// Bytes 100 to 149 of the region, to read and to write.
+/// A request to bind the window to bytes 100 to 149 of the region, for reading and writing.
 fn bind(stag: Stag, region: &Registration) -> Bind {
     Bind { stag, region: region.stag(), addr: BASE + 100, len: 50, access: BOTH, zero_based: false }
 }
@@ -46,8 +46,8 @@ fn read(epoch: &EpochGuard<'_>, stag: Stag, to: u64, by: Accessor) -> Result<(),
     epoch.check_read(stag, to, 1, by).and_then(|source| source.fetch(0, &mut [0]))
 }
 
-/// A window exposes its own range, to the byte, with its own rights, for its own scope. The region itself
-/// stays inaccessible.
+/// A window exposes exactly its own range, with its own rights, to its own scope. The region itself cannot be
+/// accessed.
 // Proves SEC-030, SEC-031, SEC-109, SEC-110, RDMAP-354, DDP-220.
 #[test]
 fn a_window_opens_its_range_to_its_scope() {
@@ -69,7 +69,7 @@ fn a_window_opens_its_range_to_its_scope() {
                 (50, 1, Err(Fault::Bounds)),
                 (1, 50, Err(Fault::Bounds)),
             ] {
-                // Offset -1 of a window that starts at 0 wraps around to the end of all offsets.
+                // If offsets start at 0, offset -1 wraps around to the largest offset.
                 let wraps = zero_based && offset < 0;
                 let expected = if wraps { Err(Fault::Wrap) } else { expected };
                 assert_eq!(write(&epoch, stag, base.wrapping_add_signed(offset), len, ME), expected);
@@ -78,11 +78,11 @@ fn a_window_opens_its_range_to_its_scope() {
             region.memory().read_at(0, &mut bytes).unwrap();
             let changed: Vec<_> = (0..LEN).filter(|&at| bytes[at] != 0).collect();
             assert_eq!(changed, (100..150).collect::<Vec<_>>());
-            // Scope: type 1 belongs to the domain, type 2 to the stream.
+            // The scope: a window of type 1 belongs to the domain, a window of type 2 to the stream.
             let sibling = if kind == WindowKind::Type1 { Ok(()) } else { Err(Fault::NotAssociated) };
             assert_eq!(read(&epoch, stag, base, SIBLING), sibling);
             assert_eq!(read(&epoch, stag, base, STRANGER), Err(Fault::NotAssociated));
-            // The region behind it has no STag on the wire, and the window is no local key.
+            // The region behind the window has no STag on the wire, and the window's STag is no local key.
             assert_eq!(read(&epoch, region.stag(), BASE + 100, ME), Err(Fault::InvalidStag));
             assert_eq!(epoch.check_sink(stag, base, 1, ME.pd).map(drop), Err(Fault::InvalidStag));
             assert_eq!(epoch.check_source(stag, base, 1, ME.pd).map(drop), Err(Fault::InvalidStag));
@@ -92,7 +92,7 @@ fn a_window_opens_its_range_to_its_scope() {
     }
 }
 
-/// Every kind of wrong bind is refused, and makes no STag valid.
+/// Every kind of wrong bind is refused and makes no STag valid.
 // Proves SEC-026, SEC-038, SEC-170, DDP-237, RDMAP-367.
 #[test]
 fn a_wrong_bind_makes_nothing_valid() {
@@ -132,11 +132,11 @@ fn a_wrong_bind_makes_nothing_valid() {
             assert!(!window.is_valid(stag));
             assert_eq!(epoch.check_read(stag, BASE + 100, 1, ME).map(drop), Err(Fault::InvalidStag));
         }
-        // The old binding is still valid.
+        // The old binding has to stay valid.
         let wrong = Bind { addr: 0, ..bind(other.stag(2), &all) };
         assert!(epoch.bind_window(&wrong, ME).is_err());
         assert!(other.is_valid(other.stag(1)));
-        // The same bind without the fault succeeds.
+        // The same bind succeeds without the fault.
         assert_eq!(epoch.bind_window(&Bind { region: read_only.stag(), ..read }, ME), Ok(()));
     }
 }
@@ -161,7 +161,7 @@ fn window_and_region_are_of_one_domain() {
     assert_eq!(engine.enter().bind_window(&bind, STRANGER), Err(BindError::NotAssociated));
 }
 
-/// A window opens its region to no stream that the region does not belong to.
+/// If a region belongs to one stream, a window exposes the region to this stream only.
 #[test]
 fn a_window_over_a_region_of_one_stream_is_of_that_stream() {
     let table = table();
@@ -181,8 +181,9 @@ fn a_window_over_a_region_of_one_stream_is_of_that_stream() {
     }
 }
 
-/// Type 1: bound again at any time, unbound by a length of 0, and not invalidated by others. Type 2: its
-/// queue pair or its peer invalidates it before it is bound again, unless that is forbidden.
+/// A window of type 1 can be bound again at any time, is unbound by a length of 0, and cannot be invalidated
+/// by the peer. A window of type 2 has to be invalidated by its queue pair or its peer before it is bound
+/// again; the peer's invalidation can be forbidden.
 // Proves SEC-155, SEC-157, RDMAP-077, RDMAP-356.
 #[test]
 fn both_types_end_as_they_may() {
@@ -224,8 +225,8 @@ fn both_types_end_as_they_may() {
     assert_eq!(epoch.invalidate_local(kept.stag(1), ME), Ok(()));
 }
 
-/// The window ends with its region, however that ends, and does not become valid with it again. `deregister`
-/// refuses a region with a window. Windows over one region do not depend on each other.
+/// A window ends with its region, however the region ends, and does not become valid again together with the
+/// region. `deregister` refuses a region with a window. Windows of one region do not depend on each other.
 // Proves SEC-042, RDMAP-355, DDP-229.
 #[test]
 fn a_window_ends_with_its_region() {
@@ -260,13 +261,13 @@ fn a_window_ends_with_its_region() {
     drop(region);
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
     assert_eq!(source.fetch(0, &mut [0]), Err(Fault::InvalidStag));
-    // A region that takes the place of the old one in the table inherits no window.
+    // A region that reuses the slot of the old region inherits no window.
     let fresh = bindable(&table);
     assert_eq!(write(&epoch, stag, BASE + 100, 1, ME), Err(Fault::InvalidStag));
     assert!(fresh.deregister_unbound().is_ok());
 }
 
-/// An unbound window names nothing; so does prepared memory that is not registered.
+/// An unbound window names nothing. Prepared memory that is not registered also names nothing.
 // Proves SEC-044.
 #[test]
 fn what_is_only_allocated_names_nothing() {
@@ -287,7 +288,8 @@ fn what_is_only_allocated_names_nothing() {
     }
 }
 
-/// Prepared memory: reachable for the range, rights and base asked for, until invalidated, then for others.
+/// Prepared memory is accessible with the requested range, rights and base until it is invalidated. Then the
+/// memory can be registered with other values.
 // Proves SEC-031, SEC-038, SEC-157, SEC-170, DDP-218, DDP-229, RDMAP-353, RDMAP-354.
 #[test]
 fn fast_registration_opens_and_shuts_a_range() {
@@ -322,7 +324,7 @@ fn fast_registration_opens_and_shuts_a_range() {
     assert_eq!(write(&epoch, stag, BASE - 1, 1, ME), Err(Fault::Bounds));
     assert_eq!(read(&epoch, stag, BASE, ME), Err(Fault::AccessRights));
     assert_eq!(write(&epoch, stag, BASE, 1, SIBLING), Err(Fault::NotAssociated));
-    // Unlike a window, prepared memory is a local key too.
+    // Unlike a window's STag, the STag of prepared memory is also a local key.
     assert!(epoch.check_source(stag, BASE, 50, ME.pd).is_ok());
     let mut bytes = [0; LEN];
     fast.memory().read_at(0, &mut bytes).unwrap();
@@ -348,7 +350,7 @@ fn fast_registration_opens_and_shuts_a_range() {
     assert!(kept.is_valid(kept.stag(0)));
 }
 
-/// Windows have their own limit, with a count; regions that take no window have theirs.
+/// Windows have their own limit, with a count of refusals. Regions without windows have a separate limit.
 // Proves SEC-040, SEC-121, DDP-235, DDP-238.
 #[test]
 fn windows_have_a_limit() {
@@ -369,8 +371,8 @@ fn windows_have_a_limit() {
     assert_eq!((usage.registered, usage.windows), (0, 0));
 }
 
-/// A request may name prepared memory before an earlier request has registered it: it is checked when it
-/// moves bytes. An error that no earlier request can correct is refused at once.
+/// A request may name prepared memory before an earlier request has registered the memory. The memory is
+/// checked when the request moves bytes. An error that no earlier request can correct is refused at once.
 #[test]
 fn prepared_memory_is_named_before_it_is_registered() {
     let table = table();
@@ -397,7 +399,8 @@ fn prepared_memory_is_named_before_it_is_registered() {
     assert_eq!(check(ME.pd, stag, BASE), Err(Fault::InvalidStag));
 }
 
-/// Two queue pairs that bind one window of type 1 at the same time both succeed; the later binding is valid.
+/// If two queue pairs bind one window of type 1 at the same time, both succeed, and the later binding is
+/// valid.
 #[test]
 fn a_window_may_be_bound_by_two_at_once() {
     let table = table();

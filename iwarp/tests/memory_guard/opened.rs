@@ -1,16 +1,18 @@
-//! Memory of the user that a request opens: by a fast registration, or by a window.
+//! Memory of the user for which a request creates an STag, by a fast registration or a window.
 
 use super::*;
 
-/// A request of a send queue makes STags for memory of the caller as well: a fast registration, and windows
-/// of both types. An access through one of them to memory that is gone is an error, not a crash.
+/// A request of a send queue may also create STags for memory of the caller, with a fast registration or with
+/// windows of both types. An access through such an STag to unmapped memory fails with an error and does not
+/// crash.
 #[test]
 fn memory_that_a_request_opens_is_guarded() {
     let table = table();
     let start = pages(2, READ_WRITE);
     let prepare = Prepare { pd: ME.pd, ..Prepare::default() };
-    // SAFETY: the memory is the test's own, and is accessed only through the registration. It is unmapped
-    // before the registration is dropped, which breaks the promise; the table is guarded, and survives that.
+    // SAFETY: the test owns the memory and accesses it only through the registration. The test breaks one
+    // promise: it unmaps the memory before the registration is dropped. The guard of the table turns accesses
+    // to the unmapped memory into errors.
     let fast = unsafe { table.prepare_user(start, PAGE, true, &prepare) }.unwrap();
     let region = register_for(&table, start.wrapping_add(PAGE), PAGE, ALL | Access::MW_BIND).unwrap();
     let kinds = [WindowKind::Type1, WindowKind::Type2];

@@ -1,4 +1,5 @@
-//! A program that waits uses no processor. This is the only test of its process, whose processor time it measures.
+//! A program that waits uses no processor. This is the only test of its process, since the test measures the
+//! processor time of the whole process.
 
 #[path = "common/limited.rs"]
 mod limited;

@@ -1,4 +1,5 @@
-//! The stack under test with its clock: frames in, frames and events out, in the terms of the script.
+//! The stack under test and its clock: exchanges frames with the stack, and reports its frames and events in
+//! the script's notation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -12,9 +13,9 @@ use crate::segment::Segment;
 use crate::settings::Settings;
 use crate::wire::{self, Raw};
 
-/// The stack's time when the script begins, microseconds.
+/// The stack's time when the script begins, in microseconds.
 const START_US: u64 = 1_000_000;
-/// Maximum polls at one moment.
+/// Maximum number of polls at one time.
 const POLLS_AT_ONCE: u32 = 100;
 
 /// A segment that was sent.
@@ -90,8 +91,8 @@ impl Machine {
         let _ = writeln!(self.transcript, "  {seconds:.6} {text}");
     }
 
-    /// Advances the time to `until_us`: exclusively, if something arrives then that may come before the
-    /// timers. Stops when a segment was sent.
+    /// Advances the time to `until_us`. If not `inclusive`, timers that are due at `until_us` do not run,
+    /// because an arrival at this time may precede them. Stops when a segment was sent.
     pub(crate) fn run_to(&mut self, until_us: u64, inclusive: bool) -> Result<(), String> {
         let mut polls = 0;
         while self.sent.is_empty() {
@@ -116,7 +117,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A frame arrives; the stack is polled.
+    /// Passes an arriving frame to the stack, and polls the stack.
     pub(crate) fn arrives(&mut self, frame: &[u8]) -> Result<(), String> {
         let mut buf = self.pool.alloc().ok_or("no buffer")?;
         if !buf.append_slice(frame) {
@@ -126,7 +127,7 @@ impl Machine {
         self.poll()
     }
 
-    /// Runs timers, takes events and transmits.
+    /// Runs timers, handles events, and transmits.
     pub(crate) fn poll(&mut self) -> Result<(), String> {
         let now = self.now();
         self.stack.poll(now);
@@ -204,7 +205,7 @@ impl Machine {
     }
 }
 
-/// `>` for the first peer, `>@2` for the second one.
+/// `>` for the first peer, and `>@2` for the second peer.
 pub(crate) fn arrow(arrow: char, peer: u8) -> String {
     if peer == 1 { arrow.to_string() } else { format!("{arrow}@{peer}") }
 }

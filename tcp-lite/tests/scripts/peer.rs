@@ -1,5 +1,5 @@
-//! One of the hosts that the script plays: converts its numbers to those on the wire, and records what the
-//! stack has sent to it.
+//! One of the peers that the script plays. Converts the script's sequence numbers to those on the wire, and
+//! records what the stack has sent to this peer.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use crate::wire::Raw;
 
 /// The peer's timestamp at time 0 of the script.
 const PEER_CLOCK: u32 = 100_000;
-/// Window of an arriving segment without `win`.
+/// Window of an arriving segment that has no `win`.
 const WINDOW: u16 = 65_535;
-/// Our port; those of the peers follow, from number 1.
+/// Our port. The ports of the peers follow, starting with peer 1.
 pub(crate) const OUR_PORT: u16 = 1000;
 const PEER_PORTS: u16 = 2000;
 
@@ -33,11 +33,11 @@ pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
     (offset..offset + len as u64).map(byte).collect()
 }
 
-/// A unit that is always sent whole.
+/// A range of bytes that is always sent as a whole.
 #[derive(Clone, Copy)]
 struct Piece {
     bytes: u32,
-    /// The segment was pushed with these boundaries, or sent with them before.
+    /// Whether the segment was pushed with these boundaries, or was sent with them before.
     known: bool,
 }
 
@@ -47,22 +47,22 @@ pub(crate) struct Peer {
     pub(crate) port: u16,
     pub(crate) our_port: u16,
     pub(crate) conn: Option<ConnId>,
-    /// Sequence numbers of both SYNs; ours is known once it is sent.
+    /// Sequence numbers of both SYNs. Ours is known once our SYN is sent.
     theirs: u32,
     ours: Option<u32>,
-    /// Our timestamp at time 0, known from our first one; the sides that offered timestamps; our last
-    /// timestamp.
+    /// Our timestamp at time 0 (known from our first timestamp), which sides have offered timestamps, and our
+    /// last timestamp.
     our_clock: Option<u32>,
     we_offered: bool,
     they_offered: bool,
     latest: u32,
-    /// Timestamps of the peer that we may echo.
+    /// Timestamps of the peer that our segments may echo.
     clocks: Vec<u32>,
-    /// Segments as they were pushed, or split since, by sequence number.
+    /// The segments by sequence number, as they were pushed or have been split since.
     segments: BTreeMap<i64, Piece>,
-    /// Bytes pushed.
+    /// Number of pushed bytes.
     pushed: u64,
-    /// IP packets sent, with their sequence numbers.
+    /// IP packets that we have sent, with their sequence numbers.
     packets: Vec<(u32, Vec<u8>)>,
 }
 
@@ -77,23 +77,23 @@ impl Peer {
         port.wrapping_sub(PEER_PORTS) as u8
     }
 
-    /// Our next SYN starts a new sequence.
+    /// Makes our next SYN start a new sequence of numbers.
     pub(crate) fn anew(&mut self) {
         *self = Self { port: self.port, our_port: self.our_port, theirs: self.theirs, ..Self::default() };
     }
 
-    /// Our sequence number `number` on the wire.
+    /// The sequence number on the wire for our number `number` of the script.
     pub(crate) fn our_seq(&self, number: i64) -> u32 {
         self.ours.unwrap_or(0).wrapping_add(number as u32)
     }
 
-    /// The last IP packet that we sent with this sequence number.
+    /// The last IP packet that we have sent with this sequence number.
     pub(crate) fn packet_at(&self, number: i64) -> Option<&[u8]> {
         let seq = self.our_seq(number);
         self.packets.iter().rev().find(|(it, _)| *it == seq).map(|(_, packet)| &packet[..])
     }
 
-    /// Pushes a segment of `len` bytes. Returns its bytes.
+    /// Records a pushed segment of `len` bytes. Returns the bytes of the segment.
     pub(crate) fn push(&mut self, len: usize) -> Vec<u8> {
         self.segments.insert(self.pushed as i64 + 1, Piece { bytes: len as u32, known: true });
         let bytes = bytes(self.pushed, len);
@@ -101,7 +101,7 @@ impl Peer {
         bytes
     }
 
-    /// A segment of the script as it is on the wire, and with all defaults filled in.
+    /// Returns an arriving segment of the script as it is on the wire, and with all default values filled in.
     pub(crate) fn write(&mut self, segment: &Segment, now_us: u64) -> (Raw, Segment) {
         let now_ms = (now_us / 1000) as i64;
         let mut options = segment.options.clone().unwrap_or_default();
@@ -158,7 +158,8 @@ impl Peer {
         out
     }
 
-    /// A segment that we sent, in the script's notation. `packet`: its IP packet.
+    /// Returns a segment that we have sent in the script's notation. `packet` is the IP packet of the
+    /// segment.
     pub(crate) fn read(&mut self, raw: &Raw, packet: &[u8], now_us: u64) -> Result<Segment, String> {
         self.packets.push((raw.seq, packet.to_vec()));
         if raw.flags & SYN != 0 {
@@ -186,8 +187,8 @@ impl Peer {
         })
     }
 
-    /// Whether `seq..seq + len` differs from the segments sent before. From now on it is a separate segment,
-    /// and so are the parts beside it.
+    /// Whether `seq..seq + len` has different boundaries than all segments sent before. If the boundaries
+    /// differ, this range and the remaining parts become separate segments.
     fn is_cut(&mut self, seq: i64, len: u32) -> Result<bool, String> {
         let end = seq + i64::from(len);
         let around = self.segments.range(..=seq).next_back().map(|(start, piece)| (*start, *piece));
@@ -242,7 +243,7 @@ impl Peer {
         self.we_offered && self.they_offered
     }
 
-    /// The difference between the expected segment and the one sent at `now_us`, if there is one.
+    /// The difference between the expected segment and the segment sent at `now_us`, if they differ.
     pub(crate) fn difference(&self, expected: &Segment, came: &Segment, now_us: u64) -> Option<&'static str> {
         let differs = [
             (expected.codepoint != came.codepoint, "another codepoint"),

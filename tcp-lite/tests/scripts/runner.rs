@@ -1,5 +1,5 @@
-//! Runs a script line by line. Every segment that is sent has to be matched by the next line with `>`, at its
-//! time.
+//! Runs a script line by line. Every sent segment has to match the next line with `>`, at the time of that
+//! line.
 
 use std::fmt::Display;
 
@@ -15,7 +15,7 @@ use crate::wire;
 /// Runs a script.
 ///
 /// # Errors
-/// What was expected, what happened instead, and a log of everything up to there.
+/// The expected and the actual result, and a log of everything before it.
 pub(crate) fn run(name: &str, text: &str) -> Result<(), String> {
     let script = Script::parse(text).map_err(|reason| format!("{name}: {reason}"))?;
     let settings = Settings::new(&script).map_err(|reason| format!("{name}: {reason}"))?;
@@ -42,7 +42,7 @@ pub(crate) fn run(name: &str, text: &str) -> Result<(), String> {
 
 struct Runner {
     machine: Machine,
-    /// The time of the line before.
+    /// The time of the previous line.
     last_us: u64,
     our_port_before: u16,
 }
@@ -62,8 +62,8 @@ impl Runner {
                 self.last_us = at_us + span_us;
             }
             action => {
-                // A check runs after the timers, an action before them. Segments sent at this very time may
-                // be matched by later lines, but not after another arrival.
+                // A check runs after the timers, and an action before them. Segments that are sent at this
+                // time may be matched by later lines, but not after another arrival.
                 let looks = matches!(action, Action::Expect(_));
                 if at_us > self.machine.now_us || matches!(action, Action::Arrives(_)) {
                     self.nothing_sent()?;
@@ -87,7 +87,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Advances the time. Nothing may be sent meanwhile.
+    /// Advances the time. Checks that nothing is sent in this time.
     fn wait(&mut self, until_us: u64, inclusive: bool) -> Result<(), String> {
         self.machine.run_to(until_us, inclusive)?;
         self.nothing_sent()
@@ -139,7 +139,7 @@ impl Runner {
     fn call(&mut self, peer: u8, call: &Call) -> Result<(), String> {
         let machine = &mut self.machine;
         let now = machine.now();
-        // As at the beginning of any poll: the stack learns the time.
+        // The stack gets the time first, as at the beginning of any poll.
         machine.stack.poll(now);
         match call {
             Call::Connect { ephemeral } => {
@@ -229,7 +229,7 @@ impl Runner {
         }
     }
 
-    /// Matches the bytes with one event, or with several in a row.
+    /// Checks that one event, or several consecutive events, delivered these bytes.
     fn received(&mut self, peer: u8, from: u64, to: u64, ahead: bool) -> Result<(), String> {
         let mut at = from;
         while at < to {
@@ -284,7 +284,7 @@ impl Runner {
         name.to_owned()
     }
 
-    /// A value of the connection, or one of the stack's counters.
+    /// Returns a value of the connection, or the value of one of the stack's counters.
     fn value(&mut self, peer: u8, name: &str) -> Result<u64, String> {
         let conn = self.machine.peer(peer).conn;
         let info = conn.and_then(|conn| self.machine.stack.info(conn));
@@ -306,7 +306,7 @@ impl Runner {
             .ok_or_else(|| format!("nothing is called {name}"))
     }
 
-    /// Checks that nothing is left: no segment, and no end of a connection that no line matched.
+    /// Checks that every sent segment and every end of a connection was matched by a line.
     fn end(&mut self) -> Result<(), String> {
         self.nothing_sent()?;
         let closed = self.machine.seen.iter().find_map(|(_, seen)| match seen {

@@ -1,14 +1,14 @@
-//! Checks that a wrong script fails with the right message: there is a script for each kind of mismatch.
+//! Checks that a wrong script fails with the right message. There is a script for each kind of mismatch.
 
 use libtest_mimic::{Failed, Trial};
 
 use crate::runner::run;
 
-/// A connection that is established at 0.01, without SACK and timestamps.
+/// The opening lines: a connection without SACK and timestamps is established at 0.01.
 const OPEN: &str =
     "0 connect\n+0 > S 0:0(0)\n+.01 < S. 0:0(0) ack 1 win 9000 <mss 1000>\n+0 > . 1:1(0) ack 1\n";
 
-/// The error, the lines after the opening, and the strings that the message has to contain.
+/// Name of the error, the lines after the opening lines, and the strings that the message has to contain.
 const WRONG: [(&str, &str, &[&str]); 24] = [
     ("sequence_number", "+0 send 500\n+0 > P. 2:502(500) ack 1", &["another sequence number"]),
     ("length", "+0 send 500\n+0 > P. 1:500(499) ack 1", &["another length", "P. 1:501(500) ack 1 win"]),
@@ -40,7 +40,7 @@ const WRONG: [(&str, &str, &[&str]); 24] = [
     ("value", "+0 cwnd = 7\n", &["another value", "cwnd = 7", "cwnd = 10000"]),
 ];
 
-/// Invalid lines.
+/// Lines that the parser has to refuse.
 const MEANINGLESS: [&str; 10] = [
     "+0 < . 1:2(2) ack 1",
     "+0 < . 1:1(0)",
@@ -67,7 +67,7 @@ pub(crate) fn all() -> Vec<Trial> {
     trials
 }
 
-/// The opening that all use passes by itself, and with correct lines.
+/// The opening lines succeed alone, and together with correct lines.
 fn right() -> Result<(), Failed> {
     let rest = "+0 send 500\n+0 > P. 1:501(500) ack 1\n+.01 < . 1:1(0) ack 501 win 9000\n+0 cwnd = 10000\n\
         +0 state ESTABLISHED\n+0 event established\n+0 counter tx_acks=1\n+0 quiet 5s";
@@ -86,7 +86,7 @@ fn complains(script: &str, parts: &[&str]) -> Result<(), Failed> {
     }
 }
 
-/// A part of a pushed segment has to be marked as one, once.
+/// A part of a pushed segment has to be marked as `cut` when it is first sent, and only then.
 fn cut() -> Result<(), Failed> {
     let cut = format!(
         "{OPEN}+0 send 900\n+0 > P. 1:901(900) ack 1\n+.01 icmp too-big mtu=576 seq=1\n\

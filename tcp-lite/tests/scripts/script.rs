@@ -1,34 +1,34 @@
-//! A script: its settings and its lines (README.md has the language).
+//! A script: its settings and its lines. README.md describes the language.
 
 use crate::segment::{Segment, number};
 
-/// A whole file.
+/// The content of a script file.
 pub(crate) struct Script {
     /// Keys and values of `config` lines, with their line numbers.
     pub(crate) settings: Vec<(usize, String, String)>,
     pub(crate) lines: Vec<Line>,
 }
 
-/// One line with a time.
+/// A line of a script, which begins with a time.
 #[derive(Clone)]
 pub(crate) struct Line {
-    /// Line number in the file, from 1.
+    /// Line number in the file, starting at 1.
     pub(crate) number: usize,
     /// The text after the time.
     pub(crate) text: String,
     pub(crate) time: Time,
-    /// The peer of this line.
+    /// The number of the peer that the line names.
     pub(crate) peer: u8,
     pub(crate) action: Action,
 }
 
-/// The time of a line, microseconds.
+/// The time of a line, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Time {
-    /// True if the time is relative to the line before, not to the start.
+    /// `true` if the time is relative to the previous line, `false` if it is relative to the start.
     pub(crate) relative: bool,
     pub(crate) us: u64,
-    /// Tolerance in both directions.
+    /// Tolerance in both directions, in microseconds.
     pub(crate) slack_us: u64,
 }
 
@@ -46,39 +46,39 @@ pub(crate) enum Action {
 /// An action of the application or the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// From a port that the stack chooses, or from the script's port.
+    /// Connects from a port that the stack chooses, or from the script's port.
     Connect {
         ephemeral: bool,
     },
     Listen,
-    /// One segment for each entry: the lengths of its records.
+    /// Pushes one segment for each entry, which contains the lengths of the segment's records.
     Send(Vec<Vec<usize>>),
     Close,
     Abort,
     Hold(usize),
     Release(usize),
-    /// An ICMP error from a router, about the segment sent at `seq`.
+    /// An ICMP error from a router, about the segment that was sent with sequence number `seq`.
     Icmp {
         what: String,
         mtu: Option<u16>,
         seq: i64,
     },
-    /// Our next SYN starts a new sequence.
+    /// Our next SYN starts a new sequence of numbers.
     Anew,
 }
 
 /// A check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// Bytes were delivered, behind a hole or not.
+    /// Bytes were delivered, in order or behind a hole.
     Received {
         from: u64,
         to: u64,
         ahead: bool,
     },
-    /// The next event of its kind.
+    /// The next event that is not a delivery of bytes.
     Event(String),
-    /// A counter of the stack, or a value of the connection.
+    /// The value of a counter of the stack, or a value of the connection.
     Value {
         name: String,
         value: u64,
@@ -87,9 +87,9 @@ pub(crate) enum Expect {
     State(String),
     /// Nothing is sent for this many microseconds.
     Quiet(u64),
-    /// The difference between our port and that of the connection before.
+    /// The difference between our port and our port of the previous connection.
     PortStep(i64),
-    /// `send` would be refused.
+    /// The send queue refuses a segment of this length.
     Refused(usize),
 }
 
@@ -124,7 +124,7 @@ impl Script {
             Some((word, peer)) => (word, self::number(peer)?),
             None => (word, 1),
         };
-        // All segments of a line have its time: each one after the first has no delay.
+        // All segments of a line have the time of the line: each segment after the first has delay 0.
         let mut push =
             |time, action| self.lines.push(Line { number, text: text.to_owned(), time, peer, action });
         if let "<" | ">" = word {
@@ -193,7 +193,8 @@ fn parse_action(word: &str, words: &[&str]) -> Result<Action, String> {
     }
 }
 
-/// `1000`: a segment of one record. `400+600`: a segment of two records. `3x1000`: three segments.
+/// Parses the lengths of records. `1000` is a segment of one record, `400+600` a segment of two records, and
+/// `3x1000` three segments.
 fn parse_send(what: &str) -> Result<Vec<Vec<usize>>, String> {
     let (count, records) = match what.split_once('x') {
         Some((count, records)) => (number(count)?, records),
@@ -208,19 +209,19 @@ fn parse_received(range: &str, ahead: bool) -> Result<Expect, String> {
     Ok(Expect::Received { from: number(from)?, to: number(to)?, ahead })
 }
 
-/// A number, or a time in microseconds if it has a unit.
+/// Parses a number, or a time with a unit, which is returned in microseconds.
 fn parse_value(word: &str) -> Result<u64, String> {
     number(word).or_else(|_| parse_span(word))
 }
 
-/// `1.5`, `+.010`, `+10ms`, `+.2~.05`.
+/// Parses a time such as `1.5`, `+.010`, `+10ms` or `+.2~.05`.
 fn parse_time(word: &str) -> Result<Time, String> {
     let (time, slack) = word.split_once('~').unwrap_or((word, "0"));
     let (relative, time) = time.strip_prefix('+').map_or((false, time), |time| (true, time));
     Ok(Time { relative, us: parse_span(time)?, slack_us: parse_span(slack)? })
 }
 
-/// Seconds, or with a unit (`us`, `ms`, `s`); in microseconds.
+/// Parses seconds, or a number with a unit (`us`, `ms`, `s`). Returns microseconds.
 pub(crate) fn parse_span(word: &str) -> Result<u64, String> {
     let units = [("us", 0), ("ms", 3), ("s", 6), ("", 6)];
     let found = units.into_iter().find_map(|(unit, digits)| Some((word.strip_suffix(unit)?, digits)));

@@ -1,12 +1,12 @@
-//! TCP segments in a script's notation, which is packetdrill's, with numbers counted from both sides' SYNs.
-//! `wire.rs` has their bytes on the wire.
+//! TCP segments in the notation of scripts, which is packetdrill's. Numbers are relative to the SYN of their
+//! side. `wire.rs` converts the segments to bytes.
 
 use std::fmt;
 
 /// The ECN codepoint of the IP header (RFC 3168 section 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Codepoint {
-    /// Not ECT.
+    /// Not ECN-capable (Not-ECT).
     #[default]
     Plain,
     Ect1,
@@ -18,25 +18,25 @@ impl Codepoint {
     const NAMES: [(Self, &str); 3] = [(Self::Ect1, "[ect1]"), (Self::Ect0, "[ect0]"), (Self::Ce, "[ce]")];
 }
 
-/// Control bits with their letters, in the order in which they are written.
+/// Control bits and their letters, in the order in which the letters are written.
 pub(crate) const FLAGS: [(u8, char); 8] =
     [(0x02, 'S'), (0x01, 'F'), (0x04, 'R'), (0x08, 'P'), (0x20, 'U'), (0x40, 'E'), (0x80, 'W'), (0x10, '.')];
 pub(crate) const SYN: u8 = 0x02;
 pub(crate) const URG: u8 = 0x20;
 pub(crate) const ACK: u8 = 0x10;
 
-/// The timestamps option: both values in milliseconds of the script's clock.
+/// The timestamps option. Both values are milliseconds of the script's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timestamps {
-    /// `TS`: present, with any values.
+    /// `TS`: the option is present, with any values.
     Any,
-    /// `TS val V ecr E`.
+    /// `TS val V ecr E`: the option has these values.
     Exactly(i64, i64),
-    /// `noTS`: absent, although it was negotiated.
+    /// `noTS`: the option is absent, although it was negotiated.
     Without,
 }
 
-/// TCP options, in the order in which they are written.
+/// TCP options, in the order in which they are written to the header.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
     pub(crate) mss: Option<u16>,
@@ -44,12 +44,12 @@ pub(crate) struct Options {
     pub(crate) timestamps: Option<Timestamps>,
     pub(crate) window_scale: Option<u8>,
     pub(crate) sack: Vec<(i64, i64)>,
-    /// Kind and total length (`kind 99/6`).
+    /// Kind and total length in bytes (`kind 99/6`).
     pub(crate) unknown: Option<(u8, u8)>,
 }
 
-/// A segment. Fields that are `None` were not written: they are not compared in sent segments, and filled in
-/// for arriving ones.
+/// A segment. A field that the script does not contain is `None`. Such a field is not compared in a sent
+/// segment, and gets a default value in an arriving segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) codepoint: Codepoint,
@@ -61,7 +61,7 @@ pub(crate) struct Segment {
     pub(crate) window: Option<u16>,
     pub(crate) urgent: Option<u16>,
     pub(crate) options: Option<Options>,
-    /// The segment is a part of one that the application pushed.
+    /// The segment is a part of a segment that the application pushed.
     pub(crate) cut: bool,
 }
 
@@ -129,7 +129,7 @@ fn parse_flags(word: &str) -> Result<u8, String> {
     })
 }
 
-/// `SEQ:END(LEN)` or `SEQ:END(NxLEN)`.
+/// Parses `SEQ:END(LEN)` or `SEQ:END(NxLEN)`.
 fn parse_range(word: &str) -> Result<(i64, Vec<u32>), String> {
     let wrong = || format!("`{word}` is not SEQ:END(LEN)");
     let (seq, rest) = word.split_once(':').ok_or_else(wrong)?;
@@ -155,7 +155,7 @@ impl Options {
         for item in text.split(',') {
             let words: Vec<&str> = item.split_whitespace().collect();
             match words[..] {
-                // Alignment is ignored.
+                // Options for alignment are ignored.
                 [] | ["nop" | "eol"] => {}
                 ["mss", mss] => options.mss = Some(number(mss)?),
                 ["sackOK"] => options.sack_permitted = true,

@@ -16,7 +16,7 @@ pub(crate) struct Settings {
     pub(crate) addresses: Addresses,
     /// The sequence number of the peer's SYN.
     pub(crate) peer_isn: u32,
-    /// Bytes delivered behind a hole are released at once.
+    /// If set, bytes that are delivered behind a hole are released at once.
     pub(crate) releases: bool,
 }
 
@@ -34,12 +34,12 @@ impl Settings {
                 mtu: 1500,
                 offloads: Default::default(),
                 limits: Limits { connections: 64, neighbors: 8, tx_segments: 2048, ..Limits::default() },
-                // The values that scripts assume, whatever the defaults are.
+                // These are the values that scripts assume, whatever the stack's defaults are.
                 tcp: TcpConfig {
                     recv_window_bytes: 1 << 20,
                     send_buffer_bytes: 1 << 20,
-                    // Otherwise the second retransmission is accompanied by a probe, to tell black holes from
-                    // dead paths.
+                    // With probing, the second retransmission would be sent together with a probe that
+                    // distinguishes black holes from dead paths.
                     path_mtu: PathMtuConfig { probing: PathMtuProbing::Never, ..PathMtuConfig::default() },
                     ..TcpConfig::default()
                 },

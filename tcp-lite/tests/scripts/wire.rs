@@ -1,5 +1,5 @@
-//! Frames with a TCP segment in an IP packet, both ways, and ICMP errors about one. Independent of the code
-//! under test, which has its own parsers and builders.
+//! Frames that contain a TCP segment in an IP packet, in both directions, and ICMP errors about such a
+//! packet. This file does not use the code under test, which has its own parsers and builders.
 
 use smoltcp::wire::{IpAddress, TcpPacket, checksum};
 
@@ -8,7 +8,7 @@ use crate::segment::Codepoint;
 pub(crate) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
 pub(crate) const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
 
-/// Both hosts' addresses.
+/// The addresses of both hosts.
 #[derive(Clone, Copy)]
 pub(crate) struct Addresses {
     pub(crate) ours: IpAddress,
@@ -48,7 +48,7 @@ pub(crate) struct Raw {
 const CODEPOINTS: [Codepoint; 4] = [Codepoint::Plain, Codepoint::Ect1, Codepoint::Ect0, Codepoint::Ce];
 
 impl Raw {
-    /// A frame from the peer to us.
+    /// Builds a frame from the peer to our host.
     pub(crate) fn emit(&self, addresses: &Addresses) -> Vec<u8> {
         let mut options = Vec::new();
         for (kind, body) in &self.options {
@@ -72,7 +72,7 @@ impl Raw {
         packet(addresses.peers, addresses.ours, 6, ecn, &tcp)
     }
 
-    /// Parses one of our frames; `None`: not TCP.
+    /// Parses one of our frames. Returns `None` if the frame is not TCP.
     pub(crate) fn parse(frame: &[u8], addresses: &Addresses) -> Option<Result<Self, String>> {
         let (ecn, protocol, total) = match (&frame[12..14], frame.get(14..)?) {
             ([0x08, 0x00], ip) => (ip[1] & 3, ip[9], usize::from(u16::from_be_bytes([ip[2], ip[3]]))),
@@ -104,7 +104,7 @@ impl Raw {
         })
     }
 
-    /// The bytes of an option of this kind.
+    /// The bytes of the option of this kind.
     pub(crate) fn option(&self, kind: u8) -> Option<&[u8]> {
         self.options.iter().find(|(it, _)| *it == kind).map(|(_, body)| &body[..])
     }
@@ -126,7 +126,7 @@ fn parse_options(mut bytes: &[u8]) -> Result<Vec<(u8, Vec<u8>)>, String> {
     }
 }
 
-/// An IP packet with `body` of `protocol`, in a frame from the peer.
+/// A frame from the peer with an IP packet, which contains `body` of `protocol`.
 fn packet(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, body: &[u8]) -> Vec<u8> {
     let ethertype = if matches!(src, IpAddress::Ipv4(_)) { [0x08, 0x00] } else { [0x86, 0xdd] };
     let mut frame = [&OUR_MAC[..], &PEER_MAC, &ethertype].concat();
@@ -135,7 +135,7 @@ fn packet(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, body: &[u8]) ->
     frame
 }
 
-/// An IP header for `len` bytes.
+/// An IP header for a payload of `len` bytes.
 fn ip(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, len: usize) -> Vec<u8> {
     let mut header = Vec::new();
     match (src, dst) {
@@ -160,7 +160,7 @@ fn ip(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, len: usize) -> Vec<
     header
 }
 
-/// ICMP errors: name, type and code for IPv4 and for IPv6.
+/// ICMP errors: name, type and code for IPv4, and type and code for IPv6.
 const ICMP: [(&str, [u8; 2], [u8; 2]); 8] = [
     ("too-big", [3, 4], [2, 0]),
     ("net-unreachable", [3, 0], [1, 0]),
@@ -172,7 +172,7 @@ const ICMP: [(&str, [u8; 2], [u8; 2]); 8] = [
     ("parameter-problem", [12, 0], [4, 0]),
 ];
 
-/// An ICMP error that quotes 28 bytes (48 with IPv6) of `quoted`, an IP packet of ours.
+/// An ICMP error that quotes 28 bytes (48 bytes with IPv6) of `quoted`, an IP packet of ours.
 pub(crate) fn icmp(addresses: &Addresses, what: &str, mtu: u16, quoted: &[u8]) -> Option<Vec<u8>> {
     let (_, v4, v6) = ICMP.iter().find(|(name, ..)| *name == what)?;
     let [kind, code] = if addresses.is_v4() { *v4 } else { *v6 };
@@ -191,7 +191,7 @@ pub(crate) fn icmp(addresses: &Addresses, what: &str, mtu: u16, quoted: &[u8]) -
     Some(packet(src, dst, protocol, 0, &message))
 }
 
-/// An IP packet like ours, with the first bytes of a segment that was never sent.
+/// An IP packet like our packets, with the first bytes of a segment that was never sent.
 pub(crate) fn made_up(addresses: &Addresses, ports: [u16; 2], seq: u32) -> Vec<u8> {
     let mut tcp = [ports[0].to_be_bytes(), ports[1].to_be_bytes()].concat();
     tcp.extend(seq.to_be_bytes());
@@ -201,7 +201,7 @@ pub(crate) fn made_up(addresses: &Addresses, ports: [u16; 2], seq: u32) -> Vec<u
     packet
 }
 
-/// The peer announces its Ethernet address: an ARP reply, or a neighbour solicitation.
+/// The frame with which the peer announces its Ethernet address: an ARP reply or a neighbour solicitation.
 pub(crate) fn neighbor(addresses: &Addresses) -> Vec<u8> {
     match (addresses.peers, addresses.ours) {
         (IpAddress::Ipv4(peers), IpAddress::Ipv4(ours)) => {
@@ -216,11 +216,11 @@ pub(crate) fn neighbor(addresses: &Addresses) -> Vec<u8> {
     }
 }
 
-/// The answer to a request for the peer's Ethernet address.
+/// The answer to a request of our host for the peer's Ethernet address.
 pub(crate) fn neighbor_answer(addresses: &Addresses) -> Vec<u8> {
     match addresses.is_v4() {
         true => neighbor(addresses),
-        // Solicited, and overrides.
+        // The flags are Solicited and Override.
         false => discovery(addresses, ADVERTISEMENT, 0x60, addresses.peers, 2),
     }
 }
@@ -228,7 +228,7 @@ pub(crate) fn neighbor_answer(addresses: &Addresses) -> Vec<u8> {
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
-/// RFC 4861 sections 4.3 and 4.4, with the peer's Ethernet address in an option.
+/// A message of RFC 4861 section 4.3 or 4.4, with the peer's Ethernet address in an option.
 fn discovery(addresses: &Addresses, kind: u8, flags: u8, target: IpAddress, option: u8) -> Vec<u8> {
     let mut message = vec![kind, 0, 0, 0, flags, 0, 0, 0];
     if let IpAddress::Ipv6(target) = target {
@@ -241,7 +241,7 @@ fn discovery(addresses: &Addresses, kind: u8, flags: u8, target: IpAddress, opti
     let sum = !checksum::combine(&[checksum::data(&message), pseudo]);
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut frame = packet(src, dst, 58, 0, &message);
-    // Hop limit 255: not forwarded.
+    // Hop limit 255 proves that no router has forwarded the packet.
     frame[14 + 7] = 255;
     frame
 }

@@ -1,5 +1,5 @@
-//! Our addresses are announced, probed and defended (RFC 5227, RFC 4862 section 5.4), also when the link goes
-//! down and up.
+//! The stack announces, probes and defends its addresses (RFC 5227, RFC 4862 section 5.4), even when the link
+//! goes down and up.
 
 use smoltcp::wire::{ArpOperation, Icmpv4Repr, Icmpv6Repr, NdiscNeighborFlags, NdiscRepr, TcpControl};
 use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address};
@@ -23,7 +23,7 @@ fn host(address_probing: AddressProbing) -> Tap {
     Tap::new(tcp_lite::StackConfig { address_probing, ..config(MAC_A, 1) })
 }
 
-/// A broadcast ARP request of `mac`.
+/// A broadcast ARP request that `mac` sends.
 fn request(mac: EthernetAddress, src: Ipv4Address, dst: Ipv4Address) -> Vec<u8> {
     let mut frame = craft::arp(ArpOperation::Request, mac, NOBODY, src, dst);
     frame[0..6].fill(0xff);
@@ -37,7 +37,7 @@ fn advert(macs: [EthernetAddress; 2], address: Ipv6Address, dst: Ipv6Address) ->
     craft::icmpv6(macs, address, dst, &Icmpv6Repr::Ndisc(message))
 }
 
-/// A solicitation from the unspecified address: a probe of `address`.
+/// A solicitation from the unspecified address, which probes `address`.
 fn probe6(mac: EthernetAddress, address: Ipv6Address) -> Vec<u8> {
     let [.., a, b, c] = address.octets();
     let word = |high, low| u16::from_be_bytes([high, low]);
@@ -135,7 +135,7 @@ fn probed_addresses_are_silent_until_they_are_ours() {
     let mut seen = tap.frames_for(3_200_000);
     seen.dedup();
     assert_eq!(seen, [&probes[..]; 3].concat(), "three times");
-    // We neither announce the addresses nor accept connections to them.
+    // The stack does not announce the addresses, and does not accept connections to them.
     let syn = craft::segment([MAC_B, MAC_A], (B4.into(), 9), (A4.into(), 4000), TcpControl::Syn);
     for frame in [request(MAC_B, B4, A4), craft::solicit([MAC_B, MAC_A], B6, A6)] {
         tap.inject(&frame);
@@ -186,7 +186,7 @@ fn without_a_link_nothing_is_sent_and_no_poll_is_requested() {
     assert_eq!(tap.frames(), [request(MAC_A, A4, B4)]);
 }
 
-/// A poller that sleeps until the next deadline does not wake for frames that cannot leave.
+/// If frames cannot be sent, a poller that sleeps until the next deadline is not woken because of them.
 #[test]
 fn without_a_link_packets_of_the_slow_path_request_no_poll() {
     let mut tap = Tap::new(tcp_lite::StackConfig { mtu: 600, ..config(MAC_A, 1) });
@@ -194,7 +194,7 @@ fn without_a_link_packets_of_the_slow_path_request_no_poll() {
     tap.inject(&request(MAC_B, B4, A4));
     tap.frames();
     tap.host.stack.set_link(now, false);
-    // Each answer takes three frames.
+    // Each answer needs three frames.
     let request = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: &[0x5a; 1400] };
     let ping = craft::icmpv4([MAC_B, MAC_A], B4, A4, &request);
     for identification in 0..40 {

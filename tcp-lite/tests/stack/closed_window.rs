@@ -1,5 +1,5 @@
-//! The closed window of a peer that is alive and reads nothing: its acknowledgements have the form that
-//! header prediction takes.
+//! The closed window of a peer that is alive and reads nothing. The peer's acknowledgements have the form
+//! that header prediction accepts.
 
 use dp::link::LinkConfig;
 
@@ -7,7 +7,7 @@ use crate::harness::{MAC_A, MAC_B, World, config};
 
 const WINDOW: u32 = 4000;
 
-/// A time that is longer than the user timeout, whatever the times between probes are.
+/// A time that is longer than the user timeout, whatever the intervals between probes are.
 const MINUTES_US: u64 = 300_000_000;
 
 #[test]
@@ -31,7 +31,7 @@ fn a_window_that_stays_closed_ends_nothing_and_one_that_opens_is_used() {
         assert!(probes > 30, "{probes} probes");
         assert_eq!((world.a.streams[stream].closed, world.b.streams[0].closed), (None, None));
         assert!(world.b.received(0) <= u64::from(WINDOW), "{}", world.b.received(0));
-        // Nothing is in flight, so what opens the window acknowledges nothing.
+        // Nothing is in flight, so the segment that opens the window acknowledges no new bytes.
         world.b.stack.release(conn, WINDOW as usize);
         let arrived = world.run(100_000, |world| world.b.received(0) == 10_000);
         assert!(arrived, "{} arrived, prediction: {prediction}", world.b.received(0));

@@ -34,7 +34,7 @@ pub(crate) fn arp(
     frame
 }
 
-/// An IP packet around `payload` in a frame.
+/// A frame with an IP packet that contains `payload`.
 pub(crate) fn ip(
     macs: [EthernetAddress; 2],
     src: IpAddress,
@@ -77,7 +77,7 @@ pub(crate) fn icmpv6(
     ip(macs, src.into(), dst.into(), IpProtocol::Icmpv6, 255, &bytes)
 }
 
-/// An ICMP error for the sender of `frame`, a TCP segment over IPv4, quoting it.
+/// An ICMP error to the sender of `frame`, which is a TCP segment over IPv4. The error quotes the segment.
 pub(crate) fn error_about(
     macs: [EthernetAddress; 2],
     frame: &[u8],
@@ -151,7 +151,7 @@ pub(crate) fn answer(
     ip(macs, src.0, dst.0, IpProtocol::Tcp, 64, &bytes)
 }
 
-/// The parameters of [`data`].
+/// The arguments of [`data`].
 pub(crate) struct Segment<'a> {
     pub(crate) src: (IpAddress, u16),
     pub(crate) dst: (IpAddress, u16),
@@ -160,7 +160,7 @@ pub(crate) struct Segment<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// An ACK with or without payload, without options.
+/// An ACK without options, with or without payload.
 pub(crate) fn data(macs: [EthernetAddress; 2], segment: &Segment<'_>) -> Vec<u8> {
     let repr = TcpRepr {
         src_port: segment.src.1,
@@ -182,8 +182,8 @@ pub(crate) fn data(macs: [EthernetAddress; 2], segment: &Segment<'_>) -> Vec<u8>
     ip(macs, src, dst, IpProtocol::Tcp, 64, &bytes)
 }
 
-/// Cuts the IP packet of an untagged frame into fragments of at most `unit` (a multiple of 8) bytes. Frames
-/// that are not IP stay whole.
+/// Cuts the IP packet of an untagged frame into fragments of at most `unit` bytes (a multiple of 8). Frames
+/// that are not IP are returned whole.
 pub(crate) fn fragments(frame: &[u8], unit: usize, identification: u16) -> Vec<Vec<u8>> {
     match frame[12..14] {
         [0x08, 0x00] => fragments_v4(frame, unit, identification),

@@ -1,4 +1,5 @@
-//! Many connections that hold bytes ahead of a hole without end, and the memory that others get meanwhile.
+//! Many connections continuously hold bytes behind a hole. The tests check how much memory other connections
+//! get.
 
 use smoltcp::wire::{ArpOperation, EthernetAddress, TcpControl};
 use tcp_lite::StackConfig;
@@ -14,7 +15,7 @@ const ISN: u32 = 7;
 /// A host with listeners, and handmade peers that are connected to it.
 struct Crowd {
     tap: Tap,
-    /// By peer: the acknowledgement number for the host's SYN.
+    /// For each peer, the acknowledgement number for the host's SYN.
     acks: Vec<u32>,
 }
 
@@ -38,7 +39,7 @@ impl Crowd {
         crowd
     }
 
-    /// Bytes `from..to` of this peer's stream arrive; the host is polled.
+    /// Delivers the bytes `from..to` of this peer's stream, and polls the host.
     fn say(&mut self, peer: usize, from: u64, to: u64) {
         let payload: Vec<u8> = (from..to).map(byte).collect();
         let segment = Segment {
@@ -69,7 +70,7 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     let (in_order, small_hole) = (HOSTILE, HOSTILE + 1);
     let mut least = BUFFERS;
     for round in 0..60 {
-        // Ranges of 100 bytes, a buffer each, as many as the stack tracks.
+        // Ranges of 100 bytes, each in its own buffer, as many as the stack tracks.
         for peer in 0..HOSTILE {
             crowd.say(peer, 200 * (round + 1), 200 * (round + 1) + 100);
             least = least.min(crowd.free());
@@ -81,14 +82,14 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     let counters = crowd.tap.host.stack.counters();
     assert!(counters.rx_out_of_order_evicted_bytes > 50_000, "{counters:?}");
     assert_eq!(counters.out_of_order_no_buffers, 0, "room was made before it ran out");
-    // A late connection with a small hole makes progress, since it holds less than the others.
+    // A late connection with a small hole makes progress, because it holds less than the other connections.
     for at in 1..5 {
         crowd.say(small_hole, 1000 * at, 1000 * (at + 1));
         crowd.say(0, 20_000 + 200 * at, 20_100 + 200 * at);
     }
     crowd.say(small_hole, 0, 1000);
     assert_eq!(crowd.received(small_hole), 5000);
-    // Bytes that were given up are sent again, and the stream checks them.
+    // Bytes that the stack discarded are sent again, and the stream checks them.
     for at in 0..60 {
         crowd.say(3, 200 * at, 200 * (at + 1));
     }

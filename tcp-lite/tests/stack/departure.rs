@@ -1,4 +1,4 @@
-//! Neighbours whose Ethernet address follows from their IP address, and the end of a neighbour that a port
+//! Neighbours whose Ethernet address is derived from their IP address, and neighbours whose end a port
 //! reports.
 
 use dp::Checksum;
@@ -17,7 +17,8 @@ fn derived(n: u8) -> StackConfig {
     StackConfig { derived_neighbors: Some([2, 7]), ..config(mac(n), n) }
 }
 
-/// Two hosts that have connected without a query, of which the second listens and serves for ever.
+/// Two hosts that have connected without address resolution. The second host listens, and the streams stay
+/// open.
 fn connected() -> Relay {
     let mut relay = Relay::new(derived(1), derived(2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -44,7 +45,7 @@ fn the_connections_of_a_neighbor_that_is_gone_end_at_once_and_no_others() {
     let a = &mut relay.a.host;
     let other = a.connect(now, "10.0.0.3:4000".parse().unwrap(), 0);
     let again = a.connect(now, "10.0.0.2:4001".parse().unwrap(), 0);
-    // Two Ethernet addresses to which no connection sends.
+    // No connection sends to these two Ethernet addresses.
     a.stack.end_neighbor(now, mac(9));
     a.stack.end_neighbor(now, EthernetAddress::BROADCAST);
     assert!(!a.stack.has_events());
@@ -60,14 +61,14 @@ fn the_connections_of_a_neighbor_that_is_gone_end_at_once_and_no_others() {
     // A second report has no effect.
     relay.a.host.stack.end_neighbor(now, mac(2));
     assert!(!relay.a.host.stack.has_events());
-    // The accepting end gets the same event.
+    // The accepting side gets the same event.
     let now = relay.b.now();
     relay.b.host.stack.end_neighbor(now, mac(1));
     relay.b.frames();
     assert_eq!(relay.b.host.streams[0].closed, Some(CloseReason::LinkDown));
 }
 
-/// TIME-WAIT keeps the number of a peer that may come again as another process.
+/// Connections in TIME-WAIT also end with their neighbour, because another process may use its address later.
 #[test]
 fn nothing_is_left_of_a_neighbor_that_is_gone() {
     let mut relay = connected();
@@ -88,7 +89,7 @@ fn nothing_is_left_of_a_neighbor_that_is_gone() {
     assert_eq!(relay.a.host.stack.usage().connections, 0);
 }
 
-/// A half-open connection ends without an event, and its place in the backlog becomes free.
+/// A half-open connection ends without an event, and its place in the backlog is free again.
 #[test]
 fn a_half_open_connection_ends_with_its_neighbor() {
     let mut relay = Relay::new(derived(1), derived(2));

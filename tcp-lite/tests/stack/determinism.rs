@@ -1,4 +1,4 @@
-//! The same seed and the same inputs give the same frames, byte for byte.
+//! With the same seed and the same inputs, a stack sends the same frames, byte for byte.
 
 use dp::link::{LinkConfig, LinkPlan};
 use smoltcp::wire::{ArpOperation, Icmpv4Repr, Ipv4Address};
@@ -38,7 +38,8 @@ fn another_seed_gives_other_ports_and_sequence_numbers() {
     assert_ne!(one[4..8], other[4..8]);
 }
 
-/// The identification of the fragments of an answer to a large ping depends on the peer (RFC 7739 section 3).
+/// The identification of the fragments of an answer to a large ping depends on the peer and on the seed (RFC
+/// 7739 section 3).
 #[test]
 fn another_seed_gives_other_identifications_of_fragments() {
     let request = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: &[0x5a; 1400] };

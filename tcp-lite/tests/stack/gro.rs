@@ -1,4 +1,4 @@
-//! Only consecutive segments of one burst are processed as one.
+//! The stack merges only consecutive segments of one burst.
 
 use dp::link::LinkConfig;
 use dp::{Burst, Mbuf, checksum};
@@ -6,14 +6,14 @@ use tcp_lite::{Event, TcpConfig};
 
 use crate::harness::{MAC_A, MAC_B, World, byte, config};
 
-/// Bytes of a full segment.
+/// Payload of a full segment in bytes.
 const FULL: u64 = 1448;
 
-/// Offset of the headers of a frame over IPv4.
+/// Offset of the IP header in a frame; `TCP` is the offset of the TCP header over IPv4.
 const IP: usize = 14;
 const TCP: usize = IP + 20;
 
-/// Two hosts with one or more connections, and nothing in flight.
+/// Two hosts with one or more connections, on which nothing is in flight.
 fn connected(remote: &str, connections: usize) -> World {
     connect(World::standard(&LinkConfig::default()), remote, connections)
 }
@@ -34,7 +34,7 @@ fn connect(mut world: World, remote: &str, connections: usize) -> World {
     world
 }
 
-/// Frames of `a` with `bytes` bytes of its stream number `stream`.
+/// The frames in which `a` sends `bytes` bytes on its stream number `stream`.
 fn frames(world: &mut World, stream: usize, bytes: u64) -> Vec<Mbuf> {
     let now = world.now();
     let conn = world.a.streams[stream].conn;
@@ -49,7 +49,7 @@ fn frames(world: &mut World, stream: usize, bytes: u64) -> Vec<Mbuf> {
     frames
 }
 
-/// The bytes that `b` delivers for each of them, whatever they are.
+/// Passes `frames` to `b`, and returns the number of bytes of each delivery. Does not check the bytes.
 fn take_unchecked(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
     let now = world.now();
     let mut frames = frames.into_iter().peekable();
@@ -64,7 +64,7 @@ fn take_unchecked(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
         .collect()
 }
 
-/// The bytes that `b` delivers for each of them.
+/// Passes `frames` to `b`, checks the delivered bytes, and returns the number of bytes of each delivery.
 fn take(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
     let now = world.now();
     let mut frames = frames.into_iter().peekable();
@@ -81,7 +81,7 @@ fn take(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
     stretches
 }
 
-/// The acknowledgements of `b`.
+/// The acknowledgements that `b` sends.
 fn acknowledgements(world: &mut World) -> Vec<Mbuf> {
     let mut out = Burst::new();
     assert!(!world.b.stack.transmit(world.now(), &mut out));
@@ -110,7 +110,7 @@ fn what_goes_on_is_handed_up_as_one_and_acknowledged_once() {
 #[test]
 fn there_is_a_bound_to_it() {
     let mut world = connected("10.0.0.2:4000", 1);
-    // The congestion window opens.
+    // This transfer opens the congestion window.
     world.a.send_more(0, 60 * FULL);
     assert!(world.run(1_000_000, |world| world.b.received(0) == 60 * FULL));
     world.run(100_000, |_| false);
@@ -118,8 +118,8 @@ fn there_is_a_bound_to_it() {
     assert_eq!(take(&mut world, burst), [16 * FULL, 16 * FULL, 8 * FULL]);
 }
 
-/// A copy of `frame`, which is IPv4, with the first `payload` bytes of its payload, its sequence number moved
-/// on by `advance`, and correct checksums.
+/// A copy of the IPv4 frame `frame` with the first `payload` bytes of its payload. The sequence number of the
+/// copy is increased by `advance`, and its checksums are correct.
 fn cut(world: &World, frame: &Mbuf, payload: usize, advance: u32) -> Mbuf {
     let mut copy = frame.deep_copy(world.b.port.mempool()).unwrap();
     let headers = TCP + 32;
@@ -132,14 +132,14 @@ fn cut(world: &World, frame: &Mbuf, payload: usize, advance: u32) -> Mbuf {
     copy
 }
 
-/// If duplicates were merged with the payload before them, they would not count as duplicates, and nothing
-/// would be retransmitted.
+/// If duplicate acknowledgements were merged with the payload before them, they would not count as
+/// duplicates, and nothing would be retransmitted.
 #[test]
 fn acknowledgements_behind_a_segment_are_each_counted() {
     for empty in [0, 2, 3] {
         let hosts = [(MAC_A, 1), (MAC_B, 2)].map(|(mac, n)| {
             let mut host = config(mac, n);
-            // Without SACK, the third duplicate acknowledgement shows a loss.
+            // Without SACK, the third duplicate acknowledgement indicates a loss.
             host.tcp = TcpConfig { sack: false, ..host.tcp };
             host
         });
@@ -162,7 +162,8 @@ fn acknowledgements_behind_a_segment_are_each_counted() {
     }
 }
 
-/// With a length in its IP header that is longer than the frame, or shorter than the headers.
+/// If the length in the IP header is longer than the frame, or shorter than the headers, the segment is not
+/// merged.
 #[test]
 fn a_segment_of_a_length_that_it_cannot_have_is_not_joined() {
     for (length, joined) in [(52 + FULL, 3), (52 + FULL + 1, 1), (52 + FULL - 1, 2), (51, 1), (20, 1), (0, 1)]
@@ -187,7 +188,8 @@ fn a_segment_of_a_length_that_it_cannot_have_is_not_joined() {
     }
 }
 
-/// Merged segments are acknowledged as if they had arrived separately: every second segment, however small.
+/// Merged segments are acknowledged as if they had arrived separately: every second segment causes an
+/// acknowledgement, however small it is.
 #[test]
 fn the_second_small_segment_is_acknowledged_at_once() {
     let mut world = connected("10.0.0.2:4000", 1);
@@ -203,11 +205,12 @@ fn the_second_small_segment_is_acknowledged_at_once() {
     assert_eq!(acknowledgements(&mut world).len(), 1);
 }
 
-/// The bytes delivered at a time after a change to one of several segments, with correct checksums.
+/// Changes one of ten segments with `change`, and corrects its checksums. Returns the number of segments of
+/// each delivery.
 fn changed(change: impl Fn(&mut [u8])) -> Vec<u64> {
     let mut world = connected("10.0.0.2:4000", 1);
     let mut burst = frames(&mut world, 0, 10 * FULL);
-    // The sender has the same buffer.
+    // The sender still uses the same buffer, so the test changes a copy.
     burst[4] = burst[4].deep_copy(world.b.port.mempool()).unwrap();
     let bytes = burst[4].head_mut().unwrap();
     change(bytes);
@@ -234,7 +237,7 @@ fn identification_and_psh_do_not() {
     assert_eq!(changed(|frame| frame[TCP + 13] |= 8), [10]);
 }
 
-/// Bytes after it are ahead of a hole, and not joined.
+/// The segments behind the missing or damaged segment are behind a hole, and are not merged.
 #[test]
 fn a_segment_that_is_missing_or_damaged_ends_the_run() {
     let (mut stretches, mut bad) = (vec![4 * FULL], 0);
@@ -245,7 +248,7 @@ fn a_segment_that_is_missing_or_damaged_ends_the_run() {
         match damage {
             None => drop(burst.remove(4)),
             Some(at) => {
-                // The sender has the same buffer.
+                // The sender still uses the same buffer, so the test changes a copy.
                 burst[4] = burst[4].deep_copy(world.b.port.mempool()).unwrap();
                 burst[4].head_mut().unwrap()[at] ^= 1;
                 bad = 1;
@@ -256,7 +259,7 @@ fn a_segment_that_is_missing_or_damaged_ends_the_run() {
     }
 }
 
-/// Frames of several buffers, like those of a port with LRO or of a port that receives into chains.
+/// A frame consists of several buffers, as from a port with LRO or from a port that receives into chains.
 #[test]
 fn a_frame_of_many_buffers_stays_alone() {
     let mut world = connected("10.0.0.2:4000", 1);
@@ -292,7 +295,7 @@ fn connections_are_told_apart() {
     assert_eq!(take(&mut world, mixed), [FULL; 8]);
 }
 
-/// Ethernet pads short frames.
+/// Ethernet pads short frames, and the padding must not be delivered.
 #[test]
 fn bytes_behind_a_packet_are_no_payload() {
     let mut world = connected("10.0.0.2:4000", 1);

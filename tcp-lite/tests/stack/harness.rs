@@ -1,5 +1,5 @@
-//! Two hosts on a wire in memory, a clock that jumps to the next event, and streams whose bytes follow from
-//! their offset, so that received bytes can be checked without keeping the sent ones.
+//! Two hosts on a wire in memory, and a clock that jumps to the next event. The bytes of streams are derived
+//! from their offset, so that the tests can check received bytes without storing the sent bytes.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,7 +20,7 @@ pub(crate) fn byte(offset: u64) -> u8 {
 pub(crate) const MAC_A: EthernetAddress = EthernetAddress([0x02, 0, 0, 0, 0, 0x0a]);
 pub(crate) const MAC_B: EthernetAddress = EthernetAddress([0x02, 0, 0, 0, 0, 0x0b]);
 
-/// A configuration with addresses in both families: `10.0.0.n/24` and `2001:db8::n/64`.
+/// A configuration with an address of each family: `10.0.0.n/24` and `2001:db8::n/64`.
 pub(crate) fn config(mac: EthernetAddress, n: u8) -> StackConfig {
     StackConfig {
         mac,
@@ -41,7 +41,7 @@ pub(crate) fn config(mac: EthernetAddress, n: u8) -> StackConfig {
     }
 }
 
-/// One connection of a host under test.
+/// A connection of a host under test.
 pub(crate) struct Stream {
     pub(crate) conn: ConnId,
     pub(crate) established: bool,
@@ -62,13 +62,13 @@ pub(crate) struct Host {
     out: Burst,
     pub(crate) streams: Vec<Stream>,
     by_slot: Vec<Option<usize>>,
-    /// Bytes that each accepted connection sends before it closes.
+    /// Number of bytes that each accepted connection sends before it closes.
     pub(crate) serve: u64,
-    /// Streams stay open after everything is sent.
+    /// If set, streams stay open after everything is sent.
     keeps_open: bool,
-    /// All sent frames, if recorded.
+    /// All sent frames, if they are recorded.
     pub(crate) sent_frames: Option<Vec<Vec<u8>>>,
-    /// Address conflicts: the address, the other host, and whether we gave the address up.
+    /// Address conflicts: the address, the other host, and whether our host gave the address up.
     pub(crate) conflicts: Vec<(IpAddr, EthernetAddress, bool)>,
 }
 
@@ -90,7 +90,7 @@ impl Host {
         }
     }
 
-    /// Connects, to send `to_send` bytes and then close.
+    /// Connects to `remote`. The stream sends `to_send` bytes and then closes.
     pub(crate) fn connect(&mut self, now: Instant, remote: SocketAddr, to_send: u64) -> usize {
         let conn = self.stack.connect(now, remote, None).unwrap();
         self.stream(conn, to_send)
@@ -127,7 +127,7 @@ impl Host {
         self.keeps_open = true;
     }
 
-    /// Sends more on an open stream.
+    /// Sends `bytes` more bytes on an open stream.
     pub(crate) fn send_more(&mut self, stream: usize, bytes: u64) {
         self.streams[stream].to_send += bytes;
     }
@@ -140,7 +140,7 @@ impl Host {
         stream
     }
 
-    /// Polls once. Returns whether there was a frame or event.
+    /// Polls once. Returns whether there was a frame or an event.
     pub(crate) fn poll(&mut self, now_us: u64) -> bool {
         let now = Instant::from_micros(now_us as i64);
         let mut moved = false;
@@ -253,7 +253,7 @@ pub(crate) fn bytes_of(frame: &Mbuf) -> Vec<u8> {
     frame.segments().flatten().copied().collect()
 }
 
-/// Two hosts and the time.
+/// Two hosts, and the simulated time.
 pub(crate) struct World {
     pub(crate) a: Host,
     pub(crate) b: Host,
@@ -275,8 +275,8 @@ impl World {
         Instant::from_micros(self.now_us as i64)
     }
 
-    /// Polls until `done`, until `for_us` have passed, or until there are no more deadlines. Returns whether
-    /// `done`.
+    /// Polls until `done` returns `true`, until `for_us` microseconds have passed, or until there are no more
+    /// deadlines. Returns whether `done` has returned `true`.
     pub(crate) fn run(&mut self, for_us: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end_us = self.now_us + for_us;
         loop {
@@ -296,7 +296,8 @@ impl World {
         }
     }
 
-    /// Connects `a` to `b`; both send and close. Everything must arrive, and both must close gracefully.
+    /// Connects `a` to `b`. Both hosts send and close. Checks that everything arrives, and that both hosts
+    /// close gracefully.
     pub(crate) fn exchange(&mut self, remote: &str, a_sends: u64, b_sends: u64, for_us: u64) {
         let remote: SocketAddr = remote.parse().unwrap();
         self.b.stack.listen(remote.port()).unwrap();

@@ -1,4 +1,4 @@
-//! Hostile frames: nothing panics, and an existing connection continues.
+//! Hostile frames cause no panic, and an existing connection continues.
 
 use dp::Checksum;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ use crate::relay::{Relay, Tap};
 
 const FRAMES: usize = 10_000;
 
-/// A connection with bytes through it both ways, and all its frames.
+/// A connection that has carried bytes in both directions, and all its frames.
 fn live() -> (Relay, Vec<Vec<u8>>) {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -28,7 +28,8 @@ fn live() -> (Relay, Vec<Vec<u8>>) {
         |to_b, frame| {
             if to_b {
                 seen.push(frame.clone());
-                // Frames that do not occur by themselves: fragments, and errors about sent frames.
+                // Adds frames that do not occur in this connection: fragments, and ICMP errors about sent
+                // frames.
                 seen.extend(craft::fragments(&frame, 96, 1).into_iter().skip(1));
             }
             vec![(frame, Checksum::Unknown)]
@@ -71,7 +72,7 @@ fn random_frame() -> impl Strategy<Value = Vec<u8>> {
         |(ethertype, rest, plausible)| {
             let mut frame = [&MAC_B.0[..], &MAC_A.0[..], &ethertype, &rest].concat();
             if plausible && ethertype == [0x86, 0xdd] && rest.len() > 40 {
-                // Valid lengths and addresses, so that the rest is parsed.
+                // Length and addresses are valid, so that the stack parses the rest.
                 frame[14] = 0x60;
                 frame[18..20].copy_from_slice(&(rest.len() as u16 - 40).to_be_bytes());
                 frame[38..54].copy_from_slice(&[0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
@@ -92,7 +93,8 @@ fn random_frame() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Changes of a frame: new values of bytes, where it is cut short, and how it is split into buffers.
+/// Changes of a frame: new values of bytes, the length after truncation, and how the frame is split into
+/// buffers.
 type Mutation = (Vec<(prop::sample::Index, u8)>, Option<prop::sample::Index>, Vec<usize>);
 
 fn mutation() -> impl Strategy<Value = Mutation> {
@@ -131,8 +133,9 @@ fn random_frames_leave_a_live_connection_alone() {
     still_works(&mut relay);
 }
 
-/// A frame for the slow path of B, from a stranger or about the flow that `sent` (a frame of B) belongs to,
-/// or nearly so. Its checksums are correct, as an attacker's would be.
+/// A frame for the slow path of B. The frame is from an unknown host, or about a flow that equals or nearly
+/// equals the flow of `sent`, a frame of B. The frame's checksums are correct, as an attacker's checksums
+/// would be.
 fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     let mut stranger = MAC_A;
     (stranger.0[4], stranger.0[5]) = (1, random());
@@ -149,14 +152,14 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
             let echo = Icmpv4Repr::EchoRequest { ident: 7, seq_no: random().into(), data: &data };
             craft::icmpv4(macs, v4, b4, &echo)
         }
-        // A flow that does not exist, or a sequence number that is not in flight.
+        // The error is about a flow that does not exist, or about a sequence number that is not in flight.
         kind @ 4..=5 => {
             let mut quoted = sent.to_vec();
             quoted[if kind == 4 { 36 } else { 38 }] ^= 0x40;
             let reasons = [Icmpv4DstUnreachable::FragRequired, Icmpv4DstUnreachable::PortUnreachable];
             craft::error_about(macs, &quoted, reasons[usize::from(random() % 2)], 68)
         }
-        // One fragment of a segment; the others never arrive.
+        // One fragment of a segment, whose other fragments never arrive.
         _ => {
             let mut segment = craft::ip(macs, v4.into(), b4.into(), IpProtocol::Tcp, 64, &[random(); 300]);
             segment[34 + 12] = 0x50;
@@ -164,7 +167,7 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
             pieces.swap_remove(usize::from(random()) % pieces.len())
         }
     };
-    // Some are damaged, except for the addresses of ARP, which every host believes.
+    // Some frames are damaged, except for the addresses in ARP, which every host believes.
     let reach = if frame[12..14] == [0x08, 0x06] { 22 } else { frame.len() };
     if random().is_multiple_of(4) {
         frame[14 + usize::from(random()) % (reach - 14)] ^= random();
@@ -172,13 +175,13 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// ARP, neighbour discovery, ICMP and fragments without sense, four for every frame of a transfer in both
-/// directions, have no effect on the transfer.
-// Proves SEC-017: forged errors about unknown flows and about what is not in flight change nothing.
+/// For each frame of a transfer in both directions, four invalid frames arrive: ARP, neighbour discovery,
+/// ICMP errors or fragments. The invalid frames have no effect on the transfer.
+// Proves SEC-017: forged errors about unknown flows, and about bytes that are not in flight, change nothing.
 #[test]
 fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
     const BYTES: u64 = 1_000_000;
-    /// An MTU of 1500 without headers and timestamps.
+    /// The payload of a segment with an MTU of 1500 and timestamps.
     const EMSS: usize = 1448;
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -223,7 +226,7 @@ fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
 fn mutated_frames_leave_a_live_connection_alone() {
     let (mut relay, seen) = live();
     let mut runner = runner();
-    // ARP has no checksum, so a changed address in it is believed, as by every host.
+    // ARP has no checksum, so every host believes a changed address in an ARP frame.
     let seen: Vec<_> = seen.into_iter().filter(|f| f[12..14] != [0x08, 0x06]).collect();
     for n in 0..FRAMES {
         let mutation = mutation().new_tree(&mut runner).unwrap().current();
@@ -250,7 +253,7 @@ fn a_packet_longer_than_its_frame_is_malformed() {
         ),
     ] {
         let mut tap = Tap::new(config(MAC_A, 1));
-        // One has too few bytes of header, the other of payload.
+        // One frame has too few bytes of header, and the other frame too few bytes of payload.
         let macs = [MAC_B, MAC_A];
         for payload in [&[][..], &[7; 20]] {
             let whole = craft::answer(macs, (src, 9), (dst, 4000), TcpControl::Syn, (7, None), payload);
@@ -265,7 +268,8 @@ fn a_packet_longer_than_its_frame_is_malformed() {
     }
 }
 
-/// A host that sleeps until the next deadline does not delay such an answer.
+/// An answer to a segment that belongs to no connection is due at once, so a host that sleeps until the next
+/// deadline does not delay it.
 #[test]
 fn an_answer_that_belongs_to_no_connection_is_due_at_once() {
     let (a, b) = (Ipv4Address::new(10, 0, 0, 1), Ipv4Address::new(10, 0, 0, 2));

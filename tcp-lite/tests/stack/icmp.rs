@@ -1,5 +1,5 @@
-//! ICMP errors about TCP: which of them count, and their effects (RFC 1122 section 4.2.3.9, RFC 5927, RFC
-//! 8201).
+//! ICMP errors about TCP: which errors have an effect, and which effect (RFC 1122 section 4.2.3.9, RFC 5927,
+//! RFC 8201).
 
 use std::cell::RefCell;
 
@@ -18,14 +18,14 @@ const A6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const B6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
 
-/// An ICMP error, and what it quotes.
+/// An ICMP error, and the bytes that it quotes.
 #[derive(Clone, Copy)]
 struct Report {
     kind: (u8, u8),
     mtu: u32,
-    /// Bytes quoted of the TCP segment.
+    /// Number of quoted bytes of the TCP segment.
     quoted: usize,
-    /// Bytes of options in the quoted IPv4 header, which a router has inserted.
+    /// Number of option bytes in the quoted IPv4 header, which a router has inserted.
     options: usize,
 }
 
@@ -42,7 +42,7 @@ impl Report {
         Self { kind, mtu, ..HARD_4 }
     }
 
-    /// The error about `frame`, which we sent.
+    /// The ICMP error about `frame`, which our host has sent.
     fn about(self, frame: &[u8]) -> Vec<u8> {
         self.about_changed(frame, |_| {})
     }
@@ -71,7 +71,7 @@ impl Report {
     }
 }
 
-/// A host that has sent a SYN to a neighbour, and that SYN.
+/// A host that has sent a SYN to a neighbour, and this SYN.
 fn connecting(ipv6: bool) -> (Tap, Vec<u8>) {
     let mut tap = Tap::new(config(MAC_A, 1));
     let remote = if ipv6 { "[2001:db8::2]:1" } else { "10.0.0.2:1" };
@@ -84,7 +84,7 @@ fn connecting(ipv6: bool) -> (Tap, Vec<u8>) {
     (tap, syn)
 }
 
-/// The fate of a connection attempt after `report`, with the numbers of errors noted and ignored.
+/// How a connection attempt ends after `report`, and the numbers of accepted and ignored errors.
 fn after(ipv6: bool, report: Report) -> (Option<CloseReason>, u64, u64) {
     let (mut tap, syn) = connecting(ipv6);
     tap.inject(&report.about(&syn));
@@ -149,7 +149,7 @@ fn only_what_quotes_a_segment_on_its_way_is_believed() {
     );
 }
 
-/// In a later fragment, the bytes after the IP header are not a TCP header.
+/// A later fragment has no TCP header after its IP header, so an error about it is ignored.
 #[test]
 fn only_the_head_of_a_tcp_segment_is_taken_for_one() {
     for (ipv6, at, bytes, heard) in [
@@ -159,7 +159,7 @@ fn only_the_head_of_a_tcp_segment_is_taken_for_one() {
         (false, 6, [0x20, 1], false),
         (false, 6, [1, 0], false),
         (false, 6, [0x10, 0], false),
-        // Another version, a header that is too short, another protocol.
+        // The cases: another IP version, a header that is too short, and another protocol.
         (false, 0, [0x65, 0], false),
         (false, 0, [0x44, 0], false),
         (false, 8, [64, 17], false),
@@ -264,10 +264,10 @@ fn a_report_of_a_packet_too_big_has_to_be_plausible() {
         (false, 1000, Some(948)),
         // The reported MTU is below the size that every path carries, so that size is used.
         (false, 100, Some(524)),
-        // The packet was not larger than the reported MTU.
+        // The packet was not longer than the reported MTU, so the report is ignored.
         (false, 1500, None),
         (false, 1501, None),
-        // Without an MTU: the next plateau of RFC 1191 section 7.1 below the packet.
+        // The report has no MTU. The next plateau of RFC 1191 section 7.1 below the packet's length is used.
         (false, 0, Some(1440)),
         (true, 1400, Some(1328)),
         (true, 1280, Some(1208)),

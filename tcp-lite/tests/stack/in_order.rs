@@ -1,4 +1,4 @@
-//! Puts a stream back in order, as a reader of plain bytes does.
+//! Puts a stream back in order, as a reader of a plain byte stream does.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,12 +7,13 @@ use std::slice;
 use dp::Mbuf;
 use tcp_lite::Received;
 
-/// Takes [`Received`] in any order and returns the bytes in stream order. Holds a bounded number of
+/// Accepts [`Received`] in any order, and returns the bytes in stream order. Holds a limited number of
 /// buffers.
 pub(crate) struct InOrder {
     next: u64,
     limit: usize,
-    /// The held buffers, sorted by offset. They are disjoint, because the stack passes on bytes only once.
+    /// The held buffers, sorted by offset. The buffers are disjoint, because the stack passes on each byte
+    /// only once.
     held: VecDeque<Received>,
 }
 
@@ -20,15 +21,15 @@ pub(crate) struct InOrder {
 pub(crate) struct Ordered {
     /// Stream offset of the first byte.
     pub(crate) offset: u64,
-    /// The bytes.
+    /// The buffer that contains the bytes.
     pub(crate) buf: Mbuf,
-    /// Number of bytes to [`Stack::release`](tcp_lite::Stack::release) after `buf` was consumed: all bytes if
-    /// they came ahead of the frontier, otherwise 0.
+    /// Number of bytes to pass to [`Stack::release`](tcp_lite::Stack::release) after `buf` was consumed. The
+    /// number is that of all bytes if `buf` arrived behind a hole, and otherwise 0.
     pub(crate) release: usize,
 }
 
 impl InOrder {
-    /// Starts at stream offset `next` and holds at most `limit` buffers.
+    /// An `InOrder` that starts at stream offset `next` and holds at most `limit` buffers.
     pub(crate) fn new(next: u64, limit: usize) -> Self {
         Self { next, limit, held: VecDeque::new() }
     }
@@ -38,10 +39,10 @@ impl InOrder {
         self.next
     }
 
-    /// Takes received bytes.
+    /// Adds received bytes.
     ///
     /// # Errors
-    /// Returns them when the limit is reached.
+    /// Returns `received` if the limit is reached.
     pub(crate) fn push(&mut self, received: Received) -> Result<(), Received> {
         if self.held.len() >= self.limit {
             return Err(received);
@@ -51,8 +52,8 @@ impl InOrder {
         Ok(())
     }
 
-    /// Gives up buffers from the far end until at least `bytes` bytes are freed, or `may` refuses a
-    /// range of the stream: for [`Event::Evict`](tcp_lite::Event::Evict), with
+    /// Discards buffers, starting with the highest stream offset, until at least `bytes` bytes are freed or
+    /// `may` refuses a range of the stream. Used for [`Event::Evict`](tcp_lite::Event::Evict), with
     /// [`Stack::evict`](tcp_lite::Stack::evict).
     pub(crate) fn give_up(&mut self, bytes: usize, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let mut given_up = 0;

@@ -1,4 +1,4 @@
-//! Many connections, and the behaviour at each limit.
+//! Many connections, and what happens at each limit.
 
 use dp::link::LinkConfig;
 use smoltcp::wire::{ArpOperation, TcpControl};
@@ -45,7 +45,7 @@ fn a_closed_port_refuses() {
     }
 }
 
-/// An answer goes to the source of a frame, which may not be a group.
+/// An answer is sent to the source of a frame, so a frame whose source is a group address is not answered.
 #[test]
 fn a_frame_from_a_group_is_not_answered() {
     let group = EthernetAddress([0x25, 0, 0, 0, 0, 0xcb]);
@@ -75,7 +75,7 @@ fn a_thousand_connections_work_at_once() {
     let sum: u64 = (0..1000).map(|n| world.b.received(n)).sum();
     assert_eq!(sum, (2000..3000).sum());
     assert!(world.a.streams.iter().all(|s| s.established && s.peer_closed && s.closed.is_none()));
-    // Now the other direction is closed too, and all connections end.
+    // Now the other direction is also closed, and all connections end.
     for n in 0..1000 {
         let conn = world.a.streams[n].conn;
         world.a.stack.close(now, conn);
@@ -114,7 +114,7 @@ fn send_buffers_larger_than_the_pool_starve_nobody() {
     assert!(world.run(60_000_000, all));
 }
 
-/// The host that closes first enters TIME-WAIT, and a peer can make it do so any number of times.
+/// The host that closes first enters TIME-WAIT, and a peer can cause this any number of times.
 #[test]
 fn the_oldest_in_time_wait_makes_room_and_no_other_connection_does() {
     let (a, mut b) = (config(MAC_A, 1), config(MAC_B, 2));
@@ -157,7 +157,8 @@ fn the_backlog_bounds_half_open_connections_and_a_reset_makes_room() {
     let answers = tap.frames();
     assert_eq!(answers.iter().filter(|f| flags(f) == SYN_ACK).count(), 5);
     assert_eq!(tap.host.stack.counters().rx_syn_dropped, 15);
-    // A retransmitted SYN belongs to its half-open connection; a RST with the next number ends one.
+    // A retransmitted SYN belongs to its half-open connection. A RST with the next expected sequence number
+    // ends a half-open connection.
     let mut reset = craft::segment(TO_A, (B, 1000), (A, 80), TcpControl::Rst);
     craft::set_tcp_seq(&mut reset, 8);
     tap.inject(&reset);
@@ -189,7 +190,7 @@ fn a_flood_of_syns_keeps_nobody_out() {
         limited.limits.backlog = 5;
         let mut client = config(MAC_A, 1);
         client.tcp.sack = sack;
-        // Without timestamps the cookie encodes only the MSS.
+        // Without timestamps, the cookie encodes only the MSS.
         client.tcp.timestamps = sack;
         let mut world = World::new(&LinkConfig::default(), client, limited);
         let listener = world.b.stack.listen(4000).unwrap();
@@ -211,8 +212,8 @@ fn a_flood_of_syns_keeps_nobody_out() {
     }
 }
 
-/// An engine receives four bursts before it transmits. SYNs beyond the backlog are answered all the same; for
-/// more there is no place, and the counters say so.
+/// An engine receives four bursts before it transmits. SYNs beyond the backlog are still answered, with
+/// cookies. More SYNs are dropped for lack of space, and the counters show the drops.
 #[test]
 fn syns_of_four_bursts_are_answered_before_the_next_transmission() {
     const ANSWERED: u16 = 4 * dp::BURST as u16;
@@ -230,7 +231,7 @@ fn syns_of_four_bursts_are_answered_before_the_next_transmission() {
         let counters = tap.host.stack.counters();
         (counters.tx_syn_cookies, counters.rx_syn_dropped)
     };
-    // The first connection has the place in the backlog.
+    // The first connection uses the only place in the backlog.
     assert_eq!(arrive(0..1 + ANSWERED), (ANSWERED.into(), 0));
     assert_eq!(arrive(1 + ANSWERED..4 + ANSWERED), (ANSWERED.into(), 3));
     let answers = tap.frames();
@@ -277,8 +278,8 @@ fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connect
     tap.inject(&send(TcpControl::Fin, next, 17, b""));
     tap.inject(&send(TcpControl::None, next, 11, b"second"));
     assert!(tap.frames().is_empty(), "no RST");
-    // A segment that repeats nothing, or a number from another time, does not belong to such a connection
-    // either.
+    // A segment without bytes, and a segment whose acknowledgement number is from another time, do not belong
+    // to such a connection.
     tap.inject(&send(TcpControl::None, next, 11, b""));
     tap.inject(&send(TcpControl::None, next.map(|ack| ack.wrapping_add(1 << 29)), 11, b"second"));
     assert_eq!(tap.frames().iter().filter(|frame| flags(frame) == RST).count(), 2);
@@ -286,8 +287,8 @@ fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connect
     assert_eq!(tap.host.stack.counters().rx_syn_cookies, 1);
 }
 
-/// A SYN that was answered by a cookie comes again when the backlog has room, before its sender got the
-/// cookie. The sender acknowledges the cookie, and then learns of a second SYN-ACK.
+/// A SYN was answered with a cookie. Before the sender of the SYN receives the cookie, the SYN arrives again,
+/// and the backlog has space now. The sender acknowledges the cookie, and receives a second SYN-ACK later.
 #[test]
 fn a_cookie_is_taken_although_the_syn_came_again_and_found_room() {
     let bytes: Vec<u8> = (0..9).map(byte).collect();
@@ -318,14 +319,15 @@ fn a_cookie_is_taken_although_the_syn_came_again_and_found_room() {
             tap.inject(&send(1001, TcpControl::None, 11, Some(cookie), &bytes[3..9]));
         }
         tap.inject(&send(1001, TcpControl::None, 8, Some(cookie), &bytes[..3]));
-        // The challenge ACK that answers the second SYN-ACK.
+        // This is the challenge ACK with which the peer answers the second SYN-ACK.
         tap.inject(&send(1001, TcpControl::None, 11, Some(cookie), b""));
         let answers = tap.frames();
         assert!(answers.iter().all(|frame| flags(frame) & RST == 0), "{answers:?}");
         let counters = tap.host.stack.counters();
         assert_eq!((counters.tx_syn_cookies, counters.rx_syn_cookies), (1, 1));
         assert_eq!(tap.host.stack.listener_counters(listener).unwrap().1, 0);
-        // Bytes that come with the acknowledgement of an ordinary SYN-ACK are taken, whatever its number is.
+        // If the acknowledgement of an ordinary SYN-ACK carries bytes, they are accepted, whatever the
+        // sequence number of the SYN-ACK is.
         let unmatched = counters.rx_no_connection;
         for port in 2000..2100 {
             tap.inject(&send(port, TcpControl::Syn, 7, None, b""));
@@ -334,7 +336,7 @@ fn a_cookie_is_taken_although_the_syn_came_again_and_found_room() {
             tap.frames();
         }
         assert_eq!(tap.host.stack.counters().rx_no_connection, unmatched);
-        // A segment that acknowledges neither SYN-ACK is still answered with RST.
+        // A segment that acknowledges neither of the two SYN-ACKs is answered with an RST.
         tap.inject(&send(1002, TcpControl::Syn, 7, None, b""));
         tap.frames();
         tap.inject(&send(1002, TcpControl::None, 8, Some(first), b""));
@@ -351,7 +353,7 @@ fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
     let first = seq(tap.frames().last().unwrap());
     tap.inject(&segment(TcpControl::None, 8, Some(first.wrapping_add(1))));
     tap.frames();
-    // A hundred bytes and the FIN.
+    // `used` covers a hundred bytes and the FIN.
     let used = first.wrapping_add(102);
     tap.inject(&segment(TcpControl::None, 8, Some(used)));
     tap.inject(&segment(TcpControl::Fin, 8, Some(used)));
@@ -362,8 +364,8 @@ fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
     assert!(seq(syn_ack).wrapping_sub(used) > 0, "{} after {used}", seq(syn_ack));
 }
 
-/// A SYN that cannot be answered must not end the old connection, whose peer may have to retransmit its FIN.
-/// (A cookie does not help, since its sequence number may be one that the old connection used.)
+/// If a SYN cannot be answered, the old connection must not end, because its peer may have to retransmit its
+/// FIN. A cookie cannot be the answer, because the old connection may have used the cookie's sequence number.
 #[test]
 fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
     for syn_cookies in [false, true] {
@@ -381,7 +383,7 @@ fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
         let fin = from(1000, TcpControl::Fin, 8, Some(used));
         tap.inject(&fin);
         assert_eq!(tap.frames().len(), 1, "it is acknowledged");
-        // Another connection takes the listener's only place.
+        // Another connection uses the listener's only place.
         tap.inject(&from(1001, TcpControl::Syn, 7, None));
         assert_eq!(tap.frames().len(), 1);
         tap.inject(&from(1000, TcpControl::Syn, 1000, None));
@@ -405,7 +407,7 @@ fn a_listener_that_goes_drops_what_is_half_open() {
     tap.host.stack.unlisten(listener);
     tap.host.stack.unlisten(listener);
     tap.inject(&craft::segment(TO_A, (B, 1001), (A, 80), TcpControl::Syn));
-    // The RST goes back to the sender of the SYN, without address resolution.
+    // The RST is sent back to the sender of the SYN, without address resolution.
     let frames = tap.frames();
     let tcp: Vec<_> = frames.iter().filter(|f| f[12..14] == [8, 0]).collect();
     assert_eq!(tcp.len(), 1);
@@ -491,7 +493,7 @@ fn a_listener_admits_whom_its_filter_admits_and_counts_the_others() {
         tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, v4(last), A4));
         tap.frames();
         tap.inject(&from(last));
-        // A refusal is silent: there is no RST either.
+        // A refusal is silent: no RST is sent.
         assert_eq!(tap.frames().len(), usize::from(admitted), "10.0.0.{last}");
     }
     let (counters, half_open) = tap.host.stack.listener_counters(listener).unwrap();
@@ -538,7 +540,7 @@ fn one_address_leaves_room_for_others_in_the_backlog() {
     }
     let (counters, half_open) = tap.host.stack.listener_counters(listener).unwrap();
     assert_eq!((counters.half_open_address_full, counters.half_open_full, half_open), (6, 1, 6));
-    // The end of a connection makes room, also for its address.
+    // The end of a connection makes space, also under the limit of its address.
     let mut reset = craft::segment(TO_A, (address(2), 1000), (A, 80), TcpControl::Rst);
     craft::set_tcp_seq(&mut reset, 8);
     tap.inject(&reset);
@@ -557,8 +559,8 @@ fn address(last: u8) -> IpAddress {
     IpAddress::Ipv4(v4(last))
 }
 
-/// A SYN cookie is sent back to the source of its SYN, so a connection may begin with a next hop that does
-/// not answer address resolution.
+/// A SYN cookie is sent back to the source of its SYN. Therefore a connection may begin although its next hop
+/// does not answer address resolution.
 #[test]
 fn a_reset_to_an_unresolved_neighbour_is_dropped_with_its_connection() {
     let mut limited = config(MAC_A, 1);

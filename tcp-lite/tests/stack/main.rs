@@ -1,7 +1,8 @@
-//! Whole stacks against each other, and against hostile frames, over links in memory. (The simulator,
-//! `tests/src/sim`, runs them against smoltcp's TCP.)
+//! Complete stacks that communicate with each other, or that receive hostile frames, over links in memory.
+//! (The simulator, `tests/src/sim`, runs stacks against smoltcp's TCP.)
 //!
-//! One binary for all, since all link the same crates. [`harness`] moves frames and time, and checks streams.
+//! There is one test binary, since all tests link the same crates. [`harness`] moves frames and time, and
+//! checks streams.
 
 mod addresses;
 mod closed_window;

@@ -1,4 +1,4 @@
-//! A host with four stacks, whose device gives them frames by any rule.
+//! A host with four stacks, whose device distributes frames to the stacks by any rule.
 
 use std::net::SocketAddr;
 
@@ -15,10 +15,10 @@ use crate::harness::{MAC_A, MAC_B, byte, bytes_of, config};
 const STACKS: usize = 4;
 const A: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
 const B: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
-/// Longer than any frame of these hosts.
+/// Size of a buffer in bytes, which is larger than any frame of these hosts.
 const BUFFER_BYTES: usize = 2048;
 
-/// A stack and the state of its user.
+/// A stack, and the state of its user.
 struct One {
     stack: Option<Stack>,
     pool: Mempool,
@@ -61,8 +61,8 @@ impl One {
         self.stack().input(now, frame);
     }
 
-    /// Takes the frames that other stacks handed over, runs timers, takes events, and returns the frames to
-    /// send.
+    /// Receives the frames that other stacks have handed over, runs timers, handles events, and returns the
+    /// frames to send.
     fn turn(&mut self, now: Instant) -> Vec<Vec<u8>> {
         let Some(stack) = &mut self.stack else { return Vec::new() };
         let mut burst = Burst::new();
@@ -101,16 +101,16 @@ impl One {
     }
 }
 
-/// The rule of a device: the queue of a frame, or of each copy of it.
+/// The rule of a device: returns the queue of a frame, or the queue of each copy of the frame.
 type Rule = Box<dyn FnMut(&[u8]) -> Vec<usize>>;
 
-/// Host A with four stacks, and host B with one.
+/// Host A, which has four stacks, and host B, which has one.
 struct Members {
     a: Vec<One>,
     b: One,
     rule: Rule,
     now_us: i64,
-    /// Frames of A.
+    /// Frames that A has sent.
     sent: Vec<Vec<u8>>,
 }
 
@@ -135,7 +135,7 @@ impl Members {
         Instant::from_micros(self.now_us)
     }
 
-    /// Frames for A arrive.
+    /// Delivers a frame to A.
     fn arrive(&mut self, frame: &[u8]) {
         for queue in (self.rule)(frame) {
             let now = self.now();
@@ -146,7 +146,7 @@ impl Members {
         }
     }
 
-    /// Runs turns of all stacks for this number of microseconds.
+    /// Runs turns of all stacks for `for_us` microseconds.
     fn run(&mut self, for_us: i64) {
         let end_us = self.now_us + for_us;
         while self.now_us < end_us {
@@ -166,20 +166,20 @@ impl Members {
         all
     }
 
-    /// Stack `n` of A connects to B.
+    /// Connects stack `n` of A to B.
     fn connect(&mut self, n: usize) -> ConnId {
         let now = self.now();
         self.a[n].stack().connect(now, SocketAddr::new(B.into(), 80), None).expect("a connection")
     }
 
-    /// Sends `bytes` on a connection of A from its beginning.
+    /// Sends `bytes` bytes on a connection of A, from the beginning of its stream.
     fn send(&mut self, n: usize, conn: ConnId, bytes: u64) {
         let (now, bytes) = (self.now(), (0..bytes).map(byte).collect::<Vec<u8>>());
         assert_eq!(self.a[n].stack().send(now, conn, &bytes), Ok(bytes.len()));
     }
 }
 
-/// All frames arrive at this queue.
+/// The rule by which all frames arrive at this queue.
 fn at(queue: usize) -> impl FnMut(&[u8]) -> Vec<usize> {
     move |_| vec![queue]
 }
@@ -213,7 +213,7 @@ fn a_connection_of_any_stack_moves_data_whatever_queue_its_frames_arrive_at() {
 
 #[test]
 fn a_listener_is_on_all_stacks_and_a_syn_stays_where_it_arrives() {
-    // The SYN arrives at the third queue, all later frames at the second.
+    // The SYN arrives at the third queue, and all later frames arrive at the second queue.
     let mut hosts = Members::new(|frame| vec![if frame[23] == 6 && frame[47] == 2 { 2 } else { 1 }]);
     let accepted = hosts.accept_one();
     assert_eq!(accepted, [0, 0, 1, 0]);
@@ -268,7 +268,7 @@ fn one_stack_answers_for_the_host_and_tells_the_others_of_neighbours() {
     let sent: Vec<Vec<Vec<u8>>> = hosts.a.iter_mut().map(|one| one.turn(now)).collect();
     let sizes: Vec<_> = sent.iter().map(Vec::len).collect();
     assert_eq!(sizes, [2, 0, 0, 0], "the answers to ARP and to the echo request");
-    // All stacks know B from its ARP request.
+    // All stacks have learned B's address from an ARP request of B.
     hosts.b.stack().listen(80).unwrap();
     hosts.sent.clear();
     for n in 0..STACKS {
@@ -295,7 +295,7 @@ fn a_report_of_the_path_mtu_reaches_the_stack_of_the_connection() {
     hosts.run(1_000_000);
     let info = hosts.a[3].stack().info(conn).unwrap();
     assert!(info.emss < 1000, "{info:?}");
-    // The first stack and the last are the ways of the report: from the queue to the owner.
+    // The report arrives at the first stack and is handed over to the last stack, which owns the connection.
     assert_eq!(hosts.counters().icmp_ignored, 0);
 }
 
@@ -319,7 +319,8 @@ fn fragments_are_joined_by_one_stack_and_go_to_the_one_of_the_connection() {
             hosts.a[turn % STACKS].input(now, &fragment);
             hosts.a[turn % STACKS].stack().flush_handed();
         }
-        // Two turns: to the one that joins, and to the owner.
+        // The stacks are polled twice in turn. The frame goes to the stack that reassembles, and then to the
+        // owner.
         let now = hosts.now();
         (0..2).for_each(|_| hosts.a.iter_mut().for_each(|one| drop(one.turn(now))));
     }
@@ -397,7 +398,7 @@ fn a_stack_that_is_not_polled_loses_frames_as_at_a_full_receive_ring() {
 }
 
 impl Members {
-    /// All stacks of A listen, and B connects. Returns how many connections each stack of A has then.
+    /// All stacks of A listen, and B connects. Returns how many connections each stack of A then has.
     fn accept_one(&mut self) -> Vec<usize> {
         for one in &mut self.a {
             one.stack().listen(80).unwrap();

@@ -1,4 +1,4 @@
-//! Everything but TCP: address resolution, ping, ICMP errors, fragments, partial checksums.
+//! Everything except TCP: address resolution, ping, ICMP errors, fragments, and partial checksums.
 
 use dp::Checksum;
 use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, Icmpv6Repr, IpProtocol, TcpControl};
@@ -15,7 +15,7 @@ const A6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const B6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
 const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
 
-/// One of our hosts, which already knows the neighbour `B`, which the test plays.
+/// A host that already knows the Ethernet address of its neighbour `B`, which the test plays.
 fn acquainted() -> Tap {
     let mut tap = Tap::new(config(MAC_A, 1));
     tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
@@ -43,7 +43,7 @@ fn a_next_hop_that_does_not_answer_is_unreachable_after_three_queries() {
     }
 }
 
-/// A caller that gives up before the stack learns which answer is missing.
+/// A caller that gives up before the stack does can ask which answer is missing.
 #[test]
 fn a_connection_without_an_answer_knows_which_one_is_missing() {
     let mut tap = acquainted();
@@ -58,8 +58,9 @@ fn a_connection_without_an_answer_knows_which_one_is_missing() {
     }
 }
 
-/// The answer is changed on its way without a trace, so SYNs go to an address without a host. After they stay
-/// unanswered, the neighbour is probed, then asked for by broadcast, and the connection is established.
+/// The answer to address resolution is changed on its way, without a trace, so SYNs are sent to an address
+/// that no host has. After the SYNs stay unanswered, the stack probes the neighbour, and then asks by
+/// broadcast. The connection is then established.
 #[test]
 fn a_wrong_answer_is_found_out_while_connecting() {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
@@ -72,7 +73,7 @@ fn a_wrong_answer_is_found_out_while_connecting() {
         if from_a && is_arp {
             asked.push(frame[0..6].to_vec());
         }
-        // B's port receives only frames for its own address.
+        // B's port receives only frames for its own Ethernet address and broadcasts.
         if from_a && ![MAC_B.0, [0xff; 6]].contains(&frame[0..6].try_into().unwrap()) {
             return Vec::new();
         }
@@ -132,7 +133,7 @@ fn ping_in_fragments_is_answered() {
     assert_eq!(tap.frames()[0][54..], reply[54..]);
 }
 
-/// Runs an exchange in which `carry` replaces each frame.
+/// Runs an exchange in which `carry` returns the frames that replace each frame.
 fn exchange(remote: &str, carry: impl FnMut(bool, Vec<u8>) -> Vec<(Vec<u8>, Checksum)>) -> Relay {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -199,7 +200,7 @@ fn partial_checksums_are_taken_as_good_and_bad_ones_are_dropped() {
 #[test]
 fn a_partial_checksum_is_filled_in_before_the_slow_path() {
     let mut tap = acquainted();
-    // UDP to us: smoltcp's answer quotes the field.
+    // A UDP packet to our host, whose checksum field the answer quotes.
     let mut udp = vec![0x10, 0, 0x20, 0, 0, 12, 0xab, 0xcd, 1, 2, 3, 4];
     let frame = craft::ip(TO_A, IpAddress::Ipv4(B4), IpAddress::Ipv4(A4), IpProtocol::Udp, 64, &udp);
     tap.inject_as(&frame, &[20, 40], Checksum::Partial);
@@ -211,8 +212,8 @@ fn a_partial_checksum_is_filled_in_before_the_slow_path() {
     assert_eq!(quoted[6..8], (!smoltcp::wire::checksum::data(&all)).to_be_bytes());
 }
 
-/// The peer's SYN has just shown that it is reachable, so unanswered address resolution does not end the new
-/// connection.
+/// The peer's SYN has just shown that the peer is reachable. Unanswered address resolution therefore does not
+/// end the new connection.
 #[test]
 fn a_peer_whose_address_nobody_answers_for_is_asked_for_again_while_it_connects() {
     let mut tap = Tap::new(config(MAC_A, 1));
@@ -226,7 +227,7 @@ fn a_peer_whose_address_nobody_answers_for_is_asked_for_again_while_it_connects(
     assert_eq!((seen.len(), seen[0][23], seen[0][47]), (1, 6, 0x12), "the SYN-ACK");
 }
 
-/// Two hosts with the same address do not make our frames alternate between them.
+/// If two hosts claim the same address, our frames do not alternate between them.
 #[test]
 fn a_neighbour_moves_once_a_second_at_most() {
     let mut tap = acquainted();
@@ -249,7 +250,7 @@ fn a_neighbour_moves_once_a_second_at_most() {
     assert_eq!(goes_to(&mut tap), MAC_B);
 }
 
-// Proves MPA-244: nor does a report of a path that IP forbids make segments tiny.
+// Proves MPA-244: a report of a path whose MTU is below the minimum of IP does not make segments tiny.
 #[test]
 fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
     for mtu in [1000u16, 0, 68] {
@@ -259,7 +260,7 @@ fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
         let now = relay.a.now();
         relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), 100_000);
         for _ in 0..10_000 {
-            // A router in the middle: frames that are too long are dropped and reported.
+            // The router between the hosts drops frames that are too long, and reports them.
             reports.drain(..).for_each(|r: Vec<u8>| relay.a.inject(&r));
             let ended = relay.run(
                 101,
@@ -281,18 +282,19 @@ fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
         assert_eq!(relay.b.host.received(0), 100_000);
         assert!(frames < 500, "{frames} frames");
         assert!(relay.a.host.stack.counters().tx_cut_by_emss > 0);
-        // Each report is followed by at most one timeout, for the bytes lost with it.
+        // Each report causes at most one timeout, for the bytes that were lost together with it.
         assert!(relay.a.host.stack.counters().rto_expired <= 3);
     }
 }
 
-/// A host answers a unicast solicitation without its address, as RFC 4861 section 7.2.4 allows and Linux
-/// does: that confirms it, so that it is not asked for by multicast.
+/// A host answers a unicast solicitation without its link-layer address, as RFC 4861 section 7.2.4 allows and
+/// Linux does. The answer confirms the neighbour, so that the stack does not ask by multicast.
 #[test]
 fn an_advertisement_without_an_address_confirms_a_neighbour() {
     use smoltcp::wire::{Icmpv6Repr, NdiscNeighborFlags, NdiscRepr};
-    // With a solicited answer, and with those that are none: one that nobody asked for, one to a group that
-    // says that it was asked for, and one with an ICMP code (RFC 4861 section 7.1.2).
+    // The first case is a solicited answer. The other answers do not confirm the neighbour: an unsolicited
+    // answer, a solicited answer that is sent to a group, and an answer with an ICMP code other than 0 (RFC
+    // 4861 section 7.1.2).
     let all_nodes = "ff02::1".parse().unwrap();
     for (flags, to, code, answers) in [
         (NdiscNeighborFlags::SOLICITED, A6, 0, true),
@@ -316,13 +318,13 @@ fn an_advertisement_without_an_address_confirms_a_neighbour() {
                 unicast += 1;
                 let message = NdiscRepr::NeighborAdvert { flags, target_addr: B6, lladdr: None };
                 let mut answer = craft::icmpv6(TO_A, B6, to, &Icmpv6Repr::Ndisc(message));
-                // The code, and the checksum behind it, which has as much less.
+                // Sets the code, and reduces the checksum, which follows it, by the same value.
                 answer[55] += code;
                 answer[57] -= code;
                 tap.inject(&answer);
             }
         }
-        // The peer answers no SYN, which raises doubts.
+        // The peer answers no SYN, so the stack doubts that it is reachable.
         assert!(unicast >= 2, "{unicast}");
         assert_eq!(multicast == 0, answers, "{multicast} by multicast");
     }

@@ -1,4 +1,4 @@
-//! Connections of a stack to its own addresses, on a port that returns frames to itself.
+//! A stack connects to its own addresses, on a port that returns such frames to the stack.
 
 use dp::Loopback;
 use dp::link::{LinkConfig, pair};
@@ -10,7 +10,7 @@ use crate::craft;
 use crate::harness::{Host, MAC_A, MAC_B, World, config};
 use crate::relay::Tap;
 
-/// Two hosts, of which `a` may connect to itself.
+/// Two hosts. `a` may connect to itself.
 fn world() -> World {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let a = StackConfig { loopback: true, ..config(MAC_A, 1) };
@@ -21,7 +21,7 @@ fn world() -> World {
     }
 }
 
-/// Both ends are streams of `a`: the one that connects, and the one that its listener accepts.
+/// Both endpoints are streams of `a`: the stream that connects, and the stream that its listener accepts.
 fn exchange(remote: &str) {
     let mut world = world();
     world.a.stack.listen(4000).unwrap();
@@ -57,8 +57,8 @@ fn peers_on_the_wire_are_reached_as_before() {
     world.exchange("10.0.0.2:4000", 100_000, 200_000, 5_000_000);
 }
 
-/// One control block cannot be both ends: the peer of such a SYN would be itself (the attack is known as
-/// LAND).
+/// One control block cannot be both endpoints of a connection. The SYN of such a connection would come from
+/// its own socket (the attack is known as LAND).
 #[test]
 fn no_connection_has_one_socket_at_both_ends() {
     let mut tap = Tap::new(StackConfig { loopback: true, ..config(MAC_A, 1) });

@@ -1,5 +1,6 @@
-//! Header prediction does not change the results: of two hosts with the same frames and calls, one without
-//! prediction, both send the same frames, generate the same events and have the same counters.
+//! Header prediction does not change the results. Two hosts get the same frames and calls, and one of the
+//! hosts works without prediction. Both hosts send the same frames, generate the same events, and have the
+//! same counters.
 
 mod cases;
 
@@ -18,10 +19,10 @@ use crate::harness::{MAC_A, MAC_B, byte, bytes_of, config};
 const IP: usize = 14;
 const TCP: usize = IP + 20;
 
-/// Bytes of a long frame.
+/// Length of a long frame in bytes.
 const LONG: usize = 1000;
 
-/// Maximum frames delivered in one burst.
+/// Maximum number of frames that are delivered in one burst.
 const BURST: usize = 8;
 
 /// A step of a run.
@@ -31,10 +32,10 @@ enum Step {
     PeerSends(usize),
     /// The hosts send this many bytes.
     HostsSend(usize),
-    /// The oldest frames of the peer arrive in one burst, each with this fate.
+    /// The oldest frames of the peer arrive in one burst. Each frame has one of these fates.
     Arrive(Vec<FrameDelivery>),
-    /// After this number of frames that arrive, the next frames of the hosts are lost, or arrive after later
-    /// frames.
+    /// After `after` more arriving frames, the next `frames` frames of the hosts are lost or arrive after
+    /// later frames.
     Lose {
         after: usize,
         frames: usize,
@@ -42,17 +43,17 @@ enum Step {
     },
     /// This number of microseconds passes.
     Wait(u64),
-    /// The hosts hold bytes that they received in order.
+    /// The hosts hold bytes that arrive in order.
     Hold(usize),
     /// The hosts release all bytes that they hold.
     Release,
-    /// Both hosts take their events now; otherwise the events wait.
+    /// Both hosts read their events now. Otherwise the events wait.
     TakeEvents,
     PeerCloses,
     HostsClose,
 }
 
-/// The fate of a frame.
+/// What happens to a frame on its way to the hosts.
 #[derive(Clone, Debug)]
 enum FrameDelivery {
     Arrives,
@@ -66,7 +67,7 @@ enum FrameDelivery {
         flips: u8,
         fits: bool,
     },
-    /// A field of TCP is larger or smaller by this value, with a correct checksum.
+    /// The value of a TCP field is changed by this difference, with a correct checksum.
     Moved(Field, i32),
     /// The frame has padding after the packet.
     Padded(usize),
@@ -91,7 +92,7 @@ fn fate() -> impl Strategy<Value = FrameDelivery> {
         1 => Just(FrameDelivery::Late),
         2 => (0usize..66, any::<u8>(), prop::bool::weighted(0.8))
             .prop_map(|(at, flips, fits)| FrameDelivery::Forged { at, flips, fits }),
-        // The flags, and the codepoint.
+        // Changes one bit of the flags or of the codepoint.
         1 => (prop::sample::select(vec![TCP + 13, IP + 1]), 0u32..8)
             .prop_map(|(at, bit)| FrameDelivery::Forged { at, flips: 1 << bit, fits: true }),
         1 => (field, prop_oneof![-3i32..4, -5000i32..5000, any::<i32>()]).prop_map(|(field, by)| FrameDelivery::Moved(field, by)),
@@ -113,7 +114,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How the hosts are configured.
+/// The configuration of the hosts and of their peer.
 #[derive(Clone, Debug)]
 struct Setting {
     ecn: bool,
@@ -122,14 +123,14 @@ struct Setting {
     window: u32,
     events: usize,
     keepalive: bool,
-    /// The hosts search for the largest segments from the beginning.
+    /// If set, the hosts search for the largest segments from the beginning.
     searches: bool,
     vlan: Option<u16>,
-    /// The verdict of the hosts' port on checksums.
+    /// What the hosts' port reports about the checksums of received frames.
     checksum: Checksum,
     /// The offloads of the hosts' port.
     offloads: Offloads,
-    /// Frames that the hosts' port keeps before it has sent them.
+    /// Number of sent frames that the hosts' port keeps for a while.
     kept: usize,
     /// The receive window of the peer.
     peer_window: u32,
@@ -202,7 +203,7 @@ impl Setting {
             recv_window_bytes: self.window,
             keepalive_idle: self.keepalive.then(|| Duration::from_millis(30)),
             header_prediction,
-            // Its receiver answers each change of the mark at once.
+            // With DCTCP, the receiver answers each change of the mark at once.
             congestion: CongestionAlgorithm::Dctcp,
             pacing: self.paced.then(|| Pacing { rtt_min: Duration::from_micros(1), ..Pacing::default() }),
             ..TcpConfig::default()
@@ -220,17 +221,18 @@ impl Setting {
     }
 }
 
-/// A stack with its buffers, and its one connection.
+/// A stack with its buffers and its only connection.
 struct Host {
     stack: Stack,
     pool: Mempool,
     conn: Option<ConnId>,
     held: usize,
     checksum: Checksum,
-    /// The frames that its port has not sent yet, with their bytes when it got them, and how many it keeps.
+    /// The frames that the port keeps, with the bytes that they had when the port got them. `kept_frames` is
+    /// the maximum number of kept frames.
     kept: VecDeque<(Mbuf, Vec<u8>)>,
     kept_frames: usize,
-    /// The latest long frame that it has sent.
+    /// The latest long frame that the host has sent.
     latest_long: Option<Vec<u8>>,
 }
 
@@ -249,7 +251,7 @@ impl std::fmt::Debug for SentFrame {
 }
 
 impl SentFrame {
-    /// As the peer sees it.
+    /// The bytes of the frame on the wire, with complete checksums.
     fn on_the_wire(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         if self.offload.ipv4_checksum {
@@ -299,7 +301,7 @@ impl Host {
         self.conn.map(|conn| self.stack.send(now, conn, &bytes))
     }
 
-    /// Takes all events; returns them in words.
+    /// Reads all events, and returns them as text.
     fn events(&mut self) -> Vec<String> {
         let mut words = Vec::new();
         while let Some(event) = self.stack.event() {
@@ -327,7 +329,7 @@ impl Host {
         words
     }
 
-    /// Runs timers, and returns the frames that it sends.
+    /// Runs timers, and returns the frames that the host sends.
     fn poll(&mut self, now: Instant) -> Vec<SentFrame> {
         self.stack.poll(now);
         let (mut frames, mut out) = (Vec::new(), Burst::new());
@@ -336,7 +338,7 @@ impl Host {
             for frame in out.drain(..) {
                 let (bytes, mut offload) = (all_bytes_of(&frame), frame.tx_offload());
                 if !(offload.ipv4_checksum || offload.tcp_checksum) {
-                    // Nobody asks for the lengths of the headers.
+                    // No port needs the lengths of the headers.
                     offload = TxOffload::default();
                 }
                 self.kept.push_back((frame, bytes.clone()));
@@ -357,28 +359,28 @@ impl Host {
     }
 }
 
-/// The bytes of a frame, including those in external memory.
+/// All bytes of a frame, including bytes in external memory.
 fn all_bytes_of(frame: &Mbuf) -> Vec<u8> {
     let mut bytes = vec![0; frame.len()];
     assert_eq!(frame.copy_to(0, &mut bytes), bytes.len());
     bytes
 }
 
-/// The peer, and the hosts with and without prediction.
+/// The peer, the host with prediction, and the host without prediction.
 struct Twins {
     peer: Host,
     hosts: [Host; 2],
     now_us: i64,
-    /// Frames of the peer that have not arrived.
+    /// Frames of the peer that have not arrived yet.
     wire: Vec<Vec<u8>>,
-    /// The next frames of the hosts that are lost, or late.
+    /// The range of the hosts' next frames that are lost or late, and whether they are late.
     lost: (Range<usize>, bool),
-    /// Those that were late.
+    /// The late frames.
     late: Vec<Vec<u8>>,
 }
 
 impl Twins {
-    /// With a connection from the peer.
+    /// Creates the hosts, and connects the peer to both.
     fn new(setting: &Setting) -> Self {
         let hosts = [true, false].map(|predicts| setting.host(predicts));
         let mut twins = Self {
@@ -407,7 +409,7 @@ impl Twins {
         Instant::from_micros(self.now_us)
     }
 
-    /// Does the same to both hosts, which have to do the same.
+    /// Runs `act` on both hosts, and checks that both have the same result.
     fn both<T: PartialEq + std::fmt::Debug>(&mut self, mut act: impl FnMut(&mut Host) -> T) -> T {
         let [one, other] = self.hosts.each_mut().map(&mut act);
         assert_eq!(one, other, "with prediction, and without");
@@ -469,7 +471,7 @@ impl Twins {
             *lost = lost.start.saturating_sub(1)..lost.end.saturating_sub(1);
         }
         arriving.append(&mut late);
-        // The peer has no room for a frame that the port has not cut.
+        // The peer's buffers are too small for a frame that the port has not cut.
         arriving.retain(|frame| frame.len() < 2048);
         self.peer.input(now, &arriving);
         self.wire.extend(self.peer.poll(now).into_iter().map(|frame| frame.bytes));
@@ -477,7 +479,7 @@ impl Twins {
     }
 }
 
-/// Appends a frame to the burst, as its fate says.
+/// Delivers a frame according to its fate: appends it to the burst, or puts it back on the wire.
 fn meet(mut frame: Vec<u8>, fate: &FrameDelivery, burst: &mut Vec<Vec<u8>>, wire: &mut Vec<Vec<u8>>) {
     match *fate {
         FrameDelivery::Arrives => {}

@@ -1,4 +1,4 @@
-//! A host whose frames the test itself carries, changes and forges.
+//! A host whose frames the test carries, changes and forges.
 
 use dp::link::{LinkConfig, pair};
 use dp::{Burst, Checksum, Mbuf, Port};
@@ -6,7 +6,7 @@ use tcp_lite::{Instant, StackConfig};
 
 use crate::harness::{Host, bytes_of};
 
-/// A host with the test at the far end of its wire.
+/// A host, and the test at the other side of the host's wire.
 pub(crate) struct Tap {
     pub(crate) host: Host,
     wire: Box<dyn Port>,
@@ -18,7 +18,7 @@ impl Tap {
         Self::with_buffers(config, LinkConfig::default().mbufs)
     }
 
-    /// With this many buffers in the host's pool.
+    /// A host whose pool has `mbufs` buffers.
     pub(crate) fn with_buffers(config: StackConfig, mbufs: usize) -> Self {
         let link = LinkConfig { mtu: config.mtu, mbufs, ..LinkConfig::default() };
         let (port, wire) = pair(&link);
@@ -29,7 +29,7 @@ impl Tap {
         Instant::from_micros(self.now_us as i64)
     }
 
-    /// A frame in one buffer of the host's pool or, with `cuts`, in several.
+    /// A frame in one buffer of the host's pool, or in several buffers that are cut at `cuts`.
     pub(crate) fn mbuf(&self, bytes: &[u8], cuts: &[usize]) -> Mbuf {
         let pool = self.host.port.mempool();
         let mut places = vec![0];
@@ -37,7 +37,7 @@ impl Tap {
         places.push(bytes.len());
         places.sort_unstable();
         let mut pieces = places.windows(2).flat_map(|w| {
-            // An empty part is an empty segment.
+            // An empty part becomes an empty segment of the chain.
             let piece = &bytes[w[0]..w[1]];
             let empty = piece.is_empty().then_some(piece);
             piece.chunks(pool.data_bytes()).chain(empty).collect::<Vec<_>>()
@@ -66,7 +66,7 @@ impl Tap {
         self.host.stack.input(now, frame);
     }
 
-    /// Polls the host and takes the frames that it sent.
+    /// Polls the host, and returns the frames that it has sent.
     pub(crate) fn frames(&mut self) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         let mut burst = Burst::new();
@@ -81,7 +81,7 @@ impl Tap {
         }
     }
 
-    /// Like [`frames`](Self::frames), but over `for_us` microseconds in steps of a millisecond.
+    /// Like [`frames`](Self::frames), but for `for_us` microseconds in steps of a millisecond.
     pub(crate) fn frames_for(&mut self, for_us: u64) -> Vec<Vec<u8>> {
         let end_us = self.now_us + for_us;
         let mut all = self.frames();
@@ -93,7 +93,7 @@ impl Tap {
     }
 }
 
-/// Two hosts between which the test carries each frame.
+/// Two hosts. The test carries each frame between them.
 pub(crate) struct Relay {
     pub(crate) a: Tap,
     pub(crate) b: Tap,
@@ -104,8 +104,9 @@ impl Relay {
         Self { a: Tap::new(a), b: Tap::new(b) }
     }
 
-    /// Carries frames, each replaced by the result of `carry` (`true`: from `a` to `b`), until `done`. Every
-    /// round takes 100 microseconds, or more if nothing moves.
+    /// Carries frames until `done` returns `true`. `carry` returns the frames that replace each frame. The
+    /// first argument of `carry` is `true` for frames from `a` to `b`. Every round takes 100 microseconds, or
+    /// more if no frame moves.
     pub(crate) fn run(
         &mut self,
         for_us: u64,

@@ -1,5 +1,5 @@
-//! Plain streams in both directions between two stacks: families, MTUs, VLANs, offloads, gateways, and faulty
-//! wires.
+//! Plain streams in both directions between two stacks, with both address families, different MTUs, VLANs,
+//! offloads and gateways, and on faulty wires.
 
 use dp::link::{LinkConfig, LinkPlan};
 use proptest::prelude::*;
@@ -46,7 +46,8 @@ fn an_empty_exchange_opens_and_closes() {
     World::standard(&LinkConfig::default()).exchange(V4, 0, 0, 20_000_000);
 }
 
-/// A round trip of 20 ms: a whole window is under way at a time, and so much arrives in each round trip.
+/// With a round-trip time of 20 ms, a whole window is in flight at a time, and a whole window arrives in each
+/// round trip.
 // Proves DDP-259.
 #[test]
 fn a_long_path_is_filled() {
@@ -54,7 +55,8 @@ fn a_long_path_is_filled() {
     let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
     let link = LinkConfig { ring_frames: 4096, a_to_b: plan.clone(), b_to_a: plan, ..LinkConfig::default() };
     let [mut a, mut b] = [config(MAC_A, 1), config(MAC_B, 2)];
-    // Space for many segments, but less than one connection may hold of the pool.
+    // The window has space for many segments, but is smaller than the part of the pool that one connection
+    // may hold.
     let window = 1 << 20;
     a.tcp.send_buffer_bytes = 1 << 20;
     b.tcp.recv_window_bytes = 1 << 20;
@@ -104,7 +106,8 @@ fn link_local_addresses_are_there_without_being_asked_for() {
 
 #[test]
 fn what_is_off_the_link_goes_through_the_gateway() {
-    // Each is the other's gateway, and their networks differ, so there is no query for the peer itself.
+    // Each host is the other host's gateway, and their networks differ. Therefore the hosts do not resolve
+    // each other's address directly.
     let host = |mac, n: u8, gateways: [&str; 2]| {
         let mut host = config(mac, n);
         host.addresses = [
@@ -199,8 +202,8 @@ fn what_is_sent_after_a_long_pause_waits_from_then_on() {
     let conn = world.a.streams[0].conn;
     let waits = |w: &World| w.a.stack.info(conn).map(|info| (info.send_offset, info.unacknowledged));
     assert!(world.run(1_000_000, |w| waits(w) == Some((1000, 0))));
-    // No stack is polled for longer than any timer. Then bytes are passed before the next poll, and the peer
-    // is silent.
+    // No stack is polled for longer than any timer. Then the user passes bytes to the stack before the next
+    // poll, and the peer is silent.
     world.now_us += 100_000_000;
     let now = world.now();
     assert_eq!(world.a.stack.send(now, conn, &[byte(1000)]), Ok(1));

@@ -1,4 +1,4 @@
-//! A connection in TIME-WAIT that is replaced by another one.
+//! A new connection replaces a connection in TIME-WAIT.
 
 use dp::Checksum;
 use smoltcp::wire::{IpAddress, TcpControl, TcpPacket};
@@ -10,9 +10,9 @@ use crate::relay::Relay;
 
 const PORT: u16 = 4000;
 
-/// An attacker that guesses ports and numbers sends a SYN in the name of a peer that still waits for the
-/// acknowledgement of its FIN. Each of the two hosts then finds the other's numbers wrong. A RST settles
-/// that, without an exchange of acknowledgements.
+/// An attacker guesses ports and numbers, and sends a SYN in the name of a peer that still waits for the
+/// acknowledgement of its FIN. After that, each of the two hosts finds wrong numbers in the other host's
+/// segments. An RST settles this conflict, without an endless exchange of acknowledgements.
 #[test]
 fn a_blind_syn_starts_no_exchange_of_acknowledgements() {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
@@ -22,7 +22,8 @@ fn a_blind_syn_starts_no_exchange_of_acknowledgements() {
     relay.b.host.connect(now, format!("10.0.0.1:{PORT}").parse().unwrap(), 0);
     let pass = |frame| vec![(frame, Checksum::Unknown)];
     assert!(relay.run(1_000_000, |_, frame| pass(frame), |r| r.b.host.streams[0].peer_closed));
-    // `a` has closed. Now `b` closes, but gets no answer. Its next sequence number is after its FIN.
+    // `a` has closed. Now `b` closes, and its FIN is not answered. The next sequence number of `b` is after
+    // its FIN.
     let (now, conn) = (relay.b.now(), relay.b.host.streams[0].conn);
     relay.b.host.stack.close(now, conn);
     let mut last = Vec::new();
@@ -49,7 +50,7 @@ fn a_blind_syn_starts_no_exchange_of_acknowledgements() {
     relay.run(3_000_000, counted, |_| false);
     assert_eq!(relay.a.host.streams.len(), 1, "nobody was there");
     assert_eq!(relay.b.host.streams[0].closed, Some(CloseReason::Reset));
-    // SYN-ACK, the challenge ACK of `b`, and a RST; the same again for segments in flight. Otherwise it would
-    // not end.
+    // The frames are the SYN-ACK, the challenge ACK of `b`, and a RST, and the same frames again for segments
+    // in flight. An endless exchange would have more frames.
     assert!((3..=8).contains(&carried), "{carried} frames");
 }

@@ -1,5 +1,5 @@
-//! When timers run: for a poller that asks for the next deadline after each poll, and for one that never
-//! does, whose timers are set later.
+//! When timers run, for a poller that asks for the next deadline after each poll, and for a poller that never
+//! asks. For the second poller, the stack sets timers later.
 
 use dp::Burst;
 use dp::link::{LinkConfig, LinkPlan};
@@ -7,12 +7,12 @@ use tcp_lite::{Duration, Pacing, State, TcpConfig};
 
 use crate::harness::{MAC_A, MAC_B, World, byte, config};
 
-/// How late a timer of a poller may be that never asks for the next deadline.
+/// Maximum delay of a timer whose poller never asks for the next deadline, in microseconds.
 const SLACK_US: u64 = 100;
 
-/// The microseconds at which frames leave during `for_us`, after `segments` segments were queued in a
-/// connection whose frames are lost from then on. A frame takes `delay_us`. The stack is polled each
-/// microsecond. `asks`: for the next deadline, after each poll.
+/// Queues `segments` segments in a connection whose frames are lost from then on. Polls the stack every
+/// microsecond for `for_us` microseconds. A frame takes `delay_us` microseconds on the wire. If `asks`, asks
+/// for the next deadline after each poll. Returns the microseconds at which frames are sent.
 fn departures(tcp: &TcpConfig, delay_us: u32, (segments, for_us): (usize, u64), asks: bool) -> Vec<u64> {
     let (mut a, b) = (config(MAC_A, 1), config(MAC_B, 2));
     a.tcp = *tcp;
@@ -20,7 +20,7 @@ fn departures(tcp: &TcpConfig, delay_us: u32, (segments, for_us): (usize, u64), 
     let link = LinkConfig { a_to_b: delay.clone(), b_to_a: delay, ..LinkConfig::default() };
     let mut world = World::new(&link, a, b);
     world.b.stack.listen(4000).unwrap();
-    // In ESTABLISHED at both ends: in other states timers are set at once.
+    // Both hosts have to be in ESTABLISHED, because timers are set at once in other states.
     world.b.keep_all_open();
     let now = world.now();
     let stream = world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 1);
@@ -68,7 +68,7 @@ fn shorter_timers_are_late_by_the_slack_at_most() {
     let [asked, polled] = [true, false].map(|asks| departures(&tcp, 200, (2, 100_000), asks));
     assert!(asked.len() >= 6, "{asked:?}");
     for (nr, (asked, polled)) in asked.iter().zip(&polled).enumerate() {
-        // Each counts from the one before.
+        // Each timer starts when the previous one has run, so the delays add up.
         let late = nr as u64 * SLACK_US;
         assert!((*asked..=asked + late).contains(polled), "number {nr}: {polled} instead of {asked}");
     }

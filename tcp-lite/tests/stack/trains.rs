@@ -1,6 +1,6 @@
-//! Several segments in one frame, for ports that cut them apart again (TSO) and for wires that pass them
-//! uncut: each segment arrives with the boundaries it was pushed with, also when it is retransmitted. The
-//! same for segments with external memory, on every port.
+//! Several segments in one frame, for ports that cut such frames into segments (TSO), and for wires that pass
+//! them uncut. Each segment arrives with the boundaries with which it was pushed, even if it is
+//! retransmitted. Segments with external memory are tested in the same way, on every port.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use tcp_lite::{ConnId, Event, Instant, SegmentBuf, SendError, Stack};
 use crate::harness::{MAC_A, MAC_B, World, byte, config};
 use crate::in_order::InOrder;
 
-/// Lengths of the sent records, each a segment: bulk, with a short one now and then.
+/// Length of record number `nr`, which is one segment. Most records are long, and some are short.
 fn record(nr: u64) -> u64 {
     match nr % 97 {
         41 => 12,
@@ -76,7 +76,8 @@ impl End {
     }
 }
 
-/// The results: the bytes delivered at a time, the frames, and the sender's counters.
+/// The results: offset and length of each delivery, the number of frames, and the counters of sender and
+/// receiver.
 struct Arrived {
     stretches: Vec<(u64, u64)>,
     frames: u64,
@@ -84,24 +85,25 @@ struct Arrived {
     refused: u64,
     sender: tcp_lite::StackCounters,
     receiver: tcp_lite::StackCounters,
-    /// Segments with external memory.
+    /// Number of segments with external memory.
     external: usize,
 }
 
-/// Writes the record at stream offset `at`.
+/// Writes the record that begins at stream offset `at`.
 fn write(segment: &mut SegmentBuf<'_, '_>, at: u64, bytes: u64) {
     let room = segment.append(bytes as usize).unwrap();
     room.iter_mut().zip(at..).for_each(|(out, at)| *out = byte(at));
 }
 
-/// External memory in flight: the end of its segment in the stream, and whether it is still kept.
+/// External memory in flight: where its segment ends in the stream, and whether the memory is still
+/// referenced.
 struct Kept {
     end: u64,
     memory: Weak<Vec<u8>>,
 }
 
-/// Writes the same bytes as [`write`], but takes all except the first and last few from external memory;
-/// `None` if the segment takes no external memory.
+/// Writes the same bytes as [`write`], but takes all bytes except the first and last few from external
+/// memory. Returns `None` if the segment accepts no external memory.
 fn attach(segment: &mut SegmentBuf<'_, '_>, at: u64, bytes: u64) -> Option<Kept> {
     assert_eq!(segment.offset(), at);
     let (before, behind) = (at % 5, at % 8);
@@ -122,7 +124,7 @@ fn run(link: &LinkConfig, records: u64) -> Arrived {
     run_with(link, records, |_| false)
 }
 
-/// Like [`run`], but takes bytes from external memory if `external` says so.
+/// Like [`run`], but takes bytes from external memory for the records for which `external` returns `true`.
 fn run_with(link: &LinkConfig, records: u64, external: impl Fn(u64) -> bool) -> Arrived {
     let (mut kept, mut attached): (Vec<Kept>, usize) = (Vec::new(), 0);
     let (port_a, port_b) = pair(link);
@@ -238,8 +240,8 @@ fn what_is_lost_of_a_train_comes_again_as_it_was() {
     assert_eq!(arrived.receiver.rx_bad_checksum, 0);
 }
 
-/// A separate buffer for each segment, as on a port without large buffers: a train has at most as many as the
-/// port accepts.
+/// Each segment has a separate buffer, as on a port without large buffers. A train has at most as many
+/// buffers as the port accepts.
 #[test]
 fn a_train_has_no_more_buffers_than_the_port_takes() {
     for buffers in [2, 3, 8, 24] {
@@ -253,7 +255,7 @@ fn a_train_has_no_more_buffers_than_the_port_takes() {
     }
 }
 
-/// Segments that the port cannot cut leave in separate frames.
+/// Segments that the port cannot cut are sent in separate frames.
 #[test]
 fn what_is_too_short_or_too_long_to_be_cut_leaves_by_itself() {
     for (mss, trains) in [
@@ -320,7 +322,7 @@ fn external_memory_is_not_taken_where_it_would_be_read_here() {
     assert_eq!(run_with(&few_buffers, 200, |_| true).external, 0);
 }
 
-/// A frame that the port cuts has no more buffers than the port takes, with external memory too.
+/// A frame that the port cuts has at most as many buffers as the port accepts, even with external memory.
 #[test]
 fn trains_of_external_memory_fit_the_buffers_of_the_port() {
     for buffers in 4..14 {
@@ -331,7 +333,7 @@ fn trains_of_external_memory_fit_the_buffers_of_the_port() {
     }
 }
 
-/// Streams of both families, in both directions, over every kind of wire.
+/// Streams of both address families, in both directions, over every kind of wire.
 #[test]
 fn exchanges_are_what_they_were() {
     for tso in [LinkTso::Cut, LinkTso::Whole] {
@@ -349,11 +351,12 @@ fn exchanges_are_what_they_were() {
     }
 }
 
-/// Segments that leave together in separate frames: those that get a buffer, and the others when there are
-/// buffers again.
+/// Segments are sent at the same time in separate frames. Some segments get a buffer at once; the other
+/// segments are sent when buffers are free again.
 #[test]
 fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
-    // In frames of one template each, and one after the other where that takes a buffer for each.
+    // In the first case, all frames are built from one template. In the second case, the frames are built one
+    // after the other, because each frame takes a buffer.
     for (header_prediction, segment) in [(false, 1448), (true, 500)] {
         let [mut a, b] = [config(MAC_A, 1), config(MAC_B, 2)];
         a.tcp.header_prediction = header_prediction;
@@ -389,7 +392,7 @@ fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
     }
 }
 
-/// The trains that a connection with pacing sends over a link of this delay.
+/// Number of trains that a connection with pacing sends over a link with this delay.
 fn trains_with_pacing(delay_us: u32) -> u64 {
     let [mut a, b] = [config(MAC_A, 1), config(MAC_B, 2)];
     a.tcp.pacing = Some(tcp_lite::Pacing::default());
@@ -398,13 +401,13 @@ fn trains_with_pacing(delay_us: u32) -> u64 {
     world.a.stack.counters().tx_trains
 }
 
-/// A paced connection sends its segments one by one.
+/// A paced connection sends each segment in its own frame.
 #[test]
 fn a_paced_connection_sends_no_trains() {
     assert_eq!(trains_with_pacing(1000), 0);
 }
 
-/// On a path that is too short for pacing, segments are not spaced, so they need not be single.
+/// If a path is too short for pacing, segments are not spaced, so they need not be sent in separate frames.
 #[test]
 fn a_path_too_short_for_pacing_has_trains() {
     assert!(trains_with_pacing(10) > 0);

@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 /// The kernel places mappings downwards from the stack, and a program's heap upwards from its image. The
-/// terabytes between them are used last. The value is below 2^38, which is within aarch64's smallest address
-/// space.
+/// kernel uses the terabytes between stack and heap last. The value is below 2^38, which is within aarch64's
+/// smallest address space.
 static NEXT: AtomicUsize = AtomicUsize::new(0x20_0000_0000);
 
-/// Maps `bytes` bytes, whole pages, for this test alone.
+/// Maps `bytes` bytes for this test alone. `bytes` is a multiple of the page size.
 ///
 /// # Panics
 ///
-/// If the range is already mapped.
+/// If a part of the range is already mapped.
 pub(crate) fn apart(bytes: usize, rights: ProtFlags) -> *mut u8 {
     const GAP: usize = 1 << 20;
     let place = NEXT.fetch_add(bytes + GAP, Ordering::Relaxed);
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: with FIXED_NOREPLACE the mapping replaces nothing: at an address in use it fails.
+    // SAFETY: with FIXED_NOREPLACE, the call replaces no mapping: if the address is in use, the call fails.
     let start = unsafe { mmap_anonymous(without_provenance_mut(place), bytes, rights, flags) }.unwrap();
     assert_eq!(start.addr(), place);
     start.cast()

@@ -1,12 +1,12 @@
-//! The catalogue of attacks: for each resource of RFC 5042 section 2.2, the messages that attack it, and the
-//! answer to each. RDMAP is always above DDP here, so there is one catalogue, and no second one for DDP
-//! alone.
+//! The catalogue of attacks: for each resource of RFC 5042 section 2.2, the messages that attack the
+//! resource, and the answer to each message. RDMAP always runs above DDP here, so DDP alone needs no second
+//! catalogue.
 
 use iwarp::rdmap::TerminateError;
 
 use super::ulpdu::{self, read_request, untagged};
 
-/// The part of the failing message that the Terminate has.
+/// The part of the failing message that the Terminate contains.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Echo {
     Nothing,
@@ -14,12 +14,12 @@ pub(crate) enum Echo {
     ReadRequest,
 }
 
-/// The resource that an attack aims at (sections 2.2.1 to 2.2.8).
+/// The resource at which an attack aims (sections 2.2.1 to 2.2.8).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Resource {
     StreamContext,
     DataBuffers,
-    /// Here the table of STags: there are no page tables.
+    /// The table of STags: this implementation has no page tables.
     TranslationTables,
     ProtectionDomain,
     StagNamespace,
@@ -41,16 +41,16 @@ impl Resource {
     ];
 }
 
-/// How a message names its buffer: each way has attacks of its own (section 2.1).
+/// How a message names its buffer. Each `AttackMethod` has attacks of its own (section 2.1).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum AttackMethod {
-    /// Tagged, or a Read Request, which names its source by STag.
+    /// The message is tagged, or is a Read Request, which names its source by STag.
     Stag,
     Rights,
     Bounds,
     Wrap,
     Domain,
-    /// Untagged.
+    /// The message is untagged.
     Queue,
     Number,
     Offset,
@@ -81,18 +81,18 @@ pub(crate) struct Name {
     pub(crate) to: u64,
 }
 
-/// The names that the peer knows.
+/// The STags that the peer knows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Names {
-    /// Exposed to it: 4096
+    /// Exposed to the peer for reading and writing.
     pub(crate) mine: Name,
-    /// Exposed to another peer.
+    /// Exposed to another peer only.
     pub(crate) others: Name,
-    /// Exposed to it for writing only.
+    /// Exposed to the peer for writing only.
     pub(crate) unreadable: Name,
 }
 
-/// A message that ends its stream.
+/// A message that ends its own stream.
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
     pub(crate) on: Resource,
@@ -104,7 +104,7 @@ pub(crate) struct Attack {
     pub(crate) ulpdu: Vec<u8>,
 }
 
-/// The target of an attack, and its means.
+/// What an attack is called, the resource at which it aims, and how the attack names its buffer.
 struct Target {
     name: &'static str,
     on: Resource,
@@ -112,7 +112,7 @@ struct Target {
 }
 
 impl Target {
-    /// The stream ends with `error` when `ulpdu` has arrived.
+    /// The attack that sends `ulpdu`, after which the stream has to end with `error`.
     fn ends(self, error: TerminateError, echo: Echo, ulpdu: Vec<u8>) -> Attack {
         let Self { name, on, by } = self;
         Attack { name, on, by, error, echo, before: Vec::new(), ulpdu }
@@ -124,7 +124,7 @@ pub(crate) fn tagged(control: [u8; 2], stag: u32, to: u64, len: usize) -> Vec<u8
     ulpdu::tagged(control, stag, to, &vec![7; len])
 }
 
-/// Reads `size` bytes at `to` of `stag`.
+/// A Read Request for `size` bytes of `source`.
 pub(crate) fn read(source: Name, size: u32) -> Vec<u8> {
     read_request(1, (9, 0), size, (source.stag, source.to))
 }

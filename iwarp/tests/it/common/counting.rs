@@ -1,5 +1,5 @@
 //! The system's allocator, which counts the allocations of each thread. This file is not part of `common`: a
-//! test program that includes it by its path uses it as its allocator.
+//! test program that includes this file by its path uses this allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,12 +7,12 @@ use std::cell::Cell;
 thread_local!(static ALLOCATIONS: Cell<u64> = const { Cell::new(0) });
 thread_local!(static HELD: Cell<i64> = const { Cell::new(0) });
 
-/// Allocations and growths of allocations by this thread.
+/// Number of blocks that this thread has allocated or grown.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Bytes allocated by this thread, less those that it has freed.
+/// Bytes that this thread has allocated, minus the bytes that it has freed.
 pub(crate) fn held() -> i64 {
     HELD.get()
 }
@@ -31,29 +31,29 @@ struct Counting;
 // layout, so the guarantees of `System` hold. The two thread-local counters allocate nothing, have no
 // destructor and cannot unwind.
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: `GlobalAlloc` has no other obligations than the caller's.
+    // SAFETY: the caller meets the requirements of `GlobalAlloc::alloc`; this function adds no requirement.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         HELD.set(HELD.get() + layout.size() as i64);
-        // SAFETY: the caller promises that the layout is not empty, which is all that `System` asks for.
+        // SAFETY: the caller promises that the size of `layout` is not 0; `System` requires nothing else.
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: `GlobalAlloc` has no other obligations than the caller's.
+    // SAFETY: the caller meets the requirements of `GlobalAlloc::realloc`; this function adds no requirement.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         HELD.set(HELD.get() + bytes as i64 - layout.size() as i64);
         // SAFETY: the caller promises that `ptr` is a block of this allocator with this layout, and every
-        // such block came from `System`. It also promises that `bytes` is not 0 and, rounded up to the
-        // alignment, not above `isize::MAX`.
+        // such block came from `System`. The caller also promises that `bytes` is not 0, and is not above
+        // `isize::MAX` after rounding up to the alignment.
         unsafe { System.realloc(ptr, layout, bytes) }
     }
 
-    // SAFETY: `GlobalAlloc` has no other obligations than the caller's.
+    // SAFETY: the caller meets the requirements of `GlobalAlloc::dealloc`; this function adds no requirement.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - layout.size() as i64);
         // SAFETY: the caller promises that `ptr` is a block of this allocator with this layout, and every
-        // such block came from `System`. It also promises that nobody uses the block any more.
+        // such block came from `System`. The caller also promises that nobody uses the block any more.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

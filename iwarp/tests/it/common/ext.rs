@@ -10,17 +10,17 @@ use super::ulpdu;
 /// The rights of a region whose words a peer may change.
 pub(crate) const ATOMIC: Access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
 
-/// All rights of a peer.
+/// All rights that a peer can have.
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
 
 pub(crate) const ADD_ONE: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
 
-/// A compare-and-swap of the whole word.
+/// A compare-and-swap of the complete word.
 pub(crate) fn cas(compare: u64, swap: u64) -> AtomicOp {
     AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
 }
 
-/// An atomic on the word at `remote`; its old value goes to offset `at` of `local`.
+/// An atomic on the word at `remote`; the word's old value goes to offset `at` of `local`.
 pub(crate) fn atomic(
     wr_id: u64,
     op: AtomicOp,
@@ -31,7 +31,7 @@ pub(crate) fn atomic(
     SendRequest::new(wr_id, SendOp::Atomic { remote, op }, local.sge(at, 8))
 }
 
-/// The eight bytes at `at` as a number of this machine.
+/// The eight bytes at `at` as a number in this machine's byte order.
 pub(crate) fn word(region: &MemoryRegion, at: usize) -> u64 {
     let mut bytes = [0; 8];
     region.read_at(at, &mut bytes).unwrap();
@@ -42,7 +42,7 @@ pub(crate) fn set_word(region: &MemoryRegion, at: usize, value: u64) {
     region.write_at(at, &value.to_ne_bytes()).unwrap();
 }
 
-/// A connection with receives of these lengths, numbered from 0.
+/// A connection with one posted receive for each length in `lens`. The receives' `wr_id`s start at 0.
 pub(crate) fn receiving<'a>(lens: &'a [usize], setup: Setup<'a>) -> Served {
     let prepare = |qp: &QueuePair, region: &MemoryRegion| {
         for (n, &len) in lens.iter().enumerate() {
@@ -76,7 +76,7 @@ pub(crate) fn atomic_response(msn: u32, id: u32, original: u64) -> Vec<u8> {
     untagged(0x4b, 3, msn, &[&id.to_be_bytes()[..], &original.to_be_bytes()].concat())
 }
 
-/// A Read Request of `size` bytes from `to` of `stag`; the answer goes to STag 9.
+/// A Read Request for `size` bytes at `to` of `stag`. The answer is placed in STag 9.
 pub(crate) fn read_request(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
     ulpdu::read_request(msn, (9, 0), size, (stag, to))
 }

@@ -1,8 +1,8 @@
-//! A port in front of another port. A test can change the bursts between them.
+//! A port in front of another port. A test can change the bursts between the two ports.
 
 use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 
-/// Called in place of the port's methods. The default is to call the port.
+/// Methods that are called in place of the port's methods. The default methods call the port.
 pub(crate) trait Hooks: Send + 'static {
     fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         port.rx_burst(now_us, frames)
@@ -17,7 +17,7 @@ pub(crate) trait Hooks: Send + 'static {
     }
 }
 
-/// `port` with these hooks.
+/// Wraps `port`, so that calls of the port go to `hooks`.
 pub(crate) fn hooked(port: Box<dyn Port>, hooks: impl Hooks) -> Box<dyn Port> {
     Box::new(Hooked { port, hooks })
 }

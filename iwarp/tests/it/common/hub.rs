@@ -1,16 +1,17 @@
-//! A port with two wires behind it: a network on which a host has several neighbours.
+//! A port that is connected to two wires: a network on which a host has several neighbours.
 
 use dp::link::{LinkConfig, pair};
 use dp::{Below, Burst, Link, LinkState, Port, PortBase, PortLayer, Sleep, Statistics};
 
-/// A frame goes to the wire on which its Ethernet destination was last seen as a source, or to both.
+/// Sends a frame to the wire on which the frame's Ethernet destination was last seen as a source. A frame
+/// with an unknown destination goes to both wires.
 pub(crate) struct Hub {
     wires: [Box<dyn Port>; 2],
     heard: Vec<([u8; 6], usize)>,
     first: usize,
 }
 
-/// The hub, and the far ends of its wires. `links` are configured as seen from the hub.
+/// The hub, and the ports at the far ends of its wires. `links` are configured as seen from the hub.
 pub(crate) fn hub(links: [&LinkConfig; 2]) -> (Box<dyn Port>, [Box<dyn Port>; 2]) {
     let [(near_0, far_0), (near_1, far_1)] = links.map(pair);
     (Box::new(Hub { wires: [near_0, near_1], heard: Vec::new(), first: 0 }), [far_0, far_1])
@@ -29,7 +30,7 @@ impl PortLayer for Hub {
 impl Port for Hub {
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
-        // The wires take turns to be first, so that neither starves the other.
+        // The wires take turns to be first, so that no wire starves the other one.
         self.first = 1 - self.first;
         for wire in [self.first, 1 - self.first] {
             let start = frames.len();

@@ -1,4 +1,5 @@
-//! An engine that connects, as the MPA initiator, to a bare TCP peer, which answers as the test says.
+//! An engine that connects, as the MPA initiator, to a bare TCP peer, which sends the answers that the test
+//! chooses.
 
 use iwarp::verbs::{CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, QpInit, QueuePair};
 
@@ -6,7 +7,7 @@ use super::PORT;
 use super::raw::RawPair;
 use super::testbed::Testbed;
 
-/// The peer has received the Request: `pair.inbox` begins with it.
+/// The peer has received the Request, which is the beginning of `pair.inbox`.
 pub(crate) struct Initiator {
     pub(crate) pair: RawPair,
     pub(crate) cq: CompletionQueue,
@@ -32,7 +33,8 @@ impl Initiator {
         Self { pair, cq, qp, id, channel }
     }
 
-    /// The peer answers the Request with `reply`. `pair.inbox` has only what the engine sends after that.
+    /// The peer answers the Request with `reply`. After this call, `pair.inbox` contains only the bytes that
+    /// the engine has sent after its Request.
     pub(crate) fn answered(param: &ConnParam, reply: &[u8]) -> Self {
         let mut initiator = Self::new(param);
         initiator.pair.inbox.clear();
@@ -45,7 +47,7 @@ impl Initiator {
         self.pair.next_event(&self.channel, 30_000_000).expect("no event")
     }
 
-    /// Waits until the engine closes, and closes the peer's side.
+    /// Waits until the engine closes the connection, and closes the peer's side.
     pub(crate) fn closes(&mut self) {
         assert!(self.pair.until(1_000_000, |pair| pair.is_over()), "not closed");
         if self.pair.closed.is_none() {

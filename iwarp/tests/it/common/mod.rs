@@ -1,5 +1,5 @@
-//! Engines joined by a wire in memory and polled by the test: whole connections without threads or a clock.
-//! A test begins with a [`Testbed`].
+//! Engines that are joined by a wire in memory and polled by the test. The connections are complete, but need
+//! no threads and no clock. A test begins with a [`Testbed`].
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) mod apart;
@@ -23,7 +23,7 @@ use testkit::dice::Dice;
 pub(crate) use hosts::{ALL, Connected, Host, PORT, Pair, agreeing, connect_error, expect_terminate};
 pub(crate) use testbed::Testbed;
 
-/// The event of the expression, which has to be of this kind.
+/// Evaluates to the event `$event`. Panics if the event is not of the kind `$kind`.
 macro_rules! told {
     ($event:expr, $kind:ident $($rest:tt)*) => {{
         let event = $event;
@@ -32,7 +32,7 @@ macro_rules! told {
     }};
 }
 
-/// Bytes in which a lost, repeated or moved piece shows.
+/// `len` bytes in which a test notices a lost, repeated or moved piece.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     Dice::xorshift(seed).bytes(len)
 }

@@ -1,11 +1,11 @@
-//! The reference models, which run as subprocesses, and helpers of the tests that use them.
+//! The reference models, which run as subprocesses, and helpers for tests that use the models.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// Runs a Python script over `input`, with the reference models in its path, and returns its output. The
-/// test fails with a message if the machine has no Python 3.
+/// Runs a Python script with `input` on its standard input, and returns the script's output. The script can
+/// import the reference models. The test fails with a message if the machine has no Python 3.
 pub(crate) fn oracle(script: &str, input: &str) -> String {
     let reference = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference");
     let mut child = Command::new("python3")

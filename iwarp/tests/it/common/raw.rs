@@ -8,39 +8,40 @@ use tcp_lite::{CloseReason, ConnId, Event, Instant, Limits, Stack, StackConfig};
 
 use super::PORT;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 const ETHERNET: usize = 14;
 
-/// A Write of no bytes: the first FPDU of an initiator, after which the responder may speak.
+/// A Write of no bytes. It is the first FPDU of an initiator, after which the responder may send.
 pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// An engine, and a TCP stack on the other end of its wire.
+/// An engine, and a TCP stack that is its peer.
 pub(crate) struct RawPair {
     pub(crate) context: Context,
     pub(crate) engine: Engine,
     pub(crate) now_us: i64,
-    /// The peer's packet buffers. They return when the engine has freed them.
+    /// The peer's packet buffers. A buffer returns to this pool when the engine has freed it.
     pub(crate) pool: Mempool,
     stack: Stack,
     port: Box<dyn Port>,
     out: Burst,
     pub(crate) conn: Option<ConnId>,
-    /// The bytes of the engine's stream that have been received.
+    /// The received bytes of the engine's stream.
     pub(crate) inbox: Vec<u8>,
-    /// The length of each of its TCP segments.
+    /// The length of each TCP segment of the engine.
     pub(crate) segments: Vec<usize>,
     /// How the connection ended.
     pub(crate) closed: Option<CloseReason>,
     pub(crate) peer_closed: bool,
-    /// Connections that the engine made to this peer's listener.
+    /// Number of connections that the engine has made to this peer's listener.
     pub(crate) accepted: usize,
-    /// A router on the path drops longer packets of the engine, and reports them by ICMP.
+    /// If set, a router on the path drops the engine's packets that are longer, and reports the drops by
+    /// ICMP.
     pub(crate) path_mtu: Option<u16>,
-    /// Frames of the engine are lost.
+    /// If set, frames of the engine are lost.
     pub(crate) deaf: bool,
-    /// The peer's application stops reading: its window closes, and its TCP goes on.
+    /// If set, the peer's application reads nothing: its window closes, but its TCP continues to work.
     pub(crate) stopped_reading: bool,
-    /// Engines of other hosts, which are polled too.
+    /// Engines of other hosts, which are polled together with `engine`.
     pub(crate) beside: Vec<Engine>,
     /// The invariants of the engine are checked after every `check_every`th poll.
     pub(crate) check_every: usize,
@@ -48,7 +49,7 @@ pub(crate) struct RawPair {
 }
 
 impl RawPair {
-    /// Over any two ports, the engine's first, with limits of the peer's.
+    /// A pair on any two ports: the first port is the engine's. `limits` are the limits of the peer.
     pub(crate) fn over(
         context: Context,
         (port_a, port_b): (Box<dyn Port>, Box<dyn Port>),
@@ -86,7 +87,7 @@ impl RawPair {
         }
     }
 
-    /// Opens a TCP connection to the engine's listener, and aborts the one before.
+    /// Opens a TCP connection to the engine's listener, and aborts the previous connection.
     pub(crate) fn connect(&mut self) {
         let now = Instant::from_micros(self.now_us);
         if let Some(old) = self.conn.take() {
@@ -125,7 +126,8 @@ impl RawPair {
         self.poll_before(i64::MAX);
     }
 
-    /// Polls once. The time advances, to `limit_us` at most. Returns whether nothing is due, ever.
+    /// Polls once and advances the time, but not beyond `limit_us`. Returns `true` if nothing will ever be
+    /// due.
     fn poll_before(&mut self, limit_us: i64) -> bool {
         let now = Instant::from_micros(self.now_us);
         let mut busy = self.engine.poll_at(now);
@@ -162,7 +164,7 @@ impl RawPair {
         !busy && next.is_none()
     }
 
-    /// Polls until `us` have passed or nothing is due any more. Returns the number of polls.
+    /// Polls until `us` microseconds have passed or nothing is due any more. Returns the number of polls.
     #[allow(dead_code, reason = "for the fuzzing targets")]
     pub(crate) fn rest(&mut self, us: i64) -> usize {
         let end = self.now_us + us;
@@ -213,7 +215,8 @@ impl RawPair {
         }
     }
 
-    /// Polls until `done` or until `us` have passed. Returns whether it was done.
+    /// Polls until `done` returns `true`, for at most `us` microseconds. Returns whether `done` has returned
+    /// `true`.
     pub(crate) fn until(&mut self, us: i64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now_us + us;
         while self.now_us < end {
@@ -225,7 +228,7 @@ impl RawPair {
         done(self)
     }
 
-    /// The next event of the engine's user, if one comes within `us`.
+    /// The next event of the engine's user, or `None` if no event arrives within `us` microseconds.
     pub(crate) fn next_event(&mut self, channel: &EventChannel, us: i64) -> Option<CmEvent> {
         let mut event = None;
         self.until(us, |_| {
@@ -235,8 +238,8 @@ impl RawPair {
         event
     }
 
-    /// Sends a Request. An offer of InfiniBand's semantics in it ([`ib_request`]) gets the mark of this
-    /// connection.
+    /// Sends an MPA Request. If `request` offers InfiniBand's semantics ([`ib_request`]), inserts the mark of
+    /// this connection into the offer.
     #[allow(dead_code, reason = "not for the fuzzing targets")]
     pub(crate) fn send_request(&mut self, request: &[u8]) {
         let mut request = request.to_vec();
@@ -247,7 +250,7 @@ impl RawPair {
         self.send(&request);
     }
 
-    /// Sends bytes as they are.
+    /// Sends `bytes` unchanged.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
         let conn = self.conn.unwrap();
@@ -263,18 +266,18 @@ impl RawPair {
         panic!("{} bytes were not taken", bytes.len());
     }
 
-    /// Sends as much as TCP takes now, in one segment if it fits. Returns the number of bytes.
+    /// Sends as many bytes as TCP accepts now, in one segment if they fit. Returns the number of bytes.
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> usize {
         let now = Instant::from_micros(self.now_us);
         self.stack.send(now, self.conn.unwrap(), bytes).unwrap_or(0)
     }
 
-    /// RST.
+    /// Resets the connection.
     pub(crate) fn abort(&mut self) {
         self.stack.abort(Instant::from_micros(self.now_us), self.conn.unwrap());
     }
 
-    /// FIN.
+    /// Sends a FIN.
     pub(crate) fn close(&mut self) {
         self.stack.close(Instant::from_micros(self.now_us), self.conn.unwrap());
     }
@@ -288,14 +291,14 @@ fn checksum(bytes: &[u8]) -> [u8; 2] {
     (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
 }
 
-/// A Request of revision 2 without peer-to-peer: depths 8 and 8.
+/// A Request of revision 2, without the peer-to-peer model, whose IRD and ORD are 8.
 pub(crate) fn request(crc: bool) -> Vec<u8> {
     let mut bytes = b"MPA ID Req Frame".to_vec();
     bytes.extend([if crc { 0x50 } else { 0x10 }, 2, 0, 4, 0, 8, 0, 8]);
     bytes
 }
 
-/// A Request that offers InfiniBand's semantics, with 7 for `rnr_retry`.
+/// A Request that offers InfiniBand's semantics. The offer contains 7 as `rnr_retry`.
 #[allow(dead_code, reason = "not for the fuzzing targets")]
 pub(crate) fn ib_request() -> Vec<u8> {
     let mut bytes = request(true);
@@ -305,7 +308,8 @@ pub(crate) fn ib_request() -> Vec<u8> {
     bytes
 }
 
-/// A Request of revision 2 for peer-to-peer with the one RTR form `bits` (of the frame's last four bytes).
+/// A Request of revision 2 for the peer-to-peer model. `bits` select the RTR form: they are set in IRD and
+/// ORD, the last four bytes of the frame.
 pub(crate) fn peer_to_peer_request(bits: [u8; 2]) -> Vec<u8> {
     let mut bytes = request(true);
     let depths = bytes.len() - 4;
@@ -314,15 +318,15 @@ pub(crate) fn peer_to_peer_request(bits: [u8; 2]) -> Vec<u8> {
     bytes
 }
 
-/// A ULPDU as an FPDU.
+/// Frames `ulpdu` as an FPDU.
 pub(crate) fn fpdu(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; framer.wire_len(ulpdu.len())];
     framer.frame(&mut bytes, ulpdu);
     bytes
 }
 
-/// Removes the whole FPDUs from `bytes`, framed as by `theirs`, and returns their ULPDUs. Every byte is
-/// checked.
+/// Removes the complete FPDUs from `bytes`, and returns their ULPDUs. Checks that every byte is as `theirs`
+/// frames the ULPDU.
 pub(crate) fn ulpdus(theirs: &mut Framer, bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let mut ulpdus = Vec::new();
     loop {
@@ -341,7 +345,7 @@ pub(crate) fn ulpdus(theirs: &mut Framer, bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     }
 }
 
-/// A startup frame: `key` is `Req` or `Rep`.
+/// A startup frame. `key` is `Req` for a Request and `Rep` for a Reply.
 pub(crate) fn frame(key: &str, flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     let length = (private_data.len() as u16).to_be_bytes();
     [format!("MPA ID {key} Frame").as_bytes(), &[flags, revision], &length, private_data].concat()

@@ -1,5 +1,5 @@
 //! An engine that listens, as the MPA responder, for a bare TCP peer, which sends the Request that the test
-//! chooses. [`Served`](super::served::Served) begins with it.
+//! chooses. [`Served`](super::served::Served) begins with such an engine.
 
 use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, ListenOptions,
@@ -29,7 +29,7 @@ impl Responder {
         Self::over(Testbed::new().peer(), configure)
     }
 
-    /// The engine of `pair` listens.
+    /// Makes the engine of `pair` listen.
     pub(crate) fn over(pair: RawPair, configure: impl FnOnce(&mut ListenOptions)) -> Self {
         let channel = pair.context.create_event_channel().unwrap();
         let mut options = ListenOptions::new(PORT);
@@ -57,14 +57,14 @@ impl Responder {
         event
     }
 
-    /// Accepts, and waits for the Reply.
+    /// Accepts `id`, and waits for the Reply.
     pub(crate) fn accept(&mut self, id: &CmId, param: &ConnParam) -> QueuePair {
         let qp = self.qp();
         self.accept_for(&qp, id, param);
         qp
     }
 
-    /// Accepts with a queue pair that the test has made.
+    /// Accepts `id` with a queue pair that the test has created.
     pub(crate) fn accept_for(&mut self, qp: &QueuePair, id: &CmId, param: &ConnParam) {
         self.pair.inbox.clear();
         id.accept(qp, param).unwrap();

@@ -21,7 +21,7 @@ pub(crate) struct Served {
     pub(crate) pair: RawPair,
     /// The peer's framer.
     pub(crate) framer: Framer,
-    /// The engine's framing, up to what [`received`](Self::received) has read.
+    /// The state of the engine's framing after the last FPDU that [`received`](Self::received) has read.
     theirs: Framer,
     pub(crate) pd: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
@@ -29,7 +29,7 @@ pub(crate) struct Served {
     pub(crate) channel: EventChannel,
     pub(crate) qp: QueuePair,
     pub(crate) id: CmId,
-    /// The peer may read and write it.
+    /// Memory that the peer may read and write.
     pub(crate) region: MemoryRegion,
     /// The MPA Reply.
     pub(crate) reply: Vec<u8>,
@@ -38,7 +38,7 @@ pub(crate) struct Served {
     _listener: CmId,
 }
 
-/// How the connection is made.
+/// How the connection is established.
 pub(crate) struct Setup<'a> {
     pub(crate) pair: RawPair,
     pub(crate) listen: &'a dyn Fn(&mut ListenOptions),
@@ -49,7 +49,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) make_qp: &'a dyn Fn(QpInit<'_>, &ProtectionDomain) -> QueuePair,
     /// Length of the region in bytes.
     pub(crate) region: usize,
-    /// Posts requests before the connection is accepted.
+    /// Called before the connection is accepted, to post requests.
     pub(crate) prepare: &'a dyn Fn(&QueuePair, &MemoryRegion),
 }
 
@@ -60,7 +60,7 @@ impl Default for Setup<'_> {
 }
 
 impl Setup<'_> {
-    /// The client-server model with CRC.
+    /// A connection on `pair` in MPA's client-server model, with CRC.
     pub(crate) fn on(pair: RawPair) -> Self {
         Self {
             pair,
@@ -73,7 +73,7 @@ impl Setup<'_> {
         }
     }
 
-    /// Connects up to the Reply. The peer has sent no FPDU.
+    /// Connects until the Reply has arrived. The peer has not sent an FPDU yet.
     pub(crate) fn accepted(self) -> Served {
         let mut door = Responder::over(self.pair, self.listen);
         let region = door.pd.reg_mr(self.region, ALL).unwrap();
@@ -83,12 +83,12 @@ impl Setup<'_> {
         assert!(door.pair.inbox.is_empty(), "nothing is said before the user says so");
         door.accept_for(&qp, &id, &self.accept);
         let Responder { mut pair, pd, cq, completions, channel, listener: _listener } = door;
-        // The Reply has the length of the Request.
+        // The header of the Reply contains the length of the private data.
         let length = 20 + usize::from(u16::from_be_bytes([pair.inbox[18], pair.inbox[19]]));
         let reply = pair.inbox.drain(..length).collect();
         Served {
             pair,
-            // Each side sends markers if the other asked for them.
+            // Each side sends markers if the other side has asked for markers.
             framer: Framer::new(self.accept.markers, true),
             theirs: Framer::new(self.request[16] & 0x80 != 0, true),
             pd,
@@ -129,19 +129,19 @@ impl Served {
 
     // ---- the peer ----
 
-    /// Sends a ULPDU.
+    /// Sends a ULPDU as an FPDU.
     pub(crate) fn send(&mut self, ulpdu: &[u8]) {
         self.send_all(&[ulpdu]);
     }
 
-    /// Sends ULPDUs in one piece.
+    /// Sends the FPDUs of `ulpdus` as one piece of data.
     pub(crate) fn send_all<T: AsRef<[u8]>>(&mut self, ulpdus: &[T]) {
         let framer = &mut self.framer;
         let bytes: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(framer, ulpdu.as_ref())).collect();
         self.pair.send(&bytes);
     }
 
-    /// Sends ULPDUs in one piece, and polls for 20 ms.
+    /// Sends the FPDUs of `ulpdus` as one piece of data, and polls for 20 ms.
     pub(crate) fn send_and_run<T: AsRef<[u8]>>(&mut self, ulpdus: &[T]) {
         self.send_all(ulpdus);
         self.run(20_000);
@@ -151,7 +151,7 @@ impl Served {
         self.pair.until(us, |_| false);
     }
 
-    /// The ULPDUs that the engine sends within `us`, from FPDUs of which every byte is checked.
+    /// The ULPDUs that the engine sends within `us` microseconds. Every byte of the FPDUs is checked.
     pub(crate) fn received(&mut self, us: i64) -> Vec<Vec<u8>> {
         self.run(us);
         let ulpdus = ulpdus(&mut self.theirs, &mut self.pair.inbox);
@@ -173,15 +173,15 @@ impl Served {
         ulpdu
     }
 
-    /// The payload of the engine's next ULPDU, which is a Terminate.
+    /// The payload of the engine's next ULPDU, which has to be a Terminate.
     pub(crate) fn receive_terminate(&mut self) -> Vec<u8> {
         let ulpdu = self.receive();
         assert_eq!(ulpdu[..18], untagged([0x41, 0x47], 0, [2, 1, 0], &[]), "no Terminate but {ulpdu:02x?}");
         ulpdu[18..].to_vec()
     }
 
-    /// The engine ends the stream by one Terminate with `payload`, its last message, then FIN; its user is
-    /// told.
+    /// Checks that the engine ends the stream: its last message is one Terminate with `payload`, and a FIN
+    /// follows. Also checks that the engine reports the error to its user.
     pub(crate) fn expect_terminate(&mut self, payload: &[u8], what: &str) {
         let heard = self.received(20_000);
         let terminates: Vec<_> = heard.iter().filter(|ulpdu| ulpdu[1] == 0x47).collect();
@@ -226,7 +226,7 @@ impl Served {
         self.qp.post_recv(&RecvRequest::new(offset as u64, self.region.sge(offset, len))).unwrap();
     }
 
-    /// A Read that this peer never answers.
+    /// A Read that the test's peer never answers.
     pub(crate) fn read(&self, wr_id: u64) -> SendRequest {
         let remote = RemoteAddr { addr: 0, rkey: 1 };
         SendRequest::new(wr_id, SendOp::Read { remote }, self.region.sge(0, 8))
@@ -248,18 +248,18 @@ impl Served {
         std::iter::from_fn(|| self.cq.poll_one()).collect()
     }
 
-    /// wr_id and status of the completions of the next 20 ms.
+    /// `wr_id` and status of each completion of the next 20 ms.
     pub(crate) fn statuses(&mut self) -> Vec<(u64, WcStatus)> {
         self.run(20_000);
         self.completions()
     }
 
-    /// wr_id and status of the completions that wait.
+    /// Polls all completions from the queue. Returns `wr_id` and status of each completion.
     pub(crate) fn completions(&self) -> Vec<(u64, WcStatus)> {
         std::iter::from_fn(|| self.cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
     }
 
-    /// The number of events of the completion queue since the last call.
+    /// The number of events of the completion queue since the last call of this function.
     pub(crate) fn notified(&self) -> u64 {
         self.completions.wait(Some(Duration::ZERO)).unwrap()
     }
@@ -273,7 +273,7 @@ impl Served {
         self.pd.reg_mr(len, access).unwrap()
     }
 
-    /// A region for this stream only, which the peer may invalidate.
+    /// A region that is valid on this stream only, and that the peer may invalidate.
     pub(crate) fn own_region(&self, len: usize, access: Access) -> MemoryRegion {
         let options = MrOptions { qp: Some(&self.qp), ..MrOptions::new(access) };
         self.pd.reg_mr_with(len, &options).unwrap()

@@ -1,4 +1,4 @@
-//! The wire of a test and the hosts at its ends: two engines, or an engine and a bare TCP peer.
+//! The wire of a test and the hosts on it: two engines, or an engine and a bare TCP peer.
 //!
 //! | type | hosts |
 //! |---|---|
@@ -9,11 +9,11 @@
 //! | `Served` | a `Responder` with an accepted connection, and one of each object |
 //! | `World` | a `RawPair` with a hub as its wire, and honest clients on a third host |
 //!
-//! Other tests use other wires. The ports of the simulator and of `tests/src/placement` show every frame.
-//! The victim of `tests/src/attack` has a router and the processor's clock. `tests/src/scenes` needs a
-//! device. `tests/src/target/in_memory.rs` runs the cases of `iwprobe`. `benches` returns errors where a
-//! test panics, and counts the memory of each host. The fuzzing targets use `RawPair`s with small limits and
-//! pools that outlive a run.
+//! Other tests use other wires. The ports of the simulator and of `tests/src/placement` show every frame. The
+//! victim of `tests/src/attack` has a router and the processor's clock. The tests in `tests/src/scenes` need
+//! a device. The wire in `tests/src/target/in_memory.rs` runs the cases of `iwprobe`. The code in `benches`
+//! returns errors where a test panics, and counts the memory of each host. The fuzzing targets use `RawPair`s
+//! with small limits and pools that outlive a run.
 
 use dp::Port;
 use dp::link::{LinkConfig, LinkControl, pair_with_control};
@@ -49,24 +49,24 @@ impl<'a> Testbed<'a> {
         (Self::over((a, b)), control)
     }
 
-    /// Over any two ports.
+    /// A testbed on any two ports.
     pub(crate) fn over(ports: (Box<dyn Port>, Box<dyn Port>)) -> Self {
         Self { ports, configure: Box::new(|_| {}), context: None, late_memory_checks: false }
     }
 
-    /// Hooks the bursts of the first end's port.
+    /// Hooks the bursts of the first host's port.
     pub(crate) fn hook_a(mut self, hooks: impl Hooks) -> Self {
         self.ports.0 = hooked(self.ports.0, hooks);
         self
     }
 
-    /// Hooks the bursts of the second end's port.
+    /// Hooks the bursts of the second host's port.
     pub(crate) fn hook_b(mut self, hooks: impl Hooks) -> Self {
         self.ports.1 = hooked(self.ports.1, hooks);
         self
     }
 
-    /// Configures every engine.
+    /// Applies `configure` to the configuration of every engine.
     pub(crate) fn configure(self, configure: impl Fn(&mut EngineConfig) + 'a) -> Self {
         Self { configure: Box::new(configure), ..self }
     }
@@ -76,19 +76,19 @@ impl<'a> Testbed<'a> {
         Self { context: Some(context), ..self }
     }
 
-    /// Two hosts whose contexts accept requests with wrong local memory.
+    /// Gives both hosts contexts that accept requests with invalid local memory.
     pub(crate) fn late_memory_checks(self) -> Self {
         Self { late_memory_checks: true, ..self }
     }
 
-    /// Two hosts.
+    /// Creates two hosts.
     pub(crate) fn hosts(self) -> Pair {
         let config =
             ContextConfig { late_memory_checks: self.late_memory_checks, ..ContextConfig::default() };
         Pair::over(self.ports, &config, self.configure)
     }
 
-    /// An engine, and a bare TCP peer at the second end.
+    /// Creates an engine, and a bare TCP peer on the second port.
     pub(crate) fn peer(self) -> RawPair {
         let seeded = || Context::new(ContextConfig { seed: Some([3; 32]), ..ContextConfig::default() });
         let context = self.context.unwrap_or_else(|| seeded().unwrap());
@@ -96,7 +96,7 @@ impl<'a> Testbed<'a> {
     }
 }
 
-/// One more engine of `context`, with `address` on `port`.
+/// Creates one more engine of `context`, with `address` on `port`.
 pub(crate) fn engine(context: &Context, port: Box<dyn Port>, address: &str, seed: u8) -> Engine {
     let mut config = EngineConfig::new(&*port, &[address]).unwrap();
     config.stack.seed = [seed; 32];

@@ -1,5 +1,5 @@
-//! ULPDUs, byte by byte: the headers of RFC 5041 section 4 and RFC 5040 section 4. `control` is DDP's
-//! control byte and RDMAP's.
+//! ULPDUs, byte by byte: the headers of RFC 5041 section 4 and RFC 5040 section 4. `control` contains DDP's
+//! control byte and RDMAP's control byte.
 
 /// A tagged segment.
 pub(crate) fn tagged(control: [u8; 2], stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! A server with honest clients and a hostile one on one network. One engine serves all of them.
+//! A server, honest clients and a hostile client on one network. One engine serves all clients.
 
 use super::{ALL, PORT, pattern, read_bytes, remote_addr};
 use std::time::Duration;
@@ -22,9 +22,9 @@ use super::testbed::Testbed;
 
 pub(crate) const WRITE_ONLY: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 pub(crate) const REGION: usize = 4096;
-/// Bytes of a receive buffer.
+/// Size of a receive buffer in bytes.
 const SLOT: usize = 64;
-/// Buffers of the shared receive queue.
+/// Number of buffers of the shared receive queue.
 const SLOTS: usize = 32;
 pub(crate) const HONEST: usize = 2;
 
@@ -33,15 +33,15 @@ pub(crate) const HONEST: usize = 2;
 pub(crate) struct Model {
     pub(crate) one_domain: bool,
     pub(crate) one_completion_queue: bool,
-    /// The most buffers of the shared receive queue that a stream may hold.
+    /// Maximum number of buffers of the shared receive queue that one stream may hold.
     pub(crate) one_receive_queue: Option<usize>,
     /// Each STag is valid on one stream only.
     pub(crate) single_stream: bool,
-    /// The hostile client's streams are in the set.
+    /// The hostile client's streams belong to the set.
     pub(crate) hostile_inside: bool,
 }
 
-/// Streams share nothing, as with `QpInit::new` and a domain for each stream.
+/// Streams share no objects, as with `QpInit::new` and one domain per stream.
 pub(crate) const NOTHING_SHARED: Model = Model {
     one_domain: false,
     one_completion_queue: false,
@@ -49,8 +49,8 @@ pub(crate) const NOTHING_SHARED: Model = Model {
     single_stream: false,
     hostile_inside: false,
 };
-/// Clients that do not trust each other share objects: caps, STags of one stream, a completion queue that
-/// cannot overflow.
+/// Clients that do not trust each other share objects. For protection, each stream may hold one shared
+/// buffer, each STag is valid on one stream, and the completion queue cannot overflow.
 pub(crate) const SHARED_UNTRUSTED: Model = Model {
     one_domain: true,
     one_completion_queue: true,
@@ -58,11 +58,11 @@ pub(crate) const SHARED_UNTRUSTED: Model = Model {
     single_stream: true,
     hostile_inside: true,
 };
-/// Streams that trust each other share objects. The hostile client has objects of its own.
+/// Streams that trust each other share objects. The hostile client has its own objects.
 pub(crate) const SHARED_TRUSTED: Model =
     Model { one_receive_queue: Some(SLOTS), single_stream: false, hostile_inside: false, ..SHARED_UNTRUSTED };
 
-/// The objects of a set; its streams use those that the model says.
+/// The objects of a set of streams. [`Model`] says which of these objects the streams share.
 pub(crate) struct Set {
     pub(crate) domain: ProtectionDomain,
     pub(crate) cq: CompletionQueue,
@@ -71,7 +71,7 @@ pub(crate) struct Set {
     pub(crate) slots: MemoryRegion,
 }
 
-/// The server's end of a stream.
+/// The server's side of a stream.
 pub(crate) struct End {
     pub(crate) qp: QueuePair,
     pub(crate) cq: CompletionQueue,
@@ -89,7 +89,7 @@ impl End {
     }
 }
 
-/// An honest client's stream, and the bytes that it wrote last.
+/// An honest client's stream, and the bytes that the client wrote last.
 pub(crate) struct Honest {
     pub(crate) qp: QueuePair,
     pub(crate) _id: CmId,
@@ -116,7 +116,7 @@ impl World {
         Self::with(model, &LinkConfig::default())
     }
 
-    /// `wire` is that of the hostile client, as seen from the server.
+    /// A world in which `wire` connects the hostile client. `wire` is configured as seen from the server.
     pub(crate) fn with(model: Model, wire: &LinkConfig) -> Self {
         let (near, [raw_port, clients_port]) = hub([wire, &LinkConfig::default()]);
         let context =
@@ -131,7 +131,8 @@ impl World {
         let listener = raw.context.create_id(&channel);
         listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
         let domain = raw.context.alloc_pd().unwrap();
-        // The size suffices for all requests that can be outstanding, and is checked.
+        // The size suffices for all requests that can be outstanding. `strict` makes the queue check its
+        // size.
         let size = cqe_for([128; HONEST + 1]) + cqe_for([SLOTS]) + cqe_for([128; HONEST + 1]);
         let cq =
             raw.context.create_cq_with(&CqOptions { strict: Some(true), ..CqOptions::new(size) }).unwrap();
@@ -169,12 +170,12 @@ impl World {
         world
     }
 
-    /// A channel whose events nobody reads: the use of a stream shows that it works.
+    /// An event channel that nobody reads: a test recognizes a working stream by using the stream.
     pub(crate) fn channel_of_clients(&self) -> EventChannel {
         self.clients.create_event_channel().unwrap()
     }
 
-    /// Objects for a stream inside or outside of the set.
+    /// Creates the objects for a stream inside or outside of the set.
     pub(crate) fn end(&self, inside: bool) -> End {
         let context = &self.raw.context;
         let Model { one_domain, one_completion_queue, one_receive_queue, single_stream, .. } = self.model;
@@ -209,7 +210,7 @@ impl World {
         end.id = Some(id);
     }
 
-    /// The hostile client connects again, up to full operation.
+    /// Connects the hostile client again, until the stream is in full operation.
     pub(crate) fn connect_hostile(&mut self) -> (End, Framer) {
         self.raw.connect();
         self.raw.send(&request(true));
@@ -223,8 +224,8 @@ impl World {
         (end, framer)
     }
 
-    /// An honest client checks that the server's memory has its last bytes, writes and reads new ones, and
-    /// sends a message.
+    /// An honest client checks that the server's memory contains the bytes that it wrote last. Then the
+    /// client writes and reads new bytes, and sends a message.
     pub(crate) fn exchange(&mut self, client: usize, round: u64) {
         let honest = &mut self.honest[client];
         let mut bytes = vec![0; REGION];
@@ -246,7 +247,7 @@ impl World {
         self.local.read_at(REGION, &mut bytes).unwrap();
         let honest = &self.honest[client];
         assert_eq!(bytes, honest.bytes, "what was written is read");
-        // Completions of other streams of the set may come before that of the message.
+        // Completions of other streams of the set may precede the message's completion.
         loop {
             let wc = next(&mut self.raw, &honest.end.cq);
             if honest.end.shares_receives && wc.opcode == WcOpcode::Recv {
@@ -267,7 +268,8 @@ impl World {
         assert_eq!((honest.end.qp.error(), honest.qp.error()), (None, None));
     }
 
-    /// The hostile client connects, sends one attack, and its stream ends.
+    /// Connects the hostile client, sends one attack, and checks that the stream ends with the attack's
+    /// error.
     pub(crate) fn attack(&mut self, choose: impl Fn(&Names) -> Attack) {
         let (end, mut framer) = self.connect_hostile();
         let names = Names {
@@ -288,8 +290,8 @@ impl World {
         assert_eq!(end.qp.error(), Some(told), "{}", attack.name);
     }
 
-    /// The hostile client sends every attack of the catalogue and random bytes. The honest clients work
-    /// after each.
+    /// The hostile client sends every attack of the catalogue, then random bytes. After each attack, honest
+    /// clients exchange data.
     pub(crate) fn attack_all(&mut self) {
         let count = catalogue(&Names::default()).len();
         for at in 0..count {
@@ -310,7 +312,7 @@ impl World {
         );
     }
 
-    /// The virtual time of a client's Writes, one at a time.
+    /// The virtual time that the Writes of one client take, one Write at a time.
     pub(crate) fn speed(&mut self) -> i64 {
         let start = self.raw.now_us;
         let honest = &self.honest[0];

@@ -21,8 +21,8 @@ fn received(peer: &mut Served) -> Vec<(u64, WcStatus, u32)> {
 }
 
 // Proves DDP-001, DDP-006, DDP-008, DDP-009, DDP-047, DDP-048, DDP-109, DDP-119 to DDP-121, DDP-139: a Write
-// takes no buffer, and a Send takes the oldest buffer and fills all or a part of it; a Write of no bytes may
-// have any STag and offset.
+// consumes no receive buffer. A Send consumes the oldest receive buffer, and fills all or a part of it. A
+// Write of no bytes may have any STag and offset.
 #[test]
 fn both_models_on_one_stream() {
     let mut peer = setup().ready();
@@ -48,7 +48,7 @@ fn both_models_on_one_stream() {
 }
 
 // Proves DDP-010, DDP-067, DDP-100, DDP-101, DDP-166, DDP-168: one STag serves a hundred messages, at
-// several places and at the same one; a buffer serves one message.
+// different offsets and at equal offsets; a receive buffer serves one message.
 #[test]
 fn an_stag_serves_many_messages_and_a_buffer_one() {
     let mut peer = setup().ready();
@@ -66,8 +66,8 @@ fn an_stag_serves_many_messages_and_a_buffer_one() {
     assert_eq!(peer.pair.engine.counters().tx_terminates, 1, "and is counted");
 }
 
-// Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all bytes are placed, and nothing is delivered
-// before L=1; the length is where that segment ends.
+// Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all bytes are placed, but the message is delivered
+// only when the segment with L=1 has arrived. The message's length is where this segment ends.
 #[test]
 fn the_last_flag_delivers() {
     let mut peer = setup().ready();
@@ -83,8 +83,8 @@ fn the_last_flag_delivers() {
     assert!(received(&mut peer).is_empty(), "delivered once");
 }
 
-// Proves DDP-122: each segment of a Write is placed separately. A gap or an overlap is no error: no
-// completion reports the whole Write.
+// Proves DDP-122: each segment of a Write is placed separately. A gap or an overlap is no error, since no
+// completion reports the complete Write.
 #[test]
 fn a_write_may_have_gaps() {
     let mut peer = setup().ready();
@@ -95,9 +95,9 @@ fn a_write_may_have_gaps() {
     assert_eq!(peer.qp.error(), None);
 }
 
-/// A message of any queue with a gap or an overlap would have bytes that the peer never sent: it ends the
-/// stream with an invalid MO (1/2/04), as with Linux's siw. It is not delivered, and not placed when it
-/// comes in order.
+/// A gap or an overlap in an untagged message, on any queue, ends the stream with an invalid MO (1/2/04), as
+/// with Linux's siw: otherwise the message would contain bytes that the peer never sent. The message is not
+/// delivered. A segment that arrives in order and leaves a gap or overlaps is not placed.
 #[test]
 fn an_untagged_message_has_no_gaps() {
     const READ_REQUEST: u8 = 1;
@@ -106,7 +106,7 @@ fn an_untagged_message_has_no_gaps() {
     for (opcode, queue, payload) in
         [whole(SEND, 0, 12), whole(READ_REQUEST, 1, 28), whole(TERMINATE, 2, 20), whole(0xB, 3, 12)]
     {
-        // Lengths of a first segment, and offsets of the second.
+        // The length of the first segment, and the offset of the second segment.
         for (first, second) in [(0, 4), (0, 1), (8, 9), (8, 7), (8, 0)] {
             let mut peer = setup().ready();
             peer.post_recv(0, 100);
@@ -142,9 +142,9 @@ fn an_untagged_message_has_no_gaps() {
     }
 }
 
-/// Messages follow each other (RFC 5041 section 5.3). A message that begins in the middle of another one, on
-/// another queue, is not taken for the rest of that one, nor for a message of its own: its offset is not
-/// where the current message goes on.
+/// Messages follow each other (RFC 5041 section 5.3). A segment for another queue in the middle of a message
+/// ends the stream with an invalid MO. The sink does not treat this segment as the rest of the current
+/// message, and does not treat it as a new message.
 #[test]
 fn messages_of_the_control_queues_are_not_mixed() {
     let mut peer = setup().ready();
@@ -174,7 +174,7 @@ fn queues_count_for_themselves() {
     peer.send(&untagged(0x41, 1, [1, 1, 0], &ask));
     peer.send(&untagged(0x41, SEND, [0, 2, 0], b"two"));
     assert_eq!(received(&mut peer), [(0, WcStatus::Success, 3), (1000, WcStatus::Success, 3)]);
-    // A Read Response to STag 9 at offset 7; then the Terminate, the first message of queue 2.
+    // A Read Response to STag 9 at offset 7, and then the Terminate, which is the first message of queue 2.
     let heard = peer.received(10_000);
     assert_eq!(heard.len(), 1);
     assert_eq!(heard[0][..14], [0xC1, 0x42, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7]);
@@ -184,12 +184,12 @@ fn queues_count_for_themselves() {
     assert_eq!(heard[0][18..20], [0x12, 0x01]);
 }
 
-// Proves DDP-007, DDP-039, DDP-144, DDP-157, DDP-160, DDP-161, DDP-163, DDP-169, DDP-179, DDP-183, DDP-189
-// to DDP-195, DDP-210, DDP-222: each error of the table ends reception at once (DDP-163, DDP-169), places
-// nothing (DDP-007, DDP-210), is reported to the user (DDP-157, DDP-222) and, in one more message, to the
-// peer, with the numbers, the header and the length (DDP-189 to DDP-195); DDP alone ends the stream without
-// that message (DDP-144, DDP-160, DDP-161); what follows is dropped silently, and no request of ours is sent
-// (DDP-039).
+// Proves DDP-007, DDP-039, DDP-144, DDP-157, DDP-160, DDP-161, DDP-163, DDP-169, DDP-179, DDP-183, DDP-189 to
+// DDP-195, DDP-210, DDP-222: each error of the table ends reception at once (DDP-163, DDP-169) and places
+// nothing (DDP-007, DDP-210). The user gets the error (DDP-157, DDP-222). The peer gets one more message,
+// with the error's numbers, the header and the length (DDP-189 to DDP-195); DDP alone ends the stream without
+// this message (DDP-144, DDP-160, DDP-161). Later segments are dropped silently, and our engine sends no more
+// requests (DDP-039).
 #[test]
 fn an_error_ends_reception_and_is_told_once() {
     let probe = setup().ready();
@@ -211,8 +211,8 @@ fn an_error_ends_reception_and_is_told_once() {
     ];
     for (bad, control) in cases {
         let mut peer = setup().ready();
-        // The seeds are equal, so the region has the same STag and address as in the first run. Otherwise
-        // the cases would show nothing.
+        // The seeds are equal, so the region has the same STag and address as in the first run. With other
+        // values, the cases would prove nothing.
         assert_eq!((peer.region.rkey(), REGION), (stag, REGION));
         let moved = peer.region.addr().wrapping_sub(base);
         let mut bad = bad;
@@ -239,7 +239,7 @@ fn an_error_ends_reception_and_is_told_once() {
             (control[0], control[1], false)
         );
         told!(peer.event(), Disconnected { error: Some(ConnectionError::Stream(told)), .. } if told == error);
-        // From now on no request of ours is sent.
+        // From now on our engine sends no request.
         let late = SendRequest::new(1, SendOp::Send, peer.region.sge(0, 8));
         let refused = peer.qp.post_send(&late).is_err();
         assert!(peer.received(10_000).is_empty());
@@ -253,8 +253,8 @@ fn an_error_ends_reception_and_is_told_once() {
     }
 }
 
-// Proves DDP-155, DDP-159: when TCP is lost every request that is outstanding, begun or not, completes in
-// error, once.
+// Proves DDP-155, DDP-159: when the TCP connection is lost, each outstanding request, begun or not, completes
+// once, in error.
 #[test]
 fn a_lost_connection_completes_all_that_is_outstanding() {
     let mut peer = setup().ready();
@@ -280,8 +280,8 @@ fn a_lost_connection_completes_all_that_is_outstanding() {
     assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), (0..12).collect::<Vec<_>>());
 }
 
-// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN behind a whole FPDU is an ordinary end; a FIN in
-// the middle of an FPDU is a lost connection, and the FPDU is dropped.
+// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN after a complete FPDU is an ordinary end. A FIN
+// in the middle of an FPDU counts as a lost connection, and the FPDU is dropped.
 #[test]
 fn a_fin_cuts_an_fpdu_or_does_not() {
     for cut in [0, 1, 10] {
@@ -300,7 +300,7 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
         );
         let status = if cut == 0 { WcStatus::Success } else { WcStatus::WrFlushError };
         assert_eq!(received(&mut peer).iter().map(|wc| wc.1).collect::<Vec<_>>(), [status]);
-        // The engine closes its half too, or resets the connection.
+        // The engine either closes its half of the connection or resets the connection.
         assert!(peer.pair.until(10_000_000, |raw| raw.closed.is_some()));
         assert!(
             cut > 0 || peer.pair.closed == Some(tcp_lite::CloseReason::Graceful),
@@ -312,7 +312,8 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
 }
 
 // Proves DDP-084: if segments of a message differ in the bytes that DDP reserves for its ULP, the bytes of
-// one segment count: with the STags of two regions exactly one of the two is invalidated.
+// one segment count. In this test, two segments have the STags of two regions, and exactly one region is
+// invalidated.
 #[test]
 fn the_reserved_bytes_of_one_segment_count() {
     for alike in [true, false] {
@@ -344,14 +345,14 @@ fn the_reserved_bytes_of_one_segment_count() {
 }
 
 // Proves DDP-145, DDP-146, RDMAP-321: the stream and its TCP connection end together, whether our
-// application, the peer's application or TCP ends them, and neither a post of ours nor a segment of the peer
-// has an effect after that.
+// application, the peer's application or TCP ends them. After that, our posts and the peer's segments have no
+// effect.
 #[test]
 fn after_teardown_nothing_is_sent_or_placed() {
     for by in ["ours", "peer", "reset"] {
         let mut peer = setup().ready();
         let (stag, base) = (peer.region.rkey(), peer.region.addr());
-        // The responder may send after the first FPDU.
+        // The responder may send after the first FPDU of the initiator has arrived.
         peer.pair.until(10_000, |_| false);
         match by {
             "ours" => peer.id.disconnect(),
@@ -359,7 +360,7 @@ fn after_teardown_nothing_is_sent_or_placed() {
             _ => peer.pair.abort(),
         }
         peer.pair.until(100_000, |_| false);
-        // Our half is closed; the peer may still send.
+        // Our half of the connection is closed; the peer may still send.
         if by == "ours" {
             assert!(peer.pair.until(1_000_000, |raw| raw.peer_closed), "FIN");
             peer.send(&tagged(0xC1, stag, base, b"late"));
@@ -379,8 +380,8 @@ fn after_teardown_nothing_is_sent_or_placed() {
     }
 }
 
-// Proves DDP-132: a message is complete at its source when TCP has taken its last segment: not before, while
-// the window is closed, and then at once, even without an acknowledgement.
+// Proves DDP-132: a request completes when TCP has accepted the last segment of its message, even without an
+// acknowledgement. While the window is closed, the request does not complete.
 #[test]
 fn a_message_is_complete_when_tcp_has_its_last_segment() {
     let mut peer = setup().ready();
@@ -390,7 +391,7 @@ fn a_message_is_complete_when_tcp_has_its_last_segment() {
     assert!(peer.cq.poll_one().is_none(), "the engine has not been polled");
     peer.pair.poll();
     assert_eq!(peer.cq.poll_one().map(|wc| wc.wr_id), Some(1), "nothing of it is acknowledged");
-    // There is more data than TCP takes: requests for which TCP has no space are not complete.
+    // There is more data than TCP accepts. Requests for which TCP has no space are not complete.
     let all = 200;
     for wr_id in 2..all {
         if peer.qp.post_send(&request(wr_id, REGION)).is_err() {

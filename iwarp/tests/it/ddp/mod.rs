@@ -22,7 +22,7 @@ fn setup() -> Setup<'static> {
     Setup { region: REGION, prepare: &fill, ..Setup::default() }
 }
 
-/// A connection with this Request, which may ask for markers.
+/// A connection that begins with `request`, which may ask for markers.
 fn ready_for(request: Vec<u8>) -> Served {
     Setup { request, ..setup() }.ready()
 }

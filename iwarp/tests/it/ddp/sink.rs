@@ -1,4 +1,5 @@
-//! DDP's data sink against the reference model: segments in any order, and every error of its table.
+//! DDP's data sink against the reference model, with segments in any order, and every error of the error
+//! table.
 //!
 //! `Sink` below calls the checks in the order in which the engine calls them; `reference/ddp_ref.py` has the
 //! expected result.
@@ -23,14 +24,14 @@ enum Delivery {
     Untagged { qn: u32, msn: u32, len: u32, rsvd_ulp: [u8; 5], buffer: Vec<u8> },
 }
 
-/// One stream's receive side: the three arrivals of `ddp`, with the crate's own checks.
+/// The receive side of one stream: the three kinds of `Arrival` of `ddp`, with the crate's own checks.
 struct Sink {
     participant: Participant,
     queues: BTreeMap<u32, (UntaggedQueue, VecDeque<Vec<u8>>)>,
     frontier: usize,
-    /// Placed early: only the header is kept.
+    /// Header and payload length of each segment that was placed early.
     placed: BTreeMap<usize, (Header, usize)>,
-    /// Arrived early and was not placed: it comes again in order.
+    /// Segments that arrived early and were not placed: each arrives again in order.
     waiting: BTreeMap<usize, Vec<u8>>,
     delivered: Vec<Delivery>,
     error: Option<DdpError>,
@@ -56,7 +57,7 @@ impl Sink {
         buffers.push_back(vec![0xEE; len]);
     }
 
-    /// Segment number `position` of the sender arrives, in any order, any number of times.
+    /// Receives segment number `position` of the sender. Segments may arrive in any order, and repeatedly.
     fn receive(&mut self, position: usize, segment: &[u8]) {
         if self.error.is_some() || position < self.frontier || self.placed.contains_key(&position) {
             return;
@@ -76,7 +77,7 @@ impl Sink {
         self.catch_up();
     }
 
-    /// The frontier passes segments that came early.
+    /// Advances `frontier` past the segments that arrived early.
     fn catch_up(&mut self) {
         loop {
             let result = if let Some((header, len)) = self.placed.remove(&self.frontier) {
@@ -93,7 +94,8 @@ impl Sink {
         }
     }
 
-    /// `Err(None)` is a segment shorter than its header, for which DDP has no error.
+    /// Returns `Err(None)` for a segment that is shorter than its header: DDP has no error for such a
+    /// segment.
     fn arrive(&mut self, arrival: Arrival, segment: &[u8]) -> Result<(Header, usize), Option<DdpError>> {
         let header = Header::parse(segment).map_err(DdpError::of_header)?;
         let payload = &segment[header.wire_len()..];
@@ -143,7 +145,7 @@ impl Sink {
         Ok(())
     }
 
-    /// What `DRIVER` prints for the same stream.
+    /// The lines that `DRIVER` prints for the same stream.
     fn report(&self) -> String {
         let mut text = String::new();
         for delivery in &self.delivered {
@@ -167,7 +169,7 @@ fn register(table: &MemoryTable, len: usize, options: RegisterOptions) -> Regist
     table.register(region, &options).expect("below every limit")
 }
 
-/// Feeds one stream after the other to the model: the lines of `report`, then the registered memory.
+/// Feeds one stream after the other to the model. Prints the lines of `report`, then the registered memory.
 const DRIVER: &str = r"
 import sys
 from ddp_ref import Sink
@@ -190,11 +192,11 @@ for line in sys.stdin:
             for t in tags: print(sink.tags[t].buf.hex())
 ";
 
-/// A random stream, as text for the model and run through `Sink`; returns what `Sink` reports.
+/// A random stream, for the model (as text) and for `Sink`. Running the stream returns what `Sink` reports.
 struct Stream {
     table: MemoryTable,
     registration: Registration,
-    /// Regions that the stream must not write: of another stream, of another domain, read-only.
+    /// Regions to which the stream must not write: they belong to another stream or domain, or are read-only.
     foreign: Vec<Registration>,
     segments: Vec<Vec<u8>>,
     posts: Vec<(u32, usize, u32)>,
@@ -221,7 +223,7 @@ impl Stream {
         stream
     }
 
-    /// One to seven messages of both models, cut by a MULPDU that changes.
+    /// Adds one to seven messages, tagged and untagged, that are cut by a changing MULPDU.
     fn fill(&mut self, dice: &mut Dice) {
         let mut free = 0;
         let mut next_msn: BTreeMap<u32, u32> = BTreeMap::new();
@@ -261,7 +263,7 @@ impl Stream {
         }
     }
 
-    /// Damages one segment so that it must fail at its place in the order, whenever it arrives.
+    /// Damages one segment, so that the sink must report an error when the segment is next in order.
     fn damage(&mut self, dice: &mut Dice) {
         let at = dice.below(self.segments.len() as u64) as usize;
         let stags: Vec<Stag> = self.foreign.iter().map(Registration::stag).collect();
@@ -282,7 +284,7 @@ impl Stream {
         } else {
             match dice.below(7) {
                 0 => segment[0] = segment[0] & !3 | version,
-                // The segment leaves a gap or overlaps.
+                // The changed MO leaves a gap or causes an overlap.
                 5..=6 => segment[17] ^= 1 + dice.below(7) as u8,
                 1 => segment[6..10].fill(0xFF),
                 2 => segment[10] ^= 0x80,
@@ -325,7 +327,8 @@ impl Stream {
     }
 }
 
-/// Every position at least once, shuffled, with up to five repeats.
+/// Returns the positions of the segments in random order. Each position occurs at least once, and at most
+/// five positions are repeated.
 fn arrival_order(dice: &mut Dice, segments: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..segments).collect();
     for _ in 0..dice.below(6) {
@@ -337,8 +340,8 @@ fn arrival_order(dice: &mut Dice, segments: usize) -> Vec<usize> {
     order
 }
 
-/// Any arrival order with repeats: the deliveries, their order and bytes, and every byte of the registered
-/// memory equal those of the model.
+/// For any arrival order with repeats, `Sink` delivers the same messages in the same order as the model, and
+/// every byte of the registered memory equals the model's.
 // Proves DDP-002, DDP-013, DDP-014, DDP-033, DDP-034, DDP-053, DDP-089 to DDP-091, DDP-176, DDP-103, DDP-127,
 // DDP-128.
 #[test]
@@ -354,8 +357,8 @@ fn segments_in_any_order_end_as_in_the_model() {
     assert!(ours == model, "{}", first_difference(&ours, &model));
 }
 
-/// One bad segment anywhere, any arrival order: the same messages are delivered before it, and the same
-/// error is raised.
+/// One segment at any position is bad, and the segments arrive in any order. `Sink` and the model deliver the
+/// same messages before the bad segment, and report the same error.
 // Proves DDP-163 to DDP-165, DDP-170, DDP-171, DDP-174, DDP-179 to DDP-182, DDP-184, DDP-189, DDP-190,
 // DDP-192.
 #[test]
@@ -377,11 +380,11 @@ fn first_difference(ours: &str, model: &str) -> String {
     format!("first difference (line, (ours, model)): {pair:?}")
 }
 
-/// Each line of the error table, at the second of three positions, in every arrival order. The message before
-/// the bad segment is delivered, the message behind it is not, and only the first message is in memory.
-// Proves DDP-173, DDP-183, DDP-185 to DDP-188, DDP-197 to DDP-207, DDP-211 to DDP-213, DDP-217, RDMAP-199: a
-// line for each cause, with the error that it must have; if two checks fail, the error of either; the region
-// does not begin at offset 0.
+/// The second of three segments has each error of the table, in every arrival order. The message before the
+/// bad segment is delivered, the message behind it is not, and only the first message is in memory.
+// Proves DDP-173, DDP-183, DDP-185 to DDP-188, DDP-197 to DDP-207, DDP-211 to DDP-213, DDP-217, RDMAP-199:
+// the table has a line for each cause, with the error that the cause must have. If two checks fail, either
+// error is right. The region does not begin at offset 0.
 #[test]
 fn every_error_of_the_table_at_any_arrival() {
     let tagged = |stag: Stag, to: u64, control: u8, payload: &[u8]| {
@@ -462,7 +465,7 @@ fn every_error_of_the_table_at_any_arrival() {
     }
 }
 
-/// An empty tagged segment is accepted with any STag and offset. An untagged one takes a buffer.
+/// An empty tagged segment is accepted with any STag and offset. An empty untagged segment consumes a buffer.
 // Proves DDP-187, RDMAP-246.
 #[test]
 fn empty_segments() {
@@ -478,7 +481,7 @@ fn empty_segments() {
     assert_eq!(sink.error, Some(DdpError::NoBuffer));
 }
 
-/// The window is circular: four buffers from 0xFFFFFFFE on.
+/// The window of MSNs wraps: four buffers are posted from MSN 0xFFFFFFFE on.
 // Proves DDP-091, DDP-176, DDP-177.
 #[test]
 fn the_msn_window_wraps() {
@@ -499,7 +502,7 @@ fn the_msn_window_wraps() {
     assert!(queue.post(UntaggedQueue::MAX_POSTED) && !queue.post(1));
 }
 
-/// The window of legal MSNs moves at both ends: with each message and with each buffer.
+/// The window of valid MSNs moves at its start with each message, and at its end with each buffer.
 // Proves DDP-175.
 #[test]
 fn the_msn_window_moves() {
@@ -513,14 +516,14 @@ fn the_msn_window_moves() {
     assert_eq!(legal(&queue), [2, 3, 4]);
 }
 
-/// Type 3 belongs to the LLP: no error of DDP has it.
+/// Error type 3 belongs to the LLP, so no error of DDP has this type.
 // Proves DDP-208.
 #[test]
 fn no_error_is_of_the_type_that_is_the_llps() {
     assert!(DdpError::ALL.iter().all(|error| error.etype() < 3));
 }
 
-/// MO plus length is added in 64 bits, and a message has at most 2^32 - 1 bytes.
+/// The sum of MO and length is computed with 64 bits, and a message has at most 2^32 - 1 bytes.
 // Proves DDP-172.
 #[test]
 fn huge_offsets_do_not_wrap() {
@@ -534,8 +537,8 @@ fn huge_offsets_do_not_wrap() {
     assert_eq!(queue.deliver(&header, 2), Err(DdpError::TooLong));
 }
 
-/// At delivery each segment begins where the previous segment ended: a message has exactly the bytes that
-/// were sent.
+/// Each delivered segment has to begin where the previous segment ended, so that a message has exactly the
+/// bytes that were sent.
 #[test]
 fn a_message_is_delivered_without_gaps() {
     let segment = |msn, mo, last| Opcode::Send.untagged_header(Stag(0), msn, mo, last);
@@ -545,7 +548,7 @@ fn a_message_is_delivered_without_gaps() {
         for last in [false, true] {
             let mut queue = UntaggedQueue::new();
             assert!(queue.post(3));
-            // The previous message leaves no state behind.
+            // No state of the previous message is left.
             assert!(queue.deliver(&segment(1, 0, false), 3) == Ok(None));
             assert!(queue.deliver(&segment(1, 3, true), 3).unwrap().is_some());
             let mut mo = 0;
@@ -556,7 +559,7 @@ fn a_message_is_delivered_without_gaps() {
             let gap = segment(2, wrong, last);
             assert_eq!(queue.check_next(&gap), Err(DdpError::InvalidMo), "{delivered:?}, {wrong}");
             assert_eq!(queue.deliver(&gap, 1), Err(DdpError::InvalidMo), "{delivered:?}, {wrong}");
-            // The segment may be placed early, and so may the next message.
+            // The segment and the next message may be placed early.
             assert_eq!(queue.check_next(&segment(3, 7, last)), Ok(()));
             assert_eq!((queue.first_msn(), queue.posted()), (2, 2));
             let message = queue.deliver(&segment(2, mo, true), 1).unwrap();
@@ -565,7 +568,7 @@ fn a_message_is_delivered_without_gaps() {
     }
 }
 
-/// Ten thousand random strings as segments of a live sink: an error or a placement, never a panic.
+/// Ten thousand random strings as segments of a live sink cause an error or a placement, and never a panic.
 #[test]
 fn random_segments_never_panic() {
     let mut dice = Dice::split_mix(0xDD);

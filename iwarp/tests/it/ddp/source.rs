@@ -8,13 +8,13 @@ use iwarp::engine::EngineConfig;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, Sge, VerbsError};
 
-/// Bytes of a segment's header and payload on this link: EMSS 1448.
+/// Maximum number of bytes of a segment's header and payload on this link, whose EMSS is 1448.
 const MULPDU: usize = 1442;
 const STAG: u32 = 0xDEAD_BEEF;
-/// Odd, and beyond 32 bits.
+/// A tagged offset that is odd and needs more than 32 bits.
 const TO: u64 = 0x0102_0304_0506_0709;
 
-/// A received message: the header of its first segment, and the sizes and payload of all.
+/// A received message: the header of its first segment, the sizes of its segments, and its payload.
 struct Message {
     header: Vec<u8>,
     sizes: Vec<usize>,
@@ -34,7 +34,7 @@ fn place(segment: &[u8]) -> u64 {
     }
 }
 
-/// Joins segments into messages, and checks that their headers agree.
+/// Joins segments into messages, and checks that the headers of a message's segments agree.
 fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
     let mut under_way: Option<Message> = None;
@@ -61,7 +61,8 @@ fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
     messages
 }
 
-/// Posts six requests of three kinds at once. Returns the segments of the engine, and their messages.
+/// Posts six requests of three kinds at once. Returns the data, the segments that the engine sends, and their
+/// messages.
 fn six_requests() -> (Vec<u8>, Vec<Vec<u8>>, Vec<Message>) {
     let mut peer = setup().ready();
     let data = pattern(1, 9000);
@@ -75,7 +76,8 @@ fn six_requests() -> (Vec<u8>, Vec<Vec<u8>>, Vec<Message>) {
     {
         peer.qp.post_send(&SendRequest::new(wr_id as u64, op, peer.region.sge(0, len))).unwrap();
     }
-    // `received` checks every byte: length, header and payload, pad, CRC, and the sequence of FPDUs.
+    // `received` checks every byte: the length, header, payload, pad and CRC of each FPDU, and the sequence
+    // of FPDUs.
     let heard = peer.received(100_000);
     let messages = messages(&heard);
     assert_eq!(messages.len(), 6);
@@ -91,8 +93,8 @@ fn is_last(segment: &[u8]) -> bool {
 }
 
 // Proves DDP-017, DDP-021, DDP-022, DDP-037, DDP-055, DDP-057, DDP-059, DDP-076, DDP-096, DDP-097, MPA-008,
-// MPA-022, MPA-038: each FPDU has one segment, header first and payload behind it to its end; the header has
-// 14 bytes if T is set, else 18; the version is 1, and the reserved bits are 0.
+// MPA-022, MPA-038: each FPDU has one segment. The segment begins with the header, and the payload fills the
+// rest. The header has 14 bytes if T is set, else 18; the version is 1, and the reserved bits are 0.
 #[test]
 fn each_segment_is_a_header_and_payload() {
     let (data, heard, messages) = six_requests();
@@ -101,8 +103,8 @@ fn each_segment_is_a_header_and_payload() {
         assert_eq!(segment[0] & 0x03, 1, "the version");
         assert_eq!(segment[0] & 0x3c, 0, "reserved bits");
         assert_eq!(is_tagged(segment), segment[1] == 0x40, "only Writes are tagged here");
-        // The payload of a Send or Write is the data from its offset on, so this is the length of the
-        // header.
+        // The payload of a Send or Write has to equal the data from the segment's offset on, which proves the
+        // length of the header.
         if segment[1] != 0x41 {
             let (header, from) =
                 if is_tagged(segment) { (14, place(segment) - TO) } else { (18, place(segment)) };
@@ -114,8 +116,8 @@ fn each_segment_is_a_header_and_payload() {
 
 // Proves DDP-049, DDP-050, DDP-051, DDP-052, DDP-065, DDP-066, DDP-072, DDP-073, DDP-082, DDP-086, DDP-087,
 // DDP-092, DDP-093, DDP-094, DDP-095, DDP-099, DDP-108, DDP-111, DDP-116, DDP-118, DDP-125, DDP-126: the
-// segments of a message have one control byte of RDMAP, STag or queue and number, offsets that continue
-// where the last segment ended, and the last flag on the last one only.
+// segments of a message have the same control byte of RDMAP, and the same STag or queue and number. Each
+// offset continues where the previous segment ended, and only the last segment has the last flag.
 #[test]
 fn the_segments_of_a_message_go_on_from_each_other() {
     let (data, heard, messages) = six_requests();
@@ -141,9 +143,9 @@ fn the_segments_of_a_message_go_on_from_each_other() {
     assert!(rest.is_empty());
 }
 
-// Proves DDP-070, DDP-074, DDP-075, DDP-089, DDP-090, DDP-124: messages leave in the order posted, tagged
-// messages have the STag and the offset that were posted, and the offset is odd; untagged messages have the
-// numbers of their queue, from 1 on.
+// Proves DDP-070, DDP-074, DDP-075, DDP-089, DDP-090, DDP-124: messages are sent in the order posted. Tagged
+// messages have the STag and the odd offset that were posted. Untagged messages have the numbers of their
+// queue, from 1 on.
 #[test]
 fn messages_leave_in_order_and_numbered() {
     let (_, _, messages) = six_requests();
@@ -163,8 +165,8 @@ fn messages_leave_in_order_and_numbered() {
     }
 }
 
-// Proves DDP-105, DDP-106, MPA-003, MPA-024, MPA-026, MPA-107: messages are cut into as few segments, each as
-// full as MULPDU allows: 1442 bytes if MSS is 1460 and timestamps take 12.
+// Proves DDP-105, DDP-106, MPA-003, MPA-024, MPA-026, MPA-107: a message is cut into the smallest possible
+// number of segments, each as full as MULPDU allows: 1442 bytes if MSS is 1460 and timestamps take 12 bytes.
 #[test]
 fn messages_are_cut_by_mulpdu() {
     let (_, heard, messages) = six_requests();
@@ -175,8 +177,7 @@ fn messages_are_cut_by_mulpdu() {
     assert_eq!((messages[2].sizes.as_slice(), messages[3].sizes.as_slice()), (&[18][..], &[14][..]));
 }
 
-// Proves MPA-111: no FPDU is cut to fit into less than 128 bytes, however little space the FPDUs before it
-// leave in a segment.
+// Proves MPA-111: if less than 128 bytes are left in a TCP segment, no FPDU is cut to fit into these bytes.
 #[test]
 fn no_room_is_too_small_to_be_left() {
     for markers in [false, true] {
@@ -195,8 +196,8 @@ fn no_room_is_too_small_to_be_left() {
     }
 }
 
-// Proves MPA-004, MPA-025, MPA-112, MPA-118, MPA-119, MPA-265, MPA-294: bulk, small messages and sizes just
-// above half a segment, with markers and without: every TCP segment holds whole FPDUs.
+// Proves MPA-004, MPA-025, MPA-112, MPA-118, MPA-119, MPA-265, MPA-294: every TCP segment contains complete
+// FPDUs, for bulk data, small messages and sizes just above half a segment, with markers and without.
 #[test]
 fn tcp_segments_hold_whole_fpdus() {
     for markers in [false, true] {
@@ -208,7 +209,7 @@ fn tcp_segments_hold_whole_fpdus() {
         }
         peer.pair.until(1_000_000, |_| false);
         let bytes = std::mem::take(&mut peer.pair.inbox);
-        // The ends of FPDUs, by their lengths. A marker before an FPDU belongs to it.
+        // The end of each FPDU, computed from the lengths. A marker in front of an FPDU belongs to the FPDU.
         let (mut at, mut ends) = (0, vec![0]);
         while at < bytes.len() {
             let header = if markers && at % 512 == 0 { at + 4 } else { at };
@@ -228,11 +229,11 @@ fn tcp_segments_hold_whole_fpdus() {
 }
 
 // Proves DDP-027, DDP-029, MPA-009, MPA-030, MPA-108, MPA-121, MPA-266, MPA-267, MPA-269, MPA-288, MPA-306:
-// when the path MTU drops, FPDUs that TCP has taken arrive unchanged, over more segments, and later FPDUs
-// fit. With markers and without.
+// when the path MTU drops, FPDUs that TCP has already accepted arrive unchanged in more segments, and each
+// later FPDU fits into a segment. The test runs with markers and without.
 #[test]
 fn mulpdu_follows_the_path() {
-    // MULPDU for an EMSS of 1448, and for 1000 - 20 - 32.
+    // MULPDU for an EMSS of 1448, and for an EMSS of 1000 - 20 - 32.
     for (markers, wide, narrow) in [(false, MULPDU, 942), (true, 1430, 934)] {
         let mut peer = ready_for(asking(markers));
         let len = 3 * (wide - 14) - 100;
@@ -247,8 +248,8 @@ fn mulpdu_follows_the_path() {
             assert!(payload == data, "markers {markers}");
             (heard.iter().map(Vec::len).collect::<Vec<_>>(), std::mem::take(&mut peer.pair.segments))
         };
-        // With markers all FPDUs have the same length on the wire: ULPDUs with fewer markers are not longer,
-        // and ULPDUs with more markers are shorter.
+        // With markers, all FPDUs except the last have the same length on the wire. A ULPDU with fewer
+        // markers is not longer, and a ULPDU with more markers is shorter.
         let all_but_the_last_have = |most: usize, (ulpdus, segments): (Vec<usize>, Vec<usize>)| {
             let sizes = if markers { most - 4..=most } else { most..=most };
             let full = &ulpdus[..ulpdus.len() - 1];
@@ -264,7 +265,7 @@ fn mulpdu_follows_the_path() {
     }
 }
 
-// Proves DDP-107: a request of 2^32 bytes is refused because of its length, a request with one byte less is
+// Proves DDP-107: a request of 2^32 bytes is refused because of its length; a request of one byte less is
 // not.
 #[test]
 fn a_message_has_less_than_2_to_the_32_bytes() {
@@ -285,7 +286,7 @@ fn a_message_has_less_than_2_to_the_32_bytes() {
     assert!(peer.received(10_000).is_empty());
 }
 
-// Proves DDP-004, DDP-104: registering memory and posting receives send nothing.
+// Proves DDP-004, DDP-104: registering memory and posting receives causes no frame to be sent.
 #[test]
 fn local_requests_send_nothing() {
     let mut peer = setup().ready();
@@ -295,15 +296,15 @@ fn local_requests_send_nothing() {
     assert!(peer.received(100_000).is_empty());
 }
 
-/// A Request that asks for markers, or does not: bit 0 of the flags.
+/// A Request that asks for markers (bit 0 of the flags) if `markers` is set.
 fn asking(markers: bool) -> Vec<u8> {
     let mut request = request(true);
     request[16] |= if markers { 0x80 } else { 0 };
     request
 }
 
-// Proves MPA-018, MPA-058, MPA-065, MPA-309, MPA-007: markers are sent if the peer asks for them, and only
-// then.
+// Proves MPA-018, MPA-058, MPA-065, MPA-309, MPA-007: markers are sent if the peer asks for markers, and not
+// otherwise.
 #[test]
 fn markers_are_sent_to_peers_that_ask_for_them() {
     for markers in [false, true] {
@@ -323,8 +324,8 @@ fn markers_are_sent_to_peers_that_ask_for_them() {
     }
 }
 
-// Proves MPA-021, MPA-077, MPA-078, MPA-081, MPA-082, MPA-085, MPA-088, MPA-298: CRCs are used unless the
-// administrator switches them off, even if the peer does not ask for them, and on every FPDU.
+// Proves MPA-021, MPA-077, MPA-078, MPA-081, MPA-082, MPA-085, MPA-088, MPA-298: every FPDU has a CRC, even
+// if the peer does not ask for CRCs, unless the administrator has switched CRCs off.
 #[test]
 fn crc_is_used_unless_both_say_no() {
     for (ours, theirs, used) in
@@ -343,7 +344,7 @@ fn crc_is_used_unless_both_say_no() {
         assert_eq!(said.len(), 48, "the field is there in any case");
         let whole = fpdu(&mut Framer::new(false, true), &said[2..44]);
         assert_eq!(said == whole, used);
-        // The last FPDU is the same as the first, but with a wrong CRC: it is an error if CRCs are used.
+        // The last FPDU equals the first except for a wrong CRC, which is an error if CRCs are used.
         let mut bad = fpdu(&mut peer.framer, &EMPTY_WRITE);
         *bad.last_mut().unwrap() ^= 1;
         peer.pair.send(&bad);

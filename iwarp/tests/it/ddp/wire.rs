@@ -7,7 +7,7 @@ use iwarp::rdmap::Opcode;
 use proptest::prelude::*;
 use testkit::dice::Dice;
 
-/// A message of 10000 bytes under MULPDU 1454, both models, byte for byte.
+/// A tagged and an untagged message of 10000 bytes with a MULPDU of 1454 bytes, byte for byte.
 // Proves DDP-045, DDP-055, DDP-057, DDP-060, DDP-077, DDP-096, RDMAP-090, DDP-044, DDP-046, DDP-085, DDP-094.
 #[test]
 fn ten_thousand_bytes_are_cut_as_the_golden_headers_say() {
@@ -49,7 +49,7 @@ fn ten_thousand_bytes_are_cut_as_the_golden_headers_say() {
     assert!(segmenter.is_done());
 }
 
-/// Every field has different bytes, so that two swapped fields show.
+/// Each field has different bytes, so that the test notices if two fields are swapped.
 // Proves DDP-061 to DDP-064, DDP-078 to DDP-081.
 #[test]
 fn each_field_is_in_its_place() {
@@ -67,7 +67,7 @@ fn each_field_is_in_its_place() {
     }
 }
 
-/// The examples of RFC 5041 sections 5.1 and 5.2: 2048 bytes under MULPDU 1500.
+/// The examples of RFC 5041 sections 5.1 and 5.2: 2048 bytes with a MULPDU of 1500 bytes.
 // Proves DDP-112, DDP-117.
 #[test]
 fn the_examples_of_the_rfc_come_out() {
@@ -76,12 +76,12 @@ fn the_examples_of_the_rfc_come_out() {
     };
     assert_eq!(cut(Segmenter::untagged(2048)), [(0, 1482, false), (1482, 566, true)]);
     assert_eq!(cut(Segmenter::tagged(2048)), [(0, 1486, false), (1486, 562, true)]);
-    // At tagged offset 16384 the second piece is at 17870.
+    // If a message begins at tagged offset 16384, its second piece begins at 17870.
     let second = Header::from(Opcode::Write.tagged_header(Stag(1), 16_384 + 1486, true)).to_bytes();
     assert_eq!(second[6..], 17_870_u64.to_be_bytes());
 }
 
-/// An empty message is one segment, the last.
+/// An empty message has one segment, which is the last.
 // Proves DDP-012, DDP-049, RDMAP-205, RDMAP-245.
 #[test]
 fn an_empty_message_is_one_last_segment() {
@@ -94,7 +94,8 @@ fn an_empty_message_is_one_last_segment() {
     assert_eq!(empty.to_bytes().to_vec(), from_hex("c1400000000000000000000000 00"));
 }
 
-/// A MULPDU without space for a header and a byte cuts no segment, and does not panic. It may grow again.
+/// A MULPDU without space for a header and one byte yields no segment, and causes no panic. MULPDU may grow
+/// again later.
 #[test]
 fn too_small_a_mulpdu_cuts_nothing() {
     let mut segmenter = Segmenter::tagged(3);
@@ -103,7 +104,8 @@ fn too_small_a_mulpdu_cuts_nothing() {
     assert_eq!(segmenter.next(u32::MAX).map(|c| (c.offset, c.len, c.last)), Some((1, 2, true)));
 }
 
-/// Segments shorter than the header that their T bit says, then wrong versions.
+/// Segments that are shorter than the header that their T bit announces are refused. Wrong versions are
+/// refused, too.
 // Proves DDP-058, DDP-098.
 #[test]
 fn runts_and_versions_are_refused() {
@@ -123,7 +125,7 @@ fn runts_and_versions_are_refused() {
     }
 }
 
-/// The reserved bits are ignored.
+/// The parser ignores reserved bits.
 // Proves DDP-056.
 #[test]
 fn reserved_bits_are_ignored() {
@@ -133,8 +135,8 @@ fn reserved_bits_are_ignored() {
     assert_eq!(Header::parse(&bytes), plain);
 }
 
-/// Ten thousand random strings cause no panic, and a string that parses is emitted unchanged, except reserved
-/// bits.
+/// Ten thousand random strings cause no panic. A string that parses is emitted unchanged, except for the
+/// reserved bits.
 #[test]
 fn random_bytes_never_panic() {
     let mut dice = Dice::linear(0x5041);
@@ -160,8 +162,8 @@ fn any_header() -> impl Strategy<Value = Header> {
     prop_oneof![tagged, untagged]
 }
 
-/// Error types and codes of RFC 5041 section 8.2.
-// Proves DDP-196 to DDP-207: all error numbers; `sink.rs` has the causes of each error.
+/// The error types and codes are those of RFC 5041 section 8.2.
+// Proves DDP-196 to DDP-207: the test compares all error numbers; `sink.rs` tests the causes of each error.
 #[test]
 fn errors_have_the_numbers_of_the_document() {
     let numbers = [

@@ -10,7 +10,7 @@ use dp::{Burst, Mbuf, Port};
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, MemoryRegion, SendOp, SendRequest};
 use tcp_lite::{CloseReason, Duration, Instant};
 
-/// Two hosts and `count` connections between them, which rest, and regions of `len` bytes.
+/// Creates `count` idle connections between two hosts, and regions of `len` bytes.
 fn connections(mut pair: Pair, count: usize, len: usize) -> (Pair, Vec<Connected>, [MemoryRegion; 2]) {
     let _listener = pair.listen();
     let param = ConnParam::default();
@@ -20,14 +20,14 @@ fn connections(mut pair: Pair, count: usize, len: usize) -> (Pair, Vec<Connected
     (pair, connections, [local, remote])
 }
 
-/// A posts a Write.
+/// Posts a Write of `len` bytes at A.
 fn post(c: &Connected, [local, remote]: &[MemoryRegion; 2], len: usize) {
     let to = SendOp::Write { remote: remote_addr(remote, 0) };
     c.qp_a.post_send(&SendRequest::new(1, to, local.sge(0, len))).unwrap();
 }
 
-/// Between ends with InfiniBand's semantics the peer's request completes by our acknowledgement, which leaves
-/// in the next poll: that one is due at once.
+/// With InfiniBand's semantics, our acknowledgement completes the peer's request. The acknowledgement is sent
+/// in the next poll, so the next poll is due at once.
 #[test]
 fn an_acknowledgement_that_a_request_waits_for_is_due_at_once() {
     let (mut pair, c) = Pair::agreeing();
@@ -53,7 +53,7 @@ fn an_acknowledgement_that_a_request_waits_for_is_due_at_once() {
     assert!(pair.a.cq.poll_one().is_some(), "at once");
 }
 
-/// Of queue pairs that begin to send, sixteen have their turn in a poll, and none is forgotten.
+/// If many queue pairs begin to send, each poll serves sixteen queue pairs, and none is forgotten.
 #[test]
 fn sixteen_queue_pairs_begin_to_send_in_a_poll() {
     let (mut pair, connections, regions) = connections(Testbed::new().hosts(), 40, 64);
@@ -67,8 +67,8 @@ fn sixteen_queue_pairs_begin_to_send_in_a_poll() {
     }
 }
 
-/// However many queue pairs have much to send, one poll hands TCP a bounded number of bytes, and the next one
-/// is due at once.
+/// However many queue pairs have much to send, one poll hands a limited number of bytes to TCP, and the next
+/// poll is due at once.
 #[test]
 fn a_poll_hands_over_a_bounded_number_of_bytes() {
     const LEN: usize = 1 << 20;
@@ -79,13 +79,13 @@ fn a_poll_hands_over_a_bounded_number_of_bytes() {
         let before = pair.a.engine.counters().tx_fetched_bytes;
         pair.a.engine.poll_at(now);
         let bytes = pair.a.engine.counters().tx_fetched_bytes - before;
-        // Sixteen connections begin with 16 KiB each, and each burst ends behind a whole FPDU.
+        // Each of sixteen connections begins with 16 KiB, and each burst ends after a complete FPDU.
         assert!((1..16 * (18 << 10)).contains(&bytes), "{bytes} bytes in poll {poll}");
         assert_eq!(pair.a.engine.next_deadline(now), Some(now), "poll {poll}");
     }
 }
 
-/// A port that takes one frame at a time.
+/// A port that accepts one frame per call.
 struct OneByOne(Arc<AtomicUsize>);
 
 impl Hooks for OneByOne {
@@ -103,14 +103,14 @@ impl Hooks for OneByOne {
     }
 }
 
-/// A poll ends even if the port takes few frames at once. Then the remaining frames are due at once.
+/// A poll ends even if the port accepts few frames per call. The remaining frames are due at once.
 #[test]
 fn frames_that_a_poll_has_left_are_due_at_once() {
     const LEN: usize = 100_000;
     let taken = Arc::new(AtomicUsize::new(0));
     let bed = Testbed::new().hook_a(OneByOne(Arc::clone(&taken)));
     let (mut pair, connections, regions) = connections(bed.hosts(), 1, 4 << 20);
-    // The congestion window grows.
+    // This Write lets the congestion window grow.
     post(&connections[0], &regions, 4 << 20);
     pair.wc_a();
     pair.run_us(5000);
@@ -134,7 +134,7 @@ fn frames_that_a_poll_has_left_are_due_at_once() {
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, (4 << 20) + LEN as u64);
 }
 
-/// Counts how often an engine asks its port.
+/// Counts the calls with which an engine asks its port for frames.
 struct Asked(Arc<AtomicUsize>);
 
 impl Hooks for Asked {
@@ -144,8 +144,8 @@ impl Hooks for Asked {
     }
 }
 
-/// A port that had a few frames is not asked again in the same poll, since it has no more. A port that had
-/// many frames is.
+/// A port that returned few frames is not asked again in the same poll, since it has no more frames. A port
+/// that returned many frames is asked again.
 #[test]
 fn a_port_with_few_frames_is_asked_once_in_a_poll() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -164,7 +164,8 @@ fn a_port_with_few_frames_is_asked_once_in_a_poll() {
     }
 }
 
-/// A port that takes nothing while the flag is set. Counts the most frames that it was offered then.
+/// A port that accepts no frames while the flag is set. Records the maximum number of frames that the engine
+/// offers then.
 struct Stuck(Arc<AtomicBool>, Arc<AtomicUsize>);
 
 impl Hooks for Stuck {
@@ -177,8 +178,8 @@ impl Hooks for Stuck {
     }
 }
 
-/// An engine whose port takes no frames, or whose pool has no buffers, neither asks to be polled all the time
-/// nor waits for a timer of TCP: it looks again soon.
+/// If an engine's port accepts no frames, or its pool has no buffers, the engine asks to be polled again
+/// soon. The engine does not ask to be polled all the time, and does not wait for a timer of TCP.
 #[test]
 fn a_refusal_is_tried_again_soon() {
     for by_the_port in [false, true] {
@@ -192,7 +193,7 @@ fn a_refusal_is_tried_again_soon() {
             if by_the_port { Vec::new() } else { std::iter::from_fn(|| pool.alloc()).collect() };
         stuck.store(by_the_port, Ordering::Relaxed);
         post(&connections[0], &regions, 64);
-        // This is longer than the retransmission timers.
+        // These polls take longer than the retransmission timers.
         for poll in 0..200 {
             let now = Instant::from_micros(pair.now_us);
             pair.a.engine.poll_at(now);
@@ -207,7 +208,7 @@ fn a_refusal_is_tried_again_soon() {
     }
 }
 
-/// The connections of an engine that stops are reset there and then: no peer has to find out by itself.
+/// An engine that stops resets its connections at once, so that no peer has to detect the end by a timeout.
 #[test]
 fn an_engine_that_stops_resets_its_connections() {
     let (mut pair, connections, _regions) = connections(Testbed::new().hosts(), 3, 64);
@@ -224,7 +225,7 @@ fn an_engine_that_stops_resets_its_connections() {
     assert!(pair.now_us - start_us < 1000, "{} us", pair.now_us - start_us);
 }
 
-/// Polls that found something to do are counted apart from the others.
+/// The engine has a separate counter for polls that found work.
 #[test]
 fn busy_polls_are_those_with_work() {
     let (mut pair, connections, regions) = connections(Testbed::new().hosts(), 1, 64);
@@ -241,8 +242,8 @@ fn busy_polls_are_those_with_work() {
     assert_eq!(counts(&pair), (polls + 2, busy + 1));
 }
 
-/// While the port has not taken the frames that it was offered, it is offered no more: what is posted and
-/// sent again meanwhile waits in TCP.
+/// While the port refuses frames, the engine offers no more frames. TCP keeps what is posted or retransmitted
+/// in this time.
 #[test]
 fn a_port_that_refuses_frames_is_offered_no_more() {
     let (stuck, most) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());

@@ -1,4 +1,4 @@
-//! Engines on a wire in shared memory: the ports of two processes, in one.
+//! Engines on a wire in shared memory: one process has the ports of two processes.
 #![cfg(target_os = "linux")]
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use iwarp::engine::EngineConfig;
 use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
 use tcp_lite::{AddressProbing, CloseReason};
 
-/// A wire of its own, which is removed with the test.
+/// A wire for one test. The wire is removed when the test ends.
 struct Wire(PathBuf);
 
 impl Wire {
@@ -41,7 +41,8 @@ impl Drop for Wire {
     }
 }
 
-/// The address of a station is 100.64.0.0 plus its number, and its Ethernet address follows from that.
+/// The IPv4 address of a station is 100.64.0.0 plus its number. The number is the end of the station's
+/// Ethernet address.
 fn configure(config: &mut EngineConfig) {
     let [.., high, low] = config.stack.mac.0;
     config.stack.addresses = [format!("100.64.{high}.{low}/10").parse().unwrap()].into_iter().collect();
@@ -93,14 +94,14 @@ fn a_station_that_is_not_there_is_unreachable_at_once() {
     assert_eq!((qp.state(), pair.a.engine.stack_usage().connections), (QpState::Error, 0));
 }
 
-/// A caller that sleeps for so long at most may have something of its own to do then, frames or not.
+/// The caller of a sleep may have work of its own when the time limit ends, even if no frame has arrived.
 #[test]
 fn a_sleep_takes_no_longer_than_its_limit_where_frames_wake() {
     let wire = Wire::new();
     let mut pair = wire.hosts();
     let limit = Duration::from_millis(1);
     let (mut sleeps, start) = (0, Instant::now());
-    // Some connections end at once, so the first polls have something to do.
+    // The first sleeps may end at once, since the first polls have something to do.
     while sleeps < 100 {
         sleeps += 1;
         pair.a.engine.poll();

@@ -1,5 +1,6 @@
-//! A process that stands still for longer than any timeout: stopped by a signal or a debugger, its machine
-//! suspended or migrated. The engine is not polled during that time, and no connection ends because of it.
+//! A process that does not run for longer than any timeout: it is stopped by a signal or a debugger, or its
+//! machine is suspended or migrated. The engine is not polled during that time, and no connection ends
+//! because of the pause.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::common::{Connected, Pair, Testbed, agreeing, remote_addr};
 /// A pause that is longer than any timeout in the tests.
 const PAUSE_US: i64 = 600_000_000;
 
-/// Polls A alone, and then nobody for [`PAUSE_US`].
+/// Polls A alone, and then advances the time by [`PAUSE_US`] without a poll.
 fn pause(pair: &mut Pair) {
     for _ in 0..5 {
         pair.a.engine.poll_at(tcp_lite::Instant::from_micros(pair.now_us));
@@ -23,7 +24,7 @@ fn pause(pair: &mut Pair) {
     pair.now_us += PAUSE_US;
 }
 
-/// Nobody was told of an end, and a message of A arrives.
+/// Checks that neither user has received an event of an end, and that a message of A arrives.
 fn goes_on(pair: &mut Pair, c: &Connected) {
     pair.run_us(300_000);
     let events = [pair.a.channel.poll(), pair.b.channel.poll()];
@@ -47,7 +48,8 @@ fn bytes_in_flight_are_acknowledged_after_a_pause() {
     goes_on(&mut pair, &c);
 }
 
-/// Pauses while the neighbour is looked for, while A waits for the Reply, and while A sends no Request.
+/// The pause occurs while the neighbour is resolved, while A waits for the Reply, or before A sends its
+/// Request.
 #[test]
 fn a_connection_is_set_up_across_pauses() {
     let (mut pair, _listener) = Pair::listening();
@@ -75,7 +77,8 @@ fn a_connection_is_set_up_across_pauses() {
     let _event = told!(responder.event(), ConnectRequest { .. });
 }
 
-/// The peer may be waiting for lost segments: it has a second, although its time was nearly over before.
+/// After a pause, the peer has one more second to answer, even if its time was nearly over before: the peer
+/// may be waiting for lost segments.
 #[test]
 fn a_peer_has_a_second_to_answer_after_a_pause() {
     for answers in [true, false] {
@@ -124,11 +127,11 @@ fn a_link_that_was_down_before_a_pause_may_come_back_after_it() {
     }
 }
 
-/// For the peer that waits, and for the one that is waited for.
+/// Either the host that waits pauses, or the host for which it waits.
 #[test]
 fn a_message_waits_for_its_receive_across_a_pause() {
     let mut pair = Testbed::new().hosts();
-    // Six tries of 655 ms; at B a little less.
+    // A waits for six tries of 655 ms. B waits for 3.5 s, which is a little less.
     let rnr_timeout = Some(Duration::from_millis(3500));
     let param = ConnParam { min_rnr_timer: 0, rnr_retry: 6, rnr_timeout, ..agreeing() };
     let c = pair.connect(&param);
@@ -145,7 +148,7 @@ fn a_message_waits_for_its_receive_across_a_pause() {
     goes_on(&mut pair, &c);
 }
 
-/// Its idle timeout and its keepalives count what was polled.
+/// The idle timeout and the keepalives of a connection do not count time in which the engine was not polled.
 #[test]
 fn an_idle_connection_outlives_a_pause() {
     let mut pair = Testbed::new().hosts();
@@ -157,12 +160,13 @@ fn an_idle_connection_outlives_a_pause() {
     }
     pair.run_us(5_000_000);
     goes_on(&mut pair, &c);
-    // The connection does end when it is idle.
+    // The connection ends when it really is idle for this time.
     pair.run_us(31_000_000);
     told!(pair.event_a(), Disconnected { error: Some(_), .. });
 }
 
-/// Only one of two engines stands still. The other one's frames are due by the clock that both ports share.
+/// One of two engines is not polled. Frames of the other engine become due by the clock that both ports
+/// share.
 #[test]
 fn a_wire_goes_by_the_clock_and_not_by_the_time_of_one_engine() {
     let delay = || LinkPlan { delay_us: 200, ..LinkPlan::default() };

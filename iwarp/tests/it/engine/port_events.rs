@@ -1,4 +1,4 @@
-//! Events of an engine's port: its link goes down and up, another host uses its address.
+//! Events of an engine's port: the link goes down or up, or another host uses the engine's address.
 
 use crate::common::{Connected, Pair, Testbed, remote_addr};
 use dp::link::{LinkConfig, LinkControl};
@@ -53,7 +53,8 @@ fn a_flap_is_told_and_what_it_lost_is_sent_when_it_is_over() {
     }
 }
 
-/// Time from the loss of the link until both ends of `c` report it as the cause.
+/// Returns the time from the loss of the link until both endpoints of `c` report the loss as the cause of the
+/// end.
 fn link_down_us(pair: &mut Pair, c: &Connected) -> i64 {
     let down_us = pair.now_us;
     for (event, id) in [(pair.event_a(), &c.id_a), (pair.event_b(), &c.id_b)] {
@@ -67,7 +68,7 @@ fn link_down_us(pair: &mut Pair, c: &Connected) -> i64 {
     pair.now_us - down_us
 }
 
-/// Idle, and with requests outstanding: each is flushed.
+/// The connections are idle, or have outstanding requests. Each outstanding request is flushed.
 #[test]
 fn connections_of_a_point_to_point_port_end_within_a_second_of_its_link() {
     for busy in [false, true] {
@@ -107,8 +108,7 @@ fn a_link_that_is_back_in_time_ends_no_connection_of_a_point_to_point_port() {
     assert!(pair.a.channel.poll().is_none() && pair.b.channel.poll().is_none());
 }
 
-/// The first end of a socket of vhost-user starts without a link. Programs look at the port before they
-/// listen.
+/// The first side of a vhost-user socket starts without a link. Programs check the port before they listen.
 #[test]
 fn a_port_that_waits_for_its_only_peer_tells_no_error() {
     use AsyncEventKind::{PortActive, PortError};
@@ -131,8 +131,8 @@ fn a_port_that_waits_for_its_only_peer_tells_no_error() {
 
 #[test]
 fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configuration_says() {
-    // The time is longer than the ten seconds of keepalives and of unacknowledged bytes, so that the link is
-    // the cause.
+    // 25 seconds are longer than the ten seconds after which keepalives or unacknowledged bytes would end the
+    // connection. Here, only the loss of the link may end the connection.
     for seconds in [2, 10, 25] {
         let (bed, control) = Testbed::with_control(&LinkConfig::default());
         let bed = bed.configure(|config| {
@@ -147,7 +147,8 @@ fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configurati
         control.set_up(false);
         let took_us = link_down_us(&mut pair, &c) as u64;
         let due_us = seconds * 1_000_000;
-        // A sleeping engine checks its link when it has something to do. It has now, since the test polls it.
+        // A sleeping engine checks its link only when it has work. The test polls this engine, so it checks
+        // the link now.
         assert!((due_us..=due_us + 200_000).contains(&took_us), "{took_us}");
     }
 }
@@ -178,7 +179,8 @@ fn two_hosts_with_one_address_are_told_so() {
     }
 }
 
-/// Idle, and with requests outstanding; a connection that is tried afterwards ends as well.
+/// The connections are idle, or have outstanding requests. A connection that is begun afterwards fails as
+/// well.
 #[test]
 fn connections_end_at_once_and_say_why_when_the_device_is_taken_away() {
     for busy in [false, true] {

@@ -1,4 +1,4 @@
-//! The text for Prometheus: its format (version 0.0.4), and Prometheus' rules for names.
+//! The text for Prometheus: the text's format (version 0.0.4), and Prometheus' rules for names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,8 +16,8 @@ struct Family {
     samples: usize,
 }
 
-/// The metrics of a text that follows the format: the help and the type before the samples, all together,
-/// and no sample twice.
+/// Returns the metrics of a text. Checks that the text follows the format: help and type precede the samples,
+/// the lines of a metric are together, and no sample occurs twice.
 fn parse(text: &str) -> BTreeMap<String, Family> {
     assert!(text.ends_with('\n'), "the last line has no end");
     let mut families = BTreeMap::<String, Family>::new();
@@ -60,7 +60,7 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
 
-/// A context with an engine that is polled.
+/// A context with an engine that runs in a thread.
 fn host(address: &str) -> (Context, EngineThread) {
     let (port, _other) = pair(&LinkConfig::default());
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -82,16 +82,18 @@ fn the_text_follows_its_format_and_the_rules_for_names() {
         assert!(name.starts_with("uwarp_"), "{name} has no prefix of the program");
         assert_eq!(family.samples, 2, "{name}: one for each engine or context");
         assert!(family.help.ends_with('.') && family.help.len() > 5, "{name}: {}", family.help);
-        // A counter ends in `_total`, and only a counter does.
+        // The name of a counter ends in `_total`, and no other name does.
         let base = name.strip_suffix("_total");
         assert_eq!(family.kind == "counter", base.is_some(), "{name} is a {}", family.kind);
-        // The base of a counter is the name of its family in OpenMetrics, so no gauge may have it.
+        // In OpenMetrics, the family of a counter has the name without `_total`, so no gauge may have this
+        // name.
         assert!(base.is_none_or(|base| !families.contains_key(base)), "{name} has the name of a gauge");
-        // These are parts of histograms and summaries.
+        // Parts of histograms and summaries have these endings.
         let base = base.unwrap_or(name);
         let is_part = ["_count", "_sum", "_bucket", "_info"].iter().any(|part| base.ends_with(part));
         assert!(!is_part, "{name} ends as a part of another metric");
-        // The unit is at the end of the name: the names of numbers of bytes end so, and no others.
+        // The unit ends the name: the name of a metric ends in `_bytes` if the metric counts bytes, and only
+        // then.
         let mut words = family.help.split([' ', ',']).take_while(|&word| word != "of" && word != "that");
         let counts_bytes = words.any(|word| word.eq_ignore_ascii_case("bytes"));
         let refers = ["Those among them", "The largest value of"].iter().any(|w| family.help.starts_with(w));

@@ -65,7 +65,7 @@ impl Link for OneSided {
 impl Sleep for OneSided {}
 impl Statistics for OneSided {}
 
-/// One end of a wire: its context and what its connections need.
+/// One side of a wire: its context and the objects that its connections need.
 struct End {
     context: Context,
     events: EventChannel,
@@ -88,7 +88,7 @@ impl End {
         self.pd.create_qp(&QpInit::new(&self.cq)).unwrap()
     }
 
-    /// Takes the first event that `wanted` accepts; `None` if there is no such event.
+    /// Takes the first event that `wanted` accepts. Returns `None` if there is no such event.
     fn take(&mut self, wanted: impl Fn(&CmEvent) -> bool) -> Option<CmEvent> {
         self.waiting.extend(std::iter::from_fn(|| self.events.poll()));
         let at = self.waiting.iter().position(wanted)?;
@@ -108,7 +108,7 @@ fn config(port: &dyn Port, address: &str) -> EngineConfig {
     EngineConfig::new(port, &[address]).unwrap()
 }
 
-/// Calls `look` until it finds something.
+/// Calls `look` until `look` returns a value.
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -128,11 +128,12 @@ fn frames_at_another_queue_wake_the_engine_of_their_connection() {
     far_config.stack.mac = EthernetAddress([2, 7, 10, 0, 0, 2]);
     let mut peer = Engine::new(&b.context, far, far_config).unwrap();
     let mut near_config = config(&*near, "10.0.0.1/24");
-    // Without ARP, because ARP would ask again after a second.
+    // The test does not use ARP, because ARP would ask again after a second.
     near_config.stack.derived_neighbors = Some([2, 7]);
     near_config.stack.address_probing = AddressProbing::Off;
-    // The second engine sleeps at once, and unless it is woken it sleeps for longer than this test takes. It
-    // has no timer that could wake it: a busy machine may delay an answer for longer than the usual timers.
+    // The second engine sleeps at once and, unless it is woken, for longer than this test takes. No timer can
+    // wake this engine. The usual timers would be too short, because a busy machine may delay an answer for
+    // longer.
     let tcp = &mut near_config.stack.tcp;
     for timer in [&mut tcp.rto_initial, &mut tcp.rto_min, &mut tcp.tail_probe_min] {
         *timer = tcp_lite::Duration::from_secs(3 * LIMIT.as_secs());
@@ -171,7 +172,7 @@ fn frames_at_another_queue_wake_the_engine_of_their_connection() {
     assert_eq!(counters.port.rx_frames, 0, "nothing arrives at its queue");
 }
 
-/// An engine to which frames were handed over has something to do at once: it does not go to sleep then.
+/// An engine that has received frames from another engine has work at once, so it does not go to sleep then.
 #[test]
 fn a_frame_that_was_handed_over_is_due_at_once() {
     let (near, far) = pair(&LinkConfig::default());
@@ -236,7 +237,7 @@ fn a_device_without_queues_or_with_too_many_is_refused() {
     }
 }
 
-/// Writes 64 bytes with `qp` from the memory of `from` to that of `to`, and checks them.
+/// Writes 64 bytes with `qp` from the memory of `from` to the memory of `to`, and checks them.
 fn write_once(from: &End, to: &End, qp: &QueuePair, mut poll: impl FnMut()) {
     from.memory.write_at(0, &[7; 64]).unwrap();
     to.memory.write_at(0, &[0; 64]).unwrap();
@@ -273,7 +274,7 @@ fn an_engine_that_ends_leaves_its_queue_to_another() {
         }
         peer.poll();
     };
-    // All frames arrive at the queue of the engine that ends, which is also the one that answers ARP.
+    // All frames arrive at the queue of the engine that ends. This engine also answers ARP.
     engines[0] = None;
     for _ in 0..3 {
         let (id, qp) = (b.context.create_id(&b.events), b.queue_pair());

@@ -1,4 +1,5 @@
-//! The window that an engine announces depends on its memory, never on the number of posted receives.
+//! The window that an engine announces depends on the engine's memory, and never on the number of posted
+//! receives.
 
 use crate::common::{Testbed, pattern, remote_addr};
 use std::sync::{Arc, Mutex};
@@ -10,17 +11,17 @@ use iwarp::memory::Access;
 use iwarp::verbs::{ConnParam, RecvRequest, SendOp, SendRequest, WcStatus};
 use tcp_lite::TcpConfig;
 
-/// Acknowledgement and window of the TCP segments that a port has sent.
+/// Acknowledgement number and window of each TCP segment that a port has sent.
 type Windows = Arc<Mutex<Vec<(u32, u16)>>>;
 
-/// Records the windows that are sent.
+/// Records the windows that the port sends.
 struct Watched(Windows);
 
 impl Hooks for Watched {
     fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         for frame in frames.iter() {
             let mut head = [0; 50];
-            // Ethernet, IPv4 without options, TCP.
+            // An Ethernet frame with IPv4 without options and TCP.
             if frame.copy_to(0, &mut head) == head.len() && head[12..14] == [8, 0] && head[23] == 6 {
                 let ack = u32::from_be_bytes(head[42..46].try_into().unwrap());
                 let window = u16::from_be_bytes(head[48..50].try_into().unwrap());
@@ -31,7 +32,8 @@ impl Hooks for Watched {
     }
 }
 
-/// The windows that B announces while A writes to it. B posts `before` receives first and `meanwhile` later.
+/// Returns the windows that B announces while A writes to B's memory. B posts `before` receives at the start
+/// and `meanwhile` receives during the Writes.
 fn windows(before: usize, meanwhile: usize) -> Vec<(u32, u16)> {
     let noted = Windows::default();
     let mut pair = Testbed::new().hook_b(Watched(Arc::clone(&noted))).hosts();
@@ -61,7 +63,7 @@ fn windows(before: usize, meanwhile: usize) -> Vec<(u32, u16)> {
 #[test]
 fn posting_receives_does_not_move_the_window() {
     let none = windows(0, 0);
-    // The window is scaled by 128 after the SYN. The right edge moves by segments.
+    // The window is scaled by 128 after the SYN. The right edge of the window moves by whole segments.
     let least = TcpConfig::default().recv_window_bytes / 128 - 12;
     assert!(none[1..].iter().all(|(_, window)| u32::from(*window) >= least), "open all the time: {none:?}");
     assert!(none == windows(500, 0), "posted before");
@@ -114,7 +116,7 @@ fn bytes_given_up_for_lack_of_memory_come_again_and_right() {
         let counters = pair.b.engine.counters();
         let gauge = counters.stack.out_of_order;
         println!("markers {markers}: {gauge:?}, evicted {}", counters.stack.rx_out_of_order_evicted_bytes);
-        // With markers no held bytes could be given up, because all are placed.
+        // With markers, all bytes were placed early, so the stack held no bytes that it could discard.
         assert_eq!(counters.stack.rx_out_of_order_evicted_bytes > 0, !markers, "{:?}", counters.stack);
         assert!(gauge.max_pinned_bytes <= 16_000 + 2 * 2176, "markers {markers}: {gauge:?}");
         assert_eq!((gauge.held_bytes, gauge.pinned_bytes), (0, 0), "markers {markers}");

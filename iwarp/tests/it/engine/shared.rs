@@ -1,4 +1,4 @@
-//! An engine that callers poll in turns.
+//! An engine that several callers poll in turns.
 
 use dp::link::{LinkConfig, pair};
 use iwarp::engine::{SharedEngine, SharedOptions};
@@ -10,7 +10,7 @@ use tcp_lite::AddressProbing;
 
 use crate::common::{Host, PORT};
 
-/// Turns in which each step has to come about.
+/// Maximum number of turns that each step may take.
 const TURNS: usize = 100_000;
 
 type End = Host<SharedEngine>;
@@ -35,7 +35,7 @@ fn turn(ends: &[End; 2]) {
     }
 }
 
-/// Two ends and their queue pairs, connected. The identifiers keep the connection.
+/// Connects two hosts with one queue pair each. The connection exists as long as the identifiers.
 fn connected() -> ([End; 2], [QueuePair; 2], [CmId; 2]) {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let ends = [end(1, port_a), end(2, port_b)];
@@ -62,8 +62,7 @@ fn connected() -> ([End; 2], [QueuePair; 2], [CmId; 2]) {
     panic!("no connection in {TURNS} turns");
 }
 
-/// A turn sends posted requests, even in a call that does nothing else. Requests that are posted while
-/// others are open may leave with them.
+/// `send_posted` sends posted requests without a turn.
 #[test]
 fn a_post_leaves_without_a_turn() {
     let (ends, qps, _ids) = connected();
@@ -90,7 +89,7 @@ fn a_post_leaves_without_a_turn() {
     }
 }
 
-/// While another thread has the engine, the call returns at once, and the post leaves later.
+/// While another thread uses the engine, the call returns at once, and the request is sent later.
 #[test]
 fn a_post_waits_for_nobody() {
     let (ends, qps, _ids) = connected();

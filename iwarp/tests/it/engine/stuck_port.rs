@@ -1,5 +1,5 @@
-//! A port that takes no frames, or a pool without buffers: connections end in time, and posted requests are
-//! not lost.
+//! A port that accepts no frames, or a pool without buffers: connections end in time, and no posted request
+//! is lost.
 
 use crate::common::{Connected, Pair, Testbed, remote_addr};
 use dp::link::{LinkConfig, pair};
@@ -9,11 +9,10 @@ use iwarp::verbs::{
 };
 use tcp_lite::{CloseReason, Instant};
 
-/// Length of a Write.
+/// Length of a Write in bytes.
 const BYTES: usize = 1 << 20;
 
-/// Two hosts on a wire whose ring is soon full, and a connection on which A posts `writes` Writes between the
-/// regions.
+/// Connects two hosts on a wire whose ring is soon full. A posts `writes` Writes between the two regions.
 fn writing(writes: u64) -> (Pair, Connected, [MemoryRegion; 2]) {
     let mut pair = Pair::new(&LinkConfig { ring_frames: 8, ..LinkConfig::default() });
     let c = pair.connect(&ConnParam::default());
@@ -35,7 +34,8 @@ fn post(pair: &mut Pair, c: &Connected, writes: u64) -> [MemoryRegion; 2] {
     [local, remote]
 }
 
-/// Polls only A, so that B empties no ring. Returns A's event, the time until the event, and A's polls.
+/// Polls only A, so that nobody empties the ring at B. Returns A's event, the time until the event, and the
+/// number of A's polls.
 fn alone(pair: &mut Pair) -> (CmEventKind, i64, u64) {
     let (start_us, before) = (pair.now_us, pair.a.engine.counters().polls);
     loop {
@@ -72,8 +72,8 @@ fn an_idle_connection_whose_port_takes_nothing_ends_when_keepalives_were_not_ans
     let (kind, took_us, _) = alone(&mut pair);
     let error = Some(ConnectionError::Tcp(CloseReason::TimedOut));
     assert!(matches!(kind, CmEventKind::Disconnected { error: told, .. } if told == error), "{kind:?}");
-    // The first keepalive comes five seconds after the last segment of the peer, about a second ago. Four
-    // follow, a second apart.
+    // The peer's last segment arrived about a second ago. The first keepalive is due five seconds after that
+    // segment, and four more follow at intervals of one second.
     assert!((7_900_000..9_100_000).contains(&took_us), "{took_us}");
 }
 
@@ -88,7 +88,7 @@ fn a_terminate_that_the_port_does_not_take_has_its_deadline() {
     c.qp_a.modify(QpState::Terminate).unwrap();
     let (kind, took_us, polls) = alone(&mut pair);
     assert!(matches!(kind, CmEventKind::Disconnected { error: Some(_), .. }), "{kind:?}");
-    // `EngineConfig::close_timeout`.
+    // The limit is `EngineConfig::close_timeout`.
     assert!((4_999_000..5_100_000).contains(&took_us), "{took_us}");
     assert!(polls < 7_000, "{polls} polls");
 }

@@ -1,4 +1,4 @@
-//! The events of `tracing`: which events come, in which order, and with which fields.
+//! The events of `tracing`: which events occur, in which order, and with which fields.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -16,7 +16,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::common::hooked::Hooks;
 use crate::common::{Pair, Testbed, remote_addr};
 
-/// An event: its level, its message, and the other fields as text.
+/// An event: its level, its message, and its other fields as text.
 #[derive(Clone, Debug)]
 struct Seen {
     level: Level,
@@ -73,7 +73,7 @@ impl Subscriber for Collector {
     fn exit(&self, _: &Id) {}
 }
 
-/// The events that `act` makes on this thread.
+/// The events that `act` causes on this thread.
 fn collect(act: impl FnOnce()) -> Vec<Seen> {
     let collector = Collector::default();
     tracing::subscriber::with_default(collector.clone(), act);
@@ -157,7 +157,7 @@ fn a_terminate_is_told_at_both_ends_with_its_codes() {
     });
     for message in ["Terminate sent", "Terminate received"] {
         let told = only(&seen, message);
-        // RFC 5041 section 7.2: DDP, tagged buffer, invalid STag.
+        // RFC 5041 section 7.2: layer DDP, type tagged buffer error, code invalid STag.
         assert_eq!(["layer", "etype", "code"].map(|name| told.field(name)), ["1", "1", "0"], "{told:?}");
         assert_eq!(told.level, Level::WARN);
     }
@@ -181,7 +181,7 @@ fn a_link_that_is_lost_and_back_is_told_by_each_engine() {
     assert_eq!(changes, [down, down, up, up]);
 }
 
-/// Loses every frame that is sent while it is set.
+/// While the flag is set, every frame that is sent is lost.
 struct Lossy(Arc<AtomicBool>);
 
 impl Hooks for Lossy {
@@ -275,7 +275,7 @@ fn a_rejected_request_is_told_at_both_ends() {
     assert_eq!((rejected.field("revision"), rejected.field("private_data")), ("2", "2"));
 }
 
-/// A thousand messages cause no event.
+/// Sending a thousand messages causes no event.
 #[test]
 fn data_makes_no_event() {
     let (mut pair, c) = Pair::connected();

@@ -1,11 +1,11 @@
-//! A host that no address resolution finds.
+//! A host whose address cannot be resolved.
 
 use crate::common::{PORT, Testbed};
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpInit, QpState};
 use tcp_lite::{CloseReason, Instant};
 
-/// TCP gives a connection up while it sends. The user gets the event in the same poll: the next poll runs
-/// commands first, and one of them may start a connection in the same slot.
+/// TCP ends a connection while it sends frames. The user must get the event in the same poll, because the
+/// next poll first runs commands, and a command may start a connection in the same slot.
 #[test]
 fn a_connection_that_ends_while_frames_are_sent_is_reported_in_the_same_poll() {
     let mut pair = Testbed::new().configure(|config| config.stack.limits.connections = 1).peer();
@@ -18,7 +18,7 @@ fn a_connection_that_ends_while_frames_are_sent_is_reported_in_the_same_poll() {
         let id = context.create_id(&channel);
         id.connect(&qp, format!("10.0.0.9:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
         let end_us = pair.now_us + 9_000_000;
-        // The second connection ends in its first poll: address resolution has failed just before.
+        // Address resolution has just failed, so the second connection ends in its first poll.
         loop {
             pair.now_us += 100;
             pair.engine.poll_at(Instant::from_micros(pair.now_us));

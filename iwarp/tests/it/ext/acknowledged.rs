@@ -1,4 +1,4 @@
-//! Requests between ends with InfiniBand's semantics complete when the peer has acknowledged them.
+//! With InfiniBand's semantics, requests complete when the peer has acknowledged them.
 
 use crate::common::{Connected, Pair, Testbed, agreeing, pattern, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
@@ -8,18 +8,18 @@ use iwarp::verbs::{
 };
 use tcp_lite::Instant;
 
-/// A Write of eight bytes to place `at` of `to`.
+/// A Write of eight bytes from `from` to offset `at` of `to`.
 fn write(wr_id: u64, from: &MemoryRegion, to: &MemoryRegion, at: usize) -> SendRequest {
     SendRequest::new(wr_id, SendOp::Write { remote: remote_addr(to, at) }, from.sge(at, 8))
 }
 
-/// Statuses of the next completions of `a`, by `wr_id`.
+/// `wr_id` and status of the next `N` completions of `a`.
 fn statuses<const N: usize>(pair: &mut Pair) -> [(u64, WcStatus); N] {
     [(); N].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status))
 }
 
-/// The engine of the target has to place the bytes first. It acknowledges at once: no time passes for the
-/// timer of delayed acknowledgements.
+/// The engine of the target has to place the bytes before the Write completes. This engine acknowledges the
+/// bytes at once: the test leaves no time for the timer of delayed acknowledgements.
 #[test]
 fn a_completed_write_is_in_the_peers_memory() {
     let (mut pair, c) = Pair::agreeing();
@@ -41,7 +41,7 @@ fn a_completed_write_is_in_the_peers_memory() {
     }
 }
 
-/// The acknowledgement is sent together with the answer, if the peer answers.
+/// If the peer answers, the acknowledgement is sent together with the answer.
 #[test]
 fn an_answer_in_time_needs_no_frame_for_the_acknowledgement() {
     let (mut pair, c) = Pair::agreeing();
@@ -83,8 +83,8 @@ fn one_poll_of_the_peer_is_enough_if_it_is_told_so() {
     }
 }
 
-/// On InfiniBand, a Send is acknowledged before its answer comes. Programs that have room for one Send post
-/// the next Send when the answer has arrived.
+/// On InfiniBand, a Send is acknowledged before its answer arrives. Programs with space for one Send post the
+/// next Send as soon as the answer has arrived.
 #[test]
 fn a_send_completes_before_its_answer() {
     let (mut pair, c) = Pair::agreeing();
@@ -100,7 +100,7 @@ fn a_send_completes_before_its_answer() {
     }
 }
 
-/// The request that the peer refuses fails. The earlier requests have succeeded, the later ones are flushed.
+/// The request that the peer refuses fails. Earlier requests succeed, and later requests are flushed.
 #[test]
 fn a_refused_request_is_named() {
     for refused in 0..6 {
@@ -129,8 +129,8 @@ fn a_refused_request_is_named() {
     }
 }
 
-/// The same for a Send that the peer refuses after other Sends that it has taken: the receive request is too
-/// short.
+/// The peer accepts some Sends and refuses a later Send, because the receive request is too short. Only the
+/// refused Send fails with the reason.
 #[test]
 fn a_refused_send_is_named() {
     let (mut pair, c) = Pair::agreeing();
@@ -145,8 +145,8 @@ fn a_refused_send_is_named() {
     assert_eq!(statuses::<4>(&mut pair), expected);
 }
 
-/// A refused Read also fails with its own reason, after a Write whose acknowledgement comes with the
-/// Terminate.
+/// A refused Read also fails with its own reason, even if the acknowledgement of the Write before it arrives
+/// together with the Terminate.
 #[test]
 fn a_refused_read_is_named() {
     let (mut pair, c) = Pair::agreeing();
@@ -162,7 +162,7 @@ fn a_refused_read_is_named() {
     );
 }
 
-/// Bytes that a lost peer has not acknowledged do not count as taken.
+/// Bytes that a lost peer has not acknowledged do not count as accepted.
 #[test]
 fn unacknowledged_requests_of_a_lost_connection_fail() {
     let (mut pair, c) = Pair::agreeing();
@@ -177,8 +177,8 @@ fn unacknowledged_requests_of_a_lost_connection_fail() {
     };
 }
 
-/// All requests that were posted before a graceful close succeed in order, also on a bad wire, with few
-/// entries in the send queue and with Reads among them.
+/// All requests that were posted before a graceful close succeed in order. The wire is bad, the send queue
+/// has few entries, and some requests are Reads.
 #[test]
 fn requests_complete_in_order_on_a_bad_wire() {
     let plan = LinkPlan {
@@ -220,8 +220,9 @@ fn requests_complete_in_order_on_a_bad_wire() {
     }
 }
 
-/// A copy of the frame makes TCP acknowledge at once, and that goes before the Terminate: it says that the
-/// bytes are not taken. So it does not complete the request, whose reason is still to come.
+/// The copy of a frame makes TCP acknowledge at once, before the Terminate is sent. This acknowledgement says
+/// that the peer has not accepted the bytes, so the request does not complete until the Terminate arrives
+/// with the reason.
 #[test]
 fn a_refused_write_that_comes_twice_fails() {
     let twice = LinkPlan { duplicate_ppm: 1_000_000, ..LinkPlan::default() };
@@ -240,8 +241,8 @@ fn a_refused_write_that_comes_twice_fails() {
     }
 }
 
-/// A Send whose receive request names memory that was removed is not taken either, although this is not the
-/// sender's fault.
+/// A Send also fails if its receive request names deregistered memory, although this is not the sender's
+/// fault.
 #[test]
 fn a_send_without_memory_that_comes_twice_fails() {
     let twice = LinkPlan { duplicate_ppm: 1_000_000, ..LinkPlan::default() };
@@ -254,8 +255,8 @@ fn a_send_without_memory_that_comes_twice_fails() {
     assert_eq!(statuses(&mut pair), [(2, WcStatus::RemoteOperationError)]);
 }
 
-/// TCP acknowledges nothing that the engine has not looked at, whatever makes it send in that poll. Otherwise
-/// the acknowledgement, which goes before the Terminate, would complete a request that is refused.
+/// TCP must not acknowledge bytes that the engine has not checked, whatever makes TCP send in the same poll.
+/// Otherwise the acknowledgement, which precedes the Terminate, would complete a refused request.
 #[test]
 fn a_refused_write_fails_whatever_else_is_acknowledged() {
     type Before = fn(&mut Pair, &Connected, &MemoryRegion, &MemoryRegion);
@@ -294,8 +295,8 @@ fn a_refused_write_fails_whatever_else_is_acknowledged() {
     }
 }
 
-/// The peer takes a Send for which it had promised no receive request, and closes before it has told the
-/// limit. The Send has succeeded.
+/// The peer accepts a Send for which it had announced no receive request, and closes before it has sent the
+/// new limit. The Send succeeds.
 #[test]
 fn a_send_that_is_taken_succeeds_although_the_peer_closes_at_once() {
     for shared in [false, true] {
@@ -324,9 +325,9 @@ fn a_send_that_is_taken_succeeds_although_the_peer_closes_at_once() {
     }
 }
 
-/// The frames are lost in which the peer tells that a Send is taken, and in which it closes. Meanwhile
-/// another Send arrives, which the peer refuses by a reset. The reset comes after the bytes of the lost
-/// frames.
+/// Two messages of the peer are lost: the report that the peer has accepted a Send, and the FIN. Another Send
+/// then arrives, which the peer refuses with a reset. The sequence number of the reset is behind the bytes of
+/// the lost frames.
 #[test]
 fn a_send_that_is_taken_succeeds_although_a_later_one_is_refused() {
     let run = |lost: &[u64]| {
@@ -358,7 +359,7 @@ fn a_send_that_is_taken_succeeds_although_a_later_one_is_refused() {
     assert_eq!(run(&sent).1, expected);
 }
 
-/// The peer closes, and does not take a request that was posted before its FIN came.
+/// The peer closes. A request that was posted before the peer's FIN arrived is not accepted.
 #[test]
 fn a_write_that_arrives_after_the_peers_close_fails() {
     let (mut pair, c) = Pair::agreeing();
@@ -366,7 +367,7 @@ fn a_write_that_arrives_after_the_peers_close_fails() {
     pair.run_us(50_000);
     source.write_at(0, &pattern(1, 8)).unwrap();
     c.qp_b.modify(QpState::Closing).unwrap();
-    // The peer's FIN is sent.
+    // This poll sends the peer's FIN.
     pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
     c.qp_a.post_send(&write(1, &source, &target, 0)).unwrap();
     poll_a_then_b(&mut pair);
@@ -381,7 +382,7 @@ fn a_write_that_arrives_after_the_peers_close_fails() {
     assert_eq!([ended(pair.event_a()), ended(pair.event_b())], [None, None]);
 }
 
-/// `b` receives what `a` sends, and answers in the same poll.
+/// `b` receives what `a` sends, and answers in one poll.
 fn poll_a_then_b(pair: &mut Pair) {
     let now = Instant::from_micros(pair.now_us);
     pair.a.engine.poll_at(now);

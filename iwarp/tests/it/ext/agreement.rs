@@ -1,5 +1,5 @@
-//! The agreement on InfiniBand's semantics: of ends that began in streaming mode, and of ends of different
-//! versions.
+//! The agreement on InfiniBand's semantics, between peers that began in streaming mode, and between peers of
+//! different versions.
 
 use iwarp::mpa::StartupFault;
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpInit, ResponderOptions, StreamOptions};
@@ -17,7 +17,7 @@ fn old_request() -> Vec<u8> {
     bytes
 }
 
-/// A connection that begins in streaming mode may be the initiator's or the responder's.
+/// An endpoint that begins in streaming mode may become the initiator or the responder of MPA.
 #[test]
 fn ends_agree_behind_streaming_mode() {
     for initiates in [true, false] {
@@ -47,7 +47,7 @@ fn ends_agree_behind_streaming_mode() {
     }
 }
 
-/// If only one end wants InfiniBand's semantics, neither end has them.
+/// If only one peer wants InfiniBand's semantics, the connection does not have them.
 #[test]
 fn connections_without_the_semantics_do_not_ask() {
     let (mut pair, _listener) = Pair::listening();
@@ -55,21 +55,21 @@ fn connections_without_the_semantics_do_not_ask() {
     assert_eq!(c.qp_b.query().ib_semantics, Some(false));
 }
 
-/// An older end reports in another way which messages it has taken. The Request of such an end is rejected
-/// with the reason. The listener's user gets no event.
+/// A peer of an older version reports accepted messages in a different format. The Request of such a peer is
+/// rejected with the reason, and the listener's user gets no event.
 #[test]
 fn an_older_end_is_refused() {
     let mut responder = Responder::new();
     responder.open(&old_request());
     let pair = &mut responder.pair;
     assert!(pair.until(1_000_000, |pair| pair.inbox.len() > 20 && pair.peer_closed), "no Reply");
-    // The Reject bit of the Reply.
+    // Bit 0x20 is the Reject bit of the Reply.
     assert_eq!((&pair.inbox[..16], pair.inbox[16] & 0x20), (&b"MPA ID Rep Frame"[..], 0x20));
     let said = String::from_utf8_lossy(&pair.inbox[20..]).into_owned();
     assert!(said.contains("version 3 of InfiniBand's semantics, the other one 2"), "{said}");
 }
 
-/// A connection that begins in streaming mode has a user, who gets an event.
+/// A connection that begins in streaming mode already has a user, so this user gets an event.
 #[test]
 fn the_user_is_told_of_an_older_end() {
     let mut pair = Testbed::new().peer();
@@ -89,9 +89,9 @@ fn the_user_is_told_of_an_older_end() {
     assert!(cause.to_string().contains("older"), "{cause}");
 }
 
-/// A proxy on the path has a separate TCP connection to each end, with other sequence numbers. The proxy
-/// would acknowledge messages that the peer has not taken, so the ends do not agree. The program gets its
-/// private data.
+/// A proxy on the path has a separate TCP connection to each peer, with different sequence numbers. The proxy
+/// would acknowledge messages that the peer has not accepted, so the peers do not agree. The program still
+/// gets its private data.
 #[test]
 fn ends_with_a_proxy_between_them_do_not_agree() {
     for is_proxy in [false, true] {
@@ -99,7 +99,7 @@ fn ends_with_a_proxy_between_them_do_not_agree() {
         responder.pair.connect();
         responder.pair.until(2_000, |_| false);
         match is_proxy {
-            // The mark of another connection.
+            // This Request has the mark of another connection.
             true => responder.pair.send(&ib_request()),
             false => responder.pair.send_request(&ib_request()),
         }

@@ -1,4 +1,4 @@
-//! Atomics between two engines: their effect on the word, the rights that they need, the order of their
+//! Atomics between two engines: their effect on the word, the rights that they need, and the order of their
 //! completions.
 
 use crate::common::ext::{ADD_ONE, ALL, ATOMIC, atomic, cas, set_word, word};
@@ -12,8 +12,8 @@ use iwarp::verbs::{
 
 /// Each operation changes only the eight bytes at its address, and returns their old value.
 // Proves EXT-001, EXT-004, EXT-031 to EXT-033, EXT-036, EXT-044 to EXT-046, EXT-049 to EXT-054, EXT-059,
-// EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: the word, the bytes beside it and the returned value are
-// compared, for each operation with the operands that it has (EXT-044 to EXT-059).
+// EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: for each operation, with each of its operands (EXT-044 to
+// EXT-059), the word, the bytes beside it and the returned value are compared.
 #[test]
 fn each_operation_changes_its_word_alone() {
     let (mut pair, c) = Pair::connected();
@@ -57,7 +57,8 @@ fn each_operation_changes_its_word_alone() {
     assert!(pair.b.cq.poll_one().is_none(), "nothing is told to the responder's user");
 }
 
-/// The word is a number of the responder's byte order, the value brought back one of the requester's.
+/// The word is a number in the responder's byte order. The returned value is a number in the requester's byte
+/// order.
 // Proves EXT-041, EXT-047.
 #[test]
 fn words_are_numbers_of_the_machine() {
@@ -78,7 +79,7 @@ fn words_are_numbers_of_the_machine() {
     assert!(holds(0x1122_3344_5566_7788));
 }
 
-/// Adding 0 shows whether the peer supports atomics, and changes nothing.
+/// Adding 0 shows whether the peer supports atomics, and does not change the word.
 // Proves EXT-164.
 #[test]
 fn adding_nothing_is_a_safe_probe() {
@@ -91,7 +92,7 @@ fn adding_nothing_is_a_safe_probe() {
     }
 }
 
-/// First, second and last word of a region.
+/// Atomics on the first, the second and the last word of a region succeed.
 // Proves EXT-073, EXT-189.
 #[test]
 fn every_aligned_word_of_a_region_will_do() {
@@ -126,7 +127,7 @@ fn a_misaligned_target_is_refused() {
     }
 }
 
-/// The memory has to be aligned, not the tagged offset that names it.
+/// The memory has to be aligned; the tagged offset that names it need not be.
 // Proves EXT-174, EXT-189.
 #[test]
 fn the_memory_is_aligned_not_its_tagged_offset() {
@@ -147,13 +148,13 @@ fn the_memory_is_aligned_not_its_tagged_offset() {
     }
 }
 
-/// Rights, names and ranges: each fault with its code, and the memory unchanged.
+/// Each fault of rights, STags or ranges has its error code, and the memory does not change.
 // Proves EXT-086, EXT-152 to EXT-153, EXT-155, EXT-204.
 #[test]
 fn a_refused_atomic_terminates_the_stream() {
     let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
     let own = Access::LOCAL_WRITE;
-    // The columns: rights, additions to STag and address, and the error code.
+    // The columns: access rights, additions to STag and address, and the error code.
     let cases: &[(&str, Access, u32, i64, u8)] = &[
         ("unknown STag", ATOMIC, 1, 0, 0x00),
         ("no remote right", own, 0, 0, 0x00),
@@ -178,7 +179,7 @@ fn a_refused_atomic_terminates_the_stream() {
     }
 }
 
-/// STags of another stream or protection domain, and offsets whose end wraps.
+/// The cases are STags of another stream or protection domain, and offsets whose range wraps.
 // Proves EXT-071, EXT-152, EXT-155, EXT-204.
 #[test]
 fn an_stag_of_another_stream_is_refused() {
@@ -204,7 +205,8 @@ fn an_stag_of_another_stream_is_refused() {
     assert_eq!(word(&words, 0), 0);
 }
 
-/// The right to atomics, or the rights to read and to write, which together include it.
+/// A peer needs the right to atomics, or the rights to read and to write: both together include the right to
+/// atomics.
 // Proves EXT-153.
 #[test]
 fn reading_and_writing_amount_to_atomics() {
@@ -214,7 +216,7 @@ fn reading_and_writing_amount_to_atomics() {
         assert_eq!(pair.atomic(&c, ADD_ONE, remote_addr(&words, 0)), 0, "{access:?}");
         assert_eq!(word(&words, 0), 1);
     }
-    // The right to atomics is no right to read or write.
+    // The right to atomics does not include the right to read or to write.
     for op in [|remote| SendOp::Write { remote }, |remote| SendOp::Read { remote }] {
         let (mut pair, c) = Pair::connected();
         let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
@@ -225,7 +227,7 @@ fn reading_and_writing_amount_to_atomics() {
     }
 }
 
-/// Impossible requests are refused by the post, with a one-line error that says what to do.
+/// The post refuses impossible requests. The error is one line and says what to do.
 #[test]
 fn invalid_atomics_are_refused_when_posted() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -248,7 +250,7 @@ fn invalid_atomics_are_refused_when_posted() {
     let error = c.qp_a.post_send(&SendRequest::new(1, op, sealed.sge(0, 8))).unwrap_err();
     assert!(matches!(error, VerbsError::LocalProtection(_)), "{error}");
 
-    // First a queue pair without atomics, then a connection without space for them.
+    // First a queue pair without atomics is used, then a connection without space for them.
     let made = |extensions| {
         let init = QpInit { extensions, ..QpInit::new(&pair.a.cq) };
         pair.a.pd.create_qp(&init).unwrap()
@@ -283,7 +285,8 @@ fn invalid_atomics_are_refused_when_posted() {
     no_swap.qp_a.post_send(&SendRequest::new(1, add, local.sge(0, 8))).unwrap();
 }
 
-/// A peer without atomics answers with the Terminate Unexpected Opcode, which the application can read.
+/// A peer without atomics answers with a Terminate with the error Unexpected Opcode, which the application
+/// can read.
 // Proves EXT-003, EXT-027, EXT-067, EXT-160, EXT-163, EXT-165, EXT-188, EXT-190.
 #[test]
 fn a_peer_without_the_extension_refuses() {
@@ -309,8 +312,8 @@ fn a_peer_without_the_extension_refuses() {
     }
 }
 
-/// With ORD 2 Reads and atomics together wait for their answers, however many are posted; all complete in
-/// post order.
+/// With ORD 2, at most two Reads and atomics together wait for their answers, however many are posted. All
+/// requests complete in post order.
 // Proves EXT-062, EXT-088, EXT-090, EXT-098 to EXT-099, EXT-102, EXT-105, EXT-112 to EXT-113, EXT-192.
 #[test]
 fn reads_and_atomics_share_the_depth() {
@@ -349,7 +352,8 @@ fn reads_and_atomics_share_the_depth() {
     }
 }
 
-/// A chain of compared swaps, posted at once, finds each other's results: execution is in the order sent.
+/// Each compare-and-swap of a chain depends on the result of the previous one. The chain is posted at once
+/// and is executed in the order sent.
 // Proves EXT-089, EXT-112, EXT-141, EXT-201.
 #[test]
 fn a_chain_posted_at_once_is_carried_out_in_order() {
@@ -366,14 +370,14 @@ fn a_chain_posted_at_once_is_carried_out_in_order() {
     assert_eq!(word(&words, 0), 100);
 }
 
-/// A fence waits for atomics as it does for Reads. Without a fence, a Write after an atomic may overtake the
-/// answer of the atomic.
+/// A fence waits for atomics as it waits for Reads. Without a fence, a Write after an atomic may be sent
+/// before the answer of the atomic arrives.
 #[test]
 fn a_fence_waits_for_atomics() {
     let (mut pair, c) = Pair::connected();
     let words = pair.b.pd.reg_mr(8, ALL).unwrap();
     let local = pair.a.pd.reg_mr(16, Access::LOCAL_WRITE).unwrap();
-    // The fenced Write sends the value that the atomic returned.
+    // The fenced Write sends the value that the atomic has returned.
     set_word(&words, 0, 41);
     c.qp_a.post_send(&atomic(1, ADD_ONE, remote_addr(&words, 0), &local, 0)).unwrap();
     let write = SendRequest::new(2, SendOp::Write { remote: remote_addr(&words, 0) }, local.sge(0, 8));
@@ -382,7 +386,8 @@ fn a_fence_waits_for_atomics() {
     pair.until(|_| (word(&words, 0) == 41).then_some(()));
 }
 
-/// Completions come in post order: requests that were posted after an atomic complete after its answer.
+/// Completions arrive in post order: a request that was posted after an atomic completes after the atomic's
+/// answer.
 // Proves EXT-100, EXT-111.
 #[test]
 fn completions_keep_the_order_of_posting() {
@@ -415,8 +420,8 @@ fn closing_waits_for_answers() {
     assert_eq!(word(&words, 0), 10);
 }
 
-/// The peers agree by private data, and the queue pair is created for the result: with the requested
-/// extensions, or without extensions.
+/// The peers agree by private data. The queue pair is created after the agreement, with the requested
+/// extensions or without extensions.
 // Proves EXT-161.
 #[test]
 fn extensions_may_be_agreed_on_in_private_data() {
@@ -441,10 +446,10 @@ fn extensions_may_be_agreed_on_in_private_data() {
     }
 }
 
-// Proves EXT-177, EXT-181, EXT-189: offsets may begin anywhere, and only the address must be aligned. If the
+// Proves EXT-177, EXT-181, EXT-189: offsets may begin anywhere; only the address must be aligned. If the
 // offsets of a buffer start at an odd number, FetchAdd and CmpSwap reach each aligned word, at base + 8 k,
-// although the offset is odd. The requester sends the posted offset; for every other offset its user gets the
-// error that the target is misaligned.
+// although this offset is odd. The requester sends the posted offset unchanged. For every other offset, the
+// requester's user gets the error of a misaligned target.
 #[test]
 fn every_aligned_word_is_a_target_whatever_its_offset() {
     for op in [ADD_ONE, cas(0, 1)] {
@@ -479,8 +484,8 @@ fn every_aligned_word_is_a_target_whatever_its_offset() {
     }
 }
 
-/// With InfiniBand's semantics: remote read and write together give no right, and an address that is not
-/// aligned is an invalid request, whatever the rights are.
+/// With InfiniBand's semantics, the rights to read and to write do not include the right to atomics. An
+/// atomic on a misaligned address is an invalid request, whatever the rights are.
 #[test]
 fn ends_that_agree_have_the_rules_of_infiniband() {
     let both = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;

@@ -1,5 +1,5 @@
-//! Immediate Data where both ends have agreed on InfiniBand's semantics: the Immediate Data does not change
-//! the buffer, and a Send may carry it.
+//! Immediate Data after both peers have agreed on InfiniBand's semantics: Immediate Data does not change the
+//! buffer, and a Send may carry Immediate Data.
 
 use arrayvec::ArrayVec;
 
@@ -28,8 +28,8 @@ fn send_immediate(wr_id: u64, data: [u8; 4], region: &MemoryRegion, len: usize) 
     SendRequest::new(wr_id, SendOp::SendImmediate { data }, region.sge(0, len))
 }
 
-/// Each end asks or does not. If both ask, they agree, and both users learn the result. Private data of any
-/// length goes through unchanged.
+/// Each peer may ask for the semantics. If both peers ask, the peers agree, and both users learn the result.
+/// Private data of any length is delivered unchanged.
 #[test]
 fn both_ends_have_to_ask() {
     for (a_asks, b_asks) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -57,7 +57,7 @@ fn both_ends_have_to_ask() {
     }
 }
 
-/// The twelve bytes of the offer count against the limit of private data, at both ends.
+/// At both peers, the twelve bytes of the offer count against the limit of the private data.
 #[test]
 fn the_offer_takes_twelve_bytes_of_private_data() {
     let (mut pair, _listener) = Pair::listening();
@@ -84,7 +84,8 @@ fn the_offer_takes_twelve_bytes_of_private_data() {
     );
 }
 
-/// A peer of another implementation, which does not know the offer and echoes private data, has not agreed.
+/// A peer of another implementation, which does not know the offer and echoes the private data, has not
+/// agreed.
 #[test]
 fn an_echo_of_the_offer_is_no_consent() {
     let (mut pair, _listener) = Pair::listening();
@@ -103,9 +104,9 @@ fn an_echo_of_the_offer_is_no_consent() {
     );
 }
 
-/// Immediate Data, alone and behind a Write, completes a receive request without a buffer, and leaves the
-/// buffer of another one as it was. A Send with Immediate is one completion at each end. Solicited events are
-/// those of the requests.
+/// Immediate Data, alone or behind a Write, completes a receive request without a buffer. If the receive
+/// request has a buffer, the buffer does not change. A Send with Immediate causes one completion at each
+/// peer. Solicited events occur for solicited requests only.
 #[test]
 fn immediate_data_leaves_the_buffer_alone() {
     for shared in [false, true] {
@@ -172,7 +173,7 @@ fn immediate_data_leaves_the_buffer_alone() {
     }
 }
 
-/// Many messages of all kinds over a wire that loses and reorders frames, with markers and without: each
+/// Messages of all kinds are sent over a wire that loses and reorders frames, with markers and without. Each
 /// completion has the Immediate Data of its own message.
 #[test]
 fn immediate_data_stays_with_its_message_on_a_bad_wire() {
@@ -219,8 +220,8 @@ fn immediate_data_stays_with_its_message_on_a_bad_wire() {
     }
 }
 
-/// Without an agreement, Send with Immediate is refused, and nothing is posted. With one, Immediate Data that
-/// would look like that of a Send is refused.
+/// Without an agreement, Send with Immediate is refused, and nothing is posted. With an agreement, Immediate
+/// Data that a peer could mistake for that of a Send is refused.
 #[test]
 fn what_the_ends_have_not_agreed_to_is_refused() {
     let marked = [1, 2, 3, 4, 0xff, 0xff, 0xff, 0xff];
@@ -246,7 +247,7 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
             assert_eq!(pair.wc_b().immediate, Some(marked));
         }
     }
-    // Before the connection is established, the agreement is unknown.
+    // Before the connection is established, it is unknown whether the peers agree.
     for (agreed, request) in [
         (false, SendRequest::empty(1, SendOp::SendImmediate { data: *b"none" })),
         (true, SendRequest::empty(1, SendOp::Immediate { data: marked })),
@@ -263,7 +264,8 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
         assert_eq!(pair.wc_a().status, WcStatus::LocalQpOperationError);
         assert!(c.qp_a.error().is_some());
     }
-    // The request contains Immediate Data, so a queue pair without that extension refuses it too.
+    // The request contains Immediate Data, so a queue pair without the extension for Immediate Data refuses
+    // the request, too.
     let (mut pair, _listener) = Pair::listening();
     let init = QpInit { extensions: Extensions::ATOMICS, ..QpInit::new(&pair.a.cq) };
     let (qp_a, qp_b) = (pair.a.pd.create_qp(&init).unwrap(), pair.b.qp());
@@ -272,9 +274,9 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
     assert!(matches!(c.qp_a.post_send(&request), Err(VerbsError::Invalid(_))));
 }
 
-/// A Send with Immediate that is posted before the connection is established is sent when it is established.
-/// Inline bytes, a fence behind a Read, several elements and bytes that are not copied go with it as with any
-/// Send.
+/// A Send with Immediate that is posted before the connection is established is sent as soon as the
+/// connection is established. As any Send, a Send with Immediate may have inline bytes, a fence behind a
+/// Read, several elements, and bytes that are not copied.
 #[test]
 fn a_send_with_immediate_has_every_form_of_a_send() {
     let (mut pair, _listener) = Pair::listening();
@@ -318,8 +320,8 @@ fn a_send_with_immediate_has_every_form_of_a_send() {
     assert_eq!((done, c.qp_a.error()), (vec![0, 1, 2, 3, 4], None));
 }
 
-/// A Send with Immediate that does not fit its buffer, or whose own memory is gone, ends the stream as any
-/// Send does. Its request fails, and the receive request that waited for it is completed once.
+/// As with any Send, a Send with Immediate ends the stream if it does not fit its buffer or if its local
+/// memory is gone. The request of such a Send fails, and the receive request for the message completes once.
 #[test]
 fn a_send_with_immediate_fails_as_a_send() {
     let (mut pair, c) = Pair::agreeing();
@@ -343,14 +345,14 @@ fn a_send_with_immediate_fails_as_a_send() {
     assert_eq!((wc.wr_id, wc.status, wc.immediate), (7, WcStatus::WrFlushError, None));
 }
 
-/// A peer that offers the semantics byte by byte, and our end that agrees.
+/// Connects an engine that agrees to a bare peer that sends the offer byte by byte.
 fn agreed_with_a_raw_peer() -> Served {
     let served = Setup { request: ib_request(), accept: agreeing(), ..Setup::default() }.ready();
     assert!(served.reply.ends_with(b"uwarp!3\x07"), "{:?}", served.reply);
     served
 }
 
-/// A FIN after a message that waits for a receive request: the peer has given up the message.
+/// A FIN arrives behind a message that waits for a receive request: the peer has given up the message.
 #[test]
 fn a_message_in_front_of_a_fin_waits_no_longer() {
     let mut served = agreed_with_a_raw_peer();
@@ -369,9 +371,9 @@ fn raw_immediate(msn: u32, data: &[u8]) -> Vec<u8> {
 
 const JOINED: &[u8] = b"data\xff\xff\xff\xff";
 
-/// On the wire a Send with Immediate is Immediate Data with a mark, which takes no receive request, and a
-/// Send. Immediate Data of eight bytes only, and segments of a message in pieces, are as without the
-/// agreement.
+/// On the wire, a Send with Immediate is Immediate Data with a mark, which consumes no receive request,
+/// followed by a Send. Immediate Data of eight bytes, and messages in several segments, are handled as
+/// without the agreement.
 #[test]
 fn immediate_data_in_front_of_a_send_takes_no_receive() {
     let mut served = agreed_with_a_raw_peer();
@@ -408,8 +410,8 @@ fn immediate_data_in_front_of_a_send_takes_no_receive() {
     assert_eq!(served.qp.error(), None);
 }
 
-/// Behind Immediate Data that belongs to a Send comes that Send. Immediate Data of another length is refused
-/// whatever the receive request has room for.
+/// Immediate Data that belongs to a Send must be followed by this Send. Immediate Data of another length is
+/// refused, however large the receive buffer is.
 #[test]
 fn immediate_data_without_its_send_ends_the_stream() {
     let second = |data: &[u8]| vec![raw_immediate(1, JOINED), raw_immediate(2, data)];

@@ -1,4 +1,4 @@
-//! Immediate Data in the completion and the buffer of a receive, and its order with the messages around it.
+//! Immediate Data in the completion and in the buffer of a receive, and its order relative to other messages.
 
 use crate::common::ext::{ALL, piece, receiving, untagged};
 use crate::common::served::Setup;
@@ -21,7 +21,7 @@ fn number(wc: &WorkCompletion) -> u64 {
     u64::from_be_bytes(wc.immediate.unwrap())
 }
 
-/// The eight bytes are in the completion and in the buffer, in the order given; the sender has its
+/// The eight bytes are in the completion and in the buffer, in the order given. The sender gets its
 /// completion.
 // Proves EXT-001, EXT-115 to EXT-116, EXT-119, EXT-121, EXT-197, EXT-199.
 #[test]
@@ -42,8 +42,8 @@ fn the_bytes_are_in_the_completion_and_in_the_buffer() {
     }
 }
 
-/// A Write with Immediate Data is a Write followed by Immediate Data: when it completes the bytes are
-/// placed, also over a wire that loses and reorders, with early placement.
+/// A Write with Immediate Data is a Write followed by Immediate Data. When the Immediate Data completes, the
+/// Write's bytes are placed, even over a wire that loses and reorders frames, with early placement.
 // Proves EXT-002, EXT-114, EXT-135.
 #[test]
 fn a_write_is_placed_before_its_immediate_data_completes() {
@@ -68,7 +68,8 @@ fn a_write_is_placed_before_its_immediate_data_completes() {
             source.write_at(0, &data).unwrap();
             c.qp_b.post_recv(&RecvRequest::new(n, buffer.sge(0, 8))).unwrap();
             let op = SendOp::WriteImmediate { remote: remote_addr(&target, 0), data: n.to_be_bytes() };
-            // The even requests are one Write with Immediate, the odd ones a Write and an Immediate.
+            // For an even number, one Write with Immediate is posted. For an odd number, a Write and then an
+            // Immediate are posted.
             if n % 2 == 0 {
                 c.qp_a.post_send(&SendRequest::new(n, op, source.sge(0, len))).unwrap();
             } else {
@@ -91,7 +92,7 @@ fn a_write_is_placed_before_its_immediate_data_completes() {
     }
 }
 
-/// A hundred messages of Immediate Data among Sends, over a bad wire: delivered in the order sent.
+/// A hundred messages of Immediate Data among Sends are delivered in the order sent, over a bad wire.
 // Proves EXT-121, EXT-123, EXT-126, EXT-128, EXT-130, EXT-134.
 #[test]
 fn a_hundred_keep_their_order_among_sends() {
@@ -156,7 +157,7 @@ fn only_the_solicited_variant_raises_a_solicited_event() {
     }
 }
 
-/// If the buffer is too small or missing, the receive and the stream fail.
+/// If the buffer is missing or too small, the receive request and the stream fail.
 // Proves EXT-118, EXT-122.
 #[test]
 fn a_receive_needs_room_for_eight_bytes() {
@@ -174,7 +175,8 @@ fn a_receive_needs_room_for_eight_bytes() {
     expect_terminate(&mut pair, &c, 1, 2, 2);
 }
 
-/// Immediate Data has no elements. A stream without the extension neither sends nor takes Immediate Data.
+/// Immediate Data has no elements. A stream without the extension does not send Immediate Data and does not
+/// accept it.
 // Proves EXT-115, EXT-163, EXT-165.
 #[test]
 fn a_stream_without_immediate_data_refuses_it() {
@@ -204,7 +206,7 @@ fn a_stream_without_immediate_data_refuses_it() {
     expect_terminate(&mut pair, &c, 0, 2, 6);
 }
 
-/// Anything but eight bytes is an error for both sides, and no receive completes with it.
+/// Immediate Data of any length but eight bytes is an error for both sides, and completes no receive.
 // Proves EXT-026, EXT-118, EXT-127, EXT-145 to EXT-146, EXT-148, EXT-200.
 #[test]
 fn other_lengths_end_the_stream() {
@@ -226,7 +228,8 @@ fn other_lengths_end_the_stream() {
     }
 }
 
-/// The length of the whole message counts: segments are joined, and a segment that is too long is an error.
+/// The length of the whole message counts: segments are joined, and a segment that makes the message too long
+/// is an error.
 // Proves EXT-127, EXT-200.
 #[test]
 fn pieces_make_eight_bytes() {
@@ -246,8 +249,8 @@ fn pieces_make_eight_bytes() {
             assert_ne!(peer.wc().status, WcStatus::Success);
         }
     }
-    // A segment that leaves a gap, and segments of different messages: no completion covers bytes that never
-    // arrived.
+    // The first case has a segment that leaves a gap, the second has segments of two messages. No completion
+    // covers bytes that never arrived.
     for (segments, codes) in [
         ([piece(0x48, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 5, true, &DATA[..3])], [0x12, 0x04]),
         ([piece(0x43, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 4, true, &DATA[..4])], [0x12, 0x04]),
@@ -258,7 +261,7 @@ fn pieces_make_eight_bytes() {
     }
 }
 
-/// Faults of the segments of Immediate Data, as DDP and RDMAP have them for any message of queue 0.
+/// Faults in segments of Immediate Data are those that DDP and RDMAP find in any message of queue 0.
 // Proves EXT-009, EXT-020, EXT-149, EXT-151.
 #[test]
 fn faults_of_segments_are_found() {
@@ -279,7 +282,7 @@ fn faults_of_segments_are_found() {
         peer.send_all(&[&segment]);
         assert_eq!(peer.receive_terminate()[..2], *codes);
     }
-    // The Invalidate STag of the header is ignored.
+    // The engine ignores the Invalidate STag of the header.
     let mut peer = receiving(&[100], Setup::default());
     let mut segment = untagged(0x48, 0, 1, &DATA);
     segment[2..6].fill(0xA5);

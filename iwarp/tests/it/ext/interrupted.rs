@@ -1,4 +1,4 @@
-//! What comes between the segments of a message, and what a message of our own adds to the counters.
+//! Messages that arrive between the segments of another message, and how our own messages count.
 
 use crate::common::ext::{ADD_ONE, atomic_response, piece, untagged, word};
 use crate::common::served::Served;
@@ -6,8 +6,8 @@ use iwarp::memory::Access;
 use iwarp::rdmap::{BitOrder, Terminate};
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, StreamError, TerminateOrigin, WcOpcode, WcStatus};
 
-/// A requester whose MULPDU holds no whole Atomic Request fails between its two segments. Its Terminate is
-/// read from its own first byte on, in one segment or in two.
+/// If an Atomic Request does not fit into one segment, the requester may fail between the two segments. The
+/// sink reads the requester's Terminate from the Terminate's own first byte on, in one segment or in two.
 #[test]
 fn a_terminate_ends_a_request_that_is_half_there() {
     for cut in [0, 2] {
@@ -28,8 +28,8 @@ fn a_terminate_ends_a_request_that_is_half_there() {
     }
 }
 
-/// The opcode of the last segment counts (RFC 5041 section 4.3, DDP-083 and DDP-084): a sink need not compare
-/// the segments of a message.
+/// The opcode of the last segment counts (RFC 5041 section 4.3, DDP-083 and DDP-084), because a sink need not
+/// compare the segments of a message.
 #[test]
 fn the_last_segment_says_what_a_message_is() {
     let mut peer = Served::new();
@@ -46,7 +46,7 @@ fn the_last_segment_says_what_a_message_is() {
     assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::RecvImmediate, 8, Some([3; 8])));
 }
 
-/// The value that an atomic returns is placed into registered memory, and counts as that.
+/// The value that an atomic returns is placed into registered memory, and `rx_placed_bytes` counts it.
 #[test]
 fn the_value_of_an_atomic_counts_as_placed() {
     let mut peer = Served::new();

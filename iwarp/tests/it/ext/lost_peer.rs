@@ -1,5 +1,5 @@
-//! Connections whose peer vanishes, where both ends have agreed on InfiniBand's semantics: the oldest request
-//! runs out of tries, and all others are flushed, as on InfiniBand. Without the agreement all requests are
+//! Connections whose peer vanishes. With InfiniBand's semantics, the oldest request fails because its retries
+//! are used up, and all other requests are flushed, as on InfiniBand. Without the agreement, all requests are
 //! flushed, as in iWARP's verbs.
 
 use arrayvec::ArrayVec;
@@ -23,7 +23,7 @@ fn connected(param: &ConnParam) -> (Pair, Connected) {
     (pair, c)
 }
 
-/// Posts a receive with the number 9, and so many sends without bytes, for which the peer has no receive.
+/// Posts a receive with `wr_id` 9, and `sends` Sends without bytes, for which the peer has no receive.
 fn post(c: &Connected, sends: u64) {
     c.qp_a.post_recv(&RecvRequest { wr_id: 9, sg_list: ArrayVec::new() }).unwrap();
     for wr_id in 1..=sends {
@@ -31,7 +31,7 @@ fn post(c: &Connected, sends: u64) {
     }
 }
 
-/// Polls only the engine of A, for at most a minute: the other host has vanished.
+/// Polls only the engine of A, for at most a minute, as if the other host had vanished.
 fn poll_a_alone(pair: &mut Pair, until: impl Fn(&Pair) -> bool) {
     let end_us = pair.now_us + 60_000_000;
     while !until(pair) {
@@ -47,7 +47,7 @@ fn ended(pair: &Pair) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// Checks the event at A, and that later requests are flushed.
+/// Checks the event at A, and checks that later requests are flushed.
 fn check_end(pair: &mut Pair, c: &Connected, reason: CloseReason) {
     let event = pair.a.channel.poll().expect("an event");
     let error = ConnectionError::Tcp(reason);
@@ -65,7 +65,7 @@ fn check_end(pair: &mut Pair, c: &Connected, reason: CloseReason) {
     assert_eq!(late, [(1, FLUSHED), (9, FLUSHED)]);
 }
 
-/// A silent peer, also one that programs connect to by themselves: that one is given up in the same way.
+/// The peer is silent. The oldest request fails in the same way with `outlives_peer` and without.
 #[test]
 fn a_silent_peer_fails_the_oldest_request() {
     let by_gid = ConnParam { outlives_peer: true, ..agreeing() };
@@ -75,7 +75,7 @@ fn a_silent_peer_fails_the_oldest_request() {
         post(&c, 3);
         poll_a_alone(&mut pair, |pair| !pair.a.channel.is_empty());
         let mut ended = ended(&pair);
-        // Without the agreement a Send completes when TCP has taken it.
+        // Without the agreement, a Send completes when TCP has accepted its bytes.
         if first == FLUSHED {
             let sent: Vec<_> = ended.drain(..3).collect();
             assert_eq!(sent, [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
@@ -87,8 +87,7 @@ fn a_silent_peer_fails_the_oldest_request() {
     }
 }
 
-/// A peer that resets the connection has ended it: all requests are flushed, those under way and those that
-/// are not begun.
+/// A peer that resets the connection has ended it: all requests are flushed, whether they were sent or not.
 #[test]
 fn a_reset_flushes_all_requests() {
     for is_begun in [true, false] {
@@ -113,7 +112,7 @@ fn a_reset_flushes_all_requests() {
     }
 }
 
-/// If this side ends the connection, the peer is not lost: all requests are flushed.
+/// If this side ends the connection, the peer does not count as lost, and all requests are flushed.
 #[test]
 fn an_end_by_the_user_flushes_all_requests() {
     let (mut pair, c) = connected(&agreeing());
@@ -125,7 +124,8 @@ fn an_end_by_the_user_flushes_all_requests() {
     assert_eq!(ended(&pair), [(1, FLUSHED), (2, FLUSHED), (9, FLUSHED)]);
 }
 
-/// The peer's FIN while a Read waits for its response: no response can come, and all requests are flushed.
+/// The peer sends a FIN while a Read waits for its response. No response can arrive any more, and all
+/// requests are flushed.
 #[test]
 fn a_fin_in_place_of_a_response_flushes_all_requests() {
     let ib = || Setup { request: ib_request(), accept: agreeing(), ..Setup::default() }.ready();

@@ -1,7 +1,7 @@
-//! The ordering table of RFC 7306 section 7, row by row, over a wire that keeps order and over wires that
-//! lose and reorder, with early placement and without.
+//! The ordering table of RFC 7306 section 7, row by row. The wires keep order, or lose and reorder frames,
+//! with early placement and without.
 //!
-//! A posts two operations. The guarantees are checked after every poll.
+//! A posts two operations. The test checks the guarantees after every poll.
 
 use crate::common::ext::{ADD_ONE, ALL, atomic, set_word, word};
 use crate::common::{Connected, Pair, pattern, read_bytes, remote_addr};
@@ -11,7 +11,7 @@ use iwarp::verbs::{
     AtomicOp, ConnParam, MemoryRegion, RecvRequest, SendOp, SendRequest, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// Bytes of the payload: several segments.
+/// Length of the payload in bytes, which is several segments.
 const LEN: usize = 10_000;
 const IMMEDIATE: [u8; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
 
@@ -24,13 +24,13 @@ enum Op {
     Atomic,
 }
 
-/// A connection, and where the operations work.
+/// A connection, and the memory on which the operations work.
 struct Stage {
     pair: Pair,
     c: Connected,
-    /// A's payload, then 8 bytes for the atomic's answer, then what Reads bring.
+    /// A's payload, then 8 bytes for the atomic's answer, then the data of Read Responses.
     local: MemoryRegion,
-    /// B's word at 0, the target of Writes from 8 on.
+    /// B's word at offset 0, and the target of Writes from offset 8 on.
     target: MemoryRegion,
     /// B's receive buffers.
     buffers: MemoryRegion,
@@ -66,7 +66,8 @@ impl Stage {
         self.c.qp_a.post_send(&request).unwrap();
     }
 
-    /// Polls once. B's completions are taken last, so that what A has seen, B has completed.
+    /// Polls once. Reads B's completions after A's, so that the completions that preceded an answer to A are
+    /// known.
     fn poll(&mut self) {
         self.pair.poll();
         self.done_a.extend(std::iter::from_fn(|| self.pair.a.cq.poll_one()));
@@ -79,7 +80,7 @@ impl Stage {
     }
 }
 
-/// Wires without faults, with random losses, and with each single frame lost.
+/// Wires without faults, wires with random losses, and for each frame a wire that loses this frame.
 fn wires() -> Vec<LinkConfig> {
     let lossy = LinkPlan {
         drop_ppm: 50_000,
@@ -104,7 +105,7 @@ fn wires() -> Vec<LinkConfig> {
     wires
 }
 
-/// Runs two operations over every wire. `guaranteed` is called after every poll, and at the end.
+/// Runs two operations over every wire. Calls `guaranteed` after every poll and at the end.
 fn each_wire(first: Op, second: Op, guaranteed: impl Fn(&Stage)) {
     for markers in [false, true] {
         for link in wires() {
@@ -130,7 +131,7 @@ fn each_wire(first: Op, second: Op, guaranteed: impl Fn(&Stage)) {
     }
 }
 
-/// B's completions so far are a prefix of `opcodes`.
+/// Checks that B's completions so far are a prefix of `opcodes`.
 fn completed_in_order(stage: &Stage, opcodes: &[WcOpcode]) {
     let done: Vec<_> = stage.done_b.iter().map(|wc| wc.opcode).collect();
     assert!(opcodes.starts_with(&done), "{done:?}");
@@ -142,12 +143,12 @@ fn completed_in_order(stage: &Stage, opcodes: &[WcOpcode]) {
     }
 }
 
-/// Whether A has the answer of its second operation.
+/// Whether A has received the answer to its second operation.
 fn second_is_answered(stage: &Stage) -> bool {
     stage.done_a.iter().any(|wc| wc.wr_id == 2)
 }
 
-/// T1, T5: completed at the peer in order.
+/// Rows T1 and T5: the messages complete at the peer in order.
 // Proves EXT-128 to EXT-130, EXT-134.
 #[test]
 fn immediate_data_and_sends_complete_in_order() {
@@ -161,8 +162,8 @@ fn immediate_data_and_sends_complete_in_order() {
     }
 }
 
-/// T3, T4, T13: the answer to a Read or atomic shows that the peer has completed the Send or Immediate Data
-/// before it.
+/// Rows T3, T4 and T13: the answer to a Read or atomic shows that the peer has completed the Send or
+/// Immediate Data before it.
 // Proves EXT-129, EXT-132 to EXT-133, EXT-142.
 #[test]
 fn an_answer_says_that_what_was_before_is_complete() {
@@ -177,7 +178,7 @@ fn an_answer_says_that_what_was_before_is_complete() {
     }
 }
 
-/// T6: when Immediate Data completes at the peer, Writes before it are placed.
+/// Row T6: when Immediate Data completes at the peer, the Writes before it are placed.
 // Proves EXT-002, EXT-114, EXT-129, EXT-135.
 #[test]
 fn immediate_data_completes_behind_the_write() {
@@ -187,7 +188,7 @@ fn immediate_data_completes_behind_the_write() {
     });
 }
 
-/// T14: the answer to an atomic shows that Writes before it are placed.
+/// Row T14: the answer to an atomic shows that the Writes before it are placed.
 // Proves EXT-109, EXT-129, EXT-143.
 #[test]
 fn an_atomics_answer_says_that_the_write_is_there() {
@@ -196,7 +197,7 @@ fn an_atomics_answer_says_that_the_write_is_there() {
     });
 }
 
-/// T2, T7 to T12, T15: no order is guaranteed at the peer, and A's completions keep theirs.
+/// Rows T2, T7 to T12 and T15: the peer guarantees no order, but A's completions are in post order.
 // Proves EXT-105, EXT-110, EXT-129, EXT-131, EXT-136 to EXT-141, EXT-144.
 #[test]
 fn where_nothing_is_promised_all_ends_well() {
@@ -223,8 +224,8 @@ fn where_nothing_is_promised_all_ends_well() {
     }
 }
 
-/// Whatever frame is lost: an atomic is not carried out before everything before it is placed, not even if
-/// the bytes of its word are; and it adds to the written value.
+/// Whatever frame is lost, an atomic is not executed before everything before it is placed, even if the bytes
+/// of its word are placed earlier. The atomic adds to the value that the Write has placed.
 // Proves EXT-107, EXT-109, EXT-143, EXT-196.
 #[test]
 fn an_atomic_waits_for_all_before_it() {
@@ -233,7 +234,7 @@ fn an_atomic_waits_for_all_before_it() {
         for lost in 3..20 {
             let plan = LinkPlan { drop_exactly: vec![lost], ..LinkPlan::default() };
             let mut stage = Stage::new(&LinkConfig { a_to_b: plan, ..LinkConfig::default() }, markers);
-            // The long Write, then 5 into the word, then one more.
+            // A posts the long Write, then the value 5 for the word, then an atomic that adds 1.
             stage.post(1, Op::Write);
             let five = stage.pair.a.pd.reg_mr(8, Access::empty()).unwrap();
             set_word(&five, 0, 5);
@@ -253,7 +254,8 @@ fn an_atomic_waits_for_all_before_it() {
     }
 }
 
-/// Segments of 60 bytes or so: every message of the extensions is cut, and whole again at the other end.
+/// With segments of about 60 bytes, every message of the extensions is cut, and is complete again at the
+/// peer.
 // Proves EXT-157, EXT-200.
 #[test]
 fn tiny_segments_cut_every_message() {

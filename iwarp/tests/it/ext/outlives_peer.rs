@@ -1,4 +1,4 @@
-//! Queue pairs that outlive the end of the connection by the peer (`ConnParam::outlives_peer`).
+//! Queue pairs that outlive the peer's end of the connection (`ConnParam::outlives_peer`).
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn await_end(pair: &mut Pair) {
     told!(pair.event_a(), Disconnected { .. });
 }
 
-/// The way in which the peer ends the connection: FIN or RST.
+/// How the peer ends the connection: `Closing` sends a FIN, `Error` sends an RST.
 const ENDS: [QpState; 2] = [QpState::Closing, QpState::Error];
 
 #[test]
@@ -80,7 +80,7 @@ fn its_user_can_still_end_it() {
     assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
 }
 
-/// A Read that the peer no longer answers fails, and its queue pair fails too.
+/// A Read that the peer no longer answers fails, and its queue pair also fails.
 #[test]
 fn an_open_request_fails() {
     let (mut pair, c) = connected_with(&outliving());
@@ -90,7 +90,7 @@ fn an_open_request_fails() {
         let read = SendOp::Read { remote: remote_addr(&remote, 0) };
         c.qp_a.post_send(&SendRequest::new(wr_id, read, local.sge(8 * wr_id as usize, 8))).unwrap();
     }
-    // The engine of the peer ends the connection before it sees the requests.
+    // The peer's engine ends the connection before it receives the requests.
     c.qp_b.modify(QpState::Error).unwrap();
     pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
     let ended = [(); 3].map(|()| pair.wc_a()).map(|wc| (wc.wr_id, wc.status));
@@ -99,7 +99,7 @@ fn an_open_request_fails() {
     assert_eq!(c.qp_a.state(), QpState::Error);
 }
 
-/// A request that is posted while the connection ends is sent, or fails.
+/// A request that is posted while the connection ends is either sent or fails.
 #[test]
 fn a_send_in_between_completes_once() {
     for steps in 0..40 {
@@ -119,14 +119,14 @@ fn a_send_in_between_completes_once() {
 
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Waits until the next completion of A, and returns it with the time that this took.
+/// Waits for the next completion of A. Returns the completion and the time since `start_us`.
 fn next_after(pair: &mut Pair, start_us: i64) -> ((u64, WcStatus), i64) {
     let wc = pair.wc_a();
     ((wc.wr_id, wc.status), pair.now_us - start_us)
 }
 
-/// A host with a queue pair at B that takes receives from a shared queue, with one receive. Requests of A are
-/// retried for half a second.
+/// Connects A to a queue pair of B with a shared receive queue, which has one receive request. A retries
+/// requests for half a second.
 fn retrying() -> (Pair, Connected) {
     let mut pair = Testbed::new().hosts();
     let listener = pair.listen();
@@ -141,10 +141,10 @@ fn retrying() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// The peer takes one Send, and ends before the next one comes, whether that is posted before its end, or
-/// before or after the end is known here. The first succeeds at once. The other one fails after the time of
-/// its retries, so that a program that waits for other completions gets them first, and what is behind it
-/// is flushed.
+/// The peer accepts one Send, and ends before the next Send arrives. The next Send is posted before the
+/// peer's end, or before or after this side knows the end. The first Send succeeds at once. The next Send
+/// fails when the time of its retries is over, so that a program that waits for other completions gets these
+/// first. Requests behind the failed Send are flushed.
 #[test]
 fn a_send_to_a_peer_that_has_ended_is_retried() {
     let (flushed, failed) = (WcStatus::WrFlushError, WcStatus::RetryExceeded);
@@ -171,7 +171,8 @@ fn a_send_to_a_peer_that_has_ended_is_retried() {
     }
 }
 
-/// A request that is open, and one that is posted when the time of the retries is over.
+/// In the first case, two Reads are outstanding when the peer ends. In the second case, a Send is posted when
+/// the time of the retries is over.
 #[test]
 fn reads_are_retried_and_late_sends_are_not() {
     let (mut pair, c) = connected_with(&outliving());
@@ -199,7 +200,7 @@ fn reads_are_retried_and_late_sends_are_not() {
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::RetryExceeded));
 }
 
-/// While requests are retried, the user can end the queue pair or drop it, and the engine can stop.
+/// While requests are retried, the user can end or drop the queue pair, and the engine can stop.
 #[test]
 fn retries_end_with_their_user() {
     let (flushed, failed) = (WcStatus::WrFlushError, WcStatus::RetryExceeded);
@@ -229,8 +230,8 @@ fn retries_end_with_their_user() {
     }
 }
 
-/// Toward a peer that has not agreed, without the wish, and after an error of the stream it ends as any
-/// other.
+/// A queue pair ends with its connection if the peer has not agreed, if `outlives_peer` is not set, or after
+/// an error of the stream.
 #[test]
 fn otherwise_it_ends_with_its_peer() {
     let plain = ConnParam { ib_semantics: false, ..outliving() };
@@ -253,13 +254,13 @@ fn otherwise_it_ends_with_its_peer() {
     assert!(fatal.is_some_and(|event| event.kind == AsyncEventKind::QpFatal));
 }
 
-/// A queue pair of A that takes sends before its connection.
+/// A queue pair of A that accepts sends before its connection is established.
 fn early(pair: &Pair) -> QueuePair {
     pair.a.pd.create_qp(&QpInit { early_sends: true, ..QpInit::new(&pair.a.cq) }).unwrap()
 }
 
-/// The queue pair of a request that the peer rejects, or to which nobody listens, waits like one whose peer
-/// has ended the connection.
+/// If the peer rejects the connect request or nobody listens, the queue pair waits like a queue pair whose
+/// peer has ended the connection.
 #[test]
 fn without_a_connection_receives_stay_and_the_first_send_fails() {
     for is_rejected in [true, false] {
@@ -313,8 +314,8 @@ fn a_peer_that_does_not_answer_can_be_given_up() {
     assert_eq!(c.qp_a.state(), QpState::Rts);
 }
 
-/// The user has ended it before its peer did: it is over as any other, and what was open is flushed. Its
-/// engine has seen that wish, or has not yet.
+/// The user has ended the queue pair before the peer ends. The queue pair is over as any other, and
+/// outstanding requests are flushed, whether the engine has already seen the user's command or not.
 #[test]
 fn one_that_its_user_has_ended_does_not_outlive_its_peer() {
     for own_end in [QpState::Closing, QpState::Error] {
@@ -328,7 +329,7 @@ fn one_that_its_user_has_ended_does_not_outlive_its_peer() {
                 c.qp_a.modify(own_end).unwrap();
                 pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
             }
-            // B resets the connection before it has seen the Read.
+            // B resets the connection before it has received the Read.
             c.qp_b.modify(QpState::Error).unwrap();
             pair.b.engine.poll_at(Instant::from_micros(pair.now_us));
             if !is_seen {
@@ -342,7 +343,7 @@ fn one_that_its_user_has_ended_does_not_outlive_its_peer() {
     }
 }
 
-/// The slots for Reads of the peer are free for other connections as soon as the peer has ended.
+/// As soon as the peer has ended, other connections can use the slots for the peer's Reads.
 #[test]
 fn without_a_peer_it_has_no_read_slots() {
     let (mut pair, c) = connected_with(&outliving());
@@ -353,7 +354,8 @@ fn without_a_peer_it_has_no_read_slots() {
     assert_eq!(pair.a.context.usage().read_slots.used, 0);
 }
 
-/// A peer that accepts a connection that was given up loses it at once, and the queue pair stays in error.
+/// If a peer accepts a connection that the user has given up, the connection is reset at once, and the queue
+/// pair stays in the error state.
 #[test]
 fn a_connection_that_was_given_up_does_not_come_about() {
     let (mut pair, _listener) = Pair::listening();
@@ -377,8 +379,8 @@ fn a_connection_that_was_given_up_does_not_come_about() {
     assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
 }
 
-/// A request that fails at this end, before it is sent or by its response, ends the connection without a
-/// message to the peer, whose queue pair stays usable.
+/// A request fails at this side, before it is sent or because of its response. This failure ends the
+/// connection without a message to the peer, whose queue pair stays usable.
 #[test]
 fn a_request_that_fails_at_home_leaves_the_peer_alone() {
     for is_atomic in [true, false] {
@@ -399,13 +401,13 @@ fn a_request_that_fails_at_home_leaves_the_peer_alone() {
         assert_ne!(c.qp_a.state(), QpState::Rts);
         assert_eq!(c.qp_b.state(), QpState::Orphaned);
         assert!(pair.b.cq.poll_one().is_none(), "nothing is flushed");
-        // An atomic was carried out, but its value then found no place.
+        // The atomic was executed, but its value could not be placed.
         assert_eq!(read_bytes(&remote, 8, 8), u64::from(is_atomic).to_ne_bytes());
     }
 }
 
-/// A Write behind a Read or atomic whose response finds no place is flushed, although the peer has taken it:
-/// no request succeeds behind one in error.
+/// If the response of a Read or atomic cannot be placed, a Write behind it is flushed, although the peer has
+/// accepted the Write: no request succeeds behind a failed request.
 #[test]
 fn nothing_succeeds_behind_a_request_whose_response_finds_no_place() {
     for is_atomic in [true, false] {

@@ -1,5 +1,5 @@
-//! A request between ends with InfiniBand's semantics completes when the peer has taken its message. It fails
-//! if the peer has no receive request in time.
+//! With InfiniBand's semantics, a request completes when the peer has accepted its message. The request fails
+//! if the peer does not post a receive request in time.
 
 use crate::common::{Connected, Pair, Testbed, agreeing, pattern, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan};
@@ -12,7 +12,7 @@ const RNR: WcStatus = WcStatus::RnrRetryExceeded;
 const DONE: WcStatus = WcStatus::Success;
 const FLUSHED: WcStatus = WcStatus::WrFlushError;
 
-/// The code for 10.24 ms.
+/// The timer code for 10.24 ms.
 const TIMER: u8 = 20;
 const TIMER_US: i64 = 10_240;
 
@@ -28,19 +28,19 @@ fn outcome(wc: &WorkCompletion) -> (u64, WcStatus) {
     (wc.wr_id, wc.status)
 }
 
-/// The completions that A has now.
+/// `wr_id` and status of the completions that A has now.
 fn completed(pair: &mut Pair) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| outcome(&wc)).collect()
 }
 
-/// Two connected ends, whose waits take a multiple of [`TIMER_US`].
+/// Two connected queue pairs, whose waits take a multiple of [`TIMER_US`].
 fn connected() -> (Pair, Connected) {
     let mut pair = Testbed::new().hosts();
     let c = pair.connect(&ConnParam { min_rnr_timer: TIMER, ..agreeing() });
     (pair, c)
 }
 
-/// Like [`Pair::run_us`], but stops at that time, not at the first deadline after it.
+/// Like [`Pair::run_us`], but stops exactly after `us` microseconds, not at the first deadline after them.
 fn run_exactly(pair: &mut Pair, us: i64) {
     let end = pair.now_us + us;
     while pair.now_us < end {
@@ -49,15 +49,15 @@ fn run_exactly(pair: &mut Pair, us: i64) {
     }
 }
 
-/// Waits for the next completion of A, which has to be this one. Returns how long it took.
+/// Waits for the next completion of A, which has to be `expected`. Returns the time until the completion.
 fn await_outcome(pair: &mut Pair, expected: (u64, WcStatus)) -> i64 {
     let begun = pair.now_us;
     assert_eq!(outcome(&pair.wc_a()), expected);
     pair.now_us - begun
 }
 
-/// Each kind of message completes its request when a receive has taken the message, and not before. A Write
-/// before the message is done, and later requests wait. TCP has acknowledged all bytes long before.
+/// For each kind of message, the request completes when a receive has accepted the message, and not before. A
+/// Write before the message completes, and later requests wait. TCP has acknowledged all bytes long before.
 #[test]
 fn a_request_completes_when_a_receive_took_its_message() {
     let (mut pair, c) = connected();
@@ -96,8 +96,8 @@ fn a_request_completes_when_a_receive_took_its_message() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// A message waits for the number of tries, times the time of the peer. Then its request fails, the later
-/// requests are flushed, and the peer gets no part of the message.
+/// A message waits for the number of tries multiplied by the peer's time per try. Then the request of the
+/// message fails, later requests are flushed, and the peer's user gets no part of the message.
 #[test]
 fn a_request_fails_after_its_tries() {
     for retry in 0..7 {
@@ -131,7 +131,7 @@ fn a_request_fails_after_its_tries() {
     }
 }
 
-/// Seven tries are as many as it takes.
+/// The number seven means that the tries have no limit.
 #[test]
 fn seven_tries_never_end() {
     let (mut pair, c) = connected();
@@ -144,7 +144,7 @@ fn seven_tries_never_end() {
     assert!(await_outcome(&mut pair, (1, DONE)) < 200);
 }
 
-/// Each message has all tries, because the peer takes the message before it.
+/// The peer accepts each message before the next one waits, so each message has all tries.
 #[test]
 fn each_message_has_the_whole_time() {
     let (mut pair, c) = connected();
@@ -162,8 +162,8 @@ fn each_message_has_the_whole_time() {
     assert!((30_500..31_500).contains(&took), "{took} us");
 }
 
-/// The peer may say how often it is tried, as InfiniBand's connection manager lets it. A number of our own
-/// goes before that.
+/// As in InfiniBand's connection manager, the peer may announce the number of tries for its messages. A
+/// number that our user sets takes precedence.
 #[test]
 fn the_peer_tells_how_often_it_is_tried() {
     for (own, told, fails) in [(None, 7, false), (None, 1, true), (Some(7), 1, false), (Some(1), 7, true)] {
@@ -201,7 +201,7 @@ fn the_peer_tells_how_often_it_is_tried() {
     }
 }
 
-/// A message that is longer than the window of the peer: it is not sent to its end, and fails all the same.
+/// A message that is longer than the peer's window is never sent completely, and fails as well.
 #[test]
 fn a_message_that_is_still_sent_fails_too() {
     let (mut pair, c) = connected();
@@ -214,10 +214,10 @@ fn a_message_that_is_still_sent_fails_too() {
     assert_eq!(completed(&mut pair), [(1, FLUSHED)]);
 }
 
-/// Frames that both ends send while they exchange messages: one for each, with the acknowledgement of the
-/// other end's. A acknowledges each answer separately, since its user posts the next message later. A message
-/// that waits is sent twice, and takes a frame for each report: that there is no receive request, that this
-/// report has arrived, and that there is a receive request.
+/// The frames that both hosts send while they exchange messages. Each message takes one frame, which also
+/// acknowledges the other host's message. A acknowledges each answer separately, since its user posts the
+/// next message later. A message that waits is sent twice. Such a message also takes a frame for each of
+/// three reports: there is no receive request, this report has arrived, and there is a receive request.
 #[test]
 fn only_a_message_that_waits_takes_more_frames() {
     let (mut pair, c) = connected();
@@ -249,8 +249,8 @@ fn only_a_message_that_waits_takes_more_frames() {
     assert_eq!(exchange(&mut pair, false), [40, 20]);
 }
 
-/// Messages of both ends wait. What one end takes is known to the other, though that one's own message in
-/// front of the news is not taken.
+/// Messages of both sides wait. Each side learns which of its messages the other side has accepted, although
+/// the other side's message that precedes this report is not accepted.
 #[test]
 fn messages_of_both_ends_may_wait() {
     let (mut pair, c) = connected();
@@ -275,7 +275,8 @@ fn messages_of_both_ends_may_wait() {
     }
 }
 
-/// The messages of two connections wait at one empty queue. Each is by itself: one is taken, the other fails.
+/// The messages of two connections wait at one empty shared queue. One message is accepted, and the other
+/// message fails.
 #[test]
 fn messages_wait_at_a_shared_queue() {
     let mut pair = Testbed::new().hosts();
@@ -302,7 +303,7 @@ fn messages_wait_at_a_shared_queue() {
     assert_eq!((wc.wr_id, wc.qp_num), (7, first.qp_b.qp_num()));
     await_outcome(&mut pair, (1, DONE));
     await_outcome(&mut pair, (2, RNR));
-    // The place in the line is free, and the first queue pair continues.
+    // The failed message no longer waits in front of others, and the first queue pair continues.
     srq.post_recv(&RecvRequest::new(8, remote.sge(0, 64))).unwrap();
     first.qp_a.post_send(&send(3, &local, 8)).unwrap();
     let wc = pair.wc_b();
@@ -311,7 +312,7 @@ fn messages_wait_at_a_shared_queue() {
     assert_eq!((first.qp_a.state(), second.qp_a.state()), (QpState::Rts, QpState::Error));
 }
 
-/// The peer ends while a message waits, gracefully or not: the request has not succeeded.
+/// The peer ends, gracefully or not, while a message waits: the request does not succeed.
 #[test]
 fn a_message_that_waits_is_lost_with_the_peer() {
     for end in [QpState::Closing, QpState::Error] {
@@ -333,7 +334,7 @@ fn a_message_that_waits_is_lost_with_the_peer() {
     }
 }
 
-/// A reset of our own end drops the message at the peer.
+/// A reset by our side drops the message at the peer.
 #[test]
 fn our_reset_drops_the_message() {
     let (mut pair, c) = connected();
@@ -347,8 +348,8 @@ fn our_reset_drops_the_message() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// A graceful close waits for receive requests of the peer, for a limited time: messages that were posted
-/// before the close are taken.
+/// A graceful close waits for receive requests of the peer for a limited time. Messages that were posted
+/// before the close are accepted.
 #[test]
 fn a_close_waits_for_receives_of_the_peer() {
     for takes in [true, false] {
@@ -380,7 +381,7 @@ fn a_close_waits_for_receives_of_the_peer() {
     }
 }
 
-/// A close with more to send than the peer takes has a deadline of its own: the tries do not count any more.
+/// A close with more data than the peer accepts has a deadline of its own. The tries do not count any more.
 #[test]
 fn a_close_outlasts_the_tries() {
     let (mut pair, c) = connected();
@@ -399,8 +400,9 @@ fn a_close_outlasts_the_tries() {
     };
 }
 
-/// A wire that loses, repeats and reorders frames, both ends sending, receives at any time: no request is
-/// done before the receive of its message, all are done in the end, and the bytes are right.
+/// The wire loses, repeats and reorders frames, both sides send, and receives are posted at any time. No
+/// request completes before the receive of its message, all requests complete in the end, and all bytes are
+/// right.
 #[test]
 fn no_request_is_done_before_its_receive_on_a_bad_wire() {
     const COUNT: u64 = 150;
@@ -420,7 +422,7 @@ fn no_request_is_done_before_its_receive_on_a_bad_wire() {
         let content = pattern(seed, 1 << 15);
         local.write_at(0, &content).unwrap();
         remote.write_at(0, &content).unwrap();
-        // For each end: receives posted, receives done, requests done.
+        // For each side: the number of receives posted, of receives completed, and of requests completed.
         let mut counts = [[0; 3]; 2];
         let mut sent = 0;
         let mut step = 0;
@@ -443,7 +445,8 @@ fn no_request_is_done_before_its_receive_on_a_bad_wire() {
                 }
             }
             run_exactly(&mut pair, 37);
-            // Receives are read first: a request completes with or after the receive at the other end.
+            // The receives are read first, because a request completes together with or after the receive at
+            // the other side.
             let ended =
                 [&pair.a.cq, &pair.b.cq].map(|cq| std::iter::from_fn(|| cq.poll_one()).collect::<Vec<_>>());
             for (side, all) in ended.iter().enumerate() {
@@ -474,8 +477,8 @@ fn no_request_is_done_before_its_receive_on_a_bad_wire() {
     }
 }
 
-/// The waits of a limited number of tries are long enough on a bad wire, too: a message that is taken in time
-/// does not fail, though the news of that may be lost.
+/// On a bad wire, too, the time of a limited number of tries is long enough: a message that is accepted in
+/// time does not fail, although the report of the acceptance may be lost.
 #[test]
 fn lost_news_fail_no_request() {
     let plan = LinkPlan { drop_ppm: 100_000, delay_us: 30, ..LinkPlan::default() };

@@ -27,25 +27,26 @@ fn send(msn: u32) -> Vec<u8> {
     untagged([0x41, 0x43], 0, [0, msn, 0], b"message")
 }
 
-/// Messages of the peer may wait for four seconds.
+/// A connection with InfiniBand's semantics, on which messages of the peer may wait for four seconds.
 fn agreed() -> Served {
     let accept = ConnParam { rnr_timeout: Some(Duration::from_secs(4)), ..agreeing() };
     Setup { request: ib_request(), accept, ..Setup::default() }.ready()
 }
 
-/// A Send of no bytes, of our end.
+/// A Send of no bytes, as our engine sends it.
 fn empty_send(msn: u32) -> Vec<u8> {
     untagged([0x41, 0x43], 0, [0, msn, 0], &[])
 }
 
-/// Posts a Send of no bytes, which the peer gets.
+/// Posts a Send of no bytes, and checks that the peer receives it.
 fn sent(served: &mut Served) {
     served.post(&SendRequest::empty(1, SendOp::Send));
     assert_eq!(served.receive(), empty_send(1));
 }
 
-/// A message of the peer waits for a receive request. It is dropped, and so is the Write behind it. Both are
-/// taken when the peer sends them again, with the next MSN, and the peer is told that.
+/// A message of the peer waits for a receive request. The engine drops the message and the Write behind it.
+/// When the peer sends both messages again, with the next MSN, the engine accepts them and reports this to
+/// the peer.
 #[test]
 fn a_message_of_the_peer_that_waits_is_sent_again() {
     let mut served = agreed();
@@ -61,13 +62,13 @@ fn a_message_of_the_peer_that_waits_is_sent_again() {
     assert_eq!(served.statuses(), [(0, WcStatus::Success)]);
     assert_eq!((served.bytes(0, 7), served.bytes(100, 8)), (b"message".to_vec(), vec![2; 8]));
     assert_eq!(served.receive(), message(LIMIT, 3, 2));
-    // The time of the message that has waited is over, and nothing ends.
+    // The waiting time of the message is over, but the connection does not end.
     served.run(10_000_000);
     assert!(served.channel.poll().is_none() && served.pair.inbox.is_empty());
 }
 
-/// A message of ours waits for a receive request of the peer. It is sent again, with the next MSN, and its
-/// request is done when the peer tells a limit.
+/// A message of our engine waits for a receive request of the peer. The engine sends the message again, with
+/// the next MSN. The message's request completes when the peer sends a limit that covers the message.
 #[test]
 fn a_message_of_ours_that_waits_is_sent_again() {
     let mut served = agreed();
@@ -83,8 +84,8 @@ fn a_message_of_ours_that_waits_is_sent_again() {
     assert_eq!(served.statuses(), [(1, WcStatus::Success)]);
 }
 
-/// The peer tells the end of what it has taken: the requests before it are done, and no later ones, though
-/// TCP has acknowledged all.
+/// The peer reports the stream position up to which it has accepted messages. The requests before this
+/// position complete, and no later request does, although TCP has acknowledged all bytes.
 #[test]
 fn requests_before_the_end_of_the_peer_are_done() {
     let mut served = agreed();
@@ -95,7 +96,8 @@ fn requests_before_the_end_of_the_peer_are_done() {
     }
     served.run(100_000);
     assert_eq!(served.completions(), []);
-    // The Reply, then an FPDU with 18 bytes of header, eight bytes, padding and CRC.
+    // The position is behind the Reply and an FPDU, which has an 18-byte header, eight bytes, padding and
+    // CRC.
     let position = served.reply.len() as u64 + 32;
     served.send_and_run(&[message(ENDS, 1, position)]);
     assert_eq!(served.completions(), [(1, WcStatus::Success)]);
@@ -104,7 +106,7 @@ fn requests_before_the_end_of_the_peer_are_done() {
     assert_eq!(served.statuses(), [(2, flushed), (3, flushed)]);
 }
 
-/// Each message that is not allowed now, or that is malformed, ends the stream.
+/// A message that is malformed, or not allowed at this time, ends the stream.
 #[test]
 fn a_message_out_of_turn_ends_the_stream() {
     let waits: fn(&mut Served) = |served| {
@@ -140,14 +142,14 @@ fn a_message_out_of_turn_ends_the_stream() {
     }
 }
 
-/// TCP withholds the acknowledgement of what is not taken, until the peer knows from where on. Then all its
-/// bytes are acknowledged, however many it has sent meanwhile, and the connection ends gracefully. Behind a
-/// Terminate of the peer our end sends no message, and nothing follows but the peer's FIN.
+/// TCP withholds the acknowledgement of refused bytes until the peer knows from which position on they are
+/// refused. Then TCP acknowledges all bytes of the peer, including bytes sent in the meantime, and the
+/// connection ends gracefully. After a Terminate of the peer, our engine sends no message.
 #[test]
 fn what_is_not_taken_is_acknowledged_when_the_peer_knows() {
     let write = tagged([0xc1, 0x40], 0, 0, b"bytes");
     let terminate = untagged([0x41, 0x47], 0, [2, 1, 0], &[0, 0, 0, 0]);
-    // More bytes than the window has.
+    // The number of bytes is larger than the window.
     for (what, ending, bytes) in [("a Write to no memory", write, 8 << 20), ("a Terminate", terminate, 0)] {
         let mut served = agreed();
         served.send(&ending);

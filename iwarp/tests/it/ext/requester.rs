@@ -1,4 +1,5 @@
-//! Our own Atomic Requests and Immediate Data, byte for byte, and the handling of their answers.
+//! The Atomic Requests and Immediate Data that our engine sends, byte for byte, and how it handles the
+//! answers.
 
 use crate::common::ext::{ADD_ONE, atomic_response, cas, piece, set_word, tagged, untagged, word};
 use crate::common::served::{Served, Setup};
@@ -27,11 +28,11 @@ fn read_response(local: &MemoryRegion, at: u64) -> Vec<u8> {
     tagged(0x42, local.rkey(), local.addr() + at, &[0xAB; 8])
 }
 
-/// Requests share queue 1 and its numbers with Reads. Their headers are those of the document, byte for
+/// Atomics share queue 1 and its numbers with Reads. The headers of atomics are those of the RFC, byte for
 /// byte.
 // Proves EXT-012, EXT-018, EXT-022, EXT-060, EXT-061, EXT-063, EXT-067, EXT-075, EXT-076, EXT-078, EXT-080,
-// EXT-082, EXT-087, EXT-088, EXT-169, EXT-186: each atomic is one message, whose operands are compared byte
-// for byte, masks as well.
+// EXT-082, EXT-087, EXT-088, EXT-169, EXT-186: each atomic is one message, whose operands and masks are
+// compared byte for byte.
 #[test]
 fn requests_are_sent_to_the_byte() {
     let mut peer = Served::new();
@@ -59,8 +60,8 @@ fn requests_are_sent_to_the_byte() {
     }
     let ids = [&heard[1], &heard[2], &heard[3]].map(|segment| id_of(segment));
     assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
-    // The answers, in order. The third answer, on queue 3, completes the third atomic; the Read does not
-    // count.
+    // The answers in order. The third answer on queue 3 completes the third atomic; the Read does not count
+    // on queue 3.
     peer.send_all(&[
         &read_response(&local, 0),
         &atomic_response(1, ids[0], 101),
@@ -81,7 +82,7 @@ fn requests_are_sent_to_the_byte() {
     assert_eq!([8, 16, 24].map(|at| word(&local, at)), [101, 102, 103]);
 }
 
-/// A hundred requests leave in the order posted, and their answers find them.
+/// A hundred requests are sent in the order posted, and each answer completes its own request.
 // Proves EXT-088, EXT-099, EXT-176, EXT-192.
 #[test]
 fn a_hundred_requests_keep_their_order() {
@@ -95,7 +96,7 @@ fn a_hundred_requests_keep_their_order() {
         let heard = peer.receive();
         assert_eq!(heard[38..46], u64::from(n).to_be_bytes());
         outstanding.push(id_of(&heard));
-        // The depth is 8. When it is used up the oldest request is answered.
+        // The depth is 8. When eight requests are outstanding, the peer answers the oldest request.
         if outstanding.len() == 8 || n >= 92 {
             peer.run(1000);
             assert!(n >= 92 || peer.pair.inbox.is_empty(), "more than ORD are outstanding");
@@ -113,7 +114,7 @@ fn a_hundred_requests_keep_their_order() {
     assert_eq!(outstanding.len(), 7);
 }
 
-/// With ORD 2 the third request, whatever its kind, is sent when the first has been answered.
+/// With ORD 2, the third request, of either kind, is sent when the first request has been answered.
 // Proves EXT-062.
 #[test]
 fn a_third_request_waits_for_the_first_answer() {
@@ -133,8 +134,8 @@ fn a_third_request_waits_for_the_first_answer() {
     assert_eq!([peer.wc().wr_id, peer.wc().wr_id, peer.wc().wr_id], [1, 2, 3]);
 }
 
-/// Without the answer nothing completes and no value is returned. Requests behind it are sent, and complete
-/// after it.
+/// Without the answer, the atomic does not complete and returns no value. Requests behind the atomic are
+/// sent, and complete after it.
 // Proves EXT-108, EXT-110, EXT-111, EXT-195.
 #[test]
 fn nothing_completes_without_its_answer() {
@@ -153,7 +154,7 @@ fn nothing_completes_without_its_answer() {
     assert_eq!(word(&local, 0), 7);
 }
 
-/// A fence holds a Send back until the atomics before it have their answers.
+/// A fence delays a Send until the atomics before it have received their answers.
 #[test]
 fn a_fenced_send_waits_for_atomics() {
     let mut peer = Served::new();
@@ -169,7 +170,7 @@ fn a_fenced_send_waits_for_atomics() {
     assert_eq!(peer.receive()[1], 0x43);
 }
 
-/// An answer may come in several segments.
+/// An answer may arrive in several segments.
 // Proves EXT-021, EXT-158.
 #[test]
 fn an_answer_may_come_in_pieces() {
@@ -190,12 +191,12 @@ fn an_answer_may_come_in_pieces() {
     }
 }
 
-/// A wrong answer ends the stream: the atomic fails, its local memory is not written, and both sides get the
-/// error.
+/// A wrong answer ends the stream: the atomic fails, its local memory is not written, and both sides report
+/// the error.
 // Proves EXT-026, EXT-101, EXT-145, EXT-148 to EXT-149, EXT-151, EXT-167.
 #[test]
 fn every_wrong_answer_ends_the_stream() {
-    // The columns: the outstanding requests (a Read in front of the atomic), the answer, and the codes.
+    // The columns: the outstanding requests (a Read before the atomic), the answer, and the error codes.
     type Answer = fn(u32, &MemoryRegion) -> Vec<u8>;
     let cases: &[(&str, bool, Answer, [u8; 2])] = &[
         ("another identifier", false, |id, _| atomic_response(1, id ^ 1, 7), [0x02, 0xFF]),
@@ -241,7 +242,7 @@ fn every_wrong_answer_ends_the_stream() {
         assert_eq!(word(&local, 8), 0, "{name}");
         assert!(peer.qp.error().is_some_and(|error| !error.from_peer), "{name}");
     }
-    // Without an outstanding atomic, queue 3 has no buffer, so a second answer is an error.
+    // If no atomic is outstanding, queue 3 has no buffer, so a second answer is an error.
     let mut peer = Served::new();
     peer.send_all(&[&atomic_response(1, 1, 7)]);
     assert_eq!(peer.receive_terminate()[..4], [0x12, 0x02, 0xc0, 0]);
@@ -254,7 +255,7 @@ fn every_wrong_answer_ends_the_stream() {
     assert_eq!((peer.wc().status, word(&local, 0)), (WcStatus::Success, 7));
 }
 
-/// A peer without atomics answers Unexpected Opcode, and the application can read it.
+/// A peer without atomics answers with Unexpected Opcode, which the application can read.
 // Proves EXT-003, EXT-163, EXT-165.
 #[test]
 fn an_unexpected_opcode_reaches_the_application() {
@@ -284,7 +285,7 @@ fn an_unexpected_opcode_reaches_the_application() {
     }
 }
 
-/// Immediate Data shares queue 0 and its numbers with Sends; behind a Write it follows at once.
+/// Immediate Data shares queue 0 and its numbers with Sends. Behind a Write, Immediate Data is sent at once.
 // Proves EXT-010 to EXT-011, EXT-015 to EXT-017, EXT-020, EXT-022 to EXT-023, EXT-115, EXT-119 to EXT-121,
 // EXT-124 to EXT-126, EXT-159, EXT-169.
 #[test]
@@ -336,7 +337,7 @@ fn immediate_data_is_sent_to_the_byte() {
     }
 }
 
-/// A message of ours that cannot be made is replaced by a Terminate of four bytes; its request fails.
+/// If our engine cannot build a message, it sends a Terminate of four bytes instead, and the request fails.
 // Proves EXT-146 to EXT-147.
 #[test]
 fn a_message_that_cannot_be_made_becomes_a_terminate() {
@@ -350,10 +351,12 @@ fn a_message_that_cannot_be_made_becomes_a_terminate() {
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocalProtectionError));
 }
 
-/// The answer to a Read or atomic arrives after our user has invalidated its local memory. For our user both
-/// are the same error: the request fails, the one behind it is flushed, and the event does not blame the
-/// peer. The peer's Terminate has the STag of a Read Response. An Atomic Response has none, and is correct.
-// Proves RDMAP-325, RDMAP-332, DDP-181: the Terminate for either answer, byte for byte.
+/// The answer to a Read or atomic arrives after our user has invalidated the local memory of the request. In
+/// both cases the request fails, the next request is flushed, and the event does not blame the peer. The
+/// Terminate for a Read Response contains the response's header with the STag. The Terminate for an Atomic
+/// Response, which has no STag and is correct, contains no header.
+// Proves RDMAP-325, RDMAP-332, DDP-181: the Terminate for the answer of a Read and of an atomic, byte for
+// byte.
 #[test]
 fn an_answer_without_a_place_is_our_users_fault() {
     for is_read in [true, false] {

@@ -1,5 +1,5 @@
-//! The answers to a peer's Atomic Requests, byte for byte: to valid requests, and to every kind of wrong
-//! one.
+//! The answers to a peer's Atomic Requests, byte for byte, for valid requests and for every kind of wrong
+//! request.
 
 use crate::common::ext::{
     ADD_ONE, ALL, ATOMIC, atomic_request, atomic_response, cas, piece, read_request, receiving, set_word,
@@ -16,17 +16,17 @@ fn ask(id: u32, region: &MemoryRegion, at: u64, op: AtomicOp) -> AtomicRequest {
     AtomicRequest { id, stag: Stag(region.rkey()), to: region.addr() + at, op }
 }
 
-/// The control word of a Terminate that a segment caused, its length and its DDP header.
+/// The control word of a Terminate that `segment` caused, followed by the segment's length and DDP header.
 fn terminate_of(codes: [u8; 2], segment: &[u8]) -> Vec<u8> {
     let header = if segment[0] & 0x80 == 0 { 18 } else { 14 };
     [&codes[..], &[0xc0, 0, 0, segment.len() as u8], &segment[..header]].concat()
 }
 
-/// Every request is answered on queue 3, which counts atomics alone, with its own identifier, in the order
-/// asked.
+/// Every request is answered in the order asked, on queue 3, whose MSNs count atomics only. Each answer has
+/// the identifier of its request.
 // Proves EXT-005, EXT-019, EXT-021, EXT-025, EXT-060, EXT-061, EXT-070, EXT-090, EXT-093 to EXT-097, EXT-102,
-// EXT-113, EXT-168, EXT-175: three requests have three answers, byte for byte, each with the 12 bytes of the
-// response header.
+// EXT-113, EXT-168, EXT-175: three requests get three answers, each with the 12 bytes of the response header,
+// byte for byte.
 #[test]
 fn answers_are_on_queue_3_in_the_order_asked() {
     let mut peer = Served::new();
@@ -36,7 +36,7 @@ fn answers_are_on_queue_3_in_the_order_asked() {
     let ids = [0xCAFE_BABE, 0, u32::MAX];
     let mut requests: Vec<_> = (0..3).map(|n| ask(ids[n as usize], &words, 0, add)).collect();
     requests[2].op = AtomicOp::Swap { swap: 1 };
-    // MSN 2 belongs to a Read.
+    // MSN 2 belongs to a Read Request.
     peer.send_all(&[
         &atomic_request(1, &requests[0]),
         &read_request(2, 8, words.rkey(), words.addr() + 8),
@@ -52,7 +52,7 @@ fn answers_are_on_queue_3_in_the_order_asked() {
     assert!(peer.pair.inbox.is_empty() && peer.cq.poll_one().is_none(), "and nothing else");
 }
 
-/// Reserved bits, the header's Invalidate STag and fields that an operation does not use may hold anything.
+/// Reserved bits, the header's Invalidate STag and fields that an operation does not use may have any value.
 // Proves EXT-020, EXT-065, EXT-077, EXT-079, EXT-081, EXT-169.
 #[test]
 fn unused_fields_of_an_atomic_request_are_ignored() {
@@ -78,7 +78,7 @@ fn unused_fields_of_an_atomic_request_are_ignored() {
     assert_eq!(expected, 78);
 }
 
-/// A request may come in several segments, and is carried out when the last one has come.
+/// A request may arrive in several segments, and is executed when the last segment has arrived.
 // Proves EXT-021, EXT-107, EXT-157.
 #[test]
 fn a_request_may_come_in_pieces() {
@@ -98,7 +98,8 @@ fn a_request_may_come_in_pieces() {
     }
 }
 
-/// Queue 1 has buffers for as many atomics as IRD and for as many Reads, and neither kind uses the other's.
+/// Queue 1 has IRD buffers for atomics and IRD buffers for Reads. Requests of one kind do not use the buffers
+/// of the other kind.
 // Proves EXT-083, EXT-098, EXT-191.
 #[test]
 fn queue_1_holds_ird_reads_and_as_many_atomics() {
@@ -108,7 +109,8 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
         read_request(msn, 8, words.rkey(), words.addr() + peer.pair.inbox.len() as u64)
     };
     for round in 0..3 {
-        // All requests come in one TCP segment: no request is answered before the last one has arrived.
+        // All requests arrive in one TCP segment, so no request is answered before the last request has
+        // arrived.
         let segments: Vec<_> = (1..=16)
             .map(|n| {
                 let msn = round * 16 + n;
@@ -144,8 +146,8 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
     }
 }
 
-/// The Terminate for each wrong request, and the word stays unchanged. Of an Atomic Request only the DDP
-/// header is in the Terminate.
+/// Each wrong request causes its Terminate, and the word does not change. Of an Atomic Request, the Terminate
+/// contains only the DDP header.
 // Proves EXT-009, EXT-014, EXT-026, EXT-043, EXT-069, EXT-086, EXT-145 to EXT-146, EXT-148 to EXT-152,
 // EXT-154, EXT-168, EXT-180, EXT-185, EXT-190, EXT-202 to EXT-203.
 #[test]
@@ -205,7 +207,7 @@ fn every_wrong_request_has_its_terminate() {
     }
 }
 
-/// Known opcodes at wrong places: with the T bit, or on another queue.
+/// Known opcodes are refused with the T bit, and on any queue but their own.
 // Proves EXT-015 to EXT-019, EXT-150.
 #[test]
 fn opcodes_belong_to_one_queue() {
@@ -228,8 +230,8 @@ fn opcodes_belong_to_one_queue() {
     }
 }
 
-/// The STag is invalidated after the request came and before it is carried out: a Terminate as for a Read
-/// under way, without the request's own header.
+/// The STag is invalidated after the request has arrived and before it is executed. The Terminate is that of
+/// a Read under way, without the request's own header.
 // Proves EXT-148, EXT-155.
 #[test]
 fn a_word_revoked_before_its_turn_is_not_touched() {
@@ -238,13 +240,13 @@ fn a_word_revoked_before_its_turn_is_not_touched() {
     let request = atomic_request(1, &ask(1, &words, 0, ADD_ONE));
     let mut invalidate = untagged(0x44, 0, 1, &[]);
     invalidate[2..6].copy_from_slice(&words.rkey().to_be_bytes());
-    // Both come in one TCP segment: the Send is taken before the atomic is answered.
+    // Both messages arrive in one TCP segment: the engine handles the Send before it answers the atomic.
     peer.send_all(&[&request, &invalidate]);
     assert_eq!(peer.receive_terminate(), terminate_of([0x01, 0x00], &request));
     assert_eq!(word(&words, 0), 0);
 }
 
-/// An atomic behind a long Read Response is carried out after that has been sent, and atomics one at a time.
+/// Atomics behind a long Read Response are executed after the Response has been sent, one at a time.
 // Proves EXT-110, EXT-112, EXT-137, EXT-140 to EXT-141, EXT-144, EXT-201.
 #[test]
 fn an_atomic_is_carried_out_in_its_turn() {
@@ -259,12 +261,12 @@ fn an_atomic_is_carried_out_in_its_turn() {
         &atomic_request(4, &ask(4, &words, 0, ADD_ONE)),
         &untagged(0x48, 0, 1, &[1; 8]),
     ]);
-    // Later messages complete before the requests are carried out.
+    // The Immediate Data completes when only the first atomic has been executed.
     assert_eq!((peer.wc().opcode, word(&words, 0)), (WcOpcode::RecvImmediate, 1));
     let mut waited = 0;
     assert!(peer.pair.until(10_000_000, |pair| {
         let fetched = pair.engine.counters().tx_fetched_bytes;
-        // 12 bytes of the first answer, then those of the Read Response.
+        // The data source fetches 12 bytes for the first answer, then those of the Read Response.
         let expected = if fetched < 12 + u64::from(LONG) { u64::from(fetched > 0) } else { 3 };
         assert!(word(&words, 0) <= expected, "{fetched} bytes fetched");
         waited += u32::from(fetched > 12 && expected == 1);
@@ -281,7 +283,7 @@ fn an_atomic_is_carried_out_in_its_turn() {
     assert_eq!([peer.receive(), peer.receive()], [atomic_response(2, 3, 1), atomic_response(3, 4, 2)]);
 }
 
-/// Without atomics queue 3 is not open, and the opcodes are unknown.
+/// Without atomics, queue 3 is not open, and the opcodes of atomics are unknown.
 // Proves EXT-027, EXT-168.
 #[test]
 fn a_stream_without_atomics_has_three_queues() {
@@ -300,7 +302,7 @@ fn a_stream_without_atomics_has_three_queues() {
     }
 }
 
-/// Startup is the same with all extensions and with none, and no message of them is sent before it is
+/// Startup is the same with all extensions and with none. No message of the extensions is sent before it is
 /// posted.
 // Proves EXT-028, EXT-162.
 #[test]

@@ -1,4 +1,4 @@
-//! Atomics of many streams on one word, each engine on a thread of its own.
+//! Atomics of many streams on one word. Each engine runs on its own thread.
 
 use crate::common::{PORT, remote_addr};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use iwarp::verbs::{
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Calls `done` until it returns something.
+/// Calls `done` until `done` returns a value.
 fn wait<T>(mut done: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -47,7 +47,7 @@ impl Side {
     }
 }
 
-/// Streams from A to B, `per_engine` over each of two engines of either side.
+/// Streams from A to B: `per_engine` streams on each of the two engines of a host.
 struct Streams {
     a: Side,
     b: Side,
@@ -89,8 +89,8 @@ impl Streams {
     }
 }
 
-/// Four streams over two engines add one ten thousand times each: the sum is right, and no value was returned
-/// twice.
+/// Each of four streams over two engines adds 1 ten thousand times. The sum is right, and no value is
+/// returned twice.
 // Proves EXT-029, EXT-099, EXT-103, EXT-166, EXT-170, EXT-192 to EXT-193.
 #[test]
 fn four_streams_add_ten_thousand_times_each() {
@@ -127,8 +127,8 @@ fn four_streams_add_ten_thousand_times_each() {
     assert!(values.iter().copied().eq(0..all as u64), "every value once");
 }
 
-/// Streams that count by compare-and-swap, and streams that add, on the same word: each success increments
-/// the word from a value that no other success had.
+/// Some streams count by compare-and-swap, others add to the same word. Each success increments the word from
+/// a value that no other success has returned.
 // Proves EXT-029, EXT-103, EXT-170.
 #[test]
 fn mixed_operations_agree_on_one_order() {

@@ -1,12 +1,12 @@
-//! The time that a message of ours may wait at a peer without a receive request. Other messages that are sent
-//! meanwhile do not change it.
+//! The time for which a message of ours may wait at a peer without a receive request. Other messages that are
+//! sent in this time do not extend the time.
 
 use std::time::Duration;
 
 use crate::common::{Pair, Testbed, agreeing, remote_addr};
 use iwarp::verbs::{ConnParam, SendOp, SendRequest, WcStatus};
 
-/// Four tries, each after 10.24 ms.
+/// Number of tries, each after 10.24 ms.
 const RETRIES: u8 = 4;
 const TIME_US: i64 = 4 * 10_240;
 
@@ -19,7 +19,8 @@ fn waiting() -> (Pair, crate::common::Connected, i64) {
     (pair, c, start_us)
 }
 
-/// Each acknowledgement says that the message still waits, and gives it no more time.
+/// Each acknowledgement says that the message still waits, but does not extend the waiting time of the
+/// message.
 #[test]
 fn acknowledgements_of_later_requests_give_a_message_no_more_time() {
     let (mut pair, c, start_us) = waiting();
@@ -42,7 +43,7 @@ fn acknowledgements_of_later_requests_give_a_message_no_more_time() {
     assert!((TIME_US..TIME_US + 5000).contains(&took_us), "{took_us} us");
 }
 
-/// The number that the queue pair has of its own counts, not that of the peer's program.
+/// The number of tries that the queue pair has set counts, not the number that the peer's program announces.
 #[test]
 fn a_number_of_tries_of_the_queue_pair_counts() {
     let mut pair = Testbed::new().hosts();

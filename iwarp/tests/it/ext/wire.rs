@@ -1,5 +1,5 @@
-//! The messages of RFC 7306 on the wire, byte for byte, and the effect of atomics on their word, compared
-//! with the bit loop of the document and with the reference model.
+//! The messages of RFC 7306 on the wire, byte for byte. The effect of atomics on their word is compared with
+//! the bit loop of the RFC and with the reference model.
 
 use crate::common::ulpdu::from_hex;
 use std::fmt::Write as _;
@@ -35,12 +35,12 @@ const CMP_SWAP: &str = "414a 00000000 00000001 00000002 00000000
     00000000000000bb 00000000000000ff 000000000000aa00 000000000000ff00";
 const RESPONSE: &str = "414b 00000000 00000003 00000001 00000000 00000011 0000000000000001";
 
-/// Every message of the byte-exact examples, built from its fields and read back.
+/// Every message of the byte-exact examples is built from its fields and parsed again.
 // Proves EXT-007 to EXT-008, EXT-010 to EXT-013, EXT-015 to EXT-020, EXT-022 to EXT-024, EXT-063 to EXT-064,
 // EXT-066, EXT-068, EXT-072, EXT-074, EXT-075, EXT-080, EXT-091, EXT-092, EXT-119, EXT-157 to EXT-159,
 // EXT-167, EXT-169, EXT-209: the lengths and all bytes are compared. EXT-007 to EXT-024 are about control
-// bytes, queues and lengths, EXT-063 to EXT-092 about the fields of requests and responses, the others about
-// the segments as a whole.
+// bytes, queues and lengths, EXT-063 to EXT-092 about the fields of requests and responses, and the other
+// rows about whole segments.
 #[test]
 fn every_message_is_built_to_the_byte() {
     let add = request(AtomicOp::FetchAdd { add: 2, mask: 0 });
@@ -75,7 +75,7 @@ fn every_message_is_built_to_the_byte() {
     assert_eq!(AtomicResponse::parse(&from_hex(RESPONSE)[18..]), Ok(response));
 }
 
-/// Swap is sent with its unused fields as the draft requires them.
+/// A Swap is sent with unused fields that have the values of the draft.
 // Proves EXT-067, EXT-076, EXT-078, EXT-080.
 #[test]
 fn swap_fills_what_it_does_not_use() {
@@ -85,7 +85,7 @@ fn swap_fills_what_it_does_not_use() {
     assert_eq!(hex(&built), hex(&from_hex(golden)));
 }
 
-/// Registries of RFC 7306 section 10: opcodes, AOpCodes, queue numbers.
+/// The numbers of the registries of RFC 7306 section 10: opcodes, AOpCodes and queue numbers.
 // Proves EXT-156, EXT-188, EXT-206 to EXT-208.
 #[test]
 fn numbers_are_those_of_the_registries() {
@@ -107,7 +107,7 @@ fn numbers_are_those_of_the_registries() {
     assert_eq!(numbers, [0, 1, 2, 3]);
 }
 
-/// FetchAdd and CmpSwap are enabled together. Swap has a switch of its own.
+/// FetchAdd and CmpSwap are enabled together. Swap has a separate switch.
 // Proves EXT-160, EXT-188.
 #[test]
 fn atomics_come_together() {
@@ -122,8 +122,8 @@ fn atomics_come_together() {
     assert_eq!(understood(Extensions::IMMEDIATE | Extensions::SWAP), [false, false, false]);
 }
 
-/// The Terminates of the examples: an unknown STag, and a misaligned target. The request's own header is
-/// never there.
+/// The Terminates of the examples, for an unknown STag and for a misaligned target. These Terminates never
+/// contain the header of the Atomic Request.
 // Proves EXT-148, EXT-154, EXT-203.
 #[test]
 fn terminates_of_atomics_are_built_to_the_byte() {
@@ -141,7 +141,7 @@ fn terminates_of_atomics_are_built_to_the_byte() {
     }
 }
 
-/// Reserved and unused fields are ignored. Only the four low bits are the AOpCode.
+/// Reserved and unused fields are ignored. Only the four low bits of the AOpCode field count.
 // Proves EXT-065, EXT-069, EXT-077, EXT-079, EXT-081.
 #[test]
 fn reserved_and_unused_fields_are_ignored() {
@@ -166,7 +166,7 @@ fn reserved_and_unused_fields_are_ignored() {
     }
 }
 
-/// One length each, and no other.
+/// Each message accepts one length only.
 // Proves EXT-026, EXT-167.
 #[test]
 fn other_lengths_are_invalid() {
@@ -187,8 +187,8 @@ fn segment_of(mo: u32, last: bool) -> UntaggedHeader {
     Opcode::Immediate.untagged_header(NONE, 1, mo, last)
 }
 
-/// Immediate Data has eight bytes by the length that DDP reports, in however many pieces, without gap or
-/// repetition.
+/// Immediate Data has eight bytes, according to the length that DDP reports. The bytes may arrive in any
+/// number of segments, without a gap and without repetition.
 // Proves EXT-127, EXT-200.
 #[test]
 fn immediate_data_has_eight_bytes() {
@@ -221,7 +221,7 @@ fn immediate_data_has_eight_bytes() {
     }
 }
 
-/// Cut by a MULPDU of 60 an Atomic Request is 42 and 10 bytes.
+/// A MULPDU of 60 bytes cuts an Atomic Request into 42 and 10 bytes.
 // Proves EXT-157.
 #[test]
 fn an_atomic_request_is_cut_like_any_message() {
@@ -230,7 +230,7 @@ fn an_atomic_request_is_cut_like_any_message() {
     assert_eq!(cut, [(0, 42), (42, 10)]);
 }
 
-/// The loop of RFC 7306 section 5.1.1.
+/// Computes FetchAdd with the loop of RFC 7306 section 5.1.1.
 fn fetch_add_bit_by_bit(original: u64, add: u64, mask: u64) -> u64 {
     let (mut result, mut carry) = (0, 0);
     for bit in 0..64 {
@@ -241,7 +241,7 @@ fn fetch_add_bit_by_bit(original: u64, add: u64, mask: u64) -> u64 {
     result
 }
 
-/// The table of additions: one field, two, four, unequal ones, and 64.
+/// The table of additions, with one, two, four and 64 fields, and with fields of unequal size.
 // Proves EXT-032, EXT-033, EXT-035 to EXT-036, EXT-038 to EXT-040.
 #[test]
 fn additions_by_the_table() {
@@ -260,7 +260,7 @@ fn additions_by_the_table() {
     }
 }
 
-/// The table of compare-and-swap, and the unconditional one that stands for Swap.
+/// The table of compare-and-swap, including the unconditional swap that replaces Swap.
 // Proves EXT-046, EXT-050 to EXT-053, EXT-056.
 #[test]
 fn swaps_by_the_table() {
@@ -281,8 +281,8 @@ fn swaps_by_the_table() {
 }
 
 proptest! {
-    /// Field by field addition is the loop of the document, for any mask; the highest bit of a mask does
-    /// nothing.
+    /// For any mask, the addition field by field has the result of the RFC's loop. The highest bit of a mask
+    /// has no effect.
     // Proves EXT-034, EXT-037, EXT-039.
     #[test]
     fn addition_is_the_documents_loop(original: u64, add: u64, mask: u64, sparse: u64) {
@@ -293,11 +293,11 @@ proptest! {
         }
         prop_assert_eq!(AtomicOp::FetchAdd { add, mask: 0 }.apply(original), original.wrapping_add(add));
         prop_assert_eq!(AtomicOp::FetchAdd { add, mask: u64::MAX }.apply(original), original ^ add);
-        // The safe probe.
+        // Adding 0 is a safe probe: the word does not change.
         prop_assert_eq!(AtomicOp::FetchAdd { add: 0, mask }.apply(original), original);
     }
 
-    /// Bits outside the masks have no influence.
+    /// Bits outside the masks do not affect the result.
     // Proves EXT-055, EXT-057.
     #[test]
     fn bits_outside_the_masks_have_no_influence(
@@ -312,8 +312,8 @@ proptest! {
         prop_assert_eq!(new, op(compare ^ (noise & !compare_mask), swap ^ (noise & !swap_mask)));
     }
 
-    /// A message that is built is parsed to the same value, and random bytes of the right length are emitted
-    /// again as they were parsed.
+    /// A message that is built is parsed to the same value. Random bytes of the right length are parsed and
+    /// then emitted unchanged.
     #[test]
     fn requests_survive_the_wire(id: u32, stag: u32, to: u64, a: u64, b: u64, c: u64, d: u64, which in 0..3) {
         let op = match which {
@@ -337,8 +337,8 @@ for line in sys.stdin:
     print(r.execute(bytes.fromhex(payload), sink).hex(), memory.hex())
 "#;
 
-/// Ten thousand operations, compared with the reference model: from the bytes of the request to those of the
-/// response and of the memory.
+/// Ten thousand operations, from the bytes of the request to those of the response and the memory, are
+/// compared with the reference model.
 // Proves EXT-042, EXT-055, EXT-093 to EXT-094.
 #[test]
 fn operations_agree_with_the_model() {

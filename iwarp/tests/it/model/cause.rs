@@ -1,34 +1,34 @@
-//! The causes that end a stream, and the codes and statuses that each end may then report: the documents'
-//! table, written a second time.
+//! The causes that end a stream, and the codes and statuses that each endpoint may then report. This file
+//! repeats the table of the RFCs independently of the engine.
 
 use iwarp::verbs::{StreamError, WcStatus};
 
-/// What ends a stream.
+/// A reason for the end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The target refuses a Write.
     Write,
     /// The source refuses a Read or an atomic.
     Read,
-    /// An atomic on eight bytes that are not aligned.
+    /// An atomic targets eight bytes that are not aligned.
     Misaligned,
-    /// An invalidation by the peer that is not allowed.
+    /// The peer invalidates an STag without the right to do so.
     Invalidate,
-    /// A message without receive buffer.
+    /// A message arrives without a receive buffer.
     NoReceive,
-    /// A message longer than its buffer.
+    /// A message is longer than its buffer.
     TooLong,
-    /// The payload of a request is invalid when it is sent, or a local request cannot be carried out.
+    /// The payload of a request is invalid when it is sent, or a local request cannot be executed.
     Local,
-    /// A window or memory cannot be bound or registered as asked.
+    /// A window cannot be bound, or memory cannot be registered, as the request says.
     Bind,
-    /// The sink of a Read or atomic is invalid when the answer comes.
+    /// The sink of a Read or atomic is invalid when the answer arrives.
     Sink,
-    /// The receive buffer is invalid when the message comes.
+    /// The receive buffer is invalid when the message arrives.
     Receive,
-    /// One end closes gracefully.
+    /// One endpoint closes gracefully.
     Close,
-    /// One end drops its queue pair, or aborts its connection.
+    /// One endpoint drops its queue pair, or aborts its connection.
     Abort,
     /// The wire corrupts bytes.
     Wire,
@@ -37,15 +37,15 @@ pub(crate) enum Cause {
 type Codes = &'static [(u8, u8, u8)];
 type Statuses = &'static [WcStatus];
 
-/// The effects of a [`Cause`] that may be seen. The finder is the end that finds the error, or ends the
-/// stream by itself.
+/// The visible effects that a [`Cause`] may have. The finder is the endpoint that finds the error, or that
+/// ends the stream by itself.
 struct Trace {
-    /// Layer, type and code.
+    /// Allowed layers, types and codes of the error.
     codes: Codes,
-    /// The statuses of the oldest request, or of the one to blame, at the finder.
+    /// Allowed statuses, at the finder, of its oldest request or of the request that causes the error.
     finder_send: Statuses,
     finder_recv: Statuses,
-    /// And at the peer.
+    /// Allowed statuses of these requests at the peer.
     peer_send: Statuses,
 }
 
@@ -65,13 +65,14 @@ impl Cause {
             Self::TooLong => (&[(1, 2, 5)], &[], &[LocalLengthError], &[RemoteOperationError]),
             Self::Local => (&[(0, 0, 0)], &[LocalProtectionError], &[], &[RemoteOperationError]),
             Self::Bind => (&[(0, 0, 0)], &[MwBindError], &[], &[RemoteOperationError]),
-            // A Read's sink has an STag on the wire, an atomic's has none.
+            // A Read's sink has an STag on the wire; the sink of an atomic has none.
             Self::Sink => {
                 let either = &[RemoteAccessError, RemoteOperationError];
                 (&[(1, 1, 0), (0, 0, 0)], &[LocalProtectionError], &[], either)
             }
             Self::Receive => (&[(0, 0, 0)], &[], &[LocalProtectionError], &[RemoteOperationError]),
-            // A close may cut off Reads of the other end. Only that end reports MPA's "connection lost".
+            // A close may cut off Reads of the other endpoint. Only the other endpoint reports MPA's
+            // "connection lost".
             Self::Close | Self::Abort => (&[(2, 0, 1)], &[], &[], &[]),
             Self::Wire => (&[(2, 0, 1), (2, 0, 2), (2, 0, 3)], &[], &[], &[RemoteOperationError]),
         };
@@ -79,33 +80,33 @@ impl Cause {
     }
 }
 
-/// A cause that may end a stream, and the side that finds it.
+/// A cause that may end a stream, and the side that finds the cause.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PossibleEnd {
     pub(crate) cause: Cause,
-    /// Side that finds it.
+    /// The side that finds the cause.
     pub(crate) finder: usize,
-    /// Whether the cause must end the stream, unless another cause was faster.
+    /// Whether the cause must end the stream, unless another cause ends it earlier.
     pub(crate) sure: bool,
 }
 
 impl PossibleEnd {
-    /// Whether a send request of `side` may complete with `status` because of it.
+    /// Whether a send request of `side` may complete with `status` because of this cause.
     pub(crate) fn blames_send(&self, side: usize, status: WcStatus) -> bool {
         let Trace { finder_send, peer_send, .. } = self.cause.trace();
         if side == self.finder { finder_send } else { peer_send }.contains(&status)
     }
 
-    /// Whether a receive request of `side` may complete with `status` because of it.
+    /// Whether a receive request of `side` may complete with `status` because of this cause.
     pub(crate) fn blames_recv(&self, side: usize, status: WcStatus) -> bool {
         side == self.finder && self.cause.trace().finder_recv.contains(&status)
     }
 
-    /// Whether `side` may report `error`.
+    /// Whether `side` may report `error` because of this cause.
     pub(crate) fn explains(&self, side: usize, error: StreamError) -> bool {
         let StreamError { layer, etype, code, from_peer } = error;
-        // Each end notices a lost connection by itself. Every other error is found by one end and reported
-        // to the other.
+        // Each endpoint notices a lost connection by itself. Every other error is found by one endpoint and
+        // reported to the other endpoint.
         let who = (layer, etype, code) == (2, 0, 1)
             || self.cause == Cause::Wire
             || from_peer == (side != self.finder);

@@ -1,19 +1,20 @@
-//! The bytes that registered memory may have.
+//! The values that the bytes of registered memory may have.
 //!
-//! For each byte the model has the value that it saw last, and the effects that are under way on the byte. An
-//! effect (a Write, a Send into its receive buffer, a Read's response, a store of the application) may have
-//! happened in part until it is *settled*: until an event was seen that the documents allow only after all of
-//! it was placed. The one rule: **a value is gone once an effect that began after the value had settled has
-//! itself settled.** Effects that overlap in time leave either value (RFC 5040 section 5.5 rule 3).
+//! For each byte, the model stores the value that it saw last, and the effects that are under way on the
+//! byte. An effect is a Write, a Send into its receive buffer, a Read's response, or a store of the
+//! application. An effect is *settled* when an event was seen that the RFCs allow only after the whole effect
+//! was placed. Until then a part of the effect may have happened. There is one rule: **a value is gone if an
+//! effect began after the value had settled, and has settled itself.** Effects that overlap in time may leave
+//! either value (RFC 5040 section 5.5 rule 3).
 
 use iwarp::memory::Access;
 
 use super::names::{Binding, BindingId, Name, Validity, Window};
 
-/// A region's place in [`Memory::regions`]; never used again.
+/// A region's index in [`Memory::regions`]. An index is never used again.
 pub(crate) type RegionId = usize;
 
-/// Bytes of a region.
+/// A range of bytes of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) region: RegionId,
@@ -31,34 +32,34 @@ impl Span {
     }
 }
 
-/// A registration. Prepared memory that is registered again is another one.
+/// A registration. If prepared memory is registered again, the new registration is another `Region`.
 pub(crate) struct Region {
     pub(crate) host: usize,
-    /// The bytes that it exposes: all, or a part of prepared memory.
+    /// Offset of the first exposed byte. A registration exposes all or a part of prepared memory.
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) addr: u64,
     pub(crate) key: u32,
     pub(crate) access: Access,
-    /// The one stream that may use it.
+    /// The only stream that may use the region, if it is restricted to one stream.
     pub(crate) stream: Option<usize>,
     pub(crate) life: Validity,
-    /// The end whose request registers it (fast registration).
+    /// The endpoint whose request registers the region (fast registration).
     pub(crate) giver: Option<StreamEnd>,
-    /// The end whose request invalidates it.
+    /// The endpoint whose request invalidates the region.
     pub(crate) taker: Option<StreamEnd>,
-    /// It is for fast registration.
+    /// The memory is for fast registration.
     pub(crate) prepared: bool,
-    /// Its memory was registered again, or deregistered.
+    /// The memory was registered again, or deregistered.
     pub(crate) left: bool,
-    /// The bytes seen last, of all its memory. `None`: unknown.
+    /// The bytes of the whole memory that were seen last. `None` is an unknown byte.
     pub(crate) base: Vec<Option<u8>>,
 }
 
-/// One end of a stream: its number and its side.
+/// One endpoint of a stream: the number of the stream and the side.
 pub(crate) type StreamEnd = (usize, usize);
 
-/// Stores of the application of host 0 or 1, which are outside of streams.
+/// The `StreamEnd` for stores of the application of host 0 or 1, which belong to no stream.
 pub(crate) fn application(host: usize) -> StreamEnd {
     (usize::MAX, host)
 }
@@ -66,30 +67,30 @@ pub(crate) fn application(host: usize) -> StreamEnd {
 /// The direction of an effect, which decides its order within the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// From the poster's memory to the peer's.
+    /// From the memory of the poster to the memory of the peer.
     Out,
-    /// From the peer's memory to the poster's, as the answer to a request.
+    /// From the memory of the peer to the memory of the poster, as the answer to a request.
     In,
     /// The change that an atomic makes to the peer's memory.
     Change,
 }
 
-/// Bytes on their way.
+/// Bytes under way from one memory to another.
 pub(crate) struct Effect {
     pub(crate) op: u64,
     pub(crate) by: StreamEnd,
     pub(crate) flow: Flow,
-    /// It is placed in a receive buffer of the peer.
+    /// The bytes are placed in a receive buffer of the peer.
     pub(crate) message: bool,
-    /// Waits for the Reads in front of it.
+    /// The request waits for the Reads before it.
     pub(crate) fenced: bool,
     pub(crate) from: Vec<Span>,
     pub(crate) to: Vec<Span>,
-    /// The peer's STag for the place.
+    /// The STag of the peer's memory in which the bytes are placed.
     pub(crate) through: Option<Name>,
-    /// The peer's STag for the source of its answer.
+    /// The STag of the peer's memory from which the answer is read.
     pub(crate) asked: Option<Name>,
-    /// `None`: the byte that was fetched is unknown.
+    /// The bytes. `None` is an unknown byte.
     pub(crate) values: Vec<Option<u8>>,
     pub(crate) began: u64,
     pub(crate) settled: Option<u64>,
@@ -97,7 +98,7 @@ pub(crate) struct Effect {
     pub(crate) fetching: bool,
 }
 
-/// A reader of memory: requests before it in its stream have happened for it.
+/// A reader of memory. For this reader, the effects of earlier requests of its stream have happened.
 #[derive(Clone, Copy)]
 pub(crate) struct View {
     pub(crate) by: StreamEnd,
@@ -106,8 +107,8 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// The peer carries out a request after it has placed everything before it. A fenced request starts
-    /// after the Reads before it have their bytes.
+    /// Whether this reader runs only after `effect` is placed. The peer executes a request after everything
+    /// before the request is placed. A fenced request starts after earlier Reads have their bytes.
     fn follows(&self, effect: &Effect) -> bool {
         let before = match self.flow {
             Flow::In | Flow::Change => effect.flow != Flow::In,
@@ -117,12 +118,12 @@ impl View {
     }
 }
 
-/// Bytes from `at` to `end` that the same effects reach, and which of their values are possible.
+/// Bytes from `at` to `end` that the same effects reach, and the possible values of these bytes.
 struct Run {
     at: usize,
     end: usize,
     base: bool,
-    /// Effect, and the index of its first value.
+    /// Index of each effect whose values are possible, and the index of its first value in this run.
     alive: Vec<(usize, usize)>,
 }
 
@@ -134,13 +135,14 @@ pub(crate) struct Memory {
     pub(crate) bindings: Vec<Binding>,
     pub(crate) effects: Vec<Effect>,
     now: u64,
-    /// Bytes checked with exactly one allowed value, and all bytes checked.
+    /// Number of checked bytes that had exactly one allowed value; `checked` is the number of all checked
+    /// bytes.
     pub(crate) exact: u64,
     pub(crate) checked: u64,
 }
 
 impl Memory {
-    /// Whether no effect over `span` is under way, and none reads it.
+    /// Whether no unsettled effect is placed in `span`, and no effect reads `span`.
     pub(crate) fn is_calm(&self, span: &Span) -> bool {
         !self.effects.iter().any(|effect| {
             let placed = effect.settled.is_none() && effect.to.iter().any(|to| to.meets(span));
@@ -148,7 +150,7 @@ impl Memory {
         })
     }
 
-    /// The source of the youngest unanswered Read of `by`, if `by` may also write there.
+    /// The source of the latest unanswered Read of `by`, if `by` may also write to this source.
     pub(crate) fn being_read(&self, by: StreamEnd) -> Option<Span> {
         let reads = |effect: &&Effect| effect.by == by && effect.flow == Flow::In && effect.fetching;
         let span = *self.effects.iter().rev().find(reads)?.from.first()?;
@@ -157,19 +159,19 @@ impl Memory {
         granted.then_some(span)
     }
 
-    /// The sink of the youngest unanswered Read or atomic of `by`.
+    /// The sink of the latest unanswered Read or atomic of `by`.
     pub(crate) fn awaited(&self, by: StreamEnd) -> Option<RegionId> {
         let open = |effect: &&Effect| effect.by == by && effect.flow == Flow::In && effect.settled.is_none();
         self.effects.iter().rev().find(open)?.to.first().map(|span| span.region)
     }
 
-    /// The next point of the logical time.
+    /// Advances the logical time, and returns it.
     fn tick(&mut self) -> u64 {
         self.now += 1;
         self.now
     }
 
-    /// The bytes of `spans` as `view` sees them.
+    /// The bytes of `spans`, as the reader `view` sees them.
     pub(crate) fn fetch(&self, spans: &[Span], view: View) -> Vec<Option<u8>> {
         let mut values = Vec::new();
         for span in spans {
@@ -180,14 +182,14 @@ impl Memory {
         values
     }
 
-    /// An effect begins. The bytes that others read there meanwhile become unknown.
+    /// Begins `effect`. Bytes of the target that other effects read at this time become unknown.
     pub(crate) fn begin(&mut self, effect: Effect) {
         self.mix(&effect.to, |reader| effect.comes_after(reader));
         let began = self.tick();
         self.effects.push(Effect { began, ..effect });
     }
 
-    /// The message of `op` has found its receive buffer.
+    /// Records that the message of `op` has found its receive buffer `to`.
     pub(crate) fn aim(&mut self, op: u64, to: &[Span]) {
         let began = self.tick();
         self.mix(to, |reader| reader.op == op);
@@ -196,7 +198,7 @@ impl Memory {
         }
     }
 
-    /// The application stores `bytes`.
+    /// Records that the application stores `bytes`.
     pub(crate) fn store(&mut self, span: Span, bytes: &[u8]) {
         self.mix(&[span], |_| false);
         let now = self.tick();
@@ -213,13 +215,15 @@ impl Memory {
         });
     }
 
-    /// Buffer `op` is posted to a shared queue. Its bytes are unknown until a message has completed it.
+    /// Records that buffer `op` is posted to a shared queue. The buffer's bytes are unknown until a message
+    /// has completed the buffer.
     pub(crate) fn open(&mut self, op: u64, spans: &[Span]) {
         let values = vec![None; spans.iter().map(|span| span.len).sum()];
         self.begin(Effect { to: spans.to_vec(), values, fetching: false, ..Effect::of(op, application(0)) });
     }
 
-    /// The message of `op` has completed buffer `buffer`, and takes `to` of it.
+    /// Records that the message of `op` has completed buffer `buffer`, and fills the part `to` of this
+    /// buffer.
     pub(crate) fn fill(&mut self, op: u64, buffer: u64, to: &[Span]) {
         let Some(at) = self.effects.iter().position(|effect| effect.op == buffer) else { return };
         let began = self.effects.remove(at).began;
@@ -228,7 +232,7 @@ impl Memory {
         }
     }
 
-    /// The targets of the effects under way through `binding`.
+    /// The targets of the unsettled effects that use `binding`.
     pub(crate) fn through(&self, binding: BindingId) -> Vec<Span> {
         let open = self
             .effects
@@ -237,7 +241,8 @@ impl Memory {
         open.flat_map(|effect| effect.to.iter().copied()).collect()
     }
 
-    /// No more bytes are placed through `binding`. The bytes `seen` there stay, but for other effects.
+    /// Records that no more bytes are placed through `binding`. The bytes `seen` can only be changed by other
+    /// effects.
     pub(crate) fn close(&mut self, binding: BindingId, seen: &[(Span, Vec<u8>)]) {
         self.bindings[binding].life = Validity::Gone;
         self.settle(|effect| effect.through == Some(Name::Binding(binding)));
@@ -246,12 +251,12 @@ impl Memory {
         }
     }
 
-    /// The source of `op` has been read.
+    /// Records that the source of `op` has been read.
     pub(crate) fn fetched(&mut self, op: u64) {
         self.effects.iter_mut().filter(|effect| effect.op == op).for_each(|effect| effect.fetching = false);
     }
 
-    /// Settles the effects that `which` selects. Returns their targets.
+    /// Settles the effects that `which` selects. Returns the targets of these effects.
     pub(crate) fn settle(&mut self, which: impl Fn(&Effect) -> bool) -> Vec<Span> {
         let now = self.tick();
         let mut spans = Vec::new();
@@ -263,7 +268,7 @@ impl Memory {
         spans
     }
 
-    /// Whether `span` may have the bytes `seen`.
+    /// Checks that `span` may have the bytes `seen`.
     pub(crate) fn check(&mut self, span: &Span, seen: &[u8]) -> Result<(), String> {
         if self.regions[span.region].left {
             return Ok(());
@@ -294,13 +299,13 @@ impl Memory {
         Ok(())
     }
 
-    /// `region` is invalid: its bytes stay as they were seen.
+    /// Records that `region` is invalid: its bytes keep the values that were seen.
     pub(crate) fn freeze(&mut self, region: RegionId, seen: Vec<u8>) {
         self.regions[region].life = Validity::Gone;
         self.regions[region].base = seen.into_iter().map(Some).collect();
     }
 
-    /// Cuts `span` where the effects over it change.
+    /// Cuts `span` at each position where the set of effects changes.
     fn runs(&self, span: &Span, view: Option<View>) -> Vec<Run> {
         let region = &self.regions[span.region];
         if span.len == 0 {
@@ -309,7 +314,7 @@ impl Memory {
         if region.life == Validity::Gone {
             return vec![Run { at: span.at, end: span.end(), base: true, alive: Vec::new() }];
         }
-        // (effect, first byte of the region, end, index of the first value)
+        // Each piece: effect, first byte in the region, end in the region, and index of the first value.
         let mut pieces = Vec::new();
         for (index, effect) in self.effects.iter().enumerate() {
             let mut first = 0;
@@ -340,8 +345,8 @@ impl Memory {
                 .iter()
                 .filter(|&&&(index, ..)| {
                     let effect = &self.effects[index];
-                    // An effect does not outdate itself: it began before it settled. A store begins and
-                    // settles at the same time.
+                    // An effect does not make itself outdated. Most effects begin before they settle, but a
+                    // store begins and settles at the same time.
                     !settled(effect).is_some_and(|since| {
                         over.iter().any(|&&(other, ..)| {
                             let other_effect = &self.effects[other];
@@ -356,7 +361,7 @@ impl Memory {
         cuts.windows(2).map(|cut| run(cut[0], cut[1])).collect()
     }
 
-    /// The value of the byte, if only one is possible.
+    /// Returns the value of the byte at `at` if exactly one value is possible.
     fn the_only(&self, region: RegionId, run: &Run, at: usize) -> Option<u8> {
         let base = run.base.then(|| self.regions[region].base[at]);
         let mut values = run
@@ -368,8 +373,8 @@ impl Memory {
         values.all(|other| other == Some(value)).then_some(value)
     }
 
-    /// The bytes of `spans` change. Effects that read there may get old or new bytes, except those that
-    /// `spared` selects, and so on with their targets.
+    /// Records that the bytes of `spans` change. An effect that reads these bytes may get old or new values,
+    /// except the effects that `spared` selects. The targets of such effects change in the same way.
     fn mix(&mut self, spans: &[Span], spared: impl Fn(&Effect) -> bool) {
         let mut open: Vec<(Span, bool)> = spans.iter().map(|&span| (span, true)).collect();
         while let Some((span, direct)) = open.pop() {
@@ -402,10 +407,10 @@ impl Effect {
         }
     }
 
-    /// Whether it happens only after `reader` has fetched its bytes. It is later in the same stream, and one
-    /// of: fenced behind an answered request; the answer to a request that left behind `reader`'s payload;
-    /// the change of a request that is carried out after `reader` was answered. Or it belongs to the same
-    /// request as `reader`.
+    /// Whether this effect happens only after `reader` has fetched its bytes. Both effects belong to the same
+    /// request, or this effect is later in the same stream and has one of these reasons: it is fenced behind
+    /// an answered request; it is the answer to a request that was sent after `reader`'s payload; or it is
+    /// the change of a request that is executed after `reader` was answered.
     fn comes_after(&self, reader: &Effect) -> bool {
         let ordered = match self.flow {
             Flow::Out => self.fenced && reader.flow != Flow::Out,
@@ -415,7 +420,8 @@ impl Effect {
         self.by == reader.by && ordered || self.op == reader.op
     }
 
-    /// The bytes that it fetches from `span` become unknown. Returns their targets, if they were known.
+    /// Makes the bytes unknown that this effect fetches from `span`. Returns the targets of the bytes that
+    /// were known before.
     fn make_unknown(&mut self, span: &Span) -> Vec<Span> {
         let mut news = Vec::new();
         let mut first = 0;
@@ -424,7 +430,7 @@ impl Effect {
                 let mut start = first + from.at.max(span.at) - from.at;
                 let mut end = first + from.end().min(span.end()) - from.at;
                 if self.flow == Flow::Change {
-                    // The result is a number: each of its bytes depends on all bytes that were read.
+                    // The result is a number, each of whose bytes depends on all bytes that were read.
                     (start, end) = (0, self.values.len());
                 }
                 let values = &mut self.values[start..end];
@@ -439,7 +445,7 @@ impl Effect {
     }
 }
 
-/// Bytes `start..end` of the concatenated `spans`.
+/// The part `start..end` of the concatenated `spans`.
 pub(crate) fn cut(spans: &[Span], start: usize, end: usize) -> Vec<Span> {
     let mut first = 0;
     let mut pieces = Vec::new();

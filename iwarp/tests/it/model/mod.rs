@@ -1,4 +1,4 @@
-//! Long random runs of two engines, compared with a simple model of their duties to their users.
+//! Long random runs of two engines, compared with a simple model of what the engines owe their users.
 //!
 //! | file | what |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | `wire.rs` | bits that the wire flips |
 //! | `sabotage.rs` | deliberate defects, which must be found |
 //!
-//! One number determines a run. A run that fails is reduced to few steps, and prints how to repeat it:
-//! `UWARP_MODEL_SEED=n` runs the run of that number, `UWARP_MODEL_SEEDS=n` the first n.
+//! One number determines a run. A run that fails is reduced to few steps, and prints the command that repeats
+//! it. `UWARP_MODEL_SEED=n` runs the run with the number `n`; `UWARP_MODEL_SEEDS=n` runs the first `n` runs.
 
 mod cause;
 mod memory;
@@ -32,13 +32,13 @@ use steps::Step;
 use testkit::dice::Dice;
 use world::{Setting, World};
 
-/// Runs of `cargo test`.
+/// Number of runs of `cargo test`.
 const SEEDS: u64 = 60;
 
-/// Runs in which a deliberate defect must be found.
+/// Number of runs in which each deliberate defect must be found.
 const SEEDS_OF_DEFECTS: u64 = 40;
 
-/// Lines of a failing run's log that are printed.
+/// Number of lines of a failing run's log that are printed.
 const TAIL: usize = 60;
 
 /// Counts of a run that passed.
@@ -79,7 +79,7 @@ fn run(setting: &Setting, steps: &[Step], defect: Defect) -> Result<Totals, Fail
     Err(Failed { reason, log })
 }
 
-/// Removes steps, in ever smaller blocks, as long as the run still fails.
+/// Removes steps, in smaller and smaller blocks, as long as the run still fails.
 fn shrink(
     setting: &Setting,
     mut steps: Vec<Step>,
@@ -102,8 +102,8 @@ fn shrink(
     (steps, failed)
 }
 
-/// Runs `seed`. The text of a failure has the reason, the fewest steps that show it, and the command that
-/// repeats it.
+/// Runs `seed`. The text of a failure contains the reason, the smallest sequence of steps that shows the
+/// failure, and the command that repeats it.
 fn report(seed: u64, defect: Defect, test: &str) -> Result<Totals, String> {
     let (mut setting, steps) = draw(seed);
     setting.crc |= defect == Defect::WireUnderCrc;
@@ -123,7 +123,7 @@ fn report(seed: u64, defect: Defect, test: &str) -> Result<Totals, String> {
     ))
 }
 
-/// The seeds to run: those of the environment, or the first `count`.
+/// The seeds to run: those that the environment names, or the first `count` seeds.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     match number("UWARP_MODEL_SEED") {
         Some(seed) => seed..seed + 1,
@@ -135,14 +135,14 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Random posts, revocations, closes and losses: bytes, order, statuses and ends are those of the model; the
-/// engines' invariants and limits hold, and nothing is held at the end.
+/// Runs random posts, revocations, closes and losses. Bytes, order, statuses and ends equal those of the
+/// model. The engines' invariants and limits hold, and the hosts hold no objects at the end.
 // Proves RDMAP-007, RDMAP-044, RDMAP-045, RDMAP-064, RDMAP-076, RDMAP-239, RDMAP-269, RDMAP-270, RDMAP-277,
 // RDMAP-287, RDMAP-307, RDMAP-407, RDMAP-412, RDMAP-413, RDMAP-416, RDMAP-421: over wires that lose and
-// reorder, completions out of order are found (RDMAP-007, RDMAP-044, RDMAP-239, RDMAP-287, RDMAP-407), and
-// what fails without a cause or is lost by a graceful close (RDMAP-045, RDMAP-307); each byte of memory is
-// one that may be there then (RDMAP-064, RDMAP-269 to RDMAP-277, RDMAP-412 to RDMAP-421), and changes only
-// where a name grants it (RDMAP-076).
+// reorder frames, the model finds completions out of order (RDMAP-007, RDMAP-044, RDMAP-239, RDMAP-287,
+// RDMAP-407). The model finds requests that fail without a cause or that a graceful close loses (RDMAP-045,
+// RDMAP-307). Each byte of memory has a value that it may have at that time (RDMAP-064, RDMAP-269 to
+// RDMAP-277, RDMAP-412 to RDMAP-421), and changes only where a name grants the change (RDMAP-076).
 #[test]
 fn random_runs() {
     let seeds = seeds(SEEDS);
@@ -160,18 +160,18 @@ fn random_runs() {
     println!(
         "{count} runs: {succeeded} requests succeeded, {failed} failed; {exact} of {checked} bytes exact"
     );
-    // A model that allows every value would show nothing.
+    // A model that allows every value would find no error.
     assert!(count < SEEDS || exact * 100 > checked * 95, "{exact} of {checked} bytes are exact");
     assert!(count < SEEDS || succeeded > 20 * count && failed > count, "{succeeded} and {failed} requests");
 }
 
-/// Each deliberate defect is found within few runs: the model can fail.
+/// Each deliberate defect is found within few runs, which shows that the model can fail.
 #[test]
 fn deliberate_defects_are_found() {
     for defect in Defect::ALL {
         let found = (0..SEEDS_OF_DEFECTS).find_map(|seed| {
             let (mut setting, steps) = draw(seed);
-            // Corrupted bytes have to be found in memory, not by the CRC.
+            // Without CRCs, the corrupted bytes have to be found in memory.
             setting.crc &= defect != Defect::Wire;
             run(&setting, &steps, defect).err().map(|failed| (seed, failed.reason))
         });
@@ -181,7 +181,7 @@ fn deliberate_defects_are_found() {
     }
 }
 
-/// With CRCs the same corruption ends the stream by MPA's Terminate, and no byte is wrong.
+/// With CRCs, the same corruption ends the stream with MPA's Terminate, and no byte in memory is wrong.
 #[test]
 fn the_crc_keeps_what_the_wire_turns_away() {
     let seeds = seeds(SEEDS_OF_DEFECTS);

@@ -1,32 +1,33 @@
-//! STags: the bytes that they name, and whether they are valid.
+//! STags: the bytes that an STag names, and whether the STag is valid.
 //!
 //! A [`Name`] is used once. Memory that is registered again and a window that is bound again get a new name,
-//! and the old name stays invalid. A request that gives or invalidates a name does so in its order in the
-//! send queue: later requests see the result at once, everything else once the request has completed.
+//! and the old name stays invalid. A request that makes a name valid or invalid is executed in its order in
+//! the send queue. Later requests see the result at once; everything else sees it when the request has
+//! completed.
 
 use iwarp::memory::{Access, WindowKind};
 
 use super::memory::{Memory, RegionId, StreamEnd};
 
-/// A window's place in [`Memory::windows`].
+/// A window's index in [`Memory::windows`].
 pub(crate) type WindowId = usize;
 
-/// A binding's place in [`Memory::bindings`]; never used again.
+/// A binding's index in [`Memory::bindings`]. An index is never used again.
 pub(crate) type BindingId = usize;
 
-/// Whether a name is valid, from the best to the worst.
+/// The validity of a name. The variants are ordered from valid to invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Validity {
     Valid,
-    /// The request that makes it valid has not completed.
+    /// The request that makes the name valid has not completed.
     Coming,
-    /// An invalidation has not completed.
+    /// An invalidation of the name has not completed.
     Ending,
-    /// Invalid for ever.
+    /// The name is invalid for ever.
     Gone,
 }
 
-/// What an STag names.
+/// The object that an STag names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     Region(RegionId),
@@ -37,15 +38,15 @@ pub(crate) enum Name {
 pub(crate) struct Window {
     pub(crate) host: usize,
     pub(crate) kind: WindowKind,
-    /// The STag given last.
+    /// The STag of the last binding.
     pub(crate) key: u32,
-    /// Its last binding.
+    /// The last binding of the window.
     pub(crate) bound: Option<BindingId>,
-    /// It must not be bound any more.
+    /// The window must not be bound any more.
     pub(crate) freed: bool,
 }
 
-/// A window, bound to a part of a region.
+/// The binding of a window to a part of a region.
 #[derive(Clone, Debug)]
 pub(crate) struct Binding {
     pub(crate) window: WindowId,
@@ -58,9 +59,9 @@ pub(crate) struct Binding {
     pub(crate) access: Access,
     pub(crate) stream: Option<usize>,
     pub(crate) life: Validity,
-    /// The end whose request makes it valid.
+    /// The endpoint whose request makes the binding valid.
     pub(crate) giver: StreamEnd,
-    /// The end whose request invalidates it.
+    /// The endpoint whose request invalidates the binding.
     pub(crate) taker: Option<StreamEnd>,
 }
 
@@ -69,21 +70,21 @@ pub(crate) struct Binding {
 pub(crate) struct Grant {
     pub(crate) host: usize,
     pub(crate) region: RegionId,
-    /// Bytes of the region.
+    /// Offset in the region of the first byte that is granted.
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// The tagged offset of the first of them.
+    /// The tagged offset of the byte `at`.
     pub(crate) addr: u64,
     pub(crate) key: u32,
     pub(crate) access: Access,
-    /// The one stream that may use it.
+    /// The only stream that may use the name, if it is restricted to one stream.
     pub(crate) stream: Option<usize>,
     pub(crate) life: Validity,
-    /// The end whose request makes it valid, if a request does.
+    /// The endpoint whose request makes the name valid, if a request does so.
     pub(crate) giver: Option<StreamEnd>,
-    /// The end whose request invalidates it, if a request does.
+    /// The endpoint whose request invalidates the name, if a request does so.
     pub(crate) taker: Option<StreamEnd>,
-    /// Whether an invalidation ends the name. A window of type 1 ends only when it is bound again.
+    /// Whether an invalidation ends the name. A window of type 1 ends only when the window is bound again.
     pub(crate) revocable: bool,
 }
 
@@ -92,19 +93,19 @@ impl Grant {
         self.at + self.len
     }
 
-    /// Whether the name is valid for a request that `by` posts now: it is valid already, or an earlier
-    /// request makes it valid.
+    /// Whether the name is valid for a request that `by` posts now. The name is valid already, or an earlier
+    /// request of `by` makes it valid.
     pub(crate) fn is_there_for(&self, by: StreamEnd) -> bool {
         self.life == Validity::Valid || self.life == Validity::Coming && self.giver == Some(by)
     }
 
-    /// Whether a request that `by` posts now may use the same STag again: it is invalid, or a request before
-    /// it invalidates it.
+    /// Whether a request that `by` posts now may use the same STag again. The STag is invalid, or an earlier
+    /// request of `by` invalidates it.
     pub(crate) fn is_free_for(&self, by: StreamEnd) -> bool {
         self.life == Validity::Gone || self.is_taken_by(by)
     }
 
-    /// Whether a request of `by` that is already posted invalidates it.
+    /// Whether a posted request of `by` invalidates the name.
     pub(crate) fn is_taken_by(&self, by: StreamEnd) -> bool {
         self.life == Validity::Ending && self.taker == Some(by)
     }
@@ -145,7 +146,7 @@ impl Memory {
                 let Binding { kind, region, at, len, addr, key, access, stream, life, giver, taker, .. } =
                     self.bindings[binding];
                 let behind = self.grant(Name::Region(region));
-                // The binding ends with its region, and is not valid before its region.
+                // The binding ends with its region, and becomes valid only after its region.
                 let life = life.max(behind.life);
                 let (giver, revocable) = (Some(giver), kind == WindowKind::Type2);
                 let host = behind.host;
@@ -154,7 +155,7 @@ impl Memory {
         }
     }
 
-    /// Whether a window is certainly bound to `region`, and whether one may be.
+    /// Returns whether a window is certainly bound to `region`, and whether a window may be bound to it.
     pub(crate) fn is_bound(&self, region: RegionId) -> (bool, bool) {
         let behind = self.bindings.iter().filter(|binding| binding.region == region);
         let best = behind.map(|binding| binding.life.max(self.regions[region].life)).min();
@@ -175,7 +176,7 @@ impl Memory {
         }
     }
 
-    /// Whether the end of `ended` is the end of `name`.
+    /// Whether the name `name` ends if `ended` ends.
     pub(crate) fn ends_with(&self, name: Name, ended: Name) -> bool {
         name == ended || Name::Region(self.grant(name).region) == ended
     }

@@ -1,7 +1,8 @@
-//! The requests of the send queue: how each is drawn, and its meaning. A new operation is added only here.
+//! The requests of the send queue: how each request is drawn, and what it means. A new operation is added
+//! only here.
 //!
-//! Requests that only bind, register and invalidate are in `operations/local.rs`, requests that use the
-//! peer's memory without the right to it in `operations/misuse.rs`.
+//! Requests that only bind, register and invalidate are in `operations/local.rs`. Requests that use the
+//! peer's memory without the right to do so are in `operations/misuse.rs`.
 
 mod local;
 mod misuse;
@@ -20,10 +21,10 @@ pub(crate) struct Drawn {
     pub(crate) meaning: Semantics,
 }
 
-/// Draws a request for `by`; `None` if there is no memory for it.
+/// Draws a request for `by`. Returns `None` if there is no memory for the request.
 type Draw = fn(&mut Dice, &Model, StreamEnd, u64) -> Option<Drawn>;
 
-/// Every operation, with how often it is drawn.
+/// Every operation, with its relative frequency.
 const OPERATIONS: &[(u64, Draw)] = &[
     (8, send),
     (3, send_invalidate),
@@ -38,10 +39,10 @@ const OPERATIONS: &[(u64, Draw)] = &[
     (4, local::fast_register),
 ];
 
-/// One of how many requests has a fault.
+/// One request in `FAULT_EVERY` has a fault.
 pub(crate) const FAULT_EVERY: u64 = 120;
 
-/// Bytes that `INLINE` takes.
+/// Maximum number of payload bytes of an inline request.
 const INLINE: usize = 128;
 
 pub(crate) fn draw(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
@@ -92,7 +93,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Op
         grant.host != by.1 && alone && grant.life == Validity::Valid
     };
     let wrong = dice.one_in(FAULT_EVERY / 4);
-    // A peer cannot invalidate a window of type 1, even if only this peer may use it.
+    // A peer cannot invalidate a window of type 1, even if no other peer may use the window.
     let kept = |name: Name| {
         let grant = model.memory.grant(name);
         let alone = grant.stream == Some(by.0) && !grant.revocable;
@@ -101,7 +102,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Op
     let first = pick(dice, model, kept).filter(|_| dice.one_in(6));
     let name = first.or_else(|| pick(dice, model, |name| peers(name) != wrong))?;
     let rkey = model.memory.grant(name).key;
-    // A key of the poster's own memory names nothing at the peer.
+    // At the peer, the key of the poster's own memory names nothing.
     let region = Some(name).filter(|&name| model.memory.grant(name).host != by.1);
     let message = Message { invalidates: Some((rkey, region)), ..message(len) };
     let meaning = Semantics { message: Some(message), ..meaning(Flow::Out, local, WcOpcode::Send) };
@@ -226,7 +227,7 @@ pub(crate) fn gather(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) 
     pieces(dice, model, by, len, Access::empty())
 }
 
-/// As [`gather`], for memory that is written.
+/// Like [`gather`], for memory that is written.
 pub(crate) fn scatter(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::LOCAL_WRITE)
 }
@@ -239,7 +240,7 @@ fn pieces(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Acce
             if spans.len() < 2 && left > 3 && dice.one_in(4) { 1 + dice.index(left - 1) } else { left };
         let span = (0..8).find_map(|_| {
             let span = place(dice, model, by, take, right)?;
-            // The pieces of one buffer do not overlap: the order of their placement is undefined.
+            // The pieces of one buffer must not overlap, because the order of their placement is undefined.
             let apart = |other: &Span| {
                 span.region != other.region || span.at >= other.end() || other.at >= span.end()
             };
@@ -251,7 +252,7 @@ fn pieces(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Acce
     Some(spans)
 }
 
-/// `len` bytes of a region of `by`'s host, mostly without effects under way.
+/// `len` bytes of a region of `by`'s host. Mostly no effect is under way on these bytes.
 fn place(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Access) -> Option<Span> {
     let fits = |name: Name| {
         let Name::Region(region) = name else { return false };
@@ -259,7 +260,7 @@ fn place(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Acces
         let usable = grant.life == Validity::Ending || grant.is_there_for(by);
         grant.host == by.1 && usable && !model.memory.regions[region].left && holds(model, name, len, right)
     };
-    // The request follows the request that invalidates the name.
+    // The drawn request follows the request that invalidates the name.
     let taken = |name: Name| fits(name) && model.memory.grant(name).is_taken_by(by);
     if let Some(name) = pick(dice, model, taken).filter(|_| dice.one_in(FAULT_EVERY / 10)) {
         let Grant { region, at, .. } = model.memory.grant(name);
@@ -273,7 +274,7 @@ fn holds(model: &Model, name: Name, len: usize, right: Access) -> bool {
     grant.access.contains(right) && grant.len >= len
 }
 
-/// `len` bytes by a name that `fits`, mostly without effects under way.
+/// `len` bytes that a name selected by `fits` grants. Mostly no effect is under way on these bytes.
 fn quiet_place(
     dice: &mut Dice,
     model: &Model,
@@ -293,13 +294,13 @@ fn quiet_place(
     choice
 }
 
-/// A part of the peer's memory. Sometimes one that the peer does not grant.
+/// A part of the peer's memory. Sometimes the peer does not grant this part.
 fn remote(dice: &mut Dice, model: &Model, by: StreamEnd, right: Access) -> Option<(Remote, RemoteAddr)> {
     let len = length(dice);
     part(dice, model, by, len, right)
 }
 
-/// As [`remote`], `len` bytes.
+/// Like [`remote`], with `len` bytes.
 fn part(
     dice: &mut Dice,
     model: &Model,
@@ -324,7 +325,7 @@ fn part(
         None => quiet_place(dice, model, len, fits)?,
     };
     let grant = model.memory.grant(name);
-    // The region extends beyond the end of the window.
+    // The chosen range may extend beyond the window, because the region does so.
     if matches!(name, Name::Binding(_)) && dice.one_in(FAULT_EVERY / 8) {
         at = grant.end() - len.min(grant.len) + 1 + dice.index(8);
     }
@@ -337,7 +338,7 @@ fn pick(dice: &mut Dice, model: &Model, fits: impl Fn(Name) -> bool) -> Option<N
     (!fitting.is_empty()).then(|| dice.pick(&fitting))
 }
 
-/// The length of a message: around the limits of segments, small, and sometimes long.
+/// The length of a message: close to a limit of segments, small, or sometimes long.
 pub(crate) fn length(dice: &mut Dice) -> usize {
     match dice.index(20) {
         0 => 0,

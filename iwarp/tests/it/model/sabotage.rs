@@ -6,33 +6,34 @@ use super::memory::{Region, Span};
 use super::names::Validity;
 use super::world::Registered;
 
-/// A defect. All but those of the wire happen once, at the sixth occasion.
+/// A defect. Each defect happens once, at the sixth opportunity, except the defects of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
     None,
     /// A completion is lost.
     LostCompletion,
-    /// A completion comes twice.
+    /// A completion is reported twice.
     RepeatedCompletion,
-    /// Two completions change places.
+    /// Two completions are exchanged.
     SwappedCompletions,
     /// A failure is reported as a success.
     FalseSuccess,
     /// A success is reported as flushed.
     FalseFlush,
-    /// A receive completes with a length too large by one.
+    /// A receive completes with a length that is one byte too large.
     WrongLength,
-    /// A byte that was placed changes.
+    /// A placed byte changes.
     WrongByte,
-    /// A byte beside what was placed changes.
+    /// A byte next to the placed bytes changes.
     StrayByte,
-    /// Memory changes after it was revoked.
+    /// Memory changes after its revocation.
     RevokedByte,
     /// A window is not freed at the end.
     Leak,
-    /// The wire corrupts payload, with good TCP checksums, and no CRC is used.
+    /// The wire corrupts payload under correct TCP checksums, and no CRC is used.
     Wire,
-    /// The same, with CRCs, and the model allows that it ends streams.
+    /// The wire corrupts payload as with `Wire`, but CRCs are used, and the model allows that the corruption
+    /// ends streams.
     WireUnderCrc,
 }
 
@@ -55,7 +56,7 @@ impl Defect {
 
 pub(crate) struct Sabotage {
     defect: Defect,
-    /// Occasions before it happens.
+    /// Number of opportunities before the defect happens.
     left: usize,
 }
 
@@ -73,7 +74,7 @@ impl Sabotage {
         now
     }
 
-    /// The completions that the model sees in place of those `taken` from one queue.
+    /// Returns the completions that the model sees in place of the completions `taken` from one queue.
     pub(crate) fn completions(&mut self, taken: Vec<WorkCompletion>) -> Vec<WorkCompletion> {
         let mut told = Vec::new();
         for mut wc in taken {
@@ -132,12 +133,12 @@ impl Sabotage {
         self.defect == Defect::Leak
     }
 
-    /// Whether streams may end because of the wire.
+    /// Whether the wire may end streams.
     pub(crate) fn is_known_wire(&self) -> bool {
         self.defect == Defect::WireUnderCrc
     }
 
-    /// Whether the wire corrupts payload with a good TCP checksum.
+    /// Whether the wire corrupts payload under a correct TCP checksum.
     pub(crate) fn is_wire(&self) -> bool {
         matches!(self.defect, Defect::Wire | Defect::WireUnderCrc)
     }

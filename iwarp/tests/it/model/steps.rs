@@ -1,11 +1,11 @@
-//! The steps of a run. Each step has its own random numbers, so that the other steps stay the same when one
-//! is removed.
+//! The steps of a run. Each step has its own random numbers, so that removing a step does not change the
+//! other steps.
 
 use testkit::dice::Dice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepKind {
-    /// One to three requests of the same end.
+    /// Posts one to three requests at the same endpoint.
     Post,
     Receive,
     Store,
@@ -43,7 +43,8 @@ const WEIGHTS: &[(u64, StepKind)] = &[
     (5, StepKind::Rest),
 ];
 
-/// A run begins with memory and a connection, then memory for that connection only. Random steps follow.
+/// Draws the steps of a run: first memory and a connection, then memory for this connection only, then random
+/// steps.
 pub(crate) fn draw(dice: &mut Dice) -> Vec<Step> {
     let first =
         [StepKind::Register; 8].into_iter().chain([StepKind::Connect; 3]).chain([StepKind::Register; 6]);

@@ -1,10 +1,9 @@
-//! The duties of streams to their users: which request completes, in which order, with what; and what each
-//! completion says about memory.
+//! The duties of streams to their users: which request completes, in which order and with which fields, and
+//! what each completion says about memory.
 //!
-//! The model is independent of the stack: it knows requests, completions and the documents. A race between an
-//! error and a post cannot be seen from outside: the model has a [`PossibleEnd`] for such a race, which
-//! widens what
-//! is allowed.
+//! The model is independent of the stack: it knows requests, completions and the RFCs. A race between an
+//! error and a post cannot be seen from outside. For such a race, the model has a [`PossibleEnd`], which
+//! widens the set of allowed results.
 
 mod completions;
 mod ending;
@@ -27,23 +26,23 @@ pub(crate) use shared::DEPTH;
 /// A part of the peer's memory that a request names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote {
-    /// `None`: its key names nothing.
+    /// `None` if the request's key names no memory.
     pub(crate) name: Option<Name>,
-    /// Offset into the region.
+    /// Offset into the region in bytes.
     pub(crate) at: usize,
     pub(crate) len: usize,
     /// The right that the request needs.
     pub(crate) right: Access,
 }
 
-/// The fields of the receive completion at the peer.
+/// The expected fields of the receive completion at the peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) opcode: WcOpcode,
     pub(crate) len: usize,
     pub(crate) solicited: bool,
     pub(crate) immediate: Option<[u8; 8]>,
-    /// The key that it invalidates, and the name behind the key.
+    /// The key that the message invalidates, and the name of that key.
     pub(crate) invalidates: Option<(u32, Option<Name>)>,
 }
 
@@ -51,7 +50,7 @@ pub(crate) struct Message {
 #[derive(Clone, Debug)]
 pub(crate) enum NewName {
     Binding(Binding),
-    /// Prepared memory, registered before as `old`, is registered again.
+    /// Prepared memory, previously registered as `old`, is registered again.
     Region {
         old: RegionId,
         at: usize,
@@ -62,28 +61,28 @@ pub(crate) enum NewName {
     },
 }
 
-/// The whole meaning of a request. A new kind of request is described by this alone.
+/// The complete meaning of a request: a new kind of request needs no other description.
 #[derive(Clone, Debug)]
 pub(crate) struct Semantics {
-    /// Where the payload goes.
+    /// The direction of the payload.
     pub(crate) flow: Flow,
-    /// Memory of the poster, in order.
+    /// Memory of the poster, in the order of the elements.
     pub(crate) local: Vec<Span>,
     /// The payload is copied when it is posted.
     pub(crate) inline: bool,
-    /// Memory of the peer.
+    /// The memory of the peer that the request uses.
     pub(crate) remote: Option<Remote>,
-    /// The change to the peer's memory, whose old bytes are the payload.
+    /// The change to the peer's memory. The old bytes are the payload of the answer.
     pub(crate) change: Option<AtomicOp>,
-    /// Consumes a receive request of the peer.
+    /// If set, the request consumes a receive request of the peer.
     pub(crate) message: Option<Message>,
-    /// A name of the poster that it invalidates.
+    /// A name of the poster that the request invalidates.
     pub(crate) takes: Option<Name>,
-    /// A name that it makes valid.
+    /// A name that the request makes valid.
     pub(crate) gives: Option<NewName>,
-    /// It cannot be carried out.
+    /// The request cannot be executed.
     pub(crate) wrong: bool,
-    /// A verb of its own posts it, always signaled and never fenced.
+    /// The request is posted by a verb of its own, and is always signaled and never fenced.
     pub(crate) plain: bool,
     pub(crate) completes: WcOpcode,
     pub(crate) byte_len: usize,
@@ -94,11 +93,11 @@ pub(crate) struct Semantics {
 struct Sent {
     op: u64,
     meaning: Semantics,
-    /// The name that it makes valid.
+    /// The name that the request makes valid.
     gives: Option<Name>,
-    /// It was posted in the error state: it completes as flushed, whatever its flags.
+    /// The request was posted in the error state, and completes as flushed, whatever its flags.
     late: bool,
-    /// A request before it invalidates its memory: it must fail.
+    /// An earlier request invalidates the memory of this request, which must fail.
     hopeless: bool,
 }
 
@@ -117,37 +116,38 @@ struct Received {
 struct Arriving {
     op: u64,
     message: Message,
-    /// It is behind a message that ends the stream: it must not arrive.
+    /// The message is behind a message that ends the stream, and must not arrive.
     cut_off: bool,
 }
 
-/// One end of a stream.
+/// One endpoint of a stream.
 #[derive(Default)]
 pub(crate) struct End {
     sent: VecDeque<Sent>,
     received: VecDeque<Received>,
-    /// Messages of the peer under way to this end.
+    /// Messages of the peer that are under way to this endpoint.
     arriving: VecDeque<Arriving>,
     blamed_send: bool,
     blamed_recv: bool,
     flushed_recv: bool,
-    /// A request was posted that ends the stream when it arrives.
+    /// This endpoint has posted a request that ends the stream when it arrives.
     poisoned: bool,
-    /// Its user was told that it has ended.
+    /// The user of this endpoint has received the event of the end.
     pub(crate) over: bool,
-    /// Its user has closed gracefully: its send queue takes no more requests, and those taken are sent.
+    /// The user has closed gracefully: the send queue accepts no more requests, and accepted requests are
+    /// sent.
     pub(crate) closed: bool,
     pub(crate) reads: bool,
-    /// It receives through the shared queue of its host.
+    /// This endpoint receives through the shared queue of its host.
     pub(crate) shared: bool,
-    /// The last buffer of the shared queue that was completed for it.
+    /// The last buffer of the shared queue that completed for this endpoint.
     last_shared: u64,
-    /// The event for its last shared receive has come.
+    /// The event for the last shared receive of this endpoint has arrived.
     last_told: bool,
 }
 
 impl End {
-    /// Receive requests without a message.
+    /// Number of receive requests for which no message is under way.
     pub(crate) fn receives(&self) -> usize {
         self.received.len().saturating_sub(self.arriving.len())
     }
@@ -156,13 +156,13 @@ impl End {
         self.sent.len()
     }
 
-    /// Requests that must complete.
+    /// Number of requests that must still complete.
     pub(crate) fn owed(&self) -> usize {
         self.sent.iter().filter(|sent| sent.meaning.signaled || sent.late).count()
     }
 }
 
-/// One connection.
+/// One connection between the hosts.
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(crate) ends: [End; 2],
@@ -174,7 +174,7 @@ impl Stream {
         self.ends.iter().all(|end| end.over)
     }
 
-    /// The side that closed gracefully, if no other cause ends the stream.
+    /// The side that closed gracefully, if no other cause can end the stream.
     fn closed_by(&self) -> Option<usize> {
         let first = self.possible_ends.first()?;
         let alone = self
@@ -185,19 +185,19 @@ impl Stream {
     }
 }
 
-/// The model: everything that may be seen.
+/// The model: everything that a user can observe.
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) memory: Memory,
     pub(crate) streams: Vec<Stream>,
     /// The shared receive queue of each host.
     pub(crate) shared: [SharedQueue; 2],
-    /// Completions seen, with and without success.
+    /// Number of successful completions; `failed` is the number of others.
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
 }
 
-/// The consequences of a completion: memory to check, and names that are now invalid.
+/// The consequences of a completion: memory to check, and names that are invalid now.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) spans: Vec<Span>,
@@ -205,7 +205,7 @@ pub(crate) struct Found {
 }
 
 impl Model {
-    /// Whether the send queue takes a request: its local memory is valid.
+    /// Whether the send queue accepts a request, because its local memory is valid.
     pub(crate) fn takes(&self, local: &[Span]) -> bool {
         local.iter().all(|span| self.memory.regions[span.region].life != Validity::Gone)
     }
@@ -214,7 +214,8 @@ impl Model {
         self.streams[stream].possible_ends.push(PossibleEnd { cause, finder, sure });
     }
 
-    /// The send queue took a request. `late`: in the error state.
+    /// Records that the send queue has accepted a request. `late` means that the queue pair was in the error
+    /// state.
     pub(crate) fn posted(&mut self, by: StreamEnd, op: u64, meaning: Semantics, late: bool) {
         let (stream, side) = by;
         let hopeless = !late && self.is_taken(&meaning, by);
@@ -222,7 +223,7 @@ impl Model {
         self.streams[stream].ends[side].sent.push_back(Sent { op, meaning, gives, late, hopeless });
     }
 
-    /// Starts the effects of a request. Returns the name that it makes valid.
+    /// Starts the effects of a request. Returns the name that the request makes valid.
     fn start(&mut self, by: StreamEnd, op: u64, meaning: &Semantics) -> Option<Name> {
         let (stream, side) = by;
         let here = if meaning.flow == Flow::Out { Cause::Local } else { Cause::Sink };
@@ -311,7 +312,7 @@ impl Model {
                 Name::Binding(number)
             }
             &NewName::Region { old, at, len, addr, key, access } => {
-                // The Read gets the present bytes, unless an effect is under way on them.
+                // The registration gets the present bytes, unless an effect is under way on these bytes.
                 let before = &self.memory.regions[old];
                 let whole = Span { region: old, at: 0, len: before.base.len() };
                 let view = View { by, flow: Flow::Out, fenced: false };
@@ -339,7 +340,8 @@ impl Model {
         }
     }
 
-    /// The number of bytes of `remote` that the peer grants. If that is not all, the stream will end.
+    /// Returns how many bytes of `remote` the peer grants. If the peer does not grant all bytes, the stream
+    /// will end.
     fn reach(&mut self, by: StreamEnd, remote: &Remote) -> usize {
         let (stream, side) = by;
         let grant = remote.name.map(|name| self.memory.grant(name));
@@ -379,7 +381,7 @@ impl Model {
         }
         if let Some((_, name)) = message.invalidates {
             let grant = name.map(|name| self.memory.grant(name));
-            // A peer can only invalidate what it may access.
+            // A peer can invalidate only names that the peer may access.
             let allowed = grant.filter(|grant| {
                 grant.stream == Some(stream)
                     && grant.life != Validity::Gone
@@ -390,7 +392,7 @@ impl Model {
                 if grant.life != Validity::Valid {
                     self.may_end(stream, Cause::Invalidate, 1 - side, false);
                 }
-                // The request invalidates memory of the peer: no earlier Read places bytes there.
+                // The request invalidates memory of the peer. No earlier Read places bytes in this memory.
                 self.ending(name, Some(Asker { op, by, fenced: false }));
             } else {
                 self.may_end(stream, Cause::Invalidate, 1 - side, true);
@@ -399,10 +401,10 @@ impl Model {
         }
     }
 
-    /// Pairs the `n`th message to `side` with the `n`th receive request there, once both exist.
+    /// Pairs message number `n` to `side` with receive request number `n` there, as soon as both exist.
     fn pair(&mut self, stream: usize, side: usize, n: usize) {
         let end = &self.streams[stream].ends[side];
-        // No message arrives after receives are flushed.
+        // No message arrives after the receives were flushed.
         let Some(arriving) = end.arriving.get(n).filter(|_| !end.flushed_recv) else { return };
         let Some(received) = end.received.get(n) else {
             return self.may_end(stream, Cause::NoReceive, side, false);
@@ -425,7 +427,7 @@ impl Model {
         ends.flat_map(|end| &end.sent).any(|sent| sent.gives == Some(name))
     }
 
-    /// The receive queue took a request.
+    /// Records that the receive queue has accepted a request.
     pub(crate) fn posted_receive(&mut self, by: StreamEnd, op: u64, spans: Vec<Span>, late: bool) {
         let (stream, side) = by;
         let end = &mut self.streams[stream].ends[side];
@@ -436,26 +438,26 @@ impl Model {
         }
     }
 
-    /// Whether some memory may be invalid for a request that `by` posts now.
+    /// Whether some memory of `spans` may be invalid for a request that `by` posts now.
     pub(crate) fn any_unsteady(&self, spans: &[Span], by: StreamEnd) -> bool {
         spans.iter().any(|span| !self.memory.grant(Name::Region(span.region)).is_there_for(by))
     }
 
-    /// Whether an earlier request of `by` invalidates memory of the one posted now, whose payload is not
-    /// copied at the post.
+    /// Whether an earlier request of `by` invalidates local memory of the request that is posted now. Inline
+    /// payload is copied at the post and is not affected.
     fn is_taken(&self, meaning: &Semantics, by: StreamEnd) -> bool {
         let taken = |span: &Span| self.memory.grant(Name::Region(span.region)).is_taken_by(by);
         !meaning.inline && meaning.local.iter().any(taken)
     }
 
-    /// `side` closes gracefully.
+    /// Records that the endpoint `by` closes gracefully.
     pub(crate) fn closes(&mut self, by: StreamEnd) {
         let (stream, side) = by;
         self.may_end(stream, Cause::Close, side, true);
         self.streams[stream].ends[side].closed = true;
     }
 
-    /// The event of the end came at `side`, after all its completions.
+    /// Records the event of the end at `side`. The event arrives after all completions of this side.
     pub(crate) fn disconnected(
         &mut self,
         by: StreamEnd,
@@ -494,7 +496,8 @@ impl Model {
         if let Some(left) = end.sent.iter().find(|sent| sent.meaning.signaled) {
             return Err(format!("request {} was not completed", left.op));
         }
-        // An unsignaled request that fails generates a completion, so these requests succeeded.
+        // An unsignaled request that fails generates a completion. The remaining unsignaled requests
+        // therefore succeeded.
         let (late, done): (_, VecDeque<Sent>) =
             std::mem::take(&mut end.sent).into_iter().partition(|sent| sent.late);
         end.sent = late;
@@ -505,7 +508,7 @@ impl Model {
         Ok(Found { spans: Vec::new(), ended })
     }
 
-    /// The reason why something is still under way.
+    /// Returns why something is still under way, or `None` if nothing is.
     pub(crate) fn unrest(&self) -> Option<String> {
         self.streams.iter().enumerate().find_map(|(number, stream)| {
             let [a, b] = &stream.ends;
@@ -528,15 +531,16 @@ impl Model {
         })
     }
 
-    /// Nothing is under way any more: unsignaled requests are done, and a graceful close has sent
-    /// everything.
+    /// Records that nothing is under way any more. Unsignaled requests have completed, and a graceful close
+    /// has sent all data.
     pub(crate) fn quiet(&mut self) -> Result<Found, String> {
         self.shut_shared();
         let mut done = Vec::new();
         for (number, stream) in self.streams.iter_mut().enumerate() {
             if !stream.is_over() {
                 stream.possible_ends.retain(|possible| possible.cause == Cause::Wire);
-                // The length of the last FPDU may be corrupted: its receiver waits for more bytes.
+                // If the wire corrupts bytes, the length of the last FPDU may be wrong, and the receiver
+                // waits for more bytes.
                 if stream.possible_ends.is_empty() {
                     self.memory.settle(|effect| effect.by.0 == number);
                 }
@@ -558,14 +562,15 @@ impl Model {
     }
 }
 
-/// The eight bytes after an atomic, in the machine's byte order; `None` if the old ones are unknown.
+/// The eight bytes after an atomic, in the machine's byte order. Each byte is `None` if the old bytes are
+/// unknown.
 fn changed(op: AtomicOp, before: &[Option<u8>]) -> Vec<Option<u8>> {
     let bytes: Option<Vec<u8>> = before.iter().copied().collect();
     let Some(Ok(bytes)) = bytes.map(<[u8; 8]>::try_from) else { return vec![None; before.len()] };
     let before = u64::from_ne_bytes(bytes);
     let after = match op {
         AtomicOp::FetchAdd { add, mask } => {
-            // The fields are added bit by bit. The carry out of the highest bit of a field is dropped.
+            // Adds the fields bit by bit. The carry out of the highest bit of a field is dropped.
             let mut carry = 0;
             (0..64).fold(0, |sum, bit| {
                 let digits = (before >> bit & 1) + (add >> bit & 1) + carry;

@@ -1,21 +1,21 @@
-//! A port that flips bits of received packets. Unlike the plan of the link, this port does not change ARP,
-//! which has no checksum: on a real wire the frame check sequence protects it.
+//! A port that flips bits of received packets. Unlike the link's own faults, this port does not change ARP
+//! packets. ARP packets have no checksum; on a real wire, the frame check sequence protects them.
 
 use dp::{Burst, Checksum, Port};
 
 use crate::common::hooked::Hooks;
 use testkit::dice::Dice;
 
-/// Length of the Ethernet header, and at most that of Ethernet, IPv4 and TCP together.
+/// Length of the Ethernet header, and maximum length of the Ethernet, IPv4 and TCP headers together.
 const ETHERNET: usize = 14;
 const HEADERS: usize = 100;
 
-/// The Ethernet type of a frame, and that of ARP.
+/// Position of the Ethernet type in a frame, and the Ethernet type of ARP.
 const ETHERTYPE: std::ops::Range<usize> = 12..14;
 const ARP: [u8; 2] = [0x08, 0x06];
 
-/// Flips a bit of `ppm` frames in a million: anywhere behind Ethernet, or, if `unseen`, in the payload only,
-/// with a checksum that is reported as good.
+/// Flips one bit in `ppm` of a million frames. The bit is anywhere behind the Ethernet header. If `unseen`,
+/// the bit is in the payload, and the checksum is reported as correct.
 pub(crate) struct BitFlips {
     dice: Dice,
     ppm: usize,

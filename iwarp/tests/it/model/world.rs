@@ -1,4 +1,4 @@
-//! Two real engines on a bad wire. Steps drive them, and the model checks them.
+//! Two real engines on a bad wire. The steps of a run drive the engines, and the model checks them.
 
 mod connections;
 mod holdings;
@@ -29,30 +29,32 @@ pub(crate) use regions::Registered;
 
 use holdings::Holdings;
 
-/// Connections at a time.
+/// Maximum number of connections at a time.
 pub(crate) const SLOTS: usize = 2;
 
-/// Virtual time in which everything comes to rest: longer than every timeout of TCP and of a close.
+/// Virtual time after which nothing is under way any more, which is longer than every timeout of TCP and of a
+/// close.
 const REST_US: i64 = 400_000_000;
 
-/// Polls that this may take: an engine that has nothing to do is idle.
+/// Maximum number of polls in this time, since an engine without work is idle.
 const REST_POLLS: u64 = 100_000;
 
-/// Time without any deadline: only keepalives are that far away.
+/// If nothing is due for this time, only keepalives are due later.
 const IDLE_US: i64 = 10_000_000;
 
 /// The configuration of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) link: LinkConfig,
-    /// Packets with a flipped bit, parts per million.
+    /// Packets with a flipped bit, in parts per million.
     turned_ppm: usize,
     pub(crate) markers: [bool; 2],
     pub(crate) crc: bool,
-    /// IRD and ORD.
+    /// IRD and ORD of each side.
     pub(crate) depths: [[u16; 2]; 2],
     pub(crate) max_send_wr: usize,
-    /// Bytes that a queue pair sends in one poll. With few, more happens in the middle of a message.
+    /// Maximum number of bytes that a queue pair sends in one poll. With a small number, more events happen
+    /// in the middle of a message.
     quantum_bytes: usize,
 }
 
@@ -99,7 +101,7 @@ impl Setting {
     }
 }
 
-/// One end of a live connection.
+/// One endpoint of a live connection.
 struct LiveEnd {
     by: StreamEnd,
     qp: Option<QueuePair>,
@@ -111,7 +113,7 @@ struct LiveEnd {
 pub(crate) struct World {
     setting: Setting,
     pair: Pair,
-    /// What each host holds before the run begins.
+    /// The objects and buffers that each host holds before the run begins.
     holdings: [Holdings; 2],
     listeners: Vec<CmId>,
     pub(crate) model: Model,
@@ -120,7 +122,7 @@ pub(crate) struct World {
     shared: Vec<SharedReceiveQueue>,
     slots: [Option<usize>; SLOTS],
     live_ends: Vec<LiveEnd>,
-    /// The end that a completion belongs to, by host and queue pair number.
+    /// The endpoint to which a completion belongs, by host and queue pair number.
     numbers: HashMap<(usize, u32), StreamEnd>,
     last_op: u64,
     polls: u64,
@@ -140,8 +142,8 @@ impl World {
         let bed = bed.configure(|config| {
             config.crc = setting.crc;
             config.quantum_bytes = setting.quantum_bytes;
-            // A wire this bad may lose a segment and all its retransmissions. RFC 9293's R2 allows for more
-            // of them, even after a slow handshake.
+            // Such a wire may lose a segment and all its retransmissions. RFC 9293's R2 allows for more
+            // retransmissions, even after a slow handshake.
             config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
@@ -242,11 +244,11 @@ impl World {
         self.post_drawn(dice, slot, by, drawn)
     }
 
-    /// Mostly, sends a message of several segments and lets some of them arrive, so that the stream ends in
-    /// the middle of a message.
+    /// In most cases, sends a message of several segments and lets some of them arrive, so that the stream
+    /// ends in the middle of the message.
     fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
         let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
-        // The message goes to an end with a shared queue, where it takes a buffer from all other streams.
+        // The receiver has a shared queue. The message reserves a buffer that no other stream can use then.
         let shared = |side: &usize| self.model.streams[stream].ends[*side].shared;
         let Some(receiver) = [0, 1].into_iter().find(shared) else { return Ok(()) };
         let (by, op) = ((stream, 1 - receiver), self.next_op());
@@ -260,7 +262,7 @@ impl World {
     fn post_drawn(&mut self, dice: &mut Dice, slot: usize, by: StreamEnd, drawn: Drawn) -> Done {
         let ((stream, side), Drawn { request, mut meaning }) = (by, drawn);
         let op = request.wr_id;
-        // Most messages get a receive request.
+        // The test posts a receive request for most messages.
         let end = &self.model.streams[stream].ends[1 - side];
         let needs = if end.shared { self.model.spare(1 - side) == 0 } else { end.receives() == 0 };
         if let Some(message) = &meaning.message
@@ -269,8 +271,8 @@ impl World {
         {
             self.receive(dice, slot, 1 - side, Some(message.len))?;
         }
-        // With a shared queue it is unknown which buffer the message gets: usually the message fits into all
-        // of them.
+        // With a shared queue, it is unknown which buffer the message gets. Usually the message fits into
+        // each of the buffers.
         let shared = self.model.streams[stream].ends[1 - side].shared;
         let long = meaning.message.as_ref().is_some_and(|message| message.len > self.model.least(1 - side));
         if shared && long && !dice.one_in(10) {
@@ -279,7 +281,7 @@ impl World {
         let Some(qp) = self.live_end(by).and_then(|live_end| live_end.qp.clone()) else { return Ok(()) };
         let state = qp.state();
         let late = matches!(state, QpState::Terminate | QpState::Error);
-        // The user of this end or of the peer has closed.
+        // The user of this endpoint or of the peer has closed.
         let closed = self.model.streams[stream].ends[side].closed || state == QpState::Closing;
         let max = self.setting.max_send_wr;
         let SendRequest { op: what, flags, .. } = &request;
@@ -314,7 +316,7 @@ impl World {
         spans.iter().any(|span| self.model.memory.regions[span.region].life != Validity::Valid)
     }
 
-    /// Posts a receive request, for `len` bytes or a random length.
+    /// Posts a receive request for `len` bytes, or for a random length if `len` is `None`.
     fn receive(&mut self, dice: &mut Dice, slot: usize, side: usize, len: Option<usize>) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
         if self.model.streams[stream].ends[side].shared {
@@ -324,7 +326,7 @@ impl World {
         if self.model.streams[stream].ends[side].receives() >= 32 {
             return Ok(());
         }
-        // The buffer is sometimes too short by one byte.
+        // Sometimes the buffer is one byte too short.
         let len = match len {
             Some(len) if len > 0 && dice.one_in(operations::FAULT_EVERY) => len - 1,
             Some(len) => len + dice.pick(&[0, 0, 1, 100]),
@@ -364,7 +366,8 @@ impl World {
         Ok(())
     }
 
-    /// Takes completions: receives first, since requests of the peer may depend on them.
+    /// Reads completions. Completions of receives come first, since requests of the peer may depend on
+    /// receives.
     fn completions(&mut self) -> Done {
         let mut sends = Vec::new();
         for side in [0, 1] {
@@ -396,7 +399,8 @@ impl World {
         found.ended.into_iter().try_for_each(|name| self.gone(name))
     }
 
-    /// States go forward only, from that of an established connection to that of one that is over.
+    /// Checks that each queue pair's state only moves from that of an established connection toward that of
+    /// an ended connection.
     fn states(&mut self) -> Done {
         for live_end in &mut self.live_ends {
             let Some(qp) = &live_end.qp else { continue };
@@ -417,7 +421,7 @@ impl World {
         Ok(())
     }
 
-    /// Polls until nothing is under way. Then all of memory is as the model says.
+    /// Polls until nothing is under way. Then checks that all memory is as the model says.
     fn rest(&mut self) -> Done {
         let (end, last_poll) = (self.pair.now_us + REST_US, self.polls + REST_POLLS);
         loop {

@@ -1,4 +1,4 @@
-//! FPDUs with any content, cut anywhere by TCP (RFC 5044 sections 2.1, 4.5, A.5.2, B.1, B.2.1).
+//! FPDUs with any content, which TCP cuts at any byte (RFC 5044 sections 2.1, 4.5, A.5.2, B.1, B.2.1).
 
 use super::support::{Receiver, Sink};
 use dp::Mempool;
@@ -6,10 +6,10 @@ use iwarp::ddp::{Segment, Segmenter, TaggedHeader, UntaggedHeader};
 use iwarp::mpa::{Framer, MIN_MULPDU, MpaError};
 use testkit::dice::Dice;
 
-/// Where the stream starts.
+/// Position of the first byte of the stream.
 const START: u64 = 40;
 
-/// The stream of these ULPDUs, and where each FPDU ends in it.
+/// Returns the stream of these ULPDUs, and the position where each FPDU ends.
 fn stream(markers: bool, crc: bool, ulpdus: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
     let mut framer = Framer::new(markers, crc);
     let mut wire = Vec::new();
@@ -23,7 +23,7 @@ fn stream(markers: bool, crc: bool, ulpdus: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>)
     (wire, ends)
 }
 
-/// The result of a stream that arrives in order, cut at these places.
+/// The result of a stream that arrives in order, cut into segments at `cuts`.
 fn arrive(markers: bool, crc: bool, wire: &[u8], cuts: &[usize]) -> Result<Sink, MpaError> {
     let pool = Mempool::heap("arrival", 1024, 512);
     let mut receiver = Receiver::with_pool(pool, START, markers, crc);
@@ -35,7 +35,7 @@ fn arrive(markers: bool, crc: bool, wire: &[u8], cuts: &[usize]) -> Result<Sink,
     Ok(receiver.finish())
 }
 
-/// Payloads that look like bytes of MPA.
+/// Payloads that imitate bytes of MPA.
 fn imitations() -> Vec<Vec<u8>> {
     let mut framer = Framer::new(true, true);
     let fpdu = |framer: &mut Framer, ulpdu: &[u8]| {
@@ -48,18 +48,18 @@ fn imitations() -> Vec<Vec<u8>> {
         b"MPA ID Rep Frame\x40\x01\x00\x00".to_vec(),
         fpdu(&mut framer, b"hello"),
         [fpdu(&mut framer, &[0; 600]), fpdu(&mut framer, &[1; 30])].concat(),
-        // Markers, with pointers of all kinds, at every place.
+        // Markers with different pointers, so that one is at every marker position.
         [[0, 0, 0, 0], [0, 0, 0, 4], [0, 0, 2, 0], [0xff; 4]].concat().repeat(80),
         vec![0; 700],
         vec![0xff; 700],
-        // This is not even a DDP header: the version does not exist.
+        // These bytes are not a DDP header, because the version does not exist.
         vec![0x3c; 3],
         vec![0],
     ]
 }
 
-// Proves MPA-011, MPA-289: ULPDUs that imitate lengths, markers, CRCs, startup frames and bytes that are no
-// DDP header come back unchanged, in segments of any kind.
+// Proves MPA-011, MPA-289: ULPDUs that imitate lengths, markers, CRCs and startup frames, and ULPDUs that
+// have no DDP header, are delivered unchanged, in any segmentation.
 #[test]
 fn what_imitates_framing_is_payload() {
     let mut dice = Dice::split_mix(11);
@@ -79,14 +79,16 @@ fn what_imitates_framing_is_payload() {
     }
 }
 
-/// ULPDUs around a marker. The second one's FPDU has 140 bytes, the longest of a 128-byte ULPDU.
+/// ULPDUs around a marker. The FPDU of the second ULPDU has 140 bytes, which is the maximum for a 128-byte
+/// ULPDU.
 fn around_a_marker() -> Vec<Vec<u8>> {
     let mut dice = Dice::split_mix(291);
     [430, 127, 1, 300].map(|bytes| dice.bytes(bytes)).to_vec()
 }
 
-// Proves MPA-291, MPA-287: each FPDU is split over two segments at every byte, and comes byte by byte: it is
-// complete, its CRC covers both parts, and a wrong byte in either is found. One of the FPDUs has 140 bytes.
+// Proves MPA-291, MPA-287: each FPDU is split over two segments at every byte, and arrives byte by byte. The
+// receiver joins the FPDU, checks the CRC over both parts, and finds a wrong byte in either part. One of the
+// FPDUs has 140 bytes.
 #[test]
 fn an_fpdu_is_joined_wherever_it_is_cut() {
     let ulpdus = around_a_marker();
@@ -96,7 +98,7 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
         assert_eq!(lengths.contains(&140), markers, "{lengths:?}");
         for cut in 0..wire.len() {
             assert_eq!(arrive(markers, true, &wire, &[cut]).unwrap().ulpdus, ulpdus, "cut at {cut}");
-            // The other FPDUs are cut at their ends, so that only this one is not aligned.
+            // The other FPDUs are cut where they end, so that only this FPDU is not aligned.
             let mut cuts = [ends.as_slice(), &[cut]].concat();
             cuts.sort_unstable();
             cuts.dedup();
@@ -104,7 +106,7 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
         }
         let every: Vec<usize> = (0..wire.len()).collect();
         assert_eq!(arrive(markers, true, &wire, &every).unwrap().ulpdus, ulpdus);
-        // One byte of either part is changed.
+        // The test changes each byte of either part.
         let (from, to) = (ends[0], ends[1]);
         for at in from + 2..to {
             for cut in [from + 1, at, at + 1, to - 1] {
@@ -117,8 +119,9 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
     }
 }
 
-// Proves MPA-275: FPDUs that came in order, one that was placed ahead and a piece that is held stay unchanged
-// when other bytes with correct CRCs arrive for the same positions.
+// Proves MPA-275: the peer sends other bytes with correct CRCs for the same positions. Earlier bytes stay
+// unchanged, whether they are FPDUs that arrived in order, an FPDU that was placed early, or a part of an
+// FPDU that is held.
 #[test]
 fn bytes_that_come_again_are_not_looked_at() {
     let payload = |byte: u8| vec![byte; 600];
@@ -137,7 +140,7 @@ fn bytes_that_come_again_are_not_looked_at() {
     assert!(receiver.finish().ulpdus == [1, 2, 3].map(payload));
 }
 
-// Proves MPA-113: the smallest MULPDU has space for a header of either kind and user data.
+// Proves MPA-113: the smallest MULPDU has space for user data and a tagged or untagged header.
 #[test]
 fn the_smallest_mulpdu_has_room_for_a_header_and_data() {
     let smallest = Framer::new(true, true).mulpdu(0) as u32;

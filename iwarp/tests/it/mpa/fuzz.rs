@@ -1,4 +1,4 @@
-//! Any received bytes lead to a result or an error of MPA: no panic, and no buffer stays held.
+//! Any received bytes lead to a result or to an error of MPA, without a panic, and no buffer stays held.
 
 use super::support::Receiver;
 use dp::Mempool;
@@ -8,7 +8,7 @@ use testkit::dice::Dice;
 
 const STREAMS: u64 = 10_000;
 
-/// Random bytes, often behind a valid beginning.
+/// Random bytes, in most cases behind a valid beginning.
 fn stream(dice: &mut Dice) -> Vec<u8> {
     let bytes = 1 + dice.index(900);
     let mut stream = dice.bytes(bytes);
@@ -46,7 +46,7 @@ fn the_deframer_takes_anything() {
         let mut dice = Dice::split_mix(seed);
         let start = dice.index(1000) as u64;
         let mut receiver = Receiver::with_pool(pool.clone(), start, seed % 3 != 0, seed % 2 == 0);
-        // Random bytes, and good FPDUs at wrong places.
+        // Random bytes, and correct FPDUs at wrong positions.
         let mut wire: Vec<u8> = (0..4).flat_map(|_| stream(&mut dice)).collect();
         for _ in 0..dice.index(6) {
             let at = 4 * dice.index(wire.len() / 4);

@@ -1,4 +1,4 @@
-//! MPA (RFC 5044): FPDUs, however they arrive.
+//! MPA (RFC 5044): FPDUs in any segmentation and order of arrival.
 
 mod arrival;
 mod fuzz;

@@ -1,4 +1,4 @@
-//! Framer and deframer against the independent reference (`reference/mpa_ref.py`).
+//! The framer and the deframer against the independent reference (`reference/mpa_ref.py`).
 
 use super::support::{DECODE, ENCODE, Receiver, reference};
 use crate::common::oracle::hex;
@@ -22,7 +22,7 @@ fn ours(markers: bool, crc: bool, position: u64, ulpdus: &[Vec<u8>]) -> Vec<u8> 
     wire
 }
 
-/// ULPDUs of all sizes, small ones most.
+/// ULPDUs of all sizes, of which most are small.
 fn ulpdus(dice: &mut Dice, count: usize, largest: usize) -> Vec<Vec<u8>> {
     let sizes = [1, 2, 3, 4, 14, 18, 46, 500, 508, 1442];
     (0..count)
@@ -44,7 +44,7 @@ fn the_reference_passes_its_own_test() {
 }
 
 // Proves MPA-015, MPA-041, MPA-059 to MPA-061, MPA-063 to MPA-069, MPA-049, MPA-070, MPA-091 to MPA-094: the
-// framer's bytes at all 128 phases of the marker interval.
+// framer's bytes equal those of the reference at all 128 phases of the marker interval.
 #[test]
 fn the_framer_agrees_at_every_phase() {
     let mut dice = Dice::split_mix(5044);
@@ -93,7 +93,7 @@ fn cut(dice: &mut Dice, bytes: usize, smallest: usize, largest: usize) -> Vec<(u
     segments
 }
 
-/// A stream of the reference, with what is in it.
+/// A stream that the reference has framed, and the ULPDUs in it.
 struct Stream {
     markers: bool,
     crc: bool,
@@ -118,9 +118,9 @@ fn streams(dice: &mut Dice, count: usize) -> Vec<Stream> {
 
 // Proves MPA-020, MPA-023, MPA-033 to MPA-035, MPA-064, MPA-075, MPA-076, MPA-095, MPA-123, MPA-124, MPA-126,
 // MPA-129 to MPA-131, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130, DDP-131: for
-// any cut and any order. Exactly the ULPDUs that were sent are delivered, in order and once; a ULPDU that is
-// placed early has a position, and is delivered by its header in order. Repeated segments have other bytes
-// the second time; TCP drops them, as the receiver here does.
+// any cut and any order, exactly the ULPDUs that were sent are delivered, in order and once. A ULPDU that is
+// placed early has a position, and is delivered in order by its header. Repeated segments have different
+// bytes the second time. The receiver in this test drops such segments, as TCP does.
 #[test]
 fn the_deframer_agrees_in_any_order() {
     let mut dice = Dice::split_mix(1);
@@ -136,7 +136,8 @@ fn the_deframer_agrees_in_any_order() {
             1 => dice.shuffle(&mut segments),
             2 => segments.reverse(),
             _ => {
-                // One loss in a window of ten segments, as a fast retransmit repairs it.
+                // In each window of ten segments, one segment is lost and arrives last, as with a fast
+                // retransmit.
                 for window in segments.chunks_mut(10) {
                     window.rotate_left(1);
                 }
@@ -164,8 +165,8 @@ fn the_deframer_agrees_in_any_order() {
     assert!(early > 300, "{early} FPDUs placed early");
 }
 
-// With markers and without: segments that were given up come again, cut as before, and are delivered exactly
-// once; segments that were placed are not needed again.
+// Tested with markers and without. Segments that were discarded are sent again, cut as before, and are
+// delivered exactly once. Segments that were placed are not needed again.
 #[test]
 fn what_was_given_up_and_comes_again_arrives_once() {
     let mut dice = Dice::split_mix(9);
@@ -177,7 +178,7 @@ fn what_was_given_up_and_comes_again_arrives_once() {
         let (smallest, largest) = [(1, 60), (1, 600), (400, 1460)][case % 3];
         let mut segments = cut(&mut dice, wire.len(), smallest, largest);
         dice.shuffle(&mut segments);
-        // Every segment is sent once, then again until nothing is missing.
+        // Each round sends every segment once. The rounds end when no byte is missing.
         for round in 0.. {
             for (from, to) in &segments {
                 receiver.segment(start + *from as u64, &wire[*from..*to], 2048).unwrap();
@@ -200,9 +201,9 @@ fn what_was_given_up_and_comes_again_arrives_once() {
     assert!(gone.iter().all(|bytes| *bytes > 100_000) && early > 100, "{gone:?}, {early} early");
 }
 
-// Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033: FPDUs in segments of their own behind one loss: all but
-// those without a marker are placed before the hole is filled, including those found by their length, and
-// their bytes are released.
+// Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033: each FPDU is in a segment of its own, and one segment
+// is lost. All FPDUs with a marker behind the loss are placed before the hole is filled, including FPDUs that
+// are found by the length of the previous FPDU. The bytes of placed FPDUs are released.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
     let mut dice = Dice::split_mix(2);
@@ -246,9 +247,9 @@ fn decode(
     (sink.ulpdus, code, sink.early.into_values().collect())
 }
 
-// Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: one wrong bit. The ULPDUs in order and the
-// error code are those of the reference, in any order of arrival, and every ULPDU that was placed early was
-// sent.
+// Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: with one wrong bit, the ULPDUs in order and
+// the error code are those of the reference, in any order of arrival. Every ULPDU that was placed early had
+// been sent.
 #[test]
 fn a_wrong_bit_is_met_at_the_frontier_only() {
     let mut dice = Dice::split_mix(3);
@@ -270,16 +271,16 @@ fn a_wrong_bit_is_met_at_the_frontier_only() {
         let code: u8 = words.next().unwrap().parse().unwrap();
         let expected: Vec<Vec<u8>> = words.map(from_hex).collect();
         let mut segments = cut(&mut dice, wire.len(), 300, 1460);
-        // In order, the result is exactly that of the reference.
+        // If the segments arrive in order, the result is exactly that of the reference.
         let (got, our_code, _) = decode(wire, &segments, *markers, true);
         assert!(got == expected, "case {case}");
-        // The streams of cases without CRC carry none: every FPDU is code 2 at once.
+        // The streams of the cases without CRC contain no CRCs, so their first FPDU causes code 2.
         assert_eq!(our_code, code, "case {case}");
         dice.shuffle(&mut segments);
         let (got, our_code, early) = decode(wire, &segments, *markers, true);
         assert!(got == expected, "case {case}");
-        // Out of order, a wrong length may run into an FPDU that was placed. Then the error is code 3, and is
-        // found earlier.
+        // Out of order, a wrong length may make an FPDU overlap one that was placed. The error then has code
+        // 3, and is found earlier.
         assert!(our_code == code || our_code == 3, "case {case}: {our_code}, not {code}");
         assert!(early.iter().all(|early| ulpdus.contains(early)), "case {case}");
         errors += usize::from(code != 0);
@@ -287,7 +288,7 @@ fn a_wrong_bit_is_met_at_the_frontier_only() {
     assert!(errors > 60, "{errors} errors");
 }
 
-// Proves MPA-045, MPA-158, MPA-160: without CRC its field is ignored; markers are still checked.
+// Proves MPA-045, MPA-158, MPA-160: without CRC, the CRC field is ignored, but markers are still checked.
 #[test]
 fn without_crc_any_field_will_do() {
     let mut wire = ours(true, false, 0, &[vec![7; 600], vec![8; 10]]);

@@ -1,5 +1,5 @@
-//! Helpers of the MPA tests: TCP as the deframer sees it, a sink that records everything, and calls of the
-//! reference.
+//! Helpers of the MPA tests: a model of TCP for the deframer, a sink that records everything, and calls of
+//! the reference.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,7 +7,8 @@ use crate::common::oracle::oracle;
 use dp::{Mbuf, Mempool};
 use iwarp::mpa::{Deframed, Deframer, HeldSlab, MpaError, Ulpdu};
 
-/// Bytes in a fresh buffer, sometimes in a chain of several.
+/// A fresh buffer that contains `bytes`. If `segment` is smaller than the number of bytes, the result is a
+/// chain of several buffers.
 pub(crate) fn mbuf(pool: &Mempool, bytes: &[u8], segment: usize) -> Mbuf {
     let least = bytes.len().div_ceil(dp::mbuf::MAX_SEGMENTS).max(1);
     let mut chunks = bytes.chunks(segment.clamp(least, pool.data_bytes()));
@@ -24,25 +25,25 @@ fn fresh(pool: &Mempool, bytes: &[u8]) -> Mbuf {
     buf
 }
 
-/// Records ULPDUs. Early ones are copied when they are offered, as in a placement.
+/// Records ULPDUs. ULPDUs that arrive early are copied at once, as in a placement.
 #[derive(Default)]
 pub(crate) struct Sink {
-    /// In order.
+    /// The delivered ULPDUs, in order.
     pub(crate) ulpdus: Vec<Vec<u8>>,
-    /// By position, placed and not yet delivered.
+    /// ULPDUs that are placed and not yet delivered, by position.
     pub(crate) early: BTreeMap<u64, Vec<u8>>,
     /// Number of ULPDUs placed early.
     pub(crate) placed: usize,
-    /// First bytes that make it refuse to place early.
+    /// ULPDUs that begin with one of these bytes are not placed early.
     pub(crate) refuse: HashSet<u8>,
-    /// Ends reception after this many ULPDUs.
+    /// If set, reception ends after this number of ULPDUs.
     pub(crate) enough: Option<usize>,
 }
 
 fn whole(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
     let mut bytes = vec![0; ulpdu.len()];
     assert_eq!(ulpdu.copy_to(0, &mut bytes), bytes.len());
-    // Reads the same bytes in another way.
+    // Reads the same bytes through `runs`.
     let third = bytes.len() / 3;
     let runs: Vec<u8> =
         ulpdu.runs(third, usize::MAX).inspect(|run| assert!(!run.is_empty())).flatten().copied().collect();
@@ -51,7 +52,8 @@ fn whole(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
 }
 
 impl Sink {
-    /// Whether the receiver places a ULPDU that lies behind a hole.
+    /// Places a ULPDU behind a hole, unless `refuse` names its first byte. Returns whether the ULPDU was
+    /// placed.
     fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let bytes = whole(ulpdu);
         if bytes.first().is_some_and(|first| self.refuse.contains(first)) {
@@ -73,16 +75,18 @@ impl Sink {
     }
 }
 
-/// A receiver: TCP before a deframer. Every byte is handed up once, at once.
+/// A receiver: the deframer and the TCP below it. TCP passes each byte to the deframer once, as soon as the
+/// byte arrives.
 pub(crate) struct Receiver {
     pub(crate) pool: Mempool,
     pub(crate) slab: HeldSlab,
     pub(crate) deframer: Deframer,
     pub(crate) sink: Sink,
     start: u64,
-    /// Stretches handed up, by start, joined where they touch.
+    /// The ranges that the deframer has received: the end of each range by its start. Adjacent ranges are
+    /// joined.
     seen: BTreeMap<u64, u64>,
-    /// Bytes handed up ahead and not released.
+    /// Number of bytes that the deframer received out of order and has not released.
     pub(crate) ahead: usize,
     pub(crate) most_ahead: usize,
 }
@@ -109,7 +113,7 @@ impl Receiver {
         self.seen[&self.start]
     }
 
-    /// A TCP segment arrives: the new parts of it go up.
+    /// Receives a TCP segment. The new parts of the segment go to the deframer.
     pub(crate) fn segment(&mut self, offset: u64, bytes: &[u8], chunk: usize) -> Result<(), MpaError> {
         let (mut at, end) = (offset, offset + bytes.len() as u64);
         while at < end {
@@ -143,7 +147,7 @@ impl Receiver {
         self.receive(at, buf, frontier)
     }
 
-    /// Streams that begin at an even offset take whole FPDUs first, as an engine does.
+    /// If the stream begins at an even offset, the deframer first gets complete FPDUs, as in an engine.
     fn receive(&mut self, offset: u64, mut buf: Mbuf, frontier: u64) -> Result<(), MpaError> {
         let Self { deframer, slab, sink, .. } = self;
         let mut taken = 0;
@@ -180,7 +184,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Hands up the same bytes a second time: our TCP never does that, another one might.
+    /// Passes the same bytes to the deframer a second time. Our TCP never does so, but another TCP might.
     pub(crate) fn again(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MpaError> {
         let frontier = self.frontier();
         if offset >= frontier {
@@ -190,7 +194,8 @@ impl Receiver {
         self.receive(offset, buf, frontier)
     }
 
-    /// TCP asks to give up `bytes` bytes, which may come again. Returns the number of bytes given up.
+    /// TCP asks the deframer to discard `bytes` bytes, which may arrive again. Returns the number of
+    /// discarded bytes.
     pub(crate) fn give_up(&mut self, bytes: usize) -> usize {
         let Self { deframer, slab, seen, ahead, start, .. } = self;
         let mut gone = 0;
@@ -213,7 +218,7 @@ impl Receiver {
         self.ahead -= bytes;
     }
 
-    /// Ends, and checks that no buffer is still held.
+    /// Ends the stream, and checks that no buffer is still held.
     pub(crate) fn finish(mut self) -> Sink {
         let released = self.deframer.clear(&mut self.slab);
         self.release(released);
@@ -224,13 +229,14 @@ impl Receiver {
     }
 }
 
-/// Runs `script`, which has the reference as `mpa_ref`, with `input` on its standard input; gives what it
-/// prints.
+/// Runs `script` with `input` on its standard input, and returns the output. The script can import the
+/// reference as `mpa_ref`.
 pub(crate) fn reference(script: &str, input: &str) -> String {
     oracle(&format!("import sys, mpa_ref\n{script}"), input)
 }
 
-/// The reference's wire bytes of one stream for each line: `markers crc position ulpdu...`.
+/// Prints the reference's wire bytes for each input line `markers crc position ulpdu...`, which is one
+/// stream.
 pub(crate) const ENCODE: &str = "
 for line in sys.stdin:
     markers, crc, position, *ulpdus = line.split()
@@ -238,7 +244,7 @@ for line in sys.stdin:
     print(''.join(encoder.fpdu(bytes.fromhex(ulpdu)).hex() for ulpdu in ulpdus))
 ";
 
-/// The reference's ULPDUs of each line `markers crc position wire`, and its error code or 0.
+/// Prints the reference's error code (or 0) and ULPDUs for each input line `markers crc position wire`.
 pub(crate) const DECODE: &str = "
 for line in sys.stdin:
     markers, crc, position, wire = line.split()

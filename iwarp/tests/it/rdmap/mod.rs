@@ -1,4 +1,4 @@
-//! RDMAP (RFC 5040): its messages, and the Terminates of both ends.
+//! RDMAP (RFC 5040): its messages, and the Terminates of both peers.
 
 mod receive;
 mod siw_terminates;

@@ -1,5 +1,5 @@
 //! RDMAP's receive checks against the reference model: which segments are accepted, and the exact Terminate
-//! for the others.
+//! for each refused segment.
 //!
 //! `Receiver` below calls the checks in the order in which the engine calls them; `reference/rdmap_ref.py`
 //! has the expected result.
@@ -21,13 +21,13 @@ const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 const IRD: u32 = 2;
 const SEND_BUFFER: u64 = 64;
 
-/// One in-order stream with one receive of 64 bytes and no outstanding Read.
+/// A stream whose segments arrive in order, with one receive of 64 bytes and no outstanding Read.
 struct Receiver {
     participant: Participant,
     queues: [UntaggedQueue; 3],
 }
 
-/// A refused segment.
+/// Why a segment is refused, and the Read Request that was refused.
 struct Refusal {
     error: TerminateError,
     request: Option<ReadRequest>,
@@ -52,7 +52,7 @@ impl Receiver {
         Self { participant: table.join(), queues }
     }
 
-    /// The Terminate that answers the segment, if it is refused.
+    /// Checks the segment. Returns the Terminate that answers the segment if it is refused.
     fn receive(&mut self, segment: &[u8]) -> Result<(), Terminate> {
         self.checked(segment)
             .map_err(|refusal| Terminate::of_segment(refusal.error, segment, segment.len(), refusal.request))
@@ -105,8 +105,8 @@ impl Receiver {
     }
 }
 
-/// The registrations of the model's own cases: read and write, write, read, another stream's, and one up to
-/// 2^64.
+/// The registrations of the model's own cases: one for reading and writing, one for writing, and one for
+/// reading. Another registration belongs to another stream, and the last registration ends at 2^64.
 fn registrations(table: &MemoryTable) -> Vec<Registration> {
     let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let both = write | Access::REMOTE_READ;
@@ -127,7 +127,7 @@ fn registrations(table: &MemoryTable) -> Vec<Registration> {
     .collect()
 }
 
-/// Each line: five STags, then a segment. Prints `ok`, `runt`, or the payload of the Terminate.
+/// Each input line has five STags, then a segment. Prints `ok`, `runt`, or the payload of the Terminate.
 const DRIVER: &str = r"
 import sys
 from rdmap_ref import Receiver
@@ -142,7 +142,7 @@ for line in sys.stdin:
     print('ok' if what == 'ok' else val.hex())
 ";
 
-/// A segment that is valid or has one or several faults, around every limit of the checks.
+/// A segment that is valid or has one or several faults, with values close to every limit of the checks.
 fn segment(dice: &mut Dice, stags: &[u32]) -> Vec<u8> {
     let wild = dice.number() as u32;
     let stag = dice.pick(&[stags[0], stags[0], stags[1], stags[2], stags[3], stags[4], wild, 0]);
@@ -177,8 +177,8 @@ fn segment(dice: &mut Dice, stags: &[u32]) -> Vec<u8> {
         let qn = dice.pick(&[right_qn, right_qn, right_qn, right_qn, 0, 1, 2, 3, u32::MAX]);
         bytes.extend(stag.to_be_bytes());
         bytes.extend(qn.to_be_bytes());
-        // MSN 2 is never sent: queue 1 has two buffers, and this model delivers the second before the
-        // first.
+        // MSN 2 is never sent: queue 1 has two buffers, and this model would deliver the second buffer before
+        // the first one.
         bytes.extend(dice.pick(&[1_u32, 1, 1, 1, 1, 0, 3, 4]).to_be_bytes());
         bytes.extend(dice.pick(&[0_u32, 0, 0, 0, 0, 0, 1, 27, 63, 65, u32::MAX]).to_be_bytes());
         if opcode == 1 && !dice.one_in(8) {
@@ -196,8 +196,8 @@ fn segment(dice: &mut Dice, stags: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// Twelve thousand segments, each to a fresh stream: accepted or refused as in the model, with its Terminate
-/// to the byte.
+/// Each of twelve thousand segments goes to a fresh stream. The stream accepts or refuses the segment as the
+/// model does, with the model's Terminate byte for byte.
 // Proves RDMAP-093, RDMAP-095, RDMAP-108, RDMAP-128, RDMAP-192 to RDMAP-194, RDMAP-220, RDMAP-221, RDMAP-249
 // to RDMAP-251.
 #[test]
@@ -235,7 +235,7 @@ fn every_answer_is_the_models() {
         *answers.entry(model.chars().take(4).collect()).or_default() += 1;
     }
     assert_eq!(model.lines().count(), ours.len());
-    // Every answer to a received segment occurred.
+    // The run has to contain each possible answer to a segment.
     for answer in ["ok", "runt", "0100", "0101", "0102", "0103", "0104", "0109", "0205", "0206", "02ff"]
         .into_iter()
         .chain(["1100", "1101", "1102", "1103", "1104", "1201", "1202", "1203", "1204", "1205", "1206"])
@@ -244,8 +244,8 @@ fn every_answer_is_the_models() {
     }
 }
 
-/// Where the two models differ, either answer conforms: with MO equal to the buffer's size, this one says
-/// "invalid MO" and DDP's own, which is followed, says "too long" (RFC 5041 sets no precedence).
+/// Makes two answers equal where either conforms. If MO equals the buffer's size, this model says "invalid
+/// MO", and DDP's own model, which the engine follows, says "too long". RFC 5041 sets no precedence.
 fn normal(answer: &str, segment: &str) -> String {
     let untagged = !matches!(segment.as_bytes()[0], b'8'..=b'9' | b'a'..=b'f');
     if untagged && (answer.starts_with("1204") || answer.starts_with("1205")) {
@@ -267,7 +267,8 @@ fn response(stag: u32, to: u64, last: bool) -> TaggedHeader {
     Opcode::ReadResponse.tagged_header(Stag(stag), to, last)
 }
 
-/// A response is placed only inside its Read's sink, and delivered without a gap up to its end.
+/// A response is placed only inside the sink of its Read, and is delivered without a gap up to the end of the
+/// sink.
 // Proves RDMAP-229, RDMAP-231.
 #[test]
 fn a_read_response_stays_in_its_sink() {
@@ -289,12 +290,13 @@ fn a_read_response_stays_in_its_sink() {
     assert_eq!(sink.check(&response(5, 0x103, false), 2), Err(DdpError::BaseOrBounds));
     assert_eq!(sink.check(&response(5, 0x105, true), 5), Ok(5));
     assert_eq!(sink.deliver(&response(5, 0x105, true), 5), Err(TerminateError::DdpBounds));
-    // Ending early is an error: the Read would contain bytes that never arrived.
+    // A response that ends early is an error: the Read would contain bytes that never arrived.
     assert_eq!(sink.clone().deliver(&response(5, 0x104, true), 5), Err(TerminateError::OperationUnspecified));
     assert_eq!(sink.deliver(&response(5, 0x104, true), 6), Ok(ReadProgress::Complete));
 }
 
-/// The sink's range may end anywhere in the 64-bit space, and an empty Read has any STag and offset.
+/// The range of the sink may end anywhere in the 64-bit space. The response to an empty Read may have any
+/// STag and offset.
 #[test]
 fn read_sinks_at_the_edges() {
     let mut empty = ReadSink::new(Stag(5), 0x100, 0);

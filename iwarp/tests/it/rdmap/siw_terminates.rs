@@ -1,8 +1,8 @@
 //! Parses every Terminate that Linux's siw sends in our captures.
 //!
-//! All rows of `terminates.csv` but the last three are from `terminates.pcap` in the same folder: there our
-//! verbs post requests that siw has to refuse. `tests/siw-peer/README.md` explains siw's bit order, and when
-//! it cannot be recognised.
+//! All rows of `terminates.csv` but the last three are from `terminates.pcap` in the same folder. In this
+//! capture, our verbs post requests that siw has to refuse. `tests/siw-peer/README.md` explains siw's bit
+//! order, and when it cannot be recognised.
 
 use iwarp::rdmap::{BitOrder, Terminate};
 
@@ -22,11 +22,11 @@ fn each_is_read_with_the_numbers_it_was_sent_for() {
         let terminate = Terminate::parse(&payload).unwrap_or_else(|error| panic!("{cause}: {error}"));
         let numbers = [layer, etype, code].map(|number| number.parse::<u8>().unwrap());
         assert_eq!([terminate.layer, terminate.etype, terminate.code], numbers, "{cause}");
-        // If the bit order cannot be recognised the RFC's is assumed, and the application sees these
-        // numbers.
+        // If the bit order cannot be recognised, the parser assumes the RFC's bit order, and the application
+        // sees these numbers.
         let order = if order == "siw" { BitOrder::Siw } else { BitOrder::Standard };
         assert_eq!(terminate.bit_order, order, "{cause}");
-        // The header in the Terminate is that of the refused message.
+        // The header in the Terminate is the header of the refused message.
         let bare = payload.len() == 4;
         assert_eq!(terminate.ddp_header.is_none(), bare, "{cause}");
         assert_eq!(terminate.read_request.is_some(), cause.starts_with("Read"), "{cause}");
@@ -35,7 +35,8 @@ fn each_is_read_with_the_numbers_it_was_sent_for() {
     assert_eq!(rows, 17);
 }
 
-/// siw sets R for a Send with a protection error, without a Read Request. Only this case is accepted.
+/// For a Send with a protection error, siw sets R although the Terminate contains no Read Request. The parser
+/// accepts only this case.
 #[test]
 fn a_read_request_is_missed_behind_its_own_header_alone() {
     let with_header = |opcode: u8| {
@@ -47,7 +48,7 @@ fn a_read_request_is_missed_behind_its_own_header_alone() {
         let terminate = Terminate::parse(&with_header(opcode)).unwrap();
         assert_eq!((terminate.layer, terminate.etype, terminate.code), (0, 1, 9));
         assert_eq!(terminate.read_request, None);
-        // A Read Request that is cut off is an error.
+        // A truncated Read Request is an error.
         let cut = [with_header(opcode), vec![0; 27]].concat();
         assert!(Terminate::parse(&cut).is_err());
     }

@@ -17,7 +17,7 @@ use iwarp::verbs::{
     TerminateOrigin, TerminateReport,
 };
 
-/// The expected Terminate, byte for byte, from the layouts of the documents.
+/// The expected Terminate, byte for byte, according to the layouts of the RFCs.
 fn expected(case: &Attack) -> Vec<u8> {
     let (layer, etype, code) = case.error.codes();
     let bits = match case.echo {
@@ -37,10 +37,11 @@ fn expected(case: &Attack) -> Vec<u8> {
 }
 
 // Proves SEC-002, SEC-013, SEC-014, SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179,
-// RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the
-// wire; and layer, type, code, length and headers for the application, by its queue pair and by the event of
-// the end. Between registration and attack the engine alone acts. Attacks on each resource of section 2.2,
-// and of each kind that tagged and untagged messages have, are among those that ended so.
+// RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: the test compares control word, segment length and
+// headers on the wire. The test also compares the layer, type, code, length and headers that the application
+// gets from its queue pair and from the event of the end. Between registration and attack, only the engine
+// acts. The attacks include each resource of section 2.2, and each kind of attack that tagged and untagged
+// messages allow.
 #[test]
 fn each_fault_of_a_peer_has_its_terminate() {
     let count = catalogue(&Names::default()).len();
@@ -96,7 +97,7 @@ fn each_fault_of_a_peer_has_its_terminate() {
     assert!(AttackMethod::ALL.iter().all(|it| means.contains(it)), "{means:?}");
 }
 
-/// The same fault from a hostile stack and from an application that misuses ours: the victim sees no
+/// A hostile stack, and an application that misuses our stack, cause the same fault. The victim sees no
 /// difference.
 // Proves SEC-003.
 #[test]
@@ -115,7 +116,7 @@ fn a_hostile_stack_and_a_misused_one_look_the_same_to_the_victim() {
         let (mut pair, c) = Pair::connected();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let (local, lent) = (pair.a.pd.reg_mr(64, all).unwrap(), pair.b.pd.reg_mr(64, all).unwrap());
-        // The access is beyond the end, or has an invalid STag.
+        // The access extends beyond the end of the memory, or has an invalid STag.
         let (ulpdu, remote) = if bound {
             let remote = remote_addr(&lent, 60);
             (tagged([0xc1, 0x40], stag, to + 4092, 8), remote)
@@ -133,7 +134,7 @@ fn a_hostile_stack_and_a_misused_one_look_the_same_to_the_victim() {
         assert_eq!(served.qp.error(), c.qp_b.error());
         let [mut by_stack, mut by_user] =
             [served.qp.terminate(), c.qp_b.terminate()].map(|it| it.unwrap().terminate.clone());
-        // The comparison leaves out STag and offset, which differ.
+        // The comparison omits STag and offset, which differ.
         for told in [&mut by_stack, &mut by_user] {
             told.ddp_header.as_mut().unwrap().truncate(2);
         }
@@ -143,8 +144,8 @@ fn a_hostile_stack_and_a_misused_one_look_the_same_to_the_victim() {
     }
 }
 
-// Proves RDMAP-174, RDMAP-176: the user gets a Terminate of the peer as it was parsed, with its bit order,
-// its bytes, and the other possible reading.
+// Proves RDMAP-174, RDMAP-176: the user gets the parsed Terminate of the peer, with its bit order, its bytes,
+// and the other possible interpretation.
 #[test]
 fn a_terminate_is_told_with_its_bytes() {
     for (control, codes, order, other) in [
@@ -165,12 +166,13 @@ fn a_terminate_is_told_with_its_bytes() {
         assert_eq!((terminate.bit_order, terminate.other_reading()), (order, other), "{control:02x?}");
         let (layer, etype, code) = codes;
         assert_eq!(served.qp.error(), Some(StreamError { layer, etype, code, from_peer: true }));
-        // Our end does not answer with another Terminate.
+        // The engine does not answer with another Terminate.
         assert_eq!(served.pair.engine.counters().tx_terminates, 0);
     }
 }
 
-/// Ends the connection from the peer's side. Returns the event of its end.
+/// Ends the connection from the peer's side. Returns the error and the Terminate that the event of the end
+/// contains.
 fn end(served: &mut Served) -> (Option<ConnectionError>, Option<Arc<TerminateReport>>) {
     served.pair.close();
     loop {
@@ -181,8 +183,8 @@ fn end(served: &mut Served) -> (Option<ConnectionError>, Option<Arc<TerminateRep
     }
 }
 
-// Proves RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324, RDMAP-325: a fault of our own has layer 0, type 0, code
-// 0 and no header, on the wire and for the application.
+// Proves RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324, RDMAP-325: a fault of our own side has layer 0, type 0,
+// code 0 and no header, on the wire and for the application.
 #[test]
 fn a_fault_of_our_own_names_no_message() {
     let mut served = Served::new();
@@ -201,8 +203,9 @@ fn a_fault_of_our_own_names_no_message() {
     assert_eq!(end(&mut served), (Some(ConnectionError::Stream(told)), Some(report)));
 }
 
-// Proves RDMAP-169, RDMAP-172, RDMAP-195, RDMAP-311: a marker that points elsewhere under a good CRC is
-// reported with layer 2, type 0, code 3, and with nothing of the FPDU, which is not placed.
+// Proves RDMAP-169, RDMAP-172, RDMAP-195, RDMAP-311: a marker that points to a wrong position, under a
+// correct CRC, is reported with layer 2, type 0, code 3. The Terminate contains nothing of the FPDU, and the
+// FPDU is not placed.
 #[test]
 fn a_marker_that_points_elsewhere_is_told() {
     for xor in [0, 4] {
@@ -210,7 +213,7 @@ fn a_marker_that_points_elsewhere_is_told() {
         let to = served.region.addr();
         served.pair.inbox.clear();
         let write = [&[0xc1, 0x40][..], &served.region.rkey().to_be_bytes(), &to.to_be_bytes(), &[7; 600]];
-        // The first marker is before the empty Write, the second marker is here.
+        // The first marker is before the empty Write; the second marker is at this offset.
         let marker = 512 - served.framer.position() as usize;
         let mut bytes = fpdu(&mut served.framer, &write.concat());
         bytes[marker + 3] ^= xor;

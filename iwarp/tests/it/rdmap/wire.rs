@@ -1,4 +1,4 @@
-//! RDMAP's bytes on the wire: the golden messages of every opcode, and Terminates both ways.
+//! RDMAP's bytes on the wire: the golden messages of every opcode, and Terminates, built and parsed.
 
 use crate::common::ulpdu::from_hex;
 use iwarp::ddp::{DdpError, Header};
@@ -26,7 +26,7 @@ const REQUEST: ReadRequest = ReadRequest {
     source_to: 0x2000,
 };
 
-/// Every message of the byte-exact examples, built from its fields.
+/// Every message of the byte-exact examples is built from its fields.
 // Proves RDMAP-087, RDMAP-089 to RDMAP-094, RDMAP-098, RDMAP-100 to RDMAP-107, RDMAP-117 to RDMAP-119.
 #[test]
 fn every_message_is_built_to_the_byte() {
@@ -46,7 +46,7 @@ fn every_message_is_built_to_the_byte() {
             "c14200000101000000000000100044415441",
         ),
         (
-            // The STag is ignored for a Send without Invalidate.
+            // A Send without Invalidate ignores the STag.
             message(Opcode::Send.untagged_header(named, 1, 0, true), b"hello"),
             "41430000000000000000000000010000000068656c6c6f",
         ),
@@ -73,10 +73,11 @@ fn every_message_is_built_to_the_byte() {
     }
 }
 
-/// The five Terminates of the examples, built and parsed.
+/// The five Terminates of the examples are built and parsed.
 // Proves RDMAP-132 to RDMAP-136, RDMAP-138 to RDMAP-140, RDMAP-175, RDMAP-177 to RDMAP-189, RDMAP-191 to
-// RDMAP-195: every byte is compared, of errors of each layer: the numbers (RDMAP-132 to RDMAP-136), the bits
-// M, D and R (RDMAP-138 to RDMAP-140), and what follows them, with the rest of a Read that has begun.
+// RDMAP-195: the test compares every byte of an error of each layer: the numbers (RDMAP-132 to RDMAP-136),
+// the bits M, D and R (RDMAP-138 to RDMAP-140), and the fields behind these bits, with the rest of a Read
+// that has begun.
 #[test]
 fn every_terminate_is_built_to_the_byte() {
     let (write, read) = (from_hex(WRITE), from_hex(READ));
@@ -84,7 +85,7 @@ fn every_terminate_is_built_to_the_byte() {
         |error, segment: &[u8], request| Terminate::of_segment(error, segment, segment.len(), request);
     for (built, golden) in [
         (Terminate::bare(TerminateError::LocalCatastrophic), "00000000"),
-        // The Terminate of an LLP error does not echo the segment's header, even if one is given.
+        // The Terminate of an LLP error does not contain the segment's header, even if the caller passes one.
         (terminate(TerminateError::MpaCrc, &write, None), "20020000"),
         (terminate(TerminateError::DdpBounds, &write, None), "1101c0000012c140112233440000000000001000"),
         (
@@ -98,7 +99,7 @@ fn every_terminate_is_built_to_the_byte() {
     ] {
         assert_eq!(built.to_bytes().to_vec(), from_hex(golden));
         assert_eq!(Terminate::parse(&from_hex(golden)).map(without_control), Ok(built.clone()));
-        // Bytes behind the last part and the reserved bits are ignored.
+        // The parser ignores the reserved bits and the bytes behind the last part.
         let mut long = from_hex(golden);
         long[3] = 0xFF;
         long.resize(80, 0xA5);
@@ -107,7 +108,7 @@ fn every_terminate_is_built_to_the_byte() {
     assert_eq!(ReadRequest::parse(&from_hex(READ)[18..]), Ok(REQUEST));
 }
 
-/// The header parts by cause, for each error there is.
+/// For each error, the Terminate contains the header parts that its cause requires.
 // Proves RDMAP-138 to RDMAP-140, RDMAP-191 to RDMAP-195.
 #[test]
 fn inclusion_follows_figure_10() {
@@ -123,8 +124,10 @@ fn inclusion_follows_figure_10() {
     }
 }
 
-/// Every number of the table of Terminate codes maps to one error and back, and its text names the numbers.
-// Proves RDMAP-135, RDMAP-141 to RDMAP-173: only these numbers are sent, and each has the meaning in the RFC.
+/// Every number in the table of Terminate codes maps to one error and back. The error's text contains the
+/// numbers.
+// Proves RDMAP-135, RDMAP-141 to RDMAP-173: only these numbers are sent, and each number has its meaning in
+// the RFC.
 #[test]
 fn codes_map_both_ways() {
     let table: &[(u8, u8, u8, &str)] = &[
@@ -184,7 +187,7 @@ fn codes_map_both_ways() {
     assert_eq!(known, TerminateError::ALL.len());
 }
 
-/// DDP's errors keep their type and code as layer 1; faults get the codes of the layer that met them.
+/// DDP's errors keep their type and code, with layer 1. A fault has the codes of the layer that found it.
 // Proves RDMAP-137, RDMAP-155 to RDMAP-167, DDP-195.
 #[test]
 fn lower_errors_keep_their_numbers() {
@@ -219,15 +222,16 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
     assert_eq!(bad_stag.error(), Some(TerminateError::DdpInvalidStag));
     assert_eq!((bad_stag.segment_len, bad_stag.ddp_header.unwrap().len()), (Some(8), 14));
 
-    // Without M, D, R: layer 0 type 2 code 2 does not exist, so 02 02 is 2/0/02.
+    // Without M, D and R: layer 0 has no type 2 with code 2, so 02 02 means 2/0/02.
     let crc = Terminate::parse(&from_hex("02020000")).unwrap();
     assert_eq!((crc.error(), crc.bit_order), (Some(TerminateError::MpaCrc), BitOrder::Siw));
 
-    // 20 05 is 2/0/05 by the RFC and 0/2/05 by siw. It cannot be recognised, so the RFC is followed.
+    // 20 05 is 2/0/05 by the RFC and 0/2/05 by siw. The bit order of 20 05 cannot be recognised, so the
+    // parser follows the RFC.
     let ambiguous = Terminate::parse(&from_hex("20050000")).unwrap();
     assert_eq!(ambiguous.bit_order, BitOrder::Standard);
 
-    // M, D and R in siw's places: layer 0, type 1, code 0, with a Read Request.
+    // M, D and R are where siw puts them: layer 0, type 1, code 0, with a Read Request.
     let read =
         [from_hex("10000700000041410000000000000001000008000000 0000"), REQUEST.to_bytes().to_vec()].concat();
     let read = Terminate::parse(&read).unwrap();
@@ -235,7 +239,7 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
     assert_eq!(read.read_request, Some(REQUEST));
 }
 
-/// The zero-filled long form, undefined numbers, and everything that is cut short.
+/// Terminates in the zero-filled long form, with undefined numbers, or cut short at every byte.
 // Proves RDMAP-174, RDMAP-176, RDMAP-179, RDMAP-182, RDMAP-184.
 #[test]
 fn odd_terminates_are_parsed_by_their_bits() {
@@ -244,7 +248,7 @@ fn odd_terminates_are_parsed_by_their_bits() {
     let unknown = Terminate::parse(&from_hex("f7ab0000")).unwrap();
     assert_eq!((unknown.layer, unknown.etype, unknown.code, unknown.error()), (0xF, 7, 0xAB, None));
     assert!(unknown.to_string().contains("layer 15, type 7, code 0xab"));
-    // D without M: the length field exists and has no meaning.
+    // D is set without M: the length field exists, but has no meaning.
     let d_only = Terminate::parse(&from_hex("11004000ffffc140112233440000000000001000")).unwrap();
     assert_eq!(d_only.segment_len, None);
     assert_eq!(d_only.ddp_header.unwrap()[..], from_hex("c140112233440000000000001000"));
@@ -257,7 +261,7 @@ fn odd_terminates_are_parsed_by_their_bits() {
     }
 }
 
-/// RV, opcode, buffer model and queue, for all 256 control bytes in every place.
+/// RV, opcode, buffer model and queue, for all 256 control bytes on every queue and in tagged messages.
 // Proves RDMAP-093, RDMAP-095, RDMAP-096, RDMAP-099, RDMAP-108.
 #[test]
 fn every_control_byte_in_every_place() {
@@ -304,7 +308,7 @@ fn every_control_byte_in_every_place() {
     assert_eq!(open(u32::MAX, Extensions::all()), Err(DdpError::InvalidQn));
 }
 
-/// Read Requests of every wrong length.
+/// Read Requests of every wrong length are refused.
 #[test]
 fn read_requests_have_28_bytes() {
     for bytes in 0..60 {
@@ -318,7 +322,7 @@ fn read_requests_have_28_bytes() {
 }
 
 proptest! {
-    // Proves RDMAP-125: any size of 32 bits.
+    // Proves RDMAP-125: the size may be any 32-bit number.
     #[test]
     fn read_requests_survive_the_wire(sink_stag: u32, sink_to: u64, size: u32, source_stag: u32, source_to: u64,
                                       sent: u32) {
@@ -329,12 +333,13 @@ proptest! {
         prop_assert_eq!(rest.source_to.wrapping_sub(source_to), u64::from(sent));
     }
 
-    /// Any bytes: no panic, and a parsed Terminate that is emitted parses to the same again.
+    /// Random bytes cause no panic. A Terminate that is parsed, emitted and parsed again stays the same.
     #[test]
     fn any_bytes_are_a_terminate_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
         if let Ok(mut terminate) = Terminate::parse(&bytes) {
             let _ = terminate.to_string();
-            // A bare control word that siw would read differently keeps its numbers, but not its bit order.
+            // A bare control word that siw would interpret differently keeps its numbers, but not its bit
+            // order.
             prop_assume!(terminate.segment_len.is_some() || terminate.error().is_some());
             (terminate.bit_order, terminate.control) = (BitOrder::Standard, None);
             prop_assume!(terminate.read_request.is_none() || terminate.ddp_header.is_some());
@@ -345,7 +350,7 @@ proptest! {
     }
 }
 
-/// Ten thousand random payloads of a Terminate and of a Read Request: no panic.
+/// Ten thousand random payloads of a Terminate and of a Read Request cause no panic.
 #[test]
 fn random_bytes_never_panic() {
     let mut dice = Dice::linear(0x5040);

@@ -1,5 +1,6 @@
-//! A hostile client that follows the protocol, or nearly, and keeps the server busy: the share that honest
-//! clients on the same engine get, the cost, and the memory that it holds (RFC 5042 sections 2.2.8 and 6.4).
+//! A hostile client that follows the protocol, or nearly so, and keeps the server busy. The tests check how
+//! much honest clients on the same engine can transfer, what the hostile client costs, and how much memory
+//! the hostile client holds (RFC 5042 sections 2.2.8 and 6.4).
 
 use crate::common::ext::read_request;
 use crate::common::raw::{EMPTY_WRITE, fpdu, request};
@@ -9,23 +10,23 @@ use dp::link::{LinkConfig, LinkPlan};
 use iwarp::engine::EngineCounters;
 use iwarp::verbs::{SendOp, SendRequest, StreamError, WcStatus};
 
-/// What the hostile client sends, as much of it as TCP takes.
+/// What the hostile client sends, as fast as TCP accepts it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Flood {
     Nothing,
     /// Long Writes, for comparison.
     Writes,
-    /// No byte in any of them.
+    /// Writes without any byte.
     EmptyWrites,
-    /// As many as may be outstanding, again and again.
+    /// Reads of no bytes, as many at a time as may be outstanding.
     EmptyReads,
-    /// One byte of the stream in each TCP segment, so that every FPDU is split.
+    /// Each TCP segment has one byte of the stream, so that every FPDU is split.
     Crumbs,
-    /// Each frame twice.
+    /// Each frame arrives twice.
     Twice,
-    /// Half of the frames late.
+    /// Half of the frames arrive late.
     OutOfOrder,
-    /// Connections that are begun and given up.
+    /// Connections that are begun and then aborted.
     Connects,
 }
 
@@ -39,19 +40,19 @@ const FLOODS: [Flood; 7] = [
     Flood::Connects,
 ];
 
-/// Counts at the server after `POLLS` polls.
+/// Counts of the server after `POLLS` polls.
 #[derive(Debug)]
 struct Outcome {
-    /// Writes of an honest client.
+    /// Number of completed Writes of an honest client.
     done: u64,
     honest: Work,
     hostile: Work,
-    /// FPDUs that the hostile client began to send, and their payload.
+    /// Number of FPDUs that the hostile client began to send, and number of their payload bytes.
     said: (u64, u64),
-    /// Frames and bytes from and to the hostile client.
+    /// Frames and bytes from the hostile client, and frames and bytes to the hostile client.
     frames: [u64; 2],
     bytes: [u64; 2],
-    /// Bytes that TCP had before.
+    /// Number of bytes that TCP received again.
     doubled: u64,
     cycles: u64,
 }
@@ -65,19 +66,20 @@ struct Work {
 }
 
 impl Work {
-    /// The number of operations: a segment, an FPDU, and the placement of a segment's bytes are one each.
+    /// The number of operations. A segment, an FPDU and the placement of a segment's bytes are one operation
+    /// each.
     fn operations(&self) -> u64 {
         self.segments + self.fpdus + self.placed / 1460
     }
 }
 
 const POLLS: u64 = 150;
-/// Segments that the hostile client sends in a poll, as far as TCP takes them.
+/// Maximum number of segments that the hostile client sends in a poll. TCP may accept fewer.
 const SEGMENTS: usize = 200;
-/// Bytes of an FPDU that answers a Read of nothing.
+/// Length in bytes of an FPDU that answers a Read of no bytes.
 const ANSWER: u64 = 20;
 
-/// An honest client keeps so many Writes of 4096 bytes under way.
+/// Runs a flood while an honest client keeps `honest_writes` Writes of 4096 bytes outstanding.
 fn under(flood: Flood, honest_writes: usize) -> Outcome {
     let plan = match flood {
         Flood::Twice => LinkPlan { duplicate_ppm: 1_000_000, ..LinkPlan::default() },
@@ -149,7 +151,7 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
             Work { segments, fpdus, placed }
         });
     let hostile = Work {
-        // The counters of a hub's port are those of the wire to the hostile client.
+        // The counters of a hub's port count only the wire to the hostile client.
         segments: all.segments,
         fpdus: all.fpdus - honest.fpdus,
         placed: all.placed - honest.placed,
@@ -167,7 +169,7 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
     }
 }
 
-/// Segments, FPDUs and placed bytes of the honest clients so far.
+/// Number of segments, FPDUs and placed bytes of the honest clients so far.
 fn heard(world: &World) -> [u64; 3] {
     let seen = world.honest.iter().map(|honest| honest.end.id.as_ref().unwrap().activity().unwrap());
     seen.fold([0; 3], |[segments, fpdus, placed], it| {
@@ -179,14 +181,14 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
     [counters.port.rx_frames, counters.rx_fpdus, counters.rx_placed_bytes]
 }
 
-/// Whatever a peer does without ending its stream: an honest client gets more than half of the transfers
-/// that it has alone in as many polls, nothing is processed twice or answered with more than came, and every
-/// limit holds.
-// Proves SEC-119, SEC-153: of empty Writes and Reads, split FPDUs, doubled and late frames, and connects. A
-// simulated poll costs the same for any amount of work, so the transfers show that no client waits for the
-// flood, and the operations show its cost: no more FPDUs and bytes are processed than were sent once, and
-// each frame gets at most one frame in answer. Time on a processor is not shared out: a frame full of empty
-// Writes costs as much as its 60 FPDUs do, which the figures show.
+/// A hostile peer sends anything that does not end its stream. An honest client completes at least half of
+/// the transfers that it completes alone in as many polls. No byte is processed twice, no answer is larger
+/// than what arrived, and every limit holds.
+// Proves SEC-119, SEC-153: the floods are empty Writes and Reads, split FPDUs, doubled and late frames, and
+// connects. A simulated poll costs the same for any amount of work. The transfers therefore show that no
+// client waits for the flood, and the operations show the flood's cost: each FPDU and byte is processed once,
+// and each frame gets at most one frame in answer. Processor time is not divided between clients: a frame
+// full of empty Writes costs as much as its 60 FPDUs, as the printed figures show.
 // `noise_on_the_slow_path_does_not_disturb_a_transfer` tests fragments.
 #[test]
 fn a_flood_leaves_honest_clients_their_share() {
@@ -217,8 +219,8 @@ fn a_flood_leaves_honest_clients_their_share() {
     }
 }
 
-/// The peer receives nothing, so its first Read is never answered completely: it may have as many Reads
-/// pending as were granted, and no more. Another stream has all of its own meanwhile.
+/// The peer receives nothing, so its first Read is never answered completely. The peer may have as many Reads
+/// pending as were granted, and no more. Another stream can use all of its own Reads at the same time.
 // Proves SEC-036.
 #[test]
 fn pending_reads_take_their_own_streams_places_alone() {
@@ -253,11 +255,11 @@ fn pending_reads_take_their_own_streams_places_alone() {
     }
 }
 
-/// Segments of one byte and Writes of none: the counters of each connection show who sends them, the
-/// application ends that connection, and the counters of honest clients look different.
-// Proves SEC-154: for segments and FPDUs that carry next to nothing. Frames that TCP drops, twice the same or
-// in fragments, are counted for the engine and not for a connection (`rx_duplicate_bytes`, `rx_slow`).
-// `a_flood_leaves_honest_clients_their_share` tests that other streams keep their share.
+/// A client sends segments of one byte, or Writes of no bytes. The counters of each connection show who sends
+/// them, and the application ends this connection. The counters of honest clients have different values.
+// Proves SEC-154: the test uses segments and FPDUs with almost no data. Frames that TCP drops, because they
+// are duplicates or fragments, are counted for the engine and not for a connection (`rx_duplicate_bytes`,
+// `rx_slow`). `a_flood_leaves_honest_clients_their_share` tests that other streams keep their share.
 #[test]
 fn who_makes_work_without_data_is_seen_and_ended() {
     for crumbs in [false, true] {

@@ -1,5 +1,5 @@
 //! The memory of a host that a peer can see and change: stale bytes, bytes written after a transfer, memory
-//! of others, memory that is gone.
+//! of other streams, and memory that was unmapped.
 
 use crate::common::{Connected, Pair, expect_terminate, pattern, read_bytes, remote_addr};
 use iwarp::memory::Access;
@@ -31,7 +31,7 @@ impl Exposure {
         self.c.qp_a.post_send(&SendRequest::new(1, op, self.local.sge(0, len))).unwrap();
     }
 
-    /// A reads, and gets these bytes.
+    /// A reads `len` bytes at `remote`, and returns them.
     fn reads(&mut self, remote: RemoteAddr, len: usize) -> Vec<u8> {
         self.post(SendOp::Read { remote }, len);
         let wc = self.pair.wc_a();
@@ -39,21 +39,21 @@ impl Exposure {
         read_bytes(&self.local, 0, len)
     }
 
-    /// A writes, and waits for a zero-length Read behind the Write, so B has placed it.
+    /// A writes. The zero-length Read behind the Write shows that B has placed the bytes.
     fn writes(&mut self, remote: RemoteAddr, len: usize) {
         self.post(SendOp::Write { remote }, len);
         assert_eq!(self.pair.wc_a().status, WcStatus::Success);
         self.reads(remote, 0);
     }
 
-    /// A's request ends the stream with these codes, found by B.
+    /// A posts a request for which B ends the stream with these codes.
     fn refused(mut self, op: SendOp, (layer, etype, code): (u8, u8, u8)) {
         self.post(op, 8);
         expect_terminate(&mut self.pair, &self.c, layer, etype, code);
     }
 }
 
-/// Memory that the library allocates is zero for its first reader, also where another region was before.
+/// Memory that the library allocates is zero for its first reader, even where another region was before.
 // Proves SEC-105, SEC-106, SEC-179.
 #[test]
 fn fresh_regions_show_nothing_of_what_was_there() {
@@ -77,8 +77,8 @@ fn fresh_regions_show_nothing_of_what_was_there() {
     }
 }
 
-/// While an STag is valid the peer reads new bytes. Once it is invalid, before the memory is used again, the
-/// peer gets an error.
+/// While an STag is valid, the peer reads new bytes. If the STag is invalidated before the memory is used
+/// again, the peer gets an error.
 // Proves SEC-098, SEC-107.
 #[test]
 fn bytes_stored_after_an_invalidation_are_not_readable() {
@@ -107,9 +107,10 @@ fn bytes_stored_after_an_invalidation_are_not_readable() {
     assert_eq!(bytes, b"private!"[..]);
 }
 
-/// Memory exposed for writing only: a Read and an atomic are refused. A Read of no bytes is answered, with
-/// that STag and with an invalid one, and the stream goes on.
-// Proves SEC-111 to SEC-113: rights are separate flags; iwperf registers for writing alone where it writes.
+/// If memory is exposed for writing only, a Read and an atomic are refused. A Read of no bytes is answered,
+/// with the STag of this memory and with an invalid STag, and the stream continues.
+// Proves SEC-111 to SEC-113: rights are separate flags. iwperf registers memory for writing only where its
+// peer only writes.
 #[test]
 fn memory_for_writing_shows_nothing() {
     let mut x = Exposure::new();
@@ -128,8 +129,8 @@ fn memory_for_writing_shows_nothing() {
     x.refused(SendOp::Atomic { remote: remote_addr(&region, 0), op }, (0, 1, 2));
 }
 
-/// An STag of another domain, or of another queue pair of the same domain: every use of it ends the thief's
-/// stream, no byte changes, and the owner's stream can still use it.
+/// A peer uses an STag of another domain, or of another queue pair of the same domain. Every use ends the
+/// peer's own stream, no byte changes, and the owner's stream can still use the STag.
 // Proves SEC-085, SEC-087 to SEC-089, RDMAP-350, RDMAP-351, DDP-226, DDP-227.
 #[test]
 fn a_stolen_name_is_of_no_use() {
@@ -161,7 +162,7 @@ fn a_stolen_name_is_of_no_use() {
                 (SendOp::Atomic { remote, op: atomic }, (0, 1, 3)),
                 (SendOp::SendInvalidate { rkey: remote.rkey }, (0, 1, 9)),
             ][kind];
-            // A Write may have one byte; an atomic has eight.
+            // A Write may have one byte; an atomic has eight bytes.
             x.post(op, if kind == 0 { 1 } else { 8 });
             expect_terminate(&mut x.pair, &x.c, layer, etype, code);
             assert_eq!(x.pair.b.engine.counters().tx_terminates, 1);
@@ -185,8 +186,8 @@ fn a_stolen_name_is_of_no_use() {
     }
 }
 
-/// A domain for each client: its streams share what is exposed in it, and the streams of another client
-/// cannot access it.
+/// Each client has a domain. The streams of a client share the memory that is exposed in its domain; the
+/// streams of another client cannot access this memory.
 // Proves SEC-005, SEC-175.
 #[test]
 fn the_streams_of_one_client_share_a_domain() {
@@ -212,7 +213,7 @@ fn the_streams_of_one_client_share_a_domain() {
                 assert_eq!(x.pair.wc_a().status, WcStatus::Success, "client {client}");
             }
         }
-        // The last stream is that of the second client, the region that of the first client.
+        // The last stream belongs to the second client, and the region to the first client.
         let (_, c) = &streams[3];
         let remote = remote_addr(&regions[0], 0);
         let (op, codes) = match thief_reads {
@@ -224,7 +225,8 @@ fn the_streams_of_one_client_share_a_domain() {
     }
 }
 
-/// The STag of one queue pair is not inherited by the queue pair that takes its number.
+/// If a new queue pair gets the number of an old one, an STag of the old queue pair is not valid on the new
+/// one.
 // Proves SEC-091.
 #[test]
 fn a_name_does_not_outlive_its_queue_pair() {
@@ -240,8 +242,8 @@ fn a_name_does_not_outlive_its_queue_pair() {
     x.refused(SendOp::Write { remote: remote_addr(&region, 0) }, (1, 1, 2));
 }
 
-/// By default every context begins with STags of its own: those of an earlier context say nothing about
-/// them.
+/// By default, every context begins with different STags. The STags of an earlier context do not reveal the
+/// new STags.
 // Proves SEC-093.
 #[test]
 fn every_context_begins_with_other_names() {
@@ -251,11 +253,11 @@ fn every_context_begins_with_other_names() {
             context.alloc_pd().unwrap().reg_mr(64, BOTH).unwrap().rkey()
         })
         .collect();
-    // In one of eight thousand runs, two of 2^24 STags are equal.
+    // In one of eight thousand runs, two of 64 random STags of 24 bits are equal.
     assert!(firsts.len() >= 63, "{} of 64 are different", firsts.len());
 }
 
-/// A receive buffer has no STag on the wire, not even its local key.
+/// A receive buffer has no STag on the wire: its local key is not valid there.
 // Proves SEC-020, SEC-041.
 #[test]
 fn a_receive_buffer_has_no_name() {
@@ -277,8 +279,8 @@ fn a_receive_buffer_has_no_name() {
     }
 }
 
-/// As many protection domains as queue pairs, by default; at the limit the next one fails and the others
-/// stay.
+/// By default, there may be as many protection domains as queue pairs. At the limit, creating one more domain
+/// fails, and the existing domains stay.
 // Proves SEC-028.
 #[test]
 fn a_domain_for_each_queue_pair() {
@@ -293,8 +295,8 @@ fn a_domain_for_each_queue_pair() {
     assert!(context.alloc_pd().is_ok());
 }
 
-/// B's program unmaps memory while it is registered: the peer's Write and Read get an invalid STag, and B's
-/// own Send, receive and Read fail with local errors.
+/// B's program unmaps memory while the memory is registered. The peer's Write and Read fail with an invalid
+/// STag; B's own Send, receive and Read fail with local errors.
 // Proves SEC-169.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[test]
@@ -306,11 +308,12 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
         let mut x = Exposure::new();
         let big = x.pair.a.pd.reg_mr(BIG, BOTH).unwrap();
         let inbox = x.pair.b.pd.reg_mr(BIG, BOTH).unwrap();
-        // The responder may send once the initiator has.
+        // The responder may send after the initiator has sent its first message.
         x.writes(remote_addr(&inbox, 0), 8);
         let start = crate::common::apart::apart(BIG, ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: the memory is the test's own, and is accessed only through the region. It is unmapped
-        // before the region is dropped, which breaks the promise; the table is guarded, and survives that.
+        // SAFETY: the test owns the mapping and accesses the memory only through the region. The test breaks
+        // one promise: it unmaps the memory before the region is dropped. The guard of the table turns
+        // accesses to the unmapped memory into errors.
         let region = unsafe { x.pair.b.pd.reg_user_mr(start, BIG, &MrOptions::new(BOTH)) }.unwrap();
         let whole = |op, region: &MemoryRegion| SendRequest::new(1, op, region.sge(0, BIG));
         match kind {
@@ -327,7 +330,7 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
             4 => x.c.qp_b.post_send(&whole(SendOp::Read { remote: remote_addr(&big, 0) }, &region)).unwrap(),
             _ => x.c.qp_b.post_send(&whole(SendOp::Write { remote: remote_addr(&big, 0) }, &region)).unwrap(),
         }
-        // The transfer has begun, and is far from complete.
+        // The transfer has begun, but is far from complete.
         let moved = |x: &Exposure| {
             let counters = x.pair.b.engine.counters();
             counters.rx_placed_bytes + counters.tx_fetched_bytes
@@ -337,7 +340,8 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
             x.pair.poll();
         }
         assert!(moved(&x) < before + BIG as u64);
-        // SAFETY: the mapping is the test's own. Only the region still accesses it, under the guard.
+        // SAFETY: the test owns the mapping. Only the region still accesses the memory, and the guard turns
+        // these accesses into errors.
         unsafe { munmap(start.cast(), BIG) }.unwrap();
         match kind {
             0 => expect_terminate(&mut x.pair, &x.c, 1, 1, 0),

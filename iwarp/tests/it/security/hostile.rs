@@ -1,5 +1,5 @@
-//! Hostile or faulty peers: invalid startup frames, Terminates, silence. Random streams are in `tests/fuzz`.
-//! The worst effect is the end of the peer's own connection.
+//! Hostile or faulty peers, which send invalid startup frames or Terminates, or nothing. Random streams are
+//! in `tests/fuzz`. The worst effect is the end of the peer's own connection.
 
 use crate::common::{ALL, Testbed, read_bytes, remote_addr};
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn accepted(request: Vec<u8>) -> Served {
     Setup { request, prepare: &prepare, ..Setup::default() }.accepted()
 }
 
-/// Invalid startup frames close the connection; the application sees nothing.
+/// Invalid startup frames close the connection, and the application gets no event.
 #[test]
 fn a_bad_request_closes_the_connection() {
     let mut door = Responder::new();
@@ -45,7 +45,7 @@ fn a_bad_request_closes_the_connection() {
     }
 }
 
-/// A peer that connects and sends nothing loses its connection after the listener's timeout.
+/// If a peer connects and sends nothing, its connection ends after the listener's timeout.
 #[test]
 fn a_silent_initiator_is_let_go() {
     let five_seconds = Duration::from_secs(5);
@@ -58,7 +58,7 @@ fn a_silent_initiator_is_let_go() {
     assert!((4_900_000..5_200_000).contains(&after), "{after} us");
 }
 
-/// A bad CRC is answered with its Terminate, byte for byte, and the FIN comes.
+/// A wrong CRC is answered with its Terminate, byte for byte, followed by a FIN.
 // Proves DDP-156, DDP-158, DDP-160, DDP-162, MPA-228, MPA-239, MPA-240, MPA-241, RDMAP-137, RDMAP-171,
 // RDMAP-195, RDMAP-311.
 #[test]
@@ -78,11 +78,12 @@ fn a_bad_crc_is_answered_with_its_terminate() {
     assert_eq!(qp.error(), Some(StreamError { layer: 2, etype: 0, code: 2, from_peer: false }));
 }
 
-/// A Terminate in siw's bit order reaches the application with the layer, type and code that siw meant.
+/// If a Terminate is in siw's bit order, the application gets the layer, type and code that siw meant.
 #[test]
 fn a_terminate_of_siw_is_understood() {
     let mut served = accepted(request(false));
-    // A Write with a bad STag, as siw answers it: 11 00 03 00, payload length for segment length.
+    // siw's answer to a Write with an invalid STag: 11 00 03 00, and the payload length in place of the
+    // segment length.
     let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
     ulpdu.extend([0x11, 0x00, 0x03, 0x00, 0, 8]);
     ulpdu.extend([0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -105,7 +106,7 @@ fn is_disconnected(event: &iwarp::verbs::CmEvent) -> bool {
     matches!(event.kind, CmEventKind::Disconnected { .. })
 }
 
-/// A peer that never finishes its close is reset after the close timeout.
+/// If a peer never completes its close, the connection is reset after the close timeout.
 #[test]
 fn a_close_that_hangs_ends_in_a_reset() {
     let mut served = accepted(request(true));
@@ -119,10 +120,10 @@ fn a_close_that_hangs_ends_in_a_reset() {
     assert!((4_900_000..5_300_000).contains(&after), "{after} us");
 }
 
-/// An attacker on the path changes bytes of the payload of FPDUs, and corrects checksums.
+/// An attacker on the path, who changes bytes of the payload of FPDUs and corrects checksums.
 #[derive(Clone, Copy, Debug)]
 struct OnPath {
-    /// It corrects MPA's CRC as well, not only TCP's checksum.
+    /// The attacker corrects MPA's CRC as well as TCP's checksum.
     sees_to_crc: bool,
 }
 
@@ -136,7 +137,7 @@ impl Hooks for OnPath {
             let Some(at) = bytes.windows(11).position(|bytes| bytes == b"pay 10 euro") else { continue };
             bytes[at..at + 11].copy_from_slice(b"pay 99 euro");
             if self.sees_to_crc {
-                // The FPDU is the end of the frame: length, DDP header of a Write, payload, pad, CRC.
+                // The frame ends with the FPDU: length, DDP header of a Write, payload, pad, CRC.
                 let (start, end) = (at - 14 - 2, bytes.len() - 4);
                 let sum = crc32c::crc32c(&bytes[start..end]).to_le_bytes();
                 bytes[end..].copy_from_slice(&sum);
@@ -148,8 +149,9 @@ impl Hooks for OnPath {
     }
 }
 
-// Proves SEC-066: CRC32c is no protection. If an attacker on the path changes bytes of a Write and corrects
-// the CRC, they are placed and nobody sees it; if the attacker leaves the CRC unchanged, the change is found.
+// Proves SEC-066: a CRC is no protection against an attacker on the path. If the attacker changes bytes of a
+// Write and corrects the CRC, the bytes are placed without an error. If the attacker does not correct the
+// CRC, the engine detects the change.
 #[test]
 fn a_rewrite_on_the_path_is_taken_where_its_crc_is_right() {
     for sees_to_crc in [false, true] {

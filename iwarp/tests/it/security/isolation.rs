@@ -1,4 +1,4 @@
-//! Streams that share nothing, and a path that loses everything for a while.
+//! Streams that share nothing, and a path that loses all frames for a while.
 
 use crate::common::raw::fpdu;
 use crate::common::served::{Served, Setup};
@@ -9,15 +9,15 @@ use iwarp::verbs::{
     SrqInit, VerbsError, WcStatus,
 };
 
-// Proves SEC-045, SEC-051, SEC-103: by default, streams made without common objects reach nothing of each
-// other: not an STag, a receive buffer, a completion or a Read. A stream that tries is ended, and the other
+// Proves SEC-045, SEC-051, SEC-103: by default, streams without common objects cannot access anything of each
+// other: no STag, receive buffer, completion or Read. A stream that tries to do so is ended, and the other
 // stream continues.
 #[test]
 fn streams_share_nothing_by_default() {
     for attack in 0..3 {
         let mut served = Served::new();
         let context = served.context().clone();
-        // The victim: another domain, queue and queue pair in the same process.
+        // The victim has another domain, another completion queue and another queue pair in the same process.
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(8, None).unwrap();
         let victim = pd.create_qp(&QpInit::new(&cq)).unwrap();
@@ -40,7 +40,7 @@ fn streams_share_nothing_by_default() {
                 read.extend(secret.addr().to_be_bytes());
                 read
             }
-            // The attacker has no receive posted; the victim's receive is not taken.
+            // The attacker has posted no receive, and the message does not consume the victim's receive.
             _ => vec![0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3],
         };
         served.pair.inbox.clear();
@@ -68,7 +68,7 @@ fn domains_are_never_on_the_wire() {
             served.qp.post_send(&SendRequest::new(1, op, served.region.sge(0, 3000))).unwrap();
         }
         served.pair.until(100_000, |_| false);
-        // No receive is posted: a Terminate comes last.
+        // No receive is posted, so the last message is a Terminate.
         served.send(&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]);
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed));
         assert!(served.pair.inbox.len() > 9000);
@@ -78,9 +78,10 @@ fn domains_are_never_on_the_wire() {
     assert_eq!(said[0], said[2]);
 }
 
-/// Each context numbers its objects from the same start, so a number does not say which context it belongs
-/// to: no object of one context is accepted by another one, and a refused call leaves nothing behind.
-// Proves RDMAP-359, RDMAP-366, SEC-009, SEC-164: contexts stand for owners here, as processes do.
+/// Each context numbers its objects from the same start, so a number does not identify its context. No
+/// context accepts an object of another context, and a refused call has no effect.
+// Proves RDMAP-359, RDMAP-366, SEC-009, SEC-164: each context represents an owner here, as each process does
+// outside this test.
 #[test]
 fn contexts_share_nothing() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -105,7 +106,7 @@ fn contexts_share_nothing() {
     let memory = foreign.pd.reg_mr(64, ALL).unwrap();
     let receive = RecvRequest::new(1, memory.sge(0, 8));
     assert!(matches!(qp.post_recv(&receive), Err(VerbsError::LocalProtection(_))));
-    // A refused queue pair does not keep the right queue pair from being accepted.
+    // After a queue pair was refused, the right queue pair can still be used to accept.
     let _listener = pair.listen();
     id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
     let request = pair.event_b().id;
@@ -114,12 +115,13 @@ fn contexts_share_nothing() {
     pair.until(|_| (qp.state() == QpState::Rts && foreign_qp.state() == QpState::Rts).then_some(()));
 }
 
-// Proves SEC-080, SEC-079, DDP-248, MPA-258, RDMAP-382: a path that loses everything for longer than a key
-// exchange, as when a security association below was deleted, ends no stream: lost segments are
-// retransmitted.
+// Proves SEC-080, SEC-079, DDP-248, MPA-258, RDMAP-382: a path loses all frames for longer than a key
+// exchange takes, as when a security association below TCP was deleted. The stream does not end, because lost
+// segments are retransmitted.
 #[test]
 fn a_silent_path_ends_no_stream() {
-    // After a tail loss probe, retransmissions back off from about 50 ms: enough of them are lost.
+    // After a tail loss probe, the intervals between retransmissions grow from about 50 ms. The plan loses
+    // enough retransmissions.
     let lost: Vec<u64> = (20..38).collect();
     let plan = LinkPlan { drop_exactly: lost, ..LinkPlan::default() };
     let mut pair = Pair::new(&LinkConfig { a_to_b: plan, ..LinkConfig::default() });

@@ -1,5 +1,5 @@
-//! The rules of RFC 5040 section 8.1 for the RNIC and the Privileged Resource Manager, item by item, tried
-//! on one host beside the stream of another application, which goes on.
+//! The rules of RFC 5040 section 8.1 for the RNIC and the Privileged Resource Manager, item by item. The
+//! stream of another application on the same host continues during all attempts.
 
 use crate::common::served::Served;
 use crate::common::{Connected, Pair, pattern, read_bytes, remote_addr};
@@ -13,7 +13,8 @@ use iwarp::verbs::{
 const BOTH: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 const LEN: usize = 256;
 
-/// B is the host, with a domain for each of its applications. A has the peers of all of them.
+/// B is the host under test, with a domain for each of its applications. A hosts the peers of all
+/// applications.
 struct Host {
     pair: Pair,
     _listener: iwarp::verbs::CmId,
@@ -38,18 +39,18 @@ impl Host {
         Self { pair, _listener: listener, victim, domain, lent, local, rounds: 0 }
     }
 
-    /// A stream of another application of the host, with what its peer has.
+    /// A stream of another application of the host, with the objects of its peer.
     fn other(&mut self, param: &ConnParam) -> Connected {
         self.pair.connect_again(param, param)
     }
 
-    /// The completion of A's request.
+    /// Posts a request at A and returns its completion.
     fn ask(&mut self, qp: &QueuePair, op: SendOp, bytes: usize) -> WorkCompletion {
         qp.post_send(&SendRequest::new(99, op, self.local.sge(0, bytes))).unwrap();
         self.pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 99))
     }
 
-    /// The host refuses A's request, and ends the stream that it came by.
+    /// Posts a request at A, and checks that the host refuses the request and ends its stream.
     fn refuses(&mut self, c: &Connected, op: SendOp, bytes: usize) {
         c.qp_a.post_send(&SendRequest::new(98, op, self.local.sge(0, bytes))).unwrap();
         self.pair.until(|_| (c.qp_a.state() == QpState::Error && c.qp_b.error().is_some()).then_some(()));
@@ -57,10 +58,10 @@ impl Host {
         self.undisturbed();
     }
 
-    /// The victim's peer writes, and reads back what it wrote.
+    /// The victim's peer writes bytes and reads them back.
     fn undisturbed(&mut self) {
         self.pair.run_us(1000);
-        // Completions of other streams.
+        // Drops the completions and events of other streams.
         while self.pair.a.cq.poll_one().is_some() {}
         while self.pair.a.channel.poll().is_some() {}
         while self.pair.b.channel.poll().is_some() {}
@@ -82,9 +83,9 @@ impl Host {
     }
 }
 
-// Proves RDMAP-348, RDMAP-349: the twelve items for the RNIC and the six for the manager of resources, each
-// tried. Each is refused or holds, and a stream of another application on the same host carries its bytes
-// before and after.
+// Proves RDMAP-348, RDMAP-349: the test tries each of the twelve items for the RNIC and the six items for the
+// resource manager. Each attack is refused, and each rule holds. A stream of another application on the same
+// host carries its bytes before and after each item.
 #[test]
 fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     let mut host = Host::new();
@@ -109,7 +110,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
     assert!(is_whole(&foreign));
 
-    // 2: an STag of one stream on another stream of its domain.
+    // 2: an STag of one stream is used on another stream of its domain.
     let (owner, thief) = (host.other(&param), host.other(&param));
     let options = MrOptions { qp: Some(&owner.qp_b), ..MrOptions::new(BOTH) };
     let scoped = host.pair.b.pd.reg_mr_with(LEN, &options).unwrap();
@@ -119,7 +120,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
         WcStatus::Success
     );
 
-    // 3: accesses outside the buffer, before it and behind it.
+    // 3: accesses before the buffer, and behind the buffer.
     let edge = own(&host, BOTH);
     edge.write_at(0, &secret).unwrap();
     for addr in [edge.addr() - 1, edge.addr() + LEN as u64 - 7] {
@@ -128,7 +129,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
     assert!(is_whole(&edge));
 
-    // 4 and 6: an association is withdrawn, and from then on the buffer does not change.
+    // 4 and 6: an association is withdrawn. After that, the buffer does not change.
     let mut lent = own(&host, BOTH);
     let c = host.other(&param);
     let remote = remote_addr(&lent, 0);
@@ -136,7 +137,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     lent.invalidate();
     lent.write_at(0, &secret).unwrap_or(());
     host.refuses(&c, SendOp::Write { remote }, 8);
-    // 5: rights that are granted and taken back.
+    // 5: rights are granted and withdrawn.
     lent = own(&host, Access::LOCAL_WRITE | Access::REMOTE_READ);
     lent.write_at(0, &secret).unwrap();
     let c = host.other(&param);
@@ -155,7 +156,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     host.refuses(&c, SendOp::Read { remote: remote_addr(&lent, 0) }, 8);
     assert!(is_whole(&lent));
 
-    // 7: a peer that invalidates what several streams share.
+    // 7: a peer invalidates an STag that several streams share.
     let c = host.other(&param);
     let inbox = own(&host, Access::LOCAL_WRITE);
     c.qp_b.post_recv(&RecvRequest::new(1, inbox.sge(0, LEN))).unwrap();
@@ -163,7 +164,7 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     host.refuses(&c, SendOp::SendInvalidate { rkey: shared.rkey() }, 8);
     assert!(shared.is_valid());
 
-    // 8: guessed STags. No STag predicts the next one.
+    // 8: guessed STags. No STag allows a peer to predict the next STag.
     let names: Vec<u32> = (0..200).map(|_| own(&host, BOTH)).map(|region| region.rkey() >> 8).collect();
     let mut steps: Vec<u32> = names.windows(2).map(|two| two[1].wrapping_sub(two[0])).collect();
     steps.sort_unstable();
@@ -190,8 +191,8 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     host.pair.until(|_| c.qp_b.error().map(drop));
     host.undisturbed();
 
-    // 11: more Reads are posted than granted. Two are outstanding at a time, the others wait, and all are
-    // answered.
+    // 11: more Reads are posted than were granted. Two Reads are outstanding at a time, the others wait, and
+    // all Reads are answered.
     lent.reregister(BOTH, 3).unwrap();
     let two = ConnParam { responder_resources: 2, ..param.clone() };
     let c = host.other(&two);
@@ -206,15 +207,15 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
     host.undisturbed();
 
-    // The manager: scarce resources have limits (1, 2, 5, 6), nothing is shared unless a program asks for it
-    // (3), and memory that the caller does not have is not bound to an STag (4).
+    // The resource manager: scarce resources have limits (1, 2, 5, 6), programs share a resource only if they
+    // ask for it (3), and an STag is never bound to memory that the caller does not own (4).
     let limits = host.pair.b.context.usage();
     assert!(limits.all().iter().all(|usage| usage.limit > 0 && usage.used <= usage.limit));
     let more = host.pair.b.context.create_cq((1 << 20) + 1, None);
     assert!(matches!(more, Err(VerbsError::Limit { name: "max_cqe", .. })));
     host.undisturbed();
 
-    // 12: no message loads code. Every unknown opcode is refused.
+    // 12: no message can load code: every unknown opcode is refused.
     for opcode in 12..16 {
         let mut served = Served::new();
         served.qp.post_recv(&RecvRequest::new(1, served.region.sge(0, 100))).unwrap();
@@ -224,10 +225,10 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
 }
 
-/// An attempt of one application with names of another one, in its own queue pair.
+/// An application's request, in its own queue pair, with names of another application.
 type Attempt = fn(&Ulp, &Ulp) -> SendRequest;
 
-/// An application: a domain, and one object of each kind that has a name.
+/// An application: a domain, and one object of each kind that has an STag.
 struct Ulp {
     pd: ProtectionDomain,
     region: MemoryRegion,
@@ -244,7 +245,7 @@ impl Ulp {
         Self { pd, region, window, fast }
     }
 
-    /// A window's binding to a region.
+    /// A request that binds 8 bytes of a region to a window.
     fn bind(window: u32, region: &MemoryRegion) -> SendOp {
         let (lkey, addr, length) = (region.lkey(), region.addr(), 8);
         SendOp::BindWindow(BindWindow {
@@ -258,10 +259,10 @@ impl Ulp {
     }
 }
 
-// Proves DDP-234, RDMAP-364: an application that goes past the calls of its context, and puts names of
-// another application's into its own queue pair, is refused: it cannot invalidate, bind, register, send from
-// or write into what is the other's, which stays valid and as it was. Nor does a queue pair without the grant
-// change any name, not even the application's own.
+// Proves DDP-234, RDMAP-364: an application bypasses the calls of its context, and puts names of another
+// application into its own queue pair. The engine refuses such requests: the application cannot invalidate,
+// bind, register, send from or write into objects of the other application, which stay valid and unchanged. A
+// queue pair without the grant cannot change the application's own names.
 #[test]
 fn names_of_another_application_are_refused_to_a_queue_pair() {
     let attempts: [(&str, Attempt); 8] = [
@@ -308,7 +309,7 @@ fn names_of_another_application_are_refused_to_a_queue_pair() {
             drop(listener);
             let request = attempt(&own, if of_another { &other } else { &own });
             let is_message = matches!(request.op, SendOp::Send | SendOp::Write { .. } | SendOp::Read { .. });
-            // The application may send from its own memory, and invalidate it.
+            // The application may send from its own memory, and may invalidate its own memory.
             if !of_another && (is_message || matches!(request.op, SendOp::LocalInvalidate { .. })) {
                 continue;
             }
@@ -327,7 +328,7 @@ fn names_of_another_application_are_refused_to_a_queue_pair() {
                 assert_eq!(bytes, pattern(4, LEN), "{what}");
                 assert!(ulp.region.is_valid() && !ulp.window.is_bound() && !ulp.fast.is_valid(), "{what}");
             }
-            // A receive into the other's memory is refused as well.
+            // A receive into memory of the other application is refused as well.
             let receive = RecvRequest::new(1, other.region.sge(0, 8));
             assert!(c.qp_a.state() == QpState::Error || c.qp_a.post_recv(&receive).is_err());
         }

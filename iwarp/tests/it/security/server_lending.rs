@@ -1,4 +1,4 @@
-//! The lending of buffers by the server example, with hostile clients.
+//! How the server example lends buffers when its clients are hostile.
 
 #[path = "../../../examples/server/lending.rs"]
 mod lending;
@@ -15,7 +15,7 @@ const BUFFER: usize = 512;
 const WRITE: Access = Access::REMOTE_WRITE;
 const READ: Access = Access::REMOTE_READ;
 
-/// B is the server, with buffers to lend. Its clients are connections from A.
+/// B is the server, with buffers to lend. The server's clients are connections from A.
 struct Server {
     pair: Pair,
     clients: Vec<Connected>,
@@ -41,7 +41,7 @@ impl Server {
         let local = pair.a.pd.reg_mr(4096, Access::LOCAL_WRITE).unwrap();
         let inbox = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
         let mut server = Self { pair, clients, lender, local, inbox };
-        // A responder may send after the initiator has.
+        // A responder may send after the initiator has sent its first message.
         for client in 0..server.clients.len() {
             server.send(client, SendOp::Send);
         }
@@ -55,7 +55,7 @@ impl Server {
         loan
     }
 
-    /// A client's message, as the server gets it.
+    /// Sends a client's message, and returns the server's completion.
     fn send(&mut self, client: usize, op: SendOp) -> WorkCompletion {
         let c = &self.clients[client];
         c.qp_b.post_recv(&RecvRequest::new(0, self.inbox.sge(0, 64))).unwrap();
@@ -79,7 +79,7 @@ impl Server {
         read_bytes(&self.local, 1024, BUFFER)
     }
 
-    /// A client's request of `len` bytes that ends its stream.
+    /// Posts a client's request of `len` bytes, which must end the client's stream with `codes`.
     fn refused(mut self, client: usize, op: SendOp, len: usize, codes: (u8, u8, u8)) -> Self {
         let c = self.clients.remove(client);
         if matches!(op, SendOp::SendInvalidate { .. }) {
@@ -91,8 +91,8 @@ impl Server {
     }
 }
 
-/// However the client ends the loan, its STag is invalid before the server reads the buffer: whether it has
-/// invalidated it, or has not, or has invalidated another of its STags.
+/// The STag of a loan is invalid before the server reads the buffer. The test has three cases: the client has
+/// invalidated the STag, no STag, or another STag.
 // Proves SEC-178, SEC-100.
 #[test]
 fn the_stag_is_invalid_before_the_bytes_are_checked() {
@@ -115,10 +115,10 @@ fn the_stag_is_invalid_before_the_bytes_are_checked() {
     }
 }
 
-/// A client writes again behind its message, while the server takes the buffer back: bytes that the server
-/// has read stay unchanged.
-// Proves SEC-177: each moment of the race comes up in simulated time, a hundred times; more rounds repeat
-// them.
+/// A client writes again after its message, while the server takes the buffer back. Bytes that the server has
+/// read do not change.
+// Proves SEC-177: in simulated time, each moment of the race occurs a hundred times. More rounds would only
+// repeat these moments.
 #[test]
 fn checked_bytes_do_not_change() {
     let (mut server, mut rewrote) = (Server::new(1, 1), 0);
@@ -128,7 +128,8 @@ fn checked_bytes_do_not_change() {
         server.write(0, name, &pattern(round, BUFFER));
         assert_eq!(server.pair.wc_a().status, WcStatus::Success);
         let done = server.send(0, SendOp::Send);
-        // The Writes follow the message. When the server reads, some Writes are complete, and some are not.
+        // The Writes follow the message. When the server reads the buffer, some Writes are complete and some
+        // are not.
         server.write(0, name, &pattern(round + 1000, BUFFER));
         for _ in 0..round % 12 {
             server.pair.poll();
@@ -140,7 +141,7 @@ fn checked_bytes_do_not_change() {
         let error = server.clients[0].qp_b.error();
         let last = server.lender.look(0).unwrap();
         assert_eq!(first, last, "round {round}");
-        // A late Write has ended the stream.
+        // A Write that arrives too late has ended the stream.
         if error.is_some() {
             server = Server::new(1, 1);
         }
@@ -148,8 +149,8 @@ fn checked_bytes_do_not_change() {
     assert!(rewrote > 0 && rewrote < 1200, "the race was not run: {rewrote}");
 }
 
-/// A buffer goes from client to client: the next one sees no bytes of the last one, and the last one cannot
-/// access those of the next one.
+/// A buffer passes from client to client. The next client sees no bytes of the previous client, and the
+/// previous client cannot access the bytes of the next client.
 // Proves SEC-179, SEC-118, SEC-181.
 #[test]
 fn a_buffer_goes_from_client_to_client() {
@@ -164,7 +165,7 @@ fn a_buffer_goes_from_client_to_client() {
         server.write(client, loan.name(), &pattern(round as u64, BUFFER));
         assert_eq!(server.pair.wc_a().status, WcStatus::Success);
         names[client] = loan.name();
-        // No second client gets the buffer meanwhile.
+        // No second client gets the buffer during the loan.
         let qp = server.clients[1 - client].qp_b.clone();
         assert!(server.lender.lend(&qp, READ, &[]).unwrap().is_none());
         let done = server.send(client, SendOp::Send);
@@ -178,7 +179,8 @@ fn a_buffer_goes_from_client_to_client() {
     assert_eq!(server.read(0, loan.name())[..6], *b"secret");
 }
 
-/// The STag of another client: no Write, no Read and no invalidation works, and its owner goes on.
+/// A client uses the STag of another client. No Write, Read or invalidation succeeds, and the owner's stream
+/// continues.
 // Proves SEC-027, SEC-089, SEC-187.
 #[test]
 fn a_name_is_one_clients() {
@@ -197,7 +199,7 @@ fn a_name_is_one_clients() {
     }
 }
 
-/// One byte outside the buffer, and a Read of a buffer that was lent for writing.
+/// A client writes one byte outside the buffer, or reads a buffer that was lent for writing.
 // Proves SEC-180.
 #[test]
 fn a_loan_is_just_what_was_meant() {

@@ -1,11 +1,12 @@
-//! The trust models of RFC 5042 appendix C: in each, a hostile client sends the whole catalogue beside
-//! honest ones on the same engine. The only effect is the end of its own connections.
+//! The trust models of RFC 5042 appendix C. In each model, a hostile client sends the whole catalogue of
+//! attacks, and honest clients use the same engine. The only effect is the end of the hostile client's
+//! connections.
 
 use crate::common::world::{NOTHING_SHARED, REGION, SHARED_TRUSTED, SHARED_UNTRUSTED, World, next};
 use crate::common::{ALL, remote_addr};
 use iwarp::verbs::{MrOptions, QpInit, SendOp, SendRequest, VerbsError, WcStatus};
 
-/// Streams share nothing, as is the default. It makes no difference whether the peer is partially trusted.
+/// Streams share nothing, which is the default. A partially trusted peer makes no difference.
 // Proves SEC-007, SEC-010, SEC-192, SEC-193.
 #[test]
 fn nothing_shared() {
@@ -16,22 +17,22 @@ fn nothing_shared() {
     world.attack_all();
 }
 
-/// One domain, receive queue and completion queue for clients that do not trust each other, the hostile one
-/// among them: each may hold one buffer, an STag is valid on one stream, the completion queue has space for
-/// everything.
-// Proves SEC-194, SEC-191: each trait of the model is an option.
+/// Clients that do not trust each other, including the hostile client, share a domain, a receive queue and a
+/// completion queue. Each client may hold one buffer, an STag is valid on one stream, and the completion
+/// queue has space for all completions.
+// Proves SEC-194, SEC-191: each property of this trust model is an option of the API.
 #[test]
 fn shared_by_clients_nobody_trusts() {
     World::new(SHARED_UNTRUSTED).attack_all();
 }
 
-/// A bundle of streams that trust each other share everything. The hostile client of another bundle has no
-/// access to it.
+/// A group of streams that trust each other share all objects. The hostile client, which belongs to another
+/// group, cannot access these objects.
 // Proves SEC-195.
 #[test]
 fn shared_within_a_bundle() {
     let mut world = World::new(SHARED_TRUSTED);
-    // A stream of the bundle may use memory that another stream exposes.
+    // A stream of the group may use memory that another stream of the group exposes.
     let (from, to) = (&world.honest[0], &world.honest[1].end.region);
     let remote = remote_addr(to, 0);
     from.qp
@@ -41,10 +42,10 @@ fn shared_within_a_bundle() {
     world.attack_all();
 }
 
-/// Everything is shared without caps: it is as fast as with nothing shared, and a stream of another domain
-/// has no access to the shared objects.
-// Proves SEC-196: in simulated time, so that a wait for others would show; what sharing costs a processor is
-// not measured.
+/// Streams share all objects without caps. The streams are as fast as without sharing, and a stream of
+/// another domain cannot access the shared objects.
+// Proves SEC-196: the test measures simulated time, in which waiting for another stream would show. The
+// processor time of sharing is not measured.
 #[test]
 fn shared_by_a_cluster() {
     let (mut shared, mut alone) = (World::new(SHARED_TRUSTED), World::new(NOTHING_SHARED));

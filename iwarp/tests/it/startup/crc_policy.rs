@@ -1,5 +1,5 @@
-//! The administrator decides whether CRCs are used: applications neither decide nor see it (RFC 5044 section
-//! 4.4).
+//! The administrator decides whether CRCs are used. Applications cannot change this decision, and do not see
+//! it (RFC 5044 section 4.4).
 
 use crate::common::{ALL, Testbed, pattern, read_bytes, remote_addr};
 use std::time::Duration;
@@ -12,12 +12,12 @@ use iwarp::engine::EngineConfig;
 use iwarp::mpa::RtrKinds;
 use iwarp::verbs::{ConnParam, KeepalivePolicy, RecvRequest, SendOp, SendRequest};
 
-/// The C bit of a startup frame.
+/// Whether a startup frame asks for CRCs (the C bit).
 fn asks(frame: &[u8]) -> bool {
     frame[16] & 0x40 != 0
 }
 
-/// Connection parameters: each setting of an application once.
+/// Connection parameters that change each setting of an application once.
 fn settings() -> Vec<ConnParam> {
     let with = |change: fn(&mut ConnParam)| {
         let mut param = ConnParam::default();
@@ -44,7 +44,7 @@ fn settings() -> Vec<ConnParam> {
 }
 
 // Proves MPA-080: whatever an application sets, Requests and Replies ask for CRCs until the administrator has
-// switched CRCs off; then no Request asks, whether the peer asks or not.
+// switched CRCs off. After that, no Request asks for CRCs, whether the peer asks for them or not.
 #[test]
 fn only_the_administrator_suppresses_crcs() {
     let engine = |crc: Option<bool>| {
@@ -60,15 +60,15 @@ fn only_the_administrator_suppresses_crcs() {
                 let mut d = Responder::over(engine(switch), |_| {});
                 let id = d.connect_request(&theirs).id;
                 let _qp = d.accept(&id, &param);
-                // If the peer asks, the Reply asks in any case.
+                // If the peer's Request asks for CRCs, the Reply also asks for them.
                 assert_eq!(asks(&d.pair.inbox), expected || asks(&theirs), "a Reply, {switch:?}, {param:?}");
             }
         }
     }
 }
 
-// Proves MPA-307: CRCs are on unless they are switched off; the documentation of the switch has the
-// condition for that; and each connection without them is counted.
+// Proves MPA-307: CRCs are on unless the administrator switches them off. The documentation of the switch
+// states the condition for doing so. Each connection without CRCs is counted.
 #[test]
 fn the_switch_is_off_and_its_use_is_counted() {
     let (port, _other) = pair(&LinkConfig::default());
@@ -85,7 +85,8 @@ fn the_switch_is_off_and_its_use_is_counted() {
     }
 }
 
-/// Everything that a program sees that connects, sends, writes, reads and closes, as text.
+/// Runs a program that connects, sends, writes, reads and closes. Returns everything that the program sees,
+/// as text.
 fn program(crc: bool) -> Vec<String> {
     let mut pair = Testbed::new().configure(|config| config.crc = crc).hosts();
     let mut told = Vec::new();

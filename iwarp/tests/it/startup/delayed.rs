@@ -49,7 +49,7 @@ impl Streams {
         Self::new(&LinkConfig::default(), StreamOptions::default())
     }
 
-    /// Reads `len` bytes at one end.
+    /// Reads `len` bytes at B or at A.
     fn read(&mut self, at_b: bool, len: usize) -> Vec<u8> {
         let id = if at_b { self.b.clone() } else { self.a.clone() };
         let mut bytes = Vec::new();
@@ -63,7 +63,7 @@ impl Streams {
         bytes
     }
 
-    /// The next event but those for received bytes.
+    /// The next event, except for events about received bytes or space to send.
     fn event(&mut self, at_b: bool) -> CmEvent {
         self.pair.until(|pair| {
             let channel = if at_b { &pair.b.channel } else { &pair.a.channel };
@@ -73,7 +73,7 @@ impl Streams {
         })
     }
 
-    /// `b_responds`: B is the responder, else A is.
+    /// Starts MPA. If `b_responds`, B is the responder, otherwise A is.
     fn start(&mut self, b_responds: bool, param: &ConnParam) -> (QueuePair, QueuePair) {
         let (qp_a, qp_b) = (self.pair.a.qp(), self.pair.b.qp());
         let ends = [(self.a.clone(), &qp_a, false), (self.b.clone(), &qp_b, true)];
@@ -96,7 +96,7 @@ impl Streams {
     }
 }
 
-/// Loses `ppm` frames in a million, repeats half as many, and delays more.
+/// A wire that loses `ppm` frames in a million, repeats half as many, and delays others.
 fn bad_wire(ppm: u32) -> LinkPlan {
     LinkPlan {
         drop_ppm: ppm,
@@ -107,7 +107,7 @@ fn bad_wire(ppm: u32) -> LinkPlan {
     }
 }
 
-/// Messages both ways, large enough for markers and several segments.
+/// Exchanges messages in both directions, which are large enough for markers and several segments.
 fn exchange(pair: &mut Pair, a: &QueuePair, b: &QueuePair) {
     let all = iwarp::memory::Access::LOCAL_WRITE;
     let (from, to) = (pair.a.pd.reg_mr(10_000, all).unwrap(), pair.b.pd.reg_mr(10_000, all).unwrap());
@@ -125,9 +125,9 @@ fn exchange(pair: &mut Pair, a: &QueuePair, b: &QueuePair) {
     assert_eq!(pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 3)).byte_len, 10_000);
 }
 
-// Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: bytes
-// both ways, then MPA with either side as the initiator; with markers, and over a wire that loses and
-// reorders.
+// Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: plain
+// bytes are sent in both directions, then MPA starts with either side as the initiator, with markers, and
+// over a wire that loses and reorders frames.
 #[test]
 fn mpa_starts_behind_a_stream() {
     let bad = bad_wire(50_000);
@@ -141,7 +141,7 @@ fn mpa_starts_behind_a_stream() {
             assert_eq!(s.read(false, 8), b"you, too");
             let param = ConnParam { markers, timeout: Duration::from_secs(60), ..ConnParam::default() };
             let (qp_a, qp_b) = s.start(b_responds, &param);
-            // Neither direction is in streaming mode any more.
+            // Both directions have left streaming mode.
             for id in [&s.a, &s.b] {
                 assert!(matches!(id.send_stream(b"x"), Err(VerbsError::Invalid(_))));
                 assert!(matches!(id.recv_stream(&mut [0; 8]), Err(VerbsError::Invalid(_))));
@@ -154,7 +154,7 @@ fn mpa_starts_behind_a_stream() {
 }
 
 // Proves MPA-209, MPA-219, MPA-185: the first byte behind the responder's last message belongs to the
-// Request, and bytes that come with it, or before the responder has switched, are not lost.
+// Request. Bytes that arrive with this message, or before the responder has switched, are not lost.
 #[test]
 fn the_switch_is_exact() {
     let request = frame("Req", 0xd0, 2, &[0, 8, 0, 8]);
@@ -176,7 +176,7 @@ fn the_switch_is_exact() {
         assert_eq!(d.pair.inbox, b"begin now");
         let qp = d.accept(&id, &ConnParam { markers: true, ..ConnParam::default() });
         assert_eq!(d.pair.inbox, frame("Rep", 0xd0, 2, &[0, 8, 0, 8]));
-        // Positions of markers count from behind the frames.
+        // The positions of markers start after the startup frames.
         let mut framer = Framer::new(true, true);
         let first = fpdu(&mut framer, &[0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(first[..4], [0; 4]);
@@ -199,8 +199,8 @@ impl Responder {
     }
 }
 
-// Proves MPA-134, MPA-210, MPA-220: a byte too many or too few, or another protocol, ends in code 4: frames
-// are not read at a wrong offset.
+// Proves MPA-134, MPA-210, MPA-220: an extra byte, a missing byte or another protocol causes code 4: startup
+// frames are not read at a wrong offset.
 #[test]
 fn stray_bytes_at_the_switch_end_the_connection() {
     let request = frame("Req", 0x50, 2, &[0, 8, 0, 8]);
@@ -215,7 +215,7 @@ fn stray_bytes_at_the_switch_end_the_connection() {
         assert_eq!(error.mpa_code(), Some(4));
         assert!(d.is_over() && d.pair.inbox.is_empty());
     }
-    // This is an error, since an initiator accepts only a Reply.
+    // A Request is an error here, since an initiator accepts only a Reply.
     let mut s = Streams::simple();
     s.b.send_stream(b"stray").unwrap();
     s.pair.run_us(10_000);
@@ -228,7 +228,7 @@ fn stray_bytes_at_the_switch_end_the_connection() {
     assert!(matches!(error, ConnectionError::Startup(StartupFault::Malformed(_) | StartupFault::EarlyBytes)));
 }
 
-/// A queue pair that is dropped before the engine has seen the start ends the connection at once.
+/// If a queue pair is dropped before the engine has processed the start of MPA, the connection ends at once.
 #[test]
 fn a_start_whose_queue_pair_is_gone_ends_at_once() {
     let mut s = Streams::simple();
@@ -240,8 +240,7 @@ fn a_start_whose_queue_pair_is_gone_ends_at_once() {
     assert!(s.pair.now_us - start < 1_000_000, "after {} us", s.pair.now_us - start);
 }
 
-// Proves MPA-144, MPA-200: two initiators find each other's Request where a Reply should be, and both report
-// code 4.
+// Proves MPA-144, MPA-200: two initiators both receive a Request in place of a Reply, and both report code 4.
 #[test]
 fn two_initiators_find_out() {
     let mut s = Streams::simple();
@@ -255,12 +254,12 @@ fn two_initiators_find_out() {
         })
         .into();
     codes.sort_unstable();
-    // The first end that sees it resets the connection, which the other end may see first.
+    // The first side that receives a Request resets the connection. The other side may see the reset first.
     assert_eq!(codes.last(), Some(&Some(4)));
     assert!(codes[0] == Some(4) || codes[0] == Some(1), "{codes:?}");
 }
 
-// Proves MPA-201: two responders wait for each other, and both give up.
+// Proves MPA-201: two responders wait for each other until both time out.
 #[test]
 fn two_responders_find_out() {
     let mut s = Streams::simple();
@@ -275,9 +274,9 @@ fn two_responders_find_out() {
     assert!((1_900_000..2_200_000).contains(&(s.pair.now_us - start)));
 }
 
-// Proves MPA-180, MPA-181, MPA-182, MPA-190, MPA-191, MPA-218, MPA2-120: after a reject MPA ends, TCP stays
-// open, and plain bytes go both ways, whatever the frames said about markers and CRCs; MPA may be tried
-// again.
+// Proves MPA-180, MPA-181, MPA-182, MPA-190, MPA-191, MPA-218, MPA2-120: after a reject, MPA ends and TCP
+// stays open. Plain bytes are sent in both directions, whatever the startup frames said about markers and
+// CRCs, and MPA may be tried again.
 #[test]
 fn a_reject_leaves_tcp_open() {
     let mut s = Streams::simple();
@@ -286,7 +285,7 @@ fn a_reject_leaves_tcp_open() {
     s.a.start_initiator(&qp, &ConnParam { markers: true, ..ConnParam::default() }).unwrap();
     let event = s.event(true);
     event.id.reject(b"not now").unwrap();
-    // The plain bytes follow the Reply, perhaps in its segment.
+    // The plain bytes follow the Reply, possibly in the same segment.
     s.b.send_stream(b"plain again").unwrap();
     let event = s.event(false);
     assert!(
@@ -301,8 +300,8 @@ fn a_reject_leaves_tcp_open() {
     exchange(&mut s.pair, &qp_a, &qp_b);
 }
 
-// Proves MPA-140, MPA-141, MPA-212, MPA-214: the user chooses the queue pair when it has the Request;
-// without a queue pair there is no Full Operation.
+// Proves MPA-140, MPA-141, MPA-212, MPA-214: the user chooses the queue pair after receiving the Request.
+// Without a queue pair, Full Operation does not begin.
 #[test]
 fn full_operation_needs_a_queue_pair() {
     let mut s = Streams::simple();
@@ -314,7 +313,7 @@ fn full_operation_needs_a_queue_pair() {
     assert_eq!(&private_data[..], b"number 7");
     s.pair.run_us(100_000);
     assert!(s.pair.a.channel.poll().is_none(), "no Reply before the user has one");
-    // A queue pair in the error state is refused, and the request still waits.
+    // A queue pair in the error state is refused, and the Request continues to wait.
     let over = s.pair.b.qp();
     over.modify(QpState::Error).unwrap();
     let refused = request.id.accept(&over, &ConnParam::default());
@@ -323,7 +322,8 @@ fn full_operation_needs_a_queue_pair() {
     assert!(matches!(s.event(true).kind, CmEventKind::Established { .. }));
 }
 
-/// Buffers are bounded in both directions: TCP's window closes behind a slow reader, and the sender sees it.
+/// Buffers are limited in both directions. If the reader is slow, TCP's window closes, and the sender can
+/// send no more.
 #[test]
 fn a_slow_reader_stops_its_peer() {
     let limits = StreamOptions { recv_bytes: 1000, send_bytes: 4000 };
@@ -338,7 +338,8 @@ fn a_slow_reader_stops_its_peer() {
         stalled = if taken == 0 { stalled + 1 } else { 0 };
         s.pair.run_us(1000);
     }
-    // The reader's window, the same amount in the sender's TCP, and the bytes that both ends hold.
+    // The sum of the reader's window, the same amount in the sender's TCP, and the bytes that both sides
+    // buffer.
     assert!(sent < 2 * window + 100_000, "{sent}");
     let mut got: Vec<u8> = Vec::new();
     let (a, b) = (s.a.clone(), s.b.clone());
@@ -353,18 +354,18 @@ fn a_slow_reader_stops_its_peer() {
     assert!(got == bytes);
     let kinds: Vec<_> = std::iter::from_fn(|| s.pair.a.channel.poll()).map(|event| event.kind).collect();
     assert!(kinds.iter().any(|kind| matches!(kind, CmEventKind::StreamWritable)));
-    // The end of the stream is reported after its last byte.
+    // The user sees the end of the stream after the last byte.
     s.a.disconnect();
     s.pair.until(|_| (b.recv_stream(&mut [0; 8]).unwrap() == StreamRead::Ended).then_some(()));
     b.disconnect();
     assert!(matches!(s.event(false).kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
-/// Each of the first frames of both directions is lost once, including those of the handshake, and startup
-/// completes.
+/// Each of the first frames in both directions is lost once, including frames of the handshake. Startup
+/// completes each time.
 #[test]
 fn startup_survives_the_loss_of_any_frame() {
-    // The frames of the address resolution come first.
+    // The frames of address resolution are sent first, so the losses begin with frame 2.
     for lost in 2..12 {
         for a_to_b in [false, true] {
             let plan = LinkPlan { drop_exactly: vec![lost], ..LinkPlan::default() };
@@ -382,13 +383,13 @@ fn startup_survives_the_loss_of_any_frame() {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     Loss,
-    /// It arrives behind frames that are sent within 300 us after it.
+    /// The frame arrives after frames that are sent within 300 us after it.
     Lateness,
-    /// Its segment arrives in two parts, the second one first.
+    /// The segment arrives in two parts, and the second part arrives first.
     Resegmentation,
 }
 
-/// Applies the fault to the frame with this number among those with a payload.
+/// Applies the fault to frame number `number` of the frames that have a payload.
 struct FaultInjector {
     fault: Fault,
     number: usize,
@@ -396,7 +397,7 @@ struct FaultInjector {
     late: Option<(u64, Mbuf)>,
 }
 
-/// Bytes in front of TCP's payload; `None` where there is none.
+/// Number of bytes before TCP's payload, or `None` if the frame has no TCP payload.
 fn payload_at(frame: &Mbuf) -> Option<usize> {
     let head = frame.head();
     if head.get(12..14)? != [8, 0] || *head.get(23)? != 6 {
@@ -408,8 +409,8 @@ fn payload_at(frame: &Mbuf) -> Option<usize> {
     (at < end).then_some(at)
 }
 
-/// The frame with only these bytes of its TCP payload, as a middlebox makes it; its checksums have been
-/// looked at.
+/// A frame that has only these bytes of the TCP payload, as a middlebox would make it. The frame's checksum
+/// is marked as already verified.
 fn part(port: &dyn Port, frame: &Mbuf, range: std::ops::Range<usize>) -> Mbuf {
     let at = payload_at(frame).unwrap();
     let mut bytes = vec![0; frame.len()];
@@ -466,9 +467,9 @@ impl Hooks for FaultInjector {
     }
 }
 
-// Proves MPA-222: whatever segment of the last plain bytes, of Request, Reply and the first FPDUs is lost,
-// late, or comes cut in two in the wrong order, in either direction: TCP recovers, and MPA begins at the
-// right byte, with markers and without.
+// Proves MPA-222: a segment of the last plain bytes, of the Request, of the Reply or of the first FPDUs is
+// lost, arrives late, or arrives cut in two in the wrong order, in either direction. TCP recovers, and MPA
+// begins at the right byte, with markers and without.
 #[test]
 fn tcp_recovers_while_stacks_are_switched() {
     for fault in [Fault::Loss, Fault::Lateness, Fault::Resegmentation] {
@@ -488,7 +489,7 @@ fn tcp_recovers_while_stacks_are_switched() {
                     assert_eq!(s.read(false, 7), b"of both", "{fault:?} of {number}");
                     let (qp_a, qp_b) = s.start(true, &param);
                     exchange(&mut s.pair, &qp_a, &qp_b);
-                    // No such segment exists any more.
+                    // The connection has no segment with this number.
                     if seen.load(Ordering::Relaxed) <= number {
                         assert!(number > 8, "{number} segments");
                         break;
@@ -499,9 +500,9 @@ fn tcp_recovers_while_stacks_are_switched() {
     }
 }
 
-// Proves DDP-142, DDP-143, RDMAP-297: bytes that come before the application has started MPA belong to it,
-// even a Request and a whole Write to an exposed buffer; none of these bytes is placed, no segment of DDP's
-// is sent, and nothing can be posted ahead.
+// Proves DDP-142, DDP-143, RDMAP-297: bytes that arrive before the application has started MPA belong to the
+// application, even if they are a Request and a whole Write to an exposed buffer. None of these bytes is
+// placed, DDP sends no segment, and no request can be posted before the start.
 #[test]
 fn before_the_switch_there_is_no_ddp() {
     let mut d = Responder::with(|options| options.streaming = Some(StreamOptions::default()));
@@ -527,7 +528,7 @@ fn before_the_switch_there_is_no_ddp() {
     assert!(!placed(&lent) && d.pair.inbox.is_empty());
     let qp = d.qp();
     assert!(qp.post_send(&SendRequest::empty(1, SendOp::Send)).is_err());
-    // The same bytes are sent after the switch.
+    // The peer sends the same bytes again after the switch.
     id.start_responder(b"", &ResponderOptions::default()).unwrap();
     d.pair.until(10_000, |_| false);
     d.pair.send(&request);
@@ -540,8 +541,8 @@ fn before_the_switch_there_is_no_ddp() {
     qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
 }
 
-// Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are both code 4, and reported as such;
-// TCP is reset at once, in less than a round trip; and the queue pair is in the state of a lost connection.
+// Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are both reported as code 4. TCP is reset
+// at once, in less than a round trip, and the queue pair is in the same state as after a lost connection.
 #[test]
 fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
     let wrong = |key: &str| frame(key, 0x50, 3, &[0, 8, 0, 8]);

@@ -1,4 +1,4 @@
-//! MPA is started on a connection that has just ended (RFC 5044 section 7.1.5).
+//! A user starts MPA on a connection that has just ended (RFC 5044 section 7.1.5).
 
 use std::sync::{Arc, Mutex};
 
@@ -7,11 +7,12 @@ use crate::common::{PORT, Testbed};
 use dp::{Burst, Mbuf, Port};
 use iwarp::verbs::{CmId, ConnParam, ListenOptions, QpState, QueuePair, StreamOptions};
 
-/// The flags of a TCP segment over IPv4 in an untagged frame.
+/// Position of the TCP flags in an IPv4 frame without a VLAN tag.
 const TCP_FLAGS_AT: usize = 47;
 const RST: u8 = 4;
 
-/// Starts MPA as another thread would, at the first frame with RST, before the engine processes it.
+/// Starts MPA, as another thread would, when the first frame with RST arrives and before the engine processes
+/// it.
 struct StartAtReset(Arc<Mutex<Option<(CmId, QueuePair)>>>);
 
 impl Hooks for StartAtReset {
@@ -27,7 +28,7 @@ impl Hooks for StartAtReset {
     }
 }
 
-/// The connection ends while its user starts MPA on it: the queue pair ends, too.
+/// If the connection ends while its user starts MPA, the queue pair ends, too.
 #[test]
 fn a_start_whose_connection_is_gone_ends_its_queue_pair() {
     let armed = Arc::new(Mutex::new(None));

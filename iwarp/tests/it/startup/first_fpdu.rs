@@ -1,5 +1,5 @@
-//! The actions of a responder before and at the first FPDU of its peer (RFC 5044 section 7.1.2, RFC 6581
-//! section 9.2).
+//! What a responder does before the first FPDU of its peer arrives, and when it arrives (RFC 5044 section
+//! 7.1.2, RFC 6581 section 9.2).
 
 use dp::link::LinkConfig;
 use iwarp::mpa::RtrKinds;
@@ -13,7 +13,7 @@ use crate::common::raw::{EMPTY_WRITE, RawPair, fpdu, peer_to_peer_request};
 use crate::common::served::{Served, Setup};
 use crate::common::ulpdu::{tagged, untagged};
 
-/// The peer offers a Send of no bytes as its RTR.
+/// The peer offers a Send without bytes as its RTR.
 const OFFER_SEND: [u8; 2] = [0xc0, 0];
 
 /// Two receives of 1000 bytes, at the beginning of the region.
@@ -35,7 +35,7 @@ fn post_send(peer: &Served) {
     peer.post(&SendRequest::new(9, SendOp::Send, peer.region.sge(3000, 5)));
 }
 
-/// Any FPDU counts as the first one, even a Write that brings data.
+/// Any FPDU counts as the first FPDU, even a Write with data.
 #[test]
 fn a_write_with_data_lets_the_responder_send() {
     let mut peer = Setup::default().accepted();
@@ -46,7 +46,8 @@ fn a_write_with_data_lets_the_responder_send() {
     assert_eq!(peer.bytes(100, 4), b"data");
 }
 
-/// Only the first message of all may be the RTR. Behind a Write, a Send of no bytes is the peer's.
+/// Only the first message of the connection may be the RTR. Behind a Write, a Send of no bytes is a message
+/// of the peer's user.
 #[test]
 fn a_send_behind_a_write_with_data_is_no_rtr() {
     let request = peer_to_peer_request(OFFER_SEND);
@@ -58,7 +59,7 @@ fn a_send_behind_a_write_with_data_is_no_rtr() {
     assert_eq!(done, [(0, WcStatus::Success, 0), (1, WcStatus::Success, 5)]);
 }
 
-/// Each other first message that begins at queue 0 takes a receive.
+/// Any other first message on queue 0 consumes a receive.
 #[test]
 fn only_a_whole_send_without_bytes_is_an_rtr() {
     let begins = untagged([0x01, 0x43], 0, [0, 1, 0], b"");
@@ -77,8 +78,8 @@ fn only_a_whole_send_without_bytes_is_an_rtr() {
     }
 }
 
-/// The RTR is lost, and may be a Send, which takes no receive. So nobody knows yet which receive a Send
-/// behind it is for.
+/// The lost segment is the RTR, which may be a Send that consumes no receive. Therefore the responder does
+/// not yet know which receive belongs to a Send behind the RTR.
 #[test]
 fn nothing_is_placed_before_the_rtr() {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());
@@ -110,8 +111,8 @@ fn nothing_is_placed_before_the_rtr() {
     assert_eq!((qp.error(), cq.poll_one().is_none()), (None, true));
 }
 
-/// A peer that ends before it has let this end send has not closed gracefully: the posted requests were never
-/// sent.
+/// If a peer ends the connection before it has allowed this side to send, the end is not graceful: the posted
+/// requests were never sent.
 #[test]
 fn a_fin_in_place_of_the_first_fpdu_is_an_error() {
     let mut peer = Setup::default().accepted();

@@ -1,5 +1,5 @@
-//! MPA startup on the wire, with the engine as initiator: the bytes that it sends before its first message,
-//! and its reaction to each Reply.
+//! MPA startup on the wire, with the engine as the initiator: the bytes that the engine sends before its
+//! first message, and its reaction to each Reply.
 
 use crate::common::connect_error;
 use crate::common::ulpdu::from_hex;
@@ -43,7 +43,8 @@ fn send(wr_id: u64) -> SendRequest {
 }
 
 // Proves MPA2-003, MPA2-004, MPA2-014, MPA2-017, MPA2-018, MPA2-019, MPA2-086, MPA2-110, MPA2-111, MPA2-112,
-// MPA2-135: one message of the common kind is sent first, without a completion or a place in a queue.
+// MPA2-135: the engine first sends one message of the agreed kind, which has no completion and no entry in a
+// queue.
 #[test]
 fn the_rtr_goes_first() {
     for (named, rtr, next_msn) in [
@@ -54,7 +55,7 @@ fn the_rtr_goes_first() {
         let param = ConnParam { rtr: RtrKinds::all(), ..ConnParam::default() };
         let mut d = Initiator::new(&param);
         assert_eq!(d.pair.inbox[16..], [0x50, 2, 0, 4, 0xc0, 0x80, 0xc0, 0x80]);
-        // Nothing can be posted before the Reply.
+        // No request can be posted before the Reply has arrived.
         assert!(d.qp.post_send(&send(1)).is_err());
         d.pair.inbox.clear();
         d.pair.send(&reply(0x50, 2, &named));
@@ -71,8 +72,8 @@ fn the_rtr_goes_first() {
     }
 }
 
-// Proves MPA2-113: an RTR by Read counts as one of the Reads that may be outstanding, and the first Read of
-// the user has MSN 2.
+// Proves MPA2-113: an RTR by Read counts as one of the outstanding Reads, and the user's first Read has MSN
+// 2.
 #[test]
 fn an_rtr_by_read_is_a_read() {
     let param = ConnParam { initiator_depth: 1, ..ConnParam::default() };
@@ -91,8 +92,8 @@ fn an_rtr_by_read_is_a_read() {
     assert_eq!(d.pair.inbox[rtr.len()..][12..16], [0, 0, 0, 2]);
 }
 
-// Proves MPA2-065, MPA2-007, MPA2-011: ORD is lowered to the peer's IRD, without an error, and never
-// exceeded: a Read that has to wait delays the requests behind it, too.
+// Proves MPA2-065, MPA2-007, MPA2-011: ORD is lowered to the peer's IRD without an error, and is never
+// exceeded. A Read that has to wait also delays the requests behind it.
 #[test]
 fn the_peers_ird_bounds_our_reads() {
     let param = ConnParam { initiator_depth: 16, ..client_server() };
@@ -115,7 +116,8 @@ fn the_peers_ird_bounds_our_reads() {
 }
 
 // Proves MPA2-042, MPA2-043, MPA2-044, MPA2-066, MPA2-067, MPA2-087, MPA2-088, MPA2-108, MPA2-117, MPA2-145:
-// a Reply whose terms cannot be met is answered by a Terminate in place of the RTR, and FIN.
+// if the initiator cannot meet the terms of a Reply, it sends a Terminate in place of the RTR, and then a
+// FIN.
 #[test]
 fn terms_that_cannot_be_met_are_terminated() {
     let only_write = ConnParam { rtr: RtrKinds::WRITE, ..ConnParam::default() };
@@ -138,8 +140,8 @@ fn terms_that_cannot_be_met_are_terminated() {
     }
 }
 
-// Proves MPA2-069, MPA2-089: after code 6 a connect with more depth succeeds, and after code 7 a connect
-// without RTR.
+// Proves MPA2-069, MPA2-089: after code 6, a connect with larger depths succeeds. After code 7, a connect
+// without RTR succeeds.
 #[test]
 fn another_try_with_other_terms_is_the_users() {
     let more = ConnParam { responder_resources: 200, ..client_server() };
@@ -152,7 +154,7 @@ fn another_try_with_other_terms_is_the_users() {
 }
 
 // Proves MPA-151, MPA-189, MPA-196, MPA-205, MPA-227, MPA-228, MPA-242, MPA-301, MPA2-128, MPA2-129: code 4
-// ends TCP at once, without another byte, and is reported.
+// ends TCP at once, without another byte, and the user gets the code.
 #[test]
 fn an_invalid_reply_ends_the_connection() {
     let one = ConnParam { mpa_revision: 1, ..ConnParam::default() };
@@ -182,7 +184,7 @@ fn an_invalid_reply_ends_the_connection() {
     }
 }
 
-// Proves MPA2-068, MPA2-120: a reject has private data and the depths that the peer would need.
+// Proves MPA2-068, MPA2-120: a reject contains private data and the depths that the peer would need.
 #[test]
 fn a_reject_brings_depths() {
     let mut d = Initiator::answered(&client_server(), &reply(0x70, 2, &[0, 1, 0, 8, b'n', b'o']));
@@ -190,13 +192,13 @@ fn a_reject_brings_depths() {
     let CmEventKind::Rejected { private_data, peer } = event.kind else { panic!("{event:?}") };
     assert_eq!(&private_data[..], b"no");
     assert_eq!(peer.map(|peer| peer.depths), Some(Depths { ird: 1, ord: 8 }));
-    // The connection had no error: our side closes with FIN.
+    // The connection had no error, so our side closes with a FIN.
     assert!(d.pair.until(100_000, |pair| pair.peer_closed));
     assert_eq!((d.pair.inbox.len(), d.pair.closed), (0, None));
 }
 
-// Proves MPA-206, MPA-311: one timeout applies to the whole Reply, whether nothing comes or all but its last
-// byte.
+// Proves MPA-206, MPA-311: one timeout applies to the whole Reply, whether no byte or all bytes but the last
+// arrive.
 #[test]
 fn a_reply_that_stalls_is_given_up() {
     let param = ConnParam { timeout: Duration::from_secs(2), ..client_server() };
@@ -214,7 +216,7 @@ fn a_reply_that_stalls_is_given_up() {
     }
 }
 
-// Proves MPA2-105: without the option the end of TCP is reported.
+// Proves MPA2-105: without the option `fallback`, the user gets the end of TCP as an error.
 #[test]
 fn a_close_without_a_reply_is_told() {
     for resets in [false, true] {
@@ -231,8 +233,8 @@ fn a_close_without_a_reply_is_told() {
     }
 }
 
-// Proves MPA-037, MPA2-106, MPA2-120, MPA2-143, MPA2-158: one more connection, unenhanced, and the user sees
-// which connection it is.
+// Proves MPA-037, MPA2-106, MPA2-120, MPA2-143, MPA2-158: the initiator makes one more connection, without
+// the enhanced mode, and the user sees which connection was established.
 #[test]
 fn a_peer_without_revision_2_is_asked_again() {
     let param = ConnParam { fallback: true, ..ConnParam::default() }.with_private_data(b"hello").unwrap();
@@ -259,9 +261,9 @@ fn a_peer_without_revision_2_is_asked_again() {
                     panic!("{event:?}")
                 };
                 assert_eq!((&private_data[..], peer, revision, fell_back), (&b"you"[..], None, 1, true));
-                // The end of the first connection is not that of the queue pair.
+                // The end of the first connection does not end the queue pair.
                 assert_eq!((d.qp.cause(), d.qp.state()), (None, QpState::Rts));
-                // The users decide who sends first: no RTR.
+                // There is no RTR, because the users decide who sends first.
                 d.pair.until(20_000, |_| false);
                 assert_eq!(d.pair.inbox.len(), 0);
             } else {
@@ -274,7 +276,7 @@ fn a_peer_without_revision_2_is_asked_again() {
     }
 }
 
-/// Both attempts have one time together.
+/// One timeout applies to both attempts together.
 #[test]
 fn a_second_try_has_the_time_that_the_first_has_left() {
     let mut d = Initiator::new(&ConnParam {
@@ -291,8 +293,8 @@ fn a_second_try_has_the_time_that_the_first_has_left() {
     assert!((3_900_000..4_100_000).contains(&took_us), "{took_us} us");
 }
 
-// Proves MPA-154, MPA-155, MPA-199, MPA-310: markers are sent if the Reply asks for them, from the first
-// byte on.
+// Proves MPA-154, MPA-155, MPA-199, MPA-310: if the Reply asks for markers, the engine sends them from the
+// first byte on.
 #[test]
 fn markers_begin_with_the_first_byte_of_full_operation() {
     for (flags, start) in [(0x50, "00124143"), (0xd0, "00000000 00124143")] {
@@ -308,8 +310,8 @@ fn markers_begin_with_the_first_byte_of_full_operation() {
     }
 }
 
-// Proves MPA-158, MPA-159, MPA-160, MPA-230: CRCs are in use unless neither frame asks for them, and then
-// the field is ignored.
+// Proves MPA-158, MPA-159, MPA-160, MPA-230: CRCs are used unless neither startup frame asks for them.
+// Without CRCs, the CRC field is ignored.
 #[test]
 fn crcs_are_used_if_either_asks() {
     for (ours, theirs) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -337,11 +339,11 @@ fn crcs_are_used_if_either_asks() {
     }
 }
 
-// Proves MPA-037, MPA-186, MPA-188, MPA-192, MPA2-058, MPA2-094: depths are settled, and FPDUs leave and are
-// read, only when the Reply is complete; the user gets its depths unchanged.
+// Proves MPA-037, MPA-186, MPA-188, MPA-192, MPA2-058, MPA2-094: the depths are settled, and FPDUs are sent
+// and read, only when the Reply is complete. The user gets the depths of the Reply unchanged.
 #[test]
 fn nothing_leaves_before_the_whole_reply() {
-    // Virtual time jumps between the bytes.
+    // Virtual time advances a lot between the bytes, so the timeout is long.
     let param = ConnParam { timeout: Duration::from_secs(3600), ..ConnParam::default() };
     let mut d = Initiator::new(&param);
     d.pair.inbox.clear();
@@ -360,7 +362,7 @@ fn nothing_leaves_before_the_whole_reply() {
     assert_eq!(peer, Some(Enhanced::decode([0x80, 3, 0x80, 5])));
     d.pair.until(10_000, |_| false);
     assert_eq!(d.pair.inbox, from_hex(WRITE_RTR));
-    // The next byte belongs to an FPDU, complete or not.
+    // The next byte belongs to an FPDU, even if the FPDU is incomplete.
     let (begun, rest) = (from_hex(SEND_RTR)[..7].to_vec(), from_hex(SEND_RTR)[7..].to_vec());
     d.qp.post_recv(&RecvRequest { wr_id: 7, sg_list: Default::default() }).unwrap();
     for (bytes, received) in [(begun, None), (rest, Some(7))] {
@@ -370,8 +372,8 @@ fn nothing_leaves_before_the_whole_reply() {
     }
 }
 
-// Proves MPA2-146, MPA2-151: FPDUs that a responder sends too early are accepted behind a Reply without
-// peer-to-peer, in the same segment or not.
+// Proves MPA2-146, MPA2-151: FPDUs that a responder sends too early are accepted behind a Reply without the
+// peer-to-peer model, in the segment of the Reply or in a later one.
 #[test]
 fn early_fpdus_are_borne_where_it_is_allowed() {
     let mut framer = Framer::new(false, true);
@@ -380,15 +382,15 @@ fn early_fpdus_are_borne_where_it_is_allowed() {
         Initiator::answered(&client_server(), &[reply(0x50, 2, &[0, 1, 0, 1]), early.clone()].concat());
     d.established();
     assert_eq!((d.qp.error(), d.pair.engine.counters().rx_fpdus), (None, 1));
-    // If an RTR has to come first, such an FPDU is refused.
+    // If an RTR has to be sent first, an early FPDU is refused.
     let mut d =
         Initiator::answered(&ConnParam::default(), &[reply(0x50, 2, &[0x80, 1, 0x80, 1]), early].concat());
     let error = connect_error(d.event());
     assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyBytes));
 }
 
-// Proves SEC-057, MPA2-109: a Reply with any changed byte ends the attempt, or gives a connection within our
-// own limits.
+// Proves SEC-057, MPA2-109: if any byte of a Reply is changed, the attempt ends, or the connection stays
+// within our own limits.
 #[test]
 fn a_reply_that_was_altered_is_harmless() {
     let param = ConnParam { responder_resources: 8, initiator_depth: 8, ..ConnParam::default() };
@@ -426,8 +428,8 @@ impl Initiator {
     }
 }
 
-// Proves MPA2-095: a local error without a code of its own is reported as code 5 before the connection ends.
-// Here no buffer is left to hold bytes of an incomplete FPDU.
+// Proves MPA2-095: a local error without a code of its own is reported to the peer as code 5 before the
+// connection ends. In this test, no buffer is left for the bytes of an incomplete FPDU.
 #[test]
 fn a_local_error_is_told_before_the_end() {
     let pair = Testbed::new().configure(|config| config.held_buffers = Some(1)).peer();
@@ -452,8 +454,8 @@ fn a_local_error_is_told_before_the_end() {
     );
 }
 
-// Proves MPA-136, MPA-138, MPA-175, MPA2-012, MPA2-152: the Request is sent first, in a segment of its own,
-// as plain bytes; so are the bytes that follow the Reply.
+// Proves MPA-136, MPA-138, MPA-175, MPA2-012, MPA2-152: the Request is sent first as plain bytes in a segment
+// of its own. The bytes after the Reply are also sent in segments of their own.
 #[test]
 fn startup_bytes_have_segments_of_their_own() {
     let param = ConnParam::default().with_private_data(b"hello").unwrap();
@@ -467,7 +469,8 @@ fn startup_bytes_have_segments_of_their_own() {
     assert_eq!(d.pair.segments.iter().sum::<usize>(), 29 + 20 + 24);
 }
 
-// Proves MPA-197: a user that does not accept the Reply's private data closes, and MPA is not involved.
+// Proves MPA-197: a user that does not accept the Reply's private data closes the connection. MPA takes no
+// part in this close.
 #[test]
 fn the_user_may_refuse_what_the_reply_says() {
     let mut d = Initiator::answered(&client_server(), &reply(0x50, 2, &[0, 1, 0, 1, b'?']));
@@ -481,8 +484,8 @@ fn the_user_may_refuse_what_the_reply_says() {
     assert!(matches!(d.event().kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
-// Proves MPA-057: whether the peer is to send markers is a setting of the receiver, and its M bit says so, in
-// a Request and in a Reply.
+// Proves MPA-057: whether the peer is to send markers is a setting of the receiver, which the M bit of its
+// Request or Reply announces.
 #[test]
 fn the_markers_bit_is_the_receivers_setting() {
     for markers in [false, true] {
@@ -496,7 +499,8 @@ fn the_markers_bit_is_the_receivers_setting() {
     }
 }
 
-/// TCP segments that pass a port, in order: whether they are ours, their flags, whether they have a payload.
+/// The TCP segments that pass a port, in order. For each segment: whether our side sent it, its flags, and
+/// whether it has a payload.
 type Passed = Arc<Mutex<Vec<(bool, u8, bool)>>>;
 
 struct Watch(Passed);
@@ -530,7 +534,7 @@ impl Hooks for Watch {
     }
 }
 
-// Proves RDMAP-296: the first byte of MPA follows the handshake of TCP; no SYN carries any, although the
+// Proves RDMAP-296: the first byte of MPA follows the TCP handshake. No SYN carries data, although the
 // Request is known when the user connects.
 #[test]
 fn mpa_begins_behind_the_handshake() {
@@ -548,8 +552,8 @@ fn mpa_begins_behind_the_handshake() {
     assert!(before[2..].iter().all(|it| *it == (true, ACK)), "{before:?}");
 }
 
-/// A Reply that rejects is the last that the user hears of the connection, and its identifier is free of it:
-/// a call on it does not disturb the close.
+/// After a Reply that rejects, the user gets no more events of the connection, and the identifier no longer
+/// belongs to it. A call on the identifier does not disturb the close.
 #[test]
 fn an_identifier_is_over_when_its_connection_is_rejected() {
     let mut d = Initiator::answered(&client_server(), &reply(0x70, 2, &[0, 8, 0, 8]));

@@ -1,5 +1,5 @@
-//! What a listener admits: limits for all connections and for each address, which are counted and readable,
-//! and what a stranger can reserve.
+//! What a listener admits: limits for all connections and for each address, which are counted and readable.
+//! Also which resources a stranger can reserve.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn request() -> Vec<u8> {
     frame("Req", 0x50, 2, &[0, 8, 0, 8])
 }
 
-/// A connects to B's listener once more. Returns the connect request of B, if it came.
+/// Connects once more from A to B's listener. Returns B's connect request, if it has arrived.
 fn ask(pair: &mut Pair) -> (CmId, iwarp::verbs::QueuePair, Option<CmId>) {
     let (qp, id) = pair.dial(&ConnParam::default());
     let mut asked = None;
@@ -45,9 +45,9 @@ fn listening(options: &ListenOptions) -> (Pair, CmId) {
     (pair, listener)
 }
 
-// Proves SEC-047, SEC-122, SEC-123, SEC-126: each limit of a listener refuses one more connection, which is
-// counted under its name, and admits again when there is space. No queue pair, Read or memory is used for
-// it.
+// Proves SEC-047, SEC-122, SEC-123, SEC-126: each limit of a listener refuses one more connection, and counts
+// the refusal under the limit's name. The listener admits connections again when there is space. A refused
+// connection uses no queue pair, Read or memory.
 #[test]
 fn each_bound_refuses_and_is_counted() {
     let base = ListenOptions::new(PORT);
@@ -79,7 +79,7 @@ fn each_bound_refuses_and_is_counted() {
         assert_eq!(pair.b.engine.counters().connections_refused, 3);
         let after = pair.b.context.usage();
         assert_eq!((after.qp.used, after.read_slots.used), (before.qp.used, before.read_slots.used));
-        // The reject frees a place in the backlog and a place under the limit on connections.
+        // The reject frees one place in the backlog and one place under the limit of connections.
         let (_, _, id) = asked.pop().unwrap();
         id.unwrap().reject(b"").unwrap();
         pair.run_us(1_000_000);
@@ -90,8 +90,8 @@ fn each_bound_refuses_and_is_counted() {
     }
 }
 
-/// The limit on connections of an address in a second bounds peers that connect and leave, which no limit on
-/// concurrent connections does.
+/// The limit of connections per second of an address also bounds peers that connect and leave at once. A
+/// limit of concurrent connections does not bound such peers.
 #[test]
 fn an_address_begins_so_many_connections_a_second() {
     let (mut pair, listener) =
@@ -105,7 +105,8 @@ fn an_address_begins_so_many_connections_a_second() {
         }
         let stats = listener.listener_stats().unwrap();
         assert_eq!((stats.rate_address_full, stats.accepted), (2 * second, 2 * second));
-        // The hosts are polled all the time, because the second of the rate does not count a standstill.
+        // The hosts are polled all the time, because time without polls does not count for the limit per
+        // second.
         let end_us = second as i64 * 1_000_000;
         assert!(pair.now_us < end_us);
         while pair.now_us < end_us {
@@ -116,12 +117,12 @@ fn an_address_begins_so_many_connections_a_second() {
     assert_eq!(pair.b.engine.counters().connections_refused, 6);
 }
 
-/// An address that fails repeatedly is blocked for the rest of the second. Its SYN comes again after that,
-/// and it connects. Ends that are not its fault do not count.
+/// An address that fails repeatedly is blocked for the rest of the second. The peer retransmits its SYN after
+/// that second, and the connection is established. Ends that are not the peer's fault do not count.
 #[test]
 fn an_address_may_fail_so_often_in_a_second() {
     let mut d = Responder::with(|options| options.failures_per_address = Some(3));
-    // The event of the previous connection may come first.
+    // The event of the previous connection may arrive first.
     let asked = |d: &mut Responder| {
         loop {
             let event = d.event();
@@ -140,7 +141,7 @@ fn an_address_may_fail_so_often_in_a_second() {
         d.pair.close();
         assert!(d.is_over());
     }
-    // An invalid Request; an unknown opcode; a Terminate.
+    // Three failures: an invalid Request, an unknown opcode, and a Terminate.
     d.open(&[0x55; 24]);
     assert!(d.is_over());
     for opcode in [0xf, 0x7] {
@@ -161,7 +162,8 @@ fn an_address_may_fail_so_often_in_a_second() {
     assert!((1_000_000..2_000_000).contains(&d.pair.now_us), "{}", d.pair.now_us);
 }
 
-// Proves SEC-122: clients of one listener use up its limit, and another listener still admits.
+// Proves SEC-122: when clients of one listener have used up its limit, another listener still admits
+// connections.
 #[test]
 fn listeners_do_not_share_their_bounds() {
     let (mut pair, _first) = listening(&ListenOptions { max_connections: 1, ..ListenOptions::new(PORT) });
@@ -174,8 +176,8 @@ fn listeners_do_not_share_their_bounds() {
     assert!(ask(&mut pair).2.is_some());
 }
 
-// Proves SEC-123, SEC-053, SEC-058: half-open connections are bounded for all and for each address; a SYN
-// reserves nothing but its place among them.
+// Proves SEC-123, SEC-053, SEC-058: half-open connections are limited in total and for each address. A SYN
+// reserves nothing but one of these half-open connections.
 #[test]
 fn half_open_connections_are_bounded() {
     for (options, per_address) in [
@@ -194,8 +196,8 @@ fn half_open_connections_are_bounded() {
     }
 }
 
-// Proves SEC-123: connections in startup show in the context's usage, with its limits, from the first SYN
-// until they are accepted, rejected or gone.
+// Proves SEC-123: the context's usage counts connections in startup, with their limits. A connection counts
+// from its first SYN until it is accepted, rejected or ended.
 #[test]
 fn connections_on_their_way_in_show_in_the_usage() {
     let mut d = Responder::with(|options| {
@@ -228,8 +230,8 @@ fn connections_on_their_way_in_show_in_the_usage() {
     assert!(d.pair.until(10_000, |pair| usage(pair) == [(0, 0, 0); 2]), "nobody listens any more");
 }
 
-// Proves SEC-062, SEC-076: addresses decide before anything is allocated, and addresses and private data
-// before anything is granted.
+// Proves SEC-062, SEC-076: the address is checked before anything is allocated. The user sees address and
+// private data before granting anything.
 #[test]
 fn addresses_are_filtered_before_accept() {
     let deny = AddressFilter { deny: vec!["10.0.0.1/32".parse().unwrap()], ..AddressFilter::default() };
@@ -251,7 +253,7 @@ fn addresses_are_filtered_before_accept() {
     assert_eq!(pair.b.context.usage().read_slots.used, 0);
 }
 
-// Proves SEC-123: connections that are stuck in startup end by themselves.
+// Proves SEC-123: connections that are stuck in startup end after a timeout.
 #[test]
 fn stuck_startups_make_room() {
     let mut d = Responder::with(|options| {
@@ -280,8 +282,9 @@ fn an_undecided_request_is_rejected_in_time() {
     assert_eq!(d.listener.listener_stats().unwrap().decision_timeouts, 1);
 }
 
-/// Runs a call of the engine's user once, when the port is asked for frames at or after a time: in the
-/// middle of a poll, after the engine has looked for calls of users and before it looks at the clock.
+/// Runs a call of the engine's user once, when the engine polls the port at or after a given time. The call
+/// runs in the middle of a poll: the engine has already checked for calls of users, and has not yet read the
+/// clock.
 struct Midway(Arc<Mutex<Option<Then>>>);
 
 type Then = (u64, Box<dyn FnOnce() + Send>);
@@ -295,7 +298,8 @@ impl Hooks for Midway {
     }
 }
 
-/// The user decides in the poll in which the time for it ends: the decision counts, and is the only end.
+/// The user decides in the poll in which the decision timeout ends. The decision counts, and there is no
+/// other event of an end.
 #[test]
 fn a_decision_in_the_last_poll_before_the_timeout_counts() {
     const TIMEOUT: Duration = Duration::from_secs(3);
@@ -351,13 +355,13 @@ fn markers_are_the_listeners_policy() {
     d.pair.close();
     d.pair.until(200_000, |_| false);
     assert!(d.channel.poll().is_none());
-    // The connection is counted as rejected, and not as lost as well.
+    // The connection is counted as rejected, but not as lost.
     let stats = d.listener.listener_stats().unwrap();
     assert_eq!((stats.rejected, stats.startup_lost, stats.connections), (1, 0, 0));
 }
 
-// Proves SEC-127: ages are readable; an idle timeout ends connections that were idle for that long, not
-// less, and is off by default.
+// Proves SEC-127: the age of a connection is readable. The idle timeout is off by default, and ends only
+// connections that were idle for this time.
 #[test]
 fn idle_connections_end_where_that_is_asked_for() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -366,7 +370,7 @@ fn idle_connections_end_where_that_is_asked_for() {
     pair.run_us(20_000_000);
     let (age, idle) = c.id_a.activity().map(|activity| (activity.age, activity.idle)).unwrap();
     assert!((19..=21).contains(&age.as_secs()) && (19..=21).contains(&idle.as_secs()), "{age:?} {idle:?}");
-    // A message is sent: the time starts again.
+    // A message is sent, so the idle time starts again.
     c.qp_a
         .post_send(&iwarp::verbs::SendRequest::empty(
             1,
@@ -386,7 +390,7 @@ fn idle_connections_end_where_that_is_asked_for() {
     assert_eq!(c.id_a.activity(), None);
 }
 
-/// A close that waits for a silent peer has its own limit, and does not end by the idle timeout.
+/// A close that waits for a silent peer has a limit of its own. The idle timeout does not end such a close.
 #[test]
 fn a_connection_that_closes_is_not_idle() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -394,7 +398,7 @@ fn a_connection_that_closes_is_not_idle() {
     let c = pair.connect_with(&idle, &ConnParam::default());
     c.id_a.disconnect();
     let start = pair.now_us;
-    // From here on B is not polled.
+    // From here on the test does not poll B.
     let event = loop {
         assert!(pair.now_us - start < 60_000_000);
         pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
@@ -409,8 +413,8 @@ fn a_connection_that_closes_is_not_idle() {
     );
 }
 
-/// The keepalive of a connection finds a silent peer in its own time, at the connecting and at the accepting
-/// end.
+/// The keepalive policy of a connection determines when a silent peer is detected. The policy works for the
+/// connecting side and for the accepting side.
 #[test]
 fn keepalive_is_the_connections() {
     let probe = KeepalivePolicy::Probe {
@@ -427,11 +431,11 @@ fn keepalive_is_the_connections() {
             false => pair.connect_with(&param, &ConnParam::default()),
             true => pair.connect_with(&ConnParam::default(), &param),
         };
-        // All bytes are acknowledged.
+        // After this time, all bytes are acknowledged.
         pair.run_us(100_000);
         let start = pair.now_us;
         let mut noticed = None;
-        // From here on the other end is not polled.
+        // From here on the other host is not polled.
         let host = if accepted { &mut pair.b } else { &mut pair.a };
         while noticed.is_none() && pair.now_us - start < 40_000_000 {
             host.engine.poll_at(Instant::from_micros(pair.now_us));
@@ -445,7 +449,7 @@ fn keepalive_is_the_connections() {
     }
 }
 
-/// An engine made after `listen` listens, too.
+/// An engine that is created after `listen` listens, too.
 #[test]
 fn engines_made_later_join() {
     let d = Responder::new();
@@ -472,7 +476,8 @@ fn engines_made_later_join() {
     assert_eq!(asked.listener, Some(listener));
 }
 
-/// Listeners and requests end with their last handle, as nobody could stop or decide them any more.
+/// Listeners and connect requests end with their last handle, because nobody could stop or decide them any
+/// more.
 #[test]
 fn listeners_and_requests_end_with_their_last_handle() {
     let mut d = Responder::new();
@@ -480,7 +485,7 @@ fn listeners_and_requests_end_with_their_last_handle() {
     drop(asked);
     assert!(d.pair.until(100_000, |pair| pair.inbox.len() == 24), "not rejected");
     assert_eq!(d.pair.inbox[16] & 0x20, 0x20);
-    // A request that waits in the channel does not keep its listener alive.
+    // A connect request that waits in the channel does not keep its listener alive.
     d.open(&request());
     d.pair.until(10_000, |_| false);
     assert_eq!(d.channel.usage().0, 1);
@@ -496,9 +501,9 @@ fn listeners_and_requests_end_with_their_last_handle() {
     again.listen(PORT, 1, Duration::from_secs(1)).unwrap();
 }
 
-/// An event channel that nobody reads holds events up to its limit, counts the others, and blocks nothing:
-/// connect requests are refused before they displace events of existing connections. Dropping a channel
-/// rejects its requests.
+/// If nobody reads an event channel, the channel holds events up to its limit, counts lost events, and blocks
+/// nothing. Connect requests are refused before they displace events of existing connections. Dropping the
+/// channel rejects the requests in it.
 #[test]
 fn an_event_channel_is_bounded() {
     let config = iwarp::verbs::ContextConfig {

@@ -1,4 +1,4 @@
-//! MPA startup on the wire, with the engine as responder: its reaction to each Request, and what it waits
+//! MPA startup on the wire, with the engine as the responder: its reaction to each Request, and what it waits
 //! for and sends.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn request(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     frame("Req", flags, revision, private_data)
 }
 
-/// Depths of 8 without peer-to-peer.
+/// A Request without the peer-to-peer model, with IRD 8 and ORD 8.
 fn plain_request() -> Vec<u8> {
     request(0x50, 2, &[0, 8, 0, 8])
 }
@@ -32,7 +32,7 @@ fn first_fpdu(ulpdu: &[u8]) -> Vec<u8> {
 }
 
 // Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA-299, MPA2-097, MPA2-104, MPA2-125,
-// MPA2-126, RDMAP-173: there is no Reply and no Terminate, the connection ends at once, and only the
+// MPA2-126, RDMAP-173: the engine sends no Reply and no Terminate. The connection ends at once, and only the
 // listener's counters show the failure.
 #[test]
 fn an_invalid_request_ends_the_connection() {
@@ -68,8 +68,8 @@ fn an_invalid_request_ends_the_connection() {
     d.connect_request(&request(0x40, 1, &[]));
 }
 
-// Proves MPA-176, MPA-187, MPA-206, MPA2-015: the responder sends nothing until the Request is whole; then a
-// decision, then the Reply.
+// Proves MPA-176, MPA-187, MPA-206, MPA2-015: the responder sends nothing until the Request is complete. Then
+// the user decides, and the Reply is sent.
 #[test]
 fn nothing_is_said_before_the_request() {
     let mut d = Responder::with(|options| options.responder.startup_timeout = Duration::from_secs(3600));
@@ -86,7 +86,7 @@ fn nothing_is_said_before_the_request() {
     assert!(d.pair.inbox.is_empty(), "the user has not decided");
     d.accept(&event.id, &ConnParam::default());
     assert_eq!(d.pair.inbox, frame("Rep", 0x50, 2, &[0, 8, 0, 8]));
-    // A Request that stalls ends the connection.
+    // A Request that stalls makes the connection end.
     let mut d = Responder::with(|options| options.responder.startup_timeout = Duration::from_secs(2));
     d.open(&whole[..19]);
     let start = d.pair.now_us;
@@ -97,8 +97,8 @@ fn nothing_is_said_before_the_request() {
     assert_eq!((stats.startup_timeouts, stats.connections), (1, 0));
 }
 
-// Proves MPA-193, MPA-194, MPA2-008, MPA2-013, MPA2-115, MPA2-137: only the Reply is sent before one valid
-// FPDU has come; any FPDU releases posted requests.
+// Proves MPA-193, MPA-194, MPA2-008, MPA2-013, MPA2-115, MPA2-137: only the Reply is sent before the first
+// valid FPDU has arrived. Any valid FPDU allows posted requests to be sent.
 #[test]
 fn the_first_fpdu_releases_the_responder() {
     let data = [&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0][..], b"data"].concat();
@@ -119,7 +119,7 @@ fn the_first_fpdu_releases_the_responder() {
             let reply = d.pair.inbox.len();
             d.pair.until(200_000, |_| false);
             let first = first_fpdu(ulpdu);
-            // The FPDU comes byte by byte: only the last byte has an effect.
+            // The FPDU arrives byte by byte, and only the last byte has an effect.
             for byte in &first[..first.len() - 1] {
                 d.pair.send(&[*byte]);
                 d.pair.until(500, |_| false);
@@ -134,7 +134,8 @@ fn the_first_fpdu_releases_the_responder() {
     }
 }
 
-// Proves MPA-195, MPA2-116: an error of the first FPDU can only be reported here.
+// Proves MPA-195, MPA2-116: an error of the first FPDU is reported to the local user only, since the
+// responder may not send.
 #[test]
 fn a_bad_first_fpdu_is_answered_by_silence() {
     let mut d = Responder::new();
@@ -150,7 +151,7 @@ fn a_bad_first_fpdu_is_answered_by_silence() {
     assert_eq!(qp.terminate().unwrap().origin, iwarp::verbs::TerminateOrigin::NotSent);
 }
 
-// Proves MPA2-114: a Write as RTR may have any STag and offset.
+// Proves MPA2-114: a Write that is the RTR may have any STag and offset.
 #[test]
 fn the_stag_of_an_rtr_says_nothing() {
     let mut d = Responder::new();
@@ -162,7 +163,8 @@ fn the_stag_of_an_rtr_says_nothing() {
     assert_eq!(qp.error(), None);
 }
 
-// Proves MPA2-112, MPA2-003: a Read of no bytes as RTR gets an empty response, and the next Read has MSN 2.
+// Proves MPA2-112, MPA2-003: a Read of no bytes that is the RTR gets an empty response, and the next Read has
+// MSN 2.
 #[test]
 fn a_read_as_rtr_is_answered() {
     let mut d = Responder::new();
@@ -182,7 +184,7 @@ fn a_read_as_rtr_is_answered() {
     assert_eq!(d.pair.inbox[reply + 16..][..4], [0x69, 0x75, 0xd6, 0xca]);
 }
 
-// Proves MPA2-138: a peer that promised an RTR and sends none loses its connection.
+// Proves MPA2-138: if a peer promises an RTR and does not send it, its connection ends.
 #[test]
 fn a_missing_rtr_is_given_up() {
     let mut d = Responder::new();
@@ -194,8 +196,8 @@ fn a_missing_rtr_is_given_up() {
     assert!(d.pair.now_us - start < 2_100_000);
 }
 
-// Proves MPA2-062, MPA2-063, MPA2-116: a peer that serves too few Reads gets a reject of revision 2 with the
-// depth that is needed; only our user sees the code.
+// Proves MPA2-062, MPA2-063, MPA2-116: if a peer serves too few Reads, it gets a reject of revision 2 with
+// the depth that is needed. Only our user gets the error code.
 #[test]
 fn a_peer_that_serves_too_few_reads_is_rejected() {
     let mut d = Responder::new();
@@ -211,7 +213,7 @@ fn a_peer_that_serves_too_few_reads_is_rejected() {
 }
 
 // Proves MPA-166, MPA-168, MPA-171, MPA-173, MPA-175, MPA-203, MPA2-021, MPA2-046, MPA2-058, MPA2-163: the
-// user gets the peer's private data, of every size, and its depths unchanged.
+// user gets the peer's private data of every size, and the peer's depths, unchanged.
 #[test]
 fn the_user_gets_what_the_peer_sent() {
     for size in [0, 1, 8, 508, 511, 512] {
@@ -236,7 +238,8 @@ fn the_user_gets_what_the_peer_sent() {
     }
 }
 
-// Proves MPA-172, MPA-179, MPA-184: private data of both kinds of Reply, up to the limit of each.
+// Proves MPA-172, MPA-179, MPA-184: a Reply that accepts and a Reply that rejects carry private data, each up
+// to its limit.
 #[test]
 fn replies_carry_private_data() {
     for (bytes, most) in [(request(0x40, 1, &[]), 512), (plain_request(), 508)] {
@@ -262,7 +265,7 @@ fn replies_carry_private_data() {
     }
 }
 
-// Proves MPA-204: the user's limit on private data applies to the frame.
+// Proves MPA-204: the user's limit of private data applies to the received frame.
 #[test]
 fn private_data_beyond_the_listeners_bound_is_malformed() {
     for (size, admitted) in [(100, true), (101, false)] {
@@ -278,8 +281,8 @@ fn private_data_beyond_the_listeners_bound_is_malformed() {
     }
 }
 
-// Proves MPA2-142, SEC-128: depths that a peer asks for are limited to our own before anything is allocated
-// for them.
+// Proves MPA2-142, SEC-128: depths that a peer asks for are reduced to our own limits before anything is
+// allocated for them.
 #[test]
 fn depths_are_clipped_to_our_own() {
     let mut d = Responder::with(|options| {
@@ -294,8 +297,8 @@ fn depths_are_clipped_to_our_own() {
     assert_eq!(d.pair.context.usage().read_slots.used, 2 * 16);
 }
 
-// Proves MPA2-144, MPA2-154, MPA2-159: the first bytes that Linux's siw and cxgb4 give an initiator's
-// Terminate in place of its RTR.
+// Proves MPA2-144, MPA2-154, MPA2-159: the engine parses the Terminate that an initiator sends in place of
+// its RTR, with the first bytes that Linux's siw and cxgb4 use.
 #[test]
 fn terminates_of_startup_are_understood() {
     for first in [0x20, 0x02, 0x23] {
@@ -315,7 +318,7 @@ fn terminates_of_startup_are_understood() {
     }
 }
 
-/// Bytes behind a Request and before its Reply end startup, also if they arrived before the Request.
+/// Bytes behind a Request and before its Reply end startup, even if they arrived before the Request.
 #[test]
 fn what_came_ahead_of_a_request_and_follows_it_ends_startup() {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());
@@ -332,7 +335,8 @@ fn what_came_ahead_of_a_request_and_follows_it_ends_startup() {
     assert!(d.is_over());
 }
 
-// Proves MPA-198, MPA-211, MPA-216, MPA-217: accept, reject with a reason, or end TCP without an answer.
+// Proves MPA-198, MPA-211, MPA-216, MPA-217: the user can accept, reject with private data, or end TCP
+// without an answer.
 #[test]
 fn the_user_has_three_choices() {
     let mut d = Responder::new();
@@ -352,8 +356,8 @@ fn the_user_has_three_choices() {
     assert!(d.is_over());
 }
 
-// Proves SEC-057, MPA2-109: a Request with any changed byte gives a connection within our own limits, or ends
-// the connection.
+// Proves SEC-057, MPA2-109: if any byte of a Request is changed, the connection stays within our own limits,
+// or ends.
 #[test]
 fn a_request_that_was_altered_is_harmless() {
     let whole = request(0x50, 2, &[0x80, 4, 0xc0, 4, b'h', b'i']);
@@ -389,7 +393,7 @@ fn a_request_that_was_altered_is_harmless() {
     assert_eq!(d.listener.listener_stats().unwrap().connections, 0);
 }
 
-// Proves MPA2-026, MPA2-079, MPA2-131: a listener that knows no RTR kind is refused.
+// Proves MPA2-026, MPA2-079, MPA2-131: a listener that accepts no RTR kind is refused.
 #[test]
 fn a_listener_needs_an_rtr_kind() {
     let d = Responder::new();
@@ -401,13 +405,13 @@ fn a_listener_needs_an_rtr_kind() {
     id.listen_with(&options).unwrap();
 }
 
-/// Loses the segment with the first bytes of the peer, as often as it is sent, and makes [`Headless::MOST`]
-/// bytes of segments of another one, one behind the other: TCP's congestion control would not send so much.
-/// It counts their bytes.
+/// Loses the segment with the peer's first bytes as often as it is sent. Copies a later segment to
+/// consecutive sequence numbers, until it has made [`Headless::MOST`] bytes, and counts these bytes. TCP's
+/// congestion control would not send so many bytes.
 #[derive(Default)]
 struct Headless {
     first: Option<u32>,
-    /// The next segment, and where it begins.
+    /// The next copy to deliver, and its sequence number.
     next: Option<(u32, Mbuf)>,
     passed: Arc<AtomicUsize>,
 }
@@ -422,7 +426,8 @@ impl Hooks for Headless {
         port.rx_burst(now_us, &mut arrived);
         let before = frames.len();
         for frame in arrived {
-            // The sequence number, the length of the header and the flags, behind Ethernet and IPv4.
+            // The head contains the sequence number, the header length and the flags, behind the Ethernet and
+            // IPv4 headers.
             let mut head = [0; 48];
             frame.copy_to(0, &mut head);
             let seq = u32::from_be_bytes(head[38..42].try_into().unwrap());
@@ -430,14 +435,14 @@ impl Hooks for Headless {
                 self.first = Some(seq.wrapping_add(1));
             }
             if frame.len() <= 500 {
-                // There are few acknowledgements.
+                // The burst has space for the few acknowledgements.
                 let _ = frames.try_push(frame);
             } else if self.first != Some(seq) && self.passed.load(Ordering::Relaxed) == 0 {
                 self.next.get_or_insert((seq, frame));
             }
         }
-        // Few segments are sent at a time: the window of a SYN-ACK is 64 KiB, and that of the next
-        // acknowledgement is larger.
+        // Only a few segments are delivered per burst. The window of a SYN-ACK is at most 64 KiB, and the
+        // next acknowledgement has a larger window.
         for _ in 0..frames.remaining_capacity().min(4) {
             let Some((seq, frame)) = &mut self.next else { break };
             let mut copy = frame.deep_copy(port.mempool()).expect("a buffer");
@@ -455,8 +460,8 @@ impl Hooks for Headless {
     }
 }
 
-/// Of a peer whose Request is lost, at most 128 KiB behind it are kept: startup does not explain more, and
-/// the connection ends.
+/// If a peer's Request is lost, the engine keeps at most 128 KiB of the bytes behind it. Startup cannot need
+/// more bytes, so the connection ends.
 #[test]
 fn what_is_kept_ahead_of_a_request_is_bounded() {
     let headless = Headless::default();
@@ -474,7 +479,7 @@ fn what_is_kept_ahead_of_a_request_is_bounded() {
 }
 
 // Proves MPA2-144, MPA2-154: an initiator that sends a Terminate in place of its RTR has not connected. The
-// user gets the error, and never the `Established` event.
+// user gets the error, and never gets the `Established` event.
 #[test]
 fn a_terminate_in_place_of_the_rtr_is_a_connect_error() {
     let mut d = Responder::new();

@@ -1,5 +1,5 @@
-//! Connections in streaming mode with a bare TCP peer: when they are idle, how they end, and what becomes of
-//! a start of MPA.
+//! Connections in streaming mode with a bare TCP peer: when they are idle, how they end, and how a start of
+//! MPA ends.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Dialed {
         self.pair.until(us, |_| false);
     }
 
-    /// The next event but those for bytes.
+    /// The next event, except for events about received bytes or space to send.
     fn event(&mut self) -> CmEvent {
         next_event(&mut self.pair, &self.channel)
     }
@@ -62,7 +62,7 @@ impl Dialed {
         (qp, region)
     }
 
-    /// The user starts MPA, and the peer has the Request.
+    /// Starts MPA as the initiator, and waits until the peer has received the Request.
     fn start(&mut self, param: &ConnParam) -> (QueuePair, MemoryRegion) {
         let (qp, region) = self.qp();
         self.id.start_initiator(&qp, param).unwrap();
@@ -71,7 +71,7 @@ impl Dialed {
         (qp, region)
     }
 
-    /// Ends by the idle timeout, about a second from now.
+    /// Checks that the idle timeout ends the connection after about a second.
     fn is_idle_in_a_second(&mut self) {
         assert!(!self.pair.until(900_000, |pair| pair.is_over()), "too early");
         assert!(self.pair.until(200_000, |pair| pair.peer_closed), "no FIN");
@@ -91,7 +91,7 @@ fn next_event(pair: &mut RawPair, channel: &EventChannel) -> CmEvent {
 
 const SECOND: Option<Duration> = Some(Duration::from_secs(1));
 
-/// An initiator without peer-to-peer, which tries again if it may.
+/// An initiator without the peer-to-peer model, which may try again with revision 1.
 fn initiator() -> ConnParam {
     ConnParam {
         peer_to_peer: false,
@@ -105,7 +105,7 @@ fn reply(flags: u8) -> Vec<u8> {
     frame("Rep", flags, 2, &[0, 1, 0, 1])
 }
 
-/// Bytes in either direction are progress, and nothing else is.
+/// Only sent or received bytes count as progress.
 #[test]
 fn a_stream_is_idle_when_no_bytes_go_either_way() {
     for receives in [false, true] {
@@ -126,8 +126,9 @@ fn a_stream_is_idle_when_no_bytes_go_either_way() {
     }
 }
 
-/// The idle timeout is that of streaming mode: a start of MPA has its own times, at either end, and so has
-/// the decision on a Request. A reject leads back to streaming mode, where it counts again.
+/// The idle timeout applies to streaming mode. A start of MPA and the decision on a Request have their own
+/// timeouts, on both sides. After a reject, the connection is in streaming mode again, and the idle timeout
+/// applies again.
 #[test]
 fn a_start_of_mpa_is_not_idle() {
     let mut d = Dialed::new(SECOND);
@@ -162,8 +163,8 @@ fn a_start_of_mpa_is_not_idle() {
     }
 }
 
-/// An idle connection is closed, and its peer has not closed its own half. A start of MPA is too late then:
-/// it fails with the reason of the close, and an initiator's queue pair ends.
+/// An idle connection was closed, and its peer has not yet closed its own half. MPA is started too late: the
+/// start fails with the reason of the close, and an initiator's queue pair ends.
 #[test]
 fn a_start_behind_the_idle_timeout_fails() {
     for initiates in [true, false] {
@@ -184,8 +185,9 @@ fn a_start_behind_the_idle_timeout_fails() {
     }
 }
 
-/// A peer that ends a connection that began in streaming mode is not asked again with revision 1: the bytes
-/// of streaming mode would be missing.
+/// A connection began in streaming mode, and the peer ends it after the Request. The engine does not try
+/// revision 1 on a second connection, because the bytes of streaming mode would be missing on that
+/// connection.
 #[test]
 fn a_start_behind_a_stream_is_not_tried_again() {
     for resets in [false, true] {
@@ -203,7 +205,8 @@ fn a_start_behind_a_stream_is_not_tried_again() {
     }
 }
 
-/// A reject ends the queue pair though TCP stays: its requests are flushed with the reason.
+/// A reject ends the queue pair, although TCP stays open. The queue pair's requests are flushed with the
+/// reason.
 #[test]
 fn a_reject_ends_the_queue_pair_and_not_the_stream() {
     let mut d = Dialed::new(None);
@@ -218,7 +221,8 @@ fn a_reject_ends_the_queue_pair_and_not_the_stream() {
     assert!(d.pair.until(100_000, |pair| pair.inbox == b"bytes"));
 }
 
-/// Calls its user's function once, between the commands that an engine runs and the frames that it receives.
+/// A function that is called once, after an engine has run its commands and before it handles the received
+/// frames.
 type Once = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 struct Between(Once);
@@ -235,7 +239,8 @@ impl Hooks for Between {
     }
 }
 
-/// The user closes while the engine receives the reject: it does not find itself in streaming mode again.
+/// The user closes while the engine receives the reject. The close counts, and the connection does not return
+/// to streaming mode.
 #[test]
 fn a_close_at_the_time_of_a_reject_is_a_close() {
     let once = Once::default();
@@ -252,7 +257,8 @@ fn a_close_at_the_time_of_a_reject_is_a_close() {
     assert!(d.pair.inbox.is_empty());
 }
 
-/// The end of the stream comes behind its last byte, also where the user's buffer has no room for all bytes.
+/// The user sees the end of the stream after its last byte, even if the user's buffer has no space for all
+/// bytes.
 #[test]
 fn the_end_comes_behind_the_last_byte() {
     for close in [false, true] {
@@ -290,8 +296,8 @@ fn the_end_comes_behind_the_last_byte() {
     }
 }
 
-/// A Reply waits behind bytes of streaming mode that TCP has not taken, and the connection ends with it: our
-/// FIN comes behind the last byte of both, though the peer has sent its own before.
+/// A Reply that ends the connection waits behind bytes of streaming mode that TCP has not accepted. Our FIN
+/// follows these bytes and the Reply, although the peer has sent its own FIN before.
 #[test]
 fn a_reply_that_waits_is_sent_before_the_fin() {
     const BYTES: usize = 300_000;
@@ -323,8 +329,8 @@ fn a_reply_that_waits_is_sent_before_the_fin() {
     assert_eq!(&d.pair.inbox[BYTES..BYTES + 16], b"MPA ID Rep Frame");
 }
 
-/// Bytes of the peer arrive between the user's call and the engine's start. They are no Reply: the peer does
-/// not know that MPA has started.
+/// Bytes of the peer arrive between the user's call and the engine's start of MPA. These bytes cannot be a
+/// Reply, because the peer does not know that MPA has started.
 #[test]
 fn bytes_that_come_with_the_start_end_the_connection() {
     let once = Once::default();
@@ -339,15 +345,15 @@ fn bytes_that_come_with_the_start_end_the_connection() {
     assert!(d.pair.inbox.is_empty() && qp.state() == QpState::Error);
 }
 
-/// Two hosts, and the pool of the first one's port.
+/// Two hosts, and the pool of the first host's port.
 fn hosts_with_pool() -> (Testbed<'static>, Mempool) {
     let (port_a, port_b) = dp::link::pair(&LinkConfig::default());
     let pool = port_a.mempool().clone();
     (Testbed::over((port_a, port_b)), pool)
 }
 
-/// There is no packet buffer when a startup frame is to be sent, at whatever step: it is sent when there is
-/// one again.
+/// No packet buffer is free when a startup frame is to be sent, in any step of startup. The frame is sent as
+/// soon as a buffer is free.
 #[test]
 fn a_startup_frame_waits_for_a_buffer() {
     for polls in 0..12 {
@@ -370,8 +376,8 @@ fn a_startup_frame_waits_for_a_buffer() {
     }
 }
 
-/// There are some packet buffers, and not enough for the bytes of a user: the rest is sent when there are
-/// more, though the send buffer of TCP was never full.
+/// Too few packet buffers are free for the user's bytes. The remaining bytes are sent when more buffers are
+/// free, although TCP's send buffer was never full.
 #[test]
 fn bytes_of_streaming_mode_wait_for_buffers() {
     const BYTES: usize = 16_000;

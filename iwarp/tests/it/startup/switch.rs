@@ -1,4 +1,4 @@
-//! The switch between streaming mode and MPA: what the user, the peer and TCP do at the same time.
+//! The switch between streaming mode and MPA, with actions of the user, the peer and TCP at the same time.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn mpa_request() -> Vec<u8> {
     frame("Req", 0x50, 2, &[0, 8, 0, 8])
 }
 
-/// A Reply that accepts `mpa_request`, and one that rejects it.
+/// Returns a Reply that accepts `mpa_request`, and a Reply that rejects it.
 fn replies() -> [Vec<u8>; 2] {
     [0x50, 0x70].map(|flags| frame("Rep", flags, 2, &[0, 8, 0, 8]))
 }
@@ -33,7 +33,7 @@ fn client_server() -> ConnParam {
     ConnParam { peer_to_peer: false, ..ConnParam::default() }
 }
 
-/// The next event that is not about bytes.
+/// The next event that is not about received bytes or space to send.
 fn next_event(pair: &mut RawPair, channel: &EventChannel, us: i64) -> Option<CmEvent> {
     loop {
         let event = pair.next_event(channel, us)?;
@@ -51,7 +51,7 @@ fn expect_error(pair: &mut RawPair, channel: &EventChannel, us: i64, expected: C
     );
 }
 
-/// The peer's FIN is not forgotten when MPA starts: no Reply can come after it.
+/// The peer's FIN arrives before MPA starts. The engine remembers the FIN: no Reply can arrive after it.
 #[test]
 fn an_initiator_does_not_wait_for_a_peer_that_has_closed() {
     let (mut d, id) = streaming();
@@ -63,7 +63,7 @@ fn an_initiator_does_not_wait_for_a_peer_that_has_closed() {
     assert_eq!(qp.state(), QpState::Error);
 }
 
-/// The same for a responder: a peer that has closed after its Request can send no FPDU.
+/// A peer that has closed after its Request cannot send an FPDU, so the responder's user gets an error.
 #[test]
 fn a_responder_does_not_ask_about_a_peer_that_has_closed() {
     let (mut d, id) = streaming();
@@ -75,8 +75,8 @@ fn a_responder_does_not_ask_about_a_peer_that_has_closed() {
     assert!(d.is_over());
 }
 
-/// MPA is started again before the engine has sent the Reply that rejects the Request before. Bytes and
-/// frames leave in the order of the user's calls.
+/// The user starts MPA again before the engine has sent the Reply that rejects the previous Request. Bytes
+/// and startup frames are sent in the order of the user's calls.
 #[test]
 fn a_start_does_not_overtake_the_reply_of_a_reject() {
     for responder in [true, false] {
@@ -103,7 +103,7 @@ fn a_start_does_not_overtake_the_reply_of_a_reject() {
     }
 }
 
-/// A Request for markers that the user refuses beforehand is rejected, and the user gets an event.
+/// The user has chosen to refuse markers. A Request for markers is rejected, and the user gets an event.
 #[test]
 fn a_request_for_markers_that_are_refused_is_reported() {
     let (mut d, id) = streaming();
@@ -118,7 +118,8 @@ fn a_request_for_markers_that_are_refused_is_reported() {
     expect_error(&mut d.pair, &d.channel, 1_000_000, expected);
 }
 
-/// An initiator on a connection that began in streaming mode has the keepalive of its own parameters.
+/// If an initiator's connection began in streaming mode, the initiator's keepalive replaces that of streaming
+/// mode.
 #[test]
 fn the_keepalive_of_the_initiator_replaces_that_of_streaming_mode() {
     let (mut d, id) = streaming();
@@ -141,7 +142,7 @@ fn the_keepalive_of_the_initiator_replaces_that_of_streaming_mode() {
     );
 }
 
-/// An engine that connects to a bare TCP peer in streaming mode.
+/// An engine that has connected to a bare TCP peer in streaming mode.
 struct StreamDialer {
     pair: RawPair,
     channel: EventChannel,
@@ -184,7 +185,7 @@ fn streaming_mode_has_its_idle_timeout_again_after_a_reject() {
     );
 }
 
-/// After the user has closed in streaming mode, it cannot start MPA or send. It can still read.
+/// After closing in streaming mode, the user cannot start MPA or send, but can still read.
 #[test]
 fn mpa_does_not_start_after_a_close() {
     let (mut d, id) = streaming();
@@ -224,7 +225,7 @@ fn a_dropped_identifier_ends_its_attempt_to_connect() {
     expect_error(&mut pair, &channel, 10_000, ConnectionError::Tcp(CloseReason::Aborted));
 }
 
-/// An attempt to connect in streaming mode that cannot even start counts as failed.
+/// An attempt to connect in streaming mode that cannot even start counts as a failed connection.
 #[test]
 fn an_attempt_without_a_route_counts_as_failed() {
     let mut pair = Testbed::new().peer();
@@ -236,7 +237,7 @@ fn an_attempt_without_a_route_counts_as_failed() {
     assert_eq!(pair.engine.counters().connections_failed, 1);
 }
 
-/// A call that moves no byte is no progress.
+/// A call that sends no byte does not count as progress.
 #[test]
 fn a_call_without_bytes_does_not_count_as_progress() {
     let StreamDialer { mut pair, id, .. } = StreamDialer::new(&ConnParam::default());

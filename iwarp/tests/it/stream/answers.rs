@@ -10,17 +10,17 @@ use super::peer::{
 use crate::common::ALL;
 use crate::common::raw::fpdu;
 
-/// The peer's sink, which means nothing to the engine.
+/// The peer's sink. The engine copies these values and does not interpret them.
 const SINK: (u32, u64) = (0xdead_beef, 0x7f00_0000_1003);
 
-/// Responses come in the order of the requests, complete, with the sink of the request, in equal segments.
-/// The application sees nothing of them.
+/// Responses are sent in the order of the requests. Each response is complete, names the sink of its request,
+/// and has equal segments. The application does not notice the Reads.
 // Proves RDMAP-020, RDMAP-074, RDMAP-112, RDMAP-120, RDMAP-122, RDMAP-123, RDMAP-125, RDMAP-126, RDMAP-127,
 // RDMAP-129, RDMAP-206, RDMAP-208 to RDMAP-210, RDMAP-214, RDMAP-217, RDMAP-218, RDMAP-221 to RDMAP-225,
-// RDMAP-230, RDMAP-232, RDMAP-292, RDMAP-400, RDMAP-431: RDMAP-112 to RDMAP-129 and RDMAP-400 by the bytes
-// of each segment, header and data; RDMAP-020, RDMAP-209, RDMAP-210 and RDMAP-224 because our user makes no
-// call and gets no completion; RDMAP-292 and RDMAP-431 by the order of the answers; the others because each
-// request has the one answer that it asks for.
+// RDMAP-230, RDMAP-232, RDMAP-292, RDMAP-400, RDMAP-431: the bytes of each segment, header and data, prove
+// RDMAP-112 to RDMAP-129 and RDMAP-400. Our user makes no call and gets no completion, which proves
+// RDMAP-020, RDMAP-209, RDMAP-210 and RDMAP-224. The order of the answers proves RDMAP-292 and RDMAP-431.
+// Each request gets exactly the answer for which it asks, which proves the other rows.
 #[test]
 fn reads_are_answered_whole_and_in_order() {
     let mut peer = served();
@@ -28,7 +28,8 @@ fn reads_are_answered_whole_and_in_order() {
     peer.region.write_at(0, &data).unwrap();
     peer.cq.req_notify(false).unwrap();
     let stag = peer.region.rkey();
-    // The sizes: a long answer, one byte, no byte (of invalid memory), and an answer up to the last byte.
+    // The reads are: a long one, one of one byte, one of no bytes from invalid memory, and one that ends at
+    // the last byte.
     let reads = [
         (SINK, 10_000, (stag, peer.to(5)), 5..10_005),
         ((SINK.0, 3), 1, (stag, peer.to(7)), 7..8),
@@ -64,12 +65,12 @@ fn reads_are_answered_whole_and_in_order() {
     }
     assert!(rest.is_empty());
     assert!(peer.done().is_empty() && peer.notified() == 0 && peer.ended().is_none());
-    // The buffers of queue 1 are free again, and its numbers go on.
+    // The buffers of queue 1 are free again, and the message numbers continue.
     peer.send_and_run(&(5..13).map(|msn| read_request(msn, SINK, 1, (stag, peer.to(0)))).collect::<Vec<_>>());
     assert_eq!(peer.received(20_000).len(), 8);
 }
 
-/// A Read of more than a segment is one request and several segments of one answer, each as long as MULPDU
+/// A Read of more than one segment is one request. The answer has several segments, each as long as MULPDU
 /// allows.
 // Proves RDMAP-018.
 #[test]
@@ -83,7 +84,8 @@ fn a_long_answer_is_cut_into_segments() {
     assert_eq!(last, [false, false, false, false, false, false, false, true]);
 }
 
-/// As many Reads as were negotiated are served at a time. One more has no buffer, and is not parsed.
+/// The engine serves as many Reads at a time as were negotiated. One more Read has no buffer, and is not
+/// parsed.
 // Proves RDMAP-163, RDMAP-226, RDMAP-299, RDMAP-300, RDMAP-301, RDMAP-306, RDMAP-361, RDMAP-370.
 #[test]
 fn reads_beyond_ird_have_no_buffer() {
@@ -101,15 +103,15 @@ fn reads_beyond_ird_have_no_buffer() {
     }
 }
 
-/// Reads that are refused: each reason has its code, and the Terminate has the request. Other Reads are
-/// answered, up to the last byte.
+/// Each reason for refusing a Read has its code, and the Terminate contains the request. Other Reads are
+/// answered, even at the last byte of the region.
 // Proves RDMAP-075, RDMAP-114, RDMAP-121, RDMAP-128, RDMAP-142 to RDMAP-146, RDMAP-177, RDMAP-183, RDMAP-185,
 // RDMAP-192, RDMAP-211, RDMAP-220, RDMAP-324, RDMAP-329, RDMAP-330, RDMAP-340 to RDMAP-345, RDMAP-350,
 // RDMAP-403.
 #[test]
 fn a_refused_read_is_brought_back() {
     let len = REGION as u64;
-    // The columns: offset into the region, size, another fault, code.
+    // The columns: name, offset into the region, size, another fault, error code.
     for (what, at, size, code) in [
         ("unknown STag", 0, 1, Some(0)),
         ("below the base", u64::MAX, 1, Some(1)),
@@ -150,7 +152,7 @@ fn a_refused_read_is_brought_back() {
     }
 }
 
-/// Malformed Read Requests.
+/// Malformed Read Requests end the stream with a Terminate.
 // Proves RDMAP-111, RDMAP-193, RDMAP-328, RDMAP-337 to RDMAP-339, RDMAP-149, RDMAP-150, RDMAP-154.
 #[test]
 fn a_malformed_read_request_is_told() {
@@ -175,7 +177,8 @@ fn a_malformed_read_request_is_told() {
     }
 }
 
-/// A source is invalidated while it is read: the Terminate has the remaining range, to the byte.
+/// A source is invalidated while the engine reads it. The Terminate contains exactly the range that was not
+/// sent.
 // Proves RDMAP-186 to RDMAP-189.
 #[test]
 fn a_source_revoked_midway_is_told_with_the_rest() {
@@ -213,7 +216,7 @@ fn an_stag_lives_until_it_is_invalidated() {
         write(2),
         read_request(2, SINK, 1, source),
     ]);
-    // Reads are answered after everything that came with them.
+    // Reads are answered after all messages that arrived with them were handled.
     let heard = peer.received(20_000);
     assert!(heard.len() == 2 && heard.iter().all(|response| response[14] != 0), "{heard:?}");
     let last = read_request(3, SINK, 1, source);
@@ -224,8 +227,8 @@ fn an_stag_lives_until_it_is_invalidated() {
     peer.expect_terminate(&payload, "invalidated");
 }
 
-/// A Read behind a Write sees the written bytes. A Send behind a Read may be delivered before the answer is
-/// sent.
+/// A Read behind a Write returns the written bytes. A Send behind a Read may be delivered before the answer
+/// to the Read is sent.
 // Proves RDMAP-282, RDMAP-283, RDMAP-289, RDMAP-290.
 #[test]
 fn a_read_sees_what_was_written_before_it() {
@@ -237,8 +240,8 @@ fn a_read_sees_what_was_written_before_it() {
     assert_eq!(peer.done().len(), 1);
 }
 
-/// Answers to the peer and requests of our own user alternate, message by message: a peer that reads as much
-/// as possible does not keep our user from sending, nor the other way round.
+/// Answers to the peer and requests of our own user alternate, message by message. A peer that reads as much
+/// as possible does not prevent our user from sending, and our user does not delay the answers.
 #[test]
 fn answers_and_requests_take_turns() {
     const EACH: usize = 8;
@@ -252,13 +255,13 @@ fn answers_and_requests_take_turns() {
     for n in 0..EACH as u64 {
         peer.qp.post_send(&SendRequest::new(n, SendOp::Send, peer.region.sge(0, 50_000))).unwrap();
     }
-    // The last segment of each message: whether it is an answer.
+    // For the last segment of each message: whether the message is an answer.
     let heard = peer.received(20_000);
     let ends = heard.iter().filter(|segment| segment[0] & 0x40 != 0);
     let order: Vec<bool> = ends.map(|segment| segment[1] == 0x42).collect();
     assert_eq!(order.iter().filter(|is_answer| **is_answer).count(), EACH);
     assert_eq!(order.len(), 2 * EACH);
-    // Messages of both kinds are waiting.
+    // Between these two positions, messages of both kinds are waiting.
     let first_send = order.iter().position(|is_answer| !is_answer).unwrap();
     let last_answer = order.iter().rposition(|is_answer| *is_answer).unwrap();
     assert!(first_send + EACH <= last_answer, "{order:?}");

@@ -1,5 +1,5 @@
-//! Bytes that change without effect: in a repeated TCP segment, and in a buffer that its user changes while
-//! a request uses it (RFC 5040 section 5.5, RFC 5044 appendix A.3).
+//! Bytes that change without an effect, in a repeated TCP segment, and in a buffer to which its user stores
+//! while a request uses it (RFC 5040 section 5.5, RFC 5044 appendix A.3).
 
 use crate::common::{ALL, Pair, Testbed, read_bytes, remote_addr};
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use iwarp::verbs::{ConnParam, RecvRequest, RemoteAddr, SendOp, SendRequest, WcSt
 
 use crate::common::hooked::Hooks;
 
-/// Bytes of the Ethernet and IPv4 headers.
+/// Number of bytes of the Ethernet and IPv4 headers.
 const HEADERS: usize = 34;
 
-/// Values of payload bytes that no header and no marker of these FPDUs has.
+/// Values of payload bytes that occur in no header and no marker of these FPDUs.
 const PAYLOAD: std::ops::RangeInclusive<u8> = 0x51..=0x53;
 
-/// Loses a long frame, as often as asked, and delivers each other long frame twice. The copy has other
-/// payload, with the right CRC and TCP checksum.
+/// Loses `to_lose` long frames, and delivers each later long frame twice. The copy has different payload,
+/// with the right CRC and TCP checksum.
 #[derive(Default)]
 struct Copier {
     to_lose: AtomicU64,
@@ -50,7 +50,7 @@ impl Hooks for Arc<Copier> {
     }
 }
 
-/// Changes the payload of the FPDU that fills a frame's segment.
+/// Changes the payload of the FPDU that fills the segment of `frame`.
 fn change(frame: &mut [u8]) {
     let tcp_header = 4 * usize::from(frame[HEADERS + 12] >> 4);
     let fpdu = &mut frame[HEADERS + tcp_header..];
@@ -61,8 +61,8 @@ fn change(frame: &mut [u8]) {
     fpdu[crc..].copy_from_slice(&field);
 }
 
-/// Each TCP segment comes twice, the second time with other payload and right checksums: in order, and
-/// behind a hole, where the first one was placed at once. Placed bytes stay as they are.
+/// Each TCP segment arrives twice, the second time with different payload and right checksums. The segments
+/// arrive in order, or behind a hole, where the first copy was placed at once. Placed bytes do not change.
 // Proves MPA-275.
 #[test]
 fn a_copy_with_other_bytes_changes_nothing() {
@@ -92,18 +92,18 @@ fn a_copy_with_other_bytes_changes_nothing() {
     }
 }
 
-/// The user stores to a buffer while Sends, Writes and the peer's Reads read it, and to one while Writes and
-/// answers arrive there. Each byte is an old or a new one, each CRC is that of the bytes sent, and no byte
-/// outside of the ranges changes.
-// Proves RDMAP-272 and RDMAP-273: whatever the one buffer holds then, nothing beside it changes; whatever is
-// read from the other, it is made of stored bytes, and the CRC is right.
+/// The user stores to a buffer while Sends, Writes and the peer's Reads read from it, and while Writes and
+/// answers are placed in it. Each byte is an old or a new byte, each CRC matches the bytes sent, and no byte
+/// outside the ranges changes.
+// Proves RDMAP-272 and RDMAP-273: whatever the target buffer contains afterwards, no byte outside it changes.
+// Whatever is read from the source buffer consists of stored bytes, and the CRC is right.
 #[test]
 fn a_buffer_may_be_stored_to_while_it_is_used() {
     const LEN: usize = 100_000;
     const ROUNDS: u64 = 200;
     let (pair, c) = Pair::connected();
-    // The user stores to the first part, and messages arrive in the second. Nobody uses the bytes between
-    // and behind them.
+    // The user stores to the first part of each region, and messages are placed in the third part. Nobody
+    // uses the second and the fourth part.
     let regions = [&pair.a.pd, &pair.b.pd].map(|pd| pd.reg_mr(4 * LEN, ALL).unwrap());
     let [local, target] = &regions;
     for region in &regions {

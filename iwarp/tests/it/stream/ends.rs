@@ -1,4 +1,4 @@
-//! Terminates in both directions.
+//! Terminates that the engine sends, and Terminates that it receives.
 
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
@@ -11,24 +11,25 @@ use crate::common::raw::fpdu;
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
-/// With much left to send, the Terminate is the next message behind the current FPDU, and the last one:
-/// unsent requests are flushed in order, later posts as well, and TCP ends by FIN.
+/// With much data left to send, the Terminate is the next message after the current FPDU, and is the last
+/// message. Unsent requests and later posts are flushed in order, and TCP ends with a FIN.
 // Proves RDMAP-022, RDMAP-055, RDMAP-107, RDMAP-132, RDMAP-133, RDMAP-252 to RDMAP-254, RDMAP-260, RDMAP-261,
 // RDMAP-309, RDMAP-311, RDMAP-314, RDMAP-316, RDMAP-317, RDMAP-318, RDMAP-321, RDMAP-323, RDMAP-324,
-// RDMAP-327: RDMAP-022 to RDMAP-133 by the bytes of the Terminate; RDMAP-252 to RDMAP-254, RDMAP-318 because
-// nothing is sent behind it; RDMAP-260, RDMAP-261 by what is flushed; RDMAP-309 to RDMAP-321 by the FIN
-// behind it, without RST; RDMAP-327 by the count of FPDUs.
+// RDMAP-327: the bytes of the Terminate prove RDMAP-022 to RDMAP-133. Nothing is sent after the Terminate,
+// which proves RDMAP-252 to RDMAP-254 and RDMAP-318. The flushed requests prove RDMAP-260 and RDMAP-261. The
+// FIN after the Terminate, without an RST, proves RDMAP-309 to RDMAP-321. The count of FPDUs proves
+// RDMAP-327.
 #[test]
 fn a_terminate_overtakes_what_waits_and_is_the_last() {
     let mut peer = served();
     for n in 1..=100 {
         peer.qp.post_send(&SendRequest::new(n, SendOp::Send, peer.region.sge(0, 50_000))).unwrap();
     }
-    // A part of the message is sent.
+    // Some of the messages are sent.
     assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() > 100_000));
     let bad = send(1, b"nobody receives");
     peer.pair.offer(&fpdu(&mut Framer::new(false, true), &bad));
-    // Up to the poll in which the error is found.
+    // The number of FPDUs that are sent before the poll in which the error is found.
     let mut sent = 0;
     let is_found = peer.pair.until(1_000_000, |pair| {
         let is_found = peer.qp.error().is_some();
@@ -50,7 +51,7 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     let succeeded = done.iter().take_while(|(_, status)| *status == WcStatus::Success).count() as u64;
     assert!(succeeded <= whole, "{succeeded} of {whole} succeeded");
     assert!(done[succeeded as usize + 1..].iter().all(|(_, status)| *status == WcStatus::WrFlushError));
-    // These requests are posted too late to be sent.
+    // These requests are posted after the error.
     peer.qp.post_send(&SendRequest::new(101, SendOp::Send, peer.region.sge(0, 8))).unwrap();
     peer.qp.post_recv(&RecvRequest::new(102, peer.region.sge(0, 8))).unwrap();
     assert!(peer.received(20_000).is_empty());
@@ -65,7 +66,7 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     assert_eq!(peer.qp.state(), QpState::Error);
 }
 
-/// Of several errors the first is reported. Messages behind it are neither delivered nor placed.
+/// The first of several errors is reported. Messages behind the first error are not delivered and not placed.
 // Proves RDMAP-317, RDMAP-331.
 #[test]
 fn the_first_error_is_told() {
@@ -79,8 +80,8 @@ fn the_first_error_is_told() {
     assert_eq!(peer.bytes(0, REGION), vec![0; REGION]);
 }
 
-/// The peer's Terminate, as the first message or behind others: the user gets its content, open requests
-/// complete in error and in order, and it is not answered.
+/// The peer's Terminate arrives, as the first message or behind others. The user gets the Terminate's
+/// content, open requests complete in order and in error, and the engine does not answer the Terminate.
 // Proves RDMAP-062, RDMAP-078, RDMAP-107, RDMAP-148, RDMAP-151 to RDMAP-154, RDMAP-156, RDMAP-168, RDMAP-174,
 // RDMAP-255 to RDMAP-258, RDMAP-262, RDMAP-313 to RDMAP-315, RDMAP-322.
 #[test]
@@ -124,7 +125,7 @@ fn the_peers_terminate_is_told_and_not_answered() {
     }
 }
 
-/// A malformed Terminate ends the stream as well, and is not answered either.
+/// A malformed Terminate also ends the stream, and the engine does not answer it.
 // Proves RDMAP-259, RDMAP-334.
 #[test]
 fn a_bad_terminate_is_told_and_not_answered() {
@@ -142,7 +143,7 @@ fn a_bad_terminate_is_told_and_not_answered() {
     }
 }
 
-/// The payload of a request is invalid when it is sent: a Terminate is sent in its place, without a header.
+/// If the payload of a request is invalid when it is sent, a Terminate without a header is sent instead.
 // Proves RDMAP-017, RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324 to RDMAP-326.
 #[test]
 fn a_local_fault_stands_in_place_of_the_request() {
@@ -161,7 +162,7 @@ fn a_local_fault_stands_in_place_of_the_request() {
     );
 }
 
-/// TCP's reset: no Terminate, all open requests complete in error, and the user gets the event.
+/// On a TCP reset, no Terminate is sent, all open requests complete in error, and the user gets the event.
 // Proves RDMAP-170, RDMAP-310, RDMAP-312, RDMAP-323.
 #[test]
 fn a_reset_is_told_without_terminate() {
@@ -179,14 +180,14 @@ fn a_reset_is_told_without_terminate() {
     );
 }
 
-/// TCP, or DDP, ends the stream in the middle of a Write. The content of its sink is then undefined.
+/// TCP or DDP ends the stream in the middle of a Write. The content of the Write's sink is then undefined.
 // Proves RDMAP-063: the user gets an error, and no byte outside the Write's range has changed.
 #[test]
 fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
     for by_tcp in [true, false] {
         let mut peer = served();
         let (stag, to) = (peer.region.rkey(), peer.to(100));
-        // Two of three segments are sent.
+        // The peer sends two of three segments.
         peer.send_and_run(&[
             tagged(0x81, 0x40, stag, to, &[7; 50]),
             tagged(0x81, 0x40, stag, to + 50, &[7; 50]),

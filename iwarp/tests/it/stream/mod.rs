@@ -1,4 +1,4 @@
-//! Streams as a peer sees them that sends and checks exact bytes (RFC 5040).
+//! Streams from the view of a peer that sends and checks exact bytes (RFC 5040).
 //!
 //! | file | what |
 //! |---|---|

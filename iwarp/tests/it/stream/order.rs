@@ -1,5 +1,5 @@
-//! Order between two engines when a frame is lost: which messages are placed early, and which wait (RFC 5040
-//! section 5.5 and appendix B).
+//! The order of messages between two engines when a frame is lost: which messages are placed early, and which
+//! messages wait (RFC 5040 section 5.5 and appendix B).
 
 use crate::common::{ALL, Pair, Testbed, remote_addr};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::common::hooked::Hooks;
 use crate::common::raw::{EMPTY_WRITE, RawPair, fpdu};
 use crate::common::served::{Served, Setup};
 
-/// Loses the next long frame, and its segment as often as it is sent again, until `end`.
+/// Loses the next long frame, and all retransmissions of its segment until `end`.
 #[derive(Default)]
 struct Loss(AtomicU64);
 
@@ -37,7 +37,7 @@ impl Loss {
     }
 
     fn takes(&self, frame: &Mbuf) -> bool {
-        // Ports and sequence number, behind Ethernet and IPv4.
+        // The ports and the sequence number, which follow the Ethernet and IPv4 headers.
         let mut bytes = [0; 8];
         if frame.len() <= 500 {
             return false;
@@ -58,7 +58,7 @@ impl Hooks for Arc<Loss> {
     }
 }
 
-/// Two hosts, and the loss of frames of the first one.
+/// Two hosts, and the control of the losses of the first host's frames.
 fn losing() -> (Pair, Arc<Loss>) {
     let loss = Arc::new(Loss::default());
     (Testbed::new().hook_a(Arc::clone(&loss)).hosts(), loss)
@@ -68,21 +68,21 @@ fn poll_six_times(pair: &mut Pair) {
     for _ in 0..6 {
         let now_us = pair.now_us;
         pair.poll();
-        // The polls end before any timeout.
+        // The polls end before any timeout does.
         pair.now_us = now_us + 1;
     }
 }
 
-/// The segment of a Write is lost, that of a Send and a Read Request behind it arrives. With markers the
-/// Send's bytes are placed at once; but neither is the Send delivered nor the Read answered before the Write
-/// is there.
+/// The segment of a Write is lost. The next segment, with a Send and a Read Request, arrives. With markers,
+/// the Send's bytes are placed at once. But the Send is not delivered and the Read is not answered before the
+/// Write is placed.
 // Proves RDMAP-006, RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-064, RDMAP-203, RDMAP-263, RDMAP-266, RDMAP-268,
 // RDMAP-269, RDMAP-275, RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414,
-// RDMAP-416, RDMAP-420, RDMAP-421, DDP-053, DDP-131, DDP-136 to DDP-138: behind the hole the Send is placed
-// and the Write is not (RDMAP-032, RDMAP-033, RDMAP-266, RDMAP-268, RDMAP-414), the Send is not delivered
-// (RDMAP-027, RDMAP-275, RDMAP-288) and the Read not answered (RDMAP-281, RDMAP-411); when the Send is
-// delivered what was written is there (RDMAP-006, RDMAP-203), and the Read brings it (RDMAP-420); with all
-// four kinds of Send (RDMAP-263).
+// RDMAP-416, RDMAP-420, RDMAP-421, DDP-053, DDP-131, DDP-136 to DDP-138: behind the hole the Send is placed,
+// and the Write is not (RDMAP-032, RDMAP-033, RDMAP-266, RDMAP-268, RDMAP-414). The Send is not delivered
+// (RDMAP-027, RDMAP-275, RDMAP-288), and the Read is not answered (RDMAP-281, RDMAP-411). When the Send is
+// delivered, the Write's bytes are placed (RDMAP-006, RDMAP-203), and the Read returns these bytes
+// (RDMAP-420). The test uses all four kinds of Send (RDMAP-263).
 #[test]
 fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
     let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
@@ -128,9 +128,9 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
     }
 }
 
-/// A loss on one connection delays no other connection, and not the other direction.
-// Proves DDP-003, DDP-015, RDMAP-008, RDMAP-029, RDMAP-037, RDMAP-048, RDMAP-264, RDMAP-265: both use the
-// same queue and MSN.
+/// A loss on one connection does not delay other connections or the other direction.
+// Proves DDP-003, DDP-015, RDMAP-008, RDMAP-029, RDMAP-037, RDMAP-048, RDMAP-264, RDMAP-265: both connections
+// use the same queue and MSN.
 #[test]
 fn connections_and_directions_do_not_wait_for_each_other() {
     let (mut pair, loss) = losing();
@@ -158,14 +158,14 @@ fn connections_and_directions_do_not_wait_for_each_other() {
     assert_eq!(received(&pair.b.cq), [10]);
 }
 
-/// A connection with markers toward the engine, and the control of its wire.
+/// A connection with markers in the direction to the engine, and the control of its wire.
 fn served_with_control() -> (Served, LinkControl) {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());
     let accept = ConnParam { markers: true, ..ConnParam::default() };
     (Setup { accept, ..Setup::on(bed.peer()) }.ready(), control)
 }
 
-/// Loses an FPDU of the peer's: the next one comes ahead of a hole.
+/// Loses an FPDU of the peer, so that the next FPDU arrives behind a hole.
 fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) {
     control.set_up(false);
     pair.offer(&fpdu(framer, &EMPTY_WRITE));
@@ -173,12 +173,12 @@ fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) 
     control.set_up(true);
 }
 
-/// An answer ahead of a hole is placed in the sink of an outstanding Read, and nowhere else, whatever it
-/// names. Processed in order, a wrong answer ends the stream.
-// Proves SEC-097: the rule holds ahead of a hole, too.
+/// A Read Response that arrives behind a hole is placed in the sink of an outstanding Read, and nowhere else,
+/// whatever sink it names. When a wrong response is processed in order, it ends the stream.
+// Proves SEC-097: the rule also holds for a response that arrives behind a hole.
 #[test]
 fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
-    // The sink of the Read, the target of the answer, and the error.
+    // The columns: the offset of the Read's sink, the offset of the answer, and the error.
     for (sink, target, error) in [
         (None, 0, Some((0, 2, 6))),
         (Some(600), 0, Some((1, 1, 1))),
@@ -197,7 +197,7 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
         lose_an_fpdu(pair, &control, framer);
         let answer = tagged(0xc1, 0x42, region.rkey(), region.addr() + target, &[7; 600]);
         pair.offer(&fpdu(framer, &answer));
-        // The FPDU is sent and arrives ahead of the hole.
+        // The FPDU is sent, and arrives behind the hole.
         pair.poll();
         pair.poll();
         let mut seen = [0; 2000];
@@ -217,9 +217,9 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
     }
 }
 
-/// An error of a Send is found when it is processed in order, although it was placed before that: the peer
-/// gets the same Terminate. If a Send is missing before it, it has no buffer; if its own first bytes are
-/// missing, it has an invalid MO.
+/// An error of a Send is found when the Send is processed in order, although its bytes were placed before
+/// that. The peer gets the same Terminate. If an earlier Send is missing, the Send has no buffer. If the
+/// Send's own first bytes are missing, the Send has an invalid MO.
 #[test]
 fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     let late = untagged(0x41, 0x43, 0, 0, 1, 4, &[7; 600]);
@@ -245,8 +245,8 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     }
 }
 
-/// A stream fails because of the first of two Sends that it held behind a hole. TCP's budget gets back the
-/// bytes of both, although the connection lives on until the peer closes.
+/// Two Sends are held behind a hole, and the stream fails because of the first Send. The bytes of both Sends
+/// are no longer counted as held, although the connection continues to exist until the peer closes.
 #[test]
 fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
     let (mut served, control) = served_with_control();
@@ -263,10 +263,10 @@ fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
     assert_eq!(held(pair), 0);
 }
 
-/// Two Reads are outstanding, whose sinks differ only in their STags. The answer to the first one comes
-/// behind a hole and is placed, as it names an open sink. When it is delivered, its STag decides which Read
-/// it belongs to.
-// Proves DDP-071: only its STag makes it the answer to the first Read.
+/// Two Reads are outstanding, whose sinks differ only in their STags. The answer to the first Read arrives
+/// behind a hole, and is placed because it names the sink of an outstanding Read. At delivery, the STag of
+/// the answer decides to which Read the answer belongs.
+// Proves DDP-071: only its STag makes the message the answer to the first Read.
 #[test]
 fn the_stag_is_known_at_delivery() {
     for named in 0..2 {
@@ -301,8 +301,8 @@ fn the_stag_is_known_at_delivery() {
     }
 }
 
-/// So many Sends behind a hole are placed: the first that is missing, and 31 behind it. The others are held,
-/// and come to their receives in order.
+/// The engine binds at most 32 Sends to receives behind a hole: the first missing Send, and the 31 Sends
+/// after it. All later Sends are held, and are placed in their receives in order.
 #[test]
 fn sends_are_bound_ahead_up_to_a_limit() {
     const SENDS: u32 = 40;
@@ -315,7 +315,7 @@ fn sends_are_bound_ahead_up_to_a_limit() {
     };
     let setup = Setup { accept, prepare: &prepare, region: 64_000, ..Setup::on(bed.peer()) };
     let mut served = setup.ready();
-    // Enough is acknowledged to send all of them at once.
+    // Enough bytes are acknowledged that the congestion window allows all Sends at once.
     let (stag, to) = (served.region.rkey(), served.to(40_000));
     for _ in 0..4 {
         served.send_and_run(&[(); 20].map(|()| tagged(0xc1, 0x40, stag, to, &[9; 1000])));

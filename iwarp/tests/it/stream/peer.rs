@@ -6,7 +6,7 @@ use crate::common::served::{Served, Setup};
 use crate::common::ulpdu;
 pub(crate) use crate::common::ulpdu::{read_header, read_request};
 
-/// Bytes of the engine's region.
+/// Length of the engine's region in bytes.
 pub(crate) const REGION: usize = 100_000;
 
 /// A connection that the engine has accepted, in Full Operation.
@@ -14,9 +14,10 @@ pub(crate) fn served() -> Served {
     served_with(ConnParam::default(), 0)
 }
 
-/// With `receives` receives of 100 bytes each at 1000, 1100 and so on, posted before the connection is made.
+/// A connection with `receives` receives of 100 bytes each, at offsets 1000, 1100 and so on, which are posted
+/// before the connection is established.
 pub(crate) fn served_with(accept: ConnParam, receives: u64) -> Served {
-    // Only the messages of RFC 5040, without extensions.
+    // The queue pair has no extensions, so it uses only the messages of RFC 5040.
     let make_qp = |init: QpInit<'_>, pd: &ProtectionDomain| {
         pd.create_qp(&QpInit { extensions: Extensions::empty(), ..init }).unwrap()
     };
@@ -28,7 +29,7 @@ pub(crate) fn served_with(accept: ConnParam, receives: u64) -> Served {
     Setup { accept, make_qp: &make_qp, region: REGION, prepare: &prepare, ..Setup::default() }.ready()
 }
 
-/// A Terminate payload for a failing ULPDU: layer and type, code, length and DDP header.
+/// The payload of a Terminate for a failing ULPDU: layer and type, error code, length and DDP header.
 pub(crate) fn of_segment(layer_type: u8, code: u8, ulpdu: &[u8]) -> Vec<u8> {
     let header = if ulpdu[0] & 0x80 == 0 { 18 } else { 14 };
     let mut payload = vec![layer_type, code, 0xc0, 0];

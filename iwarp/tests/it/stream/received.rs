@@ -11,13 +11,14 @@ fn ready(receives: u64) -> Served {
     served_with(ConnParam::default(), receives)
 }
 
-/// Each Send takes one receive, whatever its length, in order, and its completion has the length. Bytes
-/// behind the message stay. Writes take no receive request and generate no completion.
+/// Each Send consumes one receive, in order and whatever its length. The completion contains the length of
+/// the Send. Bytes of the buffer behind the message do not change. Writes consume no receive request and
+/// generate no completion.
 // Proves RDMAP-001, RDMAP-005, RDMAP-039, RDMAP-051, RDMAP-058, RDMAP-071, RDMAP-082, RDMAP-197, RDMAP-199,
 // RDMAP-200, RDMAP-205, RDMAP-235 to RDMAP-237, RDMAP-239, RDMAP-245, RDMAP-246, RDMAP-276, RDMAP-277: the
-// Writes by the bytes of all memory around them (RDMAP-001, RDMAP-039, RDMAP-071, RDMAP-197 to RDMAP-205),
-// the Sends by the numbers and lengths of the completions, which no header tells, and by the bytes in their
-// receives.
+// bytes of all memory around the Writes prove the rows about Writes (RDMAP-001, RDMAP-039, RDMAP-071,
+// RDMAP-197 to RDMAP-205). The bytes in the receive buffers, and the numbers and lengths of the completions,
+// prove the rows about Sends. No header contains these numbers and lengths.
 #[test]
 fn each_send_takes_one_receive() {
     let mut peer = ready(4);
@@ -42,7 +43,7 @@ fn each_send_takes_one_receive() {
     assert!(peer.received(20_000).is_empty() && peer.ended().is_none());
 }
 
-/// Messages of several segments, over buffers of several pieces, are one completion each.
+/// A message of several segments, in a buffer of several elements, has one completion.
 // Proves RDMAP-030, RDMAP-038, RDMAP-051, RDMAP-056, RDMAP-058.
 #[test]
 fn a_message_of_several_segments_is_one() {
@@ -59,8 +60,8 @@ fn a_message_of_several_segments_is_one() {
     assert_eq!([peer.bytes(100, 8), peer.bytes(200, 5)].concat(), b"hello w\0orld\0");
 }
 
-/// A solicited event for the two kinds that ask for one, none for the others; the invalidated STag where
-/// there is one.
+/// The two kinds of Send that ask for a solicited event cause one; the other kinds do not. The completion
+/// contains the invalidated STag if there is one.
 // Proves RDMAP-005, RDMAP-012 to RDMAP-014, RDMAP-049, RDMAP-060, RDMAP-066, RDMAP-068, RDMAP-240, RDMAP-250.
 #[test]
 fn each_kind_of_send_tells_what_it_is() {
@@ -77,7 +78,7 @@ fn each_kind_of_send_tells_what_it_is() {
         let told = (wc.status, wc.byte_len, wc.solicited, wc.invalidated);
         assert_eq!(told, (WcStatus::Success, 5, solicited, invalidates.then_some(lent.rkey())));
         assert_eq!(lent.is_valid(), !invalidates);
-        // The peer sees the change.
+        // The peer notices that the STag is invalid.
         let write = tagged(0xc1, 0x40, lent.rkey(), lent.addr(), b"later");
         peer.send_and_run(std::slice::from_ref(&write));
         if invalidates {
@@ -88,7 +89,7 @@ fn each_kind_of_send_tells_what_it_is() {
     }
 }
 
-/// Ten plain Sends and one with Solicited Event: one event, eleven completions.
+/// Ten plain Sends and one Send with Solicited Event cause one event and eleven completions.
 // Proves RDMAP-013, RDMAP-042, RDMAP-049.
 #[test]
 fn solicited_events_alone() {
@@ -102,7 +103,7 @@ fn solicited_events_alone() {
     assert_eq!(peer.done().len(), 11);
 }
 
-/// Reserved bits, and an Invalidate STag in other messages, are ignored.
+/// The engine ignores reserved bits, and the Invalidate STag in messages that do not invalidate.
 // Proves RDMAP-095, RDMAP-097, RDMAP-099.
 #[test]
 fn what_is_reserved_is_ignored() {
@@ -122,8 +123,8 @@ fn what_is_reserved_is_ignored() {
     assert_eq!(peer.received(20_000), [tagged(0xc1, 0x42, 1, 2, b"")]);
 }
 
-/// Wrong versions and opcodes, in every place: the Terminate has the header of the segment, and nothing is
-/// delivered.
+/// Wrong versions and opcodes arrive on every queue and in tagged messages. The Terminate contains the header
+/// of the segment, and nothing is delivered.
 // Proves DDP-064, DDP-141, MPA-297, RDMAP-108, RDMAP-115, RDMAP-149, RDMAP-150, RDMAP-193, RDMAP-198,
 // RDMAP-241, RDMAP-324, RDMAP-328, RDMAP-333, RDMAP-334.
 #[test]
@@ -155,7 +156,7 @@ fn a_wrong_version_or_opcode_is_told() {
     }
 }
 
-/// The same segment for the region of another run.
+/// Converts a segment for the region of another run.
 fn retarget(segment: &[u8], stag: u32, peer: &Served) -> Vec<u8> {
     if segment[0] & 0x80 == 0 {
         return segment.to_vec();
@@ -164,8 +165,8 @@ fn retarget(segment: &[u8], stag: u32, peer: &Served) -> Vec<u8> {
     tagged(segment[0], segment[1], peer.region.rkey(), peer.to(0), &segment[14..])
 }
 
-/// DDP's own checks: each has its code, and the Terminate has the segment's length and header. The receive
-/// queue is flushed, and memory outside of the target stays.
+/// Each of DDP's own checks has its error code, and the Terminate contains the segment's length and header.
+/// The receive queue is flushed, and memory outside the target does not change.
 // Proves DDP-222, MPA-297, RDMAP-001, RDMAP-062, RDMAP-069, RDMAP-072, RDMAP-114, RDMAP-121, RDMAP-124,
 // RDMAP-157 to RDMAP-167, RDMAP-178 to RDMAP-180, RDMAP-182, RDMAP-194, RDMAP-238, RDMAP-332, RDMAP-345,
 // RDMAP-350 to RDMAP-352.
@@ -236,8 +237,8 @@ fn ddp_errors_are_passed_up_with_their_segment() {
     }
 }
 
-/// The peer can invalidate only STags of its own stream. For others the Terminate has the reason, and the
-/// STag stays valid.
+/// The peer can invalidate only STags of its own stream. For other STags, the Terminate contains the reason,
+/// and the STag stays valid.
 // Proves RDMAP-147, RDMAP-183, RDMAP-192, RDMAP-249, RDMAP-251, RDMAP-335, RDMAP-336, RDMAP-356.
 #[test]
 fn only_what_is_the_streams_own_is_invalidated() {

@@ -1,4 +1,4 @@
-//! The effects of answers to our Reads.
+//! The effects of the answers to our Reads.
 
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WcOpcode, WcStatus};
 
@@ -8,7 +8,8 @@ use crate::common::served::Served;
 
 const SIZE: usize = 8;
 
-/// A connection with `reads` outstanding Reads, each into its own eight bytes from 100 on.
+/// A connection with `reads` outstanding Reads. Each Read has its own eight bytes of sink, from offset 100
+/// on.
 fn reading(reads: u64) -> Served {
     let mut peer = served();
     let read = SendOp::Read { remote: RemoteAddr { addr: 1, rkey: 2 } };
@@ -24,7 +25,7 @@ fn response(peer: &Served, n: usize, bytes: &[u8]) -> Vec<u8> {
     tagged(0xc1, 0x42, peer.region.rkey(), peer.to(100 + SIZE * n), bytes)
 }
 
-/// Answers complete their Reads in order, each by itself, into their own sinks and nowhere else.
+/// Each answer completes its own Read, in order, and is placed in this Read's sink and nowhere else.
 // Proves RDMAP-227, RDMAP-229, RDMAP-233, RDMAP-278, RDMAP-279, RDMAP-294.
 #[test]
 fn answers_complete_their_reads() {
@@ -41,8 +42,8 @@ fn answers_complete_their_reads() {
     assert_eq!(peer.bytes(0, 100), [0; 100]);
 }
 
-/// A Read Response that does not belong to the oldest Read ends the stream. Its bytes are not placed, and no
-/// Read completes by it.
+/// A Read Response that does not belong to the oldest Read ends the stream. The bytes of such a response are
+/// not placed, and no Read completes.
 // Proves RDMAP-124, RDMAP-160, RDMAP-228, RDMAP-231, RDMAP-317.
 #[test]
 fn a_wrong_answer_ends_the_stream() {

@@ -1,5 +1,5 @@
-//! Memory that our user revokes while an honest peer uses it: the peer is not to blame, whatever it used the
-//! memory for.
+//! Our user revokes memory while an honest peer uses it. The error does not blame the peer, whatever
+//! operation used the memory.
 
 use iwarp::memory::Access;
 use iwarp::rdmap::{AtomicOp, AtomicRequest};
@@ -10,7 +10,7 @@ use crate::common::ALL;
 use crate::common::ext::atomic_request;
 use crate::common::served::{Served, Setup};
 
-/// The one asynchronous event, and the error.
+/// The kind of the only asynchronous event, and the stream's error.
 fn verdict(peer: &Served) -> (AsyncEventKind, Option<StreamError>) {
     let events = peer.events();
     let [event] = events[..] else { panic!("{events:?}") };
@@ -22,8 +22,8 @@ fn here(layer: u8, etype: u8, code: u8) -> (AsyncEventKind, Option<StreamError>)
     (AsyncEventKind::QpFatal, Some(StreamError { layer, etype, code, from_peer: false }))
 }
 
-/// The source of a Read whose response is under way. The Terminate is that of a Read from no STag, advanced
-/// by the bytes that were answered.
+/// Revokes the source of a Read whose response is under way. The Terminate reports an invalid STag, for the
+/// range of the Read that was not answered yet.
 #[test]
 fn the_source_of_a_read_response() {
     const BYTES: usize = 1 << 20;
@@ -49,7 +49,7 @@ fn the_source_of_a_read_response() {
     assert_eq!(verdict(&peer), here(0, 1, 0));
 }
 
-/// The word of an atomic that waits behind a Read Response.
+/// Revokes the word of an atomic that waits behind a Read Response.
 #[test]
 fn the_word_of_an_atomic_that_waits() {
     const BYTES: usize = 1 << 20;
@@ -66,7 +66,7 @@ fn the_word_of_an_atomic_that_waits() {
     assert_eq!(verdict(&peer), here(0, 1, 0));
 }
 
-/// The buffer of a receive.
+/// Revokes the buffer of a receive.
 #[test]
 fn the_buffer_of_a_receive() {
     let mut peer = served_with(ConnParam::default(), 0);

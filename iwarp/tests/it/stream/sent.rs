@@ -12,8 +12,8 @@ use crate::common::served::Served;
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
-/// One request of each kind, and its message, byte by byte, from the tables of RFC 5040 section 4 and
-/// appendix A.
+/// One request of each kind, and the message of each request byte by byte, according to the tables of RFC
+/// 5040 section 4 and appendix A.
 struct Golden {
     requests: Vec<SendRequest>,
     messages: Vec<Vec<u8>>,
@@ -50,8 +50,8 @@ fn golden(peer: &Served) -> Golden {
     Golden { requests: requests.to_vec(), messages: messages.to_vec() }
 }
 
-/// Posts some of the golden requests, each on a connection of its own. Returns the expected and the actual
-/// messages.
+/// Posts the golden requests that `which` selects, each on its own connection. Checks that each request is
+/// sent as the expected message. Returns the requests and their messages.
 fn each_alone(which: impl Fn(&SendOp) -> bool) -> Vec<(SendRequest, Vec<u8>)> {
     let mut told = Vec::new();
     for n in 0..golden(&served()).requests.len() {
@@ -61,7 +61,7 @@ fn each_alone(which: impl Fn(&SendOp) -> bool) -> Vec<(SendRequest, Vec<u8>)> {
         if !which(&request.op) {
             continue;
         }
-        // The message is the first of its queue.
+        // On its own connection, the message is the first message of its queue.
         if message[0] & 0x80 == 0 {
             message[10..14].copy_from_slice(&1_u32.to_be_bytes());
         }
@@ -76,16 +76,17 @@ fn word(message: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(message[at..at + 4].try_into().unwrap())
 }
 
-/// Messages leave in the order of the requests, whatever their kinds; each queue counts its own.
-// Proves RDMAP-010, RDMAP-056, RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285: nine requests are nine messages,
-// in their order, with the numbers of their queues rising by one.
+/// Messages are sent in the order of the requests, whatever their kinds. Each queue has its own message
+/// numbers.
+// Proves RDMAP-010, RDMAP-056, RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285: nine requests become nine
+// messages, in the same order. The message numbers of each queue rise by one.
 #[test]
 fn requests_leave_in_order_as_one_message_each() {
     let mut peer = served();
     let Golden { requests, messages } = golden(&peer);
     peer.qp.post_send_list(&requests).unwrap();
     assert_eq!(peer.received(20_000), messages);
-    // There are many requests of each kind, which differ in target and length.
+    // The test posts many requests of each kind, which differ in target and length.
     let mut peer = served();
     let mut requests = Vec::new();
     for n in 0..8 {
@@ -109,11 +110,12 @@ fn requests_leave_in_order_as_one_message_each() {
     }
 }
 
-/// The parts that all messages have in common, and those that differ by kind.
+/// The parts that all messages have in common, and the parts that depend on the kind of message.
 // Proves MPA-297, RDMAP-001, RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079,
 // RDMAP-083, RDMAP-084, RDMAP-085, RDMAP-086, RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092,
-// RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: an assertion for each rule about the control bytes, over the
-// six operations that can be posted, the answer to a Read and the Terminate: opcodes 0 to 7.
+// RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: the test has an assertion for each rule about the control
+// bytes. The test covers the six operations that can be posted, the answer to a Read, and the Terminate:
+// opcodes 0 to 7.
 #[test]
 fn control_bytes_say_what_a_message_is() {
     let mut messages: Vec<Vec<u8>> = each_alone(|_| true).into_iter().map(|(_, message)| message).collect();
@@ -140,8 +142,8 @@ fn control_bytes_say_what_a_message_is() {
         assert_eq!(ddp & 0x03, 1, "the version of DDP: {message:02x?}");
         assert_eq!(ddp & 0x3c, 0, "its reserved bits: {message:02x?}");
         assert_eq!(ddp & 0x40, 0x40, "the only segment is the last: {message:02x?}");
-        // Writes and the answers to Reads are tagged, and have STag and TO; the others have queue, number and
-        // offset.
+        // Writes and the answers to Reads are tagged, and have STag and TO. The other messages have queue,
+        // number and offset.
         assert_eq!(ddp & 0x80 != 0, [0, 2].contains(&opcode), "{message:02x?}");
         if ddp & 0x80 != 0 {
             assert!(message.len() >= 14 && word(message, 2) != 0);
@@ -149,11 +151,11 @@ fn control_bytes_say_what_a_message_is() {
         }
         let queue = [0, 1, 0, 0, 0, 0, 0, 2][usize::from(opcode)];
         assert_eq!((word(message, 6), word(message, 10), word(message, 14)), (queue, 1, 0), "{message:02x?}");
-        // The bytes of the Invalidate STag.
+        // Bytes 2 to 5 are the Invalidate STag.
         let invalidates = [4, 6].contains(&opcode);
         assert_eq!(word(message, 2), if invalidates { 0xa1b2_c3d4 } else { 0 }, "{message:02x?}");
-        // Read Requests and Terminates have a header of RDMAP. In a Send the user's bytes follow DDP's
-        // header.
+        // Read Requests and Terminates have a header of RDMAP. In a Send, the user's bytes directly follow
+        // DDP's header.
         match opcode {
             1 => assert_eq!(message.len(), 18 + 28),
             7 => assert_eq!(message[18..20], [0x12, 2]),
@@ -162,9 +164,10 @@ fn control_bytes_say_what_a_message_is() {
     }
 }
 
-/// Writes: control bytes, STag, tagged offset, payload, and nothing else.
-// Proves RDMAP-057, RDMAP-070, RDMAP-110, RDMAP-116, RDMAP-196, RDMAP-205, RDMAP-398: the header alone shows
-// the requested STag, offset and bytes; empty Writes are sent too; each Write is completed once.
+/// A Write consists of control bytes, STag, tagged offset and payload, and nothing else.
+// Proves RDMAP-057, RDMAP-070, RDMAP-110, RDMAP-116, RDMAP-196, RDMAP-205, RDMAP-398: the header contains the
+// requested STag and offset, and the payload the requested bytes. Empty Writes are sent, too. Each Write
+// completes once.
 #[test]
 fn a_write_is_a_tagged_message_of_the_users_bytes() {
     let told = each_alone(|op| matches!(op, SendOp::Write { .. }));
@@ -181,11 +184,11 @@ fn a_write_is_a_tagged_message_of_the_users_bytes() {
     assert!(peer.statuses().is_empty(), "once");
 }
 
-/// Read Requests: queue 1, and 28 bytes that name both buffers.
+/// Read Requests are sent on queue 1, and have 28 bytes that name both buffers.
 // Proves RDMAP-019, RDMAP-023, RDMAP-026, RDMAP-046, RDMAP-047, RDMAP-054, RDMAP-111, RDMAP-117, RDMAP-118,
-// RDMAP-119, RDMAP-123, RDMAP-127, RDMAP-207, RDMAP-212, RDMAP-216, RDMAP-219, RDMAP-399: each field at its
-// place, right behind DDP's header, with offsets that are not aligned, and with a size of 0; and where the
-// FPDU has them.
+// RDMAP-119, RDMAP-123, RDMAP-127, RDMAP-207, RDMAP-212, RDMAP-216, RDMAP-219, RDMAP-399: each field is at
+// its position directly behind DDP's header, with misaligned offsets and with a size of 0. The test also
+// checks the positions in the FPDU.
 #[test]
 fn a_read_request_names_both_buffers() {
     let told = each_alone(|op| matches!(op, SendOp::Read { .. }));
@@ -206,7 +209,7 @@ fn a_read_request_names_both_buffers() {
     assert!(
         odd.sg_list[0].addr % 4 != 0 && matches!(odd.op, SendOp::Read { remote } if remote.addr % 4 != 0)
     );
-    // In its FPDU: length, DDP's header, RDMAP's, CRC; 46 bytes need no pad.
+    // The FPDU contains the length, the headers of DDP and RDMAP, and the CRC; 46 bytes need no pad.
     let mut peer = served();
     let Golden { requests, .. } = golden(&peer);
     peer.qp.post_send(&requests[3]).unwrap();
@@ -217,9 +220,9 @@ fn a_read_request_names_both_buffers() {
     assert_eq!(wire[48..], crc32c::crc32c(&wire[..48]).to_le_bytes());
 }
 
-/// Several remote buffers take as many Read Requests.
-// Proves RDMAP-215: two buffers of the peer are two requests of the user's and two messages, each with the
-// one source it was given.
+/// To read several remote buffers, the user needs one Read Request per buffer.
+// Proves RDMAP-215: for two buffers of the peer, the user posts two requests. Two messages are sent, each
+// with the one source of its request.
 #[test]
 fn each_remote_buffer_takes_a_read_of_its_own() {
     let mut peer = served();
@@ -236,11 +239,12 @@ fn each_remote_buffer_takes_a_read_of_its_own() {
     }
 }
 
-/// The four kinds of Send: queue 0, the STag to invalidate where one is, the user's bytes.
+/// The four kinds of Send use queue 0. A Send contains the user's bytes and, if it invalidates, the STag to
+/// invalidate.
 // Proves RDMAP-011, RDMAP-053, RDMAP-080, RDMAP-087, RDMAP-113, RDMAP-130, RDMAP-131, RDMAP-234, RDMAP-243,
-// RDMAP-245, RDMAP-247, RDMAP-248, RDMAP-401, RDMAP-402: untagged, of queue 0, control bytes 43 to 46,
-// payload right behind the header, none of it needed; the STag is the user's in the two that invalidate, and
-// 0 in the two that do not.
+// RDMAP-245, RDMAP-247, RDMAP-248, RDMAP-401, RDMAP-402: the messages are untagged, are sent on queue 0, and
+// have the control bytes 43 to 46. The payload directly follows the header, and may be empty. The two kinds
+// that invalidate contain the user's STag; the other two kinds contain 0.
 #[test]
 fn a_send_is_an_untagged_message_of_the_users_bytes() {
     let told = each_alone(|op| matches!(op, SendOp::Send | SendOp::SendInvalidate { .. }));
@@ -257,9 +261,9 @@ fn a_send_is_an_untagged_message_of_the_users_bytes() {
     }
 }
 
-/// RDMAP has no message that advertises a buffer: the application sends it in its own bytes.
-// Proves RDMAP-015: a buffer is registered, re-registered and invalidated, and nothing is sent to the peer;
-// then its STag, offset and length are sent, and are only in the payload of that Send.
+/// RDMAP has no message that advertises a buffer. The application sends the advertisement in its own bytes.
+// Proves RDMAP-015: registering, re-registering and invalidating a buffer sends nothing to the peer. When the
+// user sends the buffer's STag, offset and length, only the payload of that Send contains these values.
 #[test]
 fn a_buffer_is_told_in_the_users_bytes_alone() {
     let mut peer = served();
@@ -274,24 +278,26 @@ fn a_buffer_is_told_in_the_users_bytes_alone() {
     peer.qp.post_send(&SendRequest::new(1, SendOp::Send, peer.region.sge(0, 16))).unwrap();
     let heard = peer.received(20_000);
     assert_eq!(heard, [untagged(0x41, 0x43, 0, 0, 1, 0, &advertisement)]);
-    // The peer can use it.
+    // The peer can use the advertised buffer.
     peer.send_and_run(&[tagged(0xc1, 0x40, word(&heard[0], 18), lent.addr() + 8, b"there")]);
     let bytes = read_bytes(&lent, 8, 5);
     assert_eq!(&bytes, b"there");
 }
 
-/// Lengths up to 2^32 - 1 are taken and carried; one byte more is refused when posted, and nothing is sent.
-// Proves RDMAP-003 to RDMAP-005: 2^32 bytes are refused for each; 2^32 - 1 are taken for a Read and a Write.
+/// Lengths up to 2^32 - 1 are accepted and sent. A request of one byte more is refused at the post, and
+/// nothing is sent.
+// Proves RDMAP-003 to RDMAP-005: 2^32 bytes are refused for each operation. 2^32 - 1 bytes are accepted for a
+// Read and a Write.
 #[test]
 fn lengths_have_32_bits() {
     let mut peer = served();
-    // Pages that are not touched use no memory.
+    // Pages that nobody accesses use no memory.
     const BYTES: usize = 1 << 32;
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    // SAFETY: without an address to place it at, a new mapping replaces nothing.
+    // SAFETY: without a requested address, a new mapping replaces no other mapping.
     let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, rights, flags) }.unwrap();
-    // SAFETY: the memory stays mapped until the region is dropped below, and is accessed only through the
-    // region.
+    // SAFETY: the mapping exists until the region is dropped below, and the memory is accessed only through
+    // the region.
     let region = unsafe { peer.pd.reg_user_mr(memory.cast(), BYTES, &MrOptions::new(ALL)) }.unwrap();
     let most = region.sge(0, u32::MAX as usize);
     for op in [SendOp::Read { remote: REMOTE }, SendOp::Write { remote: REMOTE }, SendOp::Send] {
@@ -310,15 +316,16 @@ fn lengths_have_32_bits() {
     peer.qp.post_send(&SendRequest::new(3, SendOp::Write { remote: REMOTE }, most)).unwrap();
     assert_eq!(peer.qp.query().send_outstanding, 2, "taken");
     drop(region);
-    // SAFETY: the mapping is this test's own, and its only user, the region, was dropped just now.
+    // SAFETY: the mapping belongs to this test. The only user of the mapping, the region, was dropped just
+    // before.
     unsafe { munmap(memory, BYTES) }.unwrap();
 }
 
-/// A segment by its offset, whether it is the last, and its payload.
+/// Builds a segment from three arguments: its offset, whether it is the last segment, and its payload.
 type Header<'a> = dyn Fn(u32, bool, &[u8]) -> Vec<u8> + 'a;
 
-/// A message of several segments: the same control bytes and STag in each, offsets that go on where the last
-/// one ended, the L bit in the last alone. A gather list is one message.
+/// The segments of a message have the same control bytes and STag, each offset continues where the previous
+/// segment ended, and only the last segment has the L bit. A gather list is one message.
 // Proves RDMAP-030, RDMAP-036, RDMAP-038, RDMAP-057, RDMAP-059, RDMAP-086, RDMAP-201, RDMAP-204, RDMAP-242.
 #[test]
 fn a_long_message_is_cut_into_like_segments() {
@@ -361,7 +368,7 @@ fn a_long_message_is_cut_into_like_segments() {
     assert!(rest.is_empty());
 }
 
-/// Of ten Reads two are outstanding at a time. The others wait in order, as do the requests behind them.
+/// Two of ten Reads are outstanding at a time. The other Reads and the requests behind them wait in order.
 // Proves RDMAP-299, RDMAP-302, RDMAP-303, RDMAP-305, RDMAP-361, RDMAP-213, RDMAP-278, RDMAP-285, RDMAP-287.
 #[test]
 fn reads_wait_for_their_place_in_ord() {
@@ -386,11 +393,11 @@ fn reads_wait_for_their_place_in_ord() {
         if n <= 8 {
             assert_eq!(done, [(n as u64, WcStatus::Success)]);
             assert_eq!(heard[..1], asks[n + 1..n + 2]);
-            // The Send follows the tenth request at once.
+            // The Send is sent at once after the tenth Read Request.
             assert_eq!(heard.len(), if n == 8 { 2 } else { 1 });
             continue;
         }
-        // The Send's completion comes behind the last Read's.
+        // The Send completes after the last Read.
         let expected: Vec<u64> = if n == 9 { vec![9] } else { vec![10, 11] };
         assert_eq!(done, expected.into_iter().map(|id| (id, WcStatus::Success)).collect::<Vec<_>>());
     }
@@ -414,8 +421,8 @@ fn a_fence_waits_for_reads() {
     }
 }
 
-/// A Send or Write is complete when the layers below have it, a Read when it is answered; each once, in
-/// order.
+/// A Send or Write completes when TCP has accepted its bytes, and a Read when it is answered. Each completes
+/// once, in order.
 // Proves RDMAP-041, RDMAP-044, RDMAP-067, RDMAP-073, RDMAP-227, RDMAP-274, RDMAP-286, RDMAP-287, RDMAP-291,
 // RDMAP-294.
 #[test]
@@ -429,7 +436,7 @@ fn requests_complete_each_by_its_own_condition() {
         SendRequest::new(3, SendOp::Send, source),
     ];
     peer.qp.post_send_list(&requests).unwrap();
-    // Nothing is sent, and so nothing is complete, before the engine is polled.
+    // Before the engine is polled, nothing is sent, so nothing is complete.
     assert!(peer.cq.poll_one().is_none());
     assert_eq!(peer.received(20_000).len(), 3);
     assert_eq!(peer.statuses(), [(1, WcStatus::Success)], "the Send waits for its turn");

@@ -1,11 +1,11 @@
-//! A Terminate of the peer without a readable error.
+//! A Terminate of the peer whose error cannot be parsed.
 
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, StreamError};
 
 use super::peer::{served_with, untagged};
 
-/// It ends the stream as any other does, with one error: RDMAP's error without a code of its own. Nothing is
-/// reported as received that the peer did not send.
+/// The Terminate ends the stream as any other Terminate does. The error is always RDMAP's error that has no
+/// code of its own. The engine does not report anything as received that the peer did not send.
 // Proves RDMAP-259.
 #[test]
 fn what_the_peer_did_not_send_is_not_reported() {

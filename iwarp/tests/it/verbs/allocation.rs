@@ -1,5 +1,6 @@
-//! A connection allocates its memory while it is made: the first message of each kind allocates as little as
-//! the thousandth, at both ends. The application's calls are counted with the engine's.
+//! A connection allocates its memory while it is established. At both endpoints, the first message of each
+//! kind allocates as little as the thousandth. The allocations of the application's calls and of the engine
+//! are counted together.
 
 use crate::common::counting::{allocations, uncounted};
 use crate::common::ext::{ADD_ONE, ALL, atomic};
@@ -12,7 +13,7 @@ use iwarp::memory::{
 };
 use iwarp::verbs::{ConnParam, MemoryRegion, RecvRequest, SendOp, SendRequest, WcStatus};
 
-/// Excludes the wire in memory, which allocates for each frame under way.
+/// Excludes the in-memory wire from the count, because it allocates memory for each frame under way.
 struct Uncounted;
 
 impl Hooks for Uncounted {
@@ -29,9 +30,9 @@ impl Hooks for Uncounted {
     }
 }
 
-/// Requests of one kind that are posted at once.
+/// Number of requests of one kind that are posted at once.
 const BURST: usize = 200;
-/// Bytes of the long ones.
+/// Length of a long request in bytes.
 const LONG: usize = 9000;
 
 fn connected() -> (Pair, Connected) {
@@ -40,7 +41,7 @@ fn connected() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// Posts a burst at both ends and takes all completions. Returns the number of allocations.
+/// Posts a burst at both endpoints and polls all completions. Returns the number of allocations.
 fn exchange(
     pair: &mut Pair,
     c: &Connected,
@@ -65,7 +66,7 @@ fn exchange(
     allocations() - before
 }
 
-/// Each kind has a connection of its own, so that no other kind has grown its memory before.
+/// Each kind is tested on its own connection, so that no other kind has made the connection's memory grow.
 #[test]
 fn the_first_message_of_each_kind_allocates_nothing() {
     for kind in ["Read", "atomic", "Send", "Write", "all"] {
@@ -91,8 +92,8 @@ fn the_first_message_of_each_kind_allocates_nothing() {
     }
 }
 
-/// The same with lost and reordered frames: TCP retransmits, receives out of order and gives up held bytes.
-/// With markers FPDUs are placed early.
+/// Messages allocate nothing even if frames are lost and reordered: TCP retransmits, receives out of order
+/// and discards held bytes. With markers, FPDUs are placed early.
 #[test]
 fn repair_reordering_and_eviction_allocate_nothing() {
     let bad = LinkPlan {
@@ -133,7 +134,7 @@ fn repair_reordering_and_eviction_allocate_nothing() {
     }
 }
 
-/// Binding, registering and invalidating in the send queue, again and again, allocate nothing.
+/// Repeated binding, registering and invalidating in the send queue allocates nothing.
 #[test]
 fn a_send_queue_allocates_nothing_for_names() {
     const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };

@@ -1,4 +1,4 @@
-//! Each completion of a connection that has ended says why it ended, as its queue pair and its event do.
+//! Each completion of an ended connection contains the cause of the end, as do its queue pair and its event.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use iwarp::verbs::{
 };
 use tcp_lite::{CloseReason, Instant};
 
-/// Two hosts on a wire between two ports only, so that a lost link ends their connections.
+/// Two hosts on a point-to-point wire, on which the loss of the link ends connections.
 struct Hosts {
     pair: Pair,
     c: Connected,
     control: LinkControl,
-    /// A region of A, and one of B that A may read.
+    /// A region of A, and a region of B that A may read.
     regions: (MemoryRegion, MemoryRegion),
 }
 
@@ -37,7 +37,7 @@ impl Hosts {
         Self { pair, c, control, regions }
     }
 
-    /// A posts a receive, and a Read that nobody has answered yet.
+    /// Posts a receive and a Read at A. Nobody has answered the Read yet.
     fn post(&self) {
         let Self { c, regions: (local, remote), .. } = self;
         c.qp_a.post_recv(&RecvRequest::new(1, local.sge(0, 8))).unwrap();
@@ -45,7 +45,7 @@ impl Hosts {
         c.qp_a.post_send(&SendRequest::new(2, read, local.sge(8, 8))).unwrap();
     }
 
-    /// The connection ends for A, which sees `cause` everywhere.
+    /// Checks that the connection ends for A, and that A sees `cause` in all its completions and queries.
     fn ends(&mut self, cause: Option<ConnectionError>) {
         let Self { pair, c, regions: (local, _), .. } = self;
         let both = pair.until(|pair| {
@@ -61,7 +61,7 @@ impl Hosts {
     }
 }
 
-/// Requests that are posted after the end get the cause as well.
+/// Checks that a request that is posted after the end gets the same cause.
 fn expect_late_flush(
     qp: &QueuePair,
     cq: &CompletionQueue,
@@ -81,14 +81,14 @@ fn a_reset_by_the_peer() {
     hosts.c.id_b.abort();
     hosts.ends(Some(ConnectionError::Tcp(CloseReason::Reset)));
     assert_eq!(hosts.c.id_a.cause(), Some(ConnectionError::Tcp(CloseReason::Reset)));
-    // The end that has reset the connection knows the reason.
+    // The side that has reset the connection sees no cause.
     assert_eq!(hosts.c.qp_b.cause(), None);
     let event = hosts.pair.a.context.async_events().poll().unwrap().unwrap();
     assert_eq!(event.kind, AsyncEventKind::QpFatal);
     assert_eq!(event.cause, Some(ConnectionError::Tcp(CloseReason::Reset)));
 }
 
-/// The peer stops: unacknowledged requests, or keepalives without an answer, end the connection.
+/// The peer stops. Unacknowledged requests, or keepalives without an answer, end the connection.
 #[test]
 fn a_silent_peer() {
     for busy in [false, true] {
@@ -136,7 +136,8 @@ fn a_device_that_is_taken_away() {
     hosts.ends(Some(ConnectionError::Tcp(CloseReason::PortGone)));
 }
 
-/// B finds an error in a message of A: its Terminate is the cause for both, at A as one of the peer.
+/// B finds an error in a message of A. B's Terminate is the cause for both sides; A reports a Terminate of
+/// the peer.
 #[test]
 fn a_terminate() {
     let mut hosts = Hosts::new();
@@ -160,7 +161,7 @@ fn a_terminate() {
     assert_eq!((hosts.c.qp_a.cause(), hosts.c.qp_b.cause()), (Some(told.into()), Some(found.into())));
 }
 
-/// A completion queue that has lost a completion ends its queue pairs.
+/// A completion queue that has lost a completion ends the queue pairs that use it.
 #[test]
 fn a_completion_queue_that_overflows() {
     let mut hosts = Hosts::new();
@@ -186,7 +187,7 @@ fn a_completion_queue_that_overflows() {
     assert_eq!((wc.wr_id, wc.status, wc.cause), (9, WcStatus::WrFlushError, Some(catastrophic.into())));
 }
 
-/// The peer closes where it may, in the middle of an FPDU, and while a Read waits for its answer.
+/// The peer closes gracefully, in the middle of an FPDU, or while a Read waits for its answer.
 #[test]
 fn a_close_by_the_peer() {
     for (partial, reads) in [(false, false), (true, false), (false, true)] {
@@ -209,12 +210,12 @@ fn a_close_by_the_peer() {
         let is_graceful = !partial && !reads;
         assert_eq!(error, (!is_graceful).then_some(ConnectionError::PeerClosed));
         assert_eq!(served.qp.cause(), Some(ConnectionError::PeerClosed));
-        // The wire's code for an end in the middle of an FPDU.
+        // 1 is MPA's code for a connection that ends in the middle of an FPDU.
         assert_eq!(served.qp.error().map(|error| error.code), (!is_graceful).then_some(1));
     }
 }
 
-/// Whoever ends the connection itself finds no cause, and its peer does.
+/// The side whose user ends the connection sees no cause, but its peer sees one.
 #[test]
 fn an_end_by_our_own_user() {
     type End = fn(&QueuePair, &CmId);
@@ -239,7 +240,7 @@ fn an_end_by_our_own_user() {
     }
 }
 
-/// A queue pair that is dropped has no cause; for its peer, the cause is the reset.
+/// A queue pair that its user drops has no cause. For the peer of such a queue pair, the cause is the reset.
 #[test]
 fn a_dropped_queue_pair() {
     let mut hosts = Hosts::new();
@@ -252,7 +253,7 @@ fn a_dropped_queue_pair() {
     assert_eq!(pair.wc_b().cause, Some(ConnectionError::Tcp(CloseReason::Reset)));
 }
 
-/// The engine stops under a connection: this does not count as an end by the user.
+/// An engine stops while it has a connection. Such an end does not count as an end by the user.
 #[test]
 fn an_engine_that_stops() {
     let mut hosts = Hosts::new();
@@ -265,7 +266,7 @@ fn an_engine_that_stops() {
     assert_eq!((wc.status, wc.cause, c.qp_a.cause()), (WcStatus::WrFlushError, cause, cause));
 }
 
-/// The engine stops before it has begun to connect or to accept.
+/// The engine stops before it has started to connect or to accept.
 #[test]
 fn an_engine_that_stops_before_it_begins() {
     let cause = Some(ConnectionError::Tcp(CloseReason::Aborted));
@@ -293,7 +294,7 @@ fn an_engine_that_stops_before_it_begins() {
     }
 }
 
-/// A connection is not established: its requests have the reason.
+/// If a connection cannot be established, its requests have the reason as their cause.
 #[test]
 fn a_connection_that_is_refused_or_rejected() {
     let (mut pair, listener) = Pair::listening();
@@ -319,8 +320,8 @@ fn a_connection_that_is_refused_or_rejected() {
     }
 }
 
-/// A request that fails by its own fault has the fault in its status; the later requests have the stream's
-/// error.
+/// A request that fails because of its own error has this error in its status. Later requests have the
+/// stream's error as their cause.
 #[test]
 fn a_request_that_is_the_cause() {
     let mut served = Served::new();

@@ -1,4 +1,4 @@
-//! How long a close may take, and what it is reported as.
+//! How long a close may take, and how it is reported.
 
 use std::time::Duration;
 
@@ -14,17 +14,18 @@ use iwarp::verbs::{
 };
 use tcp_lite::Instant;
 
-/// Bytes that take longer than `EngineConfig::close_timeout` on the wire of `slow_hosts`.
+/// A number of bytes whose transfer on the wire of `slow_hosts` takes longer than
+/// `EngineConfig::close_timeout`.
 const BYTES: usize = 4 << 20;
 
-/// Two hosts with a wire that carries about 160 kB in a second.
+/// Two hosts on a wire that carries about 160 kB per second.
 fn slow_hosts() -> Pair {
     let slow = LinkPlan { delay_us: 200_000, ..LinkPlan::default() };
     let link = LinkConfig { a_to_b: slow.clone(), b_to_a: slow, ..LinkConfig::default() };
     Testbed::on(&link).configure(|config| config.stack.tcp.recv_window_bytes = 64 << 10).hosts()
 }
 
-/// A graceful close is not reset while the peer still acknowledges what was posted.
+/// A graceful close is not reset as long as the peer acknowledges more of the posted bytes.
 #[test]
 fn a_close_takes_as_long_as_the_peer_takes_bytes() {
     let mut pair = slow_hosts();
@@ -39,7 +40,8 @@ fn a_close_takes_as_long_as_the_peer_takes_bytes() {
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, BYTES as u64);
 }
 
-/// The same in streaming mode: also the bytes that TCP has not taken yet are sent.
+/// In streaming mode, too, a close is not reset as long as the peer acknowledges bytes. Bytes that TCP has
+/// not accepted yet are also sent.
 #[test]
 fn a_close_in_streaming_mode_takes_as_long_as_the_peer_takes_bytes() {
     let options = StreamOptions { recv_bytes: BYTES, send_bytes: BYTES };
@@ -69,8 +71,8 @@ fn a_close_in_streaming_mode_takes_as_long_as_the_peer_takes_bytes() {
     told!(pair.event_a(), Disconnected { error: None, .. });
 }
 
-/// The time of a close is extended for bytes that were acknowledged since it was set, and not for older ones:
-/// a peer that takes the last bytes and then does not close gets it twice.
+/// The timeout of a close is extended only for bytes that were acknowledged after it was set. If a peer
+/// acknowledges the last bytes and then does not close, the close takes twice the timeout.
 #[test]
 fn a_close_is_extended_once_for_the_same_bytes() {
     let mut served = Served::new();
@@ -86,7 +88,8 @@ fn a_close_is_extended_once_for_the_same_bytes() {
     assert!((9_900_000..10_100_000).contains(&took_us), "{took_us} us");
 }
 
-/// The same in streaming mode, where a peer takes bytes late, and then no more.
+/// In streaming mode, a peer acknowledges some bytes late and then no more. The close takes twice the
+/// timeout.
 #[test]
 fn a_close_in_streaming_mode_is_extended_once_for_the_same_bytes() {
     const SENT: usize = 16 << 20;
@@ -112,7 +115,8 @@ fn a_close_in_streaming_mode_is_extended_once_for_the_same_bytes() {
     assert!((9_900_000..10_100_000).contains(&took_us), "{took_us} us");
 }
 
-/// A close that waits for the answer to a Read is the user's, however long the connection is idle meanwhile.
+/// A close that waits for the answer to a Read counts as the user's close, however long the connection is
+/// idle before the answer.
 #[test]
 fn a_close_that_waits_is_not_reported_as_idle() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -122,7 +126,7 @@ fn a_close_that_waits_is_not_reported_as_idle() {
     let remote = RemoteAddr { addr: from.addr(), rkey: from.rkey() };
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Read { remote }, to.sge(0, 100))).unwrap();
     c.id_a.disconnect();
-    // B is not polled for two seconds.
+    // The test does not poll B for two seconds.
     let start_us = pair.now_us;
     while pair.now_us - start_us < 2_000_000 {
         pair.a.engine.poll_at(Instant::from_micros(pair.now_us));
@@ -132,7 +136,8 @@ fn a_close_that_waits_is_not_reported_as_idle() {
     assert_eq!(pair.wc_a().status, WcStatus::Success);
 }
 
-/// Requests that are posted in `Terminate` are flushed at once, also while the Terminate cannot be sent.
+/// Requests that are posted in the `Terminate` state are flushed at once, even while the Terminate cannot be
+/// sent.
 #[test]
 fn what_is_posted_while_a_terminate_waits_is_flushed() {
     let (mut served, _region) = failed();

@@ -1,4 +1,5 @@
-//! The limit of an event channel: which events it loses when nobody reads it, and which it never loses.
+//! The limit of an event channel: which events the channel may lose if nobody reads it, and which events it
+//! never loses.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::CloseReason;
 
-/// Two hosts. The channel of A has this limit, which is its context's.
+/// Two hosts. `max_cm_events` is the limit of the context that owns A's channel.
 fn pair(max_cm_events: usize) -> Pair {
     let limits = ContextLimits { max_cm_events, ..ContextLimits::default() };
     let context = Context::new(ContextConfig { limits, ..ContextConfig::default() }).unwrap();
@@ -24,7 +25,8 @@ fn connections(pair: &mut Pair, count: usize) -> Vec<Connected> {
     made
 }
 
-/// All connections of A end while nobody reads its channel of two events: each has its end, with its cause.
+/// All connections of A end while nobody reads A's channel, whose limit is smaller. The channel has an event
+/// of the end, with its cause, for each connection.
 #[test]
 fn no_end_is_lost_however_many_come_at_once() {
     for limit in [1, 2, 512] {
@@ -50,7 +52,7 @@ fn no_end_is_lost_however_many_come_at_once() {
     }
 }
 
-/// Of one connection, the end comes behind the beginning, also where both are beyond the limit.
+/// For each connection, the event of the end follows the event of the start, even if both exceed the limit.
 #[test]
 fn events_beyond_the_limit_keep_their_order() {
     let mut pair = pair(1);
@@ -90,12 +92,13 @@ fn events_beyond_the_limit_keep_their_order() {
     }
 }
 
-/// A connect request that waits is held by its event alone, and stays when others end.
+/// Only the event of a waiting connect request holds the request. The request stays when many connections
+/// end.
 #[test]
 fn ends_of_connections_do_not_displace_a_request() {
     let mut pair = pair(8);
     let made = connections(&mut pair, 20);
-    // A listens too.
+    // A also listens.
     let listener = pair.a.context.create_id(&pair.a.channel);
     listener.listen(PORT, 16, Duration::from_secs(10)).unwrap();
     pair.poll();
@@ -115,8 +118,8 @@ fn ends_of_connections_do_not_displace_a_request() {
     assert_eq!((qp.state(), accepting.state()), (QpState::Rts, QpState::Rts));
 }
 
-/// A program connects, drops all handles of the connection, and never reads its channel: the number of
-/// waiting events is bounded, and lost events are counted.
+/// A program connects, drops all handles of the connection, and never reads its channel. The number of
+/// waiting events is limited, and lost events are counted.
 #[test]
 fn events_of_identifiers_that_nobody_holds_are_bounded() {
     const LIMIT: usize = 8;
@@ -140,6 +143,6 @@ fn events_of_identifiers_that_nobody_holds_are_bounded() {
     pair.run_us(5_000_000);
     let events: Vec<CmEvent> = std::iter::from_fn(|| pair.a.channel.poll()).collect();
     assert_eq!(events.iter().filter(|event| event.id == held.id_a).count(), 1, "it is held");
-    // Each identifier had two events, and the event of the held identifier is still waiting.
+    // Each of the 100 dropped identifiers had two events, and the held identifier has one.
     assert_eq!(pair.a.channel.lost() + events.len() as u64, 201);
 }

@@ -1,4 +1,4 @@
-//! Connecting, accepting, rejecting and timing out, as each side sees it.
+//! Connecting, accepting, rejecting and timing out, as seen by each side.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn private(bytes: &[u8]) -> ConnParam {
     ConnParam::default().with_private_data(bytes).unwrap()
 }
 
-/// Private data goes both ways, to the limit; IRD and ORD follow RFC 6581 section 9.1.
+/// Private data up to the limit is sent in both directions. IRD and ORD follow RFC 6581 section 9.1.
 // Proves RDMAP-304.
 #[test]
 fn private_data_and_depths_are_exchanged() {
@@ -31,7 +31,7 @@ fn private_data_and_depths_are_exchanged() {
     }
 }
 
-/// A reject has private data and ends the attempt; the queue pair cannot be used again.
+/// A reject carries private data and ends the attempt. The queue pair cannot be used again.
 #[test]
 fn a_reject_is_told_with_its_private_data() {
     let (mut pair, _listener) = Pair::listening();
@@ -50,7 +50,8 @@ fn a_reject_is_told_with_its_private_data() {
     );
 }
 
-/// Without a listener: refused. Without a host: unreachable.
+/// A connect to a port without a listener is refused. A connect to an address without a host fails as
+/// unreachable.
 #[test]
 fn nobody_answers() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -59,7 +60,7 @@ fn nobody_answers() {
     let refused = ConnectionError::Tcp(CloseReason::Refused);
     assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == refused), "{event:?}");
 
-    // An address on our network that does not answer, and one without a route.
+    // One address on our network does not answer, and another address has no route.
     let silent = ConnectionError::Tcp(CloseReason::NoNeighbor);
     for (failed, nobody, why) in [(2, "10.0.0.77", silent), (3, "192.0.2.1", ConnectionError::NoRoute)] {
         let qp = pair.a.qp();
@@ -70,12 +71,12 @@ fn nobody_answers() {
     }
 }
 
-/// When the time ends before TCP's handshake, the error says which answer is missing.
+/// If the timeout ends before TCP's handshake does, the error says which answer is missing.
 #[test]
 fn a_short_timeout_has_the_cause_as_well() {
     let mut pair = Pair::new(&LinkConfig::default());
     let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
-    // In the second round B's Ethernet address is known, but B does not answer.
+    // In the second round, B's Ethernet address is known, but B does not answer.
     for (remote, why) in [
         (format!("10.0.0.77:{PORT}").parse().unwrap(), CloseReason::NoNeighbor),
         (pair.b.address, CloseReason::TimedOut),
@@ -90,7 +91,7 @@ fn a_short_timeout_has_the_cause_as_well() {
         id.connect(&qp, remote, &param).unwrap();
         let start = pair.now_us;
         let event = loop {
-            // B is not polled.
+            // The test does not poll B.
             pair.now_us += 1000;
             pair.a.engine.poll_at(tcp_lite::Instant::from_micros(pair.now_us));
             if let Some(event) = pair.a.channel.poll() {
@@ -118,13 +119,13 @@ fn an_undecided_request_times_out() {
     assert!((2_900_000..3_100_000).contains(&(pair.now_us - start)), "{} us", pair.now_us - start);
 }
 
-/// A peer that falls silent ends an idle connection within ten seconds, by keepalives.
+/// If a peer falls silent, keepalives end an idle connection within ten seconds.
 #[test]
 fn a_silent_peer_is_noticed() {
     let mut pair = Pair::new(&LinkConfig { b_to_a: LinkPlan::default(), ..LinkConfig::default() });
     let _c = pair.connect(&ConnParam::default());
     let start = pair.now_us;
-    // From here on B is not polled.
+    // From here on the test does not poll B.
     loop {
         let now = tcp_lite::Instant::from_micros(pair.now_us);
         pair.a.engine.poll_at(now);
@@ -141,7 +142,7 @@ fn a_silent_peer_is_noticed() {
     }
 }
 
-/// Many connections to one listener, more than its backlog at a time.
+/// A listener accepts many connections, although the number of concurrent attempts exceeds its backlog.
 #[test]
 fn a_listener_serves_many() {
     let (mut pair, _listener) = Pair::listening();
@@ -157,7 +158,7 @@ fn a_listener_serves_many() {
     }
 }
 
-/// A port that is in use, of a listener and of a connection: the error says so.
+/// If a listener or a connection already uses a port, the error says so.
 #[test]
 fn a_port_in_use_is_named() {
     let (mut pair, _listener) = Pair::listening();

@@ -1,4 +1,4 @@
-//! Completion queues: overflow and how to exclude it, resizing, solicited events.
+//! Completion queues: overflow and how to prevent it, resizing, and solicited events.
 
 use crate::common::{ALL, Connected, Pair, read_bytes, remote_addr};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use iwarp::verbs::{
     SrqInit, StreamError, VerbsError, WcOpcode, WcStatus, WorkCompletion, cqe_for,
 };
 
-/// A completion was lost: local catastrophic.
+/// The error of a stream that has lost a completion: local catastrophic.
 const CATASTROPHIC: StreamError = StreamError { layer: 0, etype: 0, code: 0, from_peer: false };
 
 fn events(context: &Context) -> Vec<AsyncEvent> {
@@ -35,9 +35,9 @@ fn drain(cq: &CompletionQueue) -> Vec<WorkCompletion> {
     std::iter::from_fn(|| cq.poll_one()).collect()
 }
 
-// Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: the queue has four entries, for 64 receives
-// and 64 Sends. The streams of that queue end with events; a stream on another queue of the same engine loses
-// nothing.
+// Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: the completion queue has four entries, for
+// 64 receives and 64 Sends. The streams that use this queue end with events. A stream that uses another queue
+// of the same engine loses no completion.
 #[test]
 fn an_overflow_ends_its_users_and_nobody_else() {
     let (mut pair, _listener) = Pair::listening();
@@ -60,7 +60,7 @@ fn an_overflow_ends_its_users_and_nobody_else() {
     pair.until(|_| {
         (doomed.qp_a.state() == QpState::Error && doomed.qp_b.state() == QpState::Error).then_some(())
     });
-    // Local catastrophic, and a Terminate for the peer.
+    // The error is local catastrophic, and the peer gets a Terminate.
     assert_eq!(doomed.qp_b.error(), Some(CATASTROPHIC));
     assert_eq!(doomed.qp_a.error(), Some(StreamError { from_peer: true, ..CATASTROPHIC }));
     let told = events(&pair.b.context);
@@ -70,13 +70,13 @@ fn an_overflow_ends_its_users_and_nobody_else() {
     assert!(kinds.contains(&(AsyncEventKind::QpFatal, idle.qp_num())), "{kinds:?}");
     assert_eq!(kinds.len(), 3, "one event each: {kinds:?}");
     assert_eq!(idle.state(), QpState::Error, "who only waits on that queue ends as well");
-    // The completions that fitted are there; all others are counted.
+    // The completions that fit into the queue are in it; all others are counted as lost.
     let attr = small.query();
     assert_eq!((small.overflowed(), attr.waiting, attr.lost), (true, 4, 64 + 1 - 4));
     let first: Vec<_> = drain(&small).iter().map(|wc| (wc.wr_id, wc.status)).collect();
     assert_eq!(first, (0..4).map(|wr_id| (wr_id, WcStatus::Success)).collect::<Vec<_>>());
     assert!(matches!(pair.b.pd.create_qp(&QpInit::new(&small)), Err(VerbsError::CqOverflowed)));
-    // The other stream: everything arrived, and it goes on.
+    // On the other stream, everything has arrived, and the stream continues.
     let arrived = pair.until(|_| (other.query().waiting == 64).then(|| drain(&other)));
     assert!(arrived.iter().zip(0..).all(|(wc, n)| (wc.wr_id, wc.status) == (n, WcStatus::Success)));
     post_recv(&safe.qp_b, &remote, 64).unwrap();
@@ -85,7 +85,7 @@ fn an_overflow_ends_its_users_and_nobody_else() {
     assert_eq!((last.wr_id, last.status, safe.qp_b.error()), (64, WcStatus::Success, None));
 }
 
-/// The same with completions of the send queue.
+/// Completions of the send queue also end the stream if they overflow the queue.
 #[test]
 fn an_overflow_by_sends_ends_the_stream_too() {
     let (mut pair, _listener) = Pair::listening();
@@ -95,7 +95,7 @@ fn an_overflow_by_sends_ends_the_stream_too() {
     let local = pair.b.pd.reg_mr(64, ALL).unwrap();
     let remote = pair.a.pd.reg_mr(64, ALL).unwrap();
     let to = remote_addr(&remote, 0);
-    // The responder may send after the first FPDU of the initiator.
+    // The responder may send after it has received the first FPDU of the initiator.
     for wr_id in 0..5 {
         c.qp_b.post_send(&SendRequest::new(wr_id, SendOp::Write { remote: to }, local.sge(0, 8))).unwrap();
     }
@@ -104,8 +104,8 @@ fn an_overflow_by_sends_ends_the_stream_too() {
     assert_eq!(small.query().lost, 1);
 }
 
-/// Posts as much as possible, and reaps nothing, to the send queue and the receive queue or shared receive
-/// queue of a queue pair.
+/// Posts as many requests as possible to the send queue and the receive queue (or shared receive queue) of a
+/// queue pair, and polls no completion.
 fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     const DEPTH: usize = 8;
     let (mut pair, _listener) = Pair::listening();
@@ -129,13 +129,13 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
         c.qp_b.post_send(&SendRequest::new(wr_id, SendOp::Write { remote: to }, remote.sge(0, 8))).unwrap();
     }
     pair.run_us(10_000);
-    // All requests are complete and none is reaped, so no more can be posted.
+    // All requests are complete and no completion is polled, so no more requests can be posted.
     if c.qp_b.error().is_none() {
         assert!(matches!(post(99), Err(VerbsError::QueueFull(_))));
         let more = SendRequest::new(99, SendOp::Write { remote: to }, remote.sge(0, 8));
         assert!(matches!(c.qp_b.post_send(&more), Err(VerbsError::QueueFull("send"))));
         assert_eq!(cq.query().waiting, 2 * DEPTH);
-        // Each completion that is reaped frees a place for one request of its kind.
+        // Each polled completion frees a place for one request of its kind.
         let wc = cq.poll_one().unwrap();
         match wc.opcode {
             WcOpcode::Recv => post(99).unwrap(),
@@ -146,10 +146,10 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     (pair, c, cq)
 }
 
-// Proves SEC-143, SEC-144, SEC-162, SEC-184, SEC-185: at exactly the computed size nothing overflows however
-// much is posted and sent and however late it is reaped; with one entry less it overflows. Posting beyond a
-// declared limit is refused. Nothing is reaped until all is posted, which is later than any stall of a
-// second.
+// Proves SEC-143, SEC-144, SEC-162, SEC-184, SEC-185: at exactly the computed size the queue does not
+// overflow, however much is posted and sent, and however late completions are polled. With one entry less,
+// the queue overflows. Posting beyond a declared limit is refused. No completion is polled until all requests
+// are posted, which is later than any pause of a second.
 #[test]
 fn the_computed_size_is_enough_and_no_more_than_that() {
     for with_srq in [false, true] {
@@ -162,9 +162,9 @@ fn the_computed_size_is_enough_and_no_more_than_that() {
     assert_eq!((cqe_for([]), cqe_for([usize::MAX, 1])), (0, usize::MAX));
 }
 
-// Proves SEC-140, SEC-146: a flood of empty and one-byte Sends on a queue of eight streams sized by the
-// formula, reaped once in a simulated second. The stream of the flood ends, no completion of the others is
-// missing.
+// Proves SEC-140, SEC-146: a flood of empty and one-byte Sends goes to a queue of eight streams. The queue
+// has the computed size and is polled once per simulated second. The stream of the flood ends, and no
+// completion of the other streams is missing.
 #[test]
 fn a_flood_does_not_overflow_a_queue_of_the_right_size() {
     const STREAMS: usize = 8;
@@ -209,8 +209,8 @@ fn a_flood_does_not_overflow_a_queue_of_the_right_size() {
     assert_eq!(ends[0].qp_b.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
 }
 
-// Proves SEC-141, SEC-145: with the check on, a queue pair that could make it overflow is refused; the check
-// is on by default as soon as queue pairs of two protection domains share the queue.
+// Proves SEC-141, SEC-145: if the check is on, a queue pair that could make the queue overflow is refused. By
+// default, the check is on as soon as queue pairs of two protection domains share the queue.
 #[test]
 fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -229,7 +229,7 @@ fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
     drop(first);
     let third = pd.create_qp(&init(&strict)).unwrap();
     assert_eq!(strict.query().needed, 40, "what is gone needs nothing");
-    // Sends may complete to another queue; a shared receive queue counts once, however many queue pairs use
+    // Sends may complete to another queue. A shared receive queue counts once, however many queue pairs use
     // it.
     drop((second, third));
     let elsewhere = with(Some(false));
@@ -246,7 +246,7 @@ fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
     let many: Vec<_> = [&pd, &pd, &other].map(|pd| pd.create_qp(&init(&lax)).unwrap()).into();
     assert_eq!(lax.query().needed, 60);
     drop(many);
-    // By default a single protection domain is not checked.
+    // By default, queue pairs of a single protection domain are not checked.
     let default = with(None);
     let own: Vec<_> = (0..2).map(|_| pd.create_qp(&init(&default)).unwrap()).collect();
     assert!(refused(other.create_qp(&init(&default))));
@@ -254,15 +254,15 @@ fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
     drop((own, third));
     let both = [pd.create_qp(&init(&default)).unwrap(), other.create_qp(&init(&default)).unwrap()];
     assert!(refused(pd.create_qp(&init(&default))));
-    // After it grows more queue pairs fit, and it cannot shrink too far.
+    // After the queue has grown, more queue pairs fit. The queue cannot shrink below the needed size.
     default.resize(60).unwrap();
     let third = pd.create_qp(&init(&default)).unwrap();
     assert!(matches!(default.resize(59), Err(VerbsError::CqTooSmall { cqe: 59, needed: 60 })));
     drop((both, third));
 }
 
-// Proves SEC-142: under load, from one size to another and back: every completion is there, in order. A
-// resize that is refused changes nothing.
+// Proves SEC-142: the queue is resized repeatedly under load, and every completion is delivered in order. A
+// refused resize changes nothing.
 #[test]
 fn resizing_loses_nothing() {
     let (mut pair, _listener) = Pair::listening();
@@ -278,7 +278,7 @@ fn resizing_loses_nothing() {
         }
         pair.poll();
         let CqAttr { cqe: before, waiting, .. } = cq.query();
-        // Every fifth size is too small.
+        // Every fifth size is too small, so the resize is refused.
         let size = match waiting {
             2.. if round % 5 == 0 => waiting - 1,
             _ => 48 + (round * 7 % 50) as usize,
@@ -301,7 +301,8 @@ fn resizing_loses_nothing() {
     assert_eq!((cq.overflowed(), cq.query().lost), (false, 0));
 }
 
-// Proves SEC-139, RDMAP-368: sizes and the total are limited, by creation and by resize alike.
+// Proves SEC-139, RDMAP-368: the size of a queue and the total number of entries are limited, at creation and
+// at a resize.
 #[test]
 fn entries_are_limited_in_all() {
     let limits = ContextLimits { max_cq: 3, max_cqe: 100, max_cqe_total: 150, ..ContextLimits::default() };
@@ -329,9 +330,9 @@ fn entries_are_limited_in_all() {
 }
 
 // Proves RDMAP-013, RDMAP-014, RDMAP-042, RDMAP-049, RDMAP-068, RDMAP-240: if the queue is armed for
-// solicited events, ten plain Sends cause no event, and the solicited Send causes one, after its completion;
-// unarmed, no Send causes an event. The completion of a Send with Invalidate names the STag, which is then
-// invalid.
+// solicited events, ten plain Sends cause no event. A solicited Send causes one event, after its completion.
+// If the queue is not armed, no Send causes an event. The completion of a Send with Invalidate contains the
+// STag, which is then invalid.
 #[test]
 fn solicited_events() {
     let (mut pair, _listener) = Pair::listening();
@@ -367,11 +368,11 @@ fn solicited_events() {
         (11, true, false),
         "the completion is there before its event"
     );
-    // One arming, one event.
+    // Arming the queue once allows one event.
     c.qp_a.post_send(&SendRequest::new(0, SendOp::Send, local.sge(0, 8)).flags(solicited)).unwrap();
     pair.run_us(1000);
     assert_eq!((events(), drain(&cq).len()), (0, 1));
-    // With Invalidate.
+    // A Send with Invalidate also causes an event.
     cq.req_notify(true).unwrap();
     let invalidate = SendOp::SendInvalidate { rkey: lent.rkey() };
     c.qp_a.post_send(&SendRequest::new(0, invalidate, local.sge(0, 8)).flags(solicited)).unwrap();
@@ -385,7 +386,8 @@ fn solicited_events() {
     assert_eq!((error.layer, error.etype, error.code), (1, 1, 0));
 }
 
-/// Two threads may arm one queue: what the one asks for does not weaken what the other has asked for.
+/// Two threads may arm one queue. If one thread asks for all completions, a second call for solicited
+/// completions does not weaken the first call.
 #[test]
 fn arming_for_solicited_completions_leaves_one_for_all() {
     for (order, plain_makes_one) in
@@ -409,13 +411,14 @@ fn arming_for_solicited_completions_leaves_one_for_all() {
             pair.run_us(1000);
             made.push(events());
         }
-        // One event for all completions, caused by the first completion that was asked for.
+        // The queue has one event for all completions, which the first completion of the requested kind
+        // causes.
         let plain = u64::from(plain_makes_one);
         assert_eq!(made, [plain, 1 - plain, 0], "{order:?}");
     }
 }
 
-/// If the queue is armed for solicited events, the flush at the end causes an event as well.
+/// If the queue is armed for solicited events, the flush at the end also causes an event.
 #[test]
 fn a_failed_completion_is_solicited() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -431,9 +434,9 @@ fn a_failed_completion_is_solicited() {
     assert_eq!(drain(&cq).len(), 1);
 }
 
-// Proves SEC-032, SEC-039, RDMAP-071, RDMAP-074, RDMAP-197, RDMAP-210: Writes and Reads leave the target's
-// completion queue and receive queue alone. The test sends a thousand of each on each path; a million would
-// take minutes.
+// Proves SEC-032, SEC-039, RDMAP-071, RDMAP-074, RDMAP-197, RDMAP-210: Writes and Reads have no effect on the
+// target's completion queue and receive queue. The test sends a thousand of each on each path; a million
+// would take minutes.
 #[test]
 fn tagged_messages_complete_nothing_at_their_target() {
     let (mut pair, c) = Pair::connected();
@@ -458,9 +461,9 @@ fn tagged_messages_complete_nothing_at_their_target() {
     assert!(events(&pair.b.context).is_empty());
 }
 
-// Proves SEC-051, SEC-129: two streams without a common object. A fault of one peer (a Write to the other's
-// memory, a Send without a buffer) ends only its own stream; memory, receive buffers, completions and Reads
-// of the other stream are unchanged.
+// Proves SEC-051, SEC-129: two streams have no common object. A fault of one peer (a Write to the other
+// stream's memory, or a Send without a buffer) ends only the peer's own stream. Memory, receive buffers,
+// completions and Reads of the other stream do not change.
 #[test]
 fn streams_without_common_objects_do_not_reach_each_other() {
     for send in [false, true] {
@@ -489,7 +492,7 @@ fn streams_without_common_objects_do_not_reach_each_other() {
         assert_eq!((bytes, attr.recv_taken, attr.recv_outstanding), ([0; 64], 0, 4));
         assert_eq!((cq.query().waiting, cq.query().needed, victim.qp_b.error()), (0, 256, None));
         while pair.a.cq.poll_one().is_some() {}
-        // The other stream posts all its Reads at once, and its receive buffers.
+        // The other stream posts all its Reads and all its receives at once.
         for wr_id in 0..128 {
             victim
                 .qp_a

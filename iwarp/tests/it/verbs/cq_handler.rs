@@ -1,4 +1,5 @@
-//! Completion queues whose events go to a handler: which queue has one, and what the handler may do.
+//! Completion queues whose events go to a handler: for which queue a handler is called, and what a handler
+//! may do.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -11,7 +12,7 @@ use iwarp::verbs::{
     QpState, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, VerbsError, WcStatus,
 };
 
-/// A handler, and the numbers of the queues that it was called for.
+/// A handler, and the list of the queue numbers with which the handler was called.
 fn recorder() -> (CqEventHandler, Arc<Mutex<Vec<u32>>>) {
     let called = Arc::<Mutex<Vec<u32>>>::default();
     let record = Arc::clone(&called);
@@ -22,8 +23,8 @@ fn with_handler(context: &Context, handler: &CqEventHandler) -> CompletionQueue 
     context.create_cq_with(&CqOptions { handler: Some(handler), ..CqOptions::new(64) }).unwrap()
 }
 
-/// One handler for two queues: it is called once for each arming, with the number of the queue that was armed
-/// and has a completion of the kind that was asked for.
+/// Two queues have the same handler. The handler is called once for each arming, with the number of the armed
+/// queue, when that queue has a completion of the requested kind.
 #[test]
 fn a_handler_learns_which_queue_has_an_event() {
     let (mut pair, _listener) = Pair::listening();
@@ -57,7 +58,8 @@ fn a_handler_learns_which_queue_has_an_event() {
     assert_eq!(*called.lock().unwrap(), [sends.cq_num()]);
 }
 
-/// A program that has asked for any completion gets the event for the next one, whatever it asks for later.
+/// If a program has asked for the event of any completion, the next completion generates the event. A later
+/// request of the program does not change this.
 #[test]
 fn a_weaker_request_replaces_no_stronger_one() {
     let (mut pair, _listener) = Pair::listening();
@@ -77,7 +79,8 @@ fn a_weaker_request_replaces_no_stronger_one() {
     }
 }
 
-/// Two queue pairs that complete in a queue with one entry and this handler. The first has two receives.
+/// Two queue pairs whose completion queue has one entry and calls `handler`. The first queue pair has two
+/// receives.
 fn two_of_one_entry(context: &Context, handler: &CqEventHandler) -> (CompletionQueue, [QueuePair; 2]) {
     let cq = context.create_cq_with(&CqOptions { handler: Some(handler), ..CqOptions::new(1) }).unwrap();
     let pd = context.alloc_pd().unwrap();
@@ -88,7 +91,7 @@ fn two_of_one_entry(context: &Context, handler: &CqEventHandler) -> (CompletionQ
     (cq, qps)
 }
 
-/// An overflow is no event of the completion queue: no program has requested it.
+/// An overflow is no event of the completion queue, because no program has requested such an event.
 #[test]
 fn an_overflow_calls_no_handler() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -99,8 +102,7 @@ fn an_overflow_calls_no_handler() {
     assert_eq!(qp.query().recv_outstanding, 1, "the entry of the one that was lost is free");
 }
 
-/// An event that was asked for and an overflow come at the same time: the handler is called, and the queue
-/// pairs end.
+/// A requested event and an overflow occur at the same time. The handler is called, and the queue pairs end.
 #[test]
 fn an_event_beside_an_overflow_is_told() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -127,8 +129,9 @@ fn a_queue_has_a_channel_or_a_handler_or_makes_no_events() {
     make(None, Some(&handler)).unwrap().req_notify(true).unwrap();
 }
 
-/// A thread of the user flushes a queue pair, and the handler runs on it. The handler polls and arms the
-/// queue, posts to the same queue pair, which flushes and calls it again, and makes and drops objects.
+/// A thread of the user flushes a queue pair, and the handler runs on this thread. The handler polls and arms
+/// the queue, and creates and drops objects. The handler also posts to the same queue pair, which flushes the
+/// request and calls the handler again.
 #[test]
 fn a_handler_may_use_the_objects_that_called_it() {
     struct Stage {
@@ -177,7 +180,8 @@ fn a_handler_may_use_the_objects_that_called_it() {
     assert_eq!(cq.query().waiting, 0);
 }
 
-/// A thread that sleeps until the handler wakes it reaps every completion of an engine in another thread.
+/// A thread sleeps until the handler wakes it. The woken thread polls every completion of an engine that runs
+/// in another thread.
 #[test]
 fn no_completion_goes_unnoticed() {
     const MESSAGES: usize = 20_000;

@@ -1,4 +1,4 @@
-//! IRD and ORD at their ends: none at all, and one.
+//! The smallest values of IRD and ORD: zero and one.
 
 use crate::common::raw::{EMPTY_WRITE, fpdu, request};
 use crate::common::served::Served;
@@ -8,7 +8,7 @@ use dp::link::LinkConfig;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{ConnParam, QpInit, SendOp, SendRequest, VerbsError, WcStatus};
 
-/// Without Reads in either direction the rest works, and a Read is refused when it is posted.
+/// Without Reads in either direction, other operations work. A Read is refused when it is posted.
 #[test]
 fn depths_of_zero_leave_sends_and_writes() {
     for peer_to_peer in [false, true] {
@@ -25,8 +25,8 @@ fn depths_of_zero_leave_sends_and_writes() {
     }
 }
 
-/// With one slot, Reads are served one by one, and the slot is free again after each, in both directions at
-/// once.
+/// With one slot, Reads are served one at a time, in both directions at once. After each Read, the slot is
+/// free again.
 #[test]
 fn a_depth_of_one_is_never_exceeded_and_never_lost() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -47,8 +47,8 @@ fn a_depth_of_one_is_never_exceeded_and_never_lost() {
     }
 }
 
-// Proves MPA2-006, MPA2-010, SEC-147, SEC-151: as many Reads as were granted are served at a time; one more
-// Read ends only its own stream. A slot is free again when its Read has been answered.
+// Proves MPA2-006, MPA2-010, SEC-147, SEC-151: the engine serves as many Reads at a time as it has granted.
+// One more Read ends only its own stream. When a Read has been answered, its slot is free again.
 #[test]
 fn the_peer_gets_as_many_reads_as_it_was_granted() {
     for (reads, ends) in [(2, false), (3, true)] {
@@ -74,8 +74,8 @@ fn the_peer_gets_as_many_reads_as_it_was_granted() {
     }
 }
 
-// Proves SEC-148, RDMAP-370: Read Requests that wait for long answers use slots of their own stream only:
-// meanwhile another stream has all of its own slots, and no others.
+// Proves SEC-148, RDMAP-370: Read Requests that wait for long answers use slots of their own stream only. At
+// the same time, another stream can use all of its own slots, and no others.
 #[test]
 fn a_stream_full_of_reads_leaves_another_its_own() {
     const LONG: u32 = 16 << 20;

@@ -1,5 +1,5 @@
-//! Queue pairs that discard their completions (`ibv_destroy_qp`): what they had, what comes later, and what
-//! others have.
+//! Queue pairs that discard their completions (`ibv_destroy_qp`): their earlier completions, their later
+//! completions, and the completions of other queue pairs.
 
 use std::time::Duration;
 
@@ -19,9 +19,10 @@ fn numbers(cq: &CompletionQueue) -> Vec<(u32, u64, WcStatus)> {
     std::iter::from_fn(|| cq.poll_one()).map(|wc| (wc.qp_num, wc.wr_id, wc.status)).collect()
 }
 
-/// Queue pairs come and go on a queue that has room for a few completions, in all the ways that a queue pair
-/// ends without a connection. None of them takes room or causes an event, and a queue pair that is kept has
-/// all of its completions.
+/// Queue pairs are created and destroyed on a completion queue with space for a few completions. The queue
+/// pairs end in all the ways in which a queue pair ends without a connection. None of these queue pairs
+/// leaves a completion in the queue or causes an event. A queue pair that is kept gets all of its
+/// completions.
 #[test]
 fn queue_pairs_that_come_and_go_leave_nothing() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -46,7 +47,8 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
             1 => assert!(qp.give_up()),
             _ => {}
         }
-        // The earlier completions are taken out. If there were any, the event was generated.
+        // The earlier completions are removed. If there were earlier completions, the queue has generated
+        // their event.
         let waited = cq.query().waiting;
         qp.discard_completions();
         assert_eq!(cq.query().waiting, 0, "{way}");
@@ -54,7 +56,7 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
             assert_eq!(channel.wait(Some(Duration::ZERO)).unwrap(), 1);
             cq.req_notify(false).unwrap();
         }
-        // A request that is posted later is free at once.
+        // A request that is posted later leaves no completion.
         if qp.state() == QpState::Error {
             (0..10).for_each(|_| post_recvs(&qp, 2));
         }
@@ -71,8 +73,9 @@ fn queue_pairs_that_come_and_go_leave_nothing() {
     assert_eq!(channel.wait(Some(Duration::ZERO)).unwrap(), 1);
 }
 
-/// Sends and receives of a connection that goes on: their completions are discarded on both of their queues,
-/// those of a shared receive queue are free again, and those of the other queue pair stay in order.
+/// A connection continues while the completions of its Sends and receives are discarded from its two
+/// completion queues. The connection's receives in the shared receive queue are free again. The completions
+/// of the other queue pair stay in order.
 #[test]
 fn a_connection_whose_completions_are_discarded_goes_on() {
     const DEPTH: usize = 4;

@@ -1,5 +1,5 @@
-//! Sends behind a hole, with markers: placed early in the buffers that they get in order, and completed in
-//! order.
+//! Sends behind a hole, with markers: they are placed early in the buffers that they will have in order, and
+//! they complete in order.
 
 use crate::common::{Connected, Pair, Testbed, pattern, read_bytes};
 use std::sync::{Arc, Mutex};
@@ -11,22 +11,22 @@ use iwarp::verbs::{
     ConnParam, MemoryRegion, QpInit, RecvRequest, SendOp, SendRequest, SrqInit, WcStatus, WorkCompletion,
 };
 
-/// Bytes of a Send: four segments.
+/// Length of a Send in bytes, which is four segments.
 const LEN: usize = 5000;
-/// Sends in a test.
+/// Number of Sends in a test.
 const SENDS: usize = 6;
 
-/// The segment that is withheld: the first one of that length, as often as it is sent.
+/// The segment that is lost, as often as it is sent: the first segment of sufficient length.
 #[derive(Debug, Default)]
 enum Withheld {
     #[default]
     Nothing,
     Next,
-    /// With this sequence number.
+    /// The segment with this sequence number is lost.
     Found([u8; 4]),
 }
 
-/// A hole in what a port sends.
+/// Loses one segment of those that a port sends.
 struct Hole {
     withheld: Arc<Mutex<Withheld>>,
 }
@@ -36,7 +36,7 @@ impl Hooks for Hole {
         let mut withheld = self.withheld.lock().unwrap();
         let before = frames.len();
         frames.retain(|frame| {
-            // Ethernet, IPv4 without options, TCP.
+            // The Ethernet, IPv4 (without options) and TCP headers, up to the sequence number.
             let mut head = [0; 42];
             frame.copy_to(0, &mut head);
             let seq: [u8; 4] = head[38..42].try_into().unwrap();
@@ -54,8 +54,7 @@ impl Hooks for Hole {
     }
 }
 
-/// Two hosts, the second of which has buffers for some Sends; the first segment of the first Send does not
-/// arrive.
+/// Two hosts. The second host has buffers for some Sends, and the first segment of the first Send is lost.
 struct Stage {
     pair: Pair,
     c: Connected,
@@ -66,7 +65,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// With `buffers` buffers, of a shared queue or not.
+    /// A stage whose second host has `buffers` buffers, in a shared queue if `shared`.
     fn new(buffers: usize, shared: bool) -> Self {
         let withheld = Arc::<Mutex<Withheld>>::default();
         let mut pair = Testbed::new().hook_a(Hole { withheld: Arc::clone(&withheld) }).hosts();
@@ -93,7 +92,7 @@ impl Stage {
         Self { pair, c, withheld, buffers: region, source, content }
     }
 
-    /// Sends all messages; all segments but the withheld one arrive.
+    /// Sends all messages. All segments arrive except the lost one.
     fn send_with_a_hole(&mut self) {
         *self.withheld.lock().unwrap() = Withheld::Next;
         for number in 0..SENDS {
@@ -105,7 +104,7 @@ impl Stage {
         assert!(self.pair.b.cq.poll_one().is_none(), "nothing is delivered behind the hole");
     }
 
-    /// The number of placed bytes at the end of each message.
+    /// For each message, the number of bytes at its end that are placed.
     fn placed(&self) -> [usize; SENDS] {
         let found = read_bytes(&self.buffers, 0, SENDS * LEN);
         std::array::from_fn(|number| {
@@ -142,7 +141,7 @@ fn a_send_without_a_buffer_waits_until_there_is_one() {
     let mut stage = Stage::new(2, false);
     stage.send_with_a_hole();
     assert_eq!(stage.placed()[1..], [LEN, 0, 0, 0, 0]);
-    // TCP knows how much of its packet buffers that keeps.
+    // TCP counts the packet buffers that hold bytes of these Sends.
     let pinned = |stage: &Stage| stage.pair.b.engine.counters().stack.out_of_order.pinned_bytes;
     assert!(pinned(&stage) > 0);
     for number in 2..SENDS {
@@ -155,7 +154,8 @@ fn a_send_without_a_buffer_waits_until_there_is_one() {
     assert_eq!(pinned(&stage), 0);
 }
 
-/// The next message of another connection may need the buffer first.
+/// With a shared queue, a buffer may be needed for the next message of another connection first. Therefore
+/// only the message under way gets a buffer.
 #[test]
 fn of_a_shared_queue_only_the_message_under_way_has_a_buffer() {
     let mut stage = Stage::new(SENDS, true);

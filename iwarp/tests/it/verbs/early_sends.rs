@@ -1,5 +1,5 @@
-//! Sends that are posted before there is a connection (`QpInit::early_sends`). They wait until the connection
-//! is established, and are then sent; if the attempt fails, they are flushed.
+//! Sends that are posted before the connection exists (`QpInit::early_sends`). Such Sends wait until the
+//! connection is established, and are then sent. If the connection is not established, the Sends are flushed.
 
 use std::time::{Duration, Instant};
 
@@ -24,12 +24,12 @@ fn send(wr_id: u64, region: &MemoryRegion, len: usize) -> SendRequest {
     SendRequest::new(wr_id, SendOp::Send, region.sge(0, len))
 }
 
-/// All completions in the queue.
+/// `wr_id` and status of all completions in the queue.
 fn statuses(cq: &CompletionQueue) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// Posts four requests, the second without a completion on success.
+/// Posts four requests. The second request is unsignaled.
 fn post_four(qp: &QueuePair, region: &MemoryRegion) {
     for wr_id in 0..4 {
         let flags = if wr_id == 1 { SendFlags::empty() } else { SendFlags::SIGNALED };
@@ -43,7 +43,7 @@ const FLUSHED: [(u64, WcStatus); 4] = {
     [(0, flushed), (1, flushed), (2, flushed), (3, flushed)]
 };
 
-/// Without the option a post is refused, as the state of the queue pair says.
+/// Without the option, a post before the connection is refused because of the queue pair's state.
 #[test]
 fn only_a_queue_pair_that_asks_for_it_takes_requests_early() {
     let pair = Pair::new(&LinkConfig::default());
@@ -57,8 +57,8 @@ fn only_a_queue_pair_that_asks_for_it_takes_requests_early() {
     assert_eq!(statuses(&pair.a.cq), [], "they wait");
 }
 
-/// Requests of every kind, posted by the end that connects and by the end that accepts, are carried out in
-/// their order. The bytes of an inline request are those of the time of its post.
+/// The connecting side and the accepting side post requests of every kind, which are executed in order. An
+/// inline request sends the bytes that were in memory at the time of the post.
 #[test]
 fn requests_of_every_kind_leave_when_the_connection_is_established() {
     for (poster_connects, peer_to_peer) in [(true, true), (false, true), (false, false), (true, false)] {
@@ -98,7 +98,7 @@ fn requests_of_every_kind_leave_when_the_connection_is_established() {
                 SendOp::WriteImmediate { remote: at(8), data: *b"and more" },
                 local.sge(0, 5),
             ),
-            // The previous request registers the memory.
+            // The request before this one registers the memory.
             SendRequest::new(11, SendOp::Read { remote: at(512) }, fast.sge(0, 8))
                 .flags(inline & !SendFlags::INLINE),
         ])
@@ -108,7 +108,7 @@ fn requests_of_every_kind_leave_when_the_connection_is_established() {
             if poster_connects { (qp.clone(), peer.clone()) } else { (peer.clone(), qp.clone()) };
         let c = pair.connect_qps(qp_a, qp_b, &param, &param);
         if !poster_connects && !peer_to_peer {
-            // RFC 5044 section 7.1.2: a responder waits for the first message of its peer.
+            // RFC 5044 section 7.1.2: a responder waits for the first message of its peer before it sends.
             pair.run_us(10_000);
             assert_eq!(statuses(&cq), []);
             peer.post_send(&SendRequest::empty(99, SendOp::Write { remote: Default::default() })).unwrap();
@@ -131,7 +131,7 @@ fn requests_of_every_kind_leave_when_the_connection_is_established() {
     }
 }
 
-/// However the connection fails, the requests are flushed, in their order.
+/// If the connection fails, for whatever reason, the requests are flushed in order.
 #[test]
 fn requests_are_flushed_when_there_will_be_no_connection() {
     // Nobody listens.
@@ -146,7 +146,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
     qp.post_send(&send(7, &region, 8)).unwrap();
     assert_eq!(statuses(&pair.a.cq), [(7, WcStatus::WrFlushError)]);
 
-    // The peer rejects, or its user aborts the request while the other end waits.
+    // The peer rejects, or its user aborts the request while the connecting side waits.
     for rejects in [true, false] {
         let (mut pair, _listener) = Pair::listening();
         let region = pair.a.pd.reg_mr(64, ALL).unwrap();
@@ -164,7 +164,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
         assert_eq!(statuses(&pair.a.cq), FLUSHED, "{rejects}");
     }
 
-    // The end's own user gives the connection up, before and while it connects.
+    // The user that has posted the requests gives up the connection, before the connect or during it.
     for connects in [false, true] {
         for act in [|qp: &QueuePair| qp.modify(QpState::Error).unwrap(), |_: &QueuePair| {}] {
             let (mut pair, _listener) = Pair::listening();
@@ -182,7 +182,7 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
         }
     }
 
-    // The engine has been dropped.
+    // The engine was dropped.
     let (pair, _listener) = Pair::listening();
     let region = pair.a.pd.reg_mr(64, ALL).unwrap();
     let qp = early_qp(&pair.a);
@@ -194,7 +194,8 @@ fn requests_are_flushed_when_there_will_be_no_connection() {
     assert_eq!(statuses(&cq), FLUSHED);
 }
 
-/// The accepting end needs more Reads than its peer serves, and rejects: its requests are flushed.
+/// The accepting side needs more Reads than its peer serves, and rejects. The requests of the accepting side
+/// are flushed.
 #[test]
 fn requests_of_the_accepting_end_are_flushed_when_the_depths_do_not_fit() {
     let (mut pair, _listener) = Pair::listening();
@@ -209,7 +210,7 @@ fn requests_of_the_accepting_end_are_flushed_when_the_depths_do_not_fit() {
     assert_eq!(statuses(&pair.b.cq), FLUSHED);
 }
 
-/// The second attempt to connect, with MPA revision 1, keeps the requests.
+/// The requests stay posted if the initiator makes a second attempt with MPA revision 1.
 #[test]
 fn a_second_attempt_keeps_the_requests() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -228,8 +229,8 @@ fn a_second_attempt_keeps_the_requests() {
     assert_eq!((pair.wc_a().status, pair.wc_b().wr_id), (WcStatus::Success, 1));
 }
 
-/// Only the connection says whether Reads and atomics are allowed. If not, the request that was posted before
-/// it fails, and the stream with it.
+/// Whether Reads and atomics are allowed is known only when the connection is established. If a Read or
+/// atomic that was posted earlier is not allowed, it fails, and its stream fails, too.
 #[test]
 fn an_early_read_that_the_connection_does_not_allow_ends_it() {
     for is_read in [true, false] {
@@ -257,8 +258,8 @@ fn an_early_read_that_the_connection_does_not_allow_ends_it() {
     }
 }
 
-/// Two threads post at both ends while engines in threads set the connection up. Nothing is lost, and nothing
-/// waits for a later post.
+/// Two threads post on both sides while engine threads establish the connection. No request is lost, and no
+/// request waits for a later post.
 #[test]
 fn posts_that_race_with_the_connection_are_all_sent() {
     const ROUNDS: u16 = 40;
@@ -283,7 +284,7 @@ fn posts_that_race_with_the_connection_are_all_sent() {
                 scope.spawn(move || {
                     for wr_id in 0..POSTS {
                         qp.post_send(&SendRequest::new(wr_id, op, from.sge(0, 8))).unwrap();
-                        // The posts of different rounds meet different moments of the setup.
+                        // In each round, the posts occur at a different moment of the setup.
                         (0..u64::from(round) * 20).for_each(|_| std::hint::spin_loop());
                     }
                 });

@@ -1,5 +1,5 @@
-//! What arrives, and what a user asks for, while a connection ends already: neither begins something new, nor
-//! moves a deadline.
+//! A connection is already ending when segments arrive or its user makes a call. Such events begin nothing
+//! new, and do not move a deadline.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ fn write(served: &Served) -> Vec<u8> {
     tagged([0xc1, 0x40], served.region.rkey(), served.to(0), &[7; 8])
 }
 
-/// A stream that has failed, whose Terminate waits for the window of a peer that reads nothing. The region
-/// has what was sent before.
+/// A stream that has failed. The Terminate waits for window, because the peer reads nothing. The returned
+/// region contains the data of earlier Writes.
 pub(super) fn failed() -> (Served, MemoryRegion) {
     failed_on(Testbed::new())
 }
@@ -42,7 +42,7 @@ fn failed_on(bed: Testbed<'_>) -> (Served, MemoryRegion) {
     (served, region)
 }
 
-/// How far the only connection of the engine is.
+/// The phase of the engine's only connection.
 fn phase(served: &mut Served) -> ConnectionPhase {
     let context = served.context().clone();
     let asked = std::thread::spawn(move || context.status(Duration::from_secs(60)));
@@ -54,8 +54,8 @@ fn phase(served: &mut Served) -> ConnectionPhase {
     status.engines[0].connections[0].phase
 }
 
-/// Segments behind the error that ended a stream change nothing: they are dropped, the state is that of the
-/// error, and the Terminate has its deadline.
+/// Segments behind the error that ended a stream change nothing: they are dropped, the state stays that of
+/// the error, and the deadline of the Terminate stays.
 #[test]
 fn nothing_revives_a_stream_that_has_failed() {
     type Act = fn(&mut Served);
@@ -80,7 +80,7 @@ fn nothing_revives_a_stream_that_has_failed() {
             matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(_)), .. }),
             "{what}: {event:?}"
         );
-        // `EngineConfig::close_timeout`.
+        // The limit is `EngineConfig::close_timeout`.
         let took_us = served.pair.now_us - start_us;
         assert!((4_900_000..5_100_000).contains(&took_us), "{what}: {took_us} us");
         served.run(10_000);
@@ -88,7 +88,7 @@ fn nothing_revives_a_stream_that_has_failed() {
     }
 }
 
-/// A user may close more than once: the FIN was sent, and no reset follows it.
+/// A user may close more than once: the FIN was already sent, and no reset follows it.
 #[test]
 fn a_second_close_is_none() {
     let mut served = Served::new();
@@ -102,7 +102,7 @@ fn a_second_close_is_none() {
     assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
 }
 
-/// A user may give up a graceful close, by the identifier or by the queue pair: the peer gets a reset.
+/// A user may abort a graceful close through the identifier or through the queue pair. The peer gets a reset.
 #[test]
 fn a_close_can_be_aborted() {
     let aborts: [fn(&Served); 2] =
@@ -120,7 +120,7 @@ fn a_close_can_be_aborted() {
     }
 }
 
-/// Neither does a second close in streaming mode give the peer more time for the bytes that it does not read.
+/// In streaming mode, a second close gives the peer no more time to read the bytes.
 #[test]
 fn a_second_close_in_streaming_mode_moves_no_deadline() {
     let options = StreamOptions { recv_bytes: 1000, send_bytes: 16 << 20 };
@@ -149,7 +149,7 @@ fn a_second_close_in_streaming_mode_moves_no_deadline() {
     assert!((4_900_000..5_500_000).contains(&took_us), "{took_us} us");
 }
 
-/// A close waits for the answer to a Read for so long, whatever else the peer sends meanwhile.
+/// A close waits for the answer to a Read for a limited time, whatever else the peer sends in this time.
 #[test]
 fn other_messages_of_the_peer_do_not_hold_up_a_close() {
     let mut served = Served::new();
@@ -172,8 +172,8 @@ fn other_messages_of_the_peer_do_not_hold_up_a_close() {
     assert_eq!(served.bytes(0, 8), [7; 8], "they are received");
 }
 
-/// Once the Read has its answer, the waiting requests have the time that TCP gives them: a peer that reads
-/// nothing and acknowledges probes may take longer than a close.
+/// After the Read is answered, only TCP limits the time for the waiting requests. If the peer reads nothing
+/// but acknowledges probes, the requests may take longer than the timeout of a close.
 #[test]
 fn what_waited_for_an_answer_has_the_time_of_tcp() {
     let mut served = Served::new();
@@ -198,15 +198,15 @@ fn what_waited_for_an_answer_has_the_time_of_tcp() {
     assert_eq!((served.completions()[0], served.bytes(0, 8)), ((0, WcStatus::Success), vec![9; 8]));
 }
 
-/// A peer that offers InfiniBand's semantics byte by byte, and our end that agrees and lets a message wait
-/// for four seconds.
+/// A peer that sends the offer of InfiniBand's semantics byte by byte. Our side agrees, and lets a message
+/// wait for four seconds.
 fn agreed() -> Served {
     let accept = ConnParam { rnr_timeout: Some(Duration::from_secs(4)), ..agreeing() };
     Setup { request: ib_request(), accept, ..Setup::default() }.ready()
 }
 
-/// A message of the peer waits for a receive, and then the user closes: from there on the deadline is that of
-/// the close, neither that of the message nor both.
+/// A message of the peer waits for a receive, and then the user closes. From then on only the deadline of the
+/// close counts, not the deadline of the message and not the sum of both.
 #[test]
 fn a_close_does_not_begin_behind_the_deadline_of_a_message() {
     let mut served = agreed();
@@ -225,7 +225,7 @@ fn a_close_does_not_begin_behind_the_deadline_of_a_message() {
     assert!((4_900_000..5_100_000).contains(&took_us), "{took_us} us");
 }
 
-/// The deadline of a message that waits is that of its arrival, however often bytes come behind it.
+/// The deadline of a waiting message counts from the message's arrival, however often bytes arrive behind it.
 #[test]
 fn what_comes_behind_a_message_gives_it_no_more_time() {
     let mut served = agreed();
@@ -240,8 +240,8 @@ fn what_comes_behind_a_message_gives_it_no_more_time() {
     panic!("it waits for ever");
 }
 
-/// A queue pair that would outlive its peer ends with an abort of its own user, however far the connection
-/// has come.
+/// If the user aborts a queue pair with `outlives_peer`, the queue pair ends, whatever the connection's
+/// progress is.
 #[test]
 fn an_abort_of_the_user_leaves_no_orphan() {
     let param = ConnParam { outlives_peer: true, ..agreeing() };
@@ -270,9 +270,9 @@ fn a_reject_is_the_last_that_its_user_hears() {
     assert!(pair.a.channel.poll().is_none() && pair.b.channel.poll().is_none());
 }
 
-/// Bytes that a peer sends behind our FIN are dropped: the close stays graceful. Between ends with
-/// InfiniBand's semantics it resets the connection, since the peer's requests would succeed, but not behind a
-/// Terminate: that one may still be on its way.
+/// Bytes that a peer sends after our FIN are dropped, and the close stays graceful. With InfiniBand's
+/// semantics, such bytes reset the connection, because the peer's requests would otherwise succeed. Such
+/// bytes do not reset the connection after a Terminate, because the Terminate may still be under way.
 #[test]
 fn bytes_behind_our_fin_reset_only_where_they_would_be_taken_for_done() {
     for (agrees, fails) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -291,7 +291,8 @@ fn bytes_behind_our_fin_reset_only_where_they_would_be_taken_for_done() {
     }
 }
 
-/// A responder may not send before the first FPDU of its peer, so there is nothing that a close could drain.
+/// A responder may not send before the first FPDU of its peer, so a close at this time has nothing to drain
+/// and resets the connection.
 #[test]
 fn a_close_before_the_first_fpdu_is_a_reset() {
     let mut served = Setup::default().accepted();
@@ -300,7 +301,7 @@ fn a_close_before_the_first_fpdu_is_a_reset() {
     assert_eq!((served.pair.closed, served.qp.state()), (Some(CloseReason::Reset), QpState::Error));
 }
 
-/// A connection that ended as its users wanted has not failed.
+/// A connection that ended as its users wanted does not count as failed.
 #[test]
 fn only_connections_with_an_error_count_as_failed() {
     for (abort, failed) in [(false, 0), (true, 1)] {
@@ -316,7 +317,8 @@ fn only_connections_with_an_error_count_as_failed() {
     }
 }
 
-/// The RTR, and the Terminate behind it, in one segment: the connection was established, and ended then.
+/// The RTR and the Terminate behind it arrive in one segment: the connection is first established, and then
+/// ends.
 #[test]
 fn a_terminate_behind_the_rtr_ends_an_established_connection() {
     let request = crate::common::raw::peer_to_peer_request([0x80, 0x80]);
@@ -330,7 +332,7 @@ fn a_terminate_behind_the_rtr_ends_an_established_connection() {
     assert!(error.stream().is_some_and(|error| error.from_peer), "{error:?}");
 }
 
-/// A part of an FPDU does not count as received: a peer that sends a byte now and then is idle.
+/// A part of an FPDU does not count as received. A peer that only sends such parts is idle.
 #[test]
 fn pieces_of_an_fpdu_do_not_keep_a_connection() {
     let accept = ConnParam { idle_timeout: Some(Duration::from_secs(10)), ..ConnParam::default() };
@@ -352,8 +354,8 @@ fn pieces_of_an_fpdu_do_not_keep_a_connection() {
     );
 }
 
-/// Connections that have not begun yet give up bytes behind a hole for others, as any do. Both are heard out
-/// when the bytes have come again.
+/// Connections on which MPA has not begun may discard bytes behind a hole in favour of others, as any
+/// connection may. Both connections continue when the bytes have arrived again.
 #[test]
 fn bytes_are_given_up_before_mpa_begins() {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());
@@ -364,7 +366,7 @@ fn bytes_are_given_up_before_mpa_begins() {
         door.pair.until(2_000, |_| false);
         door.pair.conn
     });
-    // Without acknowledgements the peer repeats nothing at once.
+    // Without acknowledgements, the peer retransmits nothing at once.
     door.pair.deaf = true;
     for (number, conn) in conns.into_iter().enumerate() {
         door.pair.conn = conn;
@@ -382,7 +384,8 @@ fn bytes_are_given_up_before_mpa_begins() {
     assert!(door.pair.until(10_000_000, |pair| pair.engine.counters().stack.out_of_order.held_bytes == 0));
 }
 
-/// Bytes behind a hole that arrive after the end are not kept, be the end a failure or our FIN.
+/// Bytes behind a hole that arrive after the end are not held, whether the stream has failed or our FIN was
+/// sent.
 #[test]
 fn nothing_is_held_after_the_end() {
     for fails in [true, false] {
@@ -412,8 +415,8 @@ fn nothing_is_held_after_the_end() {
     }
 }
 
-/// A close owes the peer a limit that cannot be told, as the peer reads nothing: it has a deadline all the
-/// same, and the engine does not try to send in every poll.
+/// A close has to send a limit, but cannot, because the peer reads nothing. The close still has a deadline,
+/// and the engine does not try to send in every poll.
 #[test]
 fn a_close_that_cannot_tell_a_limit_ends() {
     let mut served = agreed();

@@ -1,4 +1,4 @@
-//! Errors that end a stream: each reaches both applications with layer, type and code, requests are flushed,
+//! Errors that end a stream. Both applications get layer, type and code of each error, requests are flushed,
 //! and nothing outside a registered region changes.
 
 use crate::common::{ALL, Pair, expect_terminate, read_bytes, remote_addr};
@@ -13,7 +13,8 @@ use iwarp::verbs::{
 fn a_refused_write_terminates_the_stream() {
     let writable = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let readable = Access::LOCAL_WRITE | Access::REMOTE_READ;
-    // The columns are the distances from the region's STag and from the region's first byte.
+    // The columns: name, access rights, distance from the region's STag, distance from the region's first
+    // byte, and error code.
     for (name, access, from_stag, from_base, code) in [
         ("unknown STag", writable, 1, 0, 0),
         ("no right", readable, 0, 0, 0),
@@ -39,7 +40,7 @@ fn a_refused_write_terminates_the_stream() {
     }
 }
 
-/// An STag of another protection domain, and one bound to another queue pair.
+/// An STag of another protection domain, or an STag that is bound to another queue pair, ends the stream.
 // Proves DDP-025, DDP-068, DDP-180, DDP-211 to DDP-213, DDP-220, DDP-226, DDP-227.
 #[test]
 fn a_foreign_stag_terminates_the_stream() {
@@ -60,7 +61,7 @@ fn a_foreign_stag_terminates_the_stream() {
     }
 }
 
-/// Reads that the source refuses fail with a protection error; the Terminate has the Read Request.
+/// Reads that the source refuses fail with a protection error. The Terminate contains the Read Request.
 #[test]
 fn a_refused_read_fails_its_request() {
     let (mut pair, c) = Pair::connected();
@@ -76,7 +77,7 @@ fn a_refused_read_fails_its_request() {
     assert_eq!((wc.wr_id, wc.status), (2, WcStatus::WrFlushError));
 }
 
-/// A Send without a receive buffer, and one longer than its buffer.
+/// A Send without a receive buffer, or a Send that is longer than its buffer, ends the stream.
 #[test]
 fn a_send_needs_its_buffer() {
     let (mut pair, c) = Pair::connected();
@@ -93,7 +94,7 @@ fn a_send_needs_its_buffer() {
     assert_eq!((wc.wr_id, wc.status), (5, WcStatus::LocalLengthError));
 }
 
-/// Send with Invalidate: an STag of that one stream is invalid afterwards, any other ends the stream.
+/// After a Send with Invalidate, an STag of the same stream is invalid. Any other STag ends the stream.
 #[test]
 fn a_peer_invalidates_what_it_may() {
     let (mut pair, c) = Pair::connected();
@@ -114,8 +115,8 @@ fn a_peer_invalidates_what_it_may() {
     assert!(inbox.is_valid());
 }
 
-/// Mistakes of the caller are errors of the call, and nothing is posted.
-// Proves MPA-012, SEC-015: a request has no rights but those of its memory, in its own domain.
+/// Mistakes of the caller make the call fail, and nothing is posted.
+// Proves MPA-012, SEC-015: a request has only the rights of its memory, in its own domain.
 #[test]
 fn bad_requests_are_refused_when_posted() {
     let (mut pair, c) = Pair::connected();
@@ -144,7 +145,7 @@ fn bad_requests_are_refused_when_posted() {
     assert_eq!(pair.a.engine.counters().tx_fpdus, sent);
 }
 
-/// A graceful close sends what was posted, flushes the receives of both sides, and is no error.
+/// A graceful close sends posted requests, flushes the receives of both sides, and is not an error.
 // Proves DDP-026, DDP-040 to DDP-042, DDP-148, RDMAP-034, RDMAP-307, RDMAP-308.
 #[test]
 fn a_graceful_close_drains_and_flushes() {
@@ -164,7 +165,7 @@ fn a_graceful_close_drains_and_flushes() {
     let wcs = [pair.wc_a(), pair.wc_a()];
     assert_eq!(wcs.map(|wc| (wc.wr_id, wc.status)), [(1, WcStatus::Success), (9, WcStatus::WrFlushError)]);
     assert_eq!(pair.wc_b().status, WcStatus::WrFlushError);
-    // A post is now refused at the end that closed, and flushed at once at the end whose peer closed.
+    // After the end, a post is refused on the side that closed. On the other side, a post is flushed at once.
     let late = SendRequest::new(2, SendOp::Send, local.sge(0, 8));
     assert!(matches!(c.qp_a.post_send(&late), Err(VerbsError::InvalidState(QpState::Error))));
     assert!(pair.a.cq.poll_one().is_none());

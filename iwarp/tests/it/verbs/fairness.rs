@@ -1,12 +1,13 @@
-//! The bytes that a queue pair sends in one poll are bounded, so bulk traffic does not starve other bulk
-//! traffic.
+//! The number of bytes that a queue pair sends in one poll is limited, so that bulk traffic does not starve
+//! other bulk traffic.
 
 use crate::common::{Pair, remote_addr};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{ConnParam, SendOp, SendRequest, WcStatus};
 
-/// Of 64 queue pairs that Write as much as they can, the slowest gets at least 0.8 of the fastest.
+/// Of 64 queue pairs that write as much as they can, the slowest transfers at least 0.8 times the bytes of
+/// the fastest.
 #[test]
 fn sixty_four_bulk_queue_pairs_share_alike() {
     const QPS: usize = 64;

@@ -4,7 +4,7 @@ use crate::common::counting::held;
 use crate::common::{Connected, Pair};
 use iwarp::verbs::{ConnParam, QpInit, Usage};
 
-/// The usage that a context reports of queue pairs and of outstanding Reads.
+/// The usage of queue pairs and of outstanding Reads, as a context reports it.
 fn reported(pair: &Pair) -> [Usage; 2] {
     let usage = pair.b.context.usage();
     [usage.qp, usage.read_slots]
@@ -20,7 +20,7 @@ fn connect(pair: &mut Pair, count: usize, connections: &mut Vec<Connected>) {
         let [qp_a, qp_b] = qps;
         connections.push(pair.connect_qps(qp_a, qp_b, &param, &param));
     }
-    // Buffers of startup are freed, and timers stop.
+    // After this time, buffers of startup are freed and timers have stopped.
     pair.run_us(50_000);
 }
 
@@ -36,8 +36,8 @@ fn end(pair: &mut Pair, connections: &mut Vec<Connected>) {
 }
 
 // Proves SEC-019: the memory of an idle connection does not depend on the number of connections, as the usage
-// that the context reports shows, and all of it is freed when the connections end. The first round makes
-// tables grow to their sizes.
+// reported by the context shows. All memory of the connections is freed when they end. The first round makes
+// tables grow to their final sizes.
 #[test]
 fn idle_connections_hold_the_same_each_and_give_it_back() {
     const STEP: usize = 100;
@@ -54,14 +54,14 @@ fn idle_connections_hold_the_same_each_and_give_it_back() {
             each.push((held() - before) / STEP as i64);
             let [qps, reads] = reported(&pair);
             assert_eq!(qps.used, step * STEP);
-            // Reads, and the same number of atomics.
+            // The number of Reads, and the same number of atomics.
             assert_eq!(reads.used, nothing[1].used + step * STEP * 2 * 128);
         }
         if round > 0 {
             let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
             assert!(*least > 0 && *most <= least + least / 50, "bytes of each, both ends: {each:?}");
         }
-        // While the connections are idle, the amounts do not change.
+        // The amounts do not change while the connections are idle.
         let idle = held();
         pair.run_us(4_000_000);
         assert_eq!(held(), idle);

@@ -1,4 +1,4 @@
-//! A send queue that is held (`QueuePair::hold_sends`), as in the state SQD of the verbs.
+//! A send queue that is held (`QueuePair::hold_sends`), as in the SQD state of libibverbs.
 
 use crate::common::{Connected, Pair, remote_addr};
 use iwarp::verbs::{
@@ -44,7 +44,7 @@ impl Held {
         count
     }
 
-    /// The completions of 50 ms.
+    /// `wr_id` and status of the completions of the next 50 ms.
     fn completions(&mut self) -> Vec<(u64, WcStatus)> {
         self.pair.run_us(50_000);
         std::iter::from_fn(|| self.pair.a.cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
@@ -79,14 +79,15 @@ fn nothing_starts_until_it_is_resumed() {
     }
 }
 
-/// The event comes at once if no request is in progress, however many wait; and it comes once.
+/// The event arrives once. If no request is in progress, the event arrives at once, however many requests
+/// wait.
 #[test]
 fn the_event_does_not_wait_for_what_is_held() {
     for waiting in 0..3 {
         let mut held = Held::new(false);
         held.qp().hold_sends();
         (0..waiting).for_each(|wr_id| held.post(wr_id, 8, SendFlags::SIGNALED));
-        // The engine has answered the doorbells.
+        // The engine has processed the posts.
         assert_eq!(held.completions(), []);
         held.qp().drain();
         assert_eq!(held.completions(), []);
@@ -94,7 +95,7 @@ fn the_event_does_not_wait_for_what_is_held() {
         held.qp().resume_sends();
         assert_eq!((held.completions(), held.drained()), (all(0..waiting, OK), 0));
     }
-    // There is no connection yet.
+    // In this case, the queue pair is not connected.
     let (pair, _c) = Pair::connected();
     let region = pair.a.pd.reg_mr(64, crate::common::ALL).unwrap();
     let qp = pair.a.pd.create_qp(&QpInit { early_sends: true, ..QpInit::new(&pair.a.cq) }).unwrap();
@@ -109,7 +110,7 @@ fn the_event_does_not_wait_for_what_is_held() {
     }
 }
 
-/// Without a hold the event waits for requests that wait for a connection.
+/// Without a hold, the event waits for requests that wait for a connection.
 #[test]
 fn a_request_before_the_connection_is_not_drained() {
     let (mut pair, _listener) = Pair::listening();
@@ -127,8 +128,8 @@ fn a_request_before_the_connection_is_not_drained() {
     assert_eq!(event.kind, AsyncEventKind::SqDrained);
 }
 
-/// A message that is being sent, and Reads without an answer, go on; the event comes behind the last of them
-/// and not before.
+/// A message that is being sent, and Reads without an answer, are completed. The event arrives after the last
+/// of these requests.
 #[test]
 fn what_is_under_way_goes_on_to_its_end() {
     for is_ib in [false, true] {
@@ -161,8 +162,8 @@ fn what_is_under_way_goes_on_to_its_end() {
     }
 }
 
-/// An error flushes the held requests. A graceful close does not wait for them: they are flushed as well, and
-/// not sent.
+/// An error flushes the held requests. A graceful close does not wait for held requests, but flushes them
+/// unsent.
 #[test]
 fn what_is_held_is_flushed_in_the_end() {
     for close in [false, true] {
@@ -181,7 +182,7 @@ fn what_is_held_is_flushed_in_the_end() {
     }
 }
 
-/// A hold does not affect an event that was requested before.
+/// A hold does not affect an event that was requested before the hold.
 #[test]
 fn an_event_that_is_awaited_comes_also_where_the_queue_is_held_meanwhile() {
     let mut held = Held::new(false);

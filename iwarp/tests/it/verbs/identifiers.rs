@@ -1,11 +1,11 @@
-//! What identifiers keep alive, and what they do not: a connection stays open as long as its queue pair
-//! exists, and a setup that only a user could continue ends with the last handle.
+//! What identifiers keep alive. A connection stays open as long as its queue pair exists, even without
+//! identifiers. A setup that only a user could continue ends with the last handle.
 
 use crate::common::{Connected, Pair, remote_addr};
 use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
 use tcp_lite::CloseReason;
 
-/// A connected pair without identifiers: also the events, which have some, are gone.
+/// A connected pair without identifiers. The events, which contain identifiers, are dropped, too.
 fn without_identifiers() -> (Pair, iwarp::verbs::QueuePair, iwarp::verbs::QueuePair) {
     let (mut pair, c) = Pair::connected();
     let Connected { qp_a, qp_b, .. } = c;
@@ -13,7 +13,7 @@ fn without_identifiers() -> (Pair, iwarp::verbs::QueuePair, iwarp::verbs::QueueP
     (pair, qp_a, qp_b)
 }
 
-/// Both ends have dropped their identifiers, and the connection goes on until a queue pair is dropped.
+/// After both sides have dropped their identifiers, the connection continues until a queue pair is dropped.
 #[test]
 fn a_connection_lives_as_long_as_its_queue_pair() {
     let (mut pair, qp_a, qp_b) = without_identifiers();
@@ -47,7 +47,7 @@ fn a_close_goes_on_without_identifiers() {
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, 1 << 20);
 }
 
-/// A queue pair whose connection was over before the engine heard of it has the reason of that end.
+/// If the connection ended before the engine processed the accept, the queue pair has the reason of that end.
 #[test]
 fn an_accept_behind_the_end_has_its_reason() {
     for aborts in [false, true] {
@@ -57,7 +57,7 @@ fn an_accept_behind_the_end_has_its_reason() {
         let qp = pair.b.qp();
         request.id.accept(&qp, &ConnParam::default()).unwrap();
         match aborts {
-            // If the user of the accepting end aborts, its queue pair has no cause.
+            // If the accepting user aborts, its queue pair has no cause.
             true => request.id.abort(),
             false => id.abort(),
         }

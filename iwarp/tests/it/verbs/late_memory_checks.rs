@@ -1,4 +1,4 @@
-//! Requests whose local memory is wrong, in a context that accepts them
+//! Requests with invalid local memory, in a context that accepts such requests
 //! (`ContextConfig::late_memory_checks`).
 
 use crate::common::{ALL, Connected, Pair, Testbed, read_bytes, remote_addr};
@@ -13,13 +13,13 @@ fn connected() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// The completions of `a`, by their numbers.
+/// `wr_id` and status of the next `count` completions of `a`.
 fn completions(pair: &mut Pair, count: usize) -> Vec<(u64, WcStatus)> {
     (0..count).map(|_| pair.wc_a()).map(|wc| (wc.wr_id, wc.status)).collect()
 }
 
-/// Each kind of request fails when its turn comes: the request before it succeeds, and the request after it
-/// is flushed.
+/// Each kind of request fails when the engine executes it. The request before it succeeds, and the request
+/// after it is flushed.
 #[test]
 fn a_send_request_fails_in_its_turn() {
     let add = AtomicOp::FetchAdd { add: 1, mask: 0 };
@@ -35,7 +35,7 @@ fn a_send_request_fails_in_its_turn() {
             3 => SendOp::Atomic { remote: to, op: add },
             _ => SendOp::SendInvalidate { rkey: remote.rkey() },
         };
-        // A key that names nothing, memory beyond the region, and memory without the right to write.
+        // An unknown key, memory beyond the region, and memory without the right to write.
         let good = local.sge(0, 8);
         let mut wrong = vec![Sge { lkey: good.lkey ^ 1, ..good }, Sge { addr: good.addr + 60, ..good }];
         if matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. }) {
@@ -53,14 +53,14 @@ fn a_send_request_fails_in_its_turn() {
                 "{op:?}"
             );
             pair.until(|_| (c.qp_a.state() == QpState::Error).then_some(()));
-            // The last events are taken out, so that the next connection does not find them.
+            // Removes the last events, so that the next connection does not find them.
             while pair.a.channel.poll().is_some() || pair.b.channel.poll().is_some() {}
         }
     }
 }
 
-/// A message that is received into wrong memory fails, with the queue pair's own queue and with a shared
-/// queue.
+/// A message whose receive request has invalid memory fails, with the queue pair's own queue and with a
+/// shared queue.
 #[test]
 fn a_receive_request_fails_with_its_message() {
     for is_shared in [false, true] {
@@ -87,7 +87,7 @@ fn a_receive_request_fails_with_its_message() {
     }
 }
 
-/// So is the length of an atomic's buffer.
+/// The length of an atomic's buffer is checked late, too.
 #[test]
 fn an_atomic_of_a_wrong_length_fails_in_its_turn() {
     for length in [4, 9] {
@@ -103,7 +103,7 @@ fn an_atomic_of_a_wrong_length_fails_in_its_turn() {
     }
 }
 
-/// Only memory is checked late.
+/// Only memory is checked late: other mistakes are refused at the post.
 #[test]
 fn other_mistakes_are_refused_as_ever() {
     let plain = Testbed::new().hosts();

@@ -1,5 +1,5 @@
-//! Sends that are posted after the end of sending (`QueuePair::take_late_sends`): they are never sent, and
-//! are flushed after all other requests when the connection has ended.
+//! Sends that are posted after the queue pair has stopped sending (`QueuePair::take_late_sends`). Such Sends
+//! are never sent, and are flushed after all other requests when the connection has ended.
 
 use crate::common::raw::ulpdus;
 use crate::common::served::{Served, Setup};
@@ -12,7 +12,7 @@ fn send(served: &Served, wr_id: u64) -> SendRequest {
     SendRequest::new(wr_id, SendOp::Send, served.region.sge(0, 3))
 }
 
-/// A connection whose queue pair takes late sends, of 4 at a time.
+/// A connection whose queue pair accepts late sends, at most 4 at a time.
 fn taking() -> Served {
     let make_qp = |init: QpInit<'_>, pd: &iwarp::verbs::ProtectionDomain| {
         let qp = pd.create_qp(&QpInit { max_send_wr: 4, ..init }).unwrap();
@@ -22,8 +22,8 @@ fn taking() -> Served {
     Setup { make_qp: &make_qp, ..Setup::default() }.ready()
 }
 
-/// However the user asks for the close, and whenever it posts: before the engine has heard of it, while the
-/// close waits for an answer, and after the end, however the connection ends.
+/// The user closes in any way and posts at any time: before the engine has processed the close, while the
+/// close waits for an answer, and after the end. The connection ends in different ways.
 #[test]
 fn late_sends_are_flushed_behind_all_others() {
     type Act = fn(&mut Served);
@@ -48,7 +48,7 @@ fn late_sends_are_flushed_behind_all_others() {
             let immediate = SendOp::Immediate { data: [7; 8] };
             served.post(&SendRequest::empty(3, immediate).flags(SendFlags::empty()));
             served.post(&send(&served, 4));
-            // The sends take places of the queue.
+            // Late sends use entries of the queue.
             assert!(matches!(served.qp.post_send(&send(&served, 5)), Err(VerbsError::QueueFull("send"))));
             let now = served.qp.query();
             assert_eq!((now.send_open, now.send_outstanding), (4, 4));
@@ -67,13 +67,13 @@ fn late_sends_are_flushed_behind_all_others() {
             let opcodes = [WcOpcode::Read, WcOpcode::Send, WcOpcode::Immediate, WcOpcode::Send];
             let expected: Vec<_> = (1..).zip(opcodes).map(|(wr_id, of)| (wr_id, FLUSHED, of)).collect();
             assert_eq!(done, expected, "{last:?}");
-            // Over and over.
+            // Each later send is flushed, too.
             for wr_id in 10..20 {
                 served.post(&send(&served, wr_id));
                 served.run(1_000);
                 assert_eq!(served.completions(), [(wr_id, FLUSHED)], "{last:?}");
             }
-            // No late send was sent, and the last message is at most a Terminate.
+            // No late send was sent. The engine has sent at most a Terminate.
             let mut sent = std::mem::take(&mut served.pair.inbox);
             let heard = ulpdus(&mut Framer::new(false, true), &mut sent);
             assert!(heard.iter().all(|ulpdu| ulpdu[1] & 0xf == 7), "{heard:02x?}");
@@ -81,7 +81,7 @@ fn late_sends_are_flushed_behind_all_others() {
     }
 }
 
-/// The peer's FIN ends sending as well.
+/// After the peer's FIN, sends are late as well.
 #[test]
 fn sends_behind_the_peers_fin_are_flushed() {
     let mut served = taking();
@@ -92,7 +92,7 @@ fn sends_behind_the_peers_fin_are_flushed() {
     assert_eq!(served.statuses(), [(1, WcStatus::Success), (2, FLUSHED)]);
 }
 
-/// It counts for the end of sending alone: before the connection a post is refused as ever.
+/// `take_late_sends` has no effect before the connection is established: a post is refused as without it.
 #[test]
 fn sends_before_the_connection_are_no_late_ones() {
     let served = taking();
@@ -103,7 +103,7 @@ fn sends_before_the_connection_are_no_late_ones() {
     served.post(&send(&served, 1));
 }
 
-/// A thread posts while another one ends the connection: each request that is taken completes once.
+/// One thread posts while another thread ends the connection. Each accepted request completes once.
 #[test]
 fn each_request_completes_once() {
     for steps in 0..60 {

@@ -1,5 +1,5 @@
-//! Limits of a context: each has a name, a value, its use, and a count of refusals. No path exceeds one, not
-//! many threads at once and not a peer.
+//! Limits of a context. Each limit has a name, a value, a usage, and a count of refusals. No call and no
+//! message exceeds a limit, with many threads at once and with any behaviour of the peer.
 
 use crate::common::{ALL, Connected, Pair, Testbed, remote_addr};
 use std::any::Any;
@@ -16,7 +16,7 @@ use iwarp::verbs::{
     VerbsError, WcStatus, WindowKind,
 };
 
-/// Small limits, all different.
+/// Small limits, which are all different.
 const LIMITS: fn() -> ContextLimits = || ContextLimits {
     max_pd: 2,
     max_mr: 3,
@@ -45,7 +45,7 @@ fn boxed<T: Any + Send>(made: Result<T, VerbsError>) -> Made {
     made.map(|object| Box::new(object) as Box<dyn Any + Send>)
 }
 
-/// Every kind of object: how to create it, and where its usage is.
+/// Every kind of object: how to create it, and how to read its usage.
 const KINDS: [(&str, Make, Read); 6] = [
     ("max_pd", |context, _, _| boxed(context.alloc_pd()), |usage| usage.pd),
     ("max_mr", |_, pd, _| boxed(pd.reg_mr(64, ALL)), |usage| usage.mr),
@@ -63,9 +63,9 @@ const KINDS: [(&str, Make, Read); 6] = [
     ),
 ];
 
-// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-363, RDMAP-365: no object is made beyond
-// its limit: a further object is refused with the name of the limit, and counted, existing objects stay, and
-// a dropped one makes space.
+// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-363, RDMAP-365: no object is created
+// beyond its limit. A further object is refused with the name of the limit, and the refusal is counted.
+// Existing objects stay, and dropping one makes space.
 #[test]
 fn every_kind_of_object_has_its_limit() {
     let context = context();
@@ -114,8 +114,8 @@ fn every_kind_of_object_has_its_limit() {
     assert!(wr(context.create_cq(65, None).map(drop), "max_cqe"));
 }
 
-/// A user makes as many objects as possible: it ends with the limit's error. An existing stream goes on, and
-/// the limits of another context are not affected.
+/// A user creates as many objects as possible, until the limit's error. An existing stream continues, and the
+/// limits of another context are not affected.
 // Proves SEC-008, RDMAP-369.
 #[test]
 fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
@@ -146,8 +146,8 @@ fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
     }
 }
 
-// Proves DDP-238, SEC-121, SEC-047: eight threads allocate as fast as they can. Together they never have
-// more than the limit, and another context is not affected.
+// Proves DDP-238, SEC-121, SEC-047: eight threads allocate as fast as they can. Together the threads never
+// have more objects than the limit allows, and another context is not affected.
 #[test]
 fn threads_together_do_not_pass_a_limit() {
     let context = context();
@@ -175,7 +175,8 @@ fn threads_together_do_not_pass_a_limit() {
     self::context().alloc_pd().unwrap();
 }
 
-// Proves SEC-037: a hundred thousand of each come and go, and usage is what it was.
+// Proves SEC-037: a hundred thousand objects of each kind are created and dropped. The usage is then the same
+// as before.
 #[test]
 fn usage_is_zero_after_all_objects_are_dropped() {
     let context = context();
@@ -190,8 +191,8 @@ fn usage_is_zero_after_all_objects_are_dropped() {
     assert_eq!(cq.query().needed, 0);
 }
 
-// Proves SEC-124: by default there is a protection domain for each queue pair, and read slots for each
-// connection with the default depth, for Reads and for atomics.
+// Proves SEC-124: by default, the limits allow a protection domain for each queue pair. The limits also allow
+// read slots for each connection with the default depth, for Reads and for atomics.
 #[test]
 fn the_defaults_fit_each_other() {
     let limits = ContextLimits::default();
@@ -210,21 +211,23 @@ fn slots(pair: &Pair) -> Usage {
 }
 
 // Proves SEC-128, SEC-138, SEC-149, SEC-152, SEC-165 to SEC-167, SEC-186, RDMAP-370: only connect and accept
-// take slots, within what is left; a greedy connection leaves the others theirs; slots that the peer does not
-// want are returned, and at the end all slots. If atomics are enabled, they have as many slots as Reads.
+// reserve slots, at most as many as are free. A greedy connection leaves the slots of other connections.
+// Slots that the peer does not need are returned, and all slots are returned at the end. If atomics are
+// enabled, as many slots are reserved for atomics as for Reads.
 #[test]
 fn read_slots_are_granted_within_their_total() {
     let limits = ContextLimits { max_read_slots: 300, ..ContextLimits::default() };
     let mut pair = Pair::new(&LinkConfig::default());
     let context = Context::new(ContextConfig { limits, ..ContextConfig::default() }).unwrap();
-    // Refused at the call, by name; the queue pair is as it was.
+    // The call is refused with the name of the limit, and the queue pair does not change.
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(64, None).unwrap();
     let channel = context.create_event_channel().unwrap();
     let (port, _other) = dp::link::pair(&LinkConfig::default());
     let config = iwarp::engine::EngineConfig::new(&*port, &["10.0.0.9/24"]).unwrap();
     let _engine = iwarp::engine::Engine::new(&context, port, config).unwrap();
-    // The second connection asks for one slot; its peer may raise that to 128, so 128 slots have to be free.
+    // The second connection asks for one slot. The peer may raise this number to 128, so 128 slots are
+    // reserved.
     let ends: Vec<_> = [160, 1]
         .map(|ird| {
             let extensions = Extensions::empty();
@@ -242,15 +245,15 @@ fn read_slots_are_granted_within_their_total() {
     assert_eq!((usage.used, usage.refused, third.state()), (288, 1, QpState::Idle));
     drop((ends, third));
 
-    // A peer that asks for everything gets the configured depth, and only that is reserved.
+    // If a peer asks for everything, it gets the configured depth, and only this depth is reserved.
     let greedy = pair.connect_with(&depths(1, 1024), &depths(8, 8));
     assert_eq!((slots(&pair).used, greedy.qp_b.query().ird), (2 * 8, Some(8)));
-    // If a peer asks for less, the rest is returned.
+    // If a peer asks for less, the other slots are returned.
     let modest = pair.connect_with(&depths(1, 2), &depths(50, 50));
     let Connected { qp_a, qp_b, .. } = &modest;
     assert_eq!((qp_b.query().ird, qp_b.query().ord), (Some(2), Some(1)));
     assert_eq!((qp_a.query().ord, slots(&pair).used), (Some(2), 2 * (8 + 2)));
-    // Posting takes no slots.
+    // Posting reserves no slots.
     let (local, remote) = pair.regions(64);
     let from = remote_addr(&remote, 0);
     for wr_id in 0..40 {
@@ -267,8 +270,8 @@ fn read_slots_are_granted_within_their_total() {
     assert_eq!(slots(&pair).used, 0);
 }
 
-// Proves SEC-125, SEC-138, SEC-161: whatever a peer does (connect, transfer, fail), the counts of objects
-// and their limits stay as the application made them.
+// Proves SEC-125, SEC-138, SEC-161: whatever a peer does (connect, transfer, fail), the numbers of objects
+// and their limits stay as the application has set them.
 #[test]
 fn a_peer_makes_no_objects() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -296,13 +299,14 @@ fn a_peer_makes_no_objects() {
     assert_eq!(pair.b.context.usage().all().map(|usage| usage.limit), limit);
 }
 
-/// A Reply with an ORD above our IRD raises it: the slots were reserved before, so the total holds.
+/// A Reply with an ORD above our IRD raises our IRD. The slots were reserved before, so the total limit
+/// holds.
 #[test]
 fn a_raised_depth_was_set_aside_before() {
     let param = ConnParam { peer_to_peer: false, ..depths(1, 1) };
     let mut initiator = Initiator::new(&param);
     assert_eq!(initiator.pair.context.usage().read_slots.used, 2 * 128, "before the peer has answered");
-    // IRD 1, ORD 50.
+    // The Reply has IRD 1 and ORD 50.
     initiator.pair.send(&frame("Rep", 0x50, 2, &[0, 1, 0, 50]));
     initiator.established();
     assert_eq!(initiator.qp.query().ird, Some(50), "the peer had it raised");
@@ -311,7 +315,7 @@ fn a_raised_depth_was_set_aside_before() {
     assert!(initiator.pair.until(1_000_000, |pair| pair.context.usage().read_slots.used == 0));
 }
 
-/// A channel without space for an event is refused.
+/// A channel for less than one event is refused.
 #[test]
 fn a_channel_holds_an_event_at_least() {
     let limits = ContextLimits { max_cm_events: 0, ..ContextLimits::default() };

@@ -1,4 +1,4 @@
-//! The verbs as an application uses them.
+//! The verbs from the view of an application.
 
 mod allocation;
 mod causes;

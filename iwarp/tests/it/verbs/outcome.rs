@@ -1,5 +1,5 @@
-//! The effect of each error on a queue pair, row by row (reported by the peer, found here, TCP lost), and
-//! its events.
+//! The effect of each error on a queue pair, and the events of the error, row by row: errors that the peer
+//! reports, errors that our side finds, and the loss of TCP.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -21,15 +21,15 @@ fn untagged(control: [u8; 2], qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     ulpdu::untagged(control, 0, [qn, msn, 0], payload)
 }
 
-/// The kind, the number and the cause of an event.
+/// The kind, the object number and the cause of an event.
 type EventSummary = (AsyncEventKind, u32, Option<ConnectionError>);
 
 fn told(served: &Served) -> Vec<EventSummary> {
     served.events().iter().map(|event| (event.kind, event.number, event.cause)).collect()
 }
 
-/// Posts two Reads and a receive, and runs `end`. Returns the statuses of the Reads and of the receive, and
-/// the events.
+/// Posts two Reads and a receive, and runs `act`, which has to end the stream. Returns the statuses of the
+/// Reads and of the receive, the events, and the state right after the end.
 fn ends(
     served: &mut Served,
     act: impl FnOnce(&mut Served),
@@ -54,8 +54,9 @@ fn ends(
     ([first, second], receive, told(served), at_once)
 }
 
-// Proves RDMAP-258, RDMAP-314: every Terminate that a peer can send. The oldest open request fails with its
-// error, the later requests are flushed in order, the application gets layer, type, code and headers.
+// Proves RDMAP-258, RDMAP-314: for every Terminate that a peer can send, the oldest open request fails with
+// the Terminate's error, and later requests are flushed in order. The application gets layer, type, code and
+// headers.
 #[test]
 fn every_terminate_of_the_peer() {
     for &error in TerminateError::ALL {
@@ -84,8 +85,8 @@ fn every_terminate_of_the_peer() {
     }
 }
 
-// Proves RDMAP-323: every kind of error found here: its event, its state, its Terminate; the requests of our
-// user are flushed, as the fault is the peer's.
+// Proves RDMAP-323: the test causes every kind of error that our side finds, and compares the event, the
+// state and the Terminate. The requests of our user are flushed, because the peer has caused the error.
 #[test]
 fn every_kind_of_error_found_here() {
     use AsyncEventKind::{QpAccessError, QpFatal, QpRequestError};
@@ -137,7 +138,7 @@ fn every_kind_of_error_found_here() {
         let told = StreamError { layer, etype, code, from_peer: false };
         assert_eq!(events, [(kind, served.qp.qp_num(), Some(told.into()))], "{name}");
         assert_eq!((served.qp.error(), at_once), (Some(told), QpState::Terminate), "{name}");
-        // The Terminate on the wire is the one that the application gets.
+        // The Terminate on the wire equals the Terminate that the application gets.
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
         let sent = served.qp.terminate().unwrap().terminate.to_bytes();
         let inbox = &served.pair.inbox;
@@ -147,14 +148,14 @@ fn every_kind_of_error_found_here() {
     }
 }
 
-/// A Send with Invalidate that names no STag.
+/// A Send with Invalidate whose STag names nothing.
 fn invalidate() -> Vec<u8> {
     let mut ulpdu = untagged([0x41, 0x44], 0, 1, &[1; 8]);
     ulpdu[2..6].copy_from_slice(&0x0123_4500_u32.to_be_bytes());
     ulpdu
 }
 
-/// No buffer: the row of 1/2 without a receive posted.
+/// A message without a receive buffer: the row of 1/2 without a posted receive.
 #[test]
 fn no_buffer_is_the_peers_fault() {
     let mut served = Served::new();
@@ -165,8 +166,8 @@ fn no_buffer_is_the_peers_fault() {
     assert_eq!(served.events()[0].kind, AsyncEventKind::QpRequestError);
 }
 
-// Proves RDMAP-323: TCP ends by a FIN in the middle of an FPDU or by a reset: all requests are flushed, and
-// only the application is informed.
+// Proves RDMAP-323: TCP ends with a FIN in the middle of an FPDU, or with a reset. All requests are flushed,
+// and only the application is informed.
 #[test]
 fn tcp_is_gone() {
     // The peer sends a FIN while Reads wait.
@@ -186,8 +187,8 @@ fn tcp_is_gone() {
     assert_eq!((served.qp.terminate(), at_once), (None, QpState::Error));
 }
 
-/// A fault of our own user: its request fails, and the later requests are flushed. Also a Terminate that our
-/// user requests.
+/// A request of our own user fails by its own fault, and later requests are flushed. In the second case, our
+/// user requests a Terminate.
 #[test]
 fn local_errors() {
     let catastrophic = StreamError { layer: 0, etype: 0, code: 0, from_peer: false };
@@ -213,7 +214,7 @@ fn local_errors() {
     assert_eq!(at_once, QpState::Terminate);
 }
 
-/// A close, an abort or a drop of the queue pair by its own user causes no event.
+/// A queue pair whose own user closes, aborts or drops it causes no event.
 #[test]
 fn an_end_that_was_asked_for_is_no_event() {
     for how in 0..3 {
@@ -229,7 +230,7 @@ fn an_end_that_was_asked_for_is_no_event() {
     }
 }
 
-/// Makes `count` events: a queue pair with a shared receive queue has taken its last buffer when it enters
+/// Causes `count` events. A queue pair with a shared receive queue reports its last buffer when it enters
 /// `Error`.
 fn make_events(context: &Context, count: usize) {
     let pd = context.alloc_pd().unwrap();
@@ -248,9 +249,9 @@ fn is_readable(events: &impl AsFd) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
 
-// Proves SEC-034, SEC-035: far more events than the queue holds, and nobody reads them. Events that do not
-// fit are counted, a stream continues at the same pace, and after reading the queue takes events again. The
-// pace is counted in polls.
+// Proves SEC-034, SEC-035: far more events occur than the queue holds, and nobody reads them. Events that do
+// not fit are counted, and a stream continues at the same pace, which is measured in polls. After the events
+// are read, the queue accepts events again.
 #[test]
 fn unread_events_are_bounded_and_hold_nobody_up() {
     let limits = ContextLimits { max_async_events: 8, ..ContextLimits::default() };

@@ -1,4 +1,5 @@
-//! Requests of every form: inline bytes of the memory or of the caller, fences, and what a post refuses.
+//! Requests of every form: inline bytes from memory or from the caller, fences, and which requests a post
+//! refuses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,8 +12,8 @@ use iwarp::verbs::{
 
 const FENCED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
 
-/// For any form of fenced message and any agreement of the ends: the Read before the message has its bytes
-/// when the peer has the message.
+/// The test posts fenced messages of every form, with and without InfiniBand's semantics. When the peer has
+/// the message, the Read before the message has its bytes.
 #[test]
 fn a_fence_holds_every_form_of_a_message() {
     for agrees in [false, true] {
@@ -46,7 +47,7 @@ fn a_fence_holds_every_form_of_a_message() {
     }
 }
 
-/// The bytes of an inline request are those of its elements, or the caller's parts one after the other.
+/// An inline request sends the bytes of its elements, or the parts from the caller, one after the other.
 #[test]
 fn inline_bytes_are_one_behind_the_other() {
     let (mut pair, c) = Pair::connected();
@@ -68,7 +69,7 @@ fn inline_bytes_are_one_behind_the_other() {
     }
 }
 
-/// Bytes of the caller are for Sends and Writes without elements, and no more than `QpInit::max_inline`.
+/// Only Sends and Writes without elements may have bytes from the caller, at most `QpInit::max_inline` bytes.
 #[test]
 fn what_takes_no_bytes_of_the_caller() {
     let (mut pair, _listener) = Pair::listening();
@@ -108,8 +109,8 @@ fn what_takes_no_bytes_of_the_caller() {
     }
 }
 
-/// A queue pair that keeps late sends keeps those with bytes of the caller as well: each has one flushed
-/// completion, and none is sent. A check says what a post would do, and posts nothing.
+/// A queue pair that accepts late sends also accepts late sends with bytes from the caller. Each late send is
+/// flushed once and never sent. `check` returns the result that a post would have, and posts nothing.
 #[test]
 fn bytes_of_the_caller_may_be_late() {
     for keeps in [false, true] {
@@ -140,7 +141,7 @@ fn bytes_of_the_caller_may_be_late() {
     }
 }
 
-/// The flush of a queue pair without a connection generates the events of both its completion queues.
+/// The flush of a queue pair without a connection generates the events of both of its completion queues.
 #[test]
 fn a_flush_makes_the_events_of_both_queues() {
     let pair = Pair::new(&Default::default());
@@ -167,7 +168,7 @@ fn a_flush_makes_the_events_of_both_queues() {
         qp.modify(QpState::Error).unwrap();
         let counts = called.each_ref().map(|called| called.swap(0, Ordering::Relaxed));
         assert_eq!(counts, [sends, recvs]);
-        // The call that posts a later request flushes the request, and generates the event.
+        // A call that posts a later request flushes this request at once, and generates the event.
         cqs.iter().for_each(|cq| while cq.poll_one().is_some() {});
         cqs.iter().for_each(|cq| cq.req_notify(false).unwrap());
         qp.post_recv(&RecvRequest::new(3, region.sge(0, 8))).unwrap();
@@ -177,7 +178,8 @@ fn a_flush_makes_the_events_of_both_queues() {
     }
 }
 
-/// A started request that fails gets a completion even if it is unsignaled. So do all later requests.
+/// A started request that fails generates a completion even if it is unsignaled. All later requests also
+/// generate completions.
 #[test]
 fn requests_under_way_that_fail_have_completions_without_a_signal() {
     for agrees in [false, true] {
@@ -189,7 +191,8 @@ fn requests_under_way_that_fail_have_completions_without_a_signal() {
             let read = SendRequest::new(wr_id, SendOp::Read { remote }, local.sge(0, 8));
             c.qp_a.post_send(&read.flags(SendFlags::empty())).unwrap();
         }
-        // The first request fails too: the peer ends before it has sent its bytes.
+        // The first request also fails, because the peer ends the stream before it has sent the bytes of the
+        // first Read.
         let got = [pair.wc_a(), pair.wc_a(), pair.wc_a()];
         assert_eq!(got.map(|wc| wc.wr_id), [1, 2, 3], "{agrees}");
         assert!(got.iter().all(|wc| wc.status != WcStatus::Success), "{agrees}: {got:?}");

@@ -1,4 +1,4 @@
-//! Reads into several elements: a Read Request for each, and one completion.
+//! Reads into several elements: they have a Read Request for each element, and one completion.
 
 use arrayvec::ArrayVec;
 
@@ -11,7 +11,7 @@ use iwarp::verbs::{
     WcOpcode, WcStatus,
 };
 
-/// A Read of the peer's bytes from `from` on into these pieces of `local`.
+/// A Read of the peer's bytes from `from` on, into the pieces `pieces` of `local`.
 fn read(
     wr_id: u64,
     local: &MemoryRegion,
@@ -35,9 +35,9 @@ fn connected(depth: u16, is_ib: bool) -> (Pair, Connected) {
     (pair, c)
 }
 
-/// The bytes of the peer go to the elements one after the other, with any depth: empty elements, long ones,
-/// as many as there may be. Requests before and behind them complete in order, and each takes one entry of
-/// the send queue.
+/// The bytes of the peer are placed in the elements one after the other, with any depth. The elements are
+/// empty, long, or as many as a request may have. Requests before and behind the Read complete in order, and
+/// each uses one entry of the send queue.
 #[test]
 fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
     let lists: [&[(usize, usize)]; 6] = [
@@ -78,7 +78,7 @@ fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
                 expected[to..to + len].copy_from_slice(&source[at..at + len]);
                 at += len;
             }
-            // The first bytes may be those of the previous Write.
+            // The first bytes may be the bytes of the previous Write.
             assert_eq!(read_bytes(&local, 0, 300_000), expected, "{pieces:?}, depth {depth}");
             remote.write_at(0, &source).unwrap();
         }
@@ -87,8 +87,8 @@ fn each_element_gets_the_bytes_behind_those_of_the_one_before() {
     }
 }
 
-/// More elements than the queue pair may have, and an atomic with two, are refused; a Read with an element
-/// that may not be written as well.
+/// The post refuses an atomic with two elements, and a Read with an element without the right to write. No
+/// part of such a request is posted.
 #[test]
 fn what_is_wrong_is_refused_whole() {
     let (pair, c) = connected(4, false);
@@ -106,7 +106,8 @@ fn what_is_wrong_is_refused_whole() {
     assert_eq!(c.qp_a.query().send_outstanding, 0);
 }
 
-/// A peer that the test plays, which grants `ird`, and the Read Requests that it has got: sink, size, source.
+/// A peer that the test plays, which grants `ird`, and the Read Requests that the peer has received: sink,
+/// size, source and MSN.
 struct Asked {
     served: Served,
     seen: Vec<(Vec<u8>, u32)>,
@@ -120,7 +121,7 @@ impl Asked {
         }
     }
 
-    /// The Read Requests that have come since the last call.
+    /// The Read Requests that have arrived since the last call.
     fn requests(&mut self) -> Vec<Vec<u8>> {
         let all = self.served.received(20_000);
         for ulpdu in &all {
@@ -143,7 +144,7 @@ impl Asked {
         self.served.post(&SendRequest { wr_id, op, sg_list, flags });
     }
 
-    /// The header of the Read Request for a piece whose bytes lie at `from`.
+    /// The expected header of the Read Request for a piece whose source begins at `from`.
     fn header(&self, (at, len): (usize, usize), from: u64) -> Vec<u8> {
         let region = &self.served.region;
         read_header((region.rkey(), self.served.to(at)), len as u32, (0x1234_5600, from))
@@ -155,12 +156,12 @@ impl Asked {
     }
 }
 
-/// Each Read Request names one element and the place of its bytes. They count against ORD, and the request
-/// completes with the last response.
+/// Each Read Request names one element, and where the element's bytes begin at the peer. Each Read Request
+/// counts against ORD, and the request completes with the last response.
 #[test]
 fn requests_on_the_wire_name_one_element_each_and_wait_for_ord() {
     let mut asked = Asked::new(2);
-    // A fence does not wait for the other parts of its own request.
+    // The fence does not wait for other parts of the same request.
     let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
     asked.post_with(1, &[(0, 8), (100, 0), (200, 16), (300, 4)], fenced);
     asked.post(2, &[(400, 2)]);
@@ -181,7 +182,7 @@ fn requests_on_the_wire_name_one_element_each_and_wait_for_ord() {
     assert_eq!(asked.served.bytes(300, 4), [3; 4]);
 }
 
-/// Whenever the stream ends, the request completes once, in error.
+/// At whatever time the stream ends, the request completes once, in error.
 #[test]
 fn a_read_that_has_begun_fails_once() {
     for answered in 0..3 {
@@ -199,7 +200,7 @@ fn a_read_that_has_begun_fails_once() {
                     asked.served.qp.modify(QpState::Error).unwrap();
                     WcStatus::WrFlushError
                 }
-                // No Read waits for this response.
+                // This response belongs to no Read, and ends the stream.
                 false => {
                     asked.answer(600, &[1; 8]);
                     WcStatus::WrFlushError
@@ -214,14 +215,14 @@ fn a_read_that_has_begun_fails_once() {
     }
 }
 
-/// A Terminate that names a Read Request names its request, whichever part it is for.
+/// A Terminate for any Read Request of a request makes this request fail.
 #[test]
 fn the_peer_may_refuse_any_part() {
     for part in 0..3 {
         for depth in [1, 8] {
             let (mut pair, c) = connected(depth, false);
             let (local, remote) = pair.regions(4096);
-            // This part begins where the peer's memory ends.
+            // The part number `part` begins at the end of the peer's memory.
             let from = 4096 - 100 * part;
             c.qp_a.post_send(&read(1, &local, &[(0, 100), (200, 100), (400, 100)], &remote, from)).unwrap();
             c.qp_a.post_send(&read(2, &local, &[(0, 100)], &remote, 0)).unwrap();
@@ -235,7 +236,8 @@ fn the_peer_may_refuse_any_part() {
     }
 }
 
-/// A part whose memory is revoked before its response comes fails its request, and not the one before it.
+/// If the memory of a part is revoked before its response arrives, its request fails, and the request before
+/// it does not.
 #[test]
 fn memory_that_is_revoked_fails_its_own_request() {
     let mut asked = Asked::new(8);
@@ -254,7 +256,7 @@ fn memory_that_is_revoked_fails_its_own_request() {
     assert_eq!(asked.served.statuses(), [(2, WcStatus::LocalProtectionError)]);
 }
 
-/// A fence waits for every part, and a close for all of them.
+/// A fence and a close wait for all parts of a Read.
 #[test]
 fn a_fence_and_a_close_wait_for_all_parts() {
     let mut asked = Asked::new(1);
@@ -263,13 +265,12 @@ fn a_fence_and_a_close_wait_for_all_parts() {
     let fenced = SendRequest::new(2, op, asked.served.region.sge(0, 8));
     let fenced = fenced.flags(SendFlags::SIGNALED | SendFlags::FENCE);
     asked.served.post(&fenced);
-    // The same request, with bytes that were copied when it was posted.
+    // A request like `fenced`, with bytes that are copied at the post.
     let inline = SendRequest { wr_id: 3, sg_list: ArrayVec::new(), ..fenced };
     asked.served.qp.send_batch().push_inline(&inline, &[&[1; 4], &[2; 4]]).unwrap();
     assert_eq!(asked.requests().len(), 1);
     asked.answer(0, &[1; 8]);
-    // The second part is sent although the first part of its own request was answered only now; the Write is
-    // not sent.
+    // The first part is answered now, and therefore the second part is sent. The Writes are not sent yet.
     assert_eq!(asked.requests().len(), 1);
     asked.served.id.disconnect();
     asked.answer(200, &[2; 16]);
@@ -277,7 +278,7 @@ fn a_fence_and_a_close_wait_for_all_parts() {
     assert_eq!(asked.served.completions(), [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
 }
 
-/// A queue that resumes before it is drained causes no event, whatever ends then.
+/// If the queue resumes before it is drained, no event occurs, whatever ends later.
 #[test]
 fn an_event_that_is_not_wanted_any_more_does_not_come() {
     let mut asked = Asked::new(1);
@@ -296,7 +297,7 @@ fn open_sends(qp: &QueuePair) -> usize {
     qp.query().send_open
 }
 
-/// A queue that is held during such a Read finishes the Read, and starts nothing else.
+/// If the queue is held during a Read with several parts, it finishes the Read, and starts nothing else.
 #[test]
 fn a_queue_that_open_sends_finishes_the_read_that_has_begun() {
     let mut asked = Asked::new(1);

@@ -1,5 +1,4 @@
-//! Messages that find no receive request and wait for one, where both ends have agreed on InfiniBand's
-//! semantics.
+//! Messages that wait for a receive request, when both peers have agreed on InfiniBand's semantics.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,12 +24,12 @@ fn recv(qp: &QueuePair, wr_id: u64, region: &MemoryRegion, at: usize, len: usize
     qp.post_recv(&RecvRequest::new(wr_id, region.sge(at, len))).unwrap();
 }
 
-/// Bytes of packet buffers that an engine holds for what is not consumed.
+/// Number of bytes that the engine holds in packet buffers because nobody has consumed them.
 fn held(host: &crate::common::Host) -> u64 {
     host.engine.counters().stack.out_of_order.held_bytes
 }
 
-/// Like [`Pair::run_us`], but stops at that time, not at the first deadline after it.
+/// Like [`Pair::run_us`], but stops exactly after `us` microseconds, not at the first deadline after them.
 fn run_exactly(pair: &mut Pair, us: i64) {
     let end = pair.now_us + us;
     while pair.now_us < end {
@@ -39,7 +38,7 @@ fn run_exactly(pair: &mut Pair, us: i64) {
     }
 }
 
-/// In a minute the engines have nothing to do but to keep their connections alive.
+/// Checks that the engines are idle for a minute, except for keepalives.
 fn expect_idle(pair: &mut Pair) {
     let busy = |pair: &Pair| pair.a.engine.counters().busy_polls + pair.b.engine.counters().busy_polls;
     let before = busy(pair);
@@ -48,8 +47,9 @@ fn expect_idle(pair: &mut Pair) {
     assert!(polls < 5000, "{polls} polls with something to do");
 }
 
-/// Messages of every kind wait for receives, and come in order, each when its receive is posted. A Write in
-/// front of them is there before. Meanwhile the other direction works, and an engine has nothing to do.
+/// Messages of every kind wait for receives. The messages are received in order, each when its receive is
+/// posted. A Write before the messages is placed earlier. While messages wait, the other direction works, and
+/// the engines are idle.
 #[test]
 fn messages_wait_for_receives() {
     let (mut pair, c) = Pair::agreeing();
@@ -73,7 +73,7 @@ fn messages_wait_for_receives() {
     assert_eq!(pair.b.engine.counters().rx_not_ready, 1);
     assert_eq!(pair.wc_a().wr_id, 0);
     assert!(pair.a.cq.poll_one().is_none());
-    // The other direction works as before, with a Read by each end: A answers B's Read without waiting.
+    // The other direction works as before, and each host posts a Read: A answers B's Read without waiting.
     recv(&c.qp_a, 9, &local, 1024, 64);
     c.qp_b.post_send(&send(8, &remote, 0, 3)).unwrap();
     assert_eq!((pair.wc_b().wr_id, pair.wc_a().wr_id), (8, 9));
@@ -96,18 +96,18 @@ fn messages_wait_for_receives() {
         assert_eq!((wc.wr_id, wc.status), (number as u64 + 1, WcStatus::Success));
     }
     assert_eq!((held(&pair.b), read_bytes(&remote, 0, 5)), (0, b"three".to_vec()));
-    // The connection continues: with a receive posted in advance, and without.
+    // The connection continues, with a receive that is posted in advance, and without one.
     recv(&c.qp_b, 10, &remote, 2048, 64);
     c.qp_a.post_send_list(&[send(6, &local, 0, 3), send(7, &local, 0, 3)]).unwrap();
     assert_eq!(pair.wc_b().wr_id, 10);
     pair.run_us(1000);
     recv(&c.qp_b, 11, &remote, 2048, 64);
     assert_eq!((pair.wc_b().wr_id, c.qp_a.error(), c.qp_b.error()), (11, None, None));
-    // A message that waits is counted once, when it is received.
+    // A message that waits counts once, when it is received.
     assert_eq!(pair.b.engine.counters().rx_fpdus, pair.a.engine.counters().tx_fpdus);
 }
 
-/// Without the agreement of both, a message without a receive ends the stream at once.
+/// If only one side wants InfiniBand's semantics, a message without a receive ends the stream at once.
 #[test]
 fn nothing_waits_without_an_agreement() {
     for (a, b) in [(true, false), (false, true), (false, false)] {
@@ -120,8 +120,8 @@ fn nothing_waits_without_an_agreement() {
     }
 }
 
-/// A sender that is far ahead of its receiver waits for it. The receiver holds nothing meanwhile, and all
-/// bytes arrive. With markers and without, on wires that lose, reorder and repeat frames.
+/// A sender that is far ahead of its receiver waits. The receiver holds nothing in this time, and all bytes
+/// arrive. The test runs with markers and without, on wires that lose, reorder and repeat frames.
 #[test]
 fn a_fast_sender_waits_for_its_receiver() {
     const COUNT: usize = 60;
@@ -150,7 +150,8 @@ fn a_fast_sender_waits_for_its_receiver() {
         pair.run_us(3_000_000);
         assert_eq!(held(&pair.b), 0);
         assert!(pair.a.cq.query().waiting < COUNT, "the sender is held up");
-        // One receive after the other, then several at once, and some before their messages come.
+        // The receives are posted one after the other, then several at once, and some before their messages
+        // arrive.
         let mut posted = 0;
         for (round, count) in [1, 1, 1, 5, 1, 20, 1, 30].into_iter().enumerate() {
             for _ in 0..count {
@@ -162,7 +163,7 @@ fn a_fast_sender_waits_for_its_receiver() {
                 assert_eq!((wc.wr_id, wc.status, wc.byte_len as usize), (number, WcStatus::Success, LEN));
             }
             pair.run_us(if round % 2 == 0 { 10_000 } else { 1 });
-            // Bytes have arrived only beyond a hole, and no message waits.
+            // Bytes are held only behind a hole, and no message waits.
             assert!(held(&pair.b) <= 1 << 20);
         }
         assert_eq!(posted as usize, COUNT);
@@ -176,8 +177,8 @@ fn a_fast_sender_waits_for_its_receiver() {
     }
 }
 
-/// A message waits for as long as it takes: through the user timeout of TCP and its probes, of a peer that
-/// sends and of one that is silent. The idle timeout counts it as idle.
+/// A message waits for minutes, longer than TCP's user timeout and its probes, whether the peer fills the
+/// window or is silent.
 #[test]
 fn a_message_waits_for_minutes() {
     for fills_window in [false, true] {
@@ -203,8 +204,8 @@ fn a_message_waits_for_minutes() {
     }
 }
 
-/// The time that a message may wait counts for each message, and for none that waits for another reason. Then
-/// the stream ends as it does without the agreement.
+/// The limit of the waiting time applies to each message separately, and only while the message waits for a
+/// receive. After this time, the stream ends as without the agreement.
 #[test]
 fn a_message_may_be_made_to_wait_for_a_limited_time() {
     let mut pair = Testbed::new().hosts();
@@ -224,14 +225,14 @@ fn a_message_may_be_made_to_wait_for_a_limited_time() {
     let before = pair.now_us;
     expect_terminate(&mut pair, &c, 1, 2, 2);
     assert!(pair.now_us - before < 20_000);
-    // If no message waits, there is no limit.
+    // The limit has no effect while no message waits.
     let c = pair.connect(&param);
     pair.run_us(1_000_000);
     assert_eq!(c.qp_b.error(), None);
 }
 
-/// FIN behind a message that waits: the message is received when there is a receive, and then the connection
-/// is closed gracefully.
+/// A FIN arrives behind a waiting message. The message is received when a receive is posted, and then the
+/// connection closes gracefully.
 #[test]
 fn a_close_of_the_peer_comes_behind_its_messages() {
     for later in [true, false] {
@@ -257,8 +258,8 @@ fn a_close_of_the_peer_comes_behind_its_messages() {
     }
 }
 
-/// Nobody posts a receive for the message in front of the FIN: after the time of a close both ends know that
-/// it was lost, and everything is flushed and free.
+/// Nobody posts a receive for the message before the FIN. After the close timeout, both sides know that the
+/// message was lost. All requests are flushed, and the engine holds no bytes.
 #[test]
 fn a_close_behind_a_message_that_nobody_takes_ends() {
     let (mut pair, c) = Pair::agreeing();
@@ -274,7 +275,8 @@ fn a_close_behind_a_message_that_nobody_takes_ends() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// The same with more messages than TCP's window takes: the FIN is behind the unsent messages.
+/// The user has posted more messages than TCP's window accepts, so the FIN waits behind unsent messages. The
+/// close also ends in an error.
 #[test]
 fn a_close_with_more_to_send_than_the_peer_takes_ends() {
     let (mut pair, c) = Pair::agreeing();
@@ -293,7 +295,7 @@ fn a_close_with_more_to_send_than_the_peer_takes_ends() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// Our own close does not wait for a receive request: posted requests are sent, then FIN.
+/// Our own close does not wait for a receive request: posted requests are sent, and then the FIN.
 #[test]
 fn our_close_does_not_wait_for_a_receive() {
     let (mut pair, c) = Pair::agreeing();
@@ -311,8 +313,8 @@ fn our_close_does_not_wait_for_a_receive() {
     assert_eq!((wc.wr_id, wc.status, held(&pair.b)), (1, WcStatus::WrFlushError, 0));
 }
 
-/// The connection of a message that waits is reset by either end, or its engine ends: what waits is dropped,
-/// and memory and the line of the shared queue are as before.
+/// The connection of a waiting message is reset by either side, or its engine ends. The message is dropped.
+/// Held memory and the order of waiting connections at the shared queue are as before.
 #[test]
 fn an_abort_drops_what_waits() {
     for (by_peer, shared) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -345,7 +347,7 @@ fn an_abort_drops_what_waits() {
             matches!(event.kind, CmEventKind::Disconnected { error: Some(error), .. } if error == expected),
             "{event:?}"
         );
-        // A receive of the shared queue goes to the other connection.
+        // A receive of the shared queue goes to the other connection's message.
         let request = RecvRequest::new(7, remote.sge(0, 64));
         if shared {
             srq.post_recv(&request).unwrap()
@@ -359,7 +361,7 @@ fn an_abort_drops_what_waits() {
     }
 }
 
-/// B's end of many connections with one shared queue.
+/// Connects `count` queue pairs of B that share the receive queue `srq`.
 fn with_shared_queue(pair: &mut Pair, srq: &SharedReceiveQueue, count: usize) -> Vec<Connected> {
     let listener = pair.listen();
     let all = (0..count)
@@ -373,8 +375,8 @@ fn with_shared_queue(pair: &mut Pair, srq: &SharedReceiveQueue, count: usize) ->
     all
 }
 
-/// Many connections wait for one shared queue. Each receive goes to the connection that has waited longest. A
-/// connection with more messages waits behind the others again.
+/// Many connections wait at one shared queue. Each receive goes to the connection that has waited longest. A
+/// connection with more messages then waits behind the others again.
 #[test]
 fn connections_take_turns_at_a_shared_queue() {
     const QPS: usize = 20;
@@ -387,7 +389,7 @@ fn connections_take_turns_at_a_shared_queue() {
         for wr_id in 0..EACH as u64 {
             c.qp_a.post_send(&send(wr_id, &local, 0, 8)).unwrap();
         }
-        // They begin to wait in this order.
+        // The connections begin to wait in the order of the loop.
         pair.run_us(100);
     }
     expect_idle(&mut pair);
@@ -401,7 +403,8 @@ fn connections_take_turns_at_a_shared_queue() {
             .collect();
         assert_eq!(served, numbers);
     }
-    // Several receives are posted at once: none is left, and no stream waits that could be served.
+    // Several receives are posted at once. No receive is left over, and no stream waits for a receive that is
+    // available.
     for c in &all {
         for wr_id in 0..EACH as u64 {
             c.qp_a.post_send(&send(wr_id, &local, 0, 8)).unwrap();
@@ -421,8 +424,8 @@ fn connections_take_turns_at_a_shared_queue() {
     assert_eq!((srq.query().posted, held(&pair.b)), (0, 0));
 }
 
-/// A queue pair that holds as many shared buffers as it may does not wait for another: only a poll would free
-/// one. It ends, as without the agreement, and its place in the line goes to the next.
+/// A queue pair already holds its maximum number of shared buffers. The next message for this queue pair does
+/// not wait, because only the user's poll would free a buffer. The stream ends as without the agreement.
 #[test]
 fn a_message_beyond_the_limit_of_shared_buffers_does_not_wait() {
     let (mut pair, _listener) = Pair::listening();
@@ -438,8 +441,8 @@ fn a_message_beyond_the_limit_of_shared_buffers_does_not_wait() {
     expect_terminate(&mut pair, &c, 1, 2, 2);
 }
 
-/// A receive that is posted too small for the message that waits, and a message with a wrong opcode, fail as
-/// they do without a wait.
+/// If a receive is too small for the waiting message, or the message has a wrong opcode, the stream fails as
+/// it does without a wait.
 #[test]
 fn a_message_that_has_waited_may_still_fail() {
     let (mut pair, c) = Pair::agreeing();
@@ -451,7 +454,7 @@ fn a_message_that_has_waited_may_still_fail() {
     assert_eq!(pair.wc_b().status, WcStatus::LocalLengthError);
 }
 
-/// Receives without elements are enough for messages without bytes.
+/// Receives without elements suffice for messages without bytes.
 #[test]
 fn empty_messages_take_empty_receives() {
     let (mut pair, c) = Pair::agreeing();
@@ -463,9 +466,9 @@ fn empty_messages_take_empty_receives() {
     assert_eq!((wc.wr_id, wc.status, wc.byte_len), (2, WcStatus::Success, 0));
 }
 
-/// Threads post receives, to queues of their own and to a shared one, while messages arrive and engines run
-/// in threads: no wake-up is lost. A lost wake-up would stop the test for ever, so a slow machine is told
-/// from a fault by the time since the last completion, and not by that of the whole test.
+/// Threads post receives to separate queues and to a shared queue, while messages arrive and engines run in
+/// threads. No wake-up is lost. A lost wake-up would stop the test for ever. To distinguish a lost wake-up
+/// from a slow machine, the test limits the time since the last completion, and not the whole time.
 #[test]
 fn no_receive_is_overlooked() {
     const QPS: usize = 4;
@@ -492,7 +495,7 @@ fn no_receive_is_overlooked() {
         let (mut posted, mut count, mut sent) = (0, 0, 0);
         while count < total {
             assert!(last.elapsed() < PATIENCE, "{count} of {posted} receives completed, {sent} sent");
-            // The sender is ahead by some messages, the receives come one by one.
+            // The sender is ahead by some messages, and the receives are posted one by one.
             while sent < total && sent < posted + 8 {
                 let c = &all[sent as usize % QPS];
                 c.qp_a.post_send(&send(sent, &local, 0, 8)).unwrap();
@@ -524,7 +527,7 @@ fn no_receive_is_overlooked() {
     }
 }
 
-/// A Read is answered although an earlier message waits, and our close does not wait for a receive request.
+/// A Read is answered although an earlier message of the peer waits for a receive.
 #[test]
 fn a_read_of_ours_does_not_wait_for_a_receive() {
     let (mut pair, c) = Pair::agreeing();
@@ -542,8 +545,9 @@ fn a_read_of_ours_does_not_wait_for_a_receive() {
     );
 }
 
-/// Each end sends before it posts a receive, and posts one only when its Send is complete. One end has one
-/// receive request at the beginning, so both ends succeed, for any length of the other end's message.
+/// Each side sends before it posts a receive, and posts a receive only when its Send is complete. One side
+/// has one receive request at the beginning. Therefore both sides succeed, whatever the length of the other
+/// side's message is.
 #[test]
 fn two_ends_that_send_first_do_not_wait_for_each_other() {
     for len in [8, 1 << 20] {

@@ -9,14 +9,14 @@ use iwarp::verbs::{
     SendRequest, Sge, VerbsError, WcStatus,
 };
 
-/// A region of no bytes at this address.
+/// A region of no bytes at the address `addr`.
 fn empty_at(pd: &ProtectionDomain, addr: usize, access: Access) -> MemoryRegion {
-    // SAFETY: no byte is registered, so nothing has to stay mapped.
+    // SAFETY: no byte is registered, so no memory has to stay mapped.
     unsafe { pd.reg_user_mr(std::ptr::without_provenance_mut(addr), 0, &MrOptions::new(access)) }.unwrap()
 }
 
-/// Sends, Reads and Writes of no bytes succeed with a region of no bytes: at its address and outside of it,
-/// with the keys of other regions and without a valid key.
+/// Sends, Reads and Writes of no bytes succeed with a region of no bytes. The address may be inside or
+/// outside the region, and the key may belong to another region or be invalid.
 #[test]
 fn messages_of_no_bytes_need_no_memory() {
     let (mut pair, c) = Pair::connected();
@@ -54,8 +54,8 @@ fn messages_of_no_bytes_need_no_memory() {
         }
     }
     assert_eq!((c.qp_a.error(), c.qp_b.error()), (None, None));
-    // An access with bytes is outside such a registration: local memory is refused at the post, and remote
-    // memory ends the stream.
+    // An access with bytes is outside such a region. The post refuses local memory, and remote memory ends
+    // the stream.
     let one = SendRequest::new(1, SendOp::Send, near.sge(0, 1));
     assert!(matches!(c.qp_a.post_send(&one), Err(VerbsError::LocalProtection(_))));
     let write = SendOp::Write { remote: targets[0] };
@@ -65,8 +65,8 @@ fn messages_of_no_bytes_need_no_memory() {
     near.deregister().unwrap();
 }
 
-/// A region whose tagged offsets start at any place, or at 0: local elements, the peer's requests, atomics,
-/// inline bytes and windows address it there and not by its address.
+/// The tagged offsets of a region may start at 0 or at any other value. Local elements, the peer's requests,
+/// atomics, inline bytes and windows use these offsets, and not the region's address.
 #[test]
 fn a_region_is_addressed_where_its_user_says() {
     for base in [Base::Zero, Base::Iova(0x7_0000_0000), Base::Iova(u64::MAX - 4096), Base::VirtualAddress] {
@@ -78,10 +78,10 @@ fn a_region_is_addressed_where_its_user_says() {
         let mut memory = [vec![0_u64; 512], vec![0_u64; 512]];
         let starts = memory.each_mut().map(|bytes| bytes.as_mut_ptr().cast::<u8>());
         let options = MrOptions { base, ..MrOptions::new(all) };
-        // SAFETY: the vectors are dropped at the end of the block, after the regions, and nobody accesses
-        // them except through the regions.
+        // SAFETY: the vector stays allocated until the end of the block and is dropped after the region.
+        // Nobody accesses the vector's bytes except through the region.
         let near = unsafe { pair.a.pd.reg_user_mr(starts[0], 4096, &options) }.unwrap();
-        // SAFETY: as above.
+        // SAFETY: as for `near`.
         let far = unsafe { pair.b.pd.reg_user_mr(starts[1], 4096, &options) }.unwrap();
         let start = match base {
             Base::Zero => [0; 2],
@@ -128,7 +128,7 @@ fn a_region_is_addressed_where_its_user_says() {
         let from = SendOp::Read { remote: RemoteAddr { addr: start[0], rkey } };
         c.qp_b.post_send(&SendRequest::new(7, from, far.sge(300, 10))).unwrap();
         assert_eq!((pair.wc_b().status, read(&far, 300)), (WcStatus::Success, b"to be sent".to_vec()));
-        // By the address of the bytes nothing is found, unless the offsets start at that address.
+        // The address of the bytes is no valid offset, unless the offsets start at that address.
         let by_address = Sge { addr: starts[0].addr() as u64, length: 10, lkey: near.lkey() };
         let posted = c.qp_a.post_send(&SendRequest::new(8, SendOp::Write { remote: theirs(0) }, by_address));
         assert_eq!(posted.is_ok(), base == Base::VirtualAddress, "{base:?}");
@@ -137,7 +137,8 @@ fn a_region_is_addressed_where_its_user_says() {
     }
 }
 
-/// Numbers of queue pairs fit 24 bits, are not 0, and are not those of queue pairs that have just gone.
+/// Numbers of queue pairs fit into 24 bits, are not 0, and differ from the numbers of queue pairs that were
+/// dropped recently.
 #[test]
 fn numbers_of_queue_pairs_are_not_used_again_soon() {
     let pair = Pair::new(&Default::default());

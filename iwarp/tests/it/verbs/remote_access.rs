@@ -1,4 +1,4 @@
-//! The rights that a queue pair leaves to its peer (`QueuePair::set_remote_access`).
+//! The rights that a queue pair gives to its peer (`QueuePair::set_remote_access`).
 
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, MemoryRegion, RecvRequest, SendOp, SendRequest, VerbsError, WcStatus};
@@ -7,7 +7,7 @@ use crate::common::{Connected, Pair, read_bytes, remote_addr};
 
 const RIGHTS: [Access; 3] = [Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC];
 
-/// The operations of the peer, with the right that each needs.
+/// The operations of the peer, each with the right that the operation needs.
 fn operations(target: &MemoryRegion) -> [(SendOp, Access); 4] {
     let remote = remote_addr(target, 0);
     let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
@@ -19,7 +19,7 @@ fn operations(target: &MemoryRegion) -> [(SendOp, Access); 4] {
     ]
 }
 
-/// A connection, and a region of each end with all rights.
+/// A connection, and a region of each host with all rights.
 fn connected() -> (Pair, Connected, [MemoryRegion; 2]) {
     let (mut pair, c) = Pair::connected();
     pair.run_us(1000);
@@ -28,8 +28,8 @@ fn connected() -> (Pair, Connected, [MemoryRegion; 2]) {
     (pair, c, regions)
 }
 
-/// Posts it, and returns how it ends, or how the next request does if it completes before its peer refuses
-/// it.
+/// Posts `op` and returns its status. If `op` completes before the peer refuses it, returns the status of the
+/// next request.
 fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], op: SendOp) -> WcStatus {
     for wr_id in [8, 9] {
         c.qp_b.post_recv(&RecvRequest::new(wr_id, target.sge(16, 8))).unwrap();
@@ -40,7 +40,7 @@ fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], o
     if is_answered || first != WcStatus::Success {
         return first;
     }
-    // A Write is sent before the peer refuses it. The next request gets the error.
+    // A Write is sent before the peer refuses it, so the next request gets the error.
     pair.run_us(1000);
     match c.qp_a.post_send(&SendRequest::new(2, SendOp::Send, local.sge(8, 0))) {
         Ok(()) => pair.wc_a().status,
@@ -49,7 +49,7 @@ fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], o
     }
 }
 
-/// Each operation needs its right, and no other one. The error is that of an STag without the right.
+/// Each operation needs exactly its own right. The error is the same as for an STag without the right.
 #[test]
 fn each_operation_needs_its_right() {
     for number in 0..4 {
@@ -73,7 +73,7 @@ fn each_operation_needs_its_right() {
     }
 }
 
-/// A Write or Read of no bytes touches no memory and needs no right.
+/// A Write or Read of no bytes accesses no memory and needs no right.
 #[test]
 fn without_bytes_no_right_is_needed() {
     for op in [0, 2] {
@@ -90,7 +90,7 @@ fn without_bytes_no_right_is_needed() {
     }
 }
 
-/// The right counts at the time when a message arrives, and returns with the next call.
+/// A right counts when the message arrives. The next call of `set_remote_access` can restore the right.
 #[test]
 fn rights_may_change_while_connected() {
     let (mut pair, c, regions) = connected();

@@ -1,5 +1,5 @@
-//! Every object of users may move to another thread, and objects with methods by reference may be shared. The
-//! compiler checks this here.
+//! Every object of the API may move to another thread, and objects whose methods take `&self` may be shared.
+//! The compiler checks both properties here.
 
 use iwarp::engine::{Engine, EngineConfig, EngineCounters, EngineThread, SharedEngine};
 use iwarp::verbs::*;
@@ -37,7 +37,7 @@ const _: () = {
     shared::<EngineCounters>();
     shared::<EngineThread>();
     shared::<SharedEngine>();
-    // One thread at a time polls the engine.
+    // An engine may move to another thread, but only one thread at a time may poll it.
     send::<Engine>();
     send::<tcp_lite::Stack>();
     send::<Box<dyn dp::Port>>();
@@ -55,7 +55,7 @@ const _: () = {
     error::<dp::packet::PacketError>();
 };
 
-/// The descriptor of each channel, by either trait.
+/// Each channel gives its descriptor by either trait.
 #[test]
 fn the_channels_have_a_descriptor() {
     use std::os::fd::{AsFd, AsRawFd};

@@ -1,4 +1,4 @@
-//! Shared receive queues: order, limits, and the effect of one stream on the others.
+//! Shared receive queues: order, limits, and the effect of one stream on other streams.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use iwarp::verbs::{
 };
 use tcp_lite::Instant;
 
-/// Bytes of one buffer.
+/// Size of one buffer in bytes.
 const SLOT: usize = 16;
 
-/// No buffer for the message.
+/// The error of a message without a buffer.
 const NO_BUFFER: StreamError = StreamError { layer: 1, etype: 2, code: 2, from_peer: false };
 
 /// B's side: a shared receive queue, and memory for all its buffers.
@@ -44,14 +44,14 @@ impl Server {
         self.srq.post_recv(&RecvRequest::new(slot, self.memory.sge(slot as usize * SLOT, SLOT))).unwrap();
     }
 
-    /// The number in the buffer of a completion.
+    /// The number in the buffer of the completion `wc`.
     fn number(&self, wc: &WorkCompletion) -> u64 {
         let mut bytes = [0; 8];
         self.memory.read_at(wc.wr_id as usize * SLOT, &mut bytes).unwrap();
         u64::from_be_bytes(bytes)
     }
 
-    /// A connection that may hold at most `cap` buffers.
+    /// A connection that may hold at most `cap` buffers of the shared queue.
     fn connect(&self, pair: &mut Pair, cap: usize, high_water: usize) -> Connected {
         let init = QpInit { srq: Some(&self.srq), max_recv_wr: cap, high_water, ..QpInit::new(&pair.b.cq) };
         let (qp_a, qp_b) = (pair.a.qp(), pair.b.pd.create_qp(&init).unwrap());
@@ -59,7 +59,7 @@ impl Server {
     }
 }
 
-/// Sends the number `number`.
+/// Sends a message that contains `number`.
 fn send(qp: &QueuePair, memory: &MemoryRegion, number: u64) {
     memory.write_at(0, &number.to_be_bytes()).unwrap();
     let flags = iwarp::verbs::SendFlags::INLINE;
@@ -71,9 +71,10 @@ fn events(context: &Context) -> Vec<AsyncEvent> {
     std::iter::from_fn(|| events.poll().unwrap()).collect()
 }
 
-// Proves SEC-043, SEC-134, SEC-135, SEC-136, SEC-183, RDMAP-371, DDP-038, DDP-239: one stream floods, a
-// hundred behave. The flood ends at its cap with 1/2/02, its mark names it before that, and everyone else's
-// messages arrive, in order, with fewer buffers than a queue for each stream would need.
+// Proves SEC-043, SEC-134, SEC-135, SEC-136, SEC-183, RDMAP-371, DDP-038, DDP-239: one stream floods, and a
+// hundred streams behave well. The flooding stream ends at its cap with 1/2/02, after the event of its
+// high-water mark. The messages of all other streams arrive in order, with fewer buffers than a queue for
+// each stream would need.
 #[test]
 fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
     const HONEST: usize = 100;
@@ -86,7 +87,7 @@ fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
     let flood = server.connect(&mut pair, CAP, CAP - 1);
     let honest: Vec<Connected> = (0..HONEST).map(|_| server.connect(&mut pair, CAP, CAP - 1)).collect();
     let memory = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
-    // Nothing is reaped at first: the flood is held to its cap.
+    // No completion is polled at first, so the flood is limited to its cap.
     for number in 0..100 {
         send(&flood.qp_a, &memory, number);
     }
@@ -97,7 +98,7 @@ fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
     let told: Vec<_> = events(&pair.b.context).iter().map(|event| (event.kind, event.number)).collect();
     assert_eq!(told[0], (AsyncEventKind::QpHighWater, flood.qp_b.qp_num()), "{told:?}");
     assert!(told.iter().all(|&(_, number)| number == flood.qp_b.qp_num()), "{told:?}");
-    // From now on the application reaps and posts again.
+    // From now on the application polls completions and posts buffers again.
     let mut got = vec![Vec::new(); HONEST];
     let mut reap = |pair: &mut Pair| {
         let mut held = BTreeSet::new();
@@ -128,7 +129,7 @@ fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
     assert_eq!(server.srq.query().posted, 128, "every buffer came back");
 }
 
-// Proves SEC-130: without limits one stream can take all buffers.
+// Proves SEC-130: without limits, one stream can take all buffers.
 #[test]
 fn without_a_cap_one_stream_starves_the_others() {
     const DEPTH: usize = 32;
@@ -147,13 +148,13 @@ fn without_a_cap_one_stream_starves_the_others() {
     assert_eq!((victim.qp_b.error(), flood.qp_b.error()), (Some(NO_BUFFER), None));
 }
 
-// Proves SEC-131, SEC-132: the low-water event comes once, in time to end the stream that took most, and the
-// victim loses nothing. The rate is a number of messages in a poll, for which the queue is sized; a line
-// rate is not measured.
+// Proves SEC-131, SEC-132: the low-water event occurs once, early enough to end the stream that has taken
+// most buffers, and the victim loses nothing. The rate of the flood is a number of messages per poll, for
+// which the queue is sized. A line rate is not measured.
 #[test]
 fn the_limit_event_comes_in_time_to_end_the_flood() {
-    // The number of messages of the flood in a poll, times the number of polls until the application acts,
-    // plus the mark.
+    // The size is the number of the flood's messages per poll, times the number of polls until the
+    // application acts, plus the mark.
     const BURST: usize = 32;
     const MARK: usize = 8 * BURST;
     let depth = 8 * BURST + MARK;
@@ -199,7 +200,7 @@ fn the_limit_event_comes_in_time_to_end_the_flood() {
     assert!(numbers.eq(0..sent));
 }
 
-/// The limit can be armed again, fires at once if it is already reached, and can be disarmed.
+/// The limit can be armed again, and disarmed. The event of a limit that is already reached occurs at once.
 #[test]
 fn the_limit_is_armed_anew() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -228,8 +229,8 @@ fn the_limit_is_armed_anew() {
     assert!(matches!(server.srq.arm_limit(9), Err(VerbsError::Invalid(_))));
 }
 
-// Proves SEC-133: a message that is begun and never ended holds one buffer, is counted, and returns the
-// buffer with its wr_id when the stream ends; then the event for the last buffer comes.
+// Proves SEC-133: a message that begins and never ends holds one buffer, which is counted. When the stream
+// ends, the buffer is returned with its wr_id, and then the event for the last buffer occurs.
 #[test]
 fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     let mut door = Responder::new();
@@ -247,7 +248,7 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     let pair = &mut door.pair;
     assert_eq!((srq.query().posted, qp.query().recv_taken), (4, 0), "an idle stream holds none");
     let mut framer = Framer::new(false, true);
-    // The first segment of a Send, and more of it, but never the last.
+    // The peer sends the first segments of a Send, but never the last segment.
     for offset in [0_u8, 4, 8] {
         let mut ulpdu = vec![0x01, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, offset];
         ulpdu.extend([0xee; 4]);
@@ -269,8 +270,8 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     assert_eq!(kinds, [AsyncEventKind::LastWqeReached], "a FIN between two FPDUs is no error");
 }
 
-/// Requests whose completions are lost are over, as are those that were polled: the queue has room for as
-/// many new ones.
+/// Requests whose completions are lost no longer count, like those whose completions were polled. The queue
+/// has space for as many new requests.
 #[test]
 fn lost_completions_take_nothing_from_the_queue() {
     const DEPTH: usize = 8;
@@ -299,8 +300,8 @@ fn lost_completions_take_nothing_from_the_queue() {
     assert!(matches!(more, Err(VerbsError::QueueFull(_))), "{more:?}");
 }
 
-// Proves SEC-006, SEC-046, SEC-050, SEC-052: a queue is shared only by an explicit argument, which the query
-// shows, and only within one protection domain.
+// Proves SEC-006, SEC-046, SEC-050, SEC-052: a queue is shared only if an explicit argument says so, which
+// the query shows. By default, only queue pairs of one protection domain can share a queue.
 #[test]
 fn sharing_is_explicit_and_within_one_protection_domain() {
     let pair = Pair::new(&LinkConfig::default());
@@ -331,8 +332,8 @@ fn sharing_is_explicit_and_within_one_protection_domain() {
     assert!(matches!(narrow.post_recv(&buffer), Err(VerbsError::TooManySge { got: 1, max: 0 })));
 }
 
-/// Queue pairs of two engines share a receive queue and a completion queue: completions of each stream are
-/// in its order, and each buffer is used once.
+/// Queue pairs of two engines share a receive queue and a completion queue. The completions of each stream
+/// are in the order of the stream, and each buffer is used once.
 #[test]
 fn queue_pairs_of_two_engines_share_one_queue() {
     const MESSAGES: u64 = 200;
@@ -391,7 +392,7 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     let mut got = [Vec::new(), Vec::new()];
     let mut sent = 0;
     for _ in 0..100_000 {
-        // There are never more messages under way than buffers.
+        // The number of messages under way is never larger than the number of buffers.
         if sent < MESSAGES && got.iter().all(|numbers| sent - (numbers.len() as u64) < 8) {
             ends.iter().for_each(|(qp_a, ..)| send(qp_a, &memory_a, sent));
             sent += 1;
@@ -415,8 +416,8 @@ fn queue_pairs_of_two_engines_share_one_queue() {
     }
 }
 
-/// A shared queue that is not limited to one domain serves queue pairs of other domains, with buffers of its
-/// own domain.
+/// A shared queue that is not limited to one domain serves queue pairs of other domains. Its buffers have to
+/// belong to its own domain.
 #[test]
 fn queue_pairs_of_other_domains_are_served_if_the_queue_says_so() {
     for is_own in [true, false] {
@@ -454,7 +455,8 @@ fn queue_pairs_of_another_context_are_refused() {
     }
 }
 
-/// A mark that is set when the queue pair already holds more buffers gives its event at once, and only then.
+/// If a mark is set when the queue pair already holds more buffers, its event occurs at once. If the queue
+/// pair does not hold more buffers, no event occurs.
 #[test]
 fn the_high_water_mark_is_armed_late() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -463,7 +465,7 @@ fn the_high_water_mark_is_armed_late() {
     let c = server.connect(&mut pair, 8, 0);
     let memory = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
     (0..3).for_each(|number| send(&c.qp_a, &memory, number));
-    // Completions that nobody polls hold their buffers.
+    // Buffers whose completions nobody has polled still count as held.
     pair.until(|_| (c.qp_b.query().recv_outstanding == 3).then_some(()));
     let told = || events(&pair.b.context).iter().map(|event| event.kind).collect::<Vec<_>>();
     assert_eq!(told(), []);

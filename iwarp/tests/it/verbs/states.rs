@@ -1,5 +1,5 @@
 //! Queue pair states: the effect of each call in each state, draining, and requests that are signaled or
-//! not, inline, or fenced.
+//! unsignaled, inline, or fenced.
 
 use crate::common::raw::ulpdus;
 use crate::common::served::Served;
@@ -14,8 +14,8 @@ use iwarp::verbs::{
 const STATES: [QpState; 5] =
     [QpState::Idle, QpState::Rts, QpState::Closing, QpState::Terminate, QpState::Error];
 
-/// A connection whose queue pair is in `state` and stays there while the peer keeps silent; in `Idle`,
-/// another queue pair.
+/// A connection whose queue pair is in `state` and stays there while the peer is silent. For `Idle`, the
+/// returned queue pair is not that of the connection.
 fn in_state(state: QpState) -> (Served, QueuePair) {
     let mut served = Served::new();
     match state {
@@ -25,7 +25,7 @@ fn in_state(state: QpState) -> (Served, QueuePair) {
         }
         QpState::Rts => {}
         QpState::Closing => {
-            // The close waits for the answer.
+            // The close waits for the answer to this Read.
             served.qp.post_send(&served.read(100)).unwrap();
             served.pair.until(1000, |_| false);
             served.qp.modify(QpState::Closing).unwrap();
@@ -41,7 +41,7 @@ fn in_state(state: QpState) -> (Served, QueuePair) {
     (served, qp)
 }
 
-/// The result of a request within 10 ms.
+/// What happens to a request within 10 ms after the post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PostOutcome {
     Refused,
@@ -64,8 +64,8 @@ fn fate(served: &mut Served, posted: Result<(), VerbsError>) -> PostOutcome {
     }
 }
 
-// Proves RDMAP-261: the table of states and posts, except `Closing` and the states after it (see below). In
-// `Terminate`, after the Terminate was sent, posted requests are not sent.
+// Proves RDMAP-261: the table of states and posts, except `Closing` and the states after it, which another
+// test checks. In `Terminate`, after the Terminate was sent, posted requests are not sent.
 #[test]
 fn what_a_post_does_in_each_state() {
     use PostOutcome::{Done, Flushed, Refused, Waits};
@@ -101,7 +101,7 @@ fn what_a_post_does_in_each_state() {
     }
 }
 
-/// The table of states and changes that a user may ask for.
+/// The table of states, and the state changes that a user may request.
 #[test]
 fn what_modify_does_in_each_state() {
     for from in STATES {
@@ -122,7 +122,7 @@ fn what_modify_does_in_each_state() {
             served.pair.until(10_000, |_| false);
             let now = match (from, to) {
                 _ if !allowed => from,
-                // Nothing is left to send: the FIN is sent, and the state stays until the peer's FIN.
+                // If nothing is left to send, the FIN is sent. The state stays until the peer's FIN arrives.
                 _ => to,
             };
             assert_eq!(qp.state(), now, "{from:?} to {to:?}");
@@ -130,8 +130,8 @@ fn what_modify_does_in_each_state() {
     }
 }
 
-/// A queue pair that was moved to the error state before it was connected does not connect, and one that is
-/// connecting stops.
+/// If a queue pair is moved to the error state before it is connected, a connect is refused. If a queue pair
+/// is moved to the error state during a connect, the connect stops.
 #[test]
 fn error_before_the_connection() {
     let (mut pair, _listener) = Pair::listening();
@@ -151,8 +151,8 @@ fn error_before_the_connection() {
     assert_eq!(qp.state(), QpState::Error);
 }
 
-/// One event when all posted requests, including Reads, are complete: not before, not twice, and at once if
-/// nothing is open.
+/// The event occurs once when all posted requests, including Reads, are complete, and not earlier. If no
+/// request is open, the event occurs at once.
 #[test]
 fn draining_the_send_queue() {
     let (mut pair, c) = Pair::connected();
@@ -179,19 +179,19 @@ fn draining_the_send_queue() {
     assert_eq!((Some(event), before, told()), (drained, 0, None));
     let attr = c.qp_a.query();
     assert_eq!((attr.send_open, attr.send_outstanding), (0, 10), "completed, and not reaped");
-    // `drain` is not called again.
+    // The user has not called `drain` again, so there is no event.
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote: to }, local.sge(0, 8))).unwrap();
     pair.run_us(1000);
     assert_eq!(told(), None);
-    // A flush drains as well.
+    // A flush also drains the queue.
     c.qp_a.post_send(&SendRequest::new(1, SendOp::Read { remote: to }, local.sge(0, 50_000))).unwrap();
     c.qp_a.drain();
     c.qp_a.modify(QpState::Error).unwrap();
     assert_eq!(Some(pair.until(|_| told())), drained);
 }
 
-// Proves RDMAP-034, RDMAP-045, RDMAP-260: ten requests are queued when the stream ends: the requests that TCP
-// has are completed, the others are flushed in order.
+// Proves RDMAP-034, RDMAP-045, RDMAP-260: ten requests are queued when the stream ends. The requests that TCP
+// has accepted complete, and the other requests are flushed in order.
 #[test]
 fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
     for abort in [true, false] {
@@ -237,7 +237,7 @@ fn selective_signalling() {
         let got: Vec<_> = std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| wc.wr_id).collect();
         let expected: &[u64] = if sq_sig_all { &[0, 1, 2, 3, 4, 5, 6, 7, 8] } else { &[2, 5, 8] };
         assert_eq!(got, expected);
-        // An unsignaled request that fails generates a completion in any case.
+        // An unsignaled request also generates a completion if it fails.
         c.qp_a.modify(QpState::Error).unwrap();
         pair.run_us(1000);
         let write = SendRequest::new(9, SendOp::Write { remote: to }, local.sge(0, 8));
@@ -246,7 +246,7 @@ fn selective_signalling() {
     }
 }
 
-/// Inline bytes are copied at the post, others when they are sent.
+/// Inline bytes are copied at the post, and other bytes are read when they are sent.
 #[test]
 fn inline_data_is_taken_at_the_post() {
     let (mut pair, c) = Pair::connected();
@@ -264,8 +264,8 @@ fn inline_data_is_taken_at_the_post() {
     }
 }
 
-/// A fenced request waits for the Reads before it, and sends the bytes that they have read. Without a fence
-/// it does not.
+/// A fenced request waits for the Reads before it, and sends the bytes that they have read. A request without
+/// a fence does not wait.
 #[test]
 fn a_fence_waits_for_reads() {
     for fenced in [false, true] {
@@ -289,8 +289,8 @@ fn a_fence_waits_for_reads() {
     }
 }
 
-/// A fence holds for a request whose bytes the caller gives, too: the Read before it has its bytes when the
-/// peer has the message.
+/// A fence also works for a request whose bytes come from the caller: when the peer has the message, the Read
+/// before it has its bytes.
 #[test]
 fn a_fence_holds_inline_bytes_of_the_caller() {
     let (mut pair, c) = Pair::connected();
@@ -320,7 +320,7 @@ fn no_element_is_a_limit() {
     assert!(matches!(refused, VerbsError::TooManySge { got: 1, max: 0 }), "{refused}");
 }
 
-/// Each limit of a queue pair allows its value and not one more, and shows in the query.
+/// Each limit of a queue pair allows exactly its value, and the query shows it.
 #[test]
 fn limits_of_a_queue_pair() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -358,7 +358,7 @@ fn limits_of_a_queue_pair() {
     let sge = |count: usize| {
         std::iter::repeat_n(memory.sge(0, 8), count).collect::<arrayvec::ArrayVec<Sge, MAX_SGE>>()
     };
-    // A queue pair in `Error` takes requests and flushes them, after all checks of a post.
+    // A queue pair in `Error` accepts requests after all checks of a post, and flushes them.
     qp.modify(QpState::Error).unwrap();
     let send = |count, flags| {
         qp.post_send(&SendRequest { sg_list: sge(count), ..SendRequest::empty(1, SendOp::Send) }.flags(flags))
@@ -369,7 +369,7 @@ fn limits_of_a_queue_pair() {
     assert!(matches!(recv(2), Err(VerbsError::TooManySge { got: 2, max: 1 })));
     let long = SendRequest::new(1, SendOp::Send, memory.sge(0, 17)).flags(SendFlags::INLINE);
     assert!(matches!(qp.post_send(&long), Err(VerbsError::TooLong { got: 17, max: 16 })));
-    // Queue depths: a request counts until its completion is reaped.
+    // Queue depths: a request counts until its completion is polled.
     send(1, SendFlags::empty()).unwrap();
     send(0, SendFlags::empty()).unwrap();
     assert!(matches!(send(1, SendFlags::empty()), Err(VerbsError::QueueFull("send"))));
@@ -385,17 +385,17 @@ fn limits_of_a_queue_pair() {
         .post_recv_list(&std::array::from_fn::<_, 3, _>(|_| RecvRequest::new(1, memory.sge(0, 8))))
         .unwrap_err();
     assert_eq!(posted, 2);
-    // A queue of depth 0 takes nothing.
+    // A queue of depth 0 accepts no request.
     let none = pd.create_qp(&QpInit { max_send_wr: 0, max_recv_wr: 0, ..init }).unwrap();
     assert!(matches!(none.post_recv(&RecvRequest::new(1, memory.sge(0, 8))), Err(VerbsError::QueueFull(_))));
 }
 
-/// From the moment our user closes gracefully the send queue takes no more requests, whether the engine has
-/// seen the call or not, whatever ends the connection then. Requests posted before are sent. Receives are
-/// still taken and used.
-// Proves DDP-149: every way to request a close and every way to post, before the engine's next poll, while
-// the close waits for an answer, and after the end. Nothing is on the wire, and no place of the queue is
-// taken.
+/// After our user has closed gracefully, the send queue accepts no more requests. The engine need not have
+/// processed the close, and the connection may end in any way. Earlier requests are sent. Receives are still
+/// accepted and used.
+// Proves DDP-149: the test closes and posts in every possible way. The test posts before the engine's next
+// poll, while the close waits for an answer, and after the end. Nothing is sent, and no entry of the queue is
+// used.
 #[test]
 fn nothing_is_posted_behind_a_graceful_close() {
     type Act = fn(&Served);
@@ -456,7 +456,8 @@ fn nothing_is_posted_behind_a_graceful_close() {
     }
 }
 
-/// A close of the peer ends sending as well: requests posted before are sent, and no more are taken.
+/// After the peer's FIN, the send queue also accepts no more requests. Requests that were posted before are
+/// sent.
 #[test]
 fn nothing_is_posted_behind_the_peers_fin() {
     let mut served = Served::new();

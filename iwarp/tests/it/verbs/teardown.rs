@@ -1,5 +1,5 @@
 //! Ends of connections in every phase: each request completes once, each identifier gets one event, nothing
-//! waits forever and nothing is kept.
+//! waits forever, and no buffer is held.
 
 use crate::common::{ALL, PORT, Pair, Testbed, remote_addr};
 use std::time::Duration;
@@ -14,17 +14,17 @@ use iwarp::verbs::{
 };
 use tcp_lite::{CloseReason, Instant};
 
-/// The RTR forms of a Request: bits of its depth words.
+/// The RTR forms of a Request, as bits of IRD and ORD.
 const OFFER_SEND: [u8; 2] = [0xc0, 0];
 const OFFER_WRITE: [u8; 2] = [0x80, 0x80];
 
-/// A Send of no bytes, MSN 1.
+/// A Send of no bytes with MSN 1.
 const EMPTY_SEND: [u8; 18] = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
 
-/// Bytes of the region of [`setup`].
+/// Length in bytes of the region of [`setup`].
 const REGION: usize = 1 << 16;
 
-/// An accepted connection from a bare TCP peer; two receives of 100 bytes are posted.
+/// A connection that the engine has accepted from a bare TCP peer, with two posted receives of 100 bytes.
 fn setup() -> Setup<'static> {
     Setup {
         listen: &|options| {
@@ -41,7 +41,7 @@ fn setup() -> Setup<'static> {
     }
 }
 
-/// The same with this Request.
+/// Like [`setup`], with this Request.
 fn accepted(request: Vec<u8>, accept: ConnParam) -> Served {
     Setup { request, accept, ..setup() }.accepted()
 }
@@ -50,7 +50,8 @@ fn brief(wc: WorkCompletion) -> (u64, WcStatus) {
     (wc.wr_id, wc.status)
 }
 
-/// A Send that has begun holds a receive request, which is flushed too when we close before the Send ends.
+/// A Send that has begun holds a receive request. If we close before the Send ends, this request is flushed,
+/// too.
 #[test]
 fn a_receive_under_way_is_flushed_when_we_close() {
     let mut c = setup().ready();
@@ -65,7 +66,7 @@ fn a_receive_under_way_is_flushed_when_we_close() {
     assert_eq!(c.completions(), [(0, WcStatus::WrFlushError), (1, WcStatus::WrFlushError)]);
 }
 
-/// A connection that ends by its deadline gets its event, although its slot is used by another one at once.
+/// A connection that ends at its deadline gets its event, although another connection uses its slot at once.
 #[test]
 fn an_end_is_told_though_another_takes_the_place() {
     let mut pair = Testbed::new().peer();
@@ -84,7 +85,7 @@ fn an_end_is_told_though_another_takes_the_place() {
     };
     let (first, qp) = connect(&pair);
     let number = u64::from(qp.qp_num());
-    // The peer accepts the TCP connection and sends nothing: the poll at the deadline resets it.
+    // The peer accepts the TCP connection and sends nothing. The poll at the deadline resets the connection.
     let start_us = pair.now_us;
     while pair.now_us <= start_us + 1_000_000 {
         pair.poll();
@@ -96,7 +97,7 @@ fn an_end_is_told_though_another_takes_the_place() {
     assert_eq!(flushed, Some((number, WcStatus::WrFlushError)));
 }
 
-/// Buffers of an incomplete FPDU are freed when the RTR is late.
+/// If the RTR does not arrive in time, the buffers of an incomplete FPDU are freed.
 #[test]
 fn a_missing_rtr_keeps_no_buffers() {
     let param = ConnParam { timeout: Duration::from_secs(1), ..ConnParam::default() };
@@ -109,8 +110,8 @@ fn a_missing_rtr_keeps_no_buffers() {
     assert_eq!(c.pair.pool.available(), c.pair.pool.capacity());
 }
 
-// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only where the Reply named that form; otherwise,
-// and if a second one comes, it is a message of the peer's user.
+// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only if the Reply named this form. Otherwise a
+// Send of length 0 is a message of the peer's user. A second Send of length 0 is always such a message.
 #[test]
 fn an_empty_send_is_an_rtr_only_where_agreed() {
     for (offer, completes) in [(OFFER_SEND, false), (OFFER_WRITE, true)] {
@@ -128,8 +129,8 @@ fn an_empty_send_is_an_rtr_only_where_agreed() {
     }
 }
 
-/// An RTR is the first message of its queue: an empty Send with another number ends the stream, as later in
-/// the stream.
+/// An RTR is the first message of its queue. An empty Send with another message number ends the stream, as a
+/// later message with a wrong number does.
 // Proves MPA2-111.
 #[test]
 fn an_rtr_by_send_has_the_first_number() {
@@ -145,8 +146,8 @@ fn an_rtr_by_send_has_the_first_number() {
     }
 }
 
-/// A peer takes no more bytes, not even the Terminate, while its TCP still answers: the end does not wait for
-/// the peer, whether the stream has failed or its user has begun to close.
+/// A peer reads no more bytes, and so not even the Terminate, while its TCP still answers. The end does not
+/// wait for the peer, whether the stream has failed or its user has begun to close.
 #[test]
 fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     for closes in [false, true] {
@@ -158,7 +159,7 @@ fn a_terminate_that_the_peer_does_not_take_has_its_time() {
             request.sg_list.extend([c.region.sge(0, REGION); 7]);
             c.qp.post_send(&request).unwrap();
         }
-        // More than TCP takes, so the Terminate has to wait as well.
+        // TCP does not accept all these bytes, so the Terminate has to wait as well.
         assert!(
             !c.pair.until(60_000_000, |pair| pair.is_over()),
             "a window that stays closed is no end by itself"
@@ -174,7 +175,7 @@ fn a_terminate_that_the_peer_does_not_take_has_its_time() {
         };
         assert_eq!((error.layer, error.etype, error.code), (1, 1, 0));
         let us = c.pair.now_us - start;
-        // The engine's `close_timeout`.
+        // The limit is the engine's `close_timeout`.
         assert!((5_000_000..5_100_000).contains(&us), "after {us} us");
         assert_eq!(c.pair.closed, Some(CloseReason::Reset));
     }
@@ -201,17 +202,18 @@ fn reads_that_nobody_answers_do_not_hold_up_a_close() {
     }
 }
 
-/// A Terminate requested when a close has just timed out is not reported as sent: the connection is reset.
+/// If a Terminate is requested when a close has just timed out, the Terminate is not reported as sent, and
+/// the connection is reset.
 #[test]
 fn a_terminate_behind_the_time_of_a_close_is_none() {
     let mut c = setup().ready();
     let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
     c.qp.post_send(&SendRequest::new(9, read, c.region.sge(0, 8))).unwrap();
     c.id.disconnect();
-    // The engine's `close_timeout` of 5 s starts with the poll in which nothing is left to send.
+    // The engine's `close_timeout` of 5 s starts in the poll after which nothing is left to send.
     let started = c.pair.now_us;
     c.pair.poll();
-    // The engine is polled up to then, since it counts no standstill.
+    // The engine is polled during this time, because it does not count pauses.
     c.pair.until(4_900_000, |_| false);
     c.pair.now_us = started + 5_000_000;
     c.qp.modify(QpState::Terminate).unwrap();
@@ -220,7 +222,7 @@ fn a_terminate_behind_the_time_of_a_close_is_none() {
     assert_eq!((c.qp.error(), c.pair.closed), (None, Some(CloseReason::Reset)));
 }
 
-/// As long as answers to Reads come, a graceful close waits for the next one.
+/// A graceful close waits for the next answer to a Read as long as answers arrive.
 #[test]
 fn reads_that_are_answered_slowly_are_answered_before_a_close() {
     let mut c = setup().ready();
@@ -240,7 +242,8 @@ fn reads_that_are_answered_slowly_are_answered_before_a_close() {
     assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
 }
 
-/// After the FIN the queue pair is not needed: dropping it does not turn the close into a reset.
+/// After the FIN, the queue pair is not needed any more. Dropping the queue pair does not turn the close into
+/// a reset.
 #[test]
 fn dropping_the_queue_pair_leaves_a_close_under_way_alone() {
     let mut c = setup().ready();
@@ -253,7 +256,7 @@ fn dropping_the_queue_pair_leaves_a_close_under_way_alone() {
     assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
-/// A queue pair is dropped before its connection was started: the identifier gets its event all the same.
+/// If a queue pair is dropped before its connection has started, the identifier still gets its event.
 #[test]
 fn dropping_the_queue_pair_at_once_is_told() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -264,7 +267,7 @@ fn dropping_the_queue_pair_at_once_is_told() {
     assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == aborted), "{event:?}");
 }
 
-/// An engine that is dropped with an accept under way reports one event for its identifier.
+/// If an engine is dropped during an accept, it reports one event for the identifier.
 #[test]
 fn an_engine_that_goes_tells_once() {
     let (mut pair, _listener) = Pair::listening();
@@ -279,7 +282,8 @@ fn an_engine_that_goes_tells_once() {
     assert!(matches!(kinds[..], [CmEventKind::ConnectError { .. }]), "{kinds:?}");
 }
 
-/// A request that cannot be carried out fails itself, not a Read that still waits.
+/// A request that cannot be executed fails itself. A Read that still waits does not get the error of that
+/// request.
 #[test]
 fn a_local_fault_is_blamed_on_its_request() {
     for invalidates in [false, true] {
@@ -302,7 +306,7 @@ fn a_local_fault_is_blamed_on_its_request() {
     }
 }
 
-/// Private data that is too long for some peers is refused by the call: a peer always gets its reject.
+/// The call refuses private data that is too long for some peers, so a peer always gets its reject.
 #[test]
 fn a_reject_takes_what_every_reply_can_carry() {
     let (mut pair, _listener) = Pair::listening();
@@ -313,7 +317,7 @@ fn a_reject_takes_what_every_reply_can_carry() {
     told!(pair.event_a(), Rejected { .. });
 }
 
-/// Deadlines end with their connection: short connections with long timeouts leave no deadline behind.
+/// Deadlines end with their connection: a short connection with long timeouts leaves no deadline behind.
 #[test]
 fn an_ended_connection_has_no_deadline() {
     let hour = Duration::from_secs(3600);
@@ -322,7 +326,7 @@ fn an_ended_connection_has_no_deadline() {
     c.id_a.disconnect();
     pair.event_a();
     pair.event_b();
-    // Until TCP has left TIME-WAIT, too.
+    // TCP has also left TIME-WAIT after these polls.
     for _ in 0..100 {
         pair.now_us += 600_000;
         pair.poll();

@@ -1,4 +1,5 @@
-//! Users on threads of their own: posting from many, waiting on descriptors, sharing a completion queue.
+//! Users on several threads: posting from many threads, waiting on descriptors, and sharing a completion
+//! queue.
 
 use crate::common::{Pair, Testbed, remote_addr};
 use std::collections::HashMap;
@@ -13,8 +14,8 @@ use iwarp::verbs::{ConnParam, QpInit, QpState, SendOp, SendRequest, VerbsError, 
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Four threads post to one queue pair while a fifth reaps: every request completes once, and each thread's
-/// requests complete in the order in which it posted them.
+/// Four threads post to one queue pair while a fifth thread polls completions. Every request completes once,
+/// and each thread's requests complete in the order in which the thread posted them.
 #[test]
 fn posting_is_safe_from_any_thread() {
     const THREADS: u64 = 4;
@@ -68,7 +69,7 @@ fn posting_is_safe_from_any_thread() {
     drop(engines);
 }
 
-/// An event of a completion is never lost: arm, poll once more, wait.
+/// The event of a completion is never lost if a user arms the queue, polls once more, and then waits.
 #[test]
 fn an_armed_queue_always_wakes() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -93,8 +94,8 @@ fn an_armed_queue_always_wakes() {
     }
 }
 
-/// Threads that post to a queue pair in the error state flush their own requests, each in the order in which
-/// it posted.
+/// Threads that post to a queue pair in the error state flush their own requests, in the order in which each
+/// thread posts.
 #[test]
 fn what_is_posted_too_late_is_flushed_in_order() {
     const THREADS: u64 = 4;
@@ -108,7 +109,7 @@ fn what_is_posted_too_late_is_flushed_in_order() {
             scope.spawn(move || {
                 for n in 0..EACH {
                     let request = SendRequest::empty(thread << 32 | n, SendOp::Send);
-                    // The queue is full until completions are reaped.
+                    // The queue is full until completions are polled.
                     while qp.post_send(&request).is_err() {
                         std::thread::yield_now();
                     }
@@ -132,8 +133,8 @@ fn what_is_posted_too_late_is_flushed_in_order() {
     });
 }
 
-/// Threads post while another one closes gracefully. Requests posted before that call are carried out, later
-/// ones are refused; each request that was taken completes once.
+/// Some threads post while another thread closes gracefully. Requests posted before the close are executed,
+/// and later requests are refused. Each accepted request completes once.
 #[test]
 fn posting_races_with_a_graceful_close() {
     const THREADS: u64 = 2;
@@ -189,7 +190,7 @@ fn posting_races_with_a_graceful_close() {
             close.store(ASKED, Ordering::SeqCst);
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
-        // Requests are flushed once the state is seen, perhaps by a thread that has posted too late.
+        // Requests are flushed when the error state is seen, possibly by a thread that has posted too late.
         while c.qp_a.state() != QpState::Error || reaped.len() < taken.len() {
             reaped.extend(a.cq.poll_one());
             assert!(Instant::now() < deadline, "{} completions of {}", reaped.len(), taken.len());
@@ -204,7 +205,7 @@ fn posting_races_with_a_graceful_close() {
     }
 }
 
-/// Stopping an engine thread wakes it, at any point between a poll and its sleep.
+/// Stopping an engine thread wakes the thread, at any point between a poll and its sleep.
 #[test]
 fn an_engine_thread_stops_at_once() {
     let mut engine = Testbed::new().peer().engine;
@@ -221,7 +222,7 @@ fn an_engine_thread_stops_at_once() {
     }
 }
 
-/// Two queue pairs, one completion queue; errors name limits of a queue pair and of the context.
+/// Two queue pairs share one completion queue. Errors name the limits of a queue pair and of the context.
 #[test]
 fn limits_are_told() {
     let pair = Pair::new(&LinkConfig::default());
@@ -232,8 +233,8 @@ fn limits_are_told() {
     assert_eq!(error.to_string(), "a completion queue needs at least one entry");
 }
 
-/// A place in the send queue is free when its completion has been reaped, not before. So a user that posts
-/// until the queue is full never overruns a completion queue as deep as the send queue.
+/// An entry of the send queue is free when its completion has been polled, and not before. Therefore a user
+/// that posts until the queue is full never makes a completion queue of the same depth overflow.
 #[test]
 fn a_place_in_the_send_queue_is_freed_by_reaping() {
     let mut pair = Pair::new(&LinkConfig::default());

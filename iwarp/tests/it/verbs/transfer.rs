@@ -1,4 +1,4 @@
-//! Transfers between two engines in memory: every operation, sizes around every boundary, markers, losses.
+//! Transfers between two engines in memory: every operation, sizes close to every limit, markers, and losses.
 
 use crate::common::{ALL, Pair, Testbed, pattern, read_bytes, remote_addr};
 use dp::link::{LinkConfig, LinkPlan, LinkTso};
@@ -23,7 +23,7 @@ fn params() -> Vec<(bool, ConnParam)> {
 
 const SIZES: [usize; 14] = [0, 1, 3, 4, 5, 508, 511, 512, 1427, 1428, 1429, 4096, 65_536, 300_001];
 
-/// Write, Read and Send of every size move exactly their bytes, whatever startup agreed on.
+/// Write, Read and Send of every size transfer exactly their bytes, whatever the peers agreed on at startup.
 // Proves DDP-012, DDP-109.
 #[test]
 fn every_operation_moves_its_bytes() {
@@ -32,7 +32,8 @@ fn every_operation_moves_its_bytes() {
         let c = pair.connect(&param);
         let len = 300_001;
         let (local, remote) = pair.regions(len);
-        // A responder without RTR may send after the initiator's first message: A always sends first here.
+        // Without an RTR, a responder may send only after the initiator's first message. Here A always sends
+        // first.
         for (n, size) in SIZES.into_iter().enumerate() {
             let data = pattern(n as u64, size);
             local.write_at(0, &data).unwrap();
@@ -51,7 +52,7 @@ fn every_operation_moves_its_bytes() {
             remote.read_at(0, &mut got).unwrap();
             assert!(got == data, "Write of {size} bytes, {param:?}");
 
-            // A Read copies the bytes back to another place.
+            // A Read copies the bytes back into another region.
             let back = pair.a.pd.reg_mr(len, ALL).unwrap();
             let op = SendOp::Read { remote: remote_addr(&remote, 0) };
             c.qp_a.post_send(&SendRequest::new(5, op, back.sge(0, size))).unwrap();
@@ -60,7 +61,7 @@ fn every_operation_moves_its_bytes() {
             back.read_at(0, &mut got).unwrap();
             assert!(got == data, "Read of {size} bytes, {param:?}");
 
-            // A Send.
+            // A message by Send.
             let data = pattern(100 + n as u64, size);
             local.write_at(0, &data).unwrap();
             c.qp_b.post_recv(&receive).unwrap();
@@ -71,7 +72,7 @@ fn every_operation_moves_its_bytes() {
             remote.read_at(0, &mut got).unwrap();
             assert!(got == data, "Send of {size} bytes, {param:?}");
         }
-        // From B to A.
+        // A message in the direction from B to A.
         let data = pattern(7, 5000);
         remote.write_at(0, &data).unwrap();
         let op = SendOp::Write { remote: remote_addr(&local, 0) };
@@ -85,7 +86,7 @@ fn every_operation_moves_its_bytes() {
     }
 }
 
-/// Inline data may be overwritten at once; unsignaled requests generate no completion.
+/// Inline data may be overwritten right after the post. Unsignaled requests generate no completion.
 #[test]
 fn inline_and_unsignalled() {
     let (mut pair, c) = Pair::connected();
@@ -105,8 +106,9 @@ fn inline_and_unsignalled() {
     assert!(got.chunks(64).enumerate().all(|(n, chunk)| chunk == [n as u8; 64]));
 }
 
-/// Short requests are written straight from their queue, in groups, and all others become messages. Posted in
-/// turns they are sent and completed in their order, and each byte comes from its place.
+/// Short requests are sent directly from their queue, in groups, and all other requests become messages. If
+/// both kinds are posted alternately, they are sent and completed in order, and each byte comes from the
+/// right memory.
 #[test]
 fn short_and_other_requests_take_turns_in_order() {
     const PIECE: usize = 4096;
@@ -137,7 +139,7 @@ fn short_and_other_requests_take_turns_in_order() {
             written[at..at + size].copy_from_slice(&pattern(3, len)[at..at + size]);
             let mut request = SendRequest::new(n as u64, write, source.sge(at, size)).flags(flags);
             if n % 4 == 1 && size > 1 {
-                // The same bytes in two elements.
+                // The same bytes as two elements.
                 request.sg_list = [source.sge(at, 1), source.sge(at + 1, size - 1)].into_iter().collect();
             }
             c.qp_a.post_send(&request).unwrap();
@@ -157,8 +159,8 @@ fn short_and_other_requests_take_turns_in_order() {
     }
 }
 
-/// Bulk Writes and Reads both ways over a wire that loses, reorders and doubles frames: every byte arrives,
-/// and with markers a share of it is placed before the hole in front of it is filled.
+/// Both hosts post bulk Writes and Reads, over a wire that loses, reorders and duplicates frames. Every byte
+/// arrives. With markers, a part of the bytes is placed before the hole in front of them is filled.
 // Proves DDP-002, DDP-033, DDP-109, DDP-123, DDP-127, MPA-280, RDMAP-064.
 #[test]
 fn bulk_over_a_bad_wire() {
@@ -201,8 +203,8 @@ fn bulk_over_a_bad_wire() {
     }
 }
 
-/// A port that can cut only frames of few buffers, and no short frames, gets only frames that it can send: it
-/// would drop the others again and again.
+/// A port can cut only frames with few buffers, and no short frames. The port gets only frames that it can
+/// send, because it would drop other frames at each retransmission.
 #[test]
 fn a_port_is_given_frames_that_it_cuts() {
     for buffers in [2, 5] {
@@ -235,7 +237,7 @@ fn a_port_is_given_frames_that_it_cuts() {
     }
 }
 
-/// `poll` takes as many completions as fit, oldest first, and loses none.
+/// `poll` returns as many completions as fit, oldest first, and loses none.
 #[test]
 fn completions_are_polled_in_batches() {
     let (mut pair, c) = Pair::connected();

@@ -14,11 +14,11 @@ const ALL: Access = BOTH.union(Access::LOCAL_WRITE);
 const BINDABLE: Access = Access::LOCAL_WRITE.union(Access::MW_BIND);
 const LEN: usize = 4096;
 
-/// A is the peer. B exposes memory through its send queue, which was granted the right to.
+/// A is the peer. B exposes memory through its send queue, which has the grants to do so.
 struct Exposure {
     pair: Pair,
     c: Connected,
-    /// A's memory, to write from and read into.
+    /// A's memory, which A's Writes read and A's Reads fill.
     local: MemoryRegion,
     /// B's receive buffers.
     inbox: MemoryRegion,
@@ -38,13 +38,13 @@ impl Exposure {
         let local = pair.a.pd.reg_mr(LEN, Access::LOCAL_WRITE).unwrap();
         let inbox = pair.b.pd.reg_mr(LEN, Access::LOCAL_WRITE).unwrap();
         local.write_at(0, &pattern(1, LEN)).unwrap();
-        // A responder sends nothing before the initiator has.
+        // A responder may not send before the initiator has sent its first message.
         let mut exposure = Self { pair, c, local, inbox };
         exposure.send(SendOp::Send);
         exposure
     }
 
-    /// B carries out a request that sends nothing.
+    /// Executes a request of B that sends nothing, and returns its completion.
     fn manage(&mut self, op: SendOp) -> WorkCompletion {
         self.c.qp_b.post_send(&SendRequest::empty(70, op)).unwrap();
         self.pair.wc_b()
@@ -60,7 +60,7 @@ impl Exposure {
         assert_eq!((wc.wr_id, wc.status, wc.opcode), (70, WcStatus::Success, opcode));
     }
 
-    /// A sends eight bytes. Returns B's completion.
+    /// Sends eight bytes from A. Returns B's completion.
     fn send(&mut self, op: SendOp) -> WorkCompletion {
         self.c.qp_b.post_recv(&RecvRequest::new(71, self.inbox.sge(0, 8))).unwrap();
         self.c.qp_a.post_send(&SendRequest::new(1, op, self.local.sge(0, 8))).unwrap();
@@ -73,7 +73,7 @@ impl Exposure {
         self.c.qp_a.post_send(&request).unwrap();
     }
 
-    /// A writes, and then reads what it wrote: both have taken effect.
+    /// A writes bytes, reads them back, and checks that both operations have taken effect.
     fn write_and_read(&mut self, remote: RemoteAddr, len: usize) {
         self.write(remote, len);
         let read = SendRequest::new(3, SendOp::Read { remote }, self.local.sge(LEN / 2, len));
@@ -88,7 +88,7 @@ impl Exposure {
         assert_eq!(bytes[..len], bytes[len..]);
     }
 
-    /// A's Write is refused like a Write to an invalid STag.
+    /// Checks that A's Write is refused like a Write to an invalid STag.
     fn refuses(mut self, remote: RemoteAddr) {
         self.write(remote, 8);
         expect_terminate(&mut self.pair, &self.c, 1, 1, 0);
@@ -111,7 +111,7 @@ fn is_not_granted(qp: &QueuePair, op: SendOp) -> bool {
     }
 }
 
-/// A queue pair without grants binds nothing and registers nothing; each grant allows only its own operation.
+/// A queue pair without grants cannot bind or register. Each grant allows only its own operation.
 // Proves SEC-016.
 #[test]
 fn binding_and_registering_take_a_grant() {
@@ -141,7 +141,7 @@ fn binding_and_registering_take_a_grant() {
         let bind = grants.contains(QpGrants::BIND_WINDOWS);
         assert_eq!(bound, [bind, bind, grants.contains(QpGrants::FAST_REGISTER)]);
     }
-    // The type of a window decides which call binds it.
+    // The type of a window determines which call binds it.
     let x = Exposure::new();
     let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
     let one = x.pair.b.pd.alloc_mw(WindowKind::Type1).unwrap();
@@ -152,7 +152,7 @@ fn binding_and_registering_take_a_grant() {
     assert!(matches!(x.c.qp_b.bind_mw(1, &two, (&region, 0, 8), BOTH), Err(VerbsError::Invalid(_))));
 }
 
-/// The call that takes a request of the caller takes binds of windows of type 1 alone.
+/// `post_bind_mw` accepts only binds of windows of type 1.
 #[test]
 fn only_binds_of_type_1_are_posted_by_the_call_for_them() {
     let mut x = Exposure::new();
@@ -171,10 +171,10 @@ fn only_binds_of_type_1_are_posted_by_the_call_for_them() {
     assert!(!two.is_bound());
 }
 
-/// Bind, transfer, invalidate: in the send queue, a hundred times without a pause, each time with another
-/// key. Accesses after an invalidation are refused.
-// Proves SEC-099, SEC-108, SEC-155, RDMAP-077: the cost is not measured; no benchmark binds or registers in
-// the queue.
+/// A bind, a transfer and an invalidation are posted in the send queue a hundred times without a pause, each
+/// time with another key. Accesses after an invalidation are refused.
+// Proves SEC-099, SEC-108, SEC-155, RDMAP-077: the cost is not measured, because no benchmark binds or
+// registers in the queue.
 #[test]
 fn a_window_for_each_transfer() {
     let mut x = Exposure::new();
@@ -189,7 +189,7 @@ fn a_window_for_each_transfer() {
         assert_ne!(remote.rkey, last.rkey);
         x.write_and_read(remote, 100);
         if round % 2 == 0 {
-            // The peer invalidates it, by Send with Invalidate.
+            // The peer invalidates the window with a Send with Invalidate.
             let wc = x.send(SendOp::SendInvalidate { rkey: remote.rkey });
             assert_eq!((wc.opcode, wc.invalidated), (WcOpcode::Recv, Some(remote.rkey)));
         } else {
@@ -201,7 +201,7 @@ fn a_window_for_each_transfer() {
     x.refuses(last);
 }
 
-/// The same with fast registration.
+/// A fast registration, a transfer and an invalidation are tested in the same way as for windows.
 // Proves SEC-108, RDMAP-353.
 #[test]
 fn a_fast_registration_for_each_transfer() {
@@ -230,7 +230,7 @@ fn a_fast_registration_for_each_transfer() {
     x.refuses(last);
 }
 
-/// A bind, the advertisement in a Send, and the peer's access: posted together, in effect in their order.
+/// A bind, the advertisement in a Send, and the peer's access are posted together, and take effect in order.
 #[test]
 fn a_bind_is_in_effect_before_what_is_posted_behind_it() {
     let mut x = Exposure::new();
@@ -280,14 +280,14 @@ fn a_wrong_bind_fails_its_request_and_ends_the_stream() {
     }
 }
 
-/// Checks both ends of a stream that B ended by a fault of its own.
+/// Checks both sides of a stream that B has ended because of its own error.
 fn expect_terminate_told(x: &mut Exposure) {
     let error = x.pair.until(|_| x.c.qp_a.error());
     assert_eq!((error.layer, error.etype, error.from_peer), (0, 0, true));
 }
 
-/// A window of type 1: the call chooses its key. Bound again, the old STag is invalid; bound to no bytes, it
-/// has no valid STag.
+/// For a window of type 1, the call chooses the key. When the window is bound again, the old STag is invalid.
+/// When the window is bound to no bytes, it has no valid STag.
 #[test]
 fn a_window_of_type_1_moves() {
     for unbind in [false, true] {
@@ -328,13 +328,13 @@ fn local_requests_of_one_poll_are_bounded() {
         done += 1;
     }
     assert!((1..=50).contains(&done), "{done} in one poll");
-    // The other requests complete without further action.
+    // The other requests complete without a further call.
     for _ in done..100 {
         assert_eq!(x.pair.wc_b().status, WcStatus::Success);
     }
 }
 
-/// `deregister` refuses a region while a window is bound to it. Dropping the region ends the window.
+/// `deregister` refuses a region to which a window is bound. Dropping the region ends the window.
 // Proves SEC-042.
 #[test]
 fn a_region_with_a_window_is_busy() {
@@ -351,7 +351,7 @@ fn a_region_with_a_window_is_busy() {
     x.refuses(window_at(&window, &bind));
 }
 
-/// New rights and a new key are in effect when `reregister` returns: the old STag and the old rights are
+/// New rights and a new key are in effect when `reregister` returns. The old STag and the old rights are then
 /// invalid.
 // Proves RDMAP-354, DDP-230, SEC-107.
 #[test]
@@ -375,14 +375,14 @@ fn reregistration_is_in_effect_at_once() {
     let mut region = x.pair.b.pd.reg_mr(LEN, ALL).unwrap();
     let old = remote_addr(&region, 0);
     region.reregister(ALL, 1).unwrap();
-    // The old STag does not read bytes that the application writes now.
+    // A Read with the old STag does not return the bytes that the application writes now.
     let read = SendRequest::new(3, SendOp::Read { remote: old }, x.local.sge(0, 8));
     x.c.qp_a.post_send(&read).unwrap();
     expect_terminate(&mut x.pair, &x.c, 0, 1, 0);
 }
 
-/// STags that the peer must not invalidate, of every kind: the stream ends by 0/1/09, and the STag stays
-/// valid.
+/// For every kind of STag that the peer must not invalidate, the attempt ends the stream with 0/1/09, and the
+/// STag stays valid.
 // Proves SEC-157, SEC-156, RDMAP-356.
 #[test]
 fn remote_invalidation_can_be_forbidden() {
@@ -406,7 +406,7 @@ fn remote_invalidation_can_be_forbidden() {
     }
 }
 
-/// Objects that are allocated and neither bound nor registered have no valid STag for the peer.
+/// Objects that are allocated, but not bound or registered, have no valid STag for the peer.
 // Proves SEC-044.
 #[test]
 fn what_is_only_allocated_is_refused() {

@@ -1,5 +1,5 @@
-//! Sending without a copy: the bytes that arrive, when requests complete, and when the payload is copied all
-//! the same.
+//! Sending without a copy: which bytes arrive, when requests complete, and when the engine copies the payload
+//! nevertheless.
 
 use dp::link::{LinkConfig, LinkPlan, LinkTso};
 use iwarp::verbs::{
@@ -11,10 +11,10 @@ use crate::common::{ALL, Connected, Pair, Testbed, pattern, read_bytes, remote_a
 
 const ZERO_COPY: SendFlags = SendFlags::SIGNALED.union(SendFlags::ZERO_COPY);
 
-/// Bytes of messages that are sent without a copy.
+/// Length in bytes of messages that are sent without a copy.
 const LONG: usize = 300_000;
 
-/// A wire of long frames whose ports compute checksums, so that nothing reads the payload here.
+/// A wire for long frames. The ports compute checksums, so that the sender does not read the payload.
 fn link(tso: LinkTso, plan: LinkPlan) -> LinkConfig {
     LinkConfig {
         mtu: 9000,
@@ -38,7 +38,7 @@ fn connected(link: &LinkConfig) -> (Pair, Connected) {
     (pair, connected)
 }
 
-/// A Write of the whole of `from` to `to`.
+/// A Write of all bytes of `from` to `to`.
 fn write(wr_id: u64, from: &MemoryRegion, to: &MemoryRegion) -> SendRequest {
     let op = SendOp::Write { remote: remote_addr(to, 0) };
     SendRequest::new(wr_id, op, from.sge(0, from.len())).flags(ZERO_COPY)
@@ -48,8 +48,8 @@ fn zero_copied(pair: &Pair) -> u64 {
     pair.a.engine.counters().tx_zero_copy_bytes
 }
 
-/// Each request owns a piece of memory until its completion. Then the piece is overwritten and posted again:
-/// so a completion that comes before the last retransmission shows as wrong bytes.
+/// Each request owns a piece of memory until its completion. Then the test overwrites the piece and posts it
+/// again. If a request completed before its last retransmission, wrong bytes would arrive.
 #[test]
 fn memory_may_change_when_its_request_completes_and_every_byte_arrives() {
     const PIECE: usize = 300_001;
@@ -109,8 +109,8 @@ fn memory_may_change_when_its_request_completes_and_every_byte_arrives() {
     }
 }
 
-/// Requests complete in the order in which they were posted, although a copied request is done earlier; and
-/// none completes before the acknowledgement.
+/// Requests complete in the order posted, although a copied request is done earlier. No request completes
+/// before its acknowledgement.
 #[test]
 fn a_request_completes_with_the_acknowledgement_and_in_order() {
     let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
@@ -133,7 +133,7 @@ fn a_request_completes_with_the_acknowledgement_and_in_order() {
     let posted_us = pair.now_us;
     let first = pair.wc_a();
     let waited_us = pair.now_us - posted_us;
-    // Slow start takes further round trips.
+    // Slow start needs more round trips.
     assert!((20_000..200_000).contains(&waited_us), "completed after {waited_us} us on a wire of 20 ms");
     let rest = [pair.wc_a(), pair.wc_a()];
     assert_eq!([first, rest[0], rest[1]].map(|wc| wc.wr_id), [2, 1, 5], "4 asked for no completion");
@@ -141,8 +141,8 @@ fn a_request_completes_with_the_acknowledgement_and_in_order() {
     assert!((2 * LONG - 1000..2 * LONG).contains(&(zero_copied(&pair) as usize)), "all but the ends");
 }
 
-/// Payload that is short, inline, scattered or not the library's is copied. All payload is copied with CRCs,
-/// with markers, in short frames, and on a port without checksums.
+/// The engine copies payload that is short, inline, scattered or in memory of the caller. The engine copies
+/// all payload with CRCs, with markers, in short frames, and on a port without checksums.
 #[test]
 fn payload_that_cannot_stay_where_it_is_is_copied() {
     let whole = link(LinkTso::Whole, LinkPlan::default());
@@ -151,7 +151,8 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     let op = SendOp::Write { remote: remote_addr(&target, 0) };
     let min = ZERO_COPY_MIN_BYTES as usize;
     let mut user = vec![7_u8; LONG];
-    // SAFETY: the vector exists until the end of the test, and only the engine accesses it before that.
+    // SAFETY: the vector exists until the end of the test. Until then only the engine accesses the vector's
+    // bytes.
     let of_user =
         unsafe { pair.a.pd.reg_user_mr(user.as_mut_ptr(), user.len(), &MrOptions::new(ALL)) }.unwrap();
     let two = [source.sge(0, LONG / 2), source.sge(LONG / 2, LONG / 2)];
@@ -182,7 +183,7 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     drop(user);
 
     let no_checksums = LinkConfig { checksum_offload: false, tso: LinkTso::Off, ..whole.clone() };
-    // A segment of TCP has 52 bytes less, with timestamps.
+    // A TCP segment is 52 bytes shorter than the packet, with timestamps.
     let mtu = |emss: u16| LinkConfig { mtu: emss + 52, ..whole.clone() };
     for (link, markers, crc, expected) in [
         (&whole, false, false, LONG as u64 - 64),
@@ -205,7 +206,8 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     }
 }
 
-/// If a region is deregistered while its bytes are under way, they arrive, and the request completes.
+/// If a region is deregistered while its bytes are under way, the bytes still arrive, and the request
+/// completes.
 #[test]
 fn a_deregistered_region_stays_until_its_bytes_have_arrived() {
     let plan = LinkPlan { delay_us: 5000, drop_ppm: 50_000, ..LinkPlan::default() };
@@ -214,7 +216,7 @@ fn a_deregistered_region_stays_until_its_bytes_have_arrived() {
     let data = pattern(4, LONG);
     source.write_at(0, &data).unwrap();
     c.qp_a.post_send(&write(1, &source, &target)).unwrap();
-    // TCP has all bytes, including the copied end.
+    // TCP has accepted all bytes, including the copied end of the message.
     pair.until(|pair| (pair.a.engine.counters().tx_fetched_bytes == LONG as u64).then_some(()));
     assert!(zero_copied(&pair) > LONG as u64 - 1000);
     drop(source);
@@ -223,7 +225,7 @@ fn a_deregistered_region_stays_until_its_bytes_have_arrived() {
     assert!(read_bytes(&target, 0, LONG) == data);
 }
 
-/// A graceful close waits for the acknowledgements: no request is flushed.
+/// A graceful close waits for the acknowledgements, so that no request is flushed.
 #[test]
 fn a_graceful_close_completes_what_was_posted() {
     let plan = LinkPlan { delay_us: 5000, ..LinkPlan::default() };
@@ -236,7 +238,7 @@ fn a_graceful_close_completes_what_was_posted() {
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, LONG as u64);
 }
 
-/// When the connection is lost, a request whose bytes are not acknowledged fails like an unsent request.
+/// When the connection is lost, a request whose bytes are not acknowledged fails, as an unsent request does.
 #[test]
 fn a_lost_connection_flushes_what_is_not_acknowledged() {
     let plan = LinkPlan { delay_us: 5000, ..LinkPlan::default() };
@@ -253,8 +255,8 @@ fn a_lost_connection_flushes_what_is_not_acknowledged() {
     pair.until(|pair| (pair.a.pool.available() == free).then_some(()));
 }
 
-/// The bytes of the memory are acknowledged before the end of the message fits the send buffer: the request
-/// completes with that.
+/// The bytes from the memory are acknowledged before the send buffer has space for the end of the message.
+/// The request completes when the end of the message is acknowledged.
 #[test]
 fn a_request_completes_also_where_its_end_waits_for_the_send_buffer() {
     for send_buffer_bytes in (9000..60_000).step_by(1500) {

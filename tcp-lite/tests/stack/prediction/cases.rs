@@ -1,4 +1,4 @@
-//! Frames and conditions that take the general way, one by one.
+//! Frames that leave the fast path, and conditions in which all frames leave it, one by one.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::harness::{MAC_A, MAC_B};
 
 use super::{BURST, Field, FrameDelivery, IP, Setting, Step, TCP, Twins, move_field};
 
-/// Fills in the checksums of IPv4 and TCP, whatever else the headers say.
+/// Fills in the checksums of IPv4 and TCP, whatever the other headers contain.
 fn fill_in_checksums(frame: &mut [u8]) {
     fn sum(bytes: &[u8]) -> u32 {
         bytes.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(*two.get(1).unwrap_or(&0))).sum()
@@ -28,7 +28,7 @@ fn fill_in_checksums(frame: &mut [u8]) {
     frame[TCP + 16..TCP + 18].copy_from_slice(&segment.to_be_bytes());
 }
 
-/// Each of these changes a frame that is next in order to one that random changes seldom make.
+/// Each case changes a frame that is next in order. Random changes seldom produce the resulting frames.
 #[test]
 fn headers_that_are_nearly_usual_take_the_general_way() {
     type Change = fn(&mut Vec<u8>);
@@ -70,7 +70,7 @@ fn headers_that_are_nearly_usual_take_the_general_way() {
     ];
     for (name, setting, change) in cases {
         let mut twins = Twins::new(&Setting { checksum: Checksum::Unknown, ..setting.clone() });
-        // The clock of timestamps ticks.
+        // The timestamp clock ticks in this time.
         twins.run(&Step::Wait(20_000));
         twins.run(&Step::PeerSends(100));
         assert_eq!(twins.wire.len(), 1, "{name}");
@@ -85,13 +85,13 @@ fn headers_that_are_nearly_usual_take_the_general_way() {
             host.checksum = Checksum::Unknown;
         }
         for _ in 0..4 {
-            // Delayed acknowledgements, with the timestamp that they echo.
+            // Delayed acknowledgements are sent in this time, with the timestamp that they echo.
             twins.run(&Step::Wait(20_000));
         }
     }
 }
 
-/// Each of these changes an acknowledgement with a SACK block.
+/// Each case changes an acknowledgement that has a SACK block.
 #[test]
 fn sack_blocks_are_read_like_those_of_other_headers() {
     const SACK: usize = TCP + 32;
@@ -138,7 +138,8 @@ fn a_frame_without_our_tag_takes_the_general_way() {
     assert_eq!(twins.hosts[0].stack.counters().rx_not_ours, 1);
 }
 
-/// With DCTCP the receiver acknowledges at once when marks begin and when they end.
+/// With DCTCP, the receiver acknowledges at once when the first mark arrives, and when the first segment
+/// without a mark follows.
 #[test]
 fn the_end_of_marks_is_seen() {
     let mut twins = Twins::new(&Setting { ecn: true, ..Setting::default() });
@@ -163,7 +164,7 @@ fn wrong_checksums_take_the_general_way() {
     }
 }
 
-/// Orders of steps that random runs seldom have.
+/// Sequences of steps that random runs seldom have.
 #[test]
 fn connections_in_another_condition_take_the_general_way() {
     use FrameDelivery::{Arrives, Late, Lost, Twice};
@@ -198,7 +199,7 @@ fn connections_in_another_condition_take_the_general_way() {
             vec![sends(), sends(), sends(), Arrive(vec![Late, Arrives]), one(), one(), TakeEvents],
         ),
         ("twice", plain(), vec![sends(), Arrive(vec![Twice]), TakeEvents]),
-        // The timestamp of the first is echoed.
+        // The acknowledgement echoes the timestamp of the first segment.
         (
             "not acknowledged",
             plain(),
@@ -214,7 +215,7 @@ fn connections_in_another_condition_take_the_general_way() {
                 Wait(20_000),
             ],
         ),
-        // The round trip is known from the echo alone.
+        // Only the echoed timestamp gives the round-trip time.
         (
             "sent again",
             plain(),
@@ -230,13 +231,13 @@ fn connections_in_another_condition_take_the_general_way() {
                 Wait(50_000),
             ],
         ),
-        // These are no duplicate acknowledgements.
+        // These acknowledgements are not duplicates.
         (
             "bytes are in flight",
             Setting { sack: false, ..plain() },
             [vec![sends(), sends(), sends(), sends(), HostsSend(6000)], vec![one(); 4]].concat(),
         ),
-        // Another probe may be sent after the first has been acknowledged.
+        // Another probe may be sent after the first probe has been acknowledged.
         (
             "a tail loss probe of new bytes is in flight",
             plain(),
@@ -247,7 +248,7 @@ fn connections_in_another_condition_take_the_general_way() {
             ]
             .concat(),
         ),
-        // An acknowledgement of something new begins a new count.
+        // An acknowledgement of new bytes starts a new count of duplicates.
         (
             "duplicates were counted",
             Setting { sack: false, ..plain() },
@@ -259,7 +260,7 @@ fn connections_in_another_condition_take_the_general_way() {
             vec![
                 Lose { after: 2, frames: 1, late: true },
                 HostsSend(8000),
-                // The second acknowledges something new, and what is behind the hole.
+                // The second acknowledgement covers new bytes, and reports bytes behind the hole.
                 Arrive(vec![Lost, Arrives, Lost, Lost, Lost]),
                 one(),
                 Wait(2000),
@@ -280,7 +281,7 @@ fn connections_in_another_condition_take_the_general_way() {
     }
 }
 
-/// An old acknowledgement says nothing new of the window, though its segment is next in order.
+/// The window of an old acknowledgement is ignored, although its segment is next in order.
 #[test]
 fn old_acknowledgements_take_the_general_way() {
     let mut twins = Twins::new(&Setting::default());
@@ -294,7 +295,7 @@ fn old_acknowledgements_take_the_general_way() {
     }
 }
 
-/// The peer's window is full at one moment and time passes until the host is polled.
+/// The hosts send into a window that is full, and are polled only some time later.
 #[test]
 fn a_timer_runs_from_the_call_that_needs_it() {
     let mut twins = Twins::new(&Setting::default());
@@ -306,15 +307,15 @@ fn a_timer_runs_from_the_call_that_needs_it() {
         twins.run(&Step::TakeEvents);
         twins.now()
     };
-    // One host is asked for its next timer at once, the other is not.
+    // The test asks only one of the two hosts for its next timer at once.
     let [asked, other] = &mut twins.hosts;
     for host in [&mut *asked, &mut *other] {
         host.stack.poll(window);
         assert!(matches!(host.send(window, 100), Some(Ok(100))));
     }
     asked.stack.next_timer(window);
-    // Deadlines may be announced early, so the times of the delayed acknowledgement and of the first probe
-    // are compared.
+    // Deadlines may be announced early. Therefore the test compares the times of the delayed acknowledgement
+    // and of the first probe.
     let sent_at = twins.hosts.each_mut().map(|host| {
         let (mut now, mut times) = (window + Duration::from_millis(30), Vec::new());
         while times.len() < 2 {
@@ -329,7 +330,7 @@ fn a_timer_runs_from_the_call_that_needs_it() {
     assert_eq!(sent_at[0], sent_at[1]);
 }
 
-/// While the port takes nothing, nothing is transmitted.
+/// While the port accepts no frames, nothing is transmitted, but the timers run.
 #[test]
 fn timers_that_ran_are_set_again_though_nothing_is_transmitted() {
     let mut twins = Twins::new(&Setting::default());
@@ -344,7 +345,7 @@ fn timers_that_ran_are_set_again_though_nothing_is_transmitted() {
     }
 }
 
-/// The hosts' segments that are nearly usual take the general way.
+/// Unusual segments that the hosts send leave the fast path.
 #[test]
 fn what_hosts_send_in_unusual_conditions_is_the_same() {
     let trains = Offloads::TX_TSO | Offloads::TX_MULTI_SEGMENT | Offloads::TX_TCP_CHECKSUM;
@@ -374,7 +375,8 @@ fn what_hosts_send_in_unusual_conditions_is_the_same() {
                 twins.run(&Step::Arrive(vec![FrameDelivery::Arrives; BURST]));
                 twins.run(&Step::TakeEvents);
             }
-            // All waiting segments are sent, including tail loss probes and retransmissions after timeouts.
+            // In this time, all waiting segments are sent, including tail loss probes and retransmissions
+            // after timeouts.
             for _ in 0..20 {
                 twins.run(&Step::Wait(50_000));
             }
@@ -388,7 +390,7 @@ fn what_hosts_send_in_unusual_conditions_is_the_same() {
     }
 }
 
-/// A segment that was queued before the path's MTU fell is cut.
+/// A segment that was queued before the path MTU fell is cut.
 #[test]
 fn a_segment_that_has_become_too_long_is_cut() {
     let mut twins = Twins::new(&Setting::default());
@@ -405,7 +407,7 @@ fn a_segment_that_has_become_too_long_is_cut() {
     assert!(twins.hosts[0].stack.counters().tx_cut_by_emss > 0);
 }
 
-/// External memory is sent from where it lies, so by several buffers.
+/// A frame with external memory consists of several buffers.
 #[test]
 fn external_memory_takes_the_general_way() {
     let offloads = Offloads::TX_EXTERNAL | Offloads::TX_MULTI_SEGMENT | Offloads::TX_TCP_CHECKSUM;
@@ -423,7 +425,7 @@ fn external_memory_takes_the_general_way() {
     twins.run(&Step::Arrive(vec![FrameDelivery::Arrives; BURST]));
 }
 
-/// While a hole is reported, every segment carries SACK blocks.
+/// While the hosts report a hole, each of their segments carries SACK blocks.
 #[test]
 fn a_hole_is_reported_beside_data() {
     let mut twins = Twins::new(&Setting::default());

@@ -1,4 +1,4 @@
-//! Thousands of connections on several engines: set up, used, and torn down under load.
+//! Thousands of connections on several engines. The connections are set up, used, and closed under load.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{AT_A_TIME, ConnParam, DEPTH, Hosts, PORT};
 
-/// The time of this thread on a processor, which others do not shorten.
+/// The processor time that this thread has used. Other threads do not change this time.
 fn cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap()
 }
 
-/// Moves bytes through so many connections between hosts with so many engines. Returns how many were set up
-/// in a second of the processor.
+/// Sets up `count` connections between two hosts with `engines` engines each, and moves bytes through the
+/// connections. Returns the number of connections that were set up per second of processor time.
 fn run(engines: usize, count: usize) -> f64 {
     let mut hosts = Hosts::new(engines, count, false);
     let remote = ([10, 0, 0, 2], PORT).into();
@@ -36,16 +36,18 @@ fn run(engines: usize, count: usize) -> f64 {
         assert_eq!(polled.len(), engines);
         for engine in polled {
             let counters = engine.counters();
-            // At A the engines are chosen in turn, at B the hash decides.
+            // At A the engines are chosen in turn; at B the hash decides.
             let part = counters.connections as f64 * engines as f64 / count as f64;
             assert!((0.7..1.3).contains(&part), "host {host}: {counters:?}");
-            // Neighbours alone: the frames of connections arrive at their engines.
+            // Engines hand over only frames of address resolution, since each frame of a connection arrives
+            // at the connection's engine.
             assert!(counters.stack.handed_over < 10, "host {host}: {counters:?}");
         }
     }
     hosts.exchange(&all, 1);
 
-    // The connections end while Writes are under way: gracefully at A, gracefully at B, and by an abort.
+    // The connections end while Writes are under way. A third ends gracefully at A, a third gracefully at B,
+    // and a third is aborted.
     for &number in &all {
         for _ in 0..DEPTH - 1 {
             hosts.post(number % 2, number);

@@ -1,4 +1,5 @@
-//! Hosts with several engines on the queues of one device that hashes, with one address.
+//! Hosts with several engines, which share one address. The engines use the queues of one device that
+//! distributes frames by a hash.
 
 mod many;
 mod stopped;
@@ -18,25 +19,26 @@ use tcp_lite::Instant;
 
 use crate::common::{ALL, PORT, pattern, read_bytes, remote_addr};
 
-/// Bytes of a connection in each region.
+/// Bytes that a connection uses in each region.
 const SLOT: usize = 256;
 
-/// Requests of a connection at a time.
+/// Maximum number of outstanding requests of a connection.
 const DEPTH: usize = 4;
 
-/// Connections that are begun and not established: fewer than a listener's backlog.
+/// Maximum number of connections that are begun and not yet established, which is below a listener's backlog.
 const AT_A_TIME: usize = 100;
 
-/// The longest that anything may take.
+/// Maximum time that any step may take.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// The engines of a host: polled by the test in virtual time, or threads, some of which may be gone.
+/// The engines of a host. The test polls them in virtual time, or they run in threads, some of which may have
+/// ended.
 enum Engines {
     Polled(Vec<Engine>),
     Threads(Vec<Option<EngineThread>>),
 }
 
-/// One host.
+/// A host with several engines.
 struct Host {
     engines: Engines,
     channel: EventChannel,
@@ -48,26 +50,27 @@ struct Host {
     rss: Option<Rss>,
 }
 
-/// One end of a connection.
+/// One endpoint of a connection.
 struct End {
     qp: QueuePair,
     id: CmId,
     established: bool,
-    /// Whether it ended, and whether gracefully.
+    /// `None` until the connection has ended, then whether it ended gracefully.
     ended: Option<bool>,
-    /// Requests that have completed, those that were flushed among them.
+    /// Number of requests that have completed, including flushed requests.
     completed: usize,
     flushed: usize,
 }
 
-/// Two hosts, A and B. Both ends of a connection have its number.
+/// Two hosts, A and B. Both endpoints of a connection have the connection's number.
 struct Hosts {
     hosts: [Host; 2],
-    /// By host and connection; at B `None` until its request has arrived.
+    /// The endpoints by host and connection. At B, an endpoint is `None` until its connect request has
+    /// arrived.
     ends: [Vec<Option<End>>; 2],
-    /// By host: the connection of the last event. The next event is often that of the next one.
+    /// By host: the connection of the last event. The next event often belongs to the next connection.
     last: [usize; 2],
-    /// Requests that have completed and were not flushed, of all connections.
+    /// Number of requests of all connections that have completed without a flush.
     carried_out: usize,
     now_us: i64,
     _listener: CmId,
@@ -111,7 +114,7 @@ impl Host {
 }
 
 impl Hosts {
-    /// Hosts with so many engines each, for so many connections.
+    /// Two hosts with `engines` engines each, for `connections` connections.
     fn new(engines: usize, connections: usize, threads: bool) -> Self {
         let (a, b) = link::queues(&LinkConfig::default(), engines, LinkSteering::Rss);
         let hosts = [Host::new(1, a, connections, threads), Host::new(2, b, connections, threads)];
@@ -127,7 +130,7 @@ impl Hosts {
         }
     }
 
-    /// The engines of a host that the test polls.
+    /// The engines of a host whose engines the test polls.
     fn polled(&mut self, host: usize) -> &mut [Engine] {
         match &mut self.hosts[host].engines {
             Engines::Polled(engines) => engines,
@@ -198,7 +201,7 @@ impl Hosts {
         ends[number] = Some(End { qp, id, established: false, ended: None, completed: 0, flushed: 0 });
     }
 
-    /// Polls until `done`.
+    /// Polls until `done` returns `true`.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let deadline = WallClock::now() + PATIENCE;
         while !done(self) {
@@ -207,7 +210,7 @@ impl Hosts {
         }
     }
 
-    /// Begins the connection `number`.
+    /// Begins the connection with the number `number`.
     fn begin(&mut self, number: usize, remote: SocketAddr, param: ConnParam) {
         let host = &self.hosts[0];
         let (qp, id) = (host.queue_pair(), host.context.create_id(&host.channel));
@@ -223,7 +226,7 @@ impl Hosts {
         self.ends.iter().all(end)
     }
 
-    /// Posts a Write of the slot of a connection from a host to the other one.
+    /// Posts a Write of the slot of a connection from `host` to the other host.
     fn post(&mut self, host: usize, number: usize) {
         let [from, to] = [host, 1 - host].map(|host| &self.hosts[host]);
         let at = SLOT * number;
@@ -232,7 +235,7 @@ impl Hosts {
         end.qp.post_send(&SendRequest::new(number as u64, op, from.source.sge(at, SLOT))).unwrap();
     }
 
-    /// Writes new bytes on these connections, in both directions, and checks each byte.
+    /// Writes new bytes on these connections in both directions, and checks each byte.
     fn exchange(&mut self, numbers: &[usize], seed: u64) {
         let bytes = |host: usize, number: usize| pattern(seed + (2 * number + host) as u64, SLOT);
         let all = self.carried_out + 2 * numbers.len();
@@ -243,7 +246,7 @@ impl Hosts {
             }
         }
         self.until("the Writes complete", |hosts| hosts.carried_out >= all);
-        // A Write completes when TCP has it, so its bytes may still be under way.
+        // A Write completes when TCP has accepted the data, so the bytes may still be under way.
         let arrived = |hosts: &Self, host: usize, number: usize| {
             read_bytes(&hosts.hosts[1 - host].sink, SLOT * number, SLOT) == bytes(host, number)
         };
@@ -255,7 +258,7 @@ impl Hosts {
     }
 }
 
-/// The local port of a connection from A whose frames arrive at these queues of A and B.
+/// Returns a local port for a connection from A whose frames arrive at the queues `queues` of A and B.
 fn local_port(hosts: &Hosts, remote: SocketAddr, local: IpAddr, queues: [u16; 2], from: u16) -> u16 {
     let [a, b] = hosts.hosts.each_ref().map(|host| host.rss.as_ref().unwrap());
     let remote = (remote.ip(), remote.port());

@@ -1,4 +1,5 @@
-//! One engine of four ends: the other engines continue, and one of them serves its queue.
+//! When one of four engines ends, the other engines continue, and one of them serves the queue of the ended
+//! engine.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,10 +7,11 @@ use super::{ConnParam, Engines, Hosts, PORT, local_port};
 
 const ENGINES: usize = 4;
 
-/// Connections of each engine at the beginning. Those of one engine at A are those of one at B.
+/// Connections of each engine at the beginning. Connections that share an engine at A also share an engine at
+/// B.
 const EACH: usize = 4;
 
-/// Connects `EACH` connections for each engine, from the number `first` on.
+/// Connects `EACH` connections for each engine, numbered from `first` on.
 fn connect(hosts: &mut Hosts, first: usize, server: IpAddr, client: IpAddr, engine_at_a: Option<usize>) {
     let remote = SocketAddr::new(server, PORT);
     for number in first..first + EACH * ENGINES {
@@ -33,7 +35,7 @@ fn stop_engine_of_b(gone: usize) {
     let all: Vec<usize> = (0..EACH * ENGINES).collect();
     hosts.exchange(&all, 1);
 
-    // The engine ends while Writes are under way on all connections.
+    // One engine of B ends while Writes are under way on all connections.
     let (theirs, others): (Vec<_>, Vec<_>) = all.iter().partition(|number| *number % ENGINES == gone);
     for &number in &all {
         hosts.post(0, number);
@@ -49,7 +51,8 @@ fn stop_engine_of_b(gone: usize) {
         hosts.exchange(&others, seed * 1000);
     }
 
-    // New connections arrive at all four queues. The host's IPv6 address is resolved for the first time.
+    // New connections arrive at all four queues. They use the host's IPv6 address, which is resolved for the
+    // first time.
     let [a, b] = ["fd00::1", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap());
     connect(&mut hosts, all.len(), b, a, Some((gone + 1) % ENGINES));
     let new: Vec<usize> = (all.len()..most).collect();

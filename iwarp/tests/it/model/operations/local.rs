@@ -1,4 +1,4 @@
-//! Requests that send nothing: they make names valid and invalid, in their order in the send queue.
+//! Requests that send nothing, but make names valid or invalid, in their order in the send queue.
 
 use iwarp::memory::{Access, Base, WindowKind};
 use iwarp::verbs::{BindWindow, FastRegister, SendOp, WcOpcode};
@@ -9,7 +9,7 @@ use super::super::streams::{Model, NewName, Semantics};
 use super::{Drawn, FAULT_EVERY, drawn, meaning, pick};
 use testkit::dice::Dice;
 
-/// One of how many local requests cannot be carried out.
+/// One local request in `LOCAL_FAULT_EVERY` cannot be executed.
 const LOCAL_FAULT_EVERY: u64 = FAULT_EVERY / 3;
 
 pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
@@ -18,7 +18,7 @@ pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64)
         let bound_here = matches!(name, Name::Region(_)) || grant.giver == Some(by);
         grant.host == by.1 && grant.is_there_for(by) && grant.revocable && bound_here
     };
-    // This is sometimes the sink of an outstanding Read: a fence lets the Read finish first.
+    // The name is sometimes the sink of an outstanding Read. A fence lets the Read finish first.
     if let Some(name) = model.memory.awaited(by).map(Name::Region).filter(|&name| own(name))
         && dice.one_in(2)
     {
@@ -37,7 +37,7 @@ fn invalidate_of(model: &Model, op: u64, name: Name, fenced: bool) -> Drawn {
     drawn(model, op, SendOp::LocalInvalidate { rkey: model.memory.grant(name).key }, meaning)
 }
 
-/// Binds a window of type 1, which ends its old binding. A length of 0 unbinds it.
+/// Binds a window of type 1, which ends the window's old binding. A length of 0 unbinds the window.
 pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let number = window(dice, model, by, WindowKind::Type1)?;
     let window = &model.memory.windows[number];
@@ -56,7 +56,7 @@ pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64
     Some(Drawn { request, meaning: Semantics { takes, plain: true, ..meaning } })
 }
 
-/// Binds a window of type 2 that is not bound when the request is carried out.
+/// Binds a window of type 2 that is not bound when the request is executed.
 pub(super) fn bind_type_2(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let number = window(dice, model, by, WindowKind::Type2)?;
     bind(dice, model, by, op, number)
@@ -88,13 +88,13 @@ fn bind(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, window: WindowId
         let Name::Region(region) = name else { return false };
         let Region { prepared, left, .. } = model.memory.regions[region];
         let grant = model.memory.grant(name);
-        // The verb for windows of type 1 takes only memory that is registered already.
+        // The verb for windows of type 1 accepts only memory that is already registered.
         let known = kind == WindowKind::Type2 || !prepared;
         let associated = grant.stream.is_none_or(|stream| stream == by.0);
         let bindable = grant.access.contains(Access::MW_BIND);
         grant.host == by.1 && grant.is_there_for(by) && !left && known && associated && bindable != wrong
     };
-    // Sometimes this is memory of this stream only: the window gives access to no other stream.
+    // Sometimes the memory is valid on this stream only: the window then gives no other stream access.
     let narrow = |name: Name| memory(name) && model.memory.grant(name).stream.is_some();
     let first = if dice.one_in(2) { None } else { pick(dice, model, narrow) };
     let name = first.or_else(|| pick(dice, model, memory))?;
@@ -125,13 +125,14 @@ fn bind(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, window: WindowId
     Some(drawn(model, op, SendOp::BindWindow(request), meaning))
 }
 
-/// Registers prepared memory that is not registered when the request is carried out.
+/// Registers prepared memory that is not registered when the request is executed.
 pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64) -> Option<Drawn> {
     let free = |name: Name| {
         let Name::Region(region) = name else { return false };
         let Region { prepared, left, .. } = model.memory.regions[region];
         let grant = model.memory.grant(name);
-        // If other streams may use the old name, they may use it until the model has seen its end.
+        // If other streams may use the old name, they may use it until the model has seen the end of the
+        // name.
         let alone = grant.life == Validity::Gone || grant.stream == Some(by.0);
         let associated = grant.stream.is_none_or(|stream| stream == by.0);
         grant.host == by.1 && prepared && !left && alone && associated && grant.is_free_for(by)
@@ -156,7 +157,7 @@ pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: StreamEnd, op: u
     Some(drawn(model, op, SendOp::FastRegister(request), meaning))
 }
 
-/// The whole of `len` bytes from `at` on, or a part: its first byte and its length.
+/// Returns the first byte and the length of all or a part of the `len` bytes from `at` on.
 fn part_of(dice: &mut Dice, at: usize, len: usize) -> (usize, usize) {
     if dice.one_in(3) {
         return (at, len);
@@ -169,7 +170,7 @@ fn rights(dice: &mut Dice) -> Access {
     dice.pick(&[Access::REMOTE, Access::REMOTE, Access::REMOTE_READ, Access::REMOTE_WRITE])
 }
 
-/// The STag with the next key.
+/// The STag with the next key value.
 fn next(stag: u32) -> u32 {
     stag & !0xff | u32::from((stag as u8).wrapping_add(1))
 }

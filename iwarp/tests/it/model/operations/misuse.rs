@@ -1,4 +1,4 @@
-//! Requests that use the peer's memory without the right to it. Each of them ends its stream.
+//! Requests that use the peer's memory without the right to do so. Each such request ends its stream.
 
 use iwarp::memory::Access;
 use iwarp::verbs::RemoteAddr;
@@ -9,8 +9,8 @@ use super::super::streams::{Model, Remote};
 use super::{FAULT_EVERY, pick};
 use testkit::dice::Dice;
 
-/// Sometimes an STag that `by` must not use although its memory is registered: a former STag of a window, an
-/// STag of another stream, or an STag without the right.
+/// Sometimes returns an STag that `by` must not use although the memory is registered: a former STag of a
+/// window, an STag of another stream, or an STag without the necessary right.
 pub(super) fn name(
     dice: &mut Dice,
     model: &Model,
@@ -22,14 +22,14 @@ pub(super) fn name(
         return None;
     }
     let memory = &model.memory;
-    // An atomic needs eight aligned bytes. Other requests are cut to the memory's length.
+    // An atomic needs eight aligned bytes. Other requests are shortened to the length of the memory.
     let is_atomic = right == Access::REMOTE_ATOMIC;
     let least = if is_atomic { len + 7 } else { 1 };
     let there = |name: Name| {
         let grant = memory.grant(name);
         grant.host != by.1 && grant.len >= least && memory.regions[grant.region].life == Validity::Valid
     };
-    // The last name of a window that has no new name yet.
+    // The last name of a window that has not received a new name yet.
     let gone = |name: Name| match name {
         Name::Region(_) => false,
         Name::Binding(number) => {
@@ -39,7 +39,7 @@ pub(super) fn name(
         }
     };
     let of_another = |name: Name| there(name) && memory.grant(name).stream.is_some_and(|only| only != by.0);
-    // Names that a request, not the program itself, has made valid.
+    // Names that a request, and not a call of the program, has made valid.
     let given = |name: Name| memory.grant(name).giver.is_some();
     let poor = |name: Name| there(name) && given(name) && !memory.grant(name).access.contains(right);
     let first = dice.index(4);
@@ -54,7 +54,7 @@ pub(super) fn name(
     Some((name, Span { region: grant.region, at, len: len.min(grant.len) }))
 }
 
-/// Any name of `host`, valid or not, with any rights, and beyond its end.
+/// Any name of `host`, valid or not, with any rights. The range may extend beyond the end of the memory.
 pub(super) fn trespass(
     dice: &mut Dice,
     model: &Model,
@@ -64,8 +64,8 @@ pub(super) fn trespass(
 ) -> Option<(Remote, RemoteAddr)> {
     let settled = |name: Name| {
         let grant = model.memory.grant(name);
-        // A name is excluded if its memory has another name that is ending: the order of both ends is
-        // unknown.
+        // A name is excluded if its memory has another name that is ending: it is unknown which of the two
+        // names ends first.
         grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Validity::Gone)
     };
     let name = pick(dice, model, settled)?;

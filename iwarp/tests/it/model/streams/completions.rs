@@ -1,4 +1,4 @@
-//! The completions that are allowed, and what each says about other requests.
+//! The completions that are allowed, and what each completion says about other requests.
 
 use iwarp::verbs::{WcStatus, WorkCompletion};
 
@@ -6,7 +6,7 @@ use super::super::memory::{Flow, StreamEnd, cut};
 use super::{Arriving, Found, Model, Received, Sent, Stream};
 
 impl Model {
-    /// A completion of the send queue.
+    /// Checks a completion of the send queue.
     pub(crate) fn completed_send(&mut self, by: StreamEnd, wc: &WorkCompletion) -> Result<Found, String> {
         let (stream, side) = by;
         let end = &self.streams[stream].ends[side];
@@ -86,7 +86,7 @@ impl Model {
         Ok(Found { spans: Vec::new(), ended: self.undone(sent).into_iter().collect() })
     }
 
-    /// A completion of the receive queue.
+    /// Checks a completion of the receive queue.
     pub(crate) fn completed_receive(&mut self, by: StreamEnd, wc: &WorkCompletion) -> Result<Found, String> {
         let (stream, side) = by;
         let op = wc.wr_id;
@@ -153,13 +153,13 @@ impl Model {
         let peer = (stream, 1 - side);
         let mut spans =
             self.memory.settle(|effect| effect.by == peer && effect.flow == Flow::Out && effect.op <= sent);
-        // The rest of the buffer, behind the message, is unchanged.
+        // The rest of the buffer, behind the message, must be unchanged.
         spans.extend(&received.spans);
         let ended = message.invalidates.and_then(|(_, name)| name).into_iter().collect();
         Ok(Found { spans, ended })
     }
 
-    /// Requests posted before an undisturbed graceful close are carried out.
+    /// Checks that requests that were posted before an undisturbed graceful close are executed.
     fn never_lost_by_a_close(&self, stream: usize, side: usize, op: u64) -> Result<(), String> {
         if self.streams[stream].closed_by() == Some(side) {
             return Err(format!("request {op} was posted before a graceful close, and lost"));

@@ -1,5 +1,5 @@
-//! The end of a name: requests that use it may fail. And the result of requests that make names valid or
-//! invalid.
+//! What the end of a name does: requests that use the name may fail. Also the results of requests that make
+//! names valid or invalid.
 
 use iwarp::verbs::WcOpcode;
 
@@ -13,13 +13,13 @@ use super::{Model, NewName, Sent};
 pub(crate) struct Asker {
     pub(crate) op: u64,
     pub(crate) by: StreamEnd,
-    /// It waits for the Reads before it, and is carried out then.
+    /// The request waits for the Reads before it.
     pub(crate) fenced: bool,
 }
 
 impl Model {
-    /// `name` begins to end, because of the request `asker`. Requests that use it may fail. Reads before a
-    /// fenced request do not: it is carried out when they have their bytes.
+    /// `name` begins to end because of the request `asker`. Requests that use the name may fail. Reads before
+    /// a fenced `asker` do not fail, because `asker` is executed after the Reads have their bytes.
     pub(crate) fn ending(&mut self, name: Name, asker: Option<Asker>) {
         let except = asker.map(|asker| asker.op);
         let waited_for = |by: StreamEnd, flow: Flow| {
@@ -66,13 +66,13 @@ impl Model {
                 possible_ends.into_iter().map(|(cause, finder)| PossibleEnd { cause, finder, sure: false });
             stream.possible_ends.extend(possible_ends);
         }
-        // Completed Writes may still be under way.
+        // Writes that have completed may still be under way.
         for effect in self.memory.effects.iter().filter(|effect| effect.settled.is_none()) {
             let (stream, side) = effect.by;
             if waited_for(effect.by, effect.flow) {
                 continue;
             }
-            // A Read that was flushed here may still be under way to the peer.
+            // A Read that was flushed at this side may still be under way to the peer.
             if effect.asked.is_some_and(ends)
                 && let Some(stream) = self.streams.get_mut(stream)
             {
@@ -94,7 +94,7 @@ impl Model {
         self.note_shared_ends(1);
     }
 
-    /// A request was carried out. Returns the name that it invalidated.
+    /// Records that a request was executed. Returns the name that the request invalidated.
     pub(super) fn done(&mut self, sent: &Sent) -> Option<Name> {
         if sent.late {
             return None;
@@ -107,10 +107,10 @@ impl Model {
         sent.meaning.takes
     }
 
-    /// A request was not carried out. Returns the name that never became valid.
+    /// Records that a request was not executed. Returns the name that never became valid.
     pub(super) fn undone(&mut self, sent: &Sent) -> Option<Name> {
         if let Some(Name::Binding(binding)) = sent.gives {
-            // The window's old binding may not have ended either.
+            // It is unknown whether the window's old binding has ended.
             let window = self.memory.bindings[binding].window;
             self.memory.windows[window].freed = true;
         }

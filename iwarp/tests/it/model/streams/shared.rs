@@ -1,7 +1,7 @@
 //! A shared receive queue: buffers for the messages of several streams.
 //!
-//! A stream takes the oldest buffer when a message begins, and holds one at a time. Only the completion shows
-//! which buffer the message has: until then the bytes of the buffers are unknown.
+//! A stream reserves the oldest buffer when a message begins, and holds at most one buffer. Only the
+//! completion shows which buffer the message has filled. Until then the bytes of the buffers are unknown.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::super::cause::{Cause, PossibleEnd};
 use super::super::memory::{Span, application};
 use super::{Arriving, Model, Received};
 
-/// The most requests that it takes.
+/// Maximum number of requests in the shared queue.
 pub(crate) const DEPTH: usize = 24;
 
 /// The shared receive queue of a host.
@@ -17,7 +17,7 @@ pub(crate) const DEPTH: usize = 24;
 pub(crate) struct SharedQueue {
     /// Requests that have not completed, oldest first.
     open: VecDeque<Received>,
-    /// The limit that is armed; 0: none.
+    /// The limit that is armed, or 0 if none is armed.
     pub(crate) limit: usize,
 }
 
@@ -28,24 +28,24 @@ impl SharedQueue {
 }
 
 impl Model {
-    /// Buffers of `host` without a message.
+    /// Number of buffers of `host` for which no message is under way.
     pub(crate) fn spare(&self, host: usize) -> usize {
         self.shared[host].len().saturating_sub(self.due(host))
     }
 
-    /// Bytes of its shortest buffer.
+    /// Length in bytes of the shortest buffer in the shared queue of `host`.
     pub(crate) fn least(&self, host: usize) -> usize {
         let room = |open: &Received| open.spans.iter().map(|span| span.len).sum::<usize>();
         self.shared[host].open.iter().map(room).min().unwrap_or(0)
     }
 
-    /// Messages under way to its shared queue.
+    /// Number of messages under way to the shared queue of `host`.
     fn due(&self, host: usize) -> usize {
         let ends = self.streams.iter().map(|stream| &stream.ends[host]);
         ends.filter(|end| end.shared && !end.over).map(|end| end.arriving.len()).sum()
     }
 
-    /// Streams that may hold a buffer of it.
+    /// Number of streams that may hold a buffer of the shared queue of `host`.
     fn holders(&self, host: usize) -> usize {
         self.streams.iter().filter(|stream| stream.ends[host].shared && !stream.ends[host].over).count()
     }
@@ -56,7 +56,8 @@ impl Model {
         self.note_shared_ends(host);
     }
 
-    /// A message of `stream` has completed buffer `op`: one of the oldest, of which each stream holds one.
+    /// Records that a message of `stream` has completed buffer `op`. Each stream holds at most one buffer, so
+    /// `op` has to be one of the oldest buffers.
     pub(super) fn taken(&mut self, stream: usize, host: usize, op: u64) -> Result<Received, String> {
         let holders = self.holders(host);
         let queue = &mut self.shared[host].open;
@@ -75,7 +76,7 @@ impl Model {
         Ok(queue.remove(at).expect("just found"))
     }
 
-    /// The ends that are possible if the messages under way meet the buffers of `host` as they are now.
+    /// Records how streams may end if the messages under way use the buffers that `host` has now.
     pub(super) fn note_shared_ends(&mut self, host: usize) {
         let queue = &self.shared[host].open;
         let short = self.due(host) > queue.len();
@@ -97,7 +98,7 @@ impl Model {
         }
     }
 
-    /// The event of its limit came.
+    /// Records the limit event of the shared queue of `host`.
     pub(crate) fn limit_reached(&mut self, host: usize) -> Result<(), String> {
         let limit = std::mem::take(&mut self.shared[host].limit);
         let left = self.shared[host].len().saturating_sub(self.holders(host));
@@ -107,7 +108,7 @@ impl Model {
         Ok(())
     }
 
-    /// Checks the query of the shared queue of `host`, after all completions and events were taken.
+    /// Checks the values that the shared queue of `host` reports, after all completions and events were read.
     pub(crate) fn check_shared(&self, host: usize, posted: usize, limit: usize) -> Result<(), String> {
         let (open, holders) = (self.shared[host].len(), self.holders(host));
         if posted > open || posted + holders < open {
@@ -122,7 +123,7 @@ impl Model {
         Ok(())
     }
 
-    /// The event for the last shared receive of a queue pair came.
+    /// Records the event for the last shared receive of a queue pair.
     pub(crate) fn last_receive(&mut self, by: (usize, usize)) -> Result<(), String> {
         let end = &mut self.streams[by.0].ends[by.1];
         if !end.shared || std::mem::replace(&mut end.last_told, true) {
@@ -131,13 +132,13 @@ impl Model {
         Ok(())
     }
 
-    /// No message is under way: open buffers are unchanged.
+    /// Records that no message is under way, so that the open buffers are unchanged.
     pub(super) fn shut_shared(&mut self) {
         let open = |op: u64| self.shared.iter().any(|queue| queue.open.iter().any(|open| open.op == op));
         self.memory.effects.retain(|effect| !open(effect.op));
     }
 
-    /// Messages may come again.
+    /// Records that messages may arrive again.
     pub(crate) fn reopen_shared(&mut self) {
         for queue in &self.shared {
             queue.open.iter().for_each(|open| self.memory.open(open.op, &open.spans));

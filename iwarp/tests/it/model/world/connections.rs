@@ -1,4 +1,4 @@
-//! Connections between both hosts: how they are made, closed, dropped and ended.
+//! Connections between both hosts: how they are established, closed, dropped and ended.
 
 use iwarp::verbs::{CmEventKind, CmId, ConnectionError, QpGrants, QpInit, QpState};
 
@@ -7,7 +7,7 @@ use super::super::streams::Stream;
 use super::{Done, LiveEnd, REST_US, SLOTS, World};
 use testkit::dice::Dice;
 
-/// Polls within which an abort is carried out and reported.
+/// Maximum number of polls until an abort is executed and reported.
 const ABORT_POLLS: usize = 2;
 
 impl World {
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Aborts a connection. The next polls report its end, whatever the peer does.
+    /// Aborts a connection. The next polls report the connection's end, whatever the peer does.
     pub(super) fn abort(&mut self, slot: usize, side: usize) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
         let Some(id) = self.live_end((stream, side)).map(|live_end| live_end.id.clone()) else {
@@ -129,8 +129,8 @@ impl World {
         Ok(())
     }
 
-    /// An FPDU whose length was corrupted may wait for bytes that never come: only a user can end its
-    /// stream.
+    /// A receiver may wait for bytes that never arrive, because the length of an FPDU was corrupted. Such a
+    /// stream ends only if a user ends it.
     pub(super) fn give_up_stalled(&mut self) {
         for slot in 0..SLOTS {
             if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// The event of a connection's end came: all of its completions must have come before.
+    /// Records the event of a connection's end. All completions of the connection must have arrived before.
     pub(super) fn ended(&mut self, host: usize, id: &CmId, error: Option<ConnectionError>) -> Done {
         self.completions()?;
         let live_end = self.live_ends.iter().find(|live_end| live_end.by.1 == host && live_end.id == *id);

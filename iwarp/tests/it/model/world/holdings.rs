@@ -1,10 +1,10 @@
-//! The objects and buffers that hosts hold: never more than their limits, and none when their users have
-//! dropped everything.
+//! The objects and buffers that hosts hold. A host never exceeds its limits, and holds nothing when its users
+//! have dropped everything.
 
 use super::{Done, REST_POLLS, REST_US, World};
 use crate::common::Host;
 
-/// The invariants are checked after one of this many polls: the check takes longer than a poll.
+/// The invariants are checked after every `CHECK_EVERY`th poll, because the check takes longer than a poll.
 const CHECK_EVERY: u64 = 4;
 
 /// Objects of a host's context, and free packet buffers of its port.
@@ -21,7 +21,7 @@ impl Holdings {
 }
 
 impl World {
-    /// Polls both engines. Their invariants hold, and no limit is exceeded.
+    /// Polls both engines. Checks that the engines' invariants hold and that no limit is exceeded.
     pub(super) fn poll_engines(&mut self) -> Done {
         self.pair.poll();
         self.polls += 1;
@@ -37,7 +37,7 @@ impl World {
         Ok(())
     }
 
-    /// Destroys all objects of the run. Then the hosts hold what they held before it.
+    /// Destroys all objects of the run. Checks that the hosts then hold what they held before the run.
     pub(super) fn let_go(&mut self) -> Done {
         self.listeners.clear();
         let _leaked = self.sabotage.leaks().then(|| self.windows.pop());

@@ -1,4 +1,4 @@
-//! Memory of both hosts: registration, stores, invalidation, comparison.
+//! Memory of both hosts: registration, stores, invalidation and comparison.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{FastOptions, FastRegion, MemoryRegion, MrOptions, VerbsError};
@@ -113,9 +113,9 @@ impl World {
         Ok(())
     }
 
-    /// Adds memory for fast registration, which is not registered yet.
+    /// Adds memory for fast registration, which no request has registered yet.
     fn prepare(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        // Prepared memory of a stream that has ended cannot be used any more.
+        // After a stream has ended, its prepared memory cannot be used any more.
         let over = |stream: usize| self.model.streams[stream].is_over();
         let held = |region: &&Region| {
             let useful = !region.stream.is_some_and(over);
@@ -165,7 +165,7 @@ impl World {
         Ok(())
     }
 
-    /// Invalidates a region, deregisters it, or frees a window. Its memory does not change after that.
+    /// Invalidates a region, deregisters it, or frees a window. The memory does not change after that.
     pub(super) fn revoke(&mut self, dice: &mut Dice, side: usize) -> Done {
         if dice.one_in(4) {
             return self.free_window(dice, side);
@@ -173,8 +173,7 @@ impl World {
         let regions = &self.model.memory.regions;
         let live = |number: &RegionId| {
             let region = &regions[*number];
-            // Memory that a posted request will register is excluded, if an invalidation follows that
-            // request.
+            // Memory that a posted request will register is excluded if an invalidation follows that request.
             let here = region.life == Validity::Valid
                 || region.life == Validity::Ending && !self.model.is_to_come(Name::Region(*number));
             region.host == side && here && !region.left
@@ -183,7 +182,7 @@ impl World {
         if live.len() < 3 {
             return Ok(());
         }
-        // A region that a window is or was bound to is preferred.
+        // A region to which a window is or was bound is preferred.
         let behind = |&number: &RegionId| {
             let has_window = self.model.memory.bindings.iter().any(|binding| binding.region == number);
             has_window && matches!(self.memory[number], Some(Registered::Region(_)))
@@ -207,7 +206,7 @@ impl World {
         Ok(())
     }
 
-    /// Deregisters a region, which is refused while a window is bound to it.
+    /// Deregisters a region. The call is refused while a window is bound to the region.
     fn deregister(&mut self, number: RegionId) -> Done {
         let (is_bound, may_be) = self.model.memory.is_bound(number);
         self.note(|| format!("deregisters {number}, bound to a window: {is_bound} (perhaps: {may_be})"));
@@ -230,7 +229,7 @@ impl World {
         }
     }
 
-    /// `name` is invalid: no more bytes are placed by it.
+    /// Records that `name` is invalid: no more bytes are placed through it.
     pub(super) fn gone(&mut self, name: Name) -> Done {
         match name {
             Name::Region(region) => self.frozen(region),
@@ -238,7 +237,8 @@ impl World {
         }
     }
 
-    /// `number` is invalid: its bytes must be allowed ones, and stay.
+    /// Records that region `number` is invalid. Checks that the region's bytes have allowed values, which
+    /// they keep.
     fn frozen(&mut self, number: RegionId) -> Done {
         let Some(region) = &self.memory[number] else {
             // A later request has registered the memory again.
@@ -261,7 +261,7 @@ impl World {
 
     pub(super) fn seen(&self, span: &Span) -> Vec<u8> {
         let mut bytes = vec![0; span.len];
-        // If the memory was deregistered or registered again, it is not compared any more.
+        // Memory that was deregistered or registered again is no longer compared.
         if let Some(region) = &self.memory[span.region] {
             region.read_at(span.at, &mut bytes).expect("a span of the region");
         }

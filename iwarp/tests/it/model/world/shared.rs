@@ -9,10 +9,10 @@ use super::{Done, World};
 use crate::common::Host;
 use testkit::dice::Dice;
 
-/// Length of most buffers: any message fits.
+/// Length of most buffers in bytes: any message fits.
 const USUAL: usize = 5000;
 
-/// Length of buffers that may be too short.
+/// Length in bytes of buffers that may be too short.
 const SHORT: usize = 600;
 
 pub(super) fn make(host: &Host) -> SharedReceiveQueue {
@@ -43,7 +43,7 @@ impl World {
         }
     }
 
-    /// Arms the event that comes when few buffers are left.
+    /// Arms the event that reports when few buffers are left.
     pub(super) fn arm(&mut self, dice: &mut Dice, side: usize) -> Done {
         let limit = dice.index(6);
         self.note(|| format!("host {side} arms its limit: {limit}"));
@@ -52,7 +52,7 @@ impl World {
         self.shared_events()
     }
 
-    /// Checks that no stream holds a buffer, as no message is under way.
+    /// Checks that no stream holds a buffer while no message is under way.
     pub(super) fn shared_at_rest(&self) -> Done {
         (0..2).try_for_each(|side| {
             let (posted, open) = (self.shared[side].query().posted, self.model.shared[side].len());
@@ -64,7 +64,7 @@ impl World {
         })
     }
 
-    /// Takes the events of shared receive queues, after all completions, and checks the queues.
+    /// Reads the events of the shared receive queues, after all completions, and checks the queues.
     pub(super) fn shared_events(&mut self) -> Done {
         for side in [0, 1] {
             let events = self.host(side).context.async_events();

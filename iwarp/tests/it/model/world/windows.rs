@@ -1,4 +1,4 @@
-//! Memory windows of both hosts, and requests that make names valid.
+//! Memory windows of both hosts, and requests that make STags valid.
 
 use iwarp::memory::WindowKind;
 use iwarp::verbs::{BindWindow, MwOptions, QueuePair, SendOp, SendRequest, VerbsError};
@@ -26,7 +26,7 @@ impl World {
         Ok(())
     }
 
-    /// Frees a window without outstanding requests.
+    /// Frees a window that no outstanding request uses.
     pub(super) fn free_window(&mut self, dice: &mut Dice, side: usize) -> Done {
         let steady = |bound: BindingId| {
             matches!(self.model.memory.bindings[bound].life, Validity::Valid | Validity::Gone)
@@ -51,7 +51,7 @@ impl World {
         bound.map_or(Ok(()), |bound| self.unbound(bound))
     }
 
-    /// Posts a request. A window of type 1 has a verb of its own, which chooses the key.
+    /// Posts a request. A window of type 1 is bound by a verb of its own, which chooses the key.
     pub(super) fn hand_over(
         &mut self,
         qp: &QueuePair,
@@ -105,7 +105,8 @@ impl World {
         if told == key { Ok(()) } else { Err(format!("the next key makes {told:#x}, not {key:#x}")) }
     }
 
-    /// `binding` is invalid: bytes placed by it must be allowed, and no more come.
+    /// Records that `binding` is invalid. Checks that the bytes placed through `binding` have allowed values.
+    /// No more bytes are placed through it.
     pub(super) fn unbound(&mut self, binding: BindingId) -> Done {
         let number = self.model.memory.bindings[binding].window;
         let is_last = self.model.memory.windows[number].bound == Some(binding);
@@ -123,7 +124,7 @@ impl World {
         Ok(())
     }
 
-    /// Windows end with the region behind them.
+    /// Checks that no window is still bound to a region that has ended.
     pub(super) fn windows_of_gone(&self) -> Done {
         self.each_window(|number, life, is_bound| {
             if life == Validity::Gone && is_bound {
@@ -133,7 +134,7 @@ impl World {
         })
     }
 
-    /// Checks that windows are bound as the model says, as nothing is under way.
+    /// Checks that windows are bound as the model says. Nothing is under way at this time.
     pub(super) fn windows_at_rest(&mut self) -> Done {
         self.each_window(|number, life, is_bound| match life {
             Validity::Coming => Err(format!("the binding of window {number} has not come")),
@@ -142,8 +143,8 @@ impl World {
             Validity::Valid | Validity::Ending | Validity::Gone => Ok(()),
         })?;
         for (window, held) in self.model.memory.windows.iter().zip(&self.windows) {
-            // If the window has another name by now, its state says nothing about this binding: how the
-            // binding ended stays unknown.
+            // If the window has another name by now, the window's state says nothing about this binding. How
+            // the binding ended stays unknown.
             if let (Some(bound), Some(held)) = (window.bound, held)
                 && self.model.memory.bindings[bound].life == Validity::Ending
                 && self.model.memory.bindings[bound].key == window.key
@@ -157,14 +158,14 @@ impl World {
         Ok(())
     }
 
-    /// Calls `look` for each window whose current key is the model's last one, with the state of that binding
-    /// and whether the window says that it is bound.
+    /// Calls `look` for each window whose current key is the key of the model's last binding. `look` gets the
+    /// validity of this binding, and whether the window reports itself as bound.
     fn each_window(&self, look: impl Fn(WindowId, Validity, bool) -> Done) -> Done {
         let memory = &self.model.memory;
         memory.windows.iter().zip(&self.windows).enumerate().try_for_each(|(number, (window, held))| {
             let (Some(bound), Some(held)) = (window.bound, held) else { return Ok(()) };
             if window.key != memory.bindings[bound].key {
-                // If a request was not carried out, the window has another key.
+                // If a request was not executed, the window has another key.
                 return Ok(());
             }
             look(number, memory.grant(Name::Binding(bound)).life, held.is_bound())
