@@ -29,7 +29,7 @@ dp::counters! {
         pub rx_not_ours: u64,
         /// TCP segments for no connection and no listener (answered with RST where allowed).
         pub rx_no_connection: u64,
-        /// SYNs dropped because of `Limits` or of their listener's limits
+        /// SYNs dropped because of `Limits` or because of the limits of their listener
         /// ([`ListenerCounters`](crate::ListenerCounters) has the reasons).
         pub rx_syn_dropped: u64,
         /// Connections that left TIME-WAIT early because all of `Limits::connections` were in use.
@@ -41,7 +41,7 @@ dp::counters! {
         /// Inconsistent fragments, and incomplete packets that were dropped because of their age or to make
         /// room for other packets.
         pub rx_fragments_dropped: u64,
-        /// TCP segments that came through IP reassembly.
+        /// TCP segments that IP reassembly put together.
         pub rx_reassembled: u64,
         /// Bytes that all connections together hold ahead of their frontiers.
         pub out_of_order: OutOfOrder,
@@ -53,16 +53,16 @@ dp::counters! {
         /// Times that a connection reached its own limit
         /// ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)).
         pub out_of_order_over_connection: u64,
-        /// Times that out-of-order bytes were refused at the stack's limit
+        /// Times that the stack refused out-of-order bytes at its limit
         /// ([`Limits::out_of_order_bytes`](crate::Limits)).
         pub out_of_order_over_stack: u64,
-        /// Times that out-of-order bytes were refused because less than an eighth of the pool's buffers was
-        /// free.
+        /// Times that the stack refused out-of-order bytes because less than an eighth of the pool's buffers
+        /// was free.
         pub out_of_order_no_buffers: u64,
         /// Received bytes that had been passed to the user before (duplicates).
         pub rx_duplicate_bytes: u64,
-        /// ACKs that answered segments that were not acceptable (RFC 5961), such as duplicates, or whose
-        /// bytes found no room in memory.
+        /// ACKs that answered segments that were not acceptable (RFC 5961), such as duplicates, or for whose
+        /// bytes memory was short.
         pub challenge_acks: u64,
         /// Challenge ACKs that were not sent because the connection was at its limit
         /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).
@@ -96,7 +96,8 @@ dp::counters! {
         /// ICMP errors about a segment in flight that did not end the connection: soft errors, and hard
         /// errors after the SYN was answered (RFC 1122 section 4.2.3.9, RFC 5927 section 5).
         pub icmp_soft_errors: u64,
-        /// ICMP errors about TCP that quote no segment in flight: forged, or too late (RFC 5927 section 4).
+        /// ICMP errors about TCP that quote no segment in flight, because they are forged or too late (RFC
+        /// 5927 section 4).
         pub icmp_ignored: u64,
         /// Reported conflicts about one of our addresses ([`Event::AddressConflict`](crate::Event)).
         pub address_conflicts: u64,
@@ -131,7 +132,8 @@ dp::counters! {
         pub tx_resets: u64,
         /// Times that no packet buffer was left for sending.
         pub tx_no_mbuf: u64,
-        /// Times that no packet buffer was left to hand up a part of a received segment, which was dropped.
+        /// Times that a part of a received segment was dropped because no packet buffer was left to hand it
+        /// up.
         pub rx_no_mbuf: u64,
     }
 }

@@ -51,7 +51,7 @@ impl EthernetHeader {
     }
 }
 
-/// Length of the headers that we write, bytes.
+/// Length in bytes of the headers that we write.
 pub(crate) fn header_bytes(vlan: Option<u16>) -> usize {
     HEADER_BYTES + if vlan.is_some() { TAG_BYTES } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! Parser of received IP headers (RFC 791, RFC 8200): checks the header, walks the extension headers, and
+//! Parser of received IP headers (RFC 791, RFC 8200). It checks the header, walks the extension headers, and
 //! returns a type that names the upper protocol. The stack checks the addresses.
 
 use crate::checksum::InternetChecksum;
@@ -19,7 +19,7 @@ pub(crate) const IPV4_BYTES: usize = 20;
 /// Bytes of an IPv6 header without extensions.
 pub(crate) const IPV6_BYTES: usize = 40;
 
-/// A header that passed its checks.
+/// A received header that passed all checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IpHeader {
     pub(crate) src: IpAddress,
@@ -80,8 +80,8 @@ pub(crate) struct Fragment {
     pub(crate) offset: usize,
     /// True if further fragments follow.
     pub(crate) more: bool,
-    /// The protocol that the fragmentable part starts with. With IPv4 every fragment has this field; with
-    /// IPv6 the field of the first fragment counts.
+    /// The protocol at the start of the fragmentable part. With IPv4 every fragment has this field. With IPv6
+    /// only the field of the first fragment is used.
     pub(crate) next_header: u8,
     /// Bytes of headers before the fragment's bytes.
     pub(crate) header_bytes: usize,
@@ -129,7 +129,7 @@ pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<IpHeader, Refused>
     Ok(IpHeader { src: address(12), dst: address(16), hop_limit, ecn, total_bytes, upper })
 }
 
-/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `bytes` is
+/// Parses the IPv6 header at the front of `head`, and the extension headers that `head` contains. `bytes` is
 /// the length of the frame from this header on, including padding.
 pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<IpHeader, Refused> {
     let fixed = head.first_chunk::<IPV6_BYTES>().ok_or(Refused::Malformed)?;

@@ -16,8 +16,8 @@ const BYTES: usize = ethernet::HEADER_BYTES + IPV4_BYTES + MIN_HEADER_BYTES;
 /// Bytes of the timestamps option, with two NOPs.
 const TIMESTAMPS_BYTES: usize = 12;
 
-/// The headers of the frames of one connection: written and summed once, except for the fields that differ
-/// from frame to frame.
+/// The headers of the frames of one connection. They are written and summed once, except for the fields that
+/// differ from frame to frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainTemplate {
     /// The headers without timestamps, and with 0 for the fields that differ.
