@@ -31,8 +31,8 @@ pub(crate) const MAX_HEADERS_BYTES: usize =
 /// Offset of the checksum in the IPv4 header.
 pub(crate) const IPV4_CHECKSUM_AT: usize = 10;
 
-/// Offset of the sequence number in the TCP header. [`FLAGS_AT`] and [`TCP_CHECKSUM_AT`] are the offsets of the
-/// control bits and of the checksum.
+/// Offset of the sequence number in the TCP header. [`FLAGS_AT`] and [`TCP_CHECKSUM_AT`] are the offsets of
+/// the control bits and of the checksum.
 pub(crate) const SEQ_AT: usize = 4;
 pub(crate) const FLAGS_AT: usize = 13;
 pub(crate) const TCP_CHECKSUM_AT: usize = 16;

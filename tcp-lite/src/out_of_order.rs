@@ -1,9 +1,10 @@
 //! A gauge of held memory, for one connection and for a whole stack.
 //!
-//! TCP itself holds no received data. It counts the bytes that it passed to the user and that were not
-//! released: all bytes that were ahead of the frontier, and the bytes in order that the user reports with
-//! `hold`. It also counts the bytes of packet buffers that the user keeps for them, as the user reports.
-//! `tcp/slabs/out_of_order.rs` decides which bytes are given up if too much memory is held.
+//! TCP itself holds no received data. This gauge counts the bytes that TCP passed to the user and that were
+//! not released: all bytes that were ahead of the frontier, and the bytes in order that the user reports with
+//! `hold`. The gauge also counts the bytes of the packet buffers that the user keeps for held bytes, as the
+//! user reports with `pin`. `tcp/slabs/out_of_order.rs` decides which bytes are given up if too much memory
+//! is held.
 
 dp::counters! {
     "uwarp_tcp_out_of_order_", "";

@@ -1,5 +1,6 @@
-//! All values that nobody may guess, derived from one seed: initial sequence numbers (RFC 6528), ephemeral
-//! ports (RFC 6056 algorithm 3) and hash table keys. Equal seeds give equal stacks.
+//! All values that an attacker must not be able to guess, derived from one seed: initial sequence numbers
+//! (RFC 6528), ephemeral ports (RFC 6056 algorithm 3) and hash table keys. Stacks with equal seeds behave
+//! equally.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -12,7 +13,7 @@ use crate::four_tuple::FourTuple;
 
 /// First port of the dynamic range (RFC 6335 section 6).
 const EPHEMERAL_FIRST: u16 = 49_152;
-/// Ports in the dynamic range.
+/// Number of ports in the dynamic range.
 pub(crate) const EPHEMERAL_PORTS: u16 = u16::MAX - EPHEMERAL_FIRST + 1;
 
 /// Keyed functions of one stack.
@@ -69,8 +70,8 @@ impl Secrets {
         hash(&self.timestamp, tuple) as u32
     }
 
-    /// The `attempt`-th port to try from `local` to `remote`. Consecutive connections to one endpoint
-    /// get consecutive ports from a secret start.
+    /// The `attempt`-th port to try from `local` to `remote`. Consecutive connections to one endpoint get
+    /// consecutive ports; the first of these ports is secret.
     pub(crate) fn ephemeral_port(
         &self,
         local: &IpAddress,
@@ -95,8 +96,8 @@ fn hash<T: Hash>(keyed: &SipHasher24, value: &T) -> u64 {
     keyed.hash(bytes.as_slice())
 }
 
-/// The bytes that a value writes to a hasher, for a SipHash of all bytes in one call. The result is the same
-/// as with a hasher that gets one piece after the other, but one call is cheaper.
+/// The bytes that a value writes to a hasher, collected for one SipHash call over all bytes. The result is
+/// the same as with one call for each piece, but a single call is cheaper.
 pub(crate) struct HashBytes {
     bytes: [u8; 128],
     len: usize,

@@ -1,4 +1,4 @@
-//! The stack: each engine has one. It takes frames, and returns frames and events.
+//! The stack: each engine has one. Frames are passed to the stack, and the stack returns frames and events.
 //!
 //! | file in `stack/` | what |
 //! |---|---|
@@ -75,10 +75,10 @@ use crate::syn_cookie::SynCookies;
 use crate::tcp::{Ctx, MAX_EVICTION_REQUESTS, OutOfOrderSlab, SearchSlab, SegmentSlab, Tcb};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, StackConfig};
 
-/// Limit of the queue of answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. The limit
-/// bounds the memory that such segments can take; further answers are dropped, as if lost on the wire. An
-/// engine receives up to four bursts before it transmits. If thousands of peers connect at once, each SYN
-/// beyond the backlog has to be answered: its sender would try again only after a second.
+/// Maximum number of queued answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. The limit
+/// bounds the memory for such answers. Further answers are dropped, as if lost on the wire. An engine
+/// receives up to four bursts before it transmits. If thousands of peers connect at once, each SYN beyond the
+/// backlog should get an answer within this limit, because its sender would try again only after a second.
 const PENDING_ANSWERS: usize = 4 * BURST;
 
 /// Event slots in addition to those of the connections: one for each `Evict` that can wait at the same time,
@@ -88,10 +88,10 @@ const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 /// A host on one port.
 ///
 /// The order of calls in one poll: [`input`](Self::input) for every received frame, or
-/// [`input_next`](Self::input_next) while there are any (with many connections after
-/// [`look_ahead`](Self::look_ahead)), [`poll`](Self::poll) once, [`event`](Self::event) until `None`,
-/// [`transmit`](Self::transmit) until it returns `false`. [`next_deadline`](Self::next_deadline) returns the
-/// time of the next poll; the stack does nothing between polls.
+/// [`input_next`](Self::input_next) while frames are left (with many connections after
+/// [`look_ahead`](Self::look_ahead)), [`poll`](Self::poll) once, [`event`](Self::event) until it returns
+/// `None`, [`transmit`](Self::transmit) until it returns `false`. [`next_deadline`](Self::next_deadline)
+/// returns the time of the next poll. The stack does nothing between polls.
 pub struct Stack {
     config: StackConfig,
     framing: Framing,
@@ -115,7 +115,7 @@ pub struct Stack {
     /// Buffer for a reassembled packet between the slow path and TCP.
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
-    /// The times of attempts to send while the pool has no buffer.
+    /// The times at which sending is tried again while the pool has no buffer.
     pool_retry: Backoff,
     segments: SegmentSlab,
     out_of_order: OutOfOrderSlab,
@@ -124,17 +124,18 @@ pub struct Stack {
     counters: StackCounters,
     /// `Some` if the host has several stacks.
     member: Option<Box<Member>>,
-    /// The latest time that a call passed. Calls that start no timer take no time argument and use this time.
+    /// The latest time that a caller passed. Calls that start no timer take no time argument and use this
+    /// time.
     now: Instant,
 }
 
 impl Stack {
-    /// A stack that takes its buffers from `pool`. Its memory is allocated here, or grows up to
-    /// `config.limits` when objects are created.
+    /// Creates a stack that allocates its buffers from `pool`. The stack's memory is allocated here, or grows
+    /// up to `config.limits` when objects are created.
     ///
-    /// A segment is one buffer: if `pool`'s buffers are smaller than the MTU, segments are smaller as well.
-    /// If there are IPv6 addresses but no link-local address, the link-local address of the Ethernet address
-    /// is added.
+    /// A segment is one buffer, so if `pool`'s buffers are smaller than the MTU, segments are smaller as
+    /// well. If there are IPv6 addresses but no link-local address, the stack adds the link-local address
+    /// that follows from the Ethernet address.
     ///
     /// # Panics If an address in `config` is not a unicast address.
     pub fn new(config: StackConfig, pool: Mempool) -> Self {
@@ -163,8 +164,8 @@ impl Stack {
             scratch: Vec::new(),
             answers: VecDeque::with_capacity(PENDING_ANSWERS),
             pool_retry: Backoff::default(),
-            // Unacknowledged segments use at most half of the buffers: the acknowledgements need buffers as
-            // well.
+            // Unacknowledged segments use at most half of the buffers, because the acknowledgements need
+            // buffers as well.
             segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
             out_of_order: OutOfOrderSlab::new(limits.connections, limits.out_of_order_bytes, &pool),
             searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
@@ -183,7 +184,7 @@ impl Stack {
 
     /// Makes connections with much to send use the buffers of `pool`, with several segments in each buffer,
     /// so that a train consists of few views. Small messages use the stack's own pool. If `pool` is empty,
-    /// all messages do.
+    /// all messages use the stack's own pool.
     pub fn set_bulk_pool(&mut self, pool: Mempool) {
         self.bulk_pool = Some(pool);
     }
@@ -208,7 +209,7 @@ impl Stack {
         self.receive(self.now, frame, &mut std::iter::empty().peekable());
     }
 
-    /// Handles the next frame of a received burst. Also handles the following frames that continue the same
+    /// Handles the next frame of a received burst, and also the following frames that continue the same
     /// stream in order. The result is the same as with separate calls, except that one event has all
     /// payloads.
     pub fn input_next(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
@@ -218,8 +219,9 @@ impl Stack {
         }
     }
 
-    /// Runs the timers that are due, and the slow path. If [`next_deadline`](Self::next_deadline) is not
-    /// called between polls, a retransmission or an acknowledgement may be up to 100 us late.
+    /// Runs the timers that are due, and the slow path. If the user does not call
+    /// [`next_deadline`](Self::next_deadline) between polls, a retransmission or an acknowledgement may be up
+    /// to 100 us late.
     pub fn poll(&mut self, now: Instant) {
         if now > self.now {
             self.arm_before(now);
@@ -239,7 +241,7 @@ impl Stack {
                 trace::retransmission_timeout(conn, &self.config.tcp);
                 self.neighbors.doubt(now, &conn.next_hop);
             }
-            // `transmit` sets the timers as well, but is not called while the port takes no
+            // `transmit` sets the timers as well, but the user does not call it while the port accepts no
             // frames.
             self.arm_timers();
         }
@@ -256,21 +258,21 @@ impl Stack {
         }
     }
 
-    /// Whether an event waits to be taken.
+    /// Whether the user has not taken all events.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// Takes the oldest event, if it is [`Event::Received`] and came while no event waited. Bytes that are
-    /// taken this way after each call of [`input_next`](Self::input_next) cost less; [`event`](Self::event)
-    /// returns all events.
+    /// Removes and returns the oldest event if it is an [`Event::Received`] that was raised while no other
+    /// event waited. If the user calls this after each call of [`input_next`](Self::input_next), received
+    /// bytes cost less time. [`event`](Self::event) returns all events.
     #[inline]
     pub fn received(&mut self) -> Option<(ConnId, Received)> {
         self.events.pop_received()
     }
 
-    /// Takes the oldest event.
+    /// Removes and returns the oldest event.
     pub fn event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         match event {
@@ -289,8 +291,8 @@ impl Stack {
     /// Fills the free places of `out` with frames to send; connections are served round robin. Returns
     /// whether more frames could be sent now. Frames that wait for packet buffers do not count.
     ///
-    /// Frames in `out` count as sent and their timers run, even if the port takes the frames late. Do not
-    /// call this while the port takes no frames: timers run anyway, and retransmissions would queue behind
+    /// Frames in `out` count as sent and their timers run, even if the port accepts the frames late. Do not
+    /// call this while the port accepts no frames: timers run anyway, and retransmissions would queue behind
     /// their first copies.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
@@ -318,8 +320,8 @@ impl Stack {
         self.next_timer(now).map_or(Some(next_try), |at| Some(at.min(next_try)))
     }
 
-    /// Like [`next_deadline`](Self::next_deadline), but only for [`poll`](Self::poll): for use while the port
-    /// takes no frames and [`transmit`](Self::transmit) is not called.
+    /// Like [`next_deadline`](Self::next_deadline), but only for [`poll`](Self::poll). Use this while the
+    /// port accepts no frames, so that [`transmit`](Self::transmit) is not called.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         self.arm_timers();
         // The caller may sleep now, so the spare page is freed.
@@ -339,7 +341,7 @@ impl Stack {
     /// Accepts connections to `port` on every address.
     ///
     /// # Errors
-    /// See [`ListenError`].
+    /// See [`ListenError`] for the errors.
     pub fn listen(&mut self, port: u16) -> Result<ListenerId, ListenError> {
         self.listen_with(port, ListenConfig::default())
     }
@@ -347,13 +349,13 @@ impl Stack {
     /// Like [`listen`](Self::listen), with a configuration for this listener.
     ///
     /// # Errors
-    /// See [`ListenError`].
+    /// See [`ListenError`] for the errors.
     pub fn listen_with(&mut self, port: u16, config: ListenConfig) -> Result<ListenerId, ListenError> {
         self.listeners.add(port, config)
     }
 
-    /// The numbers of SYNs that a listener did not answer, and of its half-open connections; `None` if the id
-    /// is not valid.
+    /// The numbers of SYNs that a listener did not answer, and the number of its half-open connections;
+    /// `None` if the id is not valid.
     pub fn listener_counters(&self, listener: ListenerId) -> Option<(ListenerCounters, usize)> {
         self.listeners.counters(listener)
     }
@@ -366,13 +368,13 @@ impl Stack {
         self.listeners.block_address(self.now, listener, address.into(), until);
     }
 
-    /// A number that increases with every change of the [`listener_counters`](Self::listener_counters) of any
-    /// listener.
+    /// A number that increases whenever the [`listener_counters`](Self::listener_counters) of any listener
+    /// change.
     pub fn listener_changes(&self) -> u64 {
         self.listeners.changes()
     }
 
-    /// Closes the listener. Its half-open connections are dropped; its established connections continue.
+    /// Closes the listener. Drops its half-open connections. Its established connections continue.
     pub fn unlisten(&mut self, listener: ListenerId) {
         if !self.listeners.remove(listener) {
             return;
@@ -401,7 +403,7 @@ impl Stack {
     /// Returns a handle to queue segments on `conn`: see [`Sender::segment`].
     ///
     /// # Errors
-    /// [`SendError::Closed`].
+    /// [`SendError::Closed`] if the id is not valid.
     #[inline]
     pub fn sender(&mut self, now: Instant, conn: ConnId) -> Result<Sender<'_>, SendError> {
         self.advance(now);
@@ -412,8 +414,8 @@ impl Stack {
         Ok(Sender { ctx, framing, found, pushed: false, opened: false })
     }
 
-    /// Cuts `bytes` into segments of EMSS and queues the segments that fit; returns the number of bytes that
-    /// were taken. This call is for plain streams: FPDUs are queued with [`sender`](Self::sender).
+    /// Cuts `bytes` into segments of EMSS and queues the segments that fit. Returns the number of bytes that
+    /// were queued. This call is for plain streams. FPDUs are queued with [`sender`](Self::sender).
     ///
     /// # Errors The errors of [`Sender::segment`], if not a single byte was taken.
     pub fn send(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<usize, SendError> {
@@ -437,9 +439,10 @@ impl Stack {
         sent.unwrap_or(Err(SendError::Closed))
     }
 
-    /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier: it
-    /// has placed them, or it has consumed them after the frontier passed them. The limits of out-of-order
-    /// bytes count all bytes that were passed to the user ahead of the frontier and not released.
+    /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier.
+    /// The user has placed these bytes, or has consumed them after the frontier passed them. The limits of
+    /// out-of-order bytes count all bytes that were passed to the user ahead of the frontier and not
+    /// released.
     #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
         // The usual case: the bytes were in order, and our announced window is large enough, so nothing
@@ -453,7 +456,7 @@ impl Stack {
         self.release_any(conn, bytes);
     }
 
-    /// See [`release`](Self::release).
+    /// The general path of [`release`](Self::release).
     #[inline(never)]
     fn release_any(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.release(ctx, bytes));
@@ -464,29 +467,31 @@ impl Stack {
         self.connections.prefetch(slot);
     }
 
-    /// Tells the stack that the user holds `bytes` bytes that it received in order. The window is smaller by
-    /// as many bytes until the user [`release`](Self::release)s them. This call is for readers of plain
-    /// streams that may be slower than their peer.
+    /// Tells the stack that the user holds `bytes` bytes that it received in order. The receive window is
+    /// smaller by `bytes` until the user [`release`](Self::release)s these bytes. This call is for readers of
+    /// plain streams that may be slower than their peer.
     pub fn hold(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.hold(ctx, bytes));
     }
 
     /// Gives up bytes that the user received ahead of the frontier and did not [`release`](Self::release): at
-    /// most 16 ranges of stream offsets, in order and without overlap. These bytes count as not received from
-    /// now on, and may arrive again. Returns `false` and gives up no bytes if some of them are in order by
-    /// now (then all bytes below these are in order as well), or if too many ranges would be left.
+    /// most 16 ranges of stream offsets, in order and without overlap. From now on these bytes count as not
+    /// received, and may arrive again. Returns `false` and gives up no bytes in two cases: some of these
+    /// bytes are in order by now (then all bytes before them are in order as well), or too many ranges would
+    /// be left.
     pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }
 
     /// Tells the stack how many bytes of packet buffers the user keeps in total for bytes ahead of the
-    /// frontier. They may be many more, because a small segment may pin a whole buffer.
+    /// frontier. This number may be much larger than the number of held bytes, because a small segment may
+    /// pin a whole buffer.
     pub fn pin(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.pin(ctx, bytes));
     }
 
-    /// Sets the keepalive of one connection, which otherwise has the keepalive of
-    /// [`TcpConfig`](crate::TcpConfig); `None` turns it off.
+    /// Sets the keepalive of one connection; `None` turns the keepalive off. Without this call, the keepalive
+    /// is that of [`TcpConfig`](crate::TcpConfig).
     pub fn set_keepalive(&mut self, now: Instant, conn: ConnId, keepalive: Option<Keepalive>) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.set_keepalive(ctx, keepalive));
@@ -498,7 +503,7 @@ impl Stack {
         Some(conn.tcb.info(&self.config.tcp, conn.tuple.local_addr(), conn.tuple.remote_addr()))
     }
 
-    /// The counters since the stack was created, including those of ended connections.
+    /// The counters since the stack was created, including the counters of ended connections.
     pub fn counters(&self) -> StackCounters {
         StackCounters {
             neighbor_moves_refused: self.neighbors.moves_refused(),
@@ -507,13 +512,13 @@ impl Stack {
         }
     }
 
-    /// Sets the time; it never goes back.
+    /// Sets the time, unless `now` is earlier than the present time.
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
 
-    /// Calls `work` on the connection in `slot`, then [`settle`](Self::settle)s it. `None` if the slot is
-    /// free.
+    /// Calls `work` on the connection in `slot`, then [`settle`](Self::settle)s the connection. Returns
+    /// `None` if the slot is free.
     fn with<R>(
         &mut self,
         now: Instant,
@@ -527,14 +532,14 @@ impl Stack {
         Some(result)
     }
 
-    /// Like [`with`](Self::with), for a user's id; `None` if the id is not valid.
+    /// Like [`with`](Self::with), for a user's id. Returns `None` if the id is not valid.
     fn with_live<R>(&mut self, conn: ConnId, work: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> Option<R> {
         let slot = self.connections.live(conn)?;
         self.with(self.now, slot, work)
     }
 
-    /// Called after a call that may have changed a control block: sets its timer, removes it if it has ended,
-    /// and queues it if it has something to send.
+    /// Called after a call that may have changed a control block: sets the connection's timer, removes the
+    /// connection if it has ended, and queues the connection if it has something to send.
     fn settle(&mut self, slot: u32) {
         if self.connections.settle_later(slot) {
             return;

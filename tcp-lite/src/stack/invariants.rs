@@ -1,4 +1,4 @@
-//! The invariants of a stack: the invariants of its parts, and that the usage of each part is the sum of what
+//! The invariants of a stack: the invariants of its parts hold, and the usage of each part is the sum of what
 //! all connections hold.
 
 use super::connections::Conn;
@@ -11,7 +11,7 @@ impl Stack {
     /// connection and entry.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
         self.connections.check()?;

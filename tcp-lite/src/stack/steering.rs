@@ -1,4 +1,4 @@
-//! The part of a stack that shares a host with other stacks, one for each queue: see [`Member`].
+//! The methods of a stack that shares a host with other stacks, one stack for each queue: see [`Member`].
 
 use dp::{Burst, Checksum, Mbuf};
 
@@ -33,9 +33,9 @@ impl Stack {
         self.member.as_ref().is_some_and(|member| member.is_unflushed() || member.is_waiting())
     }
 
-    /// Fills the free places of `out` with frames that other stacks of the host handed over: frames of our
-    /// connections that arrived at the queues of those stacks. The caller passes them to
-    /// [`input_next`](Self::input_next), like frames from the port.
+    /// Fills the free places of `out` with frames that other stacks of the host handed over. These frames
+    /// belong to our connections, but arrived at the queues of the other stacks. The caller passes the frames
+    /// to [`input_next`](Self::input_next), like frames from the port.
     pub fn take_handed(&mut self, now: Instant, out: &mut Burst) {
         self.advance(now);
         let Some(member) = &mut self.member else { return };
@@ -56,8 +56,8 @@ impl Stack {
         }
     }
 
-    /// Makes the frames visible that were handed to other stacks since the last call. Returns a mask of these
-    /// stacks, with bit `n` for stack `n`. The caller wakes each of these stacks that sleeps.
+    /// Makes the frames that were handed to other stacks since the last call visible to these stacks. Returns
+    /// a mask of these stacks, with bit `n` for stack `n`. The caller wakes each of these stacks that sleeps.
     #[inline]
     pub fn flush_handed(&mut self) -> u64 {
         self.member.as_mut().map_or(0, |member| member.flush())
@@ -119,8 +119,8 @@ impl Stack {
         self.member.as_ref().map_or(Ok(()), |member| member.claim(tuple))
     }
 
-    /// Whether the device is expected to put frames of this connection into our queue; true if its rule is
-    /// not known.
+    /// Whether the device is expected to put frames of this connection into our queue. True if the device's
+    /// rule is not known.
     pub(super) fn arrives_here(&self, tuple: &FourTuple) -> bool {
         self.member.as_ref().is_none_or(|member| member.arrives_here(tuple))
     }
