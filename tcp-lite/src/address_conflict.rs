@@ -193,8 +193,8 @@ impl ConflictDetection {
         changed
     }
 
-    /// The next time at which [`poll`](Self::poll) has something to do; `None` if no probe or announcement is
-    /// due at any time.
+    /// The next time at which [`poll`](Self::poll) has something to do; `None` if no address
+    /// waits for a probe or an announcement.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.next_due
     }

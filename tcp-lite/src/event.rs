@@ -72,7 +72,7 @@ pub enum Event {
     },
     /// The connection has ended, and its id is no longer valid. This is the last event of each connection,
     /// and occurs once. After a graceful close, the event occurs when TIME-WAIT begins. On the passive side,
-    /// it occurs when our FIN is acknowledged.
+    /// the event occurs when our FIN is acknowledged.
     Closed {
         /// The connection.
         conn: ConnId,

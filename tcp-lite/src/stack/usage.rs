@@ -15,7 +15,7 @@ pub struct StackUsage {
     pub holes: usize,
     /// Entries of the neighbour table.
     pub neighbors: usize,
-    /// Events not yet taken.
+    /// Events that the user has not taken yet.
     pub events: usize,
     /// Answers to segments of no connection that wait to be sent.
     pub answers: usize,

@@ -12,10 +12,10 @@ use crate::facade::TcpSeqNumber;
 pub(crate) const MIN_HEADER_BYTES: usize = 20;
 /// Bytes of the largest header.
 pub(crate) const MAX_HEADER_BYTES: usize = 60;
-/// Maximum SACK blocks that fit into a header.
+/// Maximum number of SACK blocks that fit into a header.
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
-/// Not a TCP header: too short, or the data offset points outside the segment.
+/// The bytes are not a TCP header: they are too few, or the data offset points outside the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed TCP header")]
 pub(crate) struct Malformed;
@@ -104,15 +104,15 @@ impl TcpHeader {
         Ok((header, len))
     }
 
-    /// Bytes that [`emit`](Self::emit) writes: a multiple of 4, at most [`MAX_HEADER_BYTES`].
+    /// Number of bytes that [`emit`](Self::emit) writes: a multiple of 4, at most [`MAX_HEADER_BYTES`].
     pub(crate) fn emitted_len(&self) -> usize {
         MIN_HEADER_BYTES + self.options.emitted_len()
     }
 
-    /// Writes the header to the front of `out`, checksum field zero.
+    /// Writes the header to the front of `out`, with 0 in the checksum field.
     ///
     /// # Panics
-    /// When `out` is shorter than [`emitted_len`](Self::emitted_len).
+    /// Panics if `out` is shorter than [`emitted_len`](Self::emitted_len).
     pub(crate) fn emit(&self, out: &mut [u8]) {
         let len = self.emitted_len();
         let (fixed, options) = out[..len].split_at_mut(MIN_HEADER_BYTES);
@@ -123,7 +123,8 @@ impl TcpHeader {
         fixed[12] = (len as u8 / 4) << 4;
         fixed[13] = self.control_bits();
         fixed[14..16].copy_from_slice(&self.window.to_be_bytes());
-        // The stack or the port fills in the checksum. The urgent pointer is 0: we send no urgent data.
+        // The stack or the port fills in the checksum. The urgent pointer is 0, because we send no urgent
+        // data.
         fixed[16..20].fill(0);
         self.options.emit(options);
     }
@@ -134,7 +135,7 @@ impl TcpHeader {
         self.flags.bits() | if self.ack.is_some() { ACK_BIT } else { 0 }
     }
 
-    /// Sequence numbers that the segment occupies: payload, SYN and FIN.
+    /// Number of sequence numbers that the segment occupies: those of the payload, of SYN and of FIN.
     pub(crate) fn segment_len(&self, payload_bytes: usize) -> usize {
         payload_bytes
             + usize::from(self.flags.contains(Flags::SYN))
@@ -164,8 +165,8 @@ impl TcpHeader {
 }
 
 impl Options {
-    /// Parses the known options in `bytes`. Other options are skipped; parsing of a malformed list ends at
-    /// the error.
+    /// Parses the known options in `bytes`. Skips other options. In a malformed list, parsing ends at the
+    /// error.
     fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let [kind, rest @ ..] = bytes {
@@ -203,7 +204,7 @@ impl Options {
         }
     }
 
-    /// Bytes of all options except SACK blocks, a multiple of 4.
+    /// Number of bytes of all options except SACK blocks, a multiple of 4.
     fn fixed_len(&self) -> usize {
         4 * usize::from(self.mss.is_some())
             + 4 * usize::from(self.window_scale.is_some())
@@ -215,7 +216,7 @@ impl Options {
             }
     }
 
-    /// SACK blocks that are emitted: as many as fit.
+    /// Number of SACK blocks that [`emit`](Self::emit) writes: as many as fit.
     fn emitted_blocks(&self) -> usize {
         self.sack.len().min(sack_room(MAX_HEADER_BYTES - MIN_HEADER_BYTES - self.fixed_len()))
     }
@@ -263,12 +264,12 @@ impl Options {
     }
 }
 
-/// Option bytes of `blocks` SACK blocks, with the two NOPs in front (RFC 2018 section 3).
+/// Number of option bytes of `blocks` SACK blocks, including two NOPs in front (RFC 2018 section 3).
 pub(crate) const fn sack_bytes(blocks: usize) -> usize {
     4 + 8 * blocks
 }
 
-/// SACK blocks that fit into `bytes` bytes of options.
+/// Number of SACK blocks that fit into `bytes` bytes of options.
 pub(crate) const fn sack_room(bytes: usize) -> usize {
     bytes.saturating_sub(4) / 8
 }

@@ -8,23 +8,23 @@ use crate::OutOfOrder;
 /// SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Our SYN was sent, or is about to be.
+    /// Our SYN was sent, or is about to be sent.
     SynSent,
-    /// The peer's SYN was received, ours is not acknowledged.
+    /// The peer's SYN was received. Our SYN is not acknowledged.
     SynReceived,
     /// Both SYNs are acknowledged.
     Established,
-    /// We closed.
+    /// We closed. Our FIN is not acknowledged.
     FinWait1,
     /// We closed, and our FIN is acknowledged.
     FinWait2,
     /// The peer closed.
     CloseWait,
-    /// Both closed, our FIN is not acknowledged.
+    /// Both sides closed at the same time. Our FIN is not acknowledged.
     Closing,
-    /// The peer closed, then we did; our FIN is not acknowledged.
+    /// The peer closed, then we closed. Our FIN is not acknowledged.
     LastAck,
-    /// Both FINs are acknowledged, ours first.
+    /// Both FINs are acknowledged, and we were the first to close.
     TimeWait,
     /// The connection has ended.
     Closed,
@@ -52,23 +52,24 @@ pub struct ConnInfo {
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Largest payload of a segment, bytes: changes only with the path MTU.
+    /// Maximum number of payload bytes in a segment. It changes only with the path MTU.
     pub emss: usize,
     /// Stream offset of the next byte to be pushed (the number of bytes pushed so far).
     pub send_offset: u64,
     /// Free bytes of the send buffer.
     pub send_space: usize,
-    /// Bytes queued or sent and not acknowledged.
+    /// Number of bytes that are queued, or sent and not acknowledged.
     pub unacknowledged: u64,
     /// The in-order frontier of reception.
     pub frontier: u64,
-    /// Smoothed round-trip time, microseconds; 0 before the first measurement.
+    /// Smoothed round-trip time in microseconds; 0 before the first measurement.
     pub srtt_us: u32,
-    /// Retransmission timeout, microseconds, backoff included.
+    /// Retransmission timeout in microseconds, including backoff.
     pub rto_us: u32,
-    /// Congestion window, bytes; during fast recovery, the value that it will have afterwards.
+    /// Congestion window in bytes. During fast recovery, this is the value that the window will have after
+    /// the recovery.
     pub cwnd: u32,
-    /// Slow start threshold, bytes; `u32::MAX` before the first reduction.
+    /// Slow start threshold in bytes; `u32::MAX` before the first reduction.
     pub ssthresh: u32,
     /// The state of the connection (RFC 9293 section 3.3.2).
     pub state: State,
