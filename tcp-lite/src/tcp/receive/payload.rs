@@ -150,8 +150,7 @@ impl ReceiveHalf {
         if excess > 0 {
             ctx.counters.out_of_order_over_connection += 1;
             // The connection may exceed its limit by at most one segment, until the user has given up memory.
-            // (The user reports the pinned
-            // bytes of this segment only after it has received the segment.)
+            // (The user reports the pinned bytes of this segment only after it has received the segment.)
             if furthest || self.held.held_bytes > bound {
                 return false;
             }
