@@ -117,7 +117,8 @@ impl HashBytes {
 }
 
 impl Hasher for HashBytes {
-    /// # Panics If there are more than 128 bytes. A 4-tuple has at most 88 bytes.
+    /// # Panics
+    /// If there are more than 128 bytes. A 4-tuple has at most 88 bytes.
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);

@@ -44,7 +44,8 @@ pub(crate) struct SlowPath {
 impl SlowPath {
     /// An interface with the stack's addresses and gateways.
     ///
-    /// # Panics If the Ethernet address or an IP address is not a unicast address.
+    /// # Panics
+    /// If the Ethernet address or an IP address is not a unicast address.
     pub(crate) fn new(config: &StackConfig, routes: &Routes, pool: Mempool, random_seed: u64) -> Self {
         let mut device = SlowDevice {
             rx: Vec::with_capacity(MAX_FRAME_BYTES),

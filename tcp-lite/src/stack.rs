@@ -137,7 +137,8 @@ impl Stack {
     /// well. If there are IPv6 addresses but no link-local address, the stack adds the link-local address
     /// that follows from the Ethernet address.
     ///
-    /// # Panics If an address in `config` is not a unicast address.
+    /// # Panics
+    /// If an address in `config` is not a unicast address.
     pub fn new(config: StackConfig, pool: Mempool) -> Self {
         let secrets = Secrets::new(config.seed);
         let routes = Routes::new(config.mac, config.addresses.clone(), config.gateways.clone());
@@ -417,7 +418,8 @@ impl Stack {
     /// Cuts `bytes` into segments of EMSS and queues the segments that fit. Returns the number of bytes that
     /// were queued. This call is for plain streams. FPDUs are queued with [`sender`](Self::sender).
     ///
-    /// # Errors The errors of [`Sender::segment`], if not a single byte was taken.
+    /// # Errors
+    /// The errors of [`Sender::segment`], if not a single byte was taken.
     pub fn send(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<usize, SendError> {
         self.advance(now);
         let sent = self.with_live(conn, |tcb, ctx| {

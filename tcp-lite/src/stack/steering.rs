@@ -114,7 +114,8 @@ impl Stack {
 
     /// Claims a 4-tuple for this stack.
     ///
-    /// # Errors Another stack of the host has the 4-tuple, or the flow table has no place for it.
+    /// # Errors
+    /// Another stack of the host has the 4-tuple, or the flow table has no place for it.
     pub(super) fn claim(&self, tuple: &FourTuple) -> Result<(), ClaimError> {
         self.member.as_ref().map_or(Ok(()), |member| member.claim(tuple))
     }

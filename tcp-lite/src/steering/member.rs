@@ -75,7 +75,8 @@ impl Member {
     /// Creates the members of one host, one member for each queue of a device. All stacks have to have the
     /// same `config`.
     ///
-    /// # Panics If there are no queues, or more than [`MAX_MEMBERS`].
+    /// # Panics
+    /// If there are no queues, or more than [`MAX_MEMBERS`].
     pub fn group(config: &StackConfig, queues: &[Queue]) -> Vec<Self> {
         let count = queues.len();
         assert!((1..=MAX_MEMBERS).contains(&count), "a host has 1 to {MAX_MEMBERS} stacks");
