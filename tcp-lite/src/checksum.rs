@@ -105,7 +105,7 @@ pub(crate) fn pseudo_header(
 pub(crate) fn fold(sum: u64) -> u16 {
     let (folded, carry) = ((sum >> 32) as u32).overflowing_add(sum as u32);
     let folded = folded + u32::from(carry);
-    // The carry out of the sum of the lower halves goes into the sum of the upper halves.
+    // The carry out of the sum of the lower halves is added to the sum of the upper halves.
     (folded.wrapping_add(folded.rotate_left(16)) >> 16) as u16
 }
 

@@ -152,8 +152,8 @@ pub struct TcpConfig {
     pub pacing: Option<Pacing>,
     /// RTO before the first measurement (RFC 6298: 1 s). Default: 1 s.
     pub rto_initial: Duration,
-    /// The minimum difference between the RTO and the smoothed RTT. It has to be longer than the peer's delay
-    /// of ACKs, which is 40 ms in Linux. Default: 50 ms.
+    /// The minimum difference between the RTO and the smoothed RTT. This difference has to be longer than the
+    /// peer's delay of ACKs, which is 40 ms in Linux. Default: 50 ms.
     pub rto_min: Duration,
     /// The minimum wait before a tail loss probe. If twice the round-trip time is longer than this minimum,
     /// the wait is twice the round-trip time (RFC 8985 section 7.2). The minimum covers the delay until the

@@ -4,7 +4,7 @@ use crate::out_of_order::OutOfOrder;
 
 dp::counters! {
     "uwarp_tcp_", "_total";
-    /// Counters of the whole stack. They are never reset.
+    /// Counters of the whole stack, which are never reset.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct StackCounters {
         /// Frames passed to the stack, including dropped ones.

@@ -217,8 +217,8 @@ pub(crate) fn emit_assertion(
             let group = solicited_node(address);
             emit_ndisc(out, mac, vlan, (multicast_mac(group), group), Ipv6Address::UNSPECIFIED, solicit)
         }
-        // A host that probes has no address to answer to, so the answer goes to all nodes (RFC 4861
-        // section 7.2.4).
+        // A host that probes has no address to which the answer could be sent, so the answer is sent to all
+        // nodes (RFC 4861 section 7.2.4).
         Assertion::Announce(IpAddress::Ipv6(address)) | Assertion::Answer(IpAddress::Ipv6(address), _) => {
             let advert = NdiscRepr::NeighborAdvert {
                 flags: NdiscNeighborFlags::OVERRIDE,

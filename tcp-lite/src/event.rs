@@ -80,8 +80,8 @@ pub enum Event {
         reason: CloseReason,
     },
     /// Another host uses one of our addresses. The stack reports this at most once in ten seconds for each
-    /// address. It drops the report if [`Limits::events`](crate::Limits::events) or more events wait, unless
-    /// the address is lost.
+    /// address. The stack drops the report if [`Limits::events`](crate::Limits::events) or more events wait,
+    /// unless the address is lost.
     AddressConflict {
         /// The address.
         address: IpAddr,
@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     /// Bytes that arrived while no event waited are the oldest event. Both `pop_front` and `pop_received`
-    /// return them first.
+    /// return these bytes first.
     #[test]
     fn events_come_in_the_order_in_which_they_happened() {
         let (pool, conn) = (Mempool::heap("events", 8, 64), ConnId { slot: 1, generation: 0 });

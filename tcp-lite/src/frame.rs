@@ -191,7 +191,7 @@ impl Headers<'_> {
                 ip[24..40].copy_from_slice(&dst.octets());
                 ethernet::ETHERTYPE_IPV6
             }
-            // Both addresses are of one family, because a 4-tuple comes from one IP header or one route.
+            // Both addresses are of one family, because a 4-tuple is made from one IP header or one route.
             _ => unreachable!("a 4-tuple of two families"),
         };
         ethernet::emit(ethernet, *dst_mac, framing.mac, framing.vlan, ethertype);
@@ -218,7 +218,7 @@ struct Piece {
     offset: usize,
     /// Payload bytes in this frame.
     bytes: usize,
-    /// The sum of the payload. It is not used if the device computes the checksum.
+    /// The sum of the payload, which is not used if the device computes the checksum.
     sum: InternetChecksum,
     is_last: bool,
 }
@@ -245,7 +245,7 @@ struct CommonHeaders {
     tcp_checksum: InternetChecksum,
 }
 
-/// Headers of several frames with consecutive bytes of a stream. They are written and summed once.
+/// Headers of several frames with consecutive bytes of a stream, which are written and summed once.
 pub(crate) struct Template {
     /// The headers, with 0 for lengths, sequence number, PSH and checksums.
     bytes: Bytes,

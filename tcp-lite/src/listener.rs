@@ -26,8 +26,8 @@ pub enum ListenError {
 /// [`Limits::backlog`](crate::Limits::backlog).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Maximum number of connections that are not established yet. It is at most `Limits::backlog`; `None`
-    /// means `Limits::backlog`. Beyond this number, SYNs get cookies if
+    /// Maximum number of connections that are not established yet. The value is at most `Limits::backlog`;
+    /// `None` means `Limits::backlog`. Beyond this number, SYNs get cookies if
     /// [`Limits::syn_cookies`](crate::Limits::syn_cookies) is set. With 0, the listener accepts no
     /// connection, not even by a cookie.
     pub half_open: Option<usize>,
@@ -54,7 +54,7 @@ impl AddressFilter {
     }
 }
 
-/// Numbers of SYNs that a listener did not answer. They are never reset.
+/// Numbers of SYNs that a listener did not answer, which are never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerCounters {

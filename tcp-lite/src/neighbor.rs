@@ -78,7 +78,7 @@ struct NeighborEntry {
     moved: Instant,
 }
 
-/// Neighbours whose Ethernet addresses need no query. They have no entries in the table.
+/// Neighbours whose Ethernet addresses need no query. Such neighbours have no entries in the table.
 #[derive(Default)]
 pub(crate) struct KnownNeighbors {
     /// See [`StackConfig::derived_neighbors`].

@@ -516,7 +516,7 @@ mod tests {
     #[test]
     fn a_strangers_bytes_do_not_get_in_by_an_overlap() {
         for [a, b, _] in HOSTS {
-            // The forged fragment has any offset and length, and comes before or after the first genuine
+            // The forged fragment has any offset and length, and arrives before or after the first genuine
             // fragment.
             for (at, bytes) in [(0, 24), (24, 24), (48, 8), (8, 8), (16, 24), (0, 56)] {
                 for first in [true, false] {

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use crate::facade::{EthernetAddress, IpAddress, IpCidr, Ipv6Address, Ipv6Cidr};
 
-/// Addresses and gateways of one stack. They never change.
+/// Addresses and gateways of one stack, which never change.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     addresses: ArrayVec<IpCidr, 8>,

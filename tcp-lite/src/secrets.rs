@@ -131,7 +131,7 @@ impl Hasher for HashBytes {
     }
 }
 
-/// Hashers for tables whose keys come from the network.
+/// Hashers for tables whose keys are values received from the network.
 #[derive(Clone)]
 pub(crate) struct KeyedState(SipHasher13);
 

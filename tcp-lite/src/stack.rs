@@ -375,7 +375,8 @@ impl Stack {
         self.listeners.changes()
     }
 
-    /// Closes the listener. Drops its half-open connections. Its established connections continue.
+    /// Closes the listener and drops its half-open connections. The listener's established connections
+    /// continue.
     pub fn unlisten(&mut self, listener: ListenerId) {
         if !self.listeners.remove(listener) {
             return;

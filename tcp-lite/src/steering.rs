@@ -7,7 +7,7 @@
 //! table, and puts the frame into a ring to the owner. If a device spreads frames by another rule than
 //! expected, or changes the rule, frames take longer, but no connection is lost.
 //!
-//! One stack leads: the first of the stacks that still exist. Only the leading stack answers ARP and
+//! The first of the stacks that still exist is the leading stack. Only the leading stack answers ARP and
 //! neighbour discovery, defends our addresses, answers echo requests and reassembles fragments. All other
 //! stacks hand such frames to the leading stack. The leading stack tells the other stacks which neighbours it
 //! heard of, and which addresses may be used.

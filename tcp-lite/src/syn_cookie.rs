@@ -64,8 +64,8 @@ impl SynCookies {
         self.latest.is_some()
     }
 
-    /// Encodes the options of `syn` in the timestamp of the SYN-ACK. This sets the timestamp back by less
-    /// than 128 ms.
+    /// Encodes the options of `syn` in the timestamp of the SYN-ACK. The encoding sets the timestamp back by
+    /// less than 128 ms.
     pub(crate) fn mark(syn_ack: &mut TcpHeader, syn: &TcpHeader) {
         if let Some((clock, _)) = &mut syn_ack.options.timestamps {
             *clock = (clock.wrapping_sub(64) & !63) | offer_bits(syn);
@@ -97,9 +97,10 @@ impl SynCookies {
         Some(syn)
     }
 
-    /// Whether `segment` may have overtaken the ACK of a cookie. Such a segment cannot be verified: only the
-    /// first segment after the SYN can, because the peer's sequence number is part of the cookie. The
-    /// function returns `false` if the time bits of the acknowledged number do not belong to a valid period.
+    /// Whether `segment` may have overtaken the ACK of a cookie. Such a segment cannot be verified. Only the
+    /// first segment after the SYN can be verified, because the peer's sequence number is part of the cookie.
+    /// The function returns `false` if the time bits of the acknowledged number do not belong to a valid
+    /// period.
     pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, bytes: usize) -> bool {
         let (Some(ack), current) = (segment.ack, period(now)) else { return false };
         let made = ack.0.wrapping_sub(1) as u32 >> 27;

@@ -16,7 +16,7 @@ const BYTES: usize = ethernet::HEADER_BYTES + IPV4_BYTES + MIN_HEADER_BYTES;
 /// Bytes of the timestamps option, with two NOPs.
 const TIMESTAMPS_BYTES: usize = 12;
 
-/// The headers of the frames of one connection. They are written and summed once, except for the fields that
+/// The headers of the frames of one connection, which are written and summed once, except for the fields that
 /// differ from frame to frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainTemplate {

@@ -83,7 +83,7 @@ fn an_answer_releases_waiting_packets_and_an_old_entry_in_use_is_confirmed() {
     assert_eq!(n.resolve(at(6), ip(1)), Resolution::Known(MAC));
     assert_eq!(n.resolve(at(30_005), ip(1)), Resolution::Known(MAC));
     assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(MAC) }]);
-    // The neighbour moved. It answers no unicast query, so the next query is broadcast.
+    // The neighbour moved, so it answers no unicast query, and the next query is broadcast.
     n.poll(at(31_005));
     n.poll(at(32_005));
     n.poll(at(33_005));

@@ -151,7 +151,7 @@ pub(crate) struct FoundConn<'a> {
 
 impl FoundConn<'_> {
     /// Called after a call that did not end the state ESTABLISHED. Queues the connection now if it has
-    /// something to send. Its timer is set later, at the end of the turn (`arming.rs`).
+    /// something to send. The connection's timer is set later, at the end of the turn (`arming.rs`).
     #[inline]
     pub(crate) fn settle_later(mut self) {
         debug_assert!(self.conn.may_arm_later(), "something else may follow");
@@ -251,7 +251,7 @@ impl Connections {
         place.conn = Some(conn);
     }
 
-    /// Removes a connection. Its id is not valid any more.
+    /// Removes a connection. The id of the connection is not valid any more.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<Conn> {
         let place = &mut self.slots[slot as usize];
         let conn = place.conn.take()?;
@@ -388,7 +388,8 @@ impl Connections {
         self.slots.len() - self.free.len()
     }
 
-    /// Slots in use, with their connections. This visits all slots, so it is only for rare calls.
+    /// Slots in use, with their connections. The iterator visits all slots, so this function is only for rare
+    /// calls.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (u32, &Conn)> {
         self.slots.iter().enumerate().filter_map(|(n, s)| s.conn.as_ref().map(|c| (n as u32, c)))
     }

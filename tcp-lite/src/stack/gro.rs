@@ -1,9 +1,9 @@
 //! Generic receive offload: consecutive segments are merged, as a device with LRO does, so that their control
 //! block is updated only once.
 //!
-//! Segments are merged only if they are next in order and carry only payload. Their headers are equal except
-//! for lengths, sequence numbers, checksums, PSH and the IPv4 identification: they have the same
-//! acknowledgement, window, timestamps and ECN codepoint.
+//! Segments are merged only if they are next in order and carry only payload. The headers of merged segments
+//! are equal except for lengths, sequence numbers, checksums, PSH and the IPv4 identification. That means,
+//! merged segments have the same acknowledgement, window, timestamps and ECN codepoint.
 
 use std::iter::Peekable;
 

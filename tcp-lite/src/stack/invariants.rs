@@ -7,8 +7,8 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::{EVENTS_PER_CONNECTION, Holdings};
 
 impl Stack {
-    /// Checks all invariants that hold between any two calls. It is for tests, because it visits every
-    /// connection and entry.
+    /// Checks all invariants that hold between any two calls. This function is for tests, because it visits
+    /// every connection and entry.
     ///
     /// # Errors
     /// A description of the first invariant that does not hold.

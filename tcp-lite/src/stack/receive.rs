@@ -230,7 +230,7 @@ impl Stack {
             return;
         }
         self.forget(now, slot);
-        // This returns the slot that has just been freed.
+        // `reserve` returns the slot that has just been freed.
         if let Some(id) = self.reserve() {
             self.accept(now, id, (listener, tuple, next_hop), syn, params);
         }

@@ -69,7 +69,7 @@ impl FlowTable {
     }
 
     /// Adds a flow of stack `owner`, unless a stack has the flow. If two stacks claim one flow at the same
-    /// time, at most one of the two stacks gets the flow. Possibly neither stack gets it.
+    /// time, at most one of the two stacks gets the flow. Possibly no stack gets the flow.
     ///
     /// # Errors
     /// See [`ClaimError`].

@@ -52,7 +52,7 @@ pub struct ConnInfo {
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Maximum number of payload bytes in a segment. It changes only with the path MTU.
+    /// Maximum number of payload bytes in a segment, which changes only with the path MTU.
     pub emss: usize,
     /// Stream offset of the next byte to be pushed (the number of bytes pushed so far).
     pub send_offset: u64,

@@ -43,8 +43,8 @@
 //!   6.2, step 5; `send/queue/scoreboard.rs`).
 //! - The echoed timestamp is not used for a retransmission above a hole (RFC 8985 section 6.2, step 2;
 //!   `send/ack_sample.rs`).
-//! - The loss of a retransmission reduces the window once more. RFC 8985 leaves this open, and Linux does not
-//!   do it (`send/rate/reduction.rs`).
+//! - The loss of a retransmission reduces the window once more. RFC 8985 leaves this second reduction open,
+//!   and Linux does not make it (`send/rate/reduction.rs`).
 //! - The stack gives up a SYN or data sooner than RFC 9293 section 3.8.3 says (MUST-23: R2 of a SYN at least
 //!   3 minutes; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
 //!   default. A peer in a data centre that has not answered within this time has failed, and the user wants

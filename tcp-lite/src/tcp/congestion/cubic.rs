@@ -85,7 +85,7 @@ impl Cubic {
         self.save_prior_state();
         let (cwnd, w_max) = (self.cwnd(), self.w_max);
         self.prior = cwnd;
-        // Fast convergence: a flow whose window shrinks leaves bandwidth to other flows.
+        // Fast convergence: a flow whose window shrinks gives up bandwidth for other flows.
         self.w_max = if cwnd < w_max { (self.cwnd * (1.0 + BETA) / 2.0) as u32 } else { cwnd };
         self.ssthresh = ((self.cwnd * BETA) as u32).max(2 * self.mss);
         self.stage = Stage::Plain;
@@ -283,8 +283,8 @@ mod tests {
     #[test]
     fn on_a_short_path_it_grows_like_reno() {
         let mut cubic = reduced(20);
-        // The window has 14 segments. It grows by 0.529 segments in each of 11 round trips, up to the old
-        // window. After that, it grows by one segment in each of ten round trips.
+        // The window has 14 segments. The window grows by 0.529 segments in each of 11 round trips, up to the
+        // old window. After that, it grows by one segment in each of ten round trips.
         let window = run(&mut cubic, 1, 20);
         assert!((29.0..30.0).contains(&window), "{window}");
     }

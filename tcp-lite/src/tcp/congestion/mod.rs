@@ -3,8 +3,8 @@
 //! [`CongestionControl`] is the interface of an algorithm. [`Congestion`] is the algorithm of a connection:
 //! an enum, dispatched by `match` without allocation. `send/queue/scoreboard.rs` decides which bytes are in
 //! flight or lost. `send/loss/` decides when recovery starts and ends, and what recovery may send. The window
-//! is in bytes. It is compared with the bytes in flight before a segment is added, so in effect the window is
-//! rounded up to a whole segment.
+//! is in bytes. Before a segment is added, the window is compared with the bytes in flight, so in effect the
+//! window is rounded up to a whole segment.
 
 mod cubic;
 mod dctcp;

@@ -30,8 +30,8 @@ pub(crate) enum Verdict {
 impl Tcb {
     /// Handles any segment with a correct checksum. This is the general path of
     /// [`on_predicted`](Self::on_predicted). The payload may be empty, or a chain. `segments` is the number
-    /// of segments that were merged. This number is more than 1 only if their headers are equal and the first
-    /// segment [`is_next`](Self::is_next).
+    /// of segments that were merged. This number is more than 1 only if the headers of the merged segments
+    /// are equal and the first segment [`is_next`](Self::is_next).
     pub(crate) fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -40,7 +40,7 @@ impl Tcb {
         (payload, segments): (Mbuf, usize),
     ) -> Verdict {
         match self.state {
-            // The connection has ended. Its RST may still wait to be sent.
+            // The connection has ended, but its RST may still wait to be sent.
             State::Closed => return header.rst_reply(payload.len()).map_or(Verdict::Done, Verdict::Reset),
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
@@ -74,10 +74,10 @@ impl Tcb {
         let pos = self.receive.position(header.seq) + i64::from(syn_ack_again);
         let bytes = if syn_ack_again { 0 } else { payload.len() };
 
-        // This comes before the steps of RFC 9293 section 3.10.7.4. In SYN-RECEIVED, a segment that does not
-        // acknowledge our SYN belongs to another connection, whatever its sequence number is. The answer is
-        // RST, because a challenge ACK would cause an endless exchange of ACKs (RFC 9293 section 3.5.2, group
-        // 2).
+        // This check comes before the steps of RFC 9293 section 3.10.7.4. In SYN-RECEIVED, a segment that
+        // does not acknowledge our SYN belongs to another connection, whatever its sequence number is. The
+        // answer is RST, because a challenge ACK would cause an endless exchange of ACKs (RFC 9293 section
+        // 3.5.2, group 2).
         let is_rst = flags.contains(Flags::RST);
         if self.state == State::SynReceived && !is_rst && !self.acknowledges_our_syn(header) {
             return header.rst_reply(bytes).map_or(Verdict::Done, Verdict::Reset);

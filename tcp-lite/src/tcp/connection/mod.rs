@@ -1,5 +1,5 @@
-//! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10). Its inputs are segments, times and
-//! user calls; its outputs are events and transmissions.
+//! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10). The inputs of a control block are
+//! segments, times and user calls. The outputs are events and transmissions.
 //!
 //! The control block connects a sending half and a receiving half, which do not use each other. This module
 //! has the parts that belong to neither half: the state, and the dispatch of segments, calls and timers.
@@ -73,8 +73,8 @@ pub(crate) struct Tcb {
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
-    /// Keepalive settings of this connection that override the settings of the stack. They are boxed, because
-    /// few connections have such settings.
+    /// Keepalive settings of this connection that override the settings of the stack. The settings are boxed,
+    /// because few connections have such settings.
     keepalive: Option<Box<Option<Keepalive>>>,
     keepalive_probes: u8,
     /// The timer of the connection itself.

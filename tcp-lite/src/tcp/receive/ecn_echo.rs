@@ -12,8 +12,8 @@ pub(super) struct Echo {
     /// True if acknowledgements carry ECE.
     on: bool,
     /// With DCTCP: the position of a separate acknowledgement, and whether this acknowledgement carries ECE.
-    /// It is needed if the bytes up to the position have a different mark than the bytes after it (RFC 8257
-    /// section 3.2). Positions begin at 1.
+    /// A separate acknowledgement is needed if the bytes up to the position have a different mark than the
+    /// bytes after the position (RFC 8257 section 3.2). Positions begin at 1.
     separate: Option<NonZeroU64>,
     separate_on: bool,
 }

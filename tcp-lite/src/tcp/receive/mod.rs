@@ -18,7 +18,8 @@
 //! slab of the stack while there is a hole. Bytes that the user gives up under memory pressure count as not
 //! received.
 //!
-//! The receiving half does not use the sending half. Its fields are private; `connection` calls its methods.
+//! The receiving half does not use the sending half. The fields of the receiving half are private;
+//! `connection` calls its methods.
 
 mod delayed_ack;
 mod ecn_echo;

@@ -9,8 +9,8 @@ use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock};
 use crate::tcp::slabs::OutOfOrderSlab;
 
 impl ReceiveHalf {
-    /// Called when `bytes` bytes at `pos` are duplicates: the next SACK reports them. They are a whole
-    /// segment or a part of a segment.
+    /// Called when `bytes` bytes at `pos`, a whole segment or a part of a segment, are duplicates: the next
+    /// SACK reports these bytes.
     pub(in crate::tcp) fn report_duplicate(&mut self, pos: i64, bytes: usize) {
         let end = pos + bytes as i64;
         if end > 1 {

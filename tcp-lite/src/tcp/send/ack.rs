@@ -30,7 +30,7 @@ pub(in crate::tcp) struct AckInfo<'a> {
     /// The segment's position, and the number of positions that the segment occupies.
     pub(in crate::tcp) pos: i64,
     pub(in crate::tcp) len: usize,
-    /// The segment's window field. It is scaled, because the segment is no SYN (RFC 7323 section 2.2).
+    /// The segment's window field, which is scaled, because the segment is no SYN (RFC 7323 section 2.2).
     pub(in crate::tcp) window: u16,
     /// The segment's SACK blocks.
     pub(in crate::tcp) sack: &'a [SackBlock],
@@ -189,9 +189,9 @@ impl SendHalf {
         }
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
         let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
-        // An acknowledgement that a later acknowledgement has overtaken is no duplicate, nor is an answer to
-        // a path MTU probe. But the segments that such an acknowledgement newly reports in SACK blocks count
-        // (RFC 8985 section 6.2).
+        // Two kinds of acknowledgements are no duplicates: an acknowledgement that a later acknowledgement
+        // has overtaken, and an answer to a path MTU probe. But the segments that such acknowledgements newly
+        // report in SACK blocks count (RFC 8985 section 6.2).
         if sample.acked > 0 || sample.delivered > 0 || dup_ack || sample.dsack.is_some() {
             let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty() };
             self.respond_to_ack(ctx, &sample, kind, (prior.pipe, ece));
@@ -232,8 +232,8 @@ impl SendHalf {
     #[inline]
     fn on_window(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.is_blocked_by_window(ctx.segments) {
-            // The peer is alive, but its window is too small. This is not a lack of progress (RFC 9293
-            // section 3.8.6.1).
+            // The peer is alive, but its window is too small. A small window is not a lack of progress (RFC
+            // 9293 section 3.8.6.1).
             self.loss.restart_user_timeout(ctx.now);
         }
         self.raise_writable(ctx);

@@ -1,6 +1,6 @@
-//! The sending half of a connection. It decides which segments are queued, in flight, acknowledged and lost,
-//! when they are sent and retransmitted, and how fast (RFC 9293 section 3.8, data communication, and the
-//! acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
+//! The sending half of a connection. The sending half decides which segments are queued, in flight,
+//! acknowledged and lost, when segments are sent and retransmitted, and how fast (RFC 9293 section 3.8, data
+//! communication, and the acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
 //!
 //! The state has three owners, which do not access each other:
 //!
@@ -259,8 +259,8 @@ impl SendHalf {
         self.rate.set_emss(emss);
         self.queue.sent().mark_oversized(ctx.segments, emss);
         if self.queue.scoreboard().has_lost() {
-            // The lost segments are retransmitted in a size that fits. Their acknowledgement makes the probe
-            // unnecessary.
+            // The lost segments are retransmitted in a size that fits. The acknowledgement of these segments
+            // makes the probe unnecessary.
             self.loss.cancel_probe();
         }
     }

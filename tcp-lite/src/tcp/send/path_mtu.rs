@@ -2,20 +2,23 @@
 //! RFC 4821 section 7).
 //!
 //! Downwards: if the oldest segment times out several times in a row, while small segments arrive, the length
-//! of the segment is the reason. The EMSS falls to BASE_PLPMTU. If that is still too large, the EMSS falls to
-//! the minimum that every path carries. (If nothing arrives at all, the path is dead, and nothing is cut.)
+//! of the segment is the reason. The EMSS falls to BASE_PLPMTU. If BASE_PLPMTU is still too large, the EMSS
+//! falls to the minimum that every path carries. (If nothing arrives at all, the path is dead, and nothing is
+//! cut.)
 //!
 //! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout: all of our
 //! packets have Don't Fragment, and a report of less than 576 bytes is treated as 576. (After such a report,
 //! Linux uses `min_pmtu`, 552, without Don't Fragment. In a black hole, Linux halves the size down to an MSS
-//! of 48. That would cut an FPDU into dozens of segments, and an attacker could cause it by a forged report.)
+//! of 48. Such a small MSS would cut an FPDU into dozens of segments, and an attacker could cause it by a
+//! forged report.)
 //!
 //! Upwards: probes, first of the largest possible size, then by bisection.
 //!
 //! A probe carries bytes that the peer has already acknowledged. The bytes are copied while their segments
-//! leave the queue. This has several advantages. No FPDU is cut or merged for a probe, a probe needs no space
-//! in the window, and the loss of a probe loses no data. Every TCP drops such bytes and acknowledges them,
-//! and the D-SACK (RFC 2883) names exactly the bytes of the probe. Peers without SACK are not probed.
+//! are removed from the queue. Such a probe has several advantages. No FPDU is cut or merged for a probe, a
+//! probe needs no space in the window, and the loss of a probe loses no data. Every TCP drops such bytes and
+//! acknowledges them, and the D-SACK (RFC 2883) names exactly the bytes of the probe. Peers without SACK are
+//! not probed.
 //!
 //! The state belongs to the connection; there is no table of destinations. RFC 8201 section 5.2 leaves the
 //! choice to the implementation. Routers that balance load may send each 4-tuple over another path, and a

@@ -92,8 +92,8 @@ impl SendHalf {
         }
     }
 
-    /// Called when the link is up again. Segments that were sent while the link was down are lost. They are
-    /// retransmitted now, because the retransmission timer may have backed off many times.
+    /// Called when the link is up again. Segments that were sent while the link was down are lost. Such
+    /// segments are retransmitted now, because the retransmission timer may have backed off many times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.positions().una() == 0 {
             if self.syn_sends() > 0 {
@@ -128,8 +128,8 @@ impl SendHalf {
     }
 }
 
-/// The earlier of two times; `None` if both are `None`. This function is not written with an iterator over
-/// options, because that takes four times as long, and this runs for every segment.
+/// The earlier of two times; `None` if both are `None`. This function uses no iterator over options, because
+/// an iterator takes four times as long, and this function runs for every segment.
 #[inline]
 pub(in crate::tcp) fn first_of(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {

@@ -10,9 +10,9 @@ bitflags! {
     struct Flags: u8 {
         /// A segment was refused. `Event::Writable` has to be raised when there is space.
         const WRITABLE_WANTED = 1;
-        /// `Event::Writable` is queued. It covers all refusals until the user takes it.
+        /// `Event::Writable` is queued, and covers all refusals until the user takes the event.
         const WRITABLE_QUEUED = 2;
-        /// `Event::Acknowledged` is queued. It covers all acknowledgements until the user takes it.
+        /// `Event::Acknowledged` is queued, and covers all acknowledgements until the user takes the event.
         const ACKNOWLEDGED_QUEUED = 4;
         /// All acknowledgements are reported.
         const REPORTS_ACKS = 8;

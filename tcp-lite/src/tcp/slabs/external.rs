@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     /// A segment of `before` bytes of its page, 100 bytes of memory, and `behind` bytes of its page. All
-    /// bytes differ.
+    /// bytes of the segment differ.
     fn segment(
         slab: &mut SegmentSlab,
         pool: &Mempool,

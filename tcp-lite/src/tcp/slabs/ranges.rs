@@ -21,7 +21,7 @@ const MAX_GROWN_IN_FRONT: u16 = 32;
 pub(in crate::tcp) struct Range {
     pub(in crate::tcp) start: u64,
     pub(in crate::tcp) end: u64,
-    /// A number that increases with every change. It gives the order of SACK blocks.
+    /// A number that increases with every change, and gives the order of SACK blocks.
     stamp: u32,
 }
 

@@ -1,9 +1,9 @@
 //! Segments queued for transmission: their records, and the slab that holds the records of all connections.
 //!
-//! A segment is frozen: its bytes never change, however often it is sent. Its boundaries change only if the
-//! segment is cut, because the EMSS fell below its length, or because the persist timer cuts it to a small
-//! window. Records are linked by index. `send/queue` has the queue of one connection, and `pages.rs` has the
-//! buffers.
+//! A segment is frozen: its bytes never change, however often it is sent. The boundaries of a segment change
+//! only if the segment is cut. A segment is cut if the EMSS has fallen below its length, or if the persist
+//! timer cuts it to a small window. Records are linked by index. `send/queue` has the queue of one
+//! connection, and `pages.rs` has the buffers.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -85,7 +85,7 @@ bitflags! {
         /// clear this mark. ([`Marks::RETRANSMITTED`] stays.)
         const RETRANSMITTED_IN_RECOVERY = 8;
         /// The segment is in flight: it was sent, and since then it was neither acknowledged nor marked lost.
-        /// It is linked in the order of transmission.
+        /// Segments in flight are linked in the order of transmission.
         const IN_FLIGHT = 16;
         /// The record is not in use.
         const FREE = 32;
@@ -480,8 +480,8 @@ impl SegmentSlab {
     }
 
     /// Removes segments from the front of a queue, as long as they end at or below `una` and have no other
-    /// mark than [`Marks::IN_FLIGHT`]. It also stops at the first segment that is not the next in the order
-    /// of transmission, which begins with `oldest`. `own` are the pages of the connection.
+    /// mark than [`Marks::IN_FLIGHT`]. The removal also stops at the first segment that is not the next in
+    /// the order of transmission. This order begins with `oldest`. `own` are the pages of the connection.
     #[inline(always)]
     pub(in crate::tcp) fn remove_run(
         &mut self,

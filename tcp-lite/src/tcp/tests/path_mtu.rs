@@ -74,8 +74,8 @@ fn a_black_hole_is_found_by_the_third_timeout_and_what_passes_by_halving() {
     let mut sent = 10 * EMSS;
     pair.push(10);
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.path_mtu_black_holes == 1));
-    // There were a tail loss probe, the RTO of 52 ms after the last transmission, twice this RTO, and four
-    // times this RTO.
+    // The timers so far: a tail loss probe, the RTO of 52 ms after the last transmission, twice this RTO, and
+    // four times this RTO.
     assert_eq!((pair.a.counters.rto_expired, emss(&pair)), (3, BASE));
     let found = pair.now;
     assert!(found - start < Duration::from_millis(500), "{}", found - start);
@@ -116,7 +116,7 @@ fn a_path_that_is_wide_again_is_found_after_ten_minutes() {
     pair.run_for(Duration::from_secs(585));
     pair.a.probes.clear();
     pump(&mut pair, &mut sent, Duration::from_secs(15));
-    // One probe of the largest possible size. It carries the first bytes that are acknowledged after the
+    // One probe of the largest possible size, with the first bytes that are acknowledged after the
     // PMTU_RAISE_TIMER.
     let probes = probes(&pair);
     assert_eq!(probes.len(), 1, "{probes:?}");
@@ -159,8 +159,8 @@ fn no_tail_loss_probe_is_larger_than_the_path_was_reported_to_carry_meanwhile() 
     assert!(!sent.is_empty() && sent.iter().all(|bytes| *bytes <= BASE), "{sent:?}");
 }
 
-/// This is the documented behaviour. It occurs only with IPv4, because every link with IPv6 carries 1280
-/// bytes.
+/// The documented behaviour. A connection ends for this reason only with IPv4, because every link with IPv6
+/// carries 1280 bytes.
 #[test]
 fn a_path_that_does_not_carry_the_least_ends_the_connection() {
     let (mut pair, most) = pair(config());

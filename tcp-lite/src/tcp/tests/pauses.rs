@@ -102,8 +102,8 @@ fn a_closed_window_is_probed_after_a_pause() {
     }
 }
 
-/// The probes back off, and the peer answers each of them. This is not a pause, because the peer shows that
-/// it is alive.
+/// The probes back off, and the peer answers each probe. The answers show that the peer is alive, so this
+/// time is not a pause.
 #[test]
 fn the_closed_window_of_a_peer_that_answers_is_waited_for_for_minutes() {
     let window = TcpConfig { recv_window_bytes: 1000, ..config() };

@@ -32,7 +32,7 @@ fn ms(ms: u64) -> Duration {
 fn grown(config: TcpConfig) -> Pair {
     let mut pair = Pair::established(config, config);
     pair.push(80);
-    // This takes no longer than the RTO, because the window of an idle connection starts again from its
+    // The transfer takes no longer than the RTO, because the window of an idle connection would fall to its
     // initial size.
     assert!(pair.run_until(ms(40), |pair| pair.a.holds_nothing()));
     pair

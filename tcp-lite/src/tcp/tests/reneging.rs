@@ -82,7 +82,7 @@ fn no_tail_loss_probe_is_sent_once_segments_are_selectively_acknowledged() {
         let mut pair = Pair::established(config(), config());
         pair.push_of(2, SEGMENT);
         assert_eq!(sent_now(&mut pair), [0, 1]);
-        // This shows reordering to `a`, so that later no segment is marked lost at once.
+        // With this block, `a` detects reordering, so that later no segment is marked lost at once.
         assert_eq!(hear(&mut pair, 2000, 0, Some((1, 2))), []);
         assert_eq!(hear(&mut pair, 100, 2, None), []);
         for nr in 2..5 {

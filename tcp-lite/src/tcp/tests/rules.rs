@@ -23,8 +23,8 @@ fn answer(pair: &mut Pair, packet: &Packet) -> Option<Packet> {
 }
 
 /// A million guesses of an attacker who knows addresses and ports: resets, SYNs, FINs, bytes and
-/// acknowledgements. Their sequence numbers are spread over all numbers except the right number. Some of them
-/// are in the window by chance.
+/// acknowledgements. The sequence numbers of these segments are spread over all numbers except the right
+/// number. Some numbers are in the window by chance.
 // Proves SEC-054: the connection is as it was, and answers at the rate of its challenges.
 #[test]
 fn a_million_blind_segments_change_nothing() {

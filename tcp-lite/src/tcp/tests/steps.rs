@@ -14,8 +14,8 @@ const SEGMENTS: usize = 2000;
 /// is twice the logarithm of the number of segments, times three records or places, and a few more.
 const BOUND: u64 = 90;
 
-/// A peer whose acknowledgements are forged by the test. They acknowledge segments, and selectively
-/// acknowledge bytes of segments.
+/// A peer whose acknowledgements the test forges. The acknowledgements count in segments, and the SACK blocks
+/// count in bytes of segments.
 struct Forger {
     pair: Pair,
     acked: usize,
@@ -184,7 +184,7 @@ fn blocks_that_are_repeated_cost_little() {
     assert!(each <= BOUND + 30, "{each} for each acknowledgement");
 }
 
-/// This holds for any order of arrivals, and any repetition of blocks by the peer.
+/// The limit holds for any order of arrivals, and for any repetition of blocks by the peer.
 #[test]
 fn what_has_arrived_is_passed_in_few_steps() {
     type Order = fn(usize) -> usize;

@@ -52,9 +52,9 @@ fn bytes_that_are_never_sent_time_out() {
     assert_eq!(end_of(&mut pair).0, 10_000);
 }
 
-/// Segments that the port accepted before count as sent, and time out once. Their retransmission cannot be
-/// sent, so no answer to it is missing. Therefore the RTO is not doubled again. The path MTU is not suspected
-/// either, although the peer still sends segments.
+/// Segments that the port accepted before count as sent, and time out once. The retransmission of these
+/// segments cannot be sent, so no answer to the retransmission is missing. Therefore the RTO is not doubled
+/// again. The path MTU is not suspected either, although the peer still sends segments.
 #[test]
 fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed() {
     let mut pair = Pair::established(config(), config());

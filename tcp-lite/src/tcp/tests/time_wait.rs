@@ -55,8 +55,8 @@ fn only_the_peers_own_fin_restarts_the_wait() {
     assert!(pair.a.transmit(pair.now).is_some_and(|packet| packet.header.ack.is_some()));
 }
 
-/// Whether a SYN reopens the connection. The sequence number of the SYN is `further_by` beyond B's FIN. Its
-/// timestamp, if any, is `later_by` after the last timestamp of the old connection.
+/// Whether a SYN reopens the connection. The sequence number of the SYN is `further_by` beyond B's FIN. The
+/// timestamp of the SYN, if any, is `later_by` after the last timestamp of the old connection.
 fn reopens(pair: &mut Pair, fin: &Packet, further_by: i32, later_by: Option<i32>) -> bool {
     let last = pair.a.tcb().receiving().ts_recent();
     let mut syn = fin.clone();

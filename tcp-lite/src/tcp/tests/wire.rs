@@ -246,8 +246,8 @@ impl Host {
         self.with(now, |tcb, ctx| tcb.on_segment(ctx, &packet.header, packet.ecn, (buf, 1)))
     }
 
-    /// The next segment that this host sends. It is written to bytes and parsed again, and all rules for
-    /// segments are checked.
+    /// The next segment that this host sends. The segment is written to bytes and parsed again, and all rules
+    /// for segments are checked.
     pub(super) fn transmit(&mut self, now: Instant) -> Option<Packet> {
         let transmission = self.with(now, |tcb, ctx| {
             let transmission = tcb.next_transmission(ctx)?;

@@ -11,9 +11,9 @@ use crate::tcp::send::rate::RateControl;
 use crate::tcp::slabs::{Marks, SegmentSlab};
 use crate::{Duration, Instant, TcpConfig};
 
-/// If the peer's window is open but stays too small for a segment, the segment is cut after a wait. This is
-/// the maximum wait (RFC 9293 section 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window
-/// is probed at increasing intervals instead.
+/// The maximum wait before a segment is cut because the peer's window is open but stays too small for the
+/// segment (RFC 9293 section 3.8.6.2.1: 0.1 to 1 second). If the RTO is longer, the maximum wait is the RTO.
+/// A closed window is probed at increasing intervals instead.
 const OVERRIDE_MAX: Duration = Duration::from_secs(1);
 
 /// The interval at which the user timeout is checked for segments that cannot be sent, because the port

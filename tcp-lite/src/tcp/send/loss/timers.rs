@@ -104,9 +104,9 @@ impl Timers {
     }
 
     /// Called when a timer has expired. Returns whether the user timeout has expired as well (RFC 9293
-    /// section 3.8.3). It expires only after something was sent to the peer again at least once. If already
-    /// the first timer expires after the user timeout, the stack was not polled for a long time. This says
-    /// nothing about the peer, so the user timeout starts again.
+    /// section 3.8.3). The user timeout expires only after something was sent to the peer again at least
+    /// once. If already the first timer expires after the user timeout, the stack was not polled for a long
+    /// time. Such a pause says nothing about the peer, so the user timeout starts again.
     pub(super) fn is_given_up(&mut self, now: Instant, user_timeout: Duration) -> bool {
         let is_over = now >= self.progress + user_timeout;
         let was_tried = std::mem::replace(&mut self.tried, true);

@@ -8,10 +8,10 @@
 //! the window first becomes the number of bytes in flight, and then grows back to its former value by slow
 //! start.
 //!
-//! Our timestamps tick in milliseconds. This is enough for timeouts: the RTO takes at least many ticks, so an
-//! original segment and its retransmission after a timeout never have the same tick. A fast retransmission
-//! may have the same tick as its original; D-SACK detects such a case. A finer clock would wrap within the
-//! idle times that RFC 7323 section 5.4 wants connections to survive.
+//! Our timestamps tick in milliseconds. A millisecond is short enough for timeouts: the RTO has many ticks,
+//! so an original segment and its retransmission after a timeout never have the same tick. A fast
+//! retransmission may have the same tick as its original; D-SACK detects such a case. A finer clock would
+//! wrap within the idle times that RFC 7323 section 5.4 wants connections to survive.
 
 use crate::Instant;
 use crate::tcp::congestion::saturated;

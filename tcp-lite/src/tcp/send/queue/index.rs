@@ -17,9 +17,9 @@ pub(super) struct Index {
     /// The last segment that has a place, and its position. This segment may have left the queue, with all
     /// segments before it.
     last: Option<(u64, SegmentKey)>,
-    /// The segments that were found most recently, the latest first, and their numbers. They are kept because
-    /// each acknowledgement repeats up to four of the latest blocks. A segment may have left the queue. In
-    /// this case, its number is not above the number of the oldest segment.
+    /// The segments that were found most recently, the latest first, and their numbers. These segments are
+    /// kept because each acknowledgement repeats up to four of the latest blocks. A segment may have left the
+    /// queue. In this case, its number is not above the number of the oldest segment.
     found: [Option<(SegmentKey, u32)>; 4],
 }
 
@@ -56,8 +56,8 @@ impl Index {
             let (front, front_pos) = leap
                 .filter(|(_, leap_pos)| *leap_pos > pos)
                 .unwrap_or_else(|| (place.previous, slab.get(place.previous).pos));
-            // This ensures that the search ends. (The place of a segment that has left the queue may lead
-            // anywhere.)
+            // The smaller position ensures that the search ends. (The place of a segment that has left the
+            // queue may lead anywhere.)
             debug_assert!(front_pos < key_pos, "a step from {key_pos} to {front_pos}, which is not in front");
             (key, key_pos) = (front, front_pos);
         }

@@ -2,8 +2,8 @@
 //! derived from it, the pace, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
 //!
 //! This module does not use segments or recoveries. Loss recovery reports which bytes are lost and when a
-//! recovery was spurious, and the send queue reports how many bytes are in flight. All of this is passed as
-//! arguments.
+//! recovery was spurious, and the send queue reports how many bytes are in flight. These reports are passed
+//! as arguments.
 
 mod pacing;
 mod reduction;

@@ -1,6 +1,6 @@
-//! When the window is reduced: once for each window of data, whatever signals congestion first. It is reduced
-//! once more if segments that were sent after the reduction are lost as well (RFC 3168 section 6.1.2, RFC
-//! 5681 section 4.3).
+//! When the window is reduced: once for each window of data, whatever signals congestion first. The window is
+//! reduced once more if segments that were sent after the reduction are lost as well (RFC 3168 section 6.1.2,
+//! RFC 5681 section 4.3).
 //!
 //! These segments include retransmissions: the loss of a retransmission is new congestion, and reduces the
 //! window. Linux does not do this (it only withholds the slow start bound of PRR). RFC 8985 leaves the

@@ -59,8 +59,8 @@ fn blocks_mark_what_is_wholly_inside_and_count_once() {
 #[test]
 fn no_walk_begins_at_a_segment_that_has_left_the_queue() {
     let (mut slab, mut queue) = queue(20);
-    // One search ended at a segment, and another search ended at a block. Both are acknowledged in the next
-    // step.
+    // One search ended at a segment, and another search ended at a block. The next step acknowledges both the
+    // segment and the block.
     assert_eq!(sack(&mut slab, &mut queue, (span(4, 4).0 + 1, span(4, 4).0 + 2)), 0);
     queue.acknowledge(&mut slab, span(0, 6).1, &mut sample());
     assert_eq!(sack(&mut slab, &mut queue, span(8, 9)), 1);
