@@ -13,9 +13,9 @@ use crate::AddressProbing;
 use crate::discovery::{Assertion, Queried};
 use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
 
-/// Number of probes of an address, the time between two probes, and the time after the last probe (RFC 5227
-/// section 1.1: `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for one probe; three also find a
-/// conflict when a probe is lost.
+/// The number of probes of an address, the time between two probes, and the time after the last probe (RFC
+/// 5227 section 1.1: `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for one probe. Three probes
+/// also find a conflict when one of them is lost.
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_SILENCE: Duration = Duration::from_secs(2);
@@ -35,9 +35,9 @@ const QUEUE: usize = 32;
 /// State of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AddressState {
-    /// Being probed, with `probes` probes left. Not announced and not used.
+    /// The address is being probed, with `probes` probes left. It is neither announced nor used.
     Tentative { probes: u8 },
-    /// In use, with `announcements` announcements left.
+    /// The address is in use, with `announcements` announcements left.
     Ours { announcements: u8 },
     /// Another host uses the address, so we do not use it.
     Duplicate,
@@ -78,7 +78,7 @@ struct OwnAddress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
     pub(crate) address: IpAddress,
-    /// The Ethernet address of that host.
+    /// The Ethernet address of the other host.
     pub(crate) mac: EthernetAddress,
     /// True if we do not use the address, because the conflict was found while we probed the address.
     pub(crate) lost: bool,
@@ -93,8 +93,8 @@ pub(crate) struct ConflictDetection {
     follows: bool,
     /// True if an address has changed its state since [`note_news`](Self::note_news).
     has_news: bool,
-    /// True if at least one address may not be used, or not yet. [`is_usable`](Self::is_usable) then has to
-    /// check all addresses.
+    /// True if at least one address may not be used, or not yet, so that [`is_usable`](Self::is_usable) has
+    /// to check all addresses.
     any_unusable: bool,
     /// No probe or announcement is due before this time.
     next_due: Option<Instant>,
@@ -200,7 +200,7 @@ impl ConflictDetection {
     }
 
     /// Called when the link is up again, perhaps to another switch: announces the addresses that are in use
-    /// once more. Probes of other addresses continue unchanged.
+    /// again. Probes of other addresses continue.
     pub(crate) fn announce_all(&mut self, now: Instant) {
         for own in self.addresses.iter_mut().filter(|_| self.announces && !self.follows) {
             if let AddressState::Ours { announcements } = &mut own.state {
@@ -216,8 +216,8 @@ impl ConflictDetection {
     pub(crate) fn on_queried(&mut self, now: Instant, queried: &Queried) -> Option<Conflict> {
         let own = self.addresses.iter_mut().find(|own| own.address == queried.address)?;
         let lost = match own.state {
-            // Another host that probes the address at the same time is a conflict as well (RFC 5227 section
-            // 2.1.1, RFC 4862 section 5.4.3).
+            // If another host probes the address at the same time, this is a conflict as well (RFC 5227
+            // section 2.1.1, RFC 4862 section 5.4.3).
             AddressState::Tentative { .. } => true,
             AddressState::Duplicate => return None,
             AddressState::Ours { .. } if queried.is_probe => {
@@ -240,7 +240,7 @@ impl ConflictDetection {
         Some(Conflict { address: queried.address, mac: queried.mac, lost })
     }
 
-    /// From now on, another stack of the host probes, announces and defends the addresses.
+    /// Called when another stack of the host probes, announces and defends the addresses from now on.
     pub(crate) fn stop_leading(&mut self) {
         self.follows = true;
         self.next_due = None;
@@ -285,7 +285,7 @@ impl ConflictDetection {
         self.has_news
     }
 
-    /// Resets [`has_news`](Self::has_news): all stacks know the states.
+    /// Resets [`has_news`](Self::has_news), because all stacks know the states.
     pub(crate) fn note_news(&mut self) {
         self.has_news = false;
     }

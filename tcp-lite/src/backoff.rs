@@ -2,7 +2,7 @@
 
 use crate::{Duration, Instant};
 
-/// The first wait: a full ring mostly drains within microseconds.
+/// The first wait. It is short, because a full ring usually drains within microseconds.
 const MIN_WAIT: Duration = Duration::from_micros(20);
 
 /// The longest wait. With a longer wait, frames would be sent late after the port accepts frames again. With

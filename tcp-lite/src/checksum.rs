@@ -6,7 +6,7 @@
 
 use crate::facade::IpAddress;
 
-/// A running checksum. Add the bytes in order, then call [`finish`](Self::finish).
+/// A running checksum. The caller adds the bytes in order, and then calls [`finish`](Self::finish).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InternetChecksum {
     /// The sum so far in memory order (native endian), with at least 32 bits of headroom.
@@ -55,7 +55,7 @@ impl InternetChecksum {
         !self.partial()
     }
 
-    /// The sum without the complement. Devices expect this sum of the pseudo-header in the checksum field.
+    /// The sum without the complement. For the pseudo-header, devices expect this sum in the checksum field.
     pub(crate) fn partial(self) -> u16 {
         u16::from_be(fold(self.acc))
     }
@@ -100,7 +100,7 @@ pub(crate) fn pseudo_header(
     sum
 }
 
-/// Folds to 16 bits, with end-around carries. The result is 0 only if `sum` is 0.
+/// Folds `sum` to 16 bits, with end-around carries. The result is 0 only if `sum` is 0.
 #[inline]
 pub(crate) fn fold(sum: u64) -> u16 {
     let (folded, carry) = ((sum >> 32) as u32).overflowing_add(sum as u32);

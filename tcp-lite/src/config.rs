@@ -43,7 +43,7 @@ pub struct StackConfig {
 
 /// Address conflict detection. In all modes, the stack answers probes for our addresses and reports a
 /// conflict with [`Event::AddressConflict`](crate::Event). If the stack already uses the address, the stack
-/// keeps it and also sends an announcement, at most once in ten seconds (RFC 5227 section 2.4 (c)).
+/// keeps the address and also sends an announcement, at most once in ten seconds (RFC 5227 section 2.4 (c)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressProbing {
     /// The stack uses addresses at once, and does not announce them.
@@ -85,8 +85,8 @@ pub struct Limits {
     /// these bytes. At the limit, new segments are refused. Default: 64 MiB.
     pub out_of_order_bytes: u64,
     /// Maximum number of events that wait for [`Stack::event`](crate::Stack::event). Beyond the limit,
-    /// received bytes are dropped, so that the peer retransmits them, and no new connection is accepted or
-    /// opened. Each existing connection may still queue at most four events. Default: 4096.
+    /// received bytes are dropped, so that the peer retransmits them. In addition, no new connection is
+    /// accepted or opened. Each existing connection may still queue at most four events. Default: 4096.
     pub events: usize,
     /// Maximum number of connections that search for a larger path MTU at the same time, each with a packet
     /// buffer; at most a sixteenth of the pool's buffers. Other connections wait until a search ends.
@@ -113,19 +113,19 @@ impl Default for Limits {
 /// How each connection behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Offer timestamps (RFC 7323). Default: `true`.
+    /// If `true`, the stack offers timestamps (RFC 7323). Default: `true`.
     pub timestamps: bool,
-    /// Offer SACK (RFC 2018). Default: `true`.
+    /// If `true`, the stack offers SACK (RFC 2018). Default: `true`.
     pub sack: bool,
     /// If `true`, in-order segments with no unusual header field take a fast path through the stack. This
     /// setting changes only the processing time. Tests set it to `false` to verify that all results stay the
     /// same. Default: `true`.
     pub header_prediction: bool,
-    /// Receive window in bytes. The window scale depends on it. To fill a path, the window has to be at least
-    /// rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes), because
-    /// the peer's user gets `Event::Writable` only when a quarter of that buffer is free. The defaults fill a
-    /// path of 10 Gb/s with a round trip of 2 ms. With a round trip of 3 ms, or at 600 Mb/s with 50 ms, the
-    /// defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
+    /// Receive window in bytes, on which the window scale depends. To fill a path, the window has to be at
+    /// least rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes),
+    /// because the peer's user gets `Event::Writable` only when a quarter of that buffer is free. The
+    /// defaults fill a path of 10 Gb/s with a round trip of 2 ms. With a round trip of 3 ms, or at 600 Mb/s
+    /// with 50 ms, the defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
     ///
     /// The stack announces the whole window from the beginning, less the bytes that a slow reader
     /// [`hold`](crate::Stack::hold)s. Other stacks enlarge the window with the rate of the path, because they
@@ -169,8 +169,8 @@ pub struct TcpConfig {
     /// The maximum time for which a SYN or data may be unacknowledged. After this time, the stack gives up
     /// the connection (R2 of RFC 9293 section 3.8.3, which requires at least 3 minutes for a SYN and 100 s
     /// for data). The default is shorter on purpose, so that users soon notice a peer that has failed. Before
-    /// the stack gives up a connection, it sends at least one more segment to the peer. Reason: if the stack
-    /// was not polled during this time, it cannot know whether the peer answered. Default: 10 s.
+    /// the stack gives up a connection, it sends at least one more segment to the peer, because a stack that
+    /// was not polled during this time cannot know whether the peer answered. Default: 10 s.
     pub user_timeout: Duration,
     /// The maximum time without a link. After this time, all existing connections end with
     /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those that wait for the answer to
@@ -221,12 +221,12 @@ pub enum CongestionAlgorithm {
 /// Explicit congestion notification (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnMode {
-    /// We never request ECN, and refuse it to a peer that requests it.
+    /// We never request ECN, and refuse ECN to a peer that requests it.
     Off,
     /// We accept ECN if a connecting peer requests it.
     #[default]
     Accept,
-    /// Like `Accept`; we also request ECN in each SYN.
+    /// Like `Accept`, but we also request ECN in each SYN.
     Request,
 }
 
@@ -247,14 +247,14 @@ impl Default for Pacing {
     }
 }
 
-/// The search for the path MTU without help of routers (RFC 8899). ICMP errors of routers (RFC 1191, RFC
-/// 8201) are obeyed with any setting.
+/// The search for the path MTU without help of routers (RFC 8899). With any setting, the stack also obeys
+/// ICMP errors of routers (RFC 1191, RFC 8201).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtuConfig {
-    /// When to probe. Default: [`PathMtuProbing::WhenReduced`].
+    /// When the path MTU is probed. Default: [`PathMtuProbing::WhenReduced`].
     pub probing: PathMtuProbing,
-    /// `BASE_PLPMTU`: the size of IP packets in a black hole in bytes; with IPv6 at least 1280. If packets of
-    /// this size are lost as well, IPv4 uses 576 bytes. Default: 1200.
+    /// `BASE_PLPMTU`: the size in bytes of the IP packets that are sent after a black hole was found; with
+    /// IPv6 at least 1280. If packets of this size are lost as well, IPv4 uses 576 bytes. Default: 1200.
     pub base_bytes: u16,
     /// Number of consecutive timeouts of a large segment, while small segments arrive, after which the path
     /// counts as a black hole; at least 2. Default: 3.

@@ -7,7 +7,7 @@ dp::counters! {
     /// Counters of the whole stack, which are never reset.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct StackCounters {
-        /// Frames passed to the stack, including dropped ones.
+        /// Frames passed to the stack, including dropped frames.
         pub rx_frames: u64,
         /// Frames handed to another stack of the host ([`Member`](crate::Member)): the stack that has the
         /// connection, or the leading stack.
@@ -79,7 +79,7 @@ dp::counters! {
         pub ecn_reductions: u64,
         /// Retransmission timeouts.
         pub rto_expired: u64,
-        /// Fast recoveries: loss found by acknowledgements.
+        /// Fast recoveries, which start when acknowledgements reveal a loss.
         pub fast_retransmits: u64,
         /// Retransmissions found lost by acknowledgements (RFC 8985).
         pub lost_retransmits: u64,
@@ -103,7 +103,8 @@ dp::counters! {
         pub address_conflicts: u64,
         /// Probes and announcements of our addresses that we sent, and answers to probes of other hosts.
         pub tx_assertions: u64,
-        /// Changes of a neighbour's Ethernet address that were refused because it had just changed.
+        /// Changes of a neighbour's Ethernet address that were refused because the Ethernet address had just
+        /// changed.
         pub neighbor_moves_refused: u64,
         /// Times that the link went away.
         pub link_downs: u64,
@@ -117,13 +118,14 @@ dp::counters! {
         pub path_mtu_probes_lost: u64,
         /// Path MTU searches that were deferred because of `Limits::path_mtu_searches`.
         pub path_mtu_searches_put_off: u64,
-        /// Segments dropped for a timestamp older than the latest (PAWS, RFC 7323 section 5).
+        /// Segments dropped because their timestamp was older than the latest timestamp (PAWS, RFC 7323
+        /// section 5).
         pub rx_old_timestamps: u64,
         /// Probes of a window that the peer had closed.
         pub window_probes: u64,
         /// Segments that were cut because the EMSS became smaller.
         pub tx_cut_by_emss: u64,
-        /// Segments that were cut because the peer's window was too small for them for a long time (persist
+        /// Segments that were cut because the peer's window had been too small for a long time (persist
         /// timer).
         pub tx_cut_by_persist: u64,
         /// Pure ACKs sent.
@@ -132,8 +134,8 @@ dp::counters! {
         pub tx_resets: u64,
         /// Times that no packet buffer was left for sending.
         pub tx_no_mbuf: u64,
-        /// Times that a part of a received segment was dropped because no packet buffer was left to hand it
-        /// up.
+        /// Times that a part of a received segment was dropped because no packet buffer was left to pass the
+        /// part to the user.
         pub rx_no_mbuf: u64,
     }
 }

@@ -18,8 +18,8 @@ pub(crate) struct Heard {
     /// The neighbour's Ethernet address; `None` if the packet does not change the known address. An answer to
     /// a unicast query need not repeat the address (RFC 4861 section 7.2.4).
     pub(crate) mac: Option<EthernetAddress>,
-    /// True if an entry is created for the neighbour: it queried our address, so it will soon send us
-    /// packets.
+    /// True if an entry is created for the neighbour, because a neighbour that queried our address will soon
+    /// send us packets.
     pub(crate) creates: bool,
     /// True if the address in the packet may replace a different known address.
     pub(crate) overrides: bool,
@@ -35,10 +35,10 @@ pub(crate) const MAX_QUERY_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG
 pub(crate) struct Queried {
     /// Our address.
     pub(crate) address: IpAddress,
-    /// The Ethernet address of that host.
+    /// The Ethernet address of the other host.
     pub(crate) mac: EthernetAddress,
-    /// True if that host probes whether another host has the address (RFC 5227 section 2.1, RFC 4862 section
-    /// 5.4). False if that host claims the address for itself.
+    /// True if the other host probes whether the address is in use (RFC 5227 section 2.1, RFC 4862 section
+    /// 5.4). False if the other host claims the address for itself.
     pub(crate) is_probe: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Queried {
 pub(crate) struct Message {
     /// The address that is queried or announced.
     pub(crate) target: IpAddress,
-    /// True if the source is the unspecified address or one of our addresses. Then there is no host to
+    /// True if the source is the unspecified address or one of our addresses, so that there is no host to
     /// answer.
     pub(crate) anonymous: bool,
     pub(crate) heard: Option<Heard>,
@@ -137,7 +137,7 @@ pub(crate) fn from_ndp(
                 overrides: true,
                 confirms: false,
             });
-            // smoltcp answers other queries for our addresses.
+            // A query with a source address is no probe, and smoltcp answers it.
             if !source.is_unspecified() {
                 let heard = heard.filter(|heard| is_neighbor(heard, routes));
                 return Some(Message { target, anonymous: routes.is_ours(&source), heard, queried: None });
@@ -155,7 +155,7 @@ pub(crate) fn from_ndp(
     })
 }
 
-/// Writes an ARP request or neighbour solicitation with its Ethernet header; returns the length in bytes.
+/// Writes an ARP request or neighbour solicitation with its Ethernet header. Returns the length in bytes.
 ///
 /// `out` has [`MAX_QUERY_BYTES`]. `to` is the destination (`None`: broadcast, or the solicited-node group).
 /// The function returns `None` if the addresses are of different families.
@@ -185,7 +185,7 @@ pub(crate) fn emit_query(
     }
 }
 
-/// Writes a probe, announcement or answer with its Ethernet header; returns the length in bytes. `out` has
+/// Writes a probe, announcement or answer with its Ethernet header. Returns the length in bytes. `out` has
 /// [`MAX_QUERY_BYTES`].
 pub(crate) fn emit_assertion(
     out: &mut [u8],

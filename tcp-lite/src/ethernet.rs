@@ -19,7 +19,7 @@ pub(crate) struct EthernetHeader {
     pub(crate) dst: EthernetAddress,
     pub(crate) src: EthernetAddress,
     pub(crate) ethertype: u16,
-    /// VLAN id; `None` also for a priority tag (id 0).
+    /// VLAN id; `None` without a tag or for a priority tag (id 0).
     pub(crate) vlan: Option<u16>,
     /// Bytes of the header, including the tag.
     pub(crate) bytes: usize,

@@ -19,7 +19,8 @@ pub struct Received {
     pub offset: u64,
     /// The payload: exactly the new bytes. The buffer may be a chain.
     pub buf: Mbuf,
-    /// The in-order frontier after this segment: all bytes below this offset have been passed to the user.
+    /// The frontier (next expected byte) after this segment: all bytes below this offset have been passed to
+    /// the user.
     pub frontier: u64,
 }
 
@@ -41,8 +42,8 @@ pub enum Event {
         received: Received,
     },
     /// Memory is short: the user should give up at least `bytes` of the bytes that this connection holds
-    /// ahead of its frontier, the furthest first, with [`Stack::evict`](crate::Stack::evict). The user does
-    /// not give up bytes that it has placed, or bytes that are in order by now. If the user does nothing, the
+    /// ahead of its frontier, the furthest first, with [`Stack::evict`](crate::Stack::evict). Bytes that the
+    /// user has placed, and bytes that are in order by now, are not given up. If the user does nothing, the
     /// stack refuses new out-of-order bytes.
     Evict {
         /// The connection.
@@ -79,16 +80,16 @@ pub enum Event {
         /// The reason.
         reason: CloseReason,
     },
-    /// Another host uses one of our addresses. The stack reports this at most once in ten seconds for each
-    /// address. The stack drops the report if [`Limits::events`](crate::Limits::events) or more events wait,
-    /// unless the address is lost.
+    /// Another host uses one of our addresses. The stack reports conflicts at most once in ten seconds for
+    /// each address. The stack drops the report if [`Limits::events`](crate::Limits::events) or more events
+    /// wait, unless the address is lost.
     AddressConflict {
         /// The address.
         address: IpAddr,
         /// The Ethernet address of the other host.
         mac: EthernetAddress,
-        /// True if the address was still being probed ([`AddressProbing::Probe`](crate::AddressProbing));
-        /// then we do not use it. False if we keep the address.
+        /// True if the address was still being probed ([`AddressProbing::Probe`](crate::AddressProbing)), so
+        /// that we do not use it. False if we keep the address.
         lost: bool,
     },
 }
@@ -97,7 +98,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// Each side sent a FIN, which the other side acknowledged.
+    /// Each side sent a FIN, and the other side acknowledged it.
     #[error("closed by both sides")]
     Graceful,
     /// The peer sent RST.
@@ -164,8 +165,8 @@ impl From<CloseReason> for io::Error {
 /// arrives. A separate field holds such bytes, because a ring costs several times as much as this field.
 ///
 /// The queue has memory for several events of each connection, so its entries are small. Long contents are in
-/// separate queues, which need memory for only one event of each connection, or for a few events of the whole
-/// stack.
+/// separate queues. These queues need memory for only one event of each connection, or for a few events of
+/// the whole stack.
 pub(crate) struct EventQueue {
     /// Bytes that arrived while no event waited. All events in `rest` are later.
     first: Option<(ConnId, Received)>,
@@ -222,8 +223,8 @@ impl EventQueue {
         self.rest.capacity()
     }
 
-    /// Allocates memory for `events` events of connections, `accepted` of them from listeners. The memory for
-    /// other kinds of events does not grow.
+    /// Allocates memory for `events` events of connections, of which `accepted` are from listeners. The
+    /// memory for other kinds of events does not grow.
     pub(crate) fn grow(&mut self, events: usize, accepted: usize) {
         self.rest.reserve_exact(events.saturating_sub(self.rest.len()));
         self.listeners.reserve_exact(accepted.saturating_sub(self.listeners.len()));
@@ -253,7 +254,7 @@ impl EventQueue {
         self.rest.push_back(queued);
     }
 
-    /// Appends the event that bytes arrived. Like [`push_back`](Self::push_back) for these events.
+    /// Appends the event that bytes arrived, like [`push_back`](Self::push_back).
     #[inline]
     pub(crate) fn push_received(&mut self, conn: ConnId, received: Received) {
         if self.is_empty() {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::facade::IpAddress;
 
-/// The offset of the addresses in an IPv4 packet without options. The ports follow them.
+/// The offset of the addresses in an IPv4 packet without options. The ports follow the addresses.
 const KEY_AT: usize = 12;
 
 /// The key of a connection on the wire.
@@ -18,8 +18,8 @@ pub(crate) struct FourTuple {
 }
 
 impl FourTuple {
-    /// The 4-tuple in a frame whose first bytes are `head` and whose IP header is at `ip_at`; `None` if it is
-    /// no TCP segment or has IP options. The headers are not verified.
+    /// The 4-tuple in a frame whose first bytes are `head` and whose IP header is at `ip_at`; `None` if the
+    /// frame is no TCP segment or has IP options. The headers are not verified.
     pub(crate) fn seen_in(head: &[u8], ip_at: usize) -> Option<Self> {
         let ip = head.get(ip_at..)?;
         let (remote, local, ports) = match ip.first()? {

@@ -66,7 +66,7 @@ impl Framing {
     }
 }
 
-/// The headers of one frame, not written yet.
+/// The headers of one frame before they are written.
 pub(crate) struct Headers<'a> {
     pub(crate) framing: &'a Framing,
     pub(crate) dst_mac: EthernetAddress,
@@ -340,7 +340,7 @@ impl CommonHeaders {
     }
 }
 
-/// Length of all headers of a frame, bytes.
+/// Length of all headers of a frame in bytes.
 fn header_bytes(offload: TxOffload) -> usize {
     [offload.l2_bytes, offload.l3_bytes, offload.l4_bytes].map(usize::from).iter().sum()
 }
@@ -349,9 +349,9 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Links buffers to one chain; `None` if there are no buffers or too many.
+/// Links buffers to one chain. Returns `None` if there are no buffers or too many buffers.
 pub(crate) fn chain_all<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mbuf> {
-    // Linked from back to front, so that no chain has to be traversed.
+    // The buffers are linked from back to front, so that no chain has to be traversed.
     let chain = buffers.into_iter().rev().try_fold(None, |behind: Option<Mbuf>, mut buffer| {
         if let Some(behind) = behind {
             buffer.chain(behind).ok()?;
@@ -362,7 +362,7 @@ pub(crate) fn chain_all<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mb
 }
 
 /// Whether the TCP segment of `bytes` bytes at `offset` of the frame has a correct checksum. Computes the sum
-/// only if the port has not checked it.
+/// only if the port has not checked the checksum.
 pub(crate) fn checksum_is_right(
     frame: &Mbuf,
     offset: usize,
@@ -434,7 +434,8 @@ fn sum_within(frame: &Mbuf, start: usize, end: usize) -> Option<u16> {
     add_pieces(&mut sum, frame, start, end - start).then(|| sum.partial().to_be())
 }
 
-/// Adds `bytes` bytes at `offset` of a frame of several buffers; `false` if the frame is shorter.
+/// Adds `bytes` bytes at `offset` of a frame of several buffers to `sum`. Returns `false` if the frame is
+/// shorter.
 fn add_pieces(sum: &mut InternetChecksum, frame: &Mbuf, offset: usize, bytes: usize) -> bool {
     let (mut skip, mut left) = (offset, bytes);
     for segment in frame.segments() {

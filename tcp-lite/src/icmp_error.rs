@@ -37,7 +37,8 @@ pub(crate) const IPV4_MIN_MTU: usize = 576;
 pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
 /// MTU plateaus, for routers that do not report their MTU (RFC 1191 section 7.1), down to the smallest MTU
-/// that an error can set. 0 ends the search; the result is then raised to the minimum of the IP version.
+/// that an error can set. The value 0 ends the search; in this case, the result is raised to the minimum of
+/// the IP version.
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
 
 /// Parses `packet`, whose IP header was parsed as `header`; `None` if the packet is no ICMP error about a TCP
@@ -74,7 +75,7 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
             let sent = usize::from(u16::from_be_bytes([head[2], head[3]]));
             let mtu = match usize::from(u16::from_be_bytes([fixed[6], fixed[7]])) {
                 0 => *PLATEAUS.iter().find(|p| **p < sent)?,
-                // Contradictory: the packet was not larger than this MTU.
+                // The error is contradictory, because the packet was not larger than this MTU.
                 mtu if mtu >= sent => return None,
                 mtu => mtu,
             };

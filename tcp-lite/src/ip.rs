@@ -90,7 +90,7 @@ pub(crate) struct Fragment {
 /// Why a header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Cut short or inconsistent.
+    /// The header is cut short or inconsistent.
     Malformed,
     /// The IPv4 header checksum is wrong.
     Checksum,
@@ -209,8 +209,8 @@ fn fragment(head: &[u8], at: usize, total_bytes: usize) -> Result<Upper, Refused
         next_header: header[0],
         header_bytes: at + 8,
     };
-    // A packet with a fragment header but with all bytes (RFC 6946) is handled like one without the header,
-    // unless more extensions follow.
+    // A packet with a fragment header but with all bytes (RFC 6946) is handled like a packet without this
+    // header, unless more extensions follow.
     let extension = matches!(fragment.next_header, IPV6_HOP_BY_HOP | IPV6_ROUTING | IPV6_DESTINATION_OPTIONS);
     if fragment.offset == 0 && !fragment.more && !extension {
         return Ok(Upper::Whole { protocol: fragment.next_header, header_bytes: at + 8 });

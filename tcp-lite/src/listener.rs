@@ -84,7 +84,7 @@ struct Listener {
     port: u16,
     config: ListenConfig,
     half_open: usize,
-    /// The number of half-open connections from each address that has any.
+    /// The number of half-open connections from each address that has such connections.
     by_address: HashMap<IpAddress, usize, KeyedState>,
     /// Blocked addresses, each with the time at which its block ends. Expired entries are removed when an
     /// address is blocked.
@@ -145,7 +145,7 @@ impl Listeners {
         Ok(ListenerId { slot: slot as u32, generation: self.slots[slot].generation })
     }
 
-    /// Removes a listener; `false` if the id is not valid.
+    /// Removes a listener. Returns `false` if the id is not valid.
     pub(crate) fn remove(&mut self, id: ListenerId) -> bool {
         let Some(slot) = self.slots.get_mut(id.slot as usize).filter(|s| s.generation == id.generation)
         else {
@@ -161,8 +161,8 @@ impl Listeners {
         Some(ListenerId { slot: at as u32, generation: self.slots[at].generation })
     }
 
-    /// The number of SYNs that a listener did not answer, and of its half-open connections; `None` if the id
-    /// is not valid.
+    /// The numbers of SYNs that a listener did not answer, and the number of its half-open connections;
+    /// `None` if the id is not valid.
     pub(crate) fn counters(&self, id: ListenerId) -> Option<(ListenerCounters, usize)> {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         slot.listener.as_ref().map(|listener| (listener.counters, listener.half_open))
@@ -218,8 +218,8 @@ impl Listeners {
         listener.blocked.insert(remote, until);
     }
 
-    /// Called when a half-open connection from `remote` was established or has ended: no longer counts it as
-    /// half-open.
+    /// Called when a half-open connection from `remote` was established or has ended: no longer counts this
+    /// connection as half-open.
     pub(crate) fn settle_half_open(&mut self, id: ListenerId, remote: &IpAddress) {
         self.changes += 1;
         let Some(Listener { half_open, by_address, .. }) = self.get_mut(id) else { return };

@@ -11,7 +11,7 @@
 //! neighbour that is being queried, because a connection waits for the answer, and the query ends within
 //! seconds.
 //!
-//! For its answers, smoltcp has a separate neighbour table. Both tables see the same packets.
+//! smoltcp has a separate neighbour table, which it uses for its answers. Both tables see the same packets.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -210,8 +210,8 @@ impl Neighbors {
     /// neighbours will be queried again.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         let Self { entries, queries: queue, .. } = self;
-        // (Entries that are being queried or have failed were due sooner, so `next_due` is still a lower
-        // bound.)
+        // (Entries that are being queried or have failed had an earlier deadline, so `next_due` is still a
+        // lower bound.)
         for (_, entry) in entries.iter_mut() {
             match &mut entry.state {
                 NeighborState::Known { confirmed, .. } => *confirmed = (*confirmed).min(now - REACHABLE_TIME),
@@ -382,7 +382,7 @@ impl Neighbors {
 }
 
 impl NeighborEntry {
-    /// Performs the actions that are due; returns `false` if the entry has to be removed.
+    /// Performs the actions that are due. Returns `false` if the entry has to be removed.
     fn advance(&mut self, now: Instant, queue: &mut VecDeque<Query>, changed: &mut bool) -> bool {
         let due = now + QUERY_INTERVAL;
         self.due = Some(due);

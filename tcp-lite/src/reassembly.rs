@@ -43,17 +43,18 @@ struct Packet {
     key: Key,
     expires: Instant,
     next_header: u8,
-    /// The fixed header, then the bytes of the fragmentable part that have arrived.
+    /// The fixed header, followed by the bytes of the fragmentable part that have arrived.
     bytes: Vec<u8>,
     /// Bytes of the fixed header.
     fixed_bytes: usize,
     /// Received ranges of the fragmentable part: sorted, disjoint, not adjacent.
     runs: ArrayVec<(usize, usize), RUNS>,
-    /// Length of the fragmentable part, known once the last fragment has arrived.
+    /// Length of the fragmentable part; `None` until the last fragment has arrived.
     total: Option<usize>,
     /// ECN codepoints of the fragments, as a bit set.
     codepoints: u8,
-    /// True if the fragments contradict each other: all later fragments of this packet are dropped as well.
+    /// True if the fragments contradict each other, so that all later fragments of this packet are dropped as
+    /// well.
     spoiled: bool,
 }
 
@@ -69,8 +70,8 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Adds one fragment; `packet` is the IP packet that carries the fragment. If this was the last missing
-    /// fragment, returns the reassembled packet, without the options and extensions before the fragment.
+    /// Adds one fragment. `packet` is the IP packet that carries the fragment. If no fragment is missing any
+    /// more, returns the reassembled packet, without the options and extensions before the fragment.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -214,8 +215,8 @@ impl Packet {
         self.codepoints & 1 << codepoint as u8 != 0
     }
 
-    /// Whether one fragment was marked and another fragment was not ECN-capable. RFC 3168 section 5.3 forbids
-    /// both to keep such a mark and to remove it, so the packet is dropped.
+    /// Whether one fragment was marked and another fragment was not ECN-capable. RFC 3168 section 5.3 does
+    /// not allow such a mark to be kept or removed, so the packet is dropped.
     fn loses_mark(&self) -> bool {
         self.has(Ecn::Ce) && self.has(Ecn::NotEct)
     }
@@ -236,7 +237,7 @@ impl Packet {
         }
         header[0] = 0x45;
         header[2..4].copy_from_slice(&(total as u16).to_be_bytes());
-        // Clear the fragment fields, then sum the header again.
+        // The fragment fields are cleared, and the header checksum is computed again.
         header[6..8].fill(0);
         header[10..12].fill(0);
         let mut sum = InternetChecksum::new();
@@ -382,8 +383,8 @@ mod tests {
         for [a, b, _] in HOSTS {
             let mut r = Reassembly::default();
             let key = (a, b, 7);
-            // An empty fragment. A fragment that is not the last, with a length that is not a multiple of
-            // eight.
+            // An empty fragment is dropped. A fragment that is not the last is dropped if its length is not a
+            // multiple of eight.
             for (more, bytes) in [(true, 0), (false, 0), (true, 7), (true, 31), (true, 33)] {
                 assert_eq!(piece(&mut r, key, (24, more), (&vec![1; bytes], 0)), None);
             }

@@ -63,7 +63,7 @@ impl Routes {
         let gateway = self.gateways.iter().find(|g| same_family(g, remote))?;
         let local = match self.on_link(gateway) {
             Some(local) if !link_local(&local) || link_local(remote) => local,
-            // A link-local gateway: use an address that is valid beyond the link.
+            // The gateway is link-local, so the source is an address that is valid beyond the link.
             _ => self.first_global(remote)?,
         };
         Some(Path { local, next_hop: *gateway })

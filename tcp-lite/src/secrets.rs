@@ -1,6 +1,6 @@
-//! All values that an attacker must not be able to guess, derived from one seed: initial sequence numbers
-//! (RFC 6528), ephemeral ports (RFC 6056 algorithm 3) and hash table keys. Stacks with equal seeds behave
-//! equally.
+//! All values that an attacker must not be able to guess. They are derived from one seed: initial sequence
+//! numbers (RFC 6528), ephemeral ports (RFC 6056 algorithm 3) and hash table keys. Stacks with equal seeds
+//! behave equally.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -53,7 +53,8 @@ impl Secrets {
         self.table.clone()
     }
 
-    /// ISN = M + F(4-tuple, key), where M counts 4-microsecond ticks (RFC 6528 section 3).
+    /// The initial sequence number: M + F(4-tuple, key), where M is the number of ticks of 4 microseconds
+    /// (RFC 6528 section 3).
     pub(crate) fn isn(&self, now: Instant, tuple: &FourTuple) -> TcpSeqNumber {
         let clock = (now.total_micros() / 4) as u32;
         TcpSeqNumber(clock.wrapping_add(hash(&self.isn, tuple) as u32) as i32)
@@ -118,7 +119,7 @@ impl HashBytes {
 
 impl Hasher for HashBytes {
     /// # Panics
-    /// If there are more than 128 bytes. A 4-tuple has at most 88 bytes.
+    /// If more than 128 bytes are written. A 4-tuple has at most 88 bytes.
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
@@ -136,7 +137,7 @@ impl Hasher for HashBytes {
 pub(crate) struct KeyedState(SipHasher13);
 
 impl std::fmt::Debug for KeyedState {
-    /// Does not print the key.
+    /// Formats the value without the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KeyedState").finish_non_exhaustive()
     }

@@ -1,10 +1,10 @@
 //! The slow path: smoltcp's `Interface` for ARP and neighbour replies and ICMP echo.
 //!
-//! The stack passes contiguous copies of frames to smoltcp: no fragments, and no TCP segment that the stack
+//! The stack passes contiguous copies of frames to smoltcp, except fragments and TCP segments that the stack
 //! itself can parse. TCP segments after IPv6 extension headers that only smoltcp can parse go to a raw
-//! socket. The raw socket returns them to the stack, so smoltcp does not answer with RST. In addition, the
-//! stack drops all TCP segments that smoltcp sends. smoltcp writes the frames that it sends directly into
-//! packet buffers.
+//! socket. The raw socket returns such segments to the stack, so smoltcp does not answer with RST. In
+//! addition, the stack drops all TCP segments that smoltcp sends. smoltcp writes the frames that it sends
+//! directly into packet buffers.
 
 use std::collections::VecDeque;
 
@@ -77,8 +77,8 @@ impl SlowPath {
         Self { interface, sockets, tcp, tcp_bytes: RAW_BYTES, device, dirty: false }
     }
 
-    /// The buffer, now empty, for the contiguous and untagged copy of the next frame. [`input`](Self::input)
-    /// reads it.
+    /// Empties and returns the buffer for the contiguous and untagged copy of the next frame, which
+    /// [`input`](Self::input) reads.
     pub(crate) fn frame(&mut self) -> &mut Vec<u8> {
         self.device.rx.clear();
         &mut self.device.rx
@@ -122,8 +122,8 @@ impl SlowPath {
         self.dirty = interface.poll_at(now, sockets).is_some_and(|at| at <= now);
     }
 
-    /// Whether [`poll`](Self::poll) has something to do; `false` while the queue of frames to send is full.
-    /// smoltcp uses no timers here.
+    /// Whether [`poll`](Self::poll) has something to do. `false` while the queue of frames to send is full.
+    /// smoltcp needs no timers for its work here.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty && self.device.tx.frames.len() < TX_FRAMES
     }
@@ -156,7 +156,8 @@ fn raw_socket(bytes: usize) -> raw::Socket<'static> {
     raw::Socket::new(None, Some(IpProtocol::Tcp), rx, tx)
 }
 
-/// The device that smoltcp uses: at most one received frame, and a bounded queue of frames to send.
+/// The device that smoltcp uses, which holds at most one received frame, and a bounded queue of frames to
+/// send.
 struct SlowDevice {
     rx: Vec<u8>,
     rx_full: bool,

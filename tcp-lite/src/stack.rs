@@ -1,4 +1,4 @@
-//! The stack: each engine has one. Frames are passed to the stack, and the stack returns frames and events.
+//! The stack. Each engine has a stack, passes frames to it, and gets frames and events from it.
 //!
 //! | file in `stack/` | what |
 //! |---|---|
@@ -76,18 +76,20 @@ use crate::tcp::{Ctx, MAX_EVICTION_REQUESTS, OutOfOrderSlab, SearchSlab, Segment
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, StackConfig};
 
 /// Maximum number of queued answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. The limit
-/// bounds the memory for such answers. Further answers are dropped, as if lost on the wire. An engine
-/// receives up to four bursts before it transmits. If thousands of peers connect at once, each SYN beyond the
-/// backlog should get an answer within this limit, because its sender would try again only after a second.
+/// bounds the memory for such answers. Further answers are dropped, as if lost on the wire. The limit is four
+/// bursts, because an engine receives up to four bursts before it transmits. If thousands of peers connect at
+/// once, each SYN beyond the backlog should get an answer, because its sender would try again only after a
+/// second.
 const PENDING_ANSWERS: usize = 4 * BURST;
 
-/// Event slots in addition to those of the connections: one for each `Evict` that can wait at the same time,
-/// one more for the `Evict` of a new holder, and one for the `AddressConflict` of each address that we lose.
+/// Number of event slots in addition to the slots of the connections: one for each `Evict` that can wait at
+/// the same time, one more for the `Evict` of a new holder, and one for the `AddressConflict` of each address
+/// that we lose.
 const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 
 /// A host on one port.
 ///
-/// The order of calls in one poll: [`input`](Self::input) for every received frame, or
+/// One poll has these calls, in this order: [`input`](Self::input) for every received frame, or
 /// [`input_next`](Self::input_next) while frames are left (with many connections after
 /// [`look_ahead`](Self::look_ahead)), [`poll`](Self::poll) once, [`event`](Self::event) until it returns
 /// `None`, [`transmit`](Self::transmit) until it returns `false`. [`next_deadline`](Self::next_deadline)
@@ -106,7 +108,7 @@ pub struct Stack {
     conflicts: ConflictDetection,
     /// True if the port has a link, according to the last call of [`Stack::set_link`].
     link_up: bool,
-    /// True if the port was removed: each connection ends with the next poll.
+    /// True if the port was removed, so that each connection ends with the next poll.
     port_gone: bool,
     /// The time at which the connections end, if the link is still down.
     link_deadline: Option<Instant>,
@@ -122,7 +124,7 @@ pub struct Stack {
     searches: SearchSlab,
     events: EventQueue,
     counters: StackCounters,
-    /// `Some` if the host has several stacks.
+    /// The state that this stack shares with the other stacks of its host; `None` if it is the only stack.
     member: Option<Box<Member>>,
     /// The latest time that a caller passed. Calls that start no timer take no time argument and use this
     /// time.
@@ -259,15 +261,15 @@ impl Stack {
         }
     }
 
-    /// Whether the user has not taken all events.
+    /// Whether there are events that the user has not taken.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
     /// Removes and returns the oldest event if it is an [`Event::Received`] that was raised while no other
-    /// event waited. If the user calls this after each call of [`input_next`](Self::input_next), received
-    /// bytes cost less time. [`event`](Self::event) returns all events.
+    /// event waited. If the user calls this function after each call of [`input_next`](Self::input_next),
+    /// received bytes cost less time. [`event`](Self::event) returns all events.
     #[inline]
     pub fn received(&mut self) -> Option<(ConnId, Received)> {
         self.events.pop_received()
@@ -289,12 +291,12 @@ impl Stack {
         event
     }
 
-    /// Fills the free places of `out` with frames to send; connections are served round robin. Returns
+    /// Fills the free places of `out` with frames to send. Connections are served round robin. Returns
     /// whether more frames could be sent now. Frames that wait for packet buffers do not count.
     ///
     /// Frames in `out` count as sent and their timers run, even if the port accepts the frames late. Do not
-    /// call this while the port accepts no frames: timers run anyway, and retransmissions would queue behind
-    /// their first copies.
+    /// call this function while the port accepts no frames, because timers run anyway, and retransmissions
+    /// would be queued after their first copies.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
         let more = match self.has_to_transmit() {
@@ -316,13 +318,13 @@ impl Stack {
         if !self.has_to_transmit() {
             return self.next_timer(now);
         }
-        // No event tells when buffers are free again, so transmission is retried with a backoff.
+        // No event reports that buffers are free again, so transmission is retried with a backoff.
         let Some(next_try) = self.pool_retry.next_try(now) else { return Some(now) };
         self.next_timer(now).map_or(Some(next_try), |at| Some(at.min(next_try)))
     }
 
-    /// Like [`next_deadline`](Self::next_deadline), but only for [`poll`](Self::poll). Use this while the
-    /// port accepts no frames, so that [`transmit`](Self::transmit) is not called.
+    /// Like [`next_deadline`](Self::next_deadline), but only for [`poll`](Self::poll). Use this function
+    /// while the port accepts no frames and [`transmit`](Self::transmit) is therefore not called.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         self.arm_timers();
         // The caller may sleep now, so the spare page is freed.
@@ -361,9 +363,9 @@ impl Stack {
         self.listeners.counters(listener)
     }
 
-    /// Drops SYNs from `address` to a listener until `until`. Use this for addresses whose connections fail:
-    /// each such connection costs more than many segments. The call does not change existing connections. If
-    /// the id is not valid, the call does nothing.
+    /// Drops SYNs from `address` to a listener until `until`. Use this call for addresses whose connections
+    /// fail, because each such connection costs more than many segments. The call does not change existing
+    /// connections. If the id is not valid, the call does nothing.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);
@@ -416,11 +418,11 @@ impl Stack {
         Ok(Sender { ctx, framing, found, pushed: false, opened: false })
     }
 
-    /// Cuts `bytes` into segments of EMSS and queues the segments that fit. Returns the number of bytes that
-    /// were queued. This call is for plain streams. FPDUs are queued with [`sender`](Self::sender).
+    /// Cuts `bytes` into segments of EMSS bytes and queues the segments that fit. Returns the number of bytes
+    /// that were queued. This call is for plain streams. FPDUs are queued with [`sender`](Self::sender).
     ///
     /// # Errors
-    /// The errors of [`Sender::segment`], if not a single byte was taken.
+    /// The errors of [`Sender::segment`], if no byte was queued.
     pub fn send(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<usize, SendError> {
         self.advance(now);
         let sent = self.with_live(conn, |tcb, ctx| {
@@ -448,7 +450,7 @@ impl Stack {
     /// released.
     #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
-        // The usual case: the bytes were in order, and our announced window is large enough, so nothing
+        // In the usual case, the bytes were in order, and our announced window is large enough, so nothing
         // changes.
         if bytes == 0
             && let Some(live) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
@@ -478,10 +480,10 @@ impl Stack {
     }
 
     /// Gives up bytes that the user received ahead of the frontier and did not [`release`](Self::release): at
-    /// most 16 ranges of stream offsets, in order and without overlap. From now on these bytes count as not
-    /// received, and may arrive again. Returns `false` and gives up no bytes in two cases: some of these
-    /// bytes are in order by now (then all bytes before them are in order as well), or too many ranges would
-    /// be left.
+    /// most 16 ranges of stream offsets, which are sorted and do not overlap. From now on these bytes count
+    /// as not received, and may arrive again. Returns `false` and gives up no bytes in two cases: some of
+    /// these bytes are in order by now (then all bytes before them are in order as well), or too many ranges
+    /// would be left.
     pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }

@@ -1,6 +1,6 @@
 //! SYN cookies (RFC 4987 section 3.6). When the backlog of a listener is full, the sequence number of our
-//! SYN-ACK encodes the SYN, and the ACK returns this number. Therefore peers can connect even during a flood
-//! of SYNs.
+//! SYN-ACK encodes the SYN, and the peer's ACK returns this number. Therefore peers can connect even during a
+//! flood of SYNs.
 //!
 //! A cookie has 5 bits of time, 3 bits for the MSS, and 24 bits that only we can compute. The other options
 //! of the SYN are encoded in the low bits of our timestamp, which the ACK echoes. Without timestamps, the
@@ -17,7 +17,7 @@ use crate::secrets::HashBytes;
 use crate::tcp::header::{Flags, Options, TcpHeader};
 
 /// Length of a period. A cookie is valid in the period in which it was sent and in the next period: for one
-/// to two minutes, as in Linux. Five bits count 32 periods.
+/// to two minutes, as in Linux. The five bits of time distinguish 32 periods.
 const PERIOD_SECS: i64 = 64;
 /// MSS values that a cookie can encode. The cookie has the largest of these values that is not above the
 /// peer's MSS. The values are the minimum that we accept, the default of RFC 9293, and the MSS of small
@@ -135,14 +135,14 @@ fn index_of(mss: u16) -> usize {
     MSS.iter().rposition(|known| *known <= mss).unwrap_or(0)
 }
 
-/// The offers of `syn` in six bits: window scale (15: none), SACK, ECN.
+/// The offers of `syn` in six bits: window scale (15 if there is none), SACK, ECN.
 fn offer_bits(syn: &TcpHeader) -> u32 {
     let scale = syn.options.window_scale.map_or(15, u32::from);
     let ecn = syn.flags.contains(ECN_SETUP);
     scale | u32::from(syn.options.sack_permitted) << 4 | u32::from(ecn) << 5
 }
 
-/// The reverse of [`offer_bits`].
+/// Sets the offers of `syn` from the result of [`offer_bits`].
 fn restore_offer(syn: &mut TcpHeader, bits: u32) {
     syn.options.window_scale = Some((bits & 15) as u8).filter(|scale| *scale < 15);
     syn.options.sack_permitted = bits & 16 != 0;
@@ -261,7 +261,7 @@ mod tests {
             let wrong = TcpHeader { ack: good.ack.map(|ack| ack + 1 + guess), ..good.clone() };
             assert!(!recall(640, 9, &wrong));
         }
-        // An old cookie is refused even while younger cookies are valid.
+        // The stack refuses an old cookie even while younger cookies are valid.
         cookies.make(Instant::from_secs(767), &tuple(10), &syn);
         let recall = |at| cookies.recall(Instant::from_secs(at), &tuple(9), &good).is_some();
         assert!(recall(767) && !recall(768) && !recall(831), "too old beside younger ones");

@@ -37,7 +37,7 @@ impl TupleHash {
 #[derive(Clone, Copy, Debug)]
 struct TableEntry {
     hash: TupleHash,
-    /// [`FREE`] if the entry is unused.
+    /// The slot; [`FREE`] if the entry is unused.
     slot: u32,
 }
 

@@ -258,7 +258,7 @@ fn an_advertisement_does_what_its_flags_and_the_state_say() {
             n.resolve(now, ip(1));
             let query = known.filter(|_| asks).map(|mac| Query { target: ip(1), to: Some(mac) });
             assert_eq!(queries(&mut n), query.into_iter().collect::<Vec<_>>(), "{heard:?} in {state}");
-            // The queries of PROBE end only after an answer.
+            // In PROBE, only an answer ends the queries.
             n.poll(now + QUERY_INTERVAL);
             let is_answer = confirms && (mac != Some(OTHER) || overrides) || known == Some(OTHER);
             let is_probed = asks || state == 2 && !is_answer;

@@ -1,7 +1,7 @@
 //! Prefetching for the later frames of a burst, while earlier frames are processed.
 //!
-//! With many connections, the state of a connection is usually no longer in the cache. The addresses and
-//! ports in a frame give a guess of the frame's connection. A wrong guess only costs time.
+//! With many connections, the state of a connection is usually no longer in the cache. The stack guesses the
+//! connection of a frame from the addresses and ports in the frame. A wrong guess only costs time.
 
 use arrayvec::ArrayVec;
 use dp::{BURST, Burst, Mbuf};

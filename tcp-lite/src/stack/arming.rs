@@ -1,4 +1,5 @@
-//! Setting the timers of connections: once for several calls, as long as nothing else depends on the timers.
+//! Sets the timers of connections. A timer is set once for several calls, as long as nothing else depends on
+//! the timer.
 //!
 //! A message and its acknowledgement move the timer of their connection several times, nearly always to a
 //! later time. Therefore a call only marks the connection. Before an engine sleeps, the timers of marked
@@ -21,7 +22,7 @@ const MAX_WAITING: usize = 8;
 #[derive(Default)]
 pub(super) struct Unarmed {
     slots: Vec<u32>,
-    /// True if one of these connections has a short timer.
+    /// True if the connection of one of these slots has a short timer.
     is_urgent: bool,
     /// The time at which the timers have to be set at the latest. `None` until the end of the turn in which
     /// the first slot was added.
@@ -34,8 +35,8 @@ impl Unarmed {
         self.slots.reserve_exact(count - self.slots.len());
     }
 
-    /// Adds a slot, unless `is_there` is true, because the slot was added before. Called after each call of
-    /// the slot's control block, which may have started a [short timer](crate::tcp::Tcb::has_short_timer).
+    /// Adds a slot, unless the slot was added before (`is_there`). Called after each call of the slot's
+    /// control block, which may have started a [short timer](crate::tcp::Tcb::has_short_timer).
     #[inline]
     pub(super) fn add(&mut self, slot: u32, is_there: &mut bool, has_short_timer: bool) {
         if !std::mem::replace(is_there, true) {
@@ -102,7 +103,7 @@ impl Stack {
         }
     }
 
-    /// Sets the timers of all marked connections. Every function that reads timers calls this first.
+    /// Sets the timers of all marked connections. Every function that reads timers calls this function first.
     pub(super) fn arm_timers(&mut self) {
         while let Some(slot) = self.connections.next_unarmed() {
             self.arm(slot);

@@ -32,7 +32,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Whether a call can change only the timer. In this case the timer may be set later.
+    /// Whether a call can change only the timer, so that the timer may be set later.
     #[inline]
     pub(super) fn may_arm_later(&self) -> bool {
         self.tcb.state() == State::Established && !self.half_open
@@ -139,7 +139,7 @@ pub(crate) struct Connections {
     time_waits: VecDeque<ConnId>,
 }
 
-/// A connection that was looked up, with its place in the queues.
+/// A connection that was looked up, with the entries of its slot in the queues.
 pub(crate) struct FoundConn<'a> {
     pub(crate) id: ConnId,
     pub(crate) conn: &'a mut Conn,
@@ -150,8 +150,8 @@ pub(crate) struct FoundConn<'a> {
 }
 
 impl FoundConn<'_> {
-    /// Called after a call that did not end the state ESTABLISHED. Queues the connection now if it has
-    /// something to send. The connection's timer is set later, at the end of the turn (`arming.rs`).
+    /// Called after a call that did not end the state ESTABLISHED. If the connection has something to send,
+    /// queues it now. The connection's timer is set later, at the end of the turn (`arming.rs`).
     #[inline]
     pub(crate) fn settle_later(mut self) {
         debug_assert!(self.conn.may_arm_later(), "something else may follow");
@@ -324,7 +324,7 @@ impl Connections {
         hash
     }
 
-    /// The slot that most likely has this hash.
+    /// The slot of the connection that most likely has this hash.
     pub(crate) fn guess(&self, hash: TupleHash) -> Option<u32> {
         self.table.find(hash, |_| true)
     }
@@ -462,7 +462,7 @@ impl Connections {
         true
     }
 
-    /// Whether the timer of this slot is still to be set.
+    /// Whether the timer of this slot still has to be set.
     pub(crate) fn is_unarmed(&self, slot: u32) -> bool {
         self.slots[slot as usize].unarmed
     }

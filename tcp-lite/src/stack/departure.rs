@@ -1,4 +1,5 @@
-//! Neighbours that are gone: a port may notice this at once; TCP notices it only by timeouts.
+//! Neighbours that are gone. A port may notice at once that a neighbour is gone, but TCP notices it only by
+//! timeouts.
 
 use super::Stack;
 use crate::Instant;

@@ -2,7 +2,7 @@
 //! block is updated only once.
 //!
 //! Segments are merged only if they are next in order and carry only payload. The headers of merged segments
-//! are equal except for lengths, sequence numbers, checksums, PSH and the IPv4 identification. That means,
+//! are equal except for lengths, sequence numbers, checksums, PSH and the IPv4 identification. In particular,
 //! merged segments have the same acknowledgement, window, timestamps and ECN codepoint.
 
 use std::iter::Peekable;
@@ -45,13 +45,13 @@ pub(super) struct Pattern {
     payload_at: usize,
     /// The headers of the first segment, with the sequence number that is expected next.
     headers: [[u8; 8]; WORDS],
-    /// The bits that are compared; 0 after the end of the headers.
+    /// Mask of the bits that are compared; 0 after the end of the headers.
     mask: [[u8; 8]; WORDS],
 }
 
 impl Pattern {
-    /// The headers of the segments that follow a segment with the headers `headers`; `None` if it has IP
-    /// options or extension headers.
+    /// The headers of the segments that follow a segment with the headers `headers`; `None` if the headers
+    /// have IP options or extension headers.
     pub(super) fn new(headers: &[u8], ip: IpHeader, [ip_at, tcp_at]: [usize; 2]) -> Option<Self> {
         if ![IPV4_BYTES, IPV6_BYTES].contains(&(tcp_at - ip_at)) {
             return None;

@@ -1,5 +1,5 @@
 //! The headers of the connection that was served last, for its next frame. Most turns serve the same
-//! connection as before.
+//! connection as the turn before.
 
 use crate::ConnId;
 use crate::facade::{EthernetAddress, IpAddress};

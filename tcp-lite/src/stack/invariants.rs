@@ -1,5 +1,5 @@
-//! The invariants of a stack: the invariants of its parts hold, and the usage of each part is the sum of what
-//! all connections hold.
+//! The invariants of a stack: the invariants of its parts hold, and the usage of each part is the sum of the
+//! usage of all connections.
 
 use super::connections::Conn;
 use super::{SPARE_EVENTS, Stack};

@@ -1,4 +1,4 @@
-//! The link of the port, and the end of the port itself.
+//! Changes of the port's link, and the removal of the port.
 
 use super::Stack;
 use crate::Instant;

@@ -1,4 +1,4 @@
-//! The path of a received frame into the stack, and its fast path: header prediction.
+//! The path of a received frame into the stack, and header prediction, the fast path.
 //!
 //! A predicted frame continues an established stream and has only usual headers: Ethernet without a tag, a
 //! whole IPv4 packet without options, TCP with timestamps as its only option, and the flags ACK, or ACK and
@@ -27,7 +27,7 @@ use crate::ip::{IPV4_BYTES, PROTOCOL_TCP};
 use crate::tcp::PredictedSegment;
 use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock, sack_bytes, sack_room};
 
-/// The offsets of the headers and of the payload.
+/// Offset of the IP header. The offsets of the TCP header and of the payload follow.
 const IP_AT: usize = ethernet::HEADER_BYTES;
 const TCP_AT: usize = IP_AT + IPV4_BYTES;
 /// Bytes of a TCP header with timestamps and two NOPs.
@@ -106,7 +106,7 @@ impl PredictedHeaders {
 }
 
 impl Stack {
-    /// Handles `frame`; `frames` are the frames after it (see [`Stack::input_next`]).
+    /// Handles `frame`. `frames` are the frames that follow `frame` (see [`Stack::input_next`]).
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -122,7 +122,7 @@ impl Stack {
         }
     }
 
-    /// [`receive_predicted`](Self::receive_predicted) for an acknowledgement with SACK blocks.
+    /// Calls [`receive_predicted`](Self::receive_predicted) for an acknowledgement with SACK blocks.
     #[inline(never)]
     fn receive_predicted_sack(&mut self, now: Instant, frame: Mbuf) -> Result<(), Mbuf> {
         match sack_blocks(frame.head()) {

@@ -1,5 +1,5 @@
-//! From a frame to a connection: the general path of [`Stack::input`]. `prediction.rs` has its entry point
-//! and the fast path.
+//! From a frame to a connection: the general path of [`Stack::input`]. `prediction.rs` has the entry point of
+//! [`Stack::input`], and the fast path.
 
 use std::iter::Peekable;
 
@@ -75,8 +75,8 @@ impl Stack {
             return;
         };
         if !ethernet.src.is_unicast() {
-            // A group address cannot be a source (IEEE 802.3 section 3.2.3). An answer would go to the whole
-            // group.
+            // A group address cannot be a source (IEEE 802.3 section 3.2.3). An answer would be sent to the
+            // whole group.
             self.counters.rx_malformed += 1;
             return;
         }
@@ -120,7 +120,8 @@ impl Stack {
         }
     }
 
-    /// Classifies the frame; `None` if it was dropped and counted. `head` starts at the IP header.
+    /// Classifies the frame. Returns `None` if the frame was dropped and counted. `head` starts at the IP
+    /// header.
     fn classify(&mut self, ethernet: &EthernetHeader, head: &[u8], frame: &Mbuf) -> Option<Class> {
         let bytes = frame.len() - ethernet.bytes;
         let parsed = match ethernet.ethertype {
@@ -173,7 +174,7 @@ impl Stack {
             && (self.config.loopback || !self.routes.is_ours(address))
     }
 
-    /// Whether a segment is the next in order of its connection and carries nothing but payload.
+    /// Whether a segment is the next in order of its connection and carries only payload.
     fn is_next(&mut self, origin: &SegmentOrigin, header: &TcpHeader) -> bool {
         let conn =
             self.connections.find_next(&origin.tuple(header)).and_then(|slot| self.connections.get(slot));
@@ -183,7 +184,7 @@ impl Stack {
     }
 
     /// Handles a TCP segment for one of our addresses that passed all checks, or several merged segments.
-    /// `segments` is their number.
+    /// `segments` is the number of merged segments.
     pub(super) fn segment_arrives(
         &mut self,
         now: Instant,
@@ -213,7 +214,7 @@ impl Stack {
     }
 
     /// Handles a new SYN for the 4-tuple of a connection in TIME-WAIT. If a listener accepts the SYN, a new
-    /// connection replaces the old connection. Otherwise the old connection remains, because its peer may
+    /// connection replaces the old connection. Otherwise the old connection remains, because the peer may
     /// send its FIN again. If the backlog is full, the stack sends no cookie, because the cookie's sequence
     /// number could be one that the old connection used (RFC 9293 section 3.6.1). The peer sends the SYN
     /// again.
@@ -403,8 +404,8 @@ impl Stack {
             return None;
         }
         if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-            // As without the half-open connection, the stack does not answer: RST would end the peer's
-            // connection. The peer sends the segment again.
+            // The stack does not answer, just as if there were no half-open connection, because RST would end
+            // the peer's connection. The peer sends the segment again.
             self.counters.rx_no_connection += 1;
             return None;
         }

@@ -26,8 +26,8 @@ impl<'s> Sender<'s> {
     /// Returns an empty segment, which can hold up to EMSS bytes of whole FPDUs.
     ///
     /// # Errors
-    /// [`SendError`]: the connection is closed, the send buffer is full, or no packet buffer is free. After a
-    /// full send buffer, an `Event::Writable` follows when the send buffer has space again.
+    /// A [`SendError`] if the connection is closed, the send buffer is full, or no packet buffer is free.
+    /// After a full send buffer, an `Event::Writable` follows when the send buffer has space again.
     #[inline(always)]
     pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;
@@ -61,7 +61,7 @@ impl Drop for Sender<'_> {
 
 /// A segment under construction, in a buffer that TCP owns: up to EMSS bytes of whole FPDUs.
 ///
-/// [`push`](Self::push) queues the segment. To discard the segment, drop it.
+/// [`push`](Self::push) queues the segment. A `SegmentBuf` that is dropped discards the segment.
 pub struct SegmentBuf<'a, 's> {
     sender: &'a mut Sender<'s>,
     page: PageKey,
@@ -70,7 +70,7 @@ pub struct SegmentBuf<'a, 's> {
     len: usize,
     /// The sum of the bytes, if the writer has set it.
     sum: Option<u16>,
-    /// External memory, and the bytes of the page before it.
+    /// External memory, and the number of bytes of the page before the external memory.
     external: Option<(ExtBuf, u32)>,
 }
 
@@ -149,17 +149,17 @@ impl SegmentBuf<'_, '_> {
         !self.sender.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
     }
 
-    /// Sets the sum of all bytes in the segment, as computed by [`dp::checksum::partial`]. Call this after
-    /// the last byte is written. A writer that computes the sum while it writes the bytes saves a pass over
-    /// the bytes.
+    /// Sets the sum of all bytes in the segment, as computed by [`dp::checksum::partial`]. Call this function
+    /// after the last byte is written. A writer that computes the sum while it writes the bytes saves a pass
+    /// over the bytes.
     #[inline]
     pub fn set_sum(&mut self, sum: u64) {
         self.sum = Some(folded(sum));
     }
 
-    /// All bytes that the segment can hold, and the number of written bytes at the front. The other bytes
-    /// have old contents. The caller updates the number. This call is only for segments without external
-    /// memory.
+    /// All bytes that the segment can hold, and the number of written bytes at the front. The remaining bytes
+    /// have old contents. The caller updates the number of written bytes. This call is only for segments
+    /// without external memory.
     #[inline]
     pub fn room(&mut self) -> (&mut [u8], &mut usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");

@@ -8,8 +8,8 @@ use crate::four_tuple::FourTuple;
 use crate::steering::{ClaimError, Handed, Member};
 
 impl Stack {
-    /// Makes this stack share a host with other stacks, each on a queue of one device. Call this before any
-    /// other method.
+    /// Makes this stack share a host with other stacks, each on a queue of one device. Call this method
+    /// before any other method.
     pub fn join(&mut self, member: Member) {
         if member.leads() {
             member.publish_addresses(self.conflicts.states());
@@ -19,8 +19,8 @@ impl Stack {
         self.member = Some(Box::new(member));
     }
 
-    /// Whether [`take_handed`](Self::take_handed) has something to do. The caller checks this before each
-    /// sleep.
+    /// Whether [`take_handed`](Self::take_handed) has something to do. The caller checks this value before
+    /// each sleep.
     #[inline]
     pub fn has_handed(&self) -> bool {
         self.member.as_ref().is_some_and(|member| member.is_waiting())

@@ -350,9 +350,10 @@ fn emit_external(
     sent
 }
 
-/// Whether a connection ends because its next hop does not answer. If the connection is in SYN-SENT, or if
-/// only RST is left to send, it ends at once; otherwise it ends after the user timeout. (In SYN-RECEIVED the
-/// stack waits: a peer that has just sent a SYN is up, even if it does not answer our requests.)
+/// Whether a connection ends because its next hop does not answer. The connection ends at once if it is in
+/// SYN-SENT or if only RST is left to send. Otherwise the connection ends after the user timeout. (In
+/// SYN-RECEIVED the stack waits: a peer that has just sent a SYN is up, even if it does not answer our
+/// requests.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
     let since = conn.unresolved_since.get_or_insert(now);
     matches!(conn.tcb.state(), State::SynSent | State::Closed) || now >= since + user_timeout

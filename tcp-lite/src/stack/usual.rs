@@ -2,9 +2,9 @@
 //! as the only option, and either a new segment that is not cut or a pure acknowledgement. The header fields
 //! are written into a copy of the headers that the connection sent last.
 //!
-//! The frames are the same as those of the general path (`transmit.rs`). The general path takes all other
-//! segments: trains that the port cuts, retransmissions, probes, segments with SACK blocks, marks, SYN, FIN
-//! or RST, external memory, and segments whose neighbour has to be resolved.
+//! The fast path builds the same frames as the general path (`transmit.rs`). The general path handles all
+//! other segments: trains that the port cuts, retransmissions, probes, segments with SACK blocks, marks, SYN,
+//! FIN or RST, external memory, and segments whose neighbour has to be resolved.
 //! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns the fast path off, for sent
 //! and for received segments, so that `tests/stack/prediction.rs` can compare both paths.
 
@@ -88,7 +88,7 @@ impl Stack {
 
 /// The frame of a segment; `None` if a pool is empty. A long payload is not copied if that is possible: the
 /// headers are written into the headroom of the payload's buffer, or into a separate buffer. If the port
-/// computes the checksum, the headers are in a separate buffer, because the driver may write to them.
+/// computes the checksum, the headers are in a separate buffer, because the driver may write to the headers.
 #[inline]
 fn frame_of(
     framing: &Framing,

@@ -1,5 +1,5 @@
-//! The table of the connections of a host, each with the number of its stack. All stacks read and write the
-//! table without locks.
+//! The table of the connections of a host. Each connection is stored with the number of its stack. All stacks
+//! read and write the table without locks.
 //!
 //! A stack writes to the table when a connection begins and when it ends. A stack reads the table only for a
 //! segment that belongs to none of its own connections.
@@ -62,7 +62,7 @@ impl FlowTable {
         Self { lines: (0..lines).map(|_| Line::default()).collect() }
     }
 
-    /// The stack that has this flow; `None` if no stack has it.
+    /// The stack that has this flow; `None` if no stack has the flow.
     pub(crate) fn owner(&self, flow: FlowHash) -> Option<u8> {
         let entry = self.places(flow).map(|place| place.load(Ordering::Acquire));
         entry.into_iter().find(|entry| entry & !OWNER == flow.0).map(|entry| (entry & OWNER) as u8)

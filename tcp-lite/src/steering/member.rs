@@ -76,7 +76,7 @@ impl Member {
     /// same `config`.
     ///
     /// # Panics
-    /// If there are no queues, or more than [`MAX_MEMBERS`].
+    /// If there are no queues, or more than [`MAX_MEMBERS`] queues.
     pub fn group(config: &StackConfig, queues: &[Queue]) -> Vec<Self> {
         let count = queues.len();
         assert!((1..=MAX_MEMBERS).contains(&count), "a host has 1 to {MAX_MEMBERS} stacks");
@@ -192,8 +192,8 @@ impl Member {
 
     // ---- the states of our addresses ----
 
-    /// The states of our addresses that the leader published last; `None` if the leader has not published
-    /// any.
+    /// The states of our addresses that the leader published last; `None` if the leader has not published any
+    /// states.
     pub(crate) fn addresses(&self) -> Option<u32> {
         Some(self.group.addresses.load(Ordering::Relaxed)).filter(|states| *states != UNSAID)
     }
@@ -207,7 +207,7 @@ impl Member {
 
     // ---- rings ----
 
-    /// Puts `what` into the ring to stack `to`. That stack can read it after [`flush`](Self::flush).
+    /// Puts `what` into the ring to stack `to`, which can read `what` after [`flush`](Self::flush).
     pub(crate) fn hand(&mut self, to: u8, what: Handed) -> Result<(), NotHanded> {
         let ring = self.to.get_mut(usize::from(to)).and_then(Option::as_mut).ok_or(NotHanded)?;
         if ring.is_abandoned() {

@@ -1,8 +1,8 @@
 //! The context that the stack passes to a call of a control block: time, buffers, shared slabs, the event
 //! queue.
 //!
-//! A [`Tcb`](super::Tcb) holds nothing that is shared. The context gives the [`Tcb`](super::Tcb) access to
-//! all parts of the stack that it needs.
+//! A [`Tcb`](super::Tcb) holds nothing that is shared. The context gives a [`Tcb`](super::Tcb) access to all
+//! parts of the stack that the [`Tcb`](super::Tcb) needs.
 
 use dp::{Mbuf, Mempool};
 
@@ -26,7 +26,7 @@ pub(crate) struct Ctx<'a> {
     pub(crate) pool: &'a Mempool,
     /// The pool for large buffers that hold many segments.
     pub(crate) bulk_pool: Option<&'a Mempool>,
-    /// Segments queued for transmission, of all connections.
+    /// The segments of all connections that are queued for transmission.
     pub(crate) segments: &'a mut SegmentSlab,
     /// Out-of-order ranges of the connections that have a hole.
     pub(crate) out_of_order: &'a mut OutOfOrderSlab,
@@ -39,7 +39,7 @@ pub(crate) struct Ctx<'a> {
     /// Number of waiting events from which on received bytes are dropped (and retransmitted by the peer).
     /// Other events, at most [`EVENTS_PER_CONNECTION`] for each connection, are always queued.
     pub(crate) events_limit: usize,
-    /// The connection that is called.
+    /// The connection whose control block is called.
     pub(crate) conn: ConnId,
     /// The listener that accepted the connection.
     pub(crate) listener: Option<ListenerId>,

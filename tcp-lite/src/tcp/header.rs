@@ -1,4 +1,4 @@
-//! The TCP header: bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
+//! The TCP header: conversion of bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
 //! Parsing is total: every byte string gives a header or [`Malformed`]. Unknown options and options with
 //! a wrong length are skipped. The stack adds the checksum's pseudo-header.
@@ -15,13 +15,14 @@ pub(crate) const MAX_HEADER_BYTES: usize = 60;
 /// Maximum number of SACK blocks that fit into a header.
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
-/// The bytes are not a TCP header: they are too few, or the data offset points outside the segment.
+/// The bytes are not a TCP header, because there are too few bytes, or because the data offset points outside
+/// the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed TCP header")]
 pub(crate) struct Malformed;
 
 bitflags! {
-    /// Control bits except for ACK, which is the presence of [`TcpHeader::ack`].
+    /// Control bits except ACK. The ACK bit is represented by [`TcpHeader::ack`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Flags: u8 {
         const FIN = 0x01;
@@ -45,7 +46,7 @@ pub(crate) struct Options {
     pub(crate) mss: Option<u16>,
     /// Window scale, at most 14.
     pub(crate) window_scale: Option<u8>,
-    /// SACK permitted.
+    /// True if SACK is permitted.
     pub(crate) sack_permitted: bool,
     /// SACK blocks in wire order.
     pub(crate) sack: ArrayVec<SackBlock, MAX_SACK_BLOCKS>,
@@ -59,7 +60,7 @@ pub(crate) struct TcpHeader {
     pub(crate) src_port: u16,
     pub(crate) dst_port: u16,
     pub(crate) seq: TcpSeqNumber,
-    /// Present if the ACK bit is set.
+    /// The acknowledgement number; `None` if the ACK bit is not set.
     pub(crate) ack: Option<TcpSeqNumber>,
     pub(crate) flags: Flags,
     /// The window field of the header, not scaled.
@@ -79,7 +80,7 @@ const TIMESTAMPS: u8 = 8;
 /// The four bytes in front of the values of the timestamps option, if it is the only option.
 pub(crate) const TIMESTAMPS_WORD: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
 
-/// The ACK bit, which [`Flags`] leaves out.
+/// The ACK bit, which [`Flags`] does not contain.
 pub(crate) const ACK_BIT: u8 = 0x10;
 /// The largest window scale (RFC 7323 section 2.3).
 const MAX_WINDOW_SCALE: u8 = 14;
@@ -112,7 +113,7 @@ impl TcpHeader {
     /// Writes the header to the front of `out`, with 0 in the checksum field.
     ///
     /// # Panics
-    /// Panics if `out` is shorter than [`emitted_len`](Self::emitted_len).
+    /// If `out` is shorter than [`emitted_len`](Self::emitted_len).
     pub(crate) fn emit(&self, out: &mut [u8]) {
         let len = self.emitted_len();
         let (fixed, options) = out[..len].split_at_mut(MIN_HEADER_BYTES);
@@ -135,7 +136,7 @@ impl TcpHeader {
         self.flags.bits() | if self.ack.is_some() { ACK_BIT } else { 0 }
     }
 
-    /// Number of sequence numbers that the segment occupies: those of the payload, of SYN and of FIN.
+    /// Number of sequence numbers that the segment occupies with its payload, SYN and FIN.
     pub(crate) fn segment_len(&self, payload_bytes: usize) -> usize {
         payload_bytes
             + usize::from(self.flags.contains(Flags::SYN))
@@ -165,8 +166,8 @@ impl TcpHeader {
 }
 
 impl Options {
-    /// Parses the known options in `bytes`. Skips other options. In a malformed list, parsing ends at the
-    /// error.
+    /// Parses the known options in `bytes`. Skips other options. If the list of options is malformed, parsing
+    /// ends at the error.
     fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let [kind, rest @ ..] = bytes {

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use crate::OutOfOrder;
 
-/// Connection states (RFC 9293 section 3.3.2), without LISTEN: a listener creates a control block for each
-/// SYN.
+/// Connection states (RFC 9293 section 3.3.2). There is no state LISTEN, because a listener creates a control
+/// block for each SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Our SYN was sent, or is about to be sent.
@@ -22,7 +22,7 @@ pub enum State {
     CloseWait,
     /// Both sides closed at the same time. Our FIN is not acknowledged.
     Closing,
-    /// The peer closed, then we closed. Our FIN is not acknowledged.
+    /// The peer closed first, and then we closed. Our FIN is not acknowledged.
     LastAck,
     /// Both FINs are acknowledged, and we were the first to close.
     TimeWait,
@@ -33,13 +33,14 @@ pub enum State {
 /// Why a segment was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The connection is not established, was closed by us, or no longer exists.
+    /// The connection is not established, we have closed it, or it no longer exists.
     #[error("the connection is closed for sending")]
     Closed,
-    /// `TcpConfig::send_buffer_bytes` or `Limits::tx_segments` is reached.
+    /// The limit `TcpConfig::send_buffer_bytes` or the connection's share of `Limits::tx_segments` is
+    /// reached.
     #[error("the send buffer is full")]
     BufferFull,
-    /// The pool is empty: try again at the next poll.
+    /// The pool is empty. The user should try again at the next poll.
     #[error("no packet buffer is free")]
     NoMbuf,
 }
@@ -54,13 +55,13 @@ pub struct ConnInfo {
     pub remote: SocketAddr,
     /// Maximum number of payload bytes in a segment, which changes only with the path MTU.
     pub emss: usize,
-    /// Stream offset of the next byte to be pushed (the number of bytes pushed so far).
+    /// Stream offset of the next byte to be pushed, which is the number of bytes pushed so far.
     pub send_offset: u64,
     /// Free bytes of the send buffer.
     pub send_space: usize,
     /// Number of bytes that are queued, or sent and not acknowledged.
     pub unacknowledged: u64,
-    /// The in-order frontier of reception.
+    /// The stream offset of the next expected byte (the frontier).
     pub frontier: u64,
     /// Smoothed round-trip time in microseconds; 0 before the first measurement.
     pub srtt_us: u32,

@@ -32,7 +32,8 @@
 //!   drop the segment; `receive/timestamps.rs`).
 //! - A zero-window probe has no payload, since a byte of payload would split an FPDU (RFC 9293 section
 //!   3.8.6.1 sends a byte; `send/next.rs`).
-//! - An empty segment is acceptable at the right edge of the window itself (`receive/mod.rs`).
+//! - An empty segment is acceptable also if its sequence number is the right edge of the window
+//!   (`receive/mod.rs`).
 //! - URG is ignored: urgent bytes are passed to the user like any other bytes (RFC 9293 section 3.8.5;
 //!   `connection/input.rs`).
 //! - The number of answers per second to segments with unexpected numbers is limited, as RFC 5961 section 7
@@ -48,11 +49,13 @@
 //! - The stack gives up a SYN or data sooner than RFC 9293 section 3.8.3 says (MUST-23: R2 of a SYN at least
 //!   3 minutes; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
 //!   default. A peer in a data centre that has not answered within this time has failed, and the user wants
-//!   to know this (`send/loss/expiry.rs`).
-//! - An out-of-order segment that is refused for lack of memory is in no SACK block, because its sender must
-//!   not treat it as received (RFC 2018 section 8 would report the segment once; `receive/payload.rs`).
+//!   to know of the failure (`send/loss/expiry.rs`).
+//! - An out-of-order segment that is refused for lack of memory is in no SACK block, because the sender must
+//!   not treat the segment as received (RFC 2018 section 8 would report the segment once;
+//!   `receive/payload.rs`).
 //!
-//! Not implemented: TCP Fast Open, and Nagle's algorithm (the segment is the user's unit).
+//! TCP Fast Open and Nagle's algorithm are not implemented. (Nagle's algorithm would merge segments, but the
+//! user chooses the segments.)
 
 mod congestion;
 mod connection;

@@ -1,9 +1,9 @@
 //! CUBIC (RFC 9438): after a reduction, the window grows by a cubic function of time, which does not depend
 //! on the round-trip time. In the region where Reno's window would grow faster, the window grows like Reno's.
 //!
-//! The first slow start uses HyStart++ (`hystart.rs`). The RFC counts windows in segments; this code counts
-//! them in bytes. `f64` gives the same results on every machine, because the code uses only IEEE 754 sums,
-//! products and quotients.
+//! The first slow start uses HyStart++ (`hystart.rs`). The RFC measures windows in segments; this code
+//! measures windows in bytes. `f64` gives the same results on every machine, because the code uses only IEEE
+//! 754 sums, products and quotients.
 
 use super::hystart::{Growth, HyStart};
 use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
@@ -202,8 +202,8 @@ impl CongestionControl for Cubic {
     }
 }
 
-/// The cube root by Newton's method. `f64::cbrt` is not used, because its results may differ between
-/// machines.
+/// The cube root by Newton's method. `f64::cbrt` is not used, because the results of `f64::cbrt` may differ
+/// between machines.
 fn cube_root(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;
@@ -284,7 +284,7 @@ mod tests {
     fn on_a_short_path_it_grows_like_reno() {
         let mut cubic = reduced(20);
         // The window has 14 segments. The window grows by 0.529 segments in each of 11 round trips, up to the
-        // old window. After that, it grows by one segment in each of ten round trips.
+        // old window. After that, the window grows by one segment in each of ten round trips.
         let window = run(&mut cubic, 1, 20);
         assert!((29.0..30.0).contains(&window), "{window}");
     }
@@ -311,7 +311,7 @@ mod tests {
         cubic.on_congestion(at(0), 18 * MSS, Signal::Loss);
         assert_eq!((cubic.w_max, cubic.prior, cubic.cwnd()), (15_300, 18_000, 12_600));
         // The window grows by 0.529 segments in each round trip. After ten round trips, the window is 17.9
-        // segments, beyond the plateau. After that, it grows by one segment in each round trip.
+        // segments, beyond the plateau. After that, the window grows by one segment in each round trip.
         let (before, after) = (run(&mut cubic.clone(), 1, 9), run(&mut cubic, 1, 19));
         assert!((17.6..17.95).contains(&before), "{before}");
         assert!((26.8..27.9).contains(&after), "{after}");
@@ -323,7 +323,7 @@ mod tests {
         let once = |now, cubic: &Cubic| Ack { now: at(now), srtt_us: 1000, ..ack(cubic.cwnd()) };
         cubic.on_ack(&once(0, &cubic));
         let before = cubic.cwnd();
-        // The cubic function gives 86000 segments.
+        // After 60 s, the cubic function gives a window of 86000 segments.
         cubic.on_ack(&once(60_000, &cubic));
         assert_eq!(cubic.cwnd(), before * 3 / 2);
     }

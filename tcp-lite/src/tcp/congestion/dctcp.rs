@@ -16,8 +16,8 @@ pub(in crate::tcp) struct Dctcp {
     alpha: f64,
     /// The window of observation ends when this position is acknowledged (DCTCP.WindowEnd).
     window_end: u64,
-    /// Bytes acknowledged in this window of observation, and the number of those bytes that were acknowledged
-    /// with ECE.
+    /// The number of bytes acknowledged in this window of observation, and the number of bytes among them
+    /// that were acknowledged with ECE.
     acked: u32,
     marked: u32,
 }
@@ -128,7 +128,8 @@ mod tests {
             dctcp.observe(rest, una + 1, una + 10, false);
             dctcp.alpha
         };
-        // One of two acknowledgements is marked, but it has nine tenths of the bytes: 15 / 16 + 0.9 / 16.
+        // One of two acknowledgements is marked. The marked acknowledgement has nine tenths of the bytes, so
+        // the estimate is 15 / 16 + 0.9 / 16.
         let alphas = [window(9000, 1000), window(0, 10_000), window(5000, 5000)];
         let wanted = [0.99375, 0.99375 * 15.0 / 16.0, (0.99375 * 15.0 / 16.0 * 15.0 + 0.5) / 16.0];
         for (alpha, wanted) in alphas.into_iter().zip(wanted) {

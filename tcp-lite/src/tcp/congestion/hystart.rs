@@ -56,7 +56,7 @@ impl HyStart {
         if ack.una > self.round_end && self.next_round(ack.nxt) {
             return Growth::Ends;
         }
-        // The growth is computed first: the sample of this acknowledgement affects only later
+        // The growth is computed first, because the sample of this acknowledgement affects only later
         // acknowledgements.
         let bytes = match self.conservative {
             Some(_) => ack.slow_start_bytes(mss) / GROWTH_DIVISOR,
@@ -106,8 +106,8 @@ mod tests {
     use super::super::tests::ack;
     use super::*;
 
-    /// A round of eight acknowledgements of 1000 bytes with this round-trip time. Returns how much the window
-    /// grew; `None` if slow start has ended.
+    /// Runs a round of eight acknowledgements of 1000 bytes with this round-trip time. Returns the number of
+    /// bytes by which the window grew; `None` if slow start has ended.
     fn round(hystart: &mut HyStart, number: u64, rtt_us: u32) -> Option<u32> {
         let mut grown = 0;
         for part in 1..=8 {
@@ -159,7 +159,7 @@ mod tests {
     fn the_smallest_of_a_round_counts_and_each_round_begins_anew() {
         let mut hystart = HyStart::new();
         round(&mut hystart, 0, 40_000);
-        // One short round-trip time among many long ones.
+        // One short round-trip time among many long round-trip times.
         let early = Ack { una: 9, nxt: 16, rtt_us: Some(40_000), ..ack(1000) };
         assert_eq!(hystart.on_ack(&early, 1000), Growth::By(1000));
         for una in 10..=16 {

@@ -17,11 +17,11 @@ use newreno::NewReno;
 
 use crate::{CongestionAlgorithm, Duration, Instant};
 
-/// An acknowledgement outside of fast recovery after which the window may grow. The window may grow because
-/// it was fully used before (RFC 7661 section 4.3) and the peer echoes no congestion.
+/// An acknowledgement outside of fast recovery after which the window may grow. The window was fully used
+/// before this acknowledgement (RFC 7661 section 4.3), and the peer echoes no congestion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
-    /// The time of arrival.
+    /// The time at which the acknowledgement arrived.
     pub(super) now: Instant,
     /// Bytes acknowledged cumulatively, including bytes that were selectively acknowledged before.
     pub(super) acked: u32,
@@ -31,7 +31,8 @@ pub(super) struct Ack {
     /// beginning are acknowledged.
     pub(super) una: u64,
     pub(super) nxt: u64,
-    /// The round-trip time in microseconds that this acknowledgement measured; `None` if it measured none.
+    /// The round-trip time in microseconds that this acknowledgement measured; `None` if the acknowledgement
+    /// measured none.
     pub(super) rtt_us: Option<u32>,
     /// Smoothed round-trip time in microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
@@ -41,14 +42,14 @@ pub(super) struct Ack {
 }
 
 /// Maximum number of segments that one acknowledgement adds to the window in slow start, unless pacing
-/// spreads the released segments (RFC 9406 section 4.3, L). The RFC recommends 8. But a peer with GRO
-/// acknowledges about 45 segments (64 KiB) at once, and a polling peer acknowledges all segments of one poll
-/// at once. With 8 segments for each such acknowledgement, the window would grow by a few segments per round
-/// trip instead of doubling. Therefore the limit is larger than one such acknowledgement.
+/// spreads the released segments (RFC 9406 section 4.3, L). The RFC recommends 8 segments. But a peer with
+/// GRO acknowledges about 45 segments (64 KiB) at once, and a polling peer acknowledges all segments of one
+/// poll at once. With 8 segments for each such acknowledgement, the window would grow by a few segments per
+/// round trip instead of doubling. Therefore the limit is larger than one such acknowledgement.
 const SLOW_START_LIMIT: u32 = 64;
 
 impl Ack {
-    /// Bytes by which slow start opens the window (RFC 9406 section 4.2).
+    /// Number of bytes by which slow start opens the window (RFC 9406 section 4.2).
     fn slow_start_bytes(&self, mss: u32) -> u32 {
         let limit = if self.paced { u32::MAX } else { SLOW_START_LIMIT * mss };
         self.delivered.min(limit)
@@ -78,7 +79,7 @@ pub(super) enum Timeout {
 
 /// The interface of a congestion control algorithm.
 ///
-/// Each reduction saves the state before it, so that [`undo`](Self::undo) can restore that state until the
+/// Each reduction saves the previous state, so that [`undo`](Self::undo) can restore this state until the
 /// next reduction. Reductions are [`on_congestion`](Self::on_congestion), and
 /// [`on_timeout`](Self::on_timeout) unless `timeout` is [`Timeout::Again`]. A caller that reduces the window
 /// for any reason other than a recovery must also call `Undo::forget` (`send/loss/undo.rs`).
@@ -114,9 +115,9 @@ pub(super) trait CongestionControl {
     /// Called when the retransmission timer has expired: sets the window to one segment.
     fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout);
 
-    /// Called when the last reduction was spurious. Restores the window, but to at most `limit` for now, and
-    /// sets the threshold so that slow start restores the rest. Larger current values are kept. Does nothing
-    /// if the reduction was already undone.
+    /// Called when the last reduction was spurious. Restores the window, but for now to at most `limit`
+    /// bytes, and sets the threshold so that slow start restores the rest. If a current value is larger, it
+    /// is kept. Does nothing if the reduction was already undone.
     fn undo(&mut self, now: Instant, limit: u32);
 
     /// Called when nothing was sent for `idle`, which is longer than the retransmission timeout.
@@ -209,7 +210,7 @@ impl CongestionControl for Congestion {
     }
 }
 
-/// A number of bytes in the type that the algorithms use.
+/// Converts a number of bytes to the type that the algorithms use.
 pub(super) fn saturated(bytes: u64) -> u32 {
     bytes.min(u64::from(u32::MAX)) as u32
 }

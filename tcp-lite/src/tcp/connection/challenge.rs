@@ -13,13 +13,13 @@ use crate::tcp::header::Flags;
 /// exchange.
 const BARE_ANSWERS_PER_SECOND: u16 = 8;
 
-/// Numbers of challenge ACKs in the current second (RFC 5961 section 7).
+/// Numbers of segments that required an answer in the current second (RFC 5961 section 7).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Challenges {
     second: Seconds,
     all: u16,
-    /// Number of bare segments in this second that required an answer. Segments that got no answer also
-    /// count.
+    /// Number of bare segments in this second that required an answer. Segments that got no answer count as
+    /// well.
     bare: u16,
 }
 
@@ -35,7 +35,8 @@ impl Challenges {
 }
 
 impl Tcb {
-    /// Answers a segment with unexpected numbers by an ACK. The limit for bare segments is lower.
+    /// Answers a segment with unexpected numbers by an ACK. For bare segments, the number of answers has a
+    /// lower limit.
     pub(super) fn answer_unexpected(&mut self, ctx: &mut Ctx<'_>, flags: Flags, bytes: usize) {
         if bytes > 0 || flags.intersects(Flags::SYN | Flags::FIN) {
             return self.challenge(ctx);

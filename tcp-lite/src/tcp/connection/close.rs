@@ -70,7 +70,8 @@ impl Tcb {
         }
     }
 
-    /// Ends the connection in any state: releases its memory in the slabs, and sends RST if `send_rst`.
+    /// Ends the connection in any state: releases the connection's memory in the slabs, and sends RST if
+    /// `send_rst`.
     pub(super) fn terminate(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason, send_rst: bool) {
         if self.state == State::Closed {
             return;
@@ -88,7 +89,7 @@ impl Tcb {
     }
 
     /// Releases the connection's memory in the slabs, and stops the timers. Called when the connection ends.
-    /// Also called before a control block is dropped that is not yet [droppable](Self::is_droppable).
+    /// Also called before a control block that is not yet [droppable](Self::is_droppable) is dropped.
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.send.dispose(ctx);
         self.receive.dispose(ctx);

@@ -17,7 +17,7 @@ use crate::tcp::send::AckInfo;
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Verdict {
-    /// The segment was processed or dropped. [`Tcb::next_transmission`] returns the answer, if there is one.
+    /// The segment was processed or dropped. If an answer is due, [`Tcb::next_transmission`] returns it.
     Done,
     /// The caller sends this RST. The connection remains.
     Reset(TcpHeader),
@@ -45,8 +45,8 @@ impl Tcb {
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
                 // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open is handled below, because it
-                // contains an ACK.) If the peer no longer requests ECN, it does not know that we agreed to
-                // ECN (RFC 3168 section 6.1.1).
+                // contains an ACK.) If the peer no longer requests ECN, the peer does not know that we agreed
+                // to ECN (RFC 3168 section 6.1.1).
                 if !self.agrees_on_ecn(ctx.config, header) {
                     self.decline_ecn();
                 }
@@ -82,7 +82,7 @@ impl Tcb {
         if self.state == State::SynReceived && !is_rst && !self.acknowledges_our_syn(header) {
             return header.rst_reply(bytes).map_or(Verdict::Done, Verdict::Reset);
         }
-        // First: timestamp (RFC 7323 section 5.3, R1) and sequence number.
+        // First step: the timestamp (RFC 7323 section 5.3, R1) and the sequence number.
         if self.receive.is_old(ctx, header) {
             ctx.counters.rx_old_timestamps += 1;
             self.on_unexpected(ctx, header, bytes);
@@ -93,17 +93,17 @@ impl Tcb {
             self.on_unacceptable(ctx, header, pos, bytes);
             return Verdict::Done;
         }
-        // Second: RST. (Third, security: not implemented.)
+        // Second step: RST. (The third step, security, is not implemented.)
         if is_rst {
             self.on_reset(ctx, pos);
             return Verdict::Done;
         }
-        // Fourth: SYN.
+        // Fourth step: SYN.
         if flags.contains(Flags::SYN) && !syn_ack_again {
             self.challenge(ctx);
             return Verdict::Done;
         }
-        // Fifth: ACK.
+        // Fifth step: ACK.
         let Some(ack) = header.ack else { return Verdict::Done };
         let ack = self.send.positions().position(ack);
         if self.state == State::SynReceived {
@@ -141,13 +141,13 @@ impl Tcb {
             self.receive.on_ecn(ctx, flags, ecn);
         }
 
-        // Sixth: URG, which is ignored. Seventh: text. Eighth: FIN.
+        // Sixth step: URG, which is ignored. Seventh step: the segment text. Eighth step: FIN.
         let fin = flags.contains(Flags::FIN);
         if self.takes_payload() {
             let outcome = self.receive.on_payload(ctx, pos, (payload, segments), fin);
             if outcome.refused {
-                // The acknowledgement would report nothing new, so it counts as a challenge ACK. Without this
-                // limit, an attacker would get an answer for each segment.
+                // The acknowledgement would report nothing new, so it counts as a challenge ACK. Without the
+                // limit of challenge ACKs, an attacker would get an answer for each segment.
                 self.challenge(ctx);
             }
             if outcome.finished {
@@ -189,9 +189,9 @@ impl Tcb {
         self.answer_unexpected(ctx, header.flags, bytes);
     }
 
-    /// Handles an acceptable RST. The RST resets the connection if its sequence number is exactly the next
-    /// expected byte; otherwise it causes a challenge ACK (RFC 5961 section 3.2). In TIME-WAIT the RST is
-    /// ignored.
+    /// Handles an acceptable RST. If the sequence number of the RST is exactly the next expected byte, the
+    /// RST resets the connection. Otherwise the RST causes a challenge ACK (RFC 5961 section 3.2). In
+    /// TIME-WAIT the RST is ignored.
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, pos: i64) {
         if self.state == State::TimeWait {
             return;

@@ -7,7 +7,7 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::State;
 use crate::tcp::slabs::{OutOfOrderSlab, PageKey, SearchSlab, SegmentSlab};
 
-/// A connection's share of the slabs.
+/// What a connection holds in the slabs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holdings {
     pub(crate) segments: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Holdings {
 }
 
 impl Tcb {
-    /// Checks the control block, and returns its share of the slabs.
+    /// Checks the control block. Returns what the connection holds in the slabs.
     pub(crate) fn check(
         &self,
         conn: ConnId,

@@ -51,17 +51,17 @@ use super::slabs::PageKey;
 use crate::facade::TcpSeqNumber;
 use crate::{Event, Instant, Keepalive, TcpConfig};
 
-/// The latest event of the connection that was reported to the user.
+/// The latest event of the connection that the stack reported to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
-    /// The user knows of the connection, from its own call or from `Event::Established`.
+    /// The user knows the connection, from the user's own call or from `Event::Established`.
     Opened,
     /// `Event::Closed` was generated, or no such event is needed.
     Closed,
 }
 
-/// One connection.
+/// The control block of one connection.
 #[derive(Debug)]
 pub(crate) struct Tcb {
     local_port: u16,
@@ -140,8 +140,8 @@ impl Tcb {
         (offset_of(positions.end()), offset_of(positions.acknowledged()))
     }
 
-    /// Withholds acknowledgements of the peer's bytes from this stream offset on. `None` ends this: all bytes
-    /// are acknowledged.
+    /// Withholds acknowledgements of the peer's bytes from this stream offset on. With `None`, all bytes are
+    /// acknowledged.
     pub(crate) fn withhold(&mut self, from: Option<u64>) {
         self.receive.withhold(from.map(pos_of));
     }
@@ -157,8 +157,8 @@ impl Tcb {
         self.send.on_pushed(now);
     }
 
-    /// Called when the user has taken an event. Some events are not generated again until the user has taken
-    /// the earlier event.
+    /// Called when the user has taken an event. Some kinds of events are not generated again until the user
+    /// has taken the previous event of the same kind.
     pub(crate) fn on_event_taken(&mut self, event: &Event) {
         self.send.events_mut().on_taken(event);
     }
@@ -168,7 +168,7 @@ impl Tcb {
         self.send.events_mut().report_acknowledgements(on);
     }
 
-    /// If any received bytes are not acknowledged yet, acknowledges them now.
+    /// If any received bytes are not acknowledged yet, requests an acknowledgement now.
     pub(crate) fn acknowledge_early(&mut self) {
         self.receive.acknowledge_early();
     }
@@ -182,7 +182,8 @@ impl Tcb {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// Whether a [`release`](Self::release) of no bytes would change nothing.
+    /// Whether the announced window is large enough, so that a [`release`](Self::release) of no bytes would
+    /// change nothing.
     #[inline]
     pub(crate) fn has_window(&self, config: &TcpConfig) -> bool {
         self.state == State::Established && self.receive.has_window(config)
@@ -221,7 +222,8 @@ impl Tcb {
         self.state
     }
 
-    /// Whether the control block can be dropped: the connection has ended, and no RST waits to be sent.
+    /// Whether the control block can be dropped, because the connection has ended and no RST waits to be
+    /// sent.
     pub(crate) fn is_droppable(&self) -> bool {
         self.state == State::Closed && !self.rst_due
     }

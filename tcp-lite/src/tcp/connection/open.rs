@@ -1,5 +1,5 @@
-//! Opening a connection: SYNs, the parameters that they agree on, and the two states before ESTABLISHED (RFC
-//! 9293 sections 3.5, 3.10.1, 3.10.7.3).
+//! Opening a connection: SYNs, the parameters on which the SYNs agree, and the two states before ESTABLISHED
+//! (RFC 9293 sections 3.5, 3.10.1, 3.10.7.3).
 
 use super::{Reported, Tcb, Verdict};
 use crate::facade::TcpSeqNumber;
@@ -15,21 +15,21 @@ use crate::{CloseReason, EcnMode, TcpConfig};
 const MIN_PEER_MSS: u16 = 64;
 
 impl Tcb {
-    /// Active open. The state is SYN-SENT.
+    /// Opens a connection actively. Its state is SYN-SENT.
     pub(crate) fn connect(ctx: &mut Ctx<'_>, params: OpenParams) -> Self {
         Self::new(ctx, &params, (State::SynSent, Reported::Opened))
     }
 
-    /// Passive open by a SYN. The state is SYN-RECEIVED. The caller has checked that the SYN has neither ACK
-    /// nor RST.
+    /// Opens a connection passively, by a SYN. Its state is SYN-RECEIVED. The caller has checked that the SYN
+    /// has neither ACK nor RST.
     pub(crate) fn accept(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
         let mut tcb = Self::new(ctx, &params, (State::SynReceived, Reported::Nothing));
         tcb.learn_syn(ctx, syn);
         tcb
     }
 
-    /// Passive open by the ACK of a SYN cookie. The state is SYN-RECEIVED, as if this control block had sent
-    /// the SYN-ACK.
+    /// Opens a connection passively, by the ACK of a SYN cookie. Its state is SYN-RECEIVED, as if this
+    /// control block had sent the SYN-ACK.
     pub(crate) fn accept_remembered(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
         let mut tcb = Self::accept(ctx, params, syn);
         tcb.send.on_syn_sent_before();
@@ -52,7 +52,7 @@ impl Tcb {
         if !header.flags.contains(Flags::SYN) {
             return Verdict::Done;
         }
-        // A payload or FIN on a SYN is dropped. The peer sends it again.
+        // A payload or FIN on a SYN is dropped, and the peer sends it again.
         self.learn_syn(ctx, header);
         if acceptable == Some(true) {
             self.receive.send_ack();
@@ -128,7 +128,7 @@ impl Tcb {
         header.ack.is_none_or(|ack| self.send.positions().is_ack_of_syn(ack))
     }
 
-    /// Whether this is the peer's SYN or SYN-ACK, received again.
+    /// Whether this segment is the peer's SYN or SYN-ACK, which was received before.
     pub(super) fn is_syn_again(&self, header: &TcpHeader) -> bool {
         header.flags.contains(Flags::SYN)
             && !header.flags.contains(Flags::RST)
@@ -137,7 +137,7 @@ impl Tcb {
 }
 
 /// The SYN-ACK that a connection of [`Tcb::accept`] would send first. This function needs no control block,
-/// so SYN cookies use it. `mss` is our MSS. `clock` returns our timestamp; it is called only if timestamps
+/// so SYN cookies use it. `mss` is our MSS. `clock` returns our timestamp, and is called only if timestamps
 /// are agreed on.
 pub(crate) fn syn_ack(
     config: &TcpConfig,

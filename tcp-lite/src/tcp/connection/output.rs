@@ -63,14 +63,16 @@ enum TransmissionKind {
 
 impl Tcb {
     /// Whether [`next_transmission`](Self::next_transmission) may return something. If the result is `false`,
-    /// it returns nothing; if the result is `true`, it may still return nothing.
+    /// `next_transmission` returns nothing. If the result is `true`, `next_transmission` may still return
+    /// nothing.
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         self.rst_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
     /// Whether the peer's window and pacing allow a segment that was just pushed to be sent.
-    /// [`wants_transmit`](Self::wants_transmit) also checks the congestion window, and other segments.
+    /// [`wants_transmit`](Self::wants_transmit) also checks the congestion window, and segments of other
+    /// kinds.
     #[inline]
     pub(crate) fn may_send_pushed(&self) -> bool {
         self.send.may_send_pushed()
@@ -148,8 +150,8 @@ impl Tcb {
         })
     }
 
-    /// The fast path of [`sent`](Self::sent), with the same result. `segment` is what
-    /// [`next_usual`](Self::next_usual) returned last; it was sent with `header`. Returns whether nothing
+    /// The fast path of [`sent`](Self::sent), with the same result. `segment` is the segment that
+    /// [`next_usual`](Self::next_usual) returned last, and was sent with `header`. Returns whether nothing
     /// else is left to send.
     #[inline(always)]
     pub(crate) fn usual_sent(
@@ -234,7 +236,8 @@ impl Tcb {
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind }
     }
 
-    /// A segment without payload that acknowledges the bytes up to `ack`, with their ECN mark.
+    /// A segment without payload that acknowledges the bytes up to `ack`, and reports the ECN mark of these
+    /// bytes.
     fn acknowledge_separately(&self, ctx: &Ctx<'_>, SeparateAck { ack, on }: SeparateAck) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
         let mut header = self.header(ctx, self.send.positions().nxt(), flags, 0);
@@ -251,7 +254,7 @@ impl Tcb {
         }
     }
 
-    /// The flag ECE, while received marks are echoed.
+    /// The flag ECE while received marks are echoed, otherwise no flag.
     #[inline]
     fn echo_flags(&self) -> Flags {
         let mut flags = Flags::empty();
@@ -287,7 +290,8 @@ impl Tcb {
         }
     }
 
-    /// Whether nothing of the peer can be acknowledged yet. Only our first SYN is sent in this state.
+    /// Whether we have received nothing from the peer that we could acknowledge. In this state, only our
+    /// first SYN is sent.
     fn is_peer_unknown(&self) -> bool {
         self.state == State::SynSent
     }

@@ -4,12 +4,12 @@
 //! flight. Without timestamps or a higher initial sequence number, the next connection would accept the old
 //! segments (RFC 1337 section 3, fix F1). A CRC does not help, because an old FPDU has a correct CRC.
 //!
-//! TIME-WAIT exists in case our acknowledgement of the peer's FIN is lost: the peer then sends its FIN again
-//! and needs an answer. TIME-WAIT lasts for [`TcpConfig::time_wait`](crate::TcpConfig), but at least as long
-//! as the peer may wait before it sends its FIN again. At first, this is three and a half times our RTO, as
-//! in Linux. When the FIN arrives again, the wait is four times the time between the last two FINs, because
-//! the sender doubles its timer. The stack decides whether a new connection replaces a connection in
-//! TIME-WAIT.
+//! TIME-WAIT exists because our acknowledgement of the peer's FIN may be lost. If it is lost, the peer sends
+//! its FIN again and needs an answer. TIME-WAIT lasts for [`TcpConfig::time_wait`](crate::TcpConfig), but at
+//! least as long as the peer may wait before it sends its FIN again. At first, this time is three and a half
+//! times our RTO, as in Linux. When the FIN arrives again, the wait is four times the time between the last
+//! two FINs, because the sender doubles its timer. The stack decides whether a new connection replaces a
+//! connection in TIME-WAIT.
 
 use super::Tcb;
 use super::timer::ConnTimer;

@@ -1,5 +1,5 @@
-//! Dispatches timers to the halves. Also has the two timers that belong to neither half: keepalive and
-//! TIME-WAIT (RFC 9293 sections 3.8.4 and 3.10.8).
+//! Dispatches timers to the two halves of a connection. This module also has the two timers that belong to
+//! neither half: keepalive and TIME-WAIT (RFC 9293 sections 3.8.4 and 3.10.8).
 
 use super::Tcb;
 use crate::tcp::State;
@@ -8,19 +8,19 @@ use crate::tcp::send::first_of;
 use crate::tcp::slabs::SegmentSlab;
 use crate::{CloseReason, Instant, Keepalive, TcpConfig};
 
-/// What the connection's own timer is for. Only one such timer runs at a time.
+/// The purpose of the connection's own timer. A connection has at most one such timer at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnTimer {
     /// The next keepalive probe.
     Keepalive,
-    /// The end of TIME-WAIT, or of the attempts to send a RST.
+    /// The end of TIME-WAIT, or the end of the attempts to send a RST.
     End,
 }
 
 impl Tcb {
     /// Sets the timer of the sending half for the data that is outstanding or queued now. To be called after
-    /// each call that takes a [`Ctx`], or once after several such calls. The stack has one place that does
-    /// this.
+    /// each call that takes a [`Ctx`], or once after several such calls. The stack calls this function in one
+    /// place.
     #[inline]
     pub(crate) fn arm(&mut self, now: Instant, config: &TcpConfig, segments: &SegmentSlab) {
         // A closed connection has no timer except the connection's own timer.
@@ -93,7 +93,7 @@ impl Tcb {
         }
     }
 
-    /// The settings of this connection; if it has none, the settings of the stack.
+    /// The keepalive settings of this connection. If the connection has none, the settings of the stack.
     #[inline]
     fn keepalive(&self, ctx: &Ctx<'_>) -> Option<Keepalive> {
         match &self.keepalive {

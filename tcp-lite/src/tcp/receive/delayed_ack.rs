@@ -18,7 +18,7 @@ pub(super) struct DelayedAck {
 }
 
 impl DelayedAck {
-    /// Called when bytes arrived in order: counts them as not acknowledged.
+    /// Called when bytes arrived in order: counts these bytes as not acknowledged.
     #[inline]
     pub(super) fn count(&mut self, segments: usize, bytes: usize) {
         self.segments = self.segments.saturating_add(segments.min(usize::from(u8::MAX)) as u8);

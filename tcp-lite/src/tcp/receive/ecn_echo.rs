@@ -55,7 +55,7 @@ impl Echo {
             }
             return was != marked;
         }
-        // ECE stays on until the sender's CWR arrives. If the segment with CWR is marked itself, ECE is set
+        // ECE stays on until the sender's CWR arrives. If the segment with CWR is marked as well, ECE is set
         // again (RFC 3168 section 6.1.3).
         self.on = (was && !flags.contains(Flags::CWR)) || marked;
         false
@@ -73,7 +73,8 @@ impl Echo {
         self.separate.map(|ack| SeparateAck { ack: ack.get(), on: self.separate_on })
     }
 
-    /// Called when the separate acknowledgement was sent: removes it and returns its position.
+    /// Called when the separate acknowledgement was sent: removes this acknowledgement and returns its
+    /// position.
     pub(super) fn take_separate(&mut self) -> Option<u64> {
         self.separate.take().map(NonZeroU64::get)
     }

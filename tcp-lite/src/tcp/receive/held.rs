@@ -38,7 +38,7 @@ impl ReceiveHalf {
         self.charge(ctx);
     }
 
-    /// Called when the user no longer holds `bytes` bytes: subtracts them from the held bytes.
+    /// Called when the user no longer holds `bytes` bytes: subtracts `bytes` from the number of held bytes.
     pub(in crate::tcp) fn release(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         let bytes = self.held.held_bytes.min(bytes as u64);
         self.held.release(bytes);

@@ -65,7 +65,7 @@ pub(super) struct ReceiveHalf {
     scale: u8,
     /// The MSS that we announce.
     mss: u16,
-    /// Position of the peer's FIN; [`NO_FIN`] while it is not known.
+    /// Position of the peer's FIN; [`NO_FIN`] while the position is not known.
     fin: u64,
     /// The ranges that were received beyond the frontier; `None` if there is no hole.
     ranges: Option<RangesKey>,
@@ -79,7 +79,7 @@ pub(super) struct ReceiveHalf {
     echo: Echo,
     agreed: Agreed,
     /// The position from which on the user withholds acknowledgements; [`NOTHING`](withheld::NOTHING) if the
-    /// user withholds none.
+    /// user withholds no acknowledgement.
     withheld: u64,
 }
 
@@ -115,7 +115,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Called when the peer's SYN has arrived: stores its parameters. `agreed` is what both SYNs agree on.
+    /// Called when the peer's SYN has arrived: stores the parameters of the SYN. `agreed` is what both SYNs
+    /// agree on.
     pub(super) fn agree(&mut self, ctx: &Ctx<'_>, agreed: Agreed, syn: &TcpHeader) {
         self.agreed = agreed;
         self.space = SeqSpace::new(syn.seq);
@@ -172,7 +173,7 @@ impl ReceiveHalf {
         self.mss
     }
 
-    /// Position of the peer's FIN; `None` while it is not known.
+    /// Position of the peer's FIN; `None` while the position is not known.
     pub(super) fn fin(&self) -> Option<u64> {
         (self.fin != NO_FIN).then_some(self.fin)
     }
@@ -266,7 +267,7 @@ impl ReceiveHalf {
     }
 
     /// Passes the payload of a segment that it [`predicts`](Self::predicts) to the user, and decides when to
-    /// acknowledge it. The event queue must have room.
+    /// acknowledge the payload. The event queue must have room.
     #[inline]
     pub(super) fn on_next_payload(&mut self, ctx: &mut Ctx<'_>, payload: Mbuf) {
         let (start, bytes) = (self.nxt, payload.len());
@@ -276,7 +277,7 @@ impl ReceiveHalf {
         self.acknowledge_in_time(ctx);
     }
 
-    /// If enough was received, requests an acknowledgement now; otherwise requests it after the delay.
+    /// If enough was received, requests an acknowledgement now, otherwise after the delay.
     #[inline]
     fn acknowledge_in_time(&mut self, ctx: &Ctx<'_>) {
         // Two full segments may have been merged to one. A full segment has the MSS less the options.
@@ -288,7 +289,7 @@ impl ReceiveHalf {
     }
 
     /// Processes the payload of an acceptable segment at `pos`, which arrived in `segments` segments. Passes
-    /// the new bytes to the user, accepts the FIN when the frontier reaches it, and decides when to
+    /// the new bytes to the user, accepts the FIN when the frontier reaches the FIN, and decides when to
     /// acknowledge.
     pub(super) fn on_payload(
         &mut self,
@@ -343,8 +344,9 @@ impl ReceiveHalf {
         }
     }
 
-    /// Called when a segment with this header was sent. Every segment with ACK acknowledges. But while there
-    /// are SACK blocks to report, only a segment with SACK blocks fulfils the request for an acknowledgement.
+    /// Called when a segment with this header was sent. Every segment with ACK acknowledges received bytes.
+    /// But while there are SACK blocks to report, only a segment with SACK blocks fulfils the request for an
+    /// acknowledgement.
     #[inline]
     pub(super) fn on_ack_sent(&mut self, header: &TcpHeader) {
         let ack = self.acknowledged();

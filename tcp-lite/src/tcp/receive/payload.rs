@@ -61,8 +61,8 @@ impl ReceiveHalf {
         }
         arrival.refused = accepted == 0 && refused;
         if accepted < end - start && !arrival.ack_now {
-            // The segment has duplicate bytes inside the window. The first of them are reported (RFC 2883
-            // section 4.2).
+            // The segment has duplicate bytes inside the window. The first run of duplicate bytes is reported
+            // (RFC 2883 section 4.2).
             ctx.counters.rx_duplicate_bytes += end - start - accepted;
             let (from, to) = first_duplicate.unwrap_or((seen_to, end));
             self.duplicate = NonZeroU64::new(from).map(|from| (from, to));
@@ -91,7 +91,7 @@ impl ReceiveHalf {
         }
         let start = (pos + old as i64).max(1) as u64;
         // RFC 5041 section 6.2.1 (DDP-150): no data follows the FIN that announces a graceful teardown. Bytes
-        // after the FIN are cut off here, so that DDP never gets any of them.
+        // after the FIN are cut off here, so that DDP never gets such bytes.
         let limit = self.fin.min(self.edge);
         let room = limit.saturating_sub(start).min(payload.len() as u64) as usize;
         if room < payload.len() {
@@ -136,8 +136,8 @@ impl ReceiveHalf {
     }
 
     /// Whether the out-of-order bytes `start..end` are accepted. If memory is short, asks connections to give
-    /// up memory; see `slabs/out_of_order.rs`. If this connection exceeds its own limit, it is asked to give
-    /// up the excess only if the bytes are accepted.
+    /// up memory; see `slabs/out_of_order.rs`. If this connection exceeds its own limit, its user is asked to
+    /// give up the excess, but only if the bytes are accepted.
     fn make_room(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let bytes = end - start;
         let (charge, bound) = (self.out_of_order_charge(), u64::from(ctx.config.out_of_order_bytes));
@@ -168,7 +168,7 @@ impl ReceiveHalf {
             }
         };
         // If this connection holds the most memory, the new segment is the segment furthest from its
-        // frontier. To refuse this segment is better than to accept and then evict it.
+        // frontier. It is better to refuse this segment than to accept it and then evict it.
         if need > 0 && furthest && self.ranges.is_some_and(|key| ctx.out_of_order.is_charged_most(key)) {
             return false;
         }

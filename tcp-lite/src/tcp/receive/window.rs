@@ -12,8 +12,8 @@ impl ReceiveHalf {
     pub(in crate::tcp) fn window_field(&self, ctx: &Ctx<'_>) -> u16 {
         let budget = self.window_budget(ctx.config);
         let units = budget >> self.scale;
-        // The usual case of a side that sends more than it receives: the user holds no bytes, and the window
-        // has its largest size already.
+        // In the usual case of a side that sends more than it receives, the user holds no bytes, and the
+        // window has its largest size already.
         if self.held.held_bytes == 0 && self.edge == self.nxt + (u64::from(units) << self.scale) {
             return units as u16;
         }
@@ -28,14 +28,14 @@ impl ReceiveHalf {
         }
     }
 
-    /// Whether the peer may still send half of the budget. If it may, it does not wait for a window update.
+    /// Whether the peer may still send half of the budget. A peer that may does not wait for a window update.
     #[inline]
     pub(in crate::tcp) fn has_window(&self, config: &TcpConfig) -> bool {
         self.edge.saturating_sub(self.nxt) >= u64::from(self.window_budget(config) / 2)
     }
 
     /// The budget: the largest window that we announce. Without scaling, the size of the window field limits
-    /// it.
+    /// the budget.
     #[inline]
     fn window_budget(&self, config: &TcpConfig) -> u32 {
         config.recv_window_bytes.min(u32::from(u16::MAX) << self.scale)
@@ -48,9 +48,9 @@ impl ReceiveHalf {
     /// counts units of `1 << scale` bytes, so the field can seldom express an edge that stays. If the next
     /// unit is within the budget and a segment fits the window, the field is rounded up to the next unit.
     ///
-    /// Otherwise the field is rounded down (RFC 7323 section 2.4). If it were rounded up, a small window
-    /// could grow by less than a segment, and a peer that sends less than a unit at a time would never see
-    /// the window close. The receiver accepts bytes up to `edge` in both cases.
+    /// Otherwise the field is rounded down (RFC 7323 section 2.4). If the field were rounded up, a small
+    /// window could grow by less than a segment, and a peer that sends less than a unit at a time would never
+    /// see the window close. The receiver accepts bytes up to `edge` in both cases.
     #[inline]
     fn window(&self, slab: &OutOfOrderSlab, budget_bytes: u32, mss: u32) -> u16 {
         let target = self.target_edge(slab, budget_bytes);
@@ -67,8 +67,8 @@ impl ReceiveHalf {
         field.min(u64::from(u16::MAX)) as u16
     }
 
-    /// Whether the window may be opened now. To avoid silly windows, it is opened by at least a segment or
-    /// half the budget (RFC 9293 section 3.8.6.2.2).
+    /// Whether the window may be opened now. To avoid silly windows, the window is opened by at least a
+    /// segment or half the budget (RFC 9293 section 3.8.6.2.2).
     fn can_grow(&self, slab: &OutOfOrderSlab, budget_bytes: u32, mss: u32) -> bool {
         self.grown_edge(self.target_edge(slab, budget_bytes), min_growth(budget_bytes, mss)).is_some()
     }

@@ -2,7 +2,7 @@
 //! before the acknowledgement.
 //!
 //! Segments that have to be sent for other reasons acknowledge only the bytes before the withheld bytes.
-//! While bytes are withheld, no segment is sent only as an acknowledgement, because the peer would take such
+//! While bytes are withheld, no segment is sent only as an acknowledgement, because the peer would treat such
 //! a segment as a sign of loss.
 
 use super::ReceiveHalf;
@@ -11,7 +11,7 @@ use super::ReceiveHalf;
 pub(super) const NOTHING: u64 = u64::MAX;
 
 impl ReceiveHalf {
-    /// Withholds the acknowledgement of the bytes from this position on. `None`: withholds no
+    /// Withholds the acknowledgement of the bytes from this position on. With `None`, withholds no
     /// acknowledgement. Acknowledged bytes stay acknowledged.
     pub(in crate::tcp) fn withhold(&mut self, from: Option<u64>) {
         let was_withheld = self.is_withholding();

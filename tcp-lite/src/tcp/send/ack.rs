@@ -40,7 +40,7 @@ pub(in crate::tcp) struct AckInfo<'a> {
     pub(in crate::tcp) ece: bool,
 }
 
-/// The fields of the segment that establishes a connection, as far as they concern the sending half.
+/// The fields of the segment that establishes a connection, if the fields concern the sending half.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Handshake {
     /// The segment's position.
@@ -90,8 +90,8 @@ impl SendHalf {
         self.loss.on_established(ctx.now);
     }
 
-    /// Called when the peer sent a segment from below RCV.NXT, which is a duplicate or a probe. (Acceptable
-    /// segments are passed to [`on_ack`](Self::on_ack).)
+    /// Called when the peer sent a segment with a sequence number below RCV.NXT, which is a duplicate or a
+    /// probe. (Acceptable segments are passed to [`on_ack`](Self::on_ack).)
     #[inline]
     pub(in crate::tcp) fn on_heard(&mut self) {
         self.path.on_heard();
@@ -129,7 +129,7 @@ impl SendHalf {
             ctx.acknowledged();
         }
         ctx.counters.reordering_seen += u64::from(self.loss.on_run(rtt_us, sent, (first_end, end)));
-        // All remaining segments were sent later, so none of them is overtaken.
+        // All remaining segments were sent later, so no segment is overtaken.
         debug_assert!(
             !self.loss.is_overtaken(&self.queue, ctx.segments),
             "a segment that was sent later has arrived"
@@ -272,9 +272,9 @@ impl SendHalf {
                 }
             }
         }
-        // The blocks are handled from the last to the first. The last blocks repeat the blocks of the
-        // previous acknowledgement. After them, each block except the newest is found at once (see
-        // `queue/index.rs`).
+        // The blocks are handled from the last to the first. The last blocks repeat the last blocks of the
+        // previous acknowledgement. After the search for the last block, each block except the newest is
+        // found at once (see `queue/index.rs`).
         for (start, end) in blocks.rev() {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
                 self.queue.sent().sack(ctx.segments, (start as u64, end as u64), sample);

@@ -34,8 +34,8 @@ pub(super) struct AckSample {
     pub(super) filter: RetransmitFilter,
 }
 
-/// Tells whether the acknowledgement of a retransmitted segment answers the last transmission of that segment
-/// or an earlier transmission (RFC 8985 section 6.2, step 2).
+/// Distinguishes whether the acknowledgement of a retransmitted segment answers the last transmission of that
+/// segment or an earlier transmission (RFC 8985 section 6.2, step 2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetransmitFilter {
     /// The echoed timestamp as a time of our clock in milliseconds.
@@ -57,7 +57,7 @@ impl RetransmitFilter {
     ///
     /// RFC 8985's pseudocode uses the echo for such segments as well. With that rule, as in Linux, the
     /// retransmission of one segment would never reveal the loss of the retransmission of another segment. In
-    /// the simulator that costs 4 % more timeouts under burst losses. Our rule has a price: spurious
+    /// the simulator, that rule costs 4 % more timeouts under burst losses. Our rule has a price: spurious
     /// retransmissions if segments are late by many round trips.
     #[inline]
     fn echoes_before(&self, sent_at: Instant) -> bool {
@@ -127,8 +127,8 @@ impl AckSample {
         }
     }
 
-    /// Like [`acknowledge`](Self::acknowledge), for several segments that were each sent once and in the
-    /// order of their positions.
+    /// Like [`acknowledge`](Self::acknowledge), for several segments that were each sent once, in the order
+    /// of their positions.
     #[inline]
     pub(super) fn acknowledge_run(&mut self, run: &RemovedRun) {
         let ((pos, first_end), (end, sent)) = (run.first, run.last);

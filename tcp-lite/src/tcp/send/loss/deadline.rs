@@ -110,7 +110,7 @@ impl LossRecovery {
     }
 
     /// The time at which the retransmission timer expires: an RTO after the last transmission of the oldest
-    /// segment. If the RTO ran from the last acknowledgement, each timeout would take one more round trip
+    /// segment. If the RTO started at the last acknowledgement, each timeout would take one more round trip
     /// (RFC 7765). A recent acknowledgement shows that the path works, and gives the other segments one more
     /// round trip, because their acknowledgements may have arrived without being read.
     fn rto_at(&self, segments: &SegmentSlab, queue: &SendQueue, rate: &RateControl) -> Instant {
