@@ -64,13 +64,13 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Pending: u8 {
         const SYN = 1;
-        /// A segment without payload whose sequence number is below the window: for a zero window, as a
-        /// keepalive, or to make the peer answer.
+        /// A segment without payload whose sequence number is below the window. Such a segment probes a zero
+        /// window, is a keepalive, or makes the peer answer.
         const WINDOW_PROBE = 2;
         /// Not a transmission: the next new segment may be cut to the peer's window.
         const CUT = 4;
-        /// Not a transmission: routers may mark new segments (RFC 3168), because ECN was agreed on and was
-        /// not disabled since.
+        /// Not a transmission: routers may mark new segments (RFC 3168), because ECN was agreed on and has
+        /// not been disabled since.
         const ECT = 8;
     }
 }
@@ -154,7 +154,7 @@ impl SendHalf {
         self.pending |= Pending::SYN;
     }
 
-    /// Called if a control block that was dropped has already sent the SYN-ACK (with a SYN cookie).
+    /// Called if the SYN-ACK was already sent, by a control block that was dropped (with a SYN cookie).
     pub(super) fn on_syn_sent_before(&mut self) {
         self.pending.remove(Pending::SYN);
         self.queue.positions_mut().on_syn_sent();
@@ -185,7 +185,7 @@ impl SendHalf {
         self.loss.stop_timers();
     }
 
-    /// The events that the user has taken or wants.
+    /// The events that the user wants, and the queued events.
     #[inline]
     pub(super) fn events_mut(&mut self) -> &mut UserEvents {
         &mut self.events
@@ -260,7 +260,7 @@ impl SendHalf {
         self.queue.sent().mark_oversized(ctx.segments, emss);
         if self.queue.scoreboard().has_lost() {
             // The lost segments are retransmitted in a size that fits. The acknowledgement of these segments
-            // makes the probe unnecessary.
+            // reveals as much as the probe would.
             self.loss.cancel_probe();
         }
     }

@@ -34,7 +34,7 @@ pub(in crate::tcp) enum SendKind {
     MtuProbe,
 }
 
-/// The sending half's part of a segment. The receiving half completes the header.
+/// The part of a segment that the sending half chooses. The receiving half completes the header.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Outgoing {
     pub(in crate::tcp) kind: SendKind,
@@ -49,8 +49,8 @@ pub(in crate::tcp) struct Outgoing {
 }
 
 impl SendHalf {
-    /// Whether [`next`](Self::next) may return something, or a SYN is due. If the result is `false`, `next`
-    /// returns nothing; if the result is `true`, `next` may still return nothing.
+    /// Whether [`next`](Self::next) may return a segment, or a SYN is due. If the result is `false`, `next`
+    /// returns `None`. If the result is `true`, `next` may still return `None`.
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE)
@@ -131,8 +131,8 @@ impl SendHalf {
         whole.then_some(Some(key))
     }
 
-    /// Called when the segment that [`next`](Self::next) returned, or a SYN, was sent. For a train, its first
-    /// `segments` segments were sent.
+    /// Called when the segment that [`next`](Self::next) returned, or a SYN, was sent. If
+    /// [`next`](Self::next) returned a train, the first `segments` segments of the train were sent.
     #[inline]
     pub(in crate::tcp) fn on_sent(
         &mut self,
@@ -218,8 +218,8 @@ impl SendHalf {
         self.on_loss_probe_sent(ctx, (ctx.segments.get(key).end(), self.queue.positions().nxt()), again);
     }
 
-    /// Called when a tail loss probe was sent. `end` is the position after its last byte, and `nxt` is
-    /// SND.NXT.
+    /// Called when a tail loss probe was sent. `end` is the position after the last byte of the probe, and
+    /// `nxt` is SND.NXT. `again` is true if the bytes of the probe were sent before.
     fn on_loss_probe_sent(&mut self, ctx: &mut Ctx<'_>, (end, nxt): (u64, u64), again: bool) {
         ctx.counters.tail_loss_probes += 1;
         self.loss.on_probe_sent((end, nxt), again, ctx.now + self.rate.rto());
@@ -267,7 +267,7 @@ impl SendHalf {
         self.queue.segments().last_sent()
     }
 
-    /// The next lost segment; `None` if it may not be retransmitted now. The oldest segment may always be
+    /// The next lost segment, or `None` if it may not be retransmitted now. The oldest segment may always be
     /// retransmitted.
     #[inline]
     fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
@@ -285,7 +285,7 @@ impl SendHalf {
         (oldest || fits).then_some(key)
     }
 
-    /// The next new segment; `None` if the congestion window or the peer's window does not allow it.
+    /// The next new segment, or `None` if the congestion window or the peer's window does not allow it.
     #[inline]
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let key = self.queue.segments().unsent().filter(|_| self.new_allowed())?;
@@ -330,7 +330,8 @@ impl SendHalf {
 
     #[inline]
     fn bare(&self, kind: SendKind, pos: u64, flags: Flags) -> Outgoing {
-        // There is no room for SACK blocks, because a pure acknowledgement has carried them before.
+        // The segment has no room for SACK blocks, because an earlier pure acknowledgement has carried the
+        // blocks.
         Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_bytes: 0 }
     }
     /// The ECN codepoint of a segment. Routers may mark only new bytes: a mark on a retransmission, or on a

@@ -3,27 +3,27 @@
 //!
 //! Downwards: if the oldest segment times out several times in a row, while small segments arrive, the length
 //! of the segment is the reason. The EMSS falls to BASE_PLPMTU. If BASE_PLPMTU is still too large, the EMSS
-//! falls to the minimum that every path carries. (If nothing arrives at all, the path is dead, and nothing is
-//! cut.)
+//! falls to the minimum that every path carries. (If no segment arrives at all, the path is dead, and the
+//! EMSS stays the same.)
 //!
 //! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout: all of our
 //! packets have Don't Fragment, and a report of less than 576 bytes is treated as 576. (After such a report,
 //! Linux uses `min_pmtu`, 552, without Don't Fragment. In a black hole, Linux halves the size down to an MSS
-//! of 48. Such a small MSS would cut an FPDU into dozens of segments, and an attacker could cause it by a
-//! forged report.)
+//! of 48. Such a small MSS would cut an FPDU into dozens of segments, and an attacker could cause such cuts
+//! by a forged report.)
 //!
-//! Upwards: probes, first of the largest possible size, then by bisection.
+//! Upwards: probes search for a larger size. The first probe has the largest possible size, and then the
+//! search is a bisection.
 //!
 //! A probe carries bytes that the peer has already acknowledged. The bytes are copied while their segments
-//! are removed from the queue. Such a probe has several advantages. No FPDU is cut or merged for a probe, a
-//! probe needs no space in the window, and the loss of a probe loses no data. Every TCP drops such bytes and
-//! acknowledges them, and the D-SACK (RFC 2883) names exactly the bytes of the probe. Peers without SACK are
-//! not probed.
+//! are removed from the queue. No FPDU is cut or merged for a probe, a probe needs no space in the window,
+//! and the loss of a probe loses no data. Every TCP drops such bytes and acknowledges them, and the D-SACK
+//! (RFC 2883) names exactly the bytes of the probe. Peers without SACK are not probed.
 //!
-//! The state belongs to the connection; there is no table of destinations. RFC 8201 section 5.2 leaves the
+//! Each connection has its own state, and there is no table of destinations. RFC 8201 section 5.2 leaves the
 //! choice to the implementation. Routers that balance load may send each 4-tuple over another path, and a
-//! forged report harms only one connection. The cost: each new connection has to discover the path MTU by its
-//! own first oversized segment.
+//! forged report harms only one connection. The cost is that the first oversized segment of each new
+//! connection is lost before the connection knows the path MTU.
 //!
 //! | RFC 8899 | here |
 //! |---|---|
@@ -40,13 +40,13 @@ use crate::tcp::open_params::{OpenParams, payload_of};
 use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, SearchStage};
 use crate::{Duration, Instant, PathMtuProbing};
 
-/// Number of consecutive routers' reports that lower the EMSS. With the last of them, the EMSS falls to the
-/// minimum that every path carries. Each report makes us retransmit everything in flight, so an attacker who
-/// can forge reports could otherwise lower the EMSS byte by byte. No real path has this many links each of
-/// which is narrower than the link before.
+/// Number of consecutive routers' reports that lower the EMSS. With the last of these reports, the EMSS falls
+/// to the minimum that every path carries. Each report makes us retransmit everything in flight, so an
+/// attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path, the MTU does
+/// not shrink at this many links in turn.
 const MAX_REPORTS: u8 = 4;
 
-/// The EMSS, and what else a connection knows about its path.
+/// The EMSS, and the other facts that a connection knows about its path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathMtu {
     /// Maximum number of payload bytes in a segment.
@@ -79,7 +79,8 @@ pub(super) struct PathMtu {
 pub(super) enum BlackHole {
     /// The timeout means nothing for the path.
     No,
-    /// The segment may be too large. The answer to a small probe would show this.
+    /// The segment may be too large. If a small probe is answered but the segment is not, the segment is too
+    /// large.
     Possible,
     /// The segment was too large, and the EMSS was lowered.
     Found,
@@ -131,7 +132,7 @@ impl PathMtu {
         self.due_us = at.map(|at| NonZeroU64::new(at.total_micros() as u64).unwrap_or(NonZeroU64::MIN));
     }
 
-    /// Called when something was acknowledged: resets the count of timeouts.
+    /// Called when new bytes were acknowledged: resets the count of timeouts.
     #[inline]
     pub(super) fn on_progress(&mut self) {
         self.timeouts = 0;
@@ -290,7 +291,7 @@ impl PathMtu {
     }
 
     /// Called when the peer reports `start..end` as duplicate. If this is the probe in flight, the whole
-    /// probe arrived, and its size becomes the EMSS. Returns whether this was the case.
+    /// probe arrived, and its size becomes the EMSS. Returns whether the probe arrived.
     pub(super) fn take_mtu_probe_answer(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let Some(search) = self.search.map(|key| ctx.searches.get_mut(key)) else { return false };
         let whole = |probe: &Probe| (probe.pos, probe.pos + probe.buf.len() as u64) == (start, end);
@@ -366,8 +367,8 @@ impl PathMtu {
     }
 
     /// Lowers the EMSS. Larger segments in flight were dropped on the path. The caller cuts and retransmits
-    /// them at once; this is no sign of congestion (RFC 8899 section 4.4, RFC 1191 section 4). Returns
-    /// whether the EMSS was larger.
+    /// these segments at once. Their loss is no sign of congestion (RFC 8899 section 4.4, RFC 1191 section
+    /// 4). Returns whether the EMSS was larger.
     fn lower(&mut self, emss: u32) -> bool {
         let lowered = emss < self.emss;
         self.emss = self.emss.min(emss);

@@ -77,8 +77,7 @@ impl SendHalf {
         );
         if is_empty {
             self.loss.restart_user_timeout(ctx.now);
-            // Only data ends the idle time. Acknowledgements and probes that were sent during that time do
-            // not.
+            // Only data ends the idle time. Acknowledgements and probes do not end it.
             self.rate.on_idle(ctx.now, self.loss.idle_time(ctx.now));
         }
     }

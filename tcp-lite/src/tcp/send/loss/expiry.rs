@@ -17,7 +17,7 @@ pub(in crate::tcp::send) enum TimerAction {
     GiveUp,
     /// Send our SYN again.
     SendSyn,
-    /// The peer's window has stayed too small.
+    /// The peer's window has stayed too small: probe the window, or cut a segment to the window.
     Persist,
     /// The retransmission timer expired, so the oldest segment is lost. The length of the segment may be the
     /// reason.
@@ -54,8 +54,8 @@ impl LossRecovery {
         }
         match timer {
             SendTimer::Rto | SendTimer::Stuck if self.is_stuck(ctx.segments, state.queue, syn_due) => {
-                // The segment was not sent, so no answer is missing. Therefore the network and the path MTU
-                // are not the cause, and the RTO stays the same.
+                // The segment was not sent, so no acknowledgement is missing. The network and the path MTU
+                // are not the cause, so the RTO stays the same.
                 let stuck = (ctx.now + STUCK_INTERVAL, SendTimer::Stuck);
                 self.timers.start(ctx.now, stuck, ctx.config.user_timeout);
                 TimerAction::Nothing
@@ -95,8 +95,8 @@ impl LossRecovery {
         }
     }
 
-    /// Called when the retransmission timer expired: what is in flight is lost (RFC 6298 section 5.4 to 5.6,
-    /// RFC 5681 section 3.1).
+    /// Called when the retransmission timer expired: the segments in flight are lost (RFC 6298 section 5.4 to
+    /// 5.6, RFC 5681 section 3.1).
     pub(in crate::tcp::send) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, state: SendState<'_>) {
         let SendState { queue, rate, agreed, .. } = state;
         ctx.counters.rto_expired += 1;

@@ -12,7 +12,7 @@ const NEW_SEGMENTS: u8 = 2;
 /// State of the algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Frto {
-    /// The algorithm does not run, or has decided.
+    /// The algorithm does not run, or has already decided whether the timeout was spurious.
     #[default]
     Off,
     /// The oldest segment is being retransmitted (step 1).
@@ -50,7 +50,7 @@ impl Frto {
         }
     }
 
-    /// The number of new segments that may be sent; `None` if the algorithm does not run.
+    /// The number of new segments that may be sent, or `None` if the algorithm does not run.
     #[inline]
     pub(super) fn allowance(&self) -> Option<u8> {
         match *self {
@@ -77,8 +77,8 @@ impl Frto {
         }
         match *self {
             Self::Off => false,
-            // With SACK, duplicate acknowledgements are not conclusive. Without SACK, they mean that the peer
-            // has a hole.
+            // With SACK, duplicate acknowledgements are not conclusive. Without SACK, duplicate
+            // acknowledgements mean that the peer has a hole.
             Self::Retransmitted if sample.acked == 0 => {
                 if !state.sack {
                     *self = Self::Off;

@@ -1,8 +1,8 @@
-//! Tail loss probes. When acknowledgements fail to appear, one more segment is sent long before the RTO, so
-//! that its acknowledgement reveals whether the segments before it have arrived (RFC 8985 section 7).
+//! Tail loss probes. If acknowledgements do not arrive, one more segment is sent long before the RTO. The
+//! acknowledgement of this segment reveals whether the earlier segments have arrived (RFC 8985 section 7).
 //!
 //! This module has the state of a connection's probe. `deadline.rs` decides when a probe is due, and
-//! `send/next.rs` chooses its payload.
+//! `send/next.rs` chooses the payload of the probe.
 
 use crate::tcp::send::ack_sample::AckSample;
 
@@ -65,14 +65,14 @@ impl LossProbe {
         self.sampled = true;
     }
 
-    /// Called when a probe was sent. `end` is the position after its last byte, and `nxt` is SND.NXT. `again`
-    /// is true if its bytes were sent before.
+    /// Called when a probe was sent. `end` is the position after the last byte of the probe, and `nxt` is
+    /// SND.NXT. `again` is true if the bytes of the probe were sent before.
     pub(super) fn on_sent(&mut self, end: u64, nxt: u64, again: bool) {
         let content = if again { Content::Again } else { Content::New };
         *self = Self { nxt, end, in_flight: Some(content), sampled: false, due: false };
     }
 
-    /// Called when a recovery begins: forgets the probe, because a recovery detects losses without it
+    /// Called when a recovery begins: forgets the probe, because a recovery detects losses without a probe
     /// (section 7.1).
     pub(super) fn forget(&mut self) {
         (self.in_flight, self.due) = (None, false);
@@ -84,8 +84,8 @@ impl LossProbe {
     }
 
     /// Called for an acknowledgement up to `una`. `plain` is true for a duplicate acknowledgement without
-    /// SACK blocks. Returns whether the probe repaired a loss. Such a loss is a sign of congestion that
-    /// nothing else reveals (section 7.4.2).
+    /// SACK blocks. Returns whether the probe repaired a loss. Nothing else reveals such a loss, which is a
+    /// sign of congestion (section 7.4.2).
     pub(super) fn on_ack(&mut self, una: u64, sample: &AckSample, plain: bool) -> bool {
         let Some(content) = self.in_flight.filter(|_| una >= self.nxt) else { return false };
         let again = content == Content::Again;

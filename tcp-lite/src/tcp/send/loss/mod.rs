@@ -136,8 +136,8 @@ impl LossRecovery {
         }
     }
 
-    /// The number of new segments that F-RTO allows, whatever the congestion window is. `None` if F-RTO does
-    /// not run; then the congestion window decides.
+    /// The number of new segments that F-RTO allows, whatever the congestion window is. Returns `None` if
+    /// F-RTO does not run, so that the congestion window decides.
     #[inline]
     pub(super) fn frto_allowance(&self) -> Option<u8> {
         self.frto.allowance()
@@ -178,8 +178,8 @@ impl LossRecovery {
     }
 
     /// Called outside of a recovery when consecutive segments arrived that were each sent once. `sent` is the
-    /// transmission of the last of them, which was sent `rtt_us` ago. `ends` has the positions after the
-    /// first and after the last of them. All other segments in flight were sent later. Returns whether
+    /// last transmission of these, `rtt_us` microseconds ago. `ends` has the end positions of the first and
+    /// of the last of these segments. All other segments in flight were sent later. Returns whether
     /// reordering was seen for the first time.
     #[inline]
     pub(super) fn on_run(&mut self, rtt_us: u64, sent: Sent, ends: (u64, u64)) -> bool {
@@ -205,14 +205,14 @@ impl LossRecovery {
         }
     }
 
-    /// Called when a tail loss probe was sent. `end` is the position after its last byte, and `nxt` is
-    /// SND.NXT. `again` is true if its bytes were sent before.
+    /// Called when a tail loss probe was sent. `end` is the position after the last byte of the probe, and
+    /// `nxt` is SND.NXT. `again` is true if the bytes of the probe were sent before.
     pub(super) fn on_probe_sent(&mut self, (end, nxt): (u64, u64), again: bool, rto_at: Instant) {
         self.loss_probe.on_sent(end, nxt, again);
         self.timers.delay_rto(rto_at);
     }
 
-    /// Called when our SYN or SYN-ACK was sent. Returns whether it was sent before.
+    /// Called when our SYN or SYN-ACK was sent. Returns whether our SYN or SYN-ACK had been sent before.
     pub(super) fn on_syn_sent(&mut self, now: Instant) -> bool {
         self.timers.on_syn_sent(now);
         self.timers.syn_sends() > 1

@@ -33,7 +33,7 @@ pub(in crate::tcp::send) struct Rack {
     reordering_seen: bool,
     /// The reordering window in quarters of the lowest round-trip time.
     quarters: u8,
-    /// Number of recoveries without D-SACK after which `quarters` is 1 again.
+    /// Number of recoveries without D-SACK after which `quarters` becomes 1 again.
     persist: u8,
     /// Further D-SACKs are ignored until this position is acknowledged (`RACK.dsack_round`). 0: no D-SACK is
     /// ignored.
@@ -62,9 +62,9 @@ impl Rack {
         self.on_arrived(sample.lowest_original, sample.highest)
     }
 
-    /// Like [`on_ack`](Self::on_ack), for consecutive segments that were each sent once. `sent` is the
-    /// transmission of the last of them, which was sent `rtt_us` ago. `first_end` and `end` are the positions
-    /// after the first and after the last of them.
+    /// Like [`on_ack`](Self::on_ack), for consecutive segments that were each sent once. `sent` is the last
+    /// transmission of these, `rtt_us` microseconds ago. `first_end` and `end` are the end positions of the
+    /// first and of the last of these segments.
     #[inline]
     pub(super) fn on_run(&mut self, rtt_us: u64, sent: Sent, (first_end, end): (u64, u64)) -> bool {
         self.on_arrival(rtt_us, sent);
@@ -87,14 +87,16 @@ impl Rack {
         reordered
     }
 
-    /// Called when a recovery was spurious: resets what its retransmissions seemed to prove.
+    /// Called when a recovery was spurious: resets the state that the retransmissions of this recovery
+    /// changed.
     pub(super) fn on_spurious(&mut self, sample: &AckSample) {
         if let Some(original) = sample.latest {
             self.latest = original;
         }
     }
 
-    /// Called when reordering was detected by other means. Returns whether it was seen for the first time.
+    /// Called when reordering was detected by other means. Returns whether reordering was seen for the first
+    /// time.
     pub(super) fn on_reordering(&mut self) -> bool {
         !std::mem::replace(&mut self.reordering_seen, true)
     }
@@ -153,9 +155,9 @@ pub(super) struct ReorderingInputs {
     pub(super) recovering: bool,
     /// Number of selectively acknowledged segments.
     pub(super) sacked_segments: u32,
-    /// `RACK.min_RTT`.
+    /// `RACK.min_RTT` in microseconds.
     pub(super) min_rtt_us: u32,
-    /// SRTT.
+    /// SRTT in microseconds.
     pub(super) srtt_us: u32,
 }
 
@@ -167,13 +169,13 @@ mod tests {
         Instant::from_micros(us)
     }
 
-    /// A transmission whose number is its time.
+    /// A transmission at this time in microseconds. The number of the transmission is also `us`.
     fn sent(us: i64) -> Sent {
         Sent { at: at(us), nr: us as u32 }
     }
 
-    /// One acknowledgement of segments that were each sent once. Each segment is the time of its transmission
-    /// and the position of its end.
+    /// One acknowledgement of segments that were each sent once. Each element of `segments` has the time at
+    /// which a segment was sent, and the segment's end position.
     fn sample(segments: &[(i64, u64)]) -> AckSample {
         let mut sample = AckSample::default();
         for &(sent_us, end) in segments {

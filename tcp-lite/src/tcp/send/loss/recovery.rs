@@ -3,8 +3,8 @@
 //!
 //! With SACK, RACK detects losses (`rack.rs`). Without SACK, the oldest segment is lost after three duplicate
 //! acknowledgements and after each partial acknowledgement (NewReno). In recovery, each further duplicate
-//! acknowledgement allows one more segment to be sent. Before recovery, each allows one new segment (limited
-//! transmit, RFC 3042).
+//! acknowledgement allows one more segment to be sent. Before recovery, each duplicate acknowledgement allows
+//! one new segment (limited transmit, RFC 3042).
 
 use super::frto::{AckState, Frto};
 use super::prr::Prr;
@@ -44,7 +44,7 @@ impl LossRecovery {
     /// Responds to an acknowledgement that acknowledges something new, cumulatively or selectively, or is a
     /// duplicate. A recovery may or may not be in progress. The steps, in this order: find reordering, count
     /// the bytes that left the network, undo the last recovery if it was spurious, end the recovery if it is
-    /// over, find lost segments. Returns whether the congestion window may grow because of this
+    /// over, and find lost segments. Returns whether the congestion window may grow because of this
     /// acknowledgement.
     pub(in crate::tcp::send) fn on_ack(
         &mut self,
@@ -84,8 +84,8 @@ impl LossRecovery {
     }
 
     /// Performs the effects of an acknowledgement on a recovery, or on the counters that begin or end a
-    /// recovery. Lost segments are found elsewhere. In the [idle state](Self::is_idle), an acknowledgement
-    /// that is no duplicate and reports no duplicate bytes has no such effect.
+    /// recovery. The caller finds lost segments. In the [idle state](Self::is_idle), an acknowledgement that
+    /// is no duplicate and reports no duplicate bytes has no such effect.
     #[inline(never)]
     fn advance_recovery(
         &mut self,
@@ -95,7 +95,7 @@ impl LossRecovery {
         kind: AckKind,
     ) -> RecoveryNews {
         let dup_ack = kind.dup_ack;
-        // (This uses the number of duplicate acknowledgements before the present acknowledgement.)
+        // `delivered` needs the number of duplicate acknowledgements before the present acknowledgement.
         let delivered = self.delivered(state, sample, dup_ack);
         self.count_dup_acks(state, sample, dup_ack);
         let repaired = self.reduce_if_probe_repaired(ctx, state, sample, kind);
@@ -124,7 +124,8 @@ impl LossRecovery {
         }
     }
 
-    /// Counts duplicate acknowledgements. Without SACK, each of them means that one segment left the network.
+    /// Counts duplicate acknowledgements. Without SACK, each duplicate acknowledgement means that one segment
+    /// left the network.
     fn count_dup_acks(&mut self, state: &SendState<'_>, sample: &AckSample, dup_ack: bool) {
         if dup_ack {
             self.dup_acks += u32::from(self.is_dup_ack_plausible(state));
@@ -194,9 +195,9 @@ impl LossRecovery {
         self.frto.on_ack(sample, &standing)
     }
 
-    /// Called when the originals arrived: restores the threshold and the marks at once, and the window by
-    /// slow start (RFC 4015). Returns `false` and does not undo the recovery if too many recoveries of this
-    /// flight were undone.
+    /// Called when the original segments turned out to have arrived: restores the threshold and the marks at
+    /// once, and the window by slow start (RFC 4015). If too many recoveries of this flight were undone,
+    /// returns `false` and does not undo this recovery.
     fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>, sample: &AckSample) -> bool {
         let (una, nxt) = (state.queue.positions().una(), state.queue.positions().nxt());
         let episode = match self.phase {
@@ -245,7 +246,7 @@ impl LossRecovery {
     #[inline]
     pub(super) fn detect_loss(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) -> bool {
         if state.agreed.sack && !self.is_overtaken(state.queue, ctx.segments) {
-            // In this common case, the reordering window need not be computed.
+            // In this common case, the reordering window is not computed.
             self.timers.set_reorder(None);
             return false;
         }
@@ -332,7 +333,7 @@ impl LossRecovery {
         }
     }
 
-    /// Called when the window was reduced again. If a fast recovery is in progress, restarts it with the
+    /// Called when the window was reduced again. If a fast recovery is in progress, restarts PRR with the
     /// bytes that are in flight now and the new threshold.
     fn restart_prr(&mut self, state: &SendState<'_>) {
         if self.phase == Phase::Fast {
@@ -367,8 +368,8 @@ impl LossRecovery {
 }
 
 impl SendState<'_> {
-    /// Reduces the window for a loss, unless an earlier reduction covers the loss. If it reduced the window,
-    /// returns the previous reduction.
+    /// Reduces the window for a loss, unless an earlier reduction covers the loss. Returns the previous
+    /// reduction if the window was reduced, otherwise `None`.
     fn reduce_for_loss(&mut self, ctx: &Ctx<'_>, loss: &Loss) -> Option<Reduction> {
         self.rate.reduce_for_loss(ctx.now, loss, self.queue.sent_so_far())
     }

@@ -32,7 +32,7 @@ impl Sender {
         Self { config, made, rate, loss }
     }
 
-    /// The deadline of the timer after [`LossRecovery::arm`] in microseconds, and its purpose.
+    /// The deadline in microseconds and the kind of the timer that [`LossRecovery::arm`] starts.
     fn armed(&mut self, now: Instant, sack: bool, syn_due: bool) -> Option<(i64, SendTimer)> {
         let Self { config, made, rate, loss } = self;
         loss.arm(now, config, &made.slab, (&made.queue, rate), (sack, syn_due));
@@ -127,13 +127,13 @@ fn a_run_of_arrivals_cancels_the_probe_and_the_reordering_timer() {
 
 #[test]
 fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
-    // A SYN.
+    // Here a SYN has to be sent.
     let mut sender = Sender::new(0);
     sender.made.queue = SendQueue::new(TcpSeqNumber(0));
     assert_eq!(sender.armed(at(100), true, true), Some((600_000, SendTimer::Stuck)));
     assert_eq!(sender.armed(at(200), true, true), Some((600_000, SendTimer::Stuck)), "it keeps running");
     assert_eq!(sender.armed(at(200), true, false), None);
-    // A segment that timed out.
+    // Here a segment timed out.
     let mut sender = Sender::new(3);
     let is_stuck = |sender: &Sender| sender.loss.is_stuck(&sender.made.slab, &sender.made.queue, false);
     assert!(!is_stuck(&sender), "in flight");
@@ -141,7 +141,7 @@ fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
     assert!(is_stuck(&sender));
     sender.loss.frto = Frto::New(1);
     assert!(!is_stuck(&sender), "F-RTO holds it back");
-    // A FIN after an empty queue.
+    // Here a FIN has to be sent, and the queue is empty.
     let mut sender = Sender::new(0);
     assert!(!is_stuck(&sender));
     sender.made.queue.positions_mut().close();

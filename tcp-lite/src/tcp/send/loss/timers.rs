@@ -36,7 +36,8 @@ pub(super) struct Timers {
     rto_not_before: Instant,
     /// The time of the last progress. The user timeout starts at this time.
     progress: Instant,
-    /// True if a timer has expired since `progress`: the peer was sent something again and did not answer.
+    /// True if a timer has expired since `progress`, so that something was sent again and the peer has not
+    /// answered.
     tried: bool,
     /// The time at which data was last sent, new or again. The idle time starts at this time (RFC 5681
     /// section 4.1).
@@ -83,8 +84,8 @@ impl Timers {
         self.running.filter(|(_, running)| *running == timer).map(|(at, _)| at)
     }
 
-    /// Starts `timer` in place of the running timer. Once something was sent to the peer again, no timer is
-    /// later than the user timeout.
+    /// Starts `timer` in place of the running timer. Once a segment was sent again, every timer is due by the
+    /// end of the user timeout.
     #[inline]
     pub(super) fn start(&mut self, now: Instant, (at, timer): (Instant, SendTimer), user_timeout: Duration) {
         let at = if self.tried { at.min((self.progress + user_timeout).max(now)) } else { at };
@@ -97,7 +98,7 @@ impl Timers {
         self.running = None;
     }
 
-    /// If the running timer is due, stops it and returns it.
+    /// If the running timer is due, stops the timer and returns its kind.
     pub(super) fn expired(&mut self, now: Instant) -> Option<SendTimer> {
         let (_, timer) = self.running.take_if(|(at, _)| *at <= now)?;
         Some(timer)
@@ -105,7 +106,7 @@ impl Timers {
 
     /// Called when a timer has expired. Returns whether the user timeout has expired as well (RFC 9293
     /// section 3.8.3). The user timeout expires only after something was sent to the peer again at least
-    /// once. If already the first timer expires after the user timeout, the stack was not polled for a long
+    /// once. If even the first timer expires after the user timeout, the stack was not polled for a long
     /// time. Such a pause says nothing about the peer, so the user timeout starts again.
     pub(super) fn is_given_up(&mut self, now: Instant, user_timeout: Duration) -> bool {
         let is_over = now >= self.progress + user_timeout;
@@ -144,7 +145,8 @@ impl Timers {
         self.control_sent_at
     }
 
-    /// Called when our SYN timed out. Returns whether it may be sent again, which is allowed `retries` times.
+    /// Called when our SYN timed out. Returns whether the SYN may be sent again. It may be sent again
+    /// `retries` times.
     pub(super) fn on_syn_timeout(&mut self, retries: u8) -> bool {
         let again = self.syn_timeouts < retries;
         self.syn_timeouts += u8::from(again);
@@ -187,8 +189,8 @@ impl Timers {
         self.pto_from = now;
     }
 
-    /// Called when SND.UNA advanced: the path works, so the bytes that are still in flight get one more round
-    /// trip.
+    /// Called when SND.UNA advanced: the path works, so the deadlines allow one more round trip for the bytes
+    /// that are still in flight.
     #[inline]
     pub(super) fn on_acked(&mut self, now: Instant, srtt: Duration) {
         self.restart_user_timeout(now);
@@ -202,8 +204,8 @@ impl Timers {
         self.rto_not_before = at;
     }
 
-    /// The time at which the RTO expires for a segment that was last sent at `sent_at`. `None` stands for our
-    /// SYN or FIN.
+    /// The time at which the RTO expires for a segment that was last sent at `sent_at`. If `sent_at` is
+    /// `None`, the segment is our SYN or FIN.
     #[inline]
     pub(super) fn rto_at(&self, sent_at: Option<Instant>, rto: Duration) -> Instant {
         (sent_at.unwrap_or(self.control_sent_at) + rto).max(self.rto_not_before)
@@ -288,7 +290,7 @@ mod tests {
         assert!(!timers.is_given_up(at(60_000), USER_TIMEOUT));
         timers.start(at(60_000), (at(90_000), SendTimer::Rto), USER_TIMEOUT);
         assert_eq!(timers.running(), Some((at(70_000), SendTimer::Rto)), "from the first timer on");
-        // After each kind of progress, the next expired timer counts as the first timer.
+        // After each kind of progress, the next timer that expires counts as the first.
         let progress: [fn(&mut Timers); 4] = [
             |timers| timers.on_acked(at(1000), Duration::ZERO),
             |timers| timers.on_data_sent(at(1000), true),

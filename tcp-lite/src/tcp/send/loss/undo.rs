@@ -2,15 +2,15 @@
 //!
 //! A recovery is spurious in two cases: an acknowledgement of a retransmitted segment echoes a timestamp from
 //! before the retransmission (Eifel, RFC 3522), or D-SACKs report all retransmitted bytes as duplicates (RFC
-//! 3708 section 2). Without timestamps, F-RTO also examines timeouts (`frto.rs`).
+//! 3708 section 2). Without timestamps, F-RTO also detects spurious timeouts (`frto.rs`).
 //!
 //! The response is that of RFC 4015. Segments that were marked lost are in flight again. To avoid a burst,
 //! the window first becomes the number of bytes in flight, and then grows back to its former value by slow
 //! start.
 //!
 //! Our timestamps tick in milliseconds. A millisecond is short enough for timeouts: the RTO has many ticks,
-//! so an original segment and its retransmission after a timeout never have the same tick. A fast
-//! retransmission may have the same tick as its original; D-SACK detects such a case. A finer clock would
+//! so an original segment and its retransmission after a timeout never have the same timestamp. A fast
+//! retransmission may have the same timestamp as its original. D-SACK detects this case. A finer clock would
 //! wrap within the idle times that RFC 7323 section 5.4 wants connections to survive.
 
 use crate::Instant;
@@ -36,7 +36,7 @@ pub(super) struct Episode {
 }
 
 /// Maximum number of recoveries in progress that are undone in one flight. A flight ends when all segments
-/// are acknowledged that were in flight at the first undo. Each undo visits all segments in flight, and the
+/// that were in flight at the first undo are acknowledged. Each undo visits all segments in flight, and the
 /// peer's next acknowledgement may start another recovery whose undo costs as much. Further recoveries keep
 /// their reduced window.
 const MAX_UNDONE: u8 = 4;
@@ -50,8 +50,8 @@ pub(super) struct Undo {
 }
 
 impl Undo {
-    /// Called when a recovery begins, or when a timeout restarts it. `reduced` is the reduction before this
-    /// recovery's reduction; `None` if the recovery does not reduce the window.
+    /// Called when a recovery begins, or when a timeout restarts a recovery. `reduced` is the reduction
+    /// before this recovery's reduction; `None` if the recovery does not reduce the window.
     pub(super) fn start(&mut self, una: u64, nxt: u64, timeout: bool, reduced: Option<Reduction>) {
         self.episode =
             Some(Episode { from: una, until: nxt, timeout, reduced, retransmitted_ms: None, unreported: 0 });
@@ -70,7 +70,7 @@ impl Undo {
         self.episode = None;
     }
 
-    /// Called when the recovery was spurious: ends and returns it.
+    /// Called when the recovery was spurious: returns the episode and forgets it.
     pub(super) fn take(&mut self) -> Option<Episode> {
         self.episode.take()
     }

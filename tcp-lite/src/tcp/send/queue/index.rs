@@ -18,14 +18,14 @@ pub(super) struct Index {
     /// segments before it.
     last: Option<(u64, SegmentKey)>,
     /// The segments that were found most recently, the latest first, and their numbers. These segments are
-    /// kept because each acknowledgement repeats up to four of the latest blocks. A segment may have left the
-    /// queue. In this case, its number is not above the number of the oldest segment.
+    /// kept because each acknowledgement repeats up to four of the latest blocks. Some of these segments may
+    /// have left the queue. The number of such a segment is not above the number of the oldest segment.
     found: [Option<(SegmentKey, u32)>; 4],
 }
 
 impl Index {
     /// The last segment that begins at `pos` or before `pos`, or else the oldest segment. The sent segments
-    /// are those from `oldest` to `last_sent`.
+    /// are the segments from `oldest` to `last_sent`.
     pub(super) fn find(
         &mut self,
         slab: &mut SegmentSlab,
@@ -89,7 +89,7 @@ impl Index {
         }
     }
 
-    /// Called after the segment `first` was split. `second` is its rest.
+    /// Called after the segment `first` was split. `second` is the rest of the segment.
     pub(super) fn on_split(&mut self, slab: &mut SegmentSlab, first: SegmentKey, second: SegmentKey) {
         let (first_pos, second_pos) = (slab.get(first).pos, slab.get(second).pos);
         let Some((last_pos, _)) = self.last.filter(|(last_pos, _)| *last_pos >= first_pos) else { return };
@@ -161,7 +161,7 @@ mod tests {
     }
 
     impl TestQueue {
-        /// Sends `count` segments, or fewer if there is less space.
+        /// Sends up to `count` segments, as many as there is space for.
         fn send_some(&mut self, count: usize) {
             let _ = (0..count).all(|_| self.send(LEN, Instant::ZERO));
         }
@@ -317,7 +317,7 @@ mod tests {
             queued.queue.scoreboard.index_mut().find(&mut queued.slab, ends, 1 + nr * LEN as u64);
             most = most.max(queued.slab.visits() - before);
         }
-        // Three records are read for each leap or step, and there are 26 of them in the worst case.
+        // Three records are read for each leap or step, and a search needs at most 26 leaps and steps.
         assert!(most <= 90, "{most}");
     }
 }

@@ -1,5 +1,5 @@
-//! The send queue of one connection: segments from `push` until their acknowledgement, the FIN after them,
-//! and the peer's window (RFC 9293 section 3.10.2, SEND, and section 3.4; SND.UNA, SND.NXT and SND.WND).
+//! The send queue of one connection: the segments from `push` until their acknowledgement, the FIN, and the
+//! peer's window (RFC 9293 section 3.10.2, SEND, and section 3.4; SND.UNA, SND.NXT and SND.WND).
 //!
 //! A segment is cut only by the callers of [`SendQueue::split`]: after the EMSS has fallen, or by the persist
 //! timer. An acknowledgement in the middle of a segment does not cut the segment. The records are in
@@ -174,8 +174,8 @@ impl SendQueue {
         &mut self.window
     }
 
-    /// Called when a segment at `pos` acknowledges up to `ack` and announces a window of `bytes` bytes.
-    /// Segments older than the last update change nothing. Returns whether the window's edge moved.
+    /// Called when a segment at `pos` acknowledges up to `ack` and announces a window of `bytes` bytes. A
+    /// segment that is older than the last update changes nothing. Returns whether the window's edge moved.
     #[inline]
     pub(super) fn update_window(&mut self, pos: i64, ack: u64, bytes: u64) -> bool {
         self.window.update(pos, ack, self.positions.una(), bytes)
@@ -285,9 +285,9 @@ impl SendQueue {
         self.sent().put_oldest_first(slab);
     }
 
-    /// Removes segments at the front up to `una`, as long as each was sent once, in the order of the queue,
-    /// and its arrival is news. Returns these segments, and whether an acknowledged segment of another kind
-    /// follows.
+    /// Removes segments at the front up to `una`, as long as each segment was sent once, in the order of the
+    /// queue, and was not selectively acknowledged before. Returns these segments, and whether an
+    /// acknowledged segment of another kind follows.
     #[inline(always)]
     fn remove_run(
         &mut self,

@@ -1,5 +1,5 @@
-//! The positions of our direction: what is pushed, sent and acknowledged, including the SYN and the FIN (RFC
-//! 9293 sections 3.3.1 and 3.4; ISS, SND.UNA and SND.NXT).
+//! The positions up to which bytes are pushed, sent and acknowledged in our direction, including the SYN and
+//! the FIN (RFC 9293 sections 3.3.1 and 3.4; ISS, SND.UNA and SND.NXT).
 
 use crate::facade::TcpSeqNumber;
 use crate::invariant::{Check, ensure};
@@ -89,16 +89,15 @@ impl Positions {
         (self.una as i64..self.nxt as i64).contains(&pos)
     }
 
-    /// Whether an acknowledgement is acceptable (RFC 5961 section 5.2): not of bytes that were never sent,
-    /// and not too old. `max_window` is the largest window that the peer has announced.
+    /// Whether an acknowledgement is acceptable (RFC 5961 section 5.2): every acknowledged byte was sent, and
+    /// the acknowledgement is not too old. `max_window` is the largest window that the peer has announced.
     #[inline]
     pub(in crate::tcp) fn is_ack_acceptable(&self, ack: i64, max_window: u64) -> bool {
         let oldest = self.una as i64 - max_window as i64;
         ack <= self.nxt as i64 && ack >= oldest
     }
 
-    /// Whether `ack` acknowledges at least as much as earlier segments did, and at most what was sent. Only
-    /// such a segment may be predicted.
+    /// Whether `ack` is between SND.UNA and SND.NXT. Header prediction accepts only such a segment.
     #[inline]
     pub(in crate::tcp) fn is_ack_expected(&self, ack: TcpSeqNumber) -> bool {
         let pos = self.position(ack);
@@ -110,9 +109,9 @@ impl Positions {
         self.nxt > 0 && ack == self.space.seq(1)
     }
 
-    /// An initial sequence number for the next connection with the same 4-tuple. Returns `iss` if it is above
-    /// all numbers that this connection used by more than an unscaled window, otherwise a higher number (RFC
-    /// 9293 section 3.6.1).
+    /// An initial sequence number for the next connection with the same 4-tuple. Returns `iss` if `iss`
+    /// exceeds every number that this connection used by more than an unscaled window. Otherwise returns a
+    /// higher number (RFC 9293 section 3.6.1).
     pub(in crate::tcp) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
         // Like Linux in `tcp_timewait_state_process`: SND.NXT + 65535 + 2, which is beyond a whole window.
         let least = self.nxt + u64::from(u16::MAX) + 2;
@@ -130,7 +129,7 @@ impl Positions {
         self.una = 1;
     }
 
-    /// Whether the peer has acknowledged anything. Such a peer knows of the connection.
+    /// Whether the peer has acknowledged our SYN, so that the peer knows of the connection.
     #[inline]
     pub(in crate::tcp) fn is_syn_acked(&self) -> bool {
         self.una > 0
@@ -180,7 +179,7 @@ impl Positions {
         self.fin == Fin::Due
     }
 
-    /// Called when our FIN was sent. Returns whether it was sent before.
+    /// Called when our FIN was sent. Returns whether our FIN had been sent before.
     pub(in crate::tcp) fn on_fin_sent(&mut self) -> bool {
         let again = self.nxt > self.end;
         self.fin = Fin::Sent;
@@ -218,7 +217,7 @@ impl Positions {
         Ok(())
     }
 
-    /// Checks that SND.UNA, SND.NXT and the end are in this order.
+    /// Checks that SND.UNA is at most SND.NXT, and that SND.NXT is at most the end.
     pub(super) fn check(&self) -> Check {
         let Self { una, nxt, end, .. } = *self;
         ensure!(una <= nxt && nxt <= end + 1, "SND.UNA {una}, SND.NXT {nxt}, end {end}");

@@ -31,9 +31,9 @@ pub(in crate::tcp::send) struct Detected {
 pub(in crate::tcp::send) struct Scoreboard {
     /// Segments in flight, in the order of transmission.
     flight: Flight,
-    /// Segments marked lost, in the order in which they were marked. But the oldest segment is first, since
-    /// the peer's user waits for it. The order makes it possible to find the next retransmission without a
-    /// search.
+    /// Segments marked lost, in the order in which they were marked. But a lost oldest segment is first,
+    /// since the peer's user waits for its bytes. The order makes it possible to find the next retransmission
+    /// without a search.
     lost: SegmentList,
     index: Index,
     /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
@@ -120,7 +120,8 @@ impl Scoreboard {
         self.flight.list.set_first(slab, oldest);
     }
 
-    /// Called when a segment that is lost or unsent was split. `second` is its rest, with the same marks.
+    /// Called when a segment that is lost or unsent was split. `second` is the rest of the segment, with the
+    /// same marks.
     pub(super) fn on_split(&mut self, slab: &mut SegmentSlab, first: SegmentKey, second: SegmentKey) {
         self.index.on_split(slab, first, second);
         if slab.get(second).marks.contains(Marks::LOST) {
@@ -246,14 +247,15 @@ impl SentSegments<'_> {
             }
             inside = Some((inside.map_or(key, |(first, _)| first), last));
         }
-        // All segments of the block are one run now. The peer will repeat the block.
+        // All segments of the block are one run now, so that a repeated block is skipped in few steps.
         if let Some((first, last)) = inside.filter(|(first, last)| first != last) {
             slab.get_mut(first).later = Some(last);
         }
     }
 
     /// Marks segments lost that were overtaken for longer than `window` (RFC 8985 section 6.2, step 5). The
-    /// RFC's timer waits for the last of the overtaken segments; our timer waits for the first of them.
+    /// RFC's timer waits for the last of the overtaken segments; our timer waits for the first of these
+    /// segments.
     pub(in crate::tcp::send) fn detect_lost(
         &mut self,
         slab: &mut SegmentSlab,
@@ -281,7 +283,7 @@ impl SentSegments<'_> {
     }
 
     /// If the oldest segment is in flight and was not retransmitted in this recovery, marks it lost. Returns
-    /// whether it was marked.
+    /// whether the segment was marked.
     pub(in crate::tcp::send) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
         let Some(key) = self.segments.head() else { return false };
         let marks = slab.get(key).marks;
@@ -333,9 +335,9 @@ impl SentSegments<'_> {
     }
 
     /// Called when a recovery was spurious: segments that were marked lost and not retransmitted are in
-    /// flight again. (If they were marked nearly in the order of transmission, all of them are restored. If
-    /// the search for their places passes as many segments as there are, the rest stays lost and is
-    /// retransmitted.)
+    /// flight again. All of these segments are restored if they were marked nearly in the order of
+    /// transmission. If the search for their places has passed as many segments as there are, the remaining
+    /// segments stay lost and are retransmitted.
     pub(in crate::tcp::send) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
         let (mut cursor, mut near, mut steps) = (self.board.lost.first, None, self.segments.count());
         while let Some(key) = cursor {
@@ -448,7 +450,7 @@ impl SentSegments<'_> {
 pub(super) fn join_sacked_runs(slab: &mut SegmentSlab, key: SegmentKey, oldest: SegmentKey) {
     let is_sacked = |key: &SegmentKey| slab.get(*key).marks.contains(Marks::SACKED);
     let next = slab.get(key).next.filter(is_sacked);
-    // (No segment is before the oldest segment, whatever its place says.)
+    // (The oldest segment has no previous segment, even if its place has a link.)
     let previous = Some(slab.place(key).previous).filter(|previous| key != oldest && is_sacked(previous));
     slab.get_mut(key).later = next;
     if let Some(previous) = previous {

@@ -81,8 +81,8 @@ impl QueuedSegments {
         self.last_sent = Some(key);
     }
 
-    /// Called when the oldest `count` segments, which had all been sent, were removed. `next` is the segment
-    /// after them.
+    /// Called when the oldest `count` segments, which had all been sent, were removed. `next` is the first
+    /// remaining segment.
     #[inline]
     pub(super) fn on_run_removed(&mut self, count: u32, next: Option<SegmentKey>) {
         self.count -= count;
@@ -100,7 +100,7 @@ impl QueuedSegments {
         }
     }
 
-    /// Called when the segment `first` was split. `second` is its rest.
+    /// Called when the segment `first` was split. `second` is the rest of the segment.
     pub(super) fn on_split(&mut self, first: SegmentKey, second: SegmentKey) {
         self.count += 1;
         if self.last_sent == Some(first) {

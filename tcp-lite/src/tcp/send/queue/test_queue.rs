@@ -90,7 +90,7 @@ impl FiveSegments {
 /// A function that breaks an invariant of a queue.
 pub(super) type Break = fn(&mut FiveSegments);
 
-/// Asserts that the check of the queue finds each of these defects and names it.
+/// Asserts that the check of the queue reports each of these defects with the given message.
 #[track_caller]
 pub(super) fn assert_all_found(broken: &[(Break, &str)]) {
     for (break_it, what) in broken {

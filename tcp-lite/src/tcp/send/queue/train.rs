@@ -19,8 +19,8 @@ pub(in crate::tcp::send) struct TrainLimits {
 
 impl SendQueue {
     /// The number of segments that may be sent together from the new segment `first` on. These segments have
-    /// the same length, except that the last may be shorter. Either all or none of these segments have
-    /// external memory, and the peer's window covers all of them. Also returns whether the last of these
+    /// the same length, except that the last segment may be shorter. Either all or none of these segments
+    /// have external memory, and the peer's window covers all of them. Also returns whether the last of these
     /// segments is the last segment of the queue.
     #[inline]
     pub(in crate::tcp::send) fn train(

@@ -203,8 +203,8 @@ impl RateControl {
         self.reduction.answers(oldest, latest)
     }
 
-    /// Reduces the window for a loss, unless an earlier reduction covers the loss. If it reduced the window,
-    /// returns the previous reduction.
+    /// Reduces the window for a loss, unless an earlier reduction covers the loss. Returns the previous
+    /// reduction if the window was reduced, otherwise `None`.
     pub(super) fn reduce_for_loss(
         &mut self,
         now: Instant,

@@ -171,7 +171,7 @@ fn lost_segments_are_retransmitted_as_they_were_marked_but_the_oldest_first() {
     assert_eq!((slab.get(second).pos, slab.get(second).later), (span(5, 5).0 + 50, Some(keys[6])));
 }
 
-/// The retransmission of every other segment was lost as well.
+/// In this test, the retransmission of every other segment is lost as well.
 #[test]
 fn segments_sent_in_another_order_are_put_back_in_so_many_steps_as_there_are() {
     let (mut slab, mut queue) = queue(60);
