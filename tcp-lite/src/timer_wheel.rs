@@ -151,8 +151,8 @@ impl TimerWheel {
     }
 
     /// The earliest time at which [`expired`](Self::expired) may have something to do. The result is never
-    /// late. The result is early if the first timer still has to move down a level, or was moved to a later
-    /// time or cancelled.
+    /// later than the first deadline. The result is earlier if the first timer still has to move down a
+    /// level, or was moved to a later time or cancelled.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let us = if self.due != NONE { self.now_us } else { self.next_list()?.2 };
         Some(Instant::from_micros(us as i64))
@@ -187,8 +187,8 @@ impl TimerWheel {
     pub(crate) fn check(&self) -> Check {
         let mut linked = self.check_list(self.due, TimerPlace::Due)?;
         for (number, level) in self.levels.iter().enumerate() {
-            // Few lists have timers, and this runs after every step of a simulation, so empty lists are only
-            // counted.
+            // Few lists have timers, and this check runs after every step of a simulation. Therefore empty
+            // lists are counted, but not checked one by one.
             let mut occupied = level.occupied;
             let (linked_lists, says) =
                 (level.heads.iter().filter(|&&head| head != NONE).count(), occupied.count_ones());
@@ -371,7 +371,8 @@ mod tests {
                 prop_assert!(model.values().all(|d| *d > now));
                 wheel.check().map_err(TestCaseError::fail)?;
             }
-            // At each announced time, a timer fires, is linked at a lower level, or is unlinked.
+            // At each announced time, the wheel fires a timer, links a timer at a lower level, or unlinks a
+            // timer.
             let mut idle = 0;
             while let Some(deadline) = wheel.next_deadline() {
                 match wheel.expired(deadline) {

@@ -22,14 +22,14 @@ impl TimestampClock {
         self.offset.wrapping_add(now.total_millis() as u32)
     }
 
-    /// The time in milliseconds at which the segment was sent whose TSval the peer echoes.
+    /// The time in milliseconds at which we sent the segment whose TSval the peer echoes.
     #[inline]
     pub(super) fn sent_ms(self, echo: u32) -> u32 {
         echo.wrapping_sub(self.offset)
     }
 }
 
-/// The RTT by an echoed timestamp, which gives the time of transmission `sent_ms`. This RTT is unambiguous
+/// The RTT of a segment that was sent at `sent_ms`, the time of the echoed timestamp. This RTT is unambiguous
 /// even for retransmitted segments (RFC 7323 section 4). `longest` is the largest RTO. Returns `None` if the
 /// echo is not valid.
 #[inline]

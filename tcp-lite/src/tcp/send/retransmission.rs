@@ -37,7 +37,7 @@ impl SendHalf {
         first_of(running, first_of(paced, self.path.due()))
     }
 
-    /// Whether a timer of only microseconds runs or has to be set.
+    /// Whether a timer that is due within microseconds runs or has to be set.
     #[inline]
     pub(in crate::tcp) fn has_short_timer(&self) -> bool {
         !self.rate.is_pace_open() || self.loss.has_reordering_timer()
@@ -102,7 +102,7 @@ impl SendHalf {
         } else if self.queue.positions().outstanding() > 0 {
             let (loss, state) = self.loss_and_state();
             loss.on_timeout(ctx, state);
-            // The length of the segments was not the reason for the timeouts.
+            // The link was the reason for the timeouts, not the length of the segments.
             self.path.on_progress();
             // The peer answers the probe at once, while a single retransmission may wait for a delayed
             // acknowledgement.

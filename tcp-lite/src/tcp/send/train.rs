@@ -4,7 +4,7 @@
 //!
 //! Trains exist only in transmission. Each segment has its own record, boundaries and time of transmission,
 //! and is acknowledged and retransmitted separately. If the port cuts the train, all segments are as long as
-//! the first, except that the last may be shorter.
+//! the first, except that the last segment may be shorter.
 
 use super::queue::TrainLimits;
 use super::{Pending, SendHalf};
@@ -18,8 +18,8 @@ const MAX_TRAIN_BYTES: u64 = (u16::MAX as usize - IPV6_BYTES - MAX_HEADER_BYTES)
 
 impl SendHalf {
     /// The number of segments that may be sent together from the new segment `first` on: up to `most`
-    /// segments, in at most `views` contiguous ranges of memory. Also returns whether the last of them is the
-    /// last segment of the queue. Does not change the connection.
+    /// segments, in at most `views` contiguous ranges of memory. Also returns whether the last of these
+    /// segments is the last segment of the queue. Does not change the connection.
     #[inline]
     pub(in crate::tcp) fn train(
         &self,

@@ -1,5 +1,5 @@
-//! The events by which the user learns of the sending half: that the send buffer has space again, and that
-//! segments are acknowledged. Each of these events waits at most once in the event queue.
+//! The events by which the user learns that the send buffer has space again, and that segments are
+//! acknowledged. Each of these events waits at most once in the event queue.
 
 use bitflags::bitflags;
 
@@ -48,9 +48,9 @@ impl UserEvents {
         may_push
     }
 
-    /// Called when segments are acknowledged. `external` is true if some of them have external memory.
-    /// Returns whether `Event::Acknowledged` has to be queued: the user wants to know, and no such event
-    /// waits already.
+    /// Called when segments are acknowledged. `external` is true if some of these segments have external
+    /// memory. Returns whether `Event::Acknowledged` has to be queued, because the user wants this event and
+    /// no such event is queued.
     #[inline]
     pub(super) fn on_acknowledged(&mut self, external: bool) -> bool {
         (external || self.flags.contains(Flags::REPORTS_ACKS)) && self.on_reported()

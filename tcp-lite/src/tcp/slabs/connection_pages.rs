@@ -28,7 +28,7 @@ impl ConnectionPages {
     /// the pools `(small, bulk)`. `queued` is the number of unacknowledged bytes of the connection.
     ///
     /// # Errors
-    /// The same errors as of [`Pages::open`](super::pages::Pages::open).
+    /// Returns the same errors as [`Pages::open`](super::pages::Pages::open).
     #[inline]
     pub(in crate::tcp) fn page(
         &mut self,

@@ -159,7 +159,8 @@ impl SegmentSlab {
         Some(views.views)
     }
 
-    /// Appends the first `bytes` bytes of a segment to `buf`. Returns `false` if they do not fit.
+    /// Appends the first `bytes` bytes of a segment to `buf`. Returns `false` if `buf` has no room for the
+    /// bytes.
     pub(in crate::tcp) fn copy_front(&self, key: SegmentKey, bytes: usize, buf: &mut Mbuf) -> bool {
         let segment = self.get(key);
         let Some((before, memory, behind)) = self.parts(segment) else {

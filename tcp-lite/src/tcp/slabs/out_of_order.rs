@@ -8,13 +8,13 @@
 //! - A connection at its own limit ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)) loses the bytes
 //!   furthest from its frontier: held bytes after the new segment, or else the new segment.
 //! - At 7/8 of the stack's limit ([`Limits::out_of_order_bytes`](crate::Limits)), or with less than 3/16 of
-//!   the pool's buffers free, the stack asks the connections that hold the most memory. Each of them is asked
-//!   for at most half of the memory that it holds, until 3/4 of the limit are used or a quarter of the pool
-//!   is free. Each connection gives up the bytes furthest from its frontier. If these bytes are the new
-//!   segment of the connection that holds the most, the stack refuses that segment and asks no connection.
-//!   Thus no connection keeps memory merely because it was the first, and a connection with a small hole
-//!   makes progress. The requests free more memory than necessary, so that the next segment does not cause
-//!   new requests.
+//!   the pool's buffers free, the stack asks the connections that hold the most memory. Each of these
+//!   connections is asked for at most half of the memory that it holds, until 3/4 of the limit are used or a
+//!   quarter of the pool is free. Each connection gives up the bytes furthest from its frontier. If these
+//!   bytes are the new segment of the connection that holds the most, the stack refuses that segment and asks
+//!   no connection. Thus no connection keeps memory merely because it was the first, and a connection with a
+//!   small hole makes progress. The requests free more memory than necessary, so that the next segment does
+//!   not cause new requests.
 //! - At the limit itself, or with less than an eighth of the buffers free, new segments are refused, as if
 //!   they had been lost, because the users did not or could not give up enough.
 //!
@@ -39,8 +39,8 @@ pub(crate) const MAX_EVICTION_REQUESTS: usize = 8;
 
 /// Maximum number of connections that are compared for one segment. If there are no more connections than
 /// this, the connections that hold the most are found exactly. If there are more connections, each comparison
-/// continues with the next of them, so a peer with thousands of connections cannot make each segment cost a
-/// visit of all connections.
+/// continues with the next connections, so a peer with thousands of connections cannot make each segment cost
+/// a visit of all connections.
 const MAX_COMPARED: usize = 256;
 
 /// The key of a range set: its slab index plus one, so that an `Option` of a key is no larger.
@@ -99,9 +99,9 @@ pub(in crate::tcp) enum Room {
 }
 
 impl OutOfOrderSlab {
-    /// A slab with memory for `limit` connections with holes. Together they keep at most `bytes` bytes, and
-    /// at most three eighths of `pool`: transmission may use half of the pool, and an eighth stays free for
-    /// reception.
+    /// A slab with memory for `limit` connections with holes. Together these connections keep at most `bytes`
+    /// bytes, and at most three eighths of `pool`. Transmission may use half of the pool, and an eighth stays
+    /// free for reception.
     pub(crate) fn new(limit: usize, bytes: u64, pool: &Mempool) -> Self {
         let most = pool.capacity() as u64 * buffer_bytes(pool) * 3 / 8;
         Self {
@@ -251,7 +251,7 @@ impl OutOfOrderSlab {
         behind.iter().chain(before).take(count)
     }
 
-    /// Called when a connection is asked for the excess over its own limit.
+    /// Called when a connection is asked to give up its excess over its own limit.
     pub(in crate::tcp) fn on_eviction_requested(&mut self) {
         self.asked += 1;
     }

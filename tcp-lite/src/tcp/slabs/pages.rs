@@ -14,7 +14,7 @@ use dp::{Mbuf, Mempool, Page};
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
-/// A connection gets large buffers if its unacknowledged bytes are worth at least this number of segments.
+/// A connection gets large buffers if its unacknowledged bytes would fill at least this number of segments.
 /// With fewer bytes, most of a large buffer would stay empty.
 pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 
@@ -61,8 +61,8 @@ pub(in crate::tcp) struct Pages {
     records: Vec<PageRecord>,
     /// The first record that is not in use.
     free: Option<PageKey>,
-    /// An unused small page, kept for the next page that is opened. Without it, each lone small message would
-    /// allocate and free a buffer.
+    /// An unused small page, kept for the next page that is opened. Without a spare page, each lone small
+    /// message would allocate and free a buffer.
     spare: Option<PageKey>,
     /// Number of small pages in use, and the limit of this number. The limit exists because received frames
     /// need small buffers as well.
@@ -80,8 +80,8 @@ impl Pages {
     /// is from the bulk pool if this pool has a buffer.
     ///
     /// # Errors
-    /// [`SendError::BufferFull`] if the connection has its share of the small buffers
-    /// ([`has_share`](Self::has_share)). [`SendError::NoMbuf`] if no buffer is free.
+    /// Returns [`SendError::BufferFull`] if the connection has its share of the small buffers
+    /// ([`has_share`](Self::has_share)). Returns [`SendError::NoMbuf`] if no buffer is free.
     #[inline]
     pub(in crate::tcp) fn open(
         &mut self,
@@ -189,7 +189,7 @@ impl Pages {
         (record.segments == 0).then(|| self.close(key))
     }
 
-    /// If the page has no segment, frees the page and returns its kind.
+    /// If the page has no segment, frees the page and returns the page's kind.
     pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> Option<PageKind> {
         (self.records[key.record()].segments == 0).then(|| self.close(key))
     }

@@ -101,7 +101,7 @@ impl Ranges {
     }
 
     /// Removes these ranges of the stream, which do not overlap. Removes nothing and returns `false` if one
-    /// of them is not wholly inside a range, or if there would be too many ranges.
+    /// of these ranges is not wholly inside a range of the set, or if there would be too many ranges.
     pub(in crate::tcp) fn remove(&mut self, stretches: &[ops::Range<u64>]) -> bool {
         let inside = |stretch: &ops::Range<u64>| {
             let at = self.sorted.partition_point(|range| range.end <= stretch.start);

@@ -1,6 +1,6 @@
 //! The state of a search for a larger EMSS: its stage and its probe (RFC 8899 section 5.2). The state is in a
-//! slab of the stack, so a connection that does not search needs no memory for it. `send/path_mtu.rs` starts
-//! a search and uses its result.
+//! slab of the stack, so a connection that does not search needs no memory for a search. `send/path_mtu.rs`
+//! starts a search and uses its result.
 
 use std::num::NonZeroU16;
 
@@ -14,8 +14,8 @@ use crate::invariant::{Check, ensure};
 const GRANULARITY: u32 = 8;
 
 /// Maximum distance of a probe's first byte below SND.UNA. A probe at a larger distance is replaced by a
-/// probe with later bytes. At twice the distance, its sequence numbers would wrap, and the peer would treat
-/// old bytes as new bytes. (No window is larger than this.)
+/// probe with later bytes. At twice the distance, the sequence numbers of the probe would wrap, and the peer
+/// would treat old bytes as new bytes. (No window is larger than `REACH`.)
 const REACH: u64 = 1 << 30;
 
 /// The key of a search in the slab.
@@ -57,7 +57,7 @@ impl SearchSlab {
         room.then(|| SearchKey(NonZeroU16::MIN.saturating_add(self.records.insert(search) as u16)))
     }
 
-    /// Checks the search of a connection. `waits` is true if its probe waits to be sent.
+    /// Checks the search of a connection. `waits` is true if the probe of the search waits to be sent.
     pub(in crate::tcp) fn check_search(&self, key: SearchKey, waits: bool) -> Check {
         let Some(search) = self.records.get(key.record()) else {
             return Err(format!("{key:?} is not there"));
@@ -131,8 +131,8 @@ impl Search {
         self.high >= emss + GRANULARITY
     }
 
-    /// If a probe is more than [`REACH`] below `una`, drops it; then bytes for another probe of the same size
-    /// are gathered. Returns whether a probe was dropped.
+    /// If a probe is more than [`REACH`] below `una`, drops the probe, so that bytes for another probe of the
+    /// same size are gathered. Returns whether a probe was dropped.
     pub(in crate::tcp) fn drop_outdated_probe(&mut self, una: u64) -> bool {
         let far = self.probe.as_ref().is_some_and(|probe| una - probe.pos > REACH);
         if far {

@@ -24,8 +24,8 @@ use crate::tcp::info::SendError;
 /// headers.
 pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 
-/// One in this many segments may have external memory. Segments with external memory are long, so there are
-/// few of them.
+/// One segment in `EXTERNAL_SHARE` may have external memory. Segments with external memory are long, so there
+/// are few of them.
 const EXTERNAL_SHARE: usize = 4;
 
 /// The key of a queued segment: its slab index plus one, so that an `Option` of a key is no larger.
@@ -97,7 +97,7 @@ pub(in crate::tcp) struct Segment {
     /// The page with the segment's payload.
     pub(in crate::tcp) page: PageKey,
     offset: u32,
-    /// The part of the payload in external memory, if any.
+    /// The part of the payload that is in external memory; `None` if the segment has no external memory.
     pub(in crate::tcp) external: Option<ExternalKey>,
     /// Position of the segment's first byte (`seq.rs`).
     pub(in crate::tcp) pos: u64,
@@ -384,7 +384,7 @@ impl SegmentSlab {
         self.pages.free_spare();
     }
 
-    /// If the page has no segment, frees the page and returns its kind.
+    /// If the page has no segment, frees the page and returns the page's kind.
     pub(in crate::tcp) fn close_page_if_empty(&mut self, page: PageKey) -> Option<PageKind> {
         self.pages.close_if_empty(page)
     }
@@ -394,8 +394,8 @@ impl SegmentSlab {
         self.pages.kind(page)
     }
 
-    /// Creates a record for the next `bytes` bytes of the page, at position `pos`. `sum` is their sum, if it
-    /// is known. The record is not in a queue yet.
+    /// Creates a record for the next `bytes` bytes of the page, at position `pos`. `sum` is the sum of these
+    /// bytes, if it is known. The record is not in a queue yet.
     #[inline(always)]
     pub(in crate::tcp) fn insert(
         &mut self,

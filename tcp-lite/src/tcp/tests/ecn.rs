@@ -136,8 +136,8 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
 }
 
 /// The acknowledgements of `Side::B` while data segments arrive one after another. `marks` is true for a
-/// marked segment. If `each`, B transmits after each segment, otherwise only when all have arrived. Returns
-/// for each acknowledgement the number of acknowledged segments, and whether it echoes marks.
+/// marked segment. If `each`, B transmits after each segment, otherwise only when all segments have arrived.
+/// Returns for each acknowledgement the number of acknowledged segments, and whether it echoes marks.
 fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     answers_behind(0, marks, each)
 }

@@ -23,8 +23,8 @@ fn recovery_ms(flap_ms: u64, told: bool) -> u64 {
 
 #[test]
 fn losses_of_a_flap_are_retransmitted_when_the_link_is_back() {
-    // Without a notification, the timer counts from the transmission of the segments, and doubles. Therefore
-    // the recovery may take as long as the flap.
+    // Without a notification, the retransmission timer starts when the segments are sent, and its timeout
+    // doubles. Therefore the recovery may take as long as the flap.
     let untold = [150, 200, 300, 500, 3000].map(|flap_ms| recovery_ms(flap_ms, false));
     let told = [150, 200, 300, 500, 3000].map(|flap_ms| recovery_ms(flap_ms, true));
     println!("recovered so many ms after a flap, by the timer: {untold:?}, told of the link: {told:?}");

@@ -94,7 +94,7 @@ fn the_timer_backs_off_and_the_user_timeout_ends_it() {
     assert!(pair.a.tcb().is_droppable() && pair.a.holds_nothing());
 }
 
-/// The user timeout starts with the first unacknowledged segment. Later segments do not restart it.
+/// The user timeout starts when the first unacknowledged segment is sent. Later segments do not restart it.
 #[test]
 fn new_segments_do_not_put_the_user_timeout_off() {
     let mut pair = Pair::established(config(), config());

@@ -41,7 +41,7 @@ fn what_is_held_ahead_of_the_frontier_is_gauged() {
     pair.b.with(now, |tcb, ctx| tcb.release(ctx, 1000));
     pair.b.with(now, |tcb, ctx| tcb.pin(ctx, 4352));
     assert_eq!(gauges(&mut pair), [2000, 3000, 4352, 6528]);
-    // The user cannot release more bytes than it holds.
+    // The user cannot release more bytes than the user holds.
     pair.b.with(now, |tcb, ctx| tcb.release(ctx, 5000));
     assert_eq!(gauges(&mut pair), [0, 3000, 4352, 6528]);
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.b.frontier == 4000));

@@ -26,8 +26,8 @@ fn a_window_leaves_in_bursts_for_which_the_deadline_wakes() {
     let mut pair = Pair::established(config(500), config(500));
     let start = pair.now;
     pair.push(10);
-    // Nothing arrives within the first round trip of 2 ms. The window is 10 segments, in slow start, so 4
-    // segments take a fifth of the round trip.
+    // No acknowledgement arrives within the first round trip of 2 ms. The window is 10 segments, in slow
+    // start, so 4 segments take a fifth of the round trip.
     pair.run_for(us(1900));
     assert_eq!(bursts(&pair, start), [(0, 4), (400, 4), (800, 2)]);
     pair.run_for(us(50_000));
@@ -63,7 +63,7 @@ fn the_oldest_segment_is_sent_again_without_waiting() {
     pair.push(8);
     assert!(pair.run_until(us(5000), |pair| pair.a.counters.fast_retransmits == 1));
     let now = pair.now;
-    // The same state as after a burst that was just sent.
+    // This sets the state that a burst leaves which was just sent.
     pair.a.with(now, |tcb, ctx| {
         for _ in 0..8 {
             tcb.sending_mut().pace(ctx, EMSS as u32);

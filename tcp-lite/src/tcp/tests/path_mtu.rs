@@ -74,8 +74,8 @@ fn a_black_hole_is_found_by_the_third_timeout_and_what_passes_by_halving() {
     let mut sent = 10 * EMSS;
     pair.push(10);
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.path_mtu_black_holes == 1));
-    // The timers so far: a tail loss probe, the RTO of 52 ms after the last transmission, twice this RTO, and
-    // four times this RTO.
+    // Four timers have expired so far: a tail loss probe, the RTO of 52 ms after the last transmission, twice
+    // this RTO, and four times this RTO.
     assert_eq!((pair.a.counters.rto_expired, emss(&pair)), (3, BASE));
     let found = pair.now;
     assert!(found - start < Duration::from_millis(500), "{}", found - start);
@@ -116,8 +116,8 @@ fn a_path_that_is_wide_again_is_found_after_ten_minutes() {
     pair.run_for(Duration::from_secs(585));
     pair.a.probes.clear();
     pump(&mut pair, &mut sent, Duration::from_secs(15));
-    // One probe of the largest possible size, with the first bytes that are acknowledged after the
-    // PMTU_RAISE_TIMER.
+    // One probe of the largest possible size is sent. The probe has the first bytes that are acknowledged
+    // after the PMTU_RAISE_TIMER.
     let probes = probes(&pair);
     assert_eq!(probes.len(), 1, "{probes:?}");
     let due = last + Duration::from_secs(600);
@@ -159,8 +159,8 @@ fn no_tail_loss_probe_is_larger_than_the_path_was_reported_to_carry_meanwhile() 
     assert!(!sent.is_empty() && sent.iter().all(|bytes| *bytes <= BASE), "{sent:?}");
 }
 
-/// The documented behaviour. A connection ends for this reason only with IPv4, because every link with IPv6
-/// carries 1280 bytes.
+/// The module `send/path_mtu.rs` documents this behaviour. A connection ends for this reason only with IPv4,
+/// because every link with IPv6 carries 1280 bytes.
 #[test]
 fn a_path_that_does_not_carry_the_least_ends_the_connection() {
     let (mut pair, most) = pair(config());
@@ -348,8 +348,8 @@ fn a_probe_of_bytes_that_are_long_gone_is_not_sent_again() {
     while probes(&pair).is_empty() {
         pump(&mut pair, &mut sent, Duration::from_millis(100));
     }
-    // Acts as if `gone` bytes had been sent and acknowledged since. On a fast path, a second is enough for
-    // this.
+    // This acts as if `gone` more bytes had been sent and acknowledged. On a fast path, a second is enough
+    // for this.
     let gone = 1 << 31;
     pair.a.tcb.as_mut().expect("a connection").sending_mut().skip(gone);
     pair.run_for(Duration::from_secs(5));

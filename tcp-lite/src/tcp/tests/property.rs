@@ -26,7 +26,7 @@ struct Scenario {
     window: u32,
     iss: u32,
     events_limit: usize,
-    /// The round in which the path gets narrower; `None` if it does not.
+    /// The round in which the path gets narrower, or `None` if the path stays the same.
     narrow: Option<u64>,
 }
 
@@ -60,8 +60,8 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     )
 }
 
-/// Pushes `sizes[*next..]` as far as the send buffer accepts them. A size that the EMSS no longer allows is
-/// pushed as two segments.
+/// Pushes `sizes[*next..]` as far as the send buffer accepts the segments. A size that the EMSS no longer
+/// allows is pushed as two segments.
 fn feed(host: &mut Host, now: crate::Instant, sizes: &mut Vec<usize>, next: &mut usize, offset: &mut usize) {
     let emss = host.tcb().sending().emss() as usize;
     while let Some(&whole) = sizes.get(*next) {
@@ -91,7 +91,7 @@ fn run(scenario: &Scenario) {
         rto_max: Duration::from_secs(2),
         time_wait: Duration::from_secs(30),
         send_buffer_bytes: 16_000,
-        // A wire that loses so many packets sometimes looks like a black hole.
+        // A wire that loses so many packets would sometimes be detected as a black hole.
         path_mtu: PathMtuConfig { probing: PathMtuProbing::Never, ..PathMtuConfig::default() },
         ..config()
     };

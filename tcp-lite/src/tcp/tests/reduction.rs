@@ -191,7 +191,8 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
             pair.a.tcb().sending().phase() == Phase::Open
         }));
         assert!((1..=2).contains(&most.get()), "{congestion:?}: {}", most.get());
-        // All data in flight is acknowledged in this round, so the amount sent in it equals ssthresh.
+        // All data in flight is acknowledged in this round, so the number of bytes sent in this round equals
+        // ssthresh.
         let (left, ssthresh) = ((seen.get() - before) * EMSS, ssthresh(&pair) as usize);
         assert!(left.abs_diff(ssthresh) <= 2 * EMSS, "{congestion:?}: {left} bytes, {ssthresh}");
     }

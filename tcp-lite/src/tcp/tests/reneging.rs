@@ -67,7 +67,8 @@ fn all_is_sent_again_at_a_timeout_where_the_oldest_segment_was_selectively_ackno
     let mut pair = Pair::established(config(), config());
     pair.push_of(3, SEGMENT);
     let _ = sent_now(&mut pair);
-    // The peer sends a SACK block that makes no sense, because it begins at the peer's next expected byte.
+    // The peer sends a SACK block that makes no sense, because the block begins at the peer's next expected
+    // byte.
     assert_eq!(hear(&mut pair, 2000, 0, Some((0, 3))), []);
     let timeout = pair.a.tcb().deadline().expect("a timer");
     pair.now = timeout;

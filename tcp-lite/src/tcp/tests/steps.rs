@@ -58,8 +58,8 @@ impl Forger {
         (sending.positions().nxt() - 1) as usize / SEGMENT
     }
 
-    /// Sends all segments that may be sent. Returns their number, and the maximum number of records that were
-    /// visited to find one of them.
+    /// Sends all segments that may be sent. Returns the number of these segments, and the maximum number of
+    /// records that were visited to find one segment.
     fn transmit(&mut self) -> (usize, u64) {
         let (mut count, mut most, now) = (0, 0, self.pair.now);
         loop {
@@ -143,8 +143,8 @@ fn blocks_without_a_segment_cost_the_same_however_far_away_they_are() {
 
 #[test]
 fn blocks_of_every_other_segment_are_marked_and_cost_the_same() {
-    // The orders: from the front; from the end, so that each block is before all known blocks; from both
-    // ends.
+    // The blocks arrive in three orders: from the front, from the end (so that each block is before all known
+    // blocks), and from both ends.
     for order in 0..3 {
         let mut forger = Forger::new();
         let (first, last) = (forger.acked, forger.pushed - 1);
@@ -160,7 +160,7 @@ fn blocks_of_every_other_segment_are_marked_and_cost_the_same() {
             let (_, most) = forger.transmit();
             assert!(most <= 10, "order {order}: {most} to find the next segment, after {nr}");
         }
-        // The long visits are those that mark overtaken segments lost.
+        // Only acknowledgements that mark overtaken segments lost visit many records.
         assert!(long <= 4, "order {order}: {long} acknowledgements with a long walk");
     }
 }
@@ -247,7 +247,7 @@ fn recoveries_that_are_undone_again_and_again_do_not_walk_along_all_each_time() 
     }
     let undone = forger.pair.a.counters.spurious_recoveries;
     assert!(undone >= 2, "{undone} undone, {:?}", forger.phase());
-    // The limit: a few visits of all segments, and [`BOUND`] for each of the other acknowledgements.
+    // The limit is a few visits of all segments, and [`BOUND`] for each other acknowledgement.
     let most = 40 * SEGMENTS as u64 + 2 * rounds as u64 * BOUND;
     assert!(total <= most, "{total} records in {rounds} rounds, {undone} undone");
 }

@@ -80,15 +80,15 @@ fn a_window_below_a_segment_cuts_it_only_after_the_persist_timer() {
     assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(0, 300));
     assert!(pair.a.transmit(at).is_none());
     assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
-    // The rest is a separate segment, and fits now.
+    // The rest of the segment is a separate segment, which fits the window now.
     let more = ack(&pair, 300, 500);
     let _ = pair.a.receive(at, &more);
     assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(300, 500));
     assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
 }
 
-/// A cut ends the alignment of segments with FPDUs only until a pause. After the pause, segments are sent as
-/// they were pushed.
+/// After a cut, segments are not aligned with FPDUs until a pause in transmission. After the pause, segments
+/// are sent as they were pushed.
 // Proves MPA-122: a segment that is pushed begins with an FPDU.
 #[test]
 fn alignment_comes_back_after_a_pause() {

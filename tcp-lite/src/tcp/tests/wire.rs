@@ -226,7 +226,7 @@ impl Host {
         }
     }
 
-    /// Gives up this part of the stream, if that is possible. Returns whether it was given up.
+    /// Gives up this part of the stream, if that is possible. Returns whether this part was given up.
     pub(super) fn give_up(&mut self, now: Instant, offsets: Range<u64>) -> bool {
         let may = self.with(now, |tcb, ctx| tcb.evict(ctx, std::slice::from_ref(&offsets)));
         if may {
@@ -246,8 +246,8 @@ impl Host {
         self.with(now, |tcb, ctx| tcb.on_segment(ctx, &packet.header, packet.ecn, (buf, 1)))
     }
 
-    /// The next segment that this host sends. The segment is written to bytes and parsed again, and all rules
-    /// for segments are checked.
+    /// Returns the next segment that this host sends. Serializes and parses the segment, and checks all rules
+    /// for segments.
     pub(super) fn transmit(&mut self, now: Instant) -> Option<Packet> {
         let transmission = self.with(now, |tcb, ctx| {
             let transmission = tcb.next_transmission(ctx)?;
@@ -325,8 +325,8 @@ pub(super) enum Side {
     B,
 }
 
-/// Decides the fate of each packet: returns the delays of its arrivals. No delay: the packet is lost. Two
-/// delays: the packet is duplicated.
+/// Decides the fate of each packet: returns the delays of its arrivals. If there is no delay, the packet is
+/// lost. If there are two delays, the packet is duplicated.
 pub(super) type Plan = Box<dyn FnMut(Side, &Packet) -> Vec<Duration>>;
 
 /// Whether a router marks this packet.
@@ -339,10 +339,10 @@ pub(super) struct Pair {
     pub(super) plan: Plan,
     /// Chooses the packets that a router marks.
     pub(super) mark: Mark,
-    /// Returns the position at which the wire cuts a payload of this length in two; `None` if it does not
-    /// cut.
+    /// Returns the position at which the wire cuts a payload of this length in two; `None` if the wire does
+    /// not cut the payload.
     pub(super) cut: Box<dyn FnMut(usize) -> Option<usize>>,
-    /// Each packet in flight: time of arrival, tie-breaker, receiver, packet.
+    /// The packets in flight, each with its time of arrival, a number that breaks ties, and its receiver.
     flying: Vec<(Instant, u64, Side, Packet)>,
     sent: u64,
     /// All packets that were sent, lost or not.
@@ -442,7 +442,7 @@ impl Pair {
     }
 
     /// Performs one step: the next arrival or timer that is not later than `until`. Returns `false` if there
-    /// was none.
+    /// was no such event.
     fn step(&mut self, until: Instant) -> bool {
         self.transmit();
         let arrival = self.flying.iter().map(|(at, nr, ..)| (*at, *nr)).min();

@@ -17,8 +17,8 @@ fn acknowledged(pair: &Pair) -> u64 {
     pair.a.tcb().send_offsets().1
 }
 
-/// The segments that B has sent since `since`: the number of A's bytes that each of them acknowledges, and
-/// whether it has payload.
+/// The segments that B has sent since `since`: each as the number of A's bytes that the segment acknowledges,
+/// and whether the segment has payload.
 fn acks_of_b(pair: &Pair, since: usize) -> Vec<(usize, bool)> {
     let first = pair.a.params.iss + 1;
     let of_b = pair.log[since..].iter().filter(|(_, side, _)| *side == Side::B);
@@ -122,7 +122,7 @@ fn a_fin_is_acknowledged_with_all_before_it() {
     }
 }
 
-/// Both endpoints of a connection have the same mark. Other connections have other marks.
+/// Both endpoints of a connection have the same mark. Different connections have different marks.
 #[test]
 fn both_ends_know_the_mark_of_their_connection() {
     let marks = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.tcb().sequence_mark());

@@ -30,7 +30,7 @@ impl PeerWindow {
     }
 
     /// Called when a segment at `pos` acknowledges up to `ack` and announces `bytes` bytes. `una` is SND.UNA.
-    /// Segments older than the last update change nothing. Returns whether the edge moved.
+    /// A segment that is older than the last update changes nothing. Returns whether the edge moved.
     #[inline]
     pub(super) fn update(&mut self, pos: i64, ack: u64, una: u64, bytes: u64) -> bool {
         let newer = self.wl1 < pos || self.wl1 == pos && self.wl2 <= ack;

@@ -31,7 +31,7 @@ pub(super) struct RateControl {
 /// Bytes that were found lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loss {
-    /// The position of the oldest of these bytes, or a lower position.
+    /// The position of the oldest lost byte, or a lower position.
     pub(super) oldest: u64,
     /// The latest lost transmission, if it is known.
     pub(super) latest: Option<Sent>,
@@ -68,8 +68,8 @@ impl RateControl {
         }
     }
 
-    /// Called when the handshake is over. `rtt_us` is its duration, if it is known. `syn_lost` is true if our
-    /// SYN was sent more than once.
+    /// Called when the handshake is over. `rtt_us` is the duration of the handshake in microseconds, if it is
+    /// known. `syn_lost` is true if our SYN was sent more than once.
     pub(super) fn establish(
         &mut self,
         now: Instant,
@@ -103,7 +103,7 @@ impl RateControl {
         self.rtt.rto()
     }
 
-    /// The timeout after `doublings` doublings, whatever the number of expiries was.
+    /// The timeout after `doublings` doublings, regardless of how often the timer has expired.
     pub(super) fn rto_after(&self, doublings: u32) -> Duration {
         self.rtt.after(doublings)
     }
@@ -113,7 +113,7 @@ impl RateControl {
         self.rtt.back_off();
     }
 
-    /// Resets the backoff of the timeout, because the expiries so far say nothing about the path.
+    /// Resets the backoff of the timeout, because the earlier timeouts were not caused by the path.
     pub(super) fn forget_rto_backoff(&mut self) {
         self.rtt.forget_backoff();
     }
@@ -160,12 +160,14 @@ impl RateControl {
         }
     }
 
-    /// Called for an acknowledgement after which the window may grow. The window grows if it was used.
+    /// Called for an acknowledgement after which the window may grow. The window grows if enough of the
+    /// window was in use.
     #[inline]
     pub(super) fn on_ack(&mut self, now: Instant, config: &TcpConfig, emss: u32, acked: &Acked) {
         let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(acked.pipe));
         let used = match cwnd < self.congestion.ssthresh() {
-            // Slow start doubles the window, so at most about half of the window can have been in use.
+            // Slow start doubles the window in each round trip, so only about half of the present window can
+            // have been in use.
             true => in_flight >= cwnd / 2,
             false => in_flight.saturating_add(emss) >= cwnd,
         };
@@ -257,8 +259,8 @@ impl RateControl {
         std::mem::replace(&mut self.reduction, Reduction::new(sent, true))
     }
 
-    /// Called when the last reduction was spurious. `before` is the reduction before it. The window grows
-    /// back by slow start, from at most `limit` bytes (RFC 4015 section 3.2, step 9).
+    /// Called when the last reduction was spurious. `before` is the reduction before the spurious reduction.
+    /// The window grows back by slow start, from at most `limit` bytes (RFC 4015 section 3.2, step 9).
     pub(super) fn undo_reduction(&mut self, now: Instant, limit: u64, before: Reduction) {
         self.congestion.undo(now, saturated(limit));
         self.reduction.undo(before);
@@ -316,7 +318,7 @@ impl RateControl {
         self.pace.opens_at()
     }
 
-    /// Allows segments again if the time has come.
+    /// Allows segments again if the time for the next segment has come.
     #[inline]
     pub(super) fn advance_pace(&mut self, now: Instant) {
         self.pace.advance(now);

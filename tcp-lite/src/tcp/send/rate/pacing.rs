@@ -45,8 +45,8 @@ impl Pace {
     /// The next segment waits for at most a round trip. After a round trip, the bytes in flight are
     /// acknowledged or lost, and the congestion window alone limits the rate. A longer wait would arise in
     /// two cases only: undelayed segments were sent in between, or acknowledgements arrive much faster than
-    /// the smoothed round-trip time. In the second case, the smoothed time is too long, and the burst is not
-    /// too large.
+    /// the smoothed round-trip time. In the second case, the smoothed round-trip time is too high, and the
+    /// burst is not too large for the path.
     fn on_sent(&mut self, now: Instant, takes: Duration, burst: Duration, round_trip: Duration) {
         let from = if self.next_at + burst < now { now } else { self.next_at };
         self.next_at = (from + takes).min(now + round_trip);
@@ -67,7 +67,7 @@ impl Pace {
         self.closed.then_some(self.next_at)
     }
 
-    /// Allows segments again if the time has come.
+    /// Allows segments again if the time `next_at` has come.
     #[inline]
     pub(super) fn advance(&mut self, now: Instant) {
         if self.closed {
@@ -85,7 +85,7 @@ pub(super) struct PaceRate {
     pub(super) emss: u32,
 }
 
-/// The pacing parameters; `None` if pacing is off or the path is too short for it.
+/// The pacing parameters; `None` if pacing is off, or if the round-trip time is too short for pacing.
 #[inline]
 pub(super) fn pacing(config: &TcpConfig, srtt_us: u32) -> Option<Pacing> {
     config.pacing.filter(|pacing| u64::from(srtt_us) >= pacing.rtt_min.total_micros().max(1))

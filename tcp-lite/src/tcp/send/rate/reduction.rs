@@ -1,6 +1,6 @@
-//! When the window is reduced: once for each window of data, whatever signals congestion first. The window is
-//! reduced once more if segments that were sent after the reduction are lost as well (RFC 3168 section 6.1.2,
-//! RFC 5681 section 4.3).
+//! When the window is reduced: once for each window of data, whether a loss or a mark signals congestion
+//! first. The window is reduced once more if segments that were sent after the reduction are lost as well
+//! (RFC 3168 section 6.1.2, RFC 5681 section 4.3).
 //!
 //! These segments include retransmissions: the loss of a retransmission is new congestion, and reduces the
 //! window. Linux does not do this (it only withholds the slow start bound of PRR). RFC 8985 leaves the
@@ -20,7 +20,8 @@ pub(in crate::tcp::send) struct Reduction {
     nr: u32,
     /// SND.NXT at the reduction. Marks on bytes that were sent before the reduction are the same congestion.
     until: u64,
-    /// True if the reduction was as deep as for a loss, so that it covers losses as well.
+    /// True if the reduction was as deep as a reduction for a loss, so that the reduction covers losses as
+    /// well.
     deep: bool,
 }
 
@@ -60,8 +61,9 @@ impl Reduction {
         self.deep && oldest < self.until
     }
 
-    /// Undoes the last reduction, which was spurious. `before` is the reduction before it. If CWR was due for
-    /// that reduction, it is still due, unless a new segment has carried it since.
+    /// Undoes the last reduction, which was spurious. `before` is the reduction before the spurious
+    /// reduction. If CWR was due for that reduction, it is still due, unless a new segment has carried it
+    /// since.
     pub(super) fn undo(&mut self, before: Self) {
         *self = Self { announce: self.announce && before.announce, ..before };
     }

@@ -14,7 +14,8 @@ use crate::facade::{Duration, Instant};
 /// follow a change of path.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
 
-/// Maximum number of doublings of a timeout. 2^32 microseconds exceed any upper bound, which has 32 bits.
+/// Maximum number of doublings of a timeout. After 32 doublings, the timeout exceeds any upper bound, because
+/// the bound has 32 bits.
 const MAX_DOUBLINGS: u32 = 32;
 
 /// Timeout of the first data after the loss of a SYN, if nothing was measured (RFC 6298 section 5.7).
@@ -98,8 +99,8 @@ impl RttEstimator {
         self.backoff = 0;
     }
 
-    /// Called when a SYN was lost and its answer gave no sample. The path may be longer than the first
-    /// timeout.
+    /// Called when a SYN was lost and the answer to the SYN gave no sample. The path may be longer than the
+    /// first timeout.
     pub(super) fn on_syn_lost(&mut self) {
         self.base_us = self.base_us.max(AFTER_LOST_SYN_US);
     }
@@ -109,7 +110,7 @@ impl RttEstimator {
         self.after(self.backoff)
     }
 
-    /// The timeout after `doublings` doublings, whatever the number of expiries was.
+    /// The timeout after `doublings` doublings, regardless of how often the timer has expired.
     #[inline]
     pub(super) fn after(&self, doublings: u32) -> Duration {
         let base_us = self.base_us.max(self.min_us.into());
@@ -226,7 +227,7 @@ mod tests {
         }
         rtt.back_off();
         rtt.reseed(300_000);
-        // SRTT is the measurement, and RTTVAR is half of it.
+        // SRTT is the measurement, and RTTVAR is half of the measurement.
         assert_eq!((rtt.srtt_us(), rtt.rto().total_millis()), (300_000, 900));
     }
 }

@@ -114,7 +114,7 @@ fn the_window_grows_only_if_it_was_used_and_no_marks_are_echoed() {
     assert_eq!(grown(5000, false, 700), 700, "by what was delivered");
     assert_eq!(grown(4999, false, 1000), 0);
     assert_eq!(grown(10_000, true, 1000), 0);
-    // In congestion avoidance, the window counts as used if less than a segment of it is free.
+    // In congestion avoidance, the window counts as used if less than a segment of the window is free.
     for (pipe, grows) in [(2999, false), (3000, true)] {
         let (config, mut rate) = established(CongestionAlgorithm::NewReno);
         assert!(rate.reduce_for_loss(at(200), &loss(1, None), sent(9000)).is_some());
