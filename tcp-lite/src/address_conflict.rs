@@ -93,8 +93,8 @@ pub(crate) struct ConflictDetection {
     follows: bool,
     /// True if an address has changed its state since [`note_news`](Self::note_news).
     has_news: bool,
-    /// True if at least one address may not be used, or not yet, so that [`is_usable`](Self::is_usable) has
-    /// to check all addresses.
+    /// True if at least one address may not be used, or may not be used yet, so that
+    /// [`is_usable`](Self::is_usable) has to check all addresses.
     any_unusable: bool,
     /// No probe or announcement is due before this time.
     next_due: Option<Instant>,

@@ -254,7 +254,7 @@ pub struct PathMtuConfig {
     /// When the path MTU is probed. Default: [`PathMtuProbing::WhenReduced`].
     pub probing: PathMtuProbing,
     /// `BASE_PLPMTU`: the size in bytes of the IP packets that are sent after a black hole was found; with
-    /// IPv6 at least 1280. If packets of this size are lost as well, IPv4 uses 576 bytes. Default: 1200.
+    /// IPv6 at least 1280. If packets of this size are also lost, IPv4 uses 576 bytes. Default: 1200.
     pub base_bytes: u16,
     /// Number of consecutive timeouts of a large segment, while small segments arrive, after which the path
     /// counts as a black hole; at least 2. Default: 3.

@@ -28,7 +28,7 @@ impl Deadline {
         self.0 != Self::NONE.0
     }
 
-    /// Whether there is an instant that is not later than `now`.
+    /// Whether the deadline is set and is not later than `now`.
     #[inline]
     pub const fn has_passed(self, now: Instant) -> bool {
         self.0 <= now.total_micros() && self.is_set()

@@ -97,8 +97,8 @@ fn hash<T: Hash>(keyed: &SipHasher24, value: &T) -> u64 {
     keyed.hash(bytes.as_slice())
 }
 
-/// The bytes that a value writes to a hasher, collected for one SipHash call over all bytes. The result is
-/// the same as with one call for each piece, but a single call is cheaper.
+/// The bytes that a value writes to a hasher, collected for one SipHash call over all bytes. One call for
+/// each piece gives the same result, but a single call is cheaper.
 pub(crate) struct HashBytes {
     bytes: [u8; 128],
     len: usize,

@@ -312,8 +312,8 @@ impl Stack {
     }
 
     /// The next time at which [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do;
-    /// `None` if both have nothing to do without a new frame or call. The returned time may be early, but is
-    /// never late.
+    /// `None` if neither function has anything to do without a new frame or call. The returned time may be
+    /// early, but is never late.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         if !self.has_to_transmit() {
             return self.next_timer(now);

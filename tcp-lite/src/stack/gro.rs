@@ -16,8 +16,8 @@ use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_HEADERS_BYTES, SEQ_AT, 
 use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader, PROTOCOL_TCP};
 use crate::tcp::header::Flags;
 
-/// Maximum number of merged segments. The number is small, so that their payload is still in the first-level
-/// cache when the user reads it.
+/// Maximum number of merged segments. The number is small, so that the payload of these segments is still in
+/// the first-level cache when the user reads it.
 const MAX_COALESCED: usize = 16;
 
 /// Maximum number of buffers of a frame that is merged: a buffer with the headers, and a buffer with the
@@ -104,7 +104,7 @@ impl Pattern {
     }
 
     /// The offset at which the payload of `frame` ends; `None` if a header or checksum differs from the
-    /// expected one.
+    /// expected value.
     fn end(&self, frame: &Mbuf) -> Option<usize> {
         let Self { ip_checksum, pseudo, ip_at, tcp_at, payload_at, headers, mask } = self;
         let found = frame.head().get(..*payload_at)?;

@@ -89,8 +89,8 @@ fn without_buffers_few_polls_are_requested_and_connections_end() {
         now = stack.next_deadline(now).expect("something waits");
         assert!(now <= start + crate::Duration::from_secs(11), "it does not end");
     };
-    // Address resolution failed as well, because there were no buffers. The close reason is that of the
-    // timeout that expired first.
+    // Address resolution also failed, because there were no buffers. The close reason is that of the timeout
+    // that expired first.
     assert!(matches!(reason, CloseReason::TimedOut | CloseReason::NoNeighbor), "{reason:?}");
     let most = (now - start).total_millis() * 11 / 10 + 200;
     assert!(polls < most, "{polls} polls in {} ms", (now - start).total_millis());

@@ -226,8 +226,8 @@ impl Member {
         }
     }
 
-    /// Makes all items that were handed over visible to their receivers. Returns a mask of the stacks that
-    /// have to be woken if they sleep.
+    /// Makes all items that were handed over visible to their receivers. Returns a mask of the stacks to wake
+    /// if they sleep.
     pub(crate) fn flush(&mut self) -> u64 {
         let receivers = std::mem::take(&mut self.unflushed);
         let mut left = receivers;

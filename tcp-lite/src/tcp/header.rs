@@ -8,7 +8,7 @@ use bitflags::bitflags;
 
 use crate::facade::TcpSeqNumber;
 
-/// Bytes of a header without options.
+/// Number of bytes of a header without options.
 pub(crate) const MIN_HEADER_BYTES: usize = 20;
 /// Bytes of the largest header.
 pub(crate) const MAX_HEADER_BYTES: usize = 60;

@@ -48,8 +48,8 @@ enum Stage {
 struct Epoch {
     /// The time at which the epoch began, plus the time during which the window was not used (section 4.2).
     start: Instant,
-    /// The time of the last acknowledgement. If the window is not used afterwards, the unused time starts at
-    /// this time.
+    /// The time of the last acknowledgement. If the window is not used after this time, the unused time
+    /// starts at this time.
     latest: Instant,
     /// Seconds from the start to the plateau (section 4.2, K).
     plateau_after: f32,

@@ -127,7 +127,7 @@ impl Tcb {
 
     /// The fast path of [`next_transmission`](Self::next_transmission) for a new segment or a pure
     /// acknowledgement whose header is [usual](Self::usual_header). The fast path chooses the same segment.
-    /// Returns `None` if another kind of segment has to be sent or nothing is to be sent. In this case
+    /// Returns `None` if another kind of segment, or no segment, has to be sent. In this case
     /// `next_transmission` decides.
     #[inline(always)]
     pub(crate) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<UsualSegment> {

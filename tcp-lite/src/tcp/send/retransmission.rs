@@ -14,8 +14,8 @@ use crate::{Instant, TcpConfig};
 pub(in crate::tcp) struct Expired {
     /// True if segments in flight were not acknowledged in time.
     pub(in crate::tcp) unanswered: bool,
-    /// True if the user timeout has expired (RFC 9293 section 3.8.3) or enough SYNs were sent. The connection
-    /// then ends.
+    /// True if the user timeout has expired (RFC 9293 section 3.8.3) or enough SYNs were sent, so that the
+    /// connection ends.
     pub(in crate::tcp) give_up: bool,
 }
 
@@ -128,8 +128,8 @@ impl SendHalf {
     }
 }
 
-/// The earlier of two times; `None` if both are `None`. This function uses no iterator over options, because
-/// an iterator takes four times as long, and this function runs for every segment.
+/// The earlier of the times `a` and `b`; `None` if both times are `None`. This function uses no iterator over
+/// options, because an iterator takes four times as long, and this function runs for every segment.
 #[inline]
 pub(in crate::tcp) fn first_of(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {

@@ -37,10 +37,10 @@ use crate::invariant::{Check, ensure};
 /// within a few rounds, and small enough for the event queue.
 pub(crate) const MAX_EVICTION_REQUESTS: usize = 8;
 
-/// Maximum number of connections that are compared for one segment. If there are no more connections than
-/// this, the connections that hold the most are found exactly. If there are more connections, each comparison
-/// continues with the next connections, so a peer with thousands of connections cannot make each segment cost
-/// a visit of all connections.
+/// Maximum number of connections that are compared for one segment. With up to this number of connections,
+/// the connections that hold the most are found exactly. With more connections, each comparison continues
+/// with the next connections, so a peer with thousands of connections cannot make each segment cost a visit
+/// of all connections.
 const MAX_COMPARED: usize = 256;
 
 /// The key of a range set: its slab index plus one, so that an `Option` of a key is no larger.

@@ -111,7 +111,7 @@ fn segments_that_find_no_room_are_answered_within_the_same_limit() {
         let _ = pair.b.receive(pair.now, &ahead);
         usize::from(pair.b.transmit(pair.now).is_some())
     };
-    // As many holes as the receiver can store, then ten more.
+    // The peer makes as many holes as the receiver can store, and then ten more holes.
     let taken: usize = (0..64).map(|nr| answers(&mut pair, nr)).sum();
     let refused: usize = (64..74).map(|nr| answers(&mut pair, nr)).sum();
     assert_eq!((taken, refused), (64, 3));

@@ -78,7 +78,7 @@ fn a_fin_is_sent_again_after_a_pause() {
     assert_eq!((pair.a.state(), pair.b.state()), (State::FinWait2, State::CloseWait));
 }
 
-/// No segment fits into the window, so none is in flight.
+/// No segment fits into the window, so no segment is in flight.
 #[test]
 fn a_closed_window_is_probed_after_a_pause() {
     for is_gone in [false, true] {

@@ -178,8 +178,8 @@ fn blocks_that_are_repeated_cost_little() {
         total += steps;
         forger.transmit();
     }
-    // Of each four blocks, one is searched for, and three are known. In addition, overtaken segments are
-    // marked lost.
+    // Of each four blocks, one block is searched for, and three blocks are known. In addition, overtaken
+    // segments are marked lost.
     let each = total / count as u64;
     assert!(each <= BOUND + 30, "{each} for each acknowledgement");
 }

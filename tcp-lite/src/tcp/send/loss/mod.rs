@@ -178,9 +178,9 @@ impl LossRecovery {
     }
 
     /// Called outside of a recovery when consecutive segments arrived that were each sent once. `sent` is the
-    /// last transmission of these, `rtt_us` microseconds ago. `ends` has the end positions of the first and
-    /// of the last of these segments. All other segments in flight were sent later. Returns whether
-    /// reordering was seen for the first time.
+    /// transmission of the last of these segments, which was sent `rtt_us` microseconds ago. `ends` has the
+    /// end positions of the first and of the last of these segments. All other segments in flight were sent
+    /// later. Returns whether reordering was seen for the first time.
     #[inline]
     pub(super) fn on_run(&mut self, rtt_us: u64, sent: Sent, ends: (u64, u64)) -> bool {
         self.loss_probe.cancel();

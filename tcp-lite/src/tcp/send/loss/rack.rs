@@ -62,9 +62,9 @@ impl Rack {
         self.on_arrived(sample.lowest_original, sample.highest)
     }
 
-    /// Like [`on_ack`](Self::on_ack), for consecutive segments that were each sent once. `sent` is the last
-    /// transmission of these, `rtt_us` microseconds ago. `first_end` and `end` are the end positions of the
-    /// first and of the last of these segments.
+    /// Like [`on_ack`](Self::on_ack), for consecutive segments that were each sent once. `sent` is the
+    /// transmission of the last of these segments, which was sent `rtt_us` microseconds ago. `first_end` and
+    /// `end` are the end positions of the first and of the last of these segments.
     #[inline]
     pub(super) fn on_run(&mut self, rtt_us: u64, sent: Sent, (first_end, end): (u64, u64)) -> bool {
         self.on_arrival(rtt_us, sent);

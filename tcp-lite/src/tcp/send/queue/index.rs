@@ -3,9 +3,9 @@
 //! The queue is a list, and SACK blocks name bytes anywhere in the queue. If each block caused a walk from
 //! the front, a peer that repeats blocks could stop an engine (CVE-2019-11478). Therefore each segment has a
 //! link to the previous segment, and a link to a segment much further to the front ([`Place`]), as in a skip
-//! list. A search from the last segment passes few segments, even with thousands in flight. Segments get
-//! their places when the first SACK block arrives after their transmission; without SACK blocks, the index
-//! costs nothing.
+//! list. A search from the last segment passes few segments, even with thousands of segments in flight.
+//! Segments get their places when the first SACK block arrives after their transmission; without SACK blocks,
+//! the index costs nothing.
 
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
@@ -93,7 +93,7 @@ impl Index {
     pub(super) fn on_split(&mut self, slab: &mut SegmentSlab, first: SegmentKey, second: SegmentKey) {
         let (first_pos, second_pos) = (slab.get(first).pos, slab.get(second).pos);
         let Some((last_pos, _)) = self.last.filter(|(last_pos, _)| *last_pos >= first_pos) else { return };
-        // Both parts have the same number, so both have the same leap.
+        // Both parts of the segment have the same number, so both parts have the same leap.
         slab.set_place(second, Place { previous: first, ..slab.place(first) });
         if last_pos == first_pos {
             self.last = Some((second_pos, second));

@@ -39,7 +39,7 @@ pub(in crate::tcp::send) struct Scoreboard {
     /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
     /// order of the queue.
     orderly_from: u64,
-    /// Number of bytes with [`Marks::SACKED`], and the number of their segments.
+    /// Number of bytes with [`Marks::SACKED`], and number of segments with this mark.
     sacked_bytes: u64,
     sacked_segments: u32,
     /// Number of bytes with [`Marks::LOST`].

@@ -92,7 +92,8 @@ impl QueuedSegments {
         }
     }
 
-    /// Called when the oldest segment, `key`, was removed, sent or not. `next` is the segment after it.
+    /// Called when the oldest segment, `key`, was removed, whether it was sent or not. `next` is the segment
+    /// after it.
     pub(super) fn on_head_removed(&mut self, key: SegmentKey, next: Option<SegmentKey>) {
         self.on_run_removed(1, next);
         if self.unsent == Some(key) {

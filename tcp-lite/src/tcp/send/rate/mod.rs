@@ -312,7 +312,7 @@ impl RateControl {
         self.pace.is_open()
     }
 
-    /// The time at which pacing allows the next segment; `None` if it allows a segment now.
+    /// The time at which pacing allows the next segment; `None` if pacing allows a segment now.
     #[inline]
     pub(super) fn pace_opens_at(&self) -> Option<Instant> {
         self.pace.opens_at()

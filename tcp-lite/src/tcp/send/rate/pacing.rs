@@ -61,7 +61,7 @@ impl Pace {
         !self.closed
     }
 
-    /// The time at which pacing allows the next segment; `None` if it allows a segment now.
+    /// The time at which pacing allows the next segment; `None` if pacing allows a segment now.
     #[inline]
     pub(super) fn opens_at(&self) -> Option<Instant> {
         self.closed.then_some(self.next_at)

@@ -26,8 +26,8 @@ pub(in crate::tcp::send) struct Reduction {
 }
 
 impl Reduction {
-    /// A reduction that was made when `sent` had been sent. `deep` is true if it was as deep as for a loss.
-    /// CWR is due.
+    /// A reduction that was made when `sent` had been sent. `deep` is true if the reduction was as deep as a
+    /// reduction for a loss. CWR is due.
     pub(super) fn new(sent: SentSoFar, deep: bool) -> Self {
         Self { announce: true, nr: sent.transmissions, until: sent.nxt, deep }
     }
@@ -55,8 +55,8 @@ impl Reduction {
         self.covers(oldest) && !latest.is_some_and(|latest| latest.follows(self.nr))
     }
 
-    /// Whether the reduction was as deep as for a loss, and the byte at `oldest` had been sent before the
-    /// reduction.
+    /// Whether the reduction was as deep as a reduction for a loss, and the byte at `oldest` had been sent
+    /// before the reduction.
     pub(super) fn covers(&self, oldest: u64) -> bool {
         self.deep && oldest < self.until
     }
