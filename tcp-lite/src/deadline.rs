@@ -12,8 +12,8 @@ impl Deadline {
     /// No instant.
     pub const NONE: Self = Self(i64::MAX);
 
-    /// The instant; `None` if there is none. The last instant that 64 bits of microseconds can express, in
-    /// 292,000 years, counts as no instant.
+    /// The instant; `None` if no instant is set. The last instant that 64 bits of microseconds can express,
+    /// in 292,000 years, counts as no instant.
     #[inline]
     pub const fn get(self) -> Option<Instant> {
         match self.0 {
@@ -40,7 +40,7 @@ impl Deadline {
         Self(self.0.min(other.0))
     }
 
-    /// Returns the instant. If there is none, stores `at` first.
+    /// Returns the instant. If no instant is set, stores `at` first.
     #[inline]
     pub fn get_or_insert(&mut self, at: Instant) -> Instant {
         if !self.is_set() {

@@ -48,7 +48,7 @@ pub enum Event {
     Evict {
         /// The connection.
         conn: ConnId,
-        /// Bytes of payload.
+        /// Number of bytes of payload.
         bytes: usize,
     },
     /// A connection that refused a segment ([`SendError::BufferFull`](crate::SendError)) accepts segments

@@ -214,9 +214,9 @@ impl Headers<'_> {
 
 /// The part that one frame carries when several frames share their headers.
 struct Piece {
-    /// Payload bytes in the frames before this frame.
+    /// Number of payload bytes in the frames before this frame.
     offset: usize,
-    /// Payload bytes in this frame.
+    /// Number of payload bytes in this frame.
     bytes: usize,
     /// The sum of the payload, which is not used if the device computes the checksum.
     sum: InternetChecksum,

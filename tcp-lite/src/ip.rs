@@ -14,9 +14,9 @@ const IPV6_ROUTING: u8 = 43;
 const IPV6_FRAGMENT: u8 = 44;
 const IPV6_DESTINATION_OPTIONS: u8 = 60;
 
-/// Bytes of an IPv4 header without options.
+/// Number of bytes of an IPv4 header without options.
 pub(crate) const IPV4_BYTES: usize = 20;
-/// Bytes of an IPv6 header without extensions.
+/// Number of bytes of an IPv6 header without extensions.
 pub(crate) const IPV6_BYTES: usize = 40;
 
 /// A received header that passed all checks.
@@ -27,7 +27,7 @@ pub(crate) struct IpHeader {
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
     pub(crate) ecn: Ecn,
-    /// Bytes of the whole packet. All bytes of the frame after the packet are padding.
+    /// Number of bytes of the whole packet. All bytes of the frame after the packet are padding.
     pub(crate) total_bytes: usize,
     /// The content after the header.
     pub(crate) upper: Upper,
@@ -83,7 +83,7 @@ pub(crate) struct Fragment {
     /// The protocol at the start of the fragmentable part. With IPv4 every fragment has this field. With IPv6
     /// only the field of the first fragment is used.
     pub(crate) next_header: u8,
-    /// Bytes of headers before the fragment's bytes.
+    /// Number of bytes of headers before the fragment's bytes.
     pub(crate) header_bytes: usize,
 }
 

@@ -15,13 +15,13 @@ dp::counters! {
     /// bound.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OutOfOrder {
-        /// Bytes of payload that were passed to the user ahead of the frontier, or that the user reported
-        /// with [`Stack::hold`](crate::Stack::hold), and that were not [`release`](crate::Stack::release)d
-        /// since.
+        /// Number of bytes of payload that were passed to the user ahead of the frontier, or that the user
+        /// reported with [`Stack::hold`](crate::Stack::hold), and that were not
+        /// [`release`](crate::Stack::release)d since.
         pub held_bytes: u64,
         /// The largest value of `held_bytes` so far.
         pub max_held_bytes: u64,
-        /// Bytes of the packet buffers that the user keeps for held bytes, as reported by
+        /// Number of bytes of the packet buffers that the user keeps for held bytes, as reported by
         /// [`Stack::pin`](crate::Stack::pin).
         pub pinned_bytes: u64,
         /// The largest value of `pinned_bytes` so far.

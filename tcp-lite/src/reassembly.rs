@@ -28,7 +28,7 @@ const PACKETS: usize = 8;
 const PACKETS_OF_ONE: usize = 2;
 /// Maximum number of separate runs of received bytes in an incomplete packet: enough for ordinary reordering.
 const RUNS: usize = 16;
-/// Bytes of the largest fragmentable part with IPv6, and of the largest whole packet with IPv4.
+/// Number of bytes of the largest fragmentable part with IPv6, and of the largest whole packet with IPv4.
 const MAX_PACKET_BYTES: usize = 65_535;
 /// The time for which a packet waits for its missing fragments. The time is shorter than the 60 s of RFC
 /// 8200, because TCP retransmits the bytes long before 60 s have passed.
@@ -45,7 +45,7 @@ struct Packet {
     next_header: u8,
     /// The fixed header, followed by the bytes of the fragmentable part that have arrived.
     bytes: Vec<u8>,
-    /// Bytes of the fixed header.
+    /// Number of bytes of the fixed header.
     fixed_bytes: usize,
     /// Received ranges of the fragmentable part: sorted, disjoint, not adjacent.
     runs: ArrayVec<(usize, usize), RUNS>,
@@ -351,8 +351,8 @@ mod tests {
     }
 
     /// The largest packet whose length fits into the header is reassembled. A larger packet, whose length
-    /// would wrap, is dropped. The length field of IPv4 includes the header; the length field of IPv6 does
-    /// not.
+    /// would wrap, is dropped. The length field of IPv4 includes the header; the length field of IPv6
+    /// excludes the header.
     #[test]
     fn a_packet_is_put_together_up_to_the_length_that_its_header_can_say() {
         for ([a, b, _], fixed, largest) in [(HOSTS[0], IPV4_BYTES, 65_515), (HOSTS[1], IPV6_BYTES, 65_535)] {

@@ -20,13 +20,13 @@ use crate::route::Routes;
 
 /// Maximum number of frames that wait to be sent: enough for bursts of requests. Further frames are dropped.
 const TX_FRAMES: usize = 64;
-/// Bytes of the largest accepted frame: an untagged header and a packet of 64 KiB.
+/// Number of bytes of the largest accepted frame: an untagged header and a packet of 64 KiB.
 const MAX_FRAME_BYTES: usize = 65_535 + ethernet::HEADER_BYTES;
 /// Number of packets that the raw socket can hold. The socket is emptied after every frame, so a few packets
 /// are enough.
 const RAW_PACKETS: usize = 4;
-/// Bytes of the longest packet that the raw socket can hold at first: the MTU of Ethernet. Longer packets
-/// occur on devices with a larger MTU, or after reassembly.
+/// Number of bytes of the longest packet that the raw socket can hold at first: the MTU of Ethernet. Longer
+/// packets occur on devices with a larger MTU, or after reassembly.
 const RAW_BYTES: usize = 1500;
 
 /// smoltcp, with its device and sockets.
@@ -34,7 +34,7 @@ pub(crate) struct SlowPath {
     interface: Interface,
     sockets: SocketSet<'static>,
     tcp: SocketHandle,
-    /// Bytes of the longest packet that fits into `tcp`.
+    /// Number of bytes of the longest packet that fits into `tcp`.
     tcp_bytes: usize,
     device: SlowDevice,
     /// True if a frame was passed in since the last [`poll`](Self::poll), or if smoltcp has more to send.

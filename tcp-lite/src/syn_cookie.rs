@@ -135,7 +135,7 @@ fn index_of(mss: u16) -> usize {
     MSS.iter().rposition(|known| *known <= mss).unwrap_or(0)
 }
 
-/// The offers of `syn` in six bits: window scale (15 if there is none), SACK, ECN.
+/// The offers of `syn` in six bits: window scale (15 if `syn` has no window scale), SACK, and ECN.
 fn offer_bits(syn: &TcpHeader) -> u32 {
     let scale = syn.options.window_scale.map_or(15, u32::from);
     let ecn = syn.flags.contains(ECN_SETUP);

@@ -11,9 +11,9 @@ use crate::facade::{EthernetAddress, IpAddress, Ipv4Address};
 use crate::ip::{Ecn, IPV4_BYTES, PROTOCOL_TCP};
 use crate::tcp::header::{MIN_HEADER_BYTES, Options, TIMESTAMPS_WORD, TcpHeader};
 
-/// Bytes of all headers without timestamps.
+/// Number of bytes of all headers without timestamps.
 const BYTES: usize = ethernet::HEADER_BYTES + IPV4_BYTES + MIN_HEADER_BYTES;
-/// Bytes of the timestamps option, with two NOPs.
+/// Number of bytes of the timestamps option, with two NOPs.
 const TIMESTAMPS_BYTES: usize = 12;
 
 /// The headers of the frames of one connection, which are written and summed once, except for the fields that
@@ -109,7 +109,7 @@ impl PlainTemplate {
         self.offload
     }
 
-    /// Bytes of all headers.
+    /// Number of bytes of all headers.
     #[inline]
     pub(crate) fn header_bytes(&self) -> usize {
         ethernet::HEADER_BYTES + IPV4_BYTES + usize::from(self.offload.l4_bytes)

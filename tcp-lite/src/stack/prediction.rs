@@ -30,7 +30,7 @@ use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock, sack_bytes, sack_room};
 /// Offset of the IP header. The offsets of the TCP header and of the payload follow.
 const IP_AT: usize = ethernet::HEADER_BYTES;
 const TCP_AT: usize = IP_AT + IPV4_BYTES;
-/// Bytes of a TCP header with timestamps and two NOPs.
+/// Number of bytes of a TCP header with timestamps and two NOPs.
 const TCP_BYTES: usize = 32;
 const PAYLOAD_AT: usize = TCP_AT + TCP_BYTES;
 

@@ -66,7 +66,7 @@ pub struct SegmentBuf<'a, 's> {
     sender: &'a mut Sender<'s>,
     page: PageKey,
     capacity: usize,
-    /// Bytes in the segment, including external memory.
+    /// Number of bytes in the segment, including external memory.
     len: usize,
     /// The sum of the bytes, if the writer has set it.
     sum: Option<u16>,

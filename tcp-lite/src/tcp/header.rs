@@ -10,7 +10,7 @@ use crate::facade::TcpSeqNumber;
 
 /// Number of bytes of a header without options.
 pub(crate) const MIN_HEADER_BYTES: usize = 20;
-/// Bytes of the largest header.
+/// Number of bytes of the largest header.
 pub(crate) const MAX_HEADER_BYTES: usize = 60;
 /// Maximum number of SACK blocks that fit into a header.
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;

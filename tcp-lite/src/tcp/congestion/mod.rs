@@ -32,7 +32,7 @@ pub(super) struct Ack {
     pub(super) una: u64,
     pub(super) nxt: u64,
     /// The round-trip time in microseconds that this acknowledgement measured; `None` if the acknowledgement
-    /// measured none.
+    /// measured no round-trip time.
     pub(super) rtt_us: Option<u32>,
     /// Smoothed round-trip time in microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,

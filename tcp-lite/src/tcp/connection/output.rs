@@ -34,7 +34,7 @@ pub(crate) struct Transmission {
 pub(crate) struct UsualSegment {
     /// A new segment, without external memory; `None`: a pure acknowledgement.
     pub(crate) payload: Option<SegmentKey>,
-    /// Bytes of the payload.
+    /// Number of bytes of payload.
     pub(crate) bytes: usize,
     /// True if the payload is the last segment in the queue.
     pub(crate) is_last: bool,

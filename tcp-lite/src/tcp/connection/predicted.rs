@@ -22,7 +22,7 @@ pub(crate) struct PredictedSegment {
     /// TSval and TSecr.
     pub(crate) timestamp: u32,
     pub(crate) echo: u32,
-    /// Bytes of payload.
+    /// Number of bytes of payload.
     pub(crate) bytes: usize,
 }
 

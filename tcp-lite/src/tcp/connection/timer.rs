@@ -93,7 +93,8 @@ impl Tcb {
         }
     }
 
-    /// The keepalive settings of this connection. If the connection has none, the settings of the stack.
+    /// The keepalive settings of this connection. If the connection has no settings of its own, the settings
+    /// of the stack apply.
     #[inline]
     fn keepalive(&self, ctx: &Ctx<'_>) -> Option<Keepalive> {
         match &self.keepalive {

@@ -41,7 +41,7 @@ impl UserEvents {
     }
 
     /// Called when there is space and the user [waits for it](Self::wants_writable). Returns whether
-    /// `Event::Writable` has to be queued, which is not the case if the user has closed.
+    /// `Event::Writable` has to be queued. If the user has closed, the event is not queued.
     pub(super) fn on_space(&mut self, may_push: bool) -> bool {
         self.flags.remove(Flags::WRITABLE_WANTED);
         self.flags.set(Flags::WRITABLE_QUEUED, may_push);

@@ -24,8 +24,8 @@ use crate::tcp::info::SendError;
 /// headers.
 pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 
-/// One segment in `EXTERNAL_SHARE` may have external memory. Segments with external memory are long, so there
-/// are few of them.
+/// One segment in `EXTERNAL_SHARE` may have external memory. Segments with external memory are long, so a
+/// connection has few such segments.
 const EXTERNAL_SHARE: usize = 4;
 
 /// The key of a queued segment: its slab index plus one, so that an `Option` of a key is no larger.
@@ -154,7 +154,7 @@ pub(in crate::tcp) struct Run {
 pub(in crate::tcp) struct RemovedRun {
     /// The positions at which the first removed segment began and ended.
     pub(in crate::tcp) first: (u64, u64),
-    /// The position at which the last removed segment ended, and its transmission.
+    /// The position at which the last removed segment ended, and the transmission of that segment.
     pub(in crate::tcp) last: (u64, Sent),
     /// True if one of the removed segments had external memory.
     pub(in crate::tcp) external: bool,

@@ -131,7 +131,7 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
     let of_b = pair.log.iter().filter(|(_, side, _)| *side == Side::B).skip(1);
     let echoing: Vec<bool> = of_b.map(|(_, _, packet)| packet.header.flags.contains(Flags::ECE)).collect();
     // B acknowledges every second segment, and each change of the mark: segments 2, 4, the marked segment,
-    // the segment after it, and so on.
+    // the segment after the marked segment, and so on.
     assert_eq!(echoing, [false, false, true, false, false, false]);
 }
 

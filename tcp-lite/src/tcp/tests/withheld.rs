@@ -25,8 +25,8 @@ fn acks_of_b(pair: &Pair, since: usize) -> Vec<(usize, bool)> {
     of_b.map(|(_, _, packet)| (packet.header.ack.unwrap() - first, !packet.payload.is_empty())).collect()
 }
 
-/// No segment is sent only because of withheld bytes, and other segments acknowledge the bytes before them.
-/// When nothing is withheld any more, all bytes are acknowledged at once.
+/// No segment is sent only because of withheld bytes, and other segments acknowledge the bytes before the
+/// withheld bytes. When nothing is withheld any more, all bytes are acknowledged at once.
 #[test]
 fn nothing_acknowledges_what_is_withheld() {
     let mut pair = Pair::established(config(), config());

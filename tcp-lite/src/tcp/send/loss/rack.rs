@@ -35,8 +35,8 @@ pub(in crate::tcp::send) struct Rack {
     quarters: u8,
     /// Number of recoveries without D-SACK after which `quarters` becomes 1 again.
     persist: u8,
-    /// Further D-SACKs are ignored until this position is acknowledged (`RACK.dsack_round`). 0: no D-SACK is
-    /// ignored.
+    /// Further D-SACKs are ignored until this position is acknowledged (`RACK.dsack_round`). If the value is
+    /// 0, no D-SACK is ignored.
     dsack_round: u64,
 }
 

@@ -241,8 +241,8 @@ impl LossRecovery {
         queue.sent().forget_retransmissions(segments);
     }
 
-    /// Marks lost segments, and starts a recovery if none is in progress. Returns whether any segment was
-    /// marked.
+    /// Marks lost segments, and starts a recovery if no recovery is in progress. Returns whether any segment
+    /// was marked.
     #[inline]
     pub(super) fn detect_loss(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) -> bool {
         if state.agreed.sack && !self.is_overtaken(state.queue, ctx.segments) {

@@ -74,7 +74,7 @@ impl QueuedSegments {
         self.unsent = self.unsent.or(Some(key));
     }
 
-    /// Called when the first unsent segment, `key`, was sent. `next` is the segment after it.
+    /// Called when the first unsent segment, `key`, was sent. `next` is the segment after `key`.
     #[inline]
     pub(super) fn on_sent(&mut self, key: SegmentKey, next: Option<SegmentKey>) {
         self.unsent = next;
@@ -93,7 +93,7 @@ impl QueuedSegments {
     }
 
     /// Called when the oldest segment, `key`, was removed, whether it was sent or not. `next` is the segment
-    /// after it.
+    /// after `key`.
     pub(super) fn on_head_removed(&mut self, key: SegmentKey, next: Option<SegmentKey>) {
         self.on_run_removed(1, next);
         if self.unsent == Some(key) {

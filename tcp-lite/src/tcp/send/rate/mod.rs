@@ -1,5 +1,5 @@
-//! The rate at which the connection sends: the congestion window, the round-trip time and the timeout
-//! derived from it, the pace, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
+//! The rate at which the connection sends: the congestion window, the round-trip time, the retransmission
+//! timeout, the pace, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
 //!
 //! This module does not use segments or recoveries. Loss recovery reports which bytes are lost and when a
 //! recovery was spurious, and the send queue reports how many bytes are in flight. These reports are passed

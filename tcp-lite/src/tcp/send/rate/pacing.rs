@@ -40,7 +40,7 @@ impl Pace {
 
     /// Accounts for a segment that was sent at `now` and takes the time `takes` at the paced rate. `burst` is
     /// the time by which transmission may be ahead of the paced rate. If a poll is late by at most this time,
-    /// the lost time is made up for. After a longer idle time, the account starts anew.
+    /// later segments make up for the lost time. After a longer idle time, `next_at` is computed from `now`.
     ///
     /// The next segment waits for at most a round trip. After a round trip, the bytes in flight are
     /// acknowledged or lost, and the congestion window alone limits the rate. A longer wait would arise in
