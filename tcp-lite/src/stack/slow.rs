@@ -196,9 +196,9 @@ impl Stack {
         Some(chain)
     }
 
-    /// Handles an ARP or neighbour discovery packet. Returns whether the packet is passed to smoltcp. The
-    /// stack does not pass smoltcp requests for an address that is not ours, or that is not yet ours. Probes
-    /// and announcements are not passed either, because smoltcp answers them wrongly or not at all.
+    /// Handles an ARP or neighbour discovery packet. Returns whether the packet is passed to smoltcp. A
+    /// request is not passed to smoltcp if the requested address is not ours, or is not ours yet. Probes and
+    /// announcements are not passed either, because smoltcp answers them wrongly or not at all.
     fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
         if let Some(heard) = &message.heard {
             if self.neighbors.heard(now, heard) {

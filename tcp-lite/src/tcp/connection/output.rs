@@ -62,9 +62,9 @@ enum TransmissionKind {
 }
 
 impl Tcb {
-    /// Whether [`next_transmission`](Self::next_transmission) may return something. If the result is `false`,
-    /// `next_transmission` returns nothing. If the result is `true`, `next_transmission` may still return
-    /// nothing.
+    /// Whether [`next_transmission`](Self::next_transmission) may return a transmission. If the result is
+    /// `false`, `next_transmission` returns `None`. If the result is `true`, `next_transmission` may still
+    /// return `None`.
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         self.rst_due || self.receive.is_ack_due() || self.send.wants_transmit()

@@ -79,8 +79,8 @@ pub(super) struct PathMtu {
 pub(super) enum BlackHole {
     /// The timeout means nothing for the path.
     No,
-    /// The segment may be too large. If a small probe is answered but the segment is not, the segment is too
-    /// large.
+    /// The segment may be too large. If the peer answers a small probe but does not acknowledge the segment,
+    /// the segment is too large.
     Possible,
     /// The segment was too large, and the EMSS was lowered.
     Found,

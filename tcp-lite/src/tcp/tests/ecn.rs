@@ -135,9 +135,10 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
     assert_eq!(echoing, [false, false, true, false, false, false]);
 }
 
-/// The acknowledgements of `Side::B` while data segments arrive one after another. `marks` is true for a
-/// marked segment. If `each`, B transmits after each segment, otherwise only when all segments have arrived.
-/// Returns for each acknowledgement the number of acknowledged segments, and whether it echoes marks.
+/// Returns the acknowledgements that `Side::B` sends while data segments arrive one after another: for each
+/// acknowledgement, the number of acknowledged segments, and whether the acknowledgement echoes marks.
+/// `marks` is true for a marked segment. If `each` is true, B transmits after each segment, otherwise only
+/// when all segments have arrived.
 fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     answers_behind(0, marks, each)
 }
