@@ -32,8 +32,8 @@ pub struct SegmentHeaders {
 }
 
 impl SegmentHeaders {
-    /// The headers of a host with the offloads of `config`. The addresses are IPv6 addresses if `ipv6`,
-    /// otherwise IPv4 addresses.
+    /// The headers of a host with the offloads of `config`. The addresses are IPv6 addresses if `ipv6` is
+    /// true, otherwise IPv4 addresses.
     pub fn new(config: &StackConfig, ipv6: bool) -> Self {
         let address = |last| match ipv6 {
             false => IpAddress::Ipv4(Ipv4Address::new(10, 0, 0, last)),

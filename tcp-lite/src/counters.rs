@@ -93,7 +93,7 @@ dp::counters! {
         pub spurious_recoveries: u64,
         /// Acknowledgements that reported duplicate bytes (D-SACK, RFC 2883).
         pub dsack_received: u64,
-        /// ICMP errors about a segment in flight that did not end the connection: soft errors, and hard
+        /// ICMP errors that quoted a segment in flight but did not end the connection: soft errors, and hard
         /// errors after the SYN was answered (RFC 1122 section 4.2.3.9, RFC 5927 section 5).
         pub icmp_soft_errors: u64,
         /// ICMP errors about TCP that quote no segment in flight, because they are forged or too late (RFC

@@ -108,7 +108,7 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
             let mtu = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize;
             let sent = ip::IPV6_BYTES + usize::from(u16::from_be_bytes([head[4], head[5]]));
             // Every link carries packets of the minimum MTU, so a smaller value is discarded (RFC 8201
-            // section 4). A value not below the packet's length is contradictory.
+            // section 4). A reported MTU that is not below the packet's length is contradictory.
             if !(IPV6_MIN_MTU..sent).contains(&mtu) {
                 return None;
             }

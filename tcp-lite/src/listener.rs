@@ -28,7 +28,7 @@ pub enum ListenError {
 pub struct ListenConfig {
     /// Maximum number of connections that are not established yet. The value is at most `Limits::backlog`;
     /// `None` means `Limits::backlog`. Beyond this number, SYNs get cookies if
-    /// [`Limits::syn_cookies`](crate::Limits::syn_cookies) is set. With 0, the listener accepts no
+    /// [`Limits::syn_cookies`](crate::Limits::syn_cookies) is set. If the value is 0, the listener accepts no
     /// connection, not even by a cookie.
     pub half_open: Option<usize>,
     /// Maximum number of half-open connections from one address; `None`: no separate limit.

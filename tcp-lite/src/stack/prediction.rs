@@ -1,4 +1,4 @@
-//! The path of a received frame into the stack, and header prediction, the fast path.
+//! The path of a received frame into the stack, and the fast path (header prediction).
 //!
 //! A predicted frame continues an established stream and has only usual headers: Ethernet without a tag, a
 //! whole IPv4 packet without options, TCP with timestamps as its only option, and the flags ACK, or ACK and

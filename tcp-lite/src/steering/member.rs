@@ -239,7 +239,7 @@ impl Member {
         receivers
     }
 
-    /// Whether something was handed to other stacks since the last [`flush`](Self::flush).
+    /// Whether an item was handed to other stacks since the last [`flush`](Self::flush).
     #[inline]
     pub(crate) fn is_unflushed(&self) -> bool {
         self.unflushed != 0

@@ -44,7 +44,7 @@ pub(crate) struct Options {
     /// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options make the payload smaller than the
     /// MSS.
     pub(crate) mss: Option<u16>,
-    /// Window scale, at most 14.
+    /// The window scale. The value is at most 14.
     pub(crate) window_scale: Option<u8>,
     /// True if SACK is permitted.
     pub(crate) sack_permitted: bool,

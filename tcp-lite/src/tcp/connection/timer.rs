@@ -82,7 +82,7 @@ impl Tcb {
         self.send.send_window_probe();
     }
 
-    /// Restarts the idle time. Called when the peer sent something, when the settings changed, and while
+    /// Restarts the idle time. Called when the peer sent a segment, when the settings changed, and while
     /// other timers detect a silent peer.
     #[inline]
     pub(super) fn restart_keepalive(&mut self, ctx: &Ctx<'_>) {

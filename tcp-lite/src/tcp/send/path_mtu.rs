@@ -68,7 +68,7 @@ pub(super) struct PathMtu {
     due_us: Option<NonZeroU64>,
     /// Number of consecutive timeouts of the oldest segment.
     timeouts: u8,
-    /// True if the peer sent something after the first of these timeouts.
+    /// True if the peer sent a segment after the first of these timeouts.
     heard: bool,
     /// Number of reports that lowered the EMSS since the last search.
     reports: u8,
@@ -138,7 +138,7 @@ impl PathMtu {
         self.timeouts = 0;
     }
 
-    /// Called when the peer sent something, so that a small segment has arrived: an acceptable
+    /// Called when the peer sent a segment, so that a small segment has arrived: an acceptable
     /// acknowledgement, or a segment from below RCV.NXT.
     #[inline]
     pub(super) fn on_heard(&mut self) {

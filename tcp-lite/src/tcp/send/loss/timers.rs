@@ -36,7 +36,7 @@ pub(super) struct Timers {
     rto_not_before: Instant,
     /// The time of the last progress. The user timeout starts at this time.
     progress: Instant,
-    /// True if a timer has expired since `progress`, so that something was sent again and the peer has not
+    /// True if a timer has expired since `progress`, so that a segment was sent again and the peer has not
     /// answered.
     tried: bool,
     /// The time at which data was last sent, new or again. The idle time starts at this time (RFC 5681
@@ -105,9 +105,9 @@ impl Timers {
     }
 
     /// Called when a timer has expired. Returns whether the user timeout has expired as well (RFC 9293
-    /// section 3.8.3). The user timeout expires only after something was sent to the peer again at least
-    /// once. If even the first timer expires after the user timeout, the stack was not polled for a long
-    /// time. Such a pause says nothing about the peer, so the user timeout starts again.
+    /// section 3.8.3). The user timeout expires only after at least one segment was sent again. If even the
+    /// first timer expires after the user timeout, the stack was not polled for a long time. Such a pause
+    /// says nothing about the peer, so the user timeout starts again.
     pub(super) fn is_given_up(&mut self, now: Instant, user_timeout: Duration) -> bool {
         let is_over = now >= self.progress + user_timeout;
         let was_tried = std::mem::replace(&mut self.tried, true);
