@@ -1,11 +1,11 @@
 //! Address conflict detection: probes, announces and defends our addresses (RFC 5227; RFC 4862 section
 //! 5.4, RFC 4861 section 7.2.6).
 //!
-//! Addresses are announced at the start and when the link comes up again, so that switches learn our port and
-//! neighbours our Ethernet address. When another host uses one of our addresses, the stack reports it to the
-//! user and sends an announcement, at most once in ten seconds. We keep the address (RFC 5227 section 2.4
-//! (c)), since connections depend on it. We give up an address only while it is still being probed.
-//! [`discovery`](crate::discovery) has the packet formats.
+//! The stack announces its addresses at the start and when the link comes up again, so that switches learn
+//! our port and neighbours learn our Ethernet address. When another host uses one of our addresses, the stack
+//! reports the conflict to the user and sends an announcement, at most once in ten seconds. We keep the
+//! address (RFC 5227 section 2.4 (c)), since connections depend on it. We give up an address only while it is
+//! still being probed. [`discovery`](crate::discovery) has the packet formats.
 
 use arrayvec::ArrayVec;
 
@@ -13,9 +13,9 @@ use crate::AddressProbing;
 use crate::discovery::{Assertion, Queried};
 use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
 
-/// Number of probes of an address, the time between two probes, and the time after the last probe (RFC 5227
-/// section 1.1: `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for one probe; three also find a
-/// conflict when a probe is lost.
+/// The number of probes of an address, the time between two probes, and the time after the last probe (RFC
+/// 5227 section 1.1: `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for one probe. Three probes
+/// also find a conflict when one of them is lost.
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_SILENCE: Duration = Duration::from_secs(2);
@@ -28,18 +28,18 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum number of addresses of a stack, as in `StackConfig::addresses`.
 pub(crate) const ADDRESSES: usize = 8;
-/// Maximum number of probes, announcements and answers that wait to be sent: a few for each address, and
-/// answers to bursts of probes from other hosts.
+/// Maximum number of probes, announcements and answers that wait to be sent: a few for each address, and room
+/// for the answers to bursts of probes from other hosts.
 const QUEUE: usize = 32;
 
 /// State of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AddressState {
-    /// Being probed, with `probes` probes left. Not announced and not used.
+    /// The address is being probed, with `probes` probes left. It is neither announced nor used.
     Tentative { probes: u8 },
-    /// In use, with `announcements` announcements left.
+    /// The address is in use, with `announcements` announcements left.
     Ours { announcements: u8 },
-    /// Another host uses the address, so we do not.
+    /// Another host uses the address, so we do not use it.
     Duplicate,
 }
 
@@ -53,7 +53,7 @@ impl AddressState {
         }
     }
 
-    /// The state that these bits encode, with the initial number of probes or announcements.
+    /// The state that `bits` encodes, with the initial number of probes or announcements.
     fn of_bits(bits: u32) -> Self {
         match bits {
             0 => Self::Tentative { probes: PROBES },
@@ -67,7 +67,8 @@ impl AddressState {
 struct OwnAddress {
     address: IpAddress,
     state: AddressState,
-    /// The time at which the next probe or announcement is sent, or the wait after the last probe ends.
+    /// The time at which the next probe or announcement is sent, or at which the wait after the last probe
+    /// ends.
     due: Option<Instant>,
     /// The time at which the address was defended last.
     defended: Option<Instant>,
@@ -77,7 +78,7 @@ struct OwnAddress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
     pub(crate) address: IpAddress,
-    /// The Ethernet address of that host.
+    /// The Ethernet address of the other host.
     pub(crate) mac: EthernetAddress,
     /// True if we do not use the address, because the conflict was found while we probed the address.
     pub(crate) lost: bool,
@@ -92,8 +93,8 @@ pub(crate) struct ConflictDetection {
     follows: bool,
     /// True if an address has changed its state since [`note_news`](Self::note_news).
     has_news: bool,
-    /// True if some address may not be used (yet), so [`is_usable`](Self::is_usable) has to look at all
-    /// addresses.
+    /// True if at least one address may not be used, or may not be used yet, so that
+    /// [`is_usable`](Self::is_usable) has to check all addresses.
     any_unusable: bool,
     /// No probe or announcement is due before this time.
     next_due: Option<Instant>,
@@ -101,8 +102,8 @@ pub(crate) struct ConflictDetection {
 }
 
 impl ConflictDetection {
-    /// For a stack with these addresses. The first probe is sent after `wait`, which is at most a second and
-    /// differs between hosts (`PROBE_WAIT`).
+    /// Conflict detection for a stack with these addresses. The first probe is sent after `wait`, which
+    /// is at most a second and differs between hosts (`PROBE_WAIT`).
     pub(crate) fn new(
         policy: AddressProbing,
         addresses: impl Iterator<Item = IpAddress>,
@@ -140,7 +141,7 @@ impl ConflictDetection {
         }
     }
 
-    /// Whether packets from this address may be sent, and packets to it accepted.
+    /// Whether packets from this address may be sent, and packets to this address are accepted.
     pub(crate) fn is_usable(&self, address: &IpAddress) -> bool {
         let usable = |own: &OwnAddress| matches!(own.state, AddressState::Ours { .. });
         !self.any_unusable || self.addresses.iter().find(|own| own.address == *address).is_none_or(usable)
@@ -192,13 +193,14 @@ impl ConflictDetection {
         changed
     }
 
-    /// The next time at which [`poll`](Self::poll) has something to do.
+    /// The next time at which [`poll`](Self::poll) has something to do; `None` if no address
+    /// waits for a probe or an announcement.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.next_due
     }
 
-    /// Called when the link is up again, perhaps to another switch: announces the addresses in use again.
-    /// Probing goes on.
+    /// Called when the link is up again, perhaps to another switch: announces the addresses that are in use
+    /// again. Probes of other addresses continue.
     pub(crate) fn announce_all(&mut self, now: Instant) {
         for own in self.addresses.iter_mut().filter(|_| self.announces && !self.follows) {
             if let AddressState::Ours { announcements } = &mut own.state {
@@ -210,12 +212,12 @@ impl ConflictDetection {
     }
 
     /// Called when another host asks for one of our addresses, or claims to have it. Queues the answers that
-    /// smoltcp does not give. Returns a conflict that has to be reported.
+    /// smoltcp does not send. Returns the conflict if it has to be reported.
     pub(crate) fn on_queried(&mut self, now: Instant, queried: &Queried) -> Option<Conflict> {
         let own = self.addresses.iter_mut().find(|own| own.address == queried.address)?;
         let lost = match own.state {
-            // Another host that probes the address at the same time is a conflict as well (RFC 5227 section
-            // 2.1.1, RFC 4862 section 5.4.3).
+            // If another host probes the address at the same time, this is a conflict as well (RFC 5227
+            // section 2.1.1, RFC 4862 section 5.4.3).
             AddressState::Tentative { .. } => true,
             AddressState::Duplicate => return None,
             AddressState::Ours { .. } if queried.is_probe => {
@@ -238,7 +240,7 @@ impl ConflictDetection {
         Some(Conflict { address: queried.address, mac: queried.mac, lost })
     }
 
-    /// From now on, another stack of the host probes, announces and defends the addresses.
+    /// Called when another stack of the host probes, announces and defends the addresses from now on.
     pub(crate) fn stop_leading(&mut self) {
         self.follows = true;
         self.next_due = None;
@@ -252,8 +254,8 @@ impl ConflictDetection {
         self.addresses.iter().rev().fold(0, |states, own| states << 2 | own.state.bits())
     }
 
-    /// Takes over the [`states`](Self::states) of the leading stack; `None` if that stack has not published
-    /// its states yet. Returns whether an address became usable, or was lost.
+    /// Takes over the [`states`](Self::states) of the leading stack. `states` is `None` if the leading stack
+    /// has not published its states yet. Returns whether an address became usable or was lost.
     pub(crate) fn follow(&mut self, states: Option<u32>) -> bool {
         let Some(mut states) = states.filter(|states| *states != self.states()) else { return false };
         for own in &mut self.addresses {
@@ -283,7 +285,7 @@ impl ConflictDetection {
         self.has_news
     }
 
-    /// Resets [`has_news`](Self::has_news): all stacks know the states.
+    /// Resets [`has_news`](Self::has_news), because all stacks know the states.
     pub(crate) fn note_news(&mut self) {
         self.has_news = false;
     }
@@ -315,7 +317,7 @@ fn first_due(addresses: &[OwnAddress]) -> Option<Instant> {
     addresses.iter().filter_map(|own| own.due).min()
 }
 
-/// If the queue is full, the message is dropped: the host that asked will ask again.
+/// Adds a message to the queue. If the queue is full, drops the message: the host that asked will ask again.
 fn enqueue(queue: &mut ArrayVec<Assertion, QUEUE>, assertion: Assertion) {
     if !queue.is_full() && !queue.contains(&assertion) {
         queue.push(assertion);
@@ -337,7 +339,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// The messages that were sent until `ms`, each with the time at which it was sent.
+    /// The messages that were sent up to `ms`, each with the time at which it was sent.
     fn said(addresses: &mut ConflictDetection, ms: i64) -> Vec<(i64, Assertion)> {
         let mut said = Vec::new();
         let mut now = at(0);

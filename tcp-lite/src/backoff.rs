@@ -1,28 +1,28 @@
-//! Retry times for a resource that becomes free without an event: buffers, or slots in a port's ring.
+//! Retry times for a resource whose release raises no event: packet buffers, or slots in a port's ring.
 
 use crate::{Duration, Instant};
 
-/// The first wait: a full ring mostly drains within microseconds.
+/// The first wait. It is short, because a full ring usually drains within microseconds.
 const MIN_WAIT: Duration = Duration::from_micros(20);
 
-/// The longest wait. A longer one would delay frames after the port takes frames again. A shorter one would
-/// cost more polls while the port takes none, perhaps for a minute.
+/// The longest wait. With a longer wait, frames would be sent late after the port accepts frames again. With
+/// a shorter wait, the engine would poll more often while the port refuses frames, which can last a minute.
 const MAX_WAIT: Duration = Duration::from_millis(1);
 
-/// The times of retries after an attempt was refused: the longer the attempts are refused, the longer the
-/// wait.
+/// The times at which a refused attempt is repeated: the longer the attempts have been refused, the longer
+/// the wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     since: Option<Instant>,
 }
 
 impl Backoff {
-    /// An attempt was refused.
+    /// Notes that an attempt was refused.
     pub fn refused(&mut self, now: Instant) {
         self.since.get_or_insert(now);
     }
 
-    /// An attempt succeeded, at least in part.
+    /// Notes that an attempt succeeded, at least in part.
     pub fn succeeded(&mut self) {
         self.since = None;
     }
@@ -32,8 +32,8 @@ impl Backoff {
         self.since.is_some()
     }
 
-    /// The time of the next attempt: the wait is an eighth of the time since the first refusal. `None` if the
-    /// last attempt succeeded.
+    /// The time of the next attempt; `None` if the last attempt succeeded. The wait is an eighth of the time
+    /// since the first refusal.
     pub fn next_try(&self, now: Instant) -> Option<Instant> {
         self.since.map(|since| now + ((now - since) / 8).clamp(MIN_WAIT, MAX_WAIT))
     }

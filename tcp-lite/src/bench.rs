@@ -1,6 +1,6 @@
-//! Single parts of the data path, which the crate `benches` measures. They exist only with the feature
-//! `bench`, and may change in any release. Each function is a thin wrapper around private code that the stack
-//! calls.
+//! Parts of the data path, for the crate `benches` to measure one by one. This module exists only with the
+//! feature `bench`, and may change in any release. Each function is a thin wrapper around private code that
+//! the stack calls.
 
 use crate::checksum::InternetChecksum;
 use crate::ethernet::{self, EthernetHeader};
@@ -14,7 +14,7 @@ use crate::tcp::header::{Flags, Options, TcpHeader};
 use crate::timer_wheel;
 use crate::{Instant, StackConfig};
 
-/// The Internet checksum of `bytes` (RFC 1071), as in the packet.
+/// The Internet checksum of `bytes` (RFC 1071): the value of a checksum field.
 pub fn internet_checksum(bytes: &[u8]) -> u16 {
     let mut sum = InternetChecksum::new();
     sum.add(bytes);
@@ -32,8 +32,8 @@ pub struct SegmentHeaders {
 }
 
 impl SegmentHeaders {
-    /// The headers of a host with the offloads of `config`. The addresses are IPv6 addresses if `ipv6`,
-    /// otherwise IPv4 addresses.
+    /// The headers of a host with the offloads of `config`. The addresses are IPv6 addresses if `ipv6` is
+    /// true, otherwise IPv4 addresses.
     pub fn new(config: &StackConfig, ipv6: bool) -> Self {
         let address = |last| match ipv6 {
             false => IpAddress::Ipv4(Ipv4Address::new(10, 0, 0, last)),
@@ -85,7 +85,7 @@ pub fn parse_headers(frame: &[u8]) -> Option<(u16, usize)> {
 pub struct Tuple(FourTuple);
 
 impl Tuple {
-    /// The tuple of connection number `n` to one port of one host. No two numbers have the same tuple.
+    /// The tuple of connection number `n` to one port of one host. Different numbers give different tuples.
     pub fn nth(n: u32) -> Self {
         let [a, b, c, d] = n.to_be_bytes();
         let address = |c, d| IpAddress::Ipv4(Ipv4Address::new(10, 1, c, d));
@@ -114,7 +114,7 @@ impl Demultiplexer {
         Self { table, tuples }
     }
 
-    /// The connection of that 4-tuple.
+    /// The number of the connection with this 4-tuple; `None` if the table has no such connection.
     pub fn find(&self, tuple: &Tuple) -> Option<u32> {
         self.table.find(self.table.hash(&tuple.0), |n| self.tuples[n as usize].0 == tuple.0)
     }
@@ -124,19 +124,19 @@ impl Demultiplexer {
 pub struct ConnTimers(timer_wheel::TimerWheel);
 
 impl ConnTimers {
-    /// A wheel at time 0, with the timers `0..count`, none of them set.
+    /// A timer wheel at time 0 with the timers `0..count`. No timer is set.
     pub fn new(count: usize) -> Self {
         let mut wheel = timer_wheel::TimerWheel::new();
         wheel.grow(count);
         Self(wheel)
     }
 
-    /// Sets the timer of `slot`, or cancels it.
+    /// Sets the timer of `slot` to `deadline`; `None` cancels the timer.
     pub fn set(&mut self, slot: u32, deadline: Option<Instant>) {
         self.0.set(slot, deadline);
     }
 
-    /// Takes a slot whose timer is due at `now`.
+    /// Returns a slot whose timer is due at `now`, and clears this timer.
     pub fn expired(&mut self, now: Instant) -> Option<u32> {
         self.0.expired(now)
     }

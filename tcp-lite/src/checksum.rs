@@ -1,15 +1,15 @@
 //! The Internet checksum (RFC 1071) over bytes in several pieces.
 //!
 //! [`dp::checksum::partial`] sums each piece. The sum of a piece is folded when it is added, and the total is
-//! folded at the end. After a piece of odd length, the high and low bytes of the following words are swapped,
-//! so later sums are rotated by one byte.
+//! folded at the end. After a piece of odd length, the high and low bytes of all later words are swapped, so
+//! later sums are rotated by one byte.
 
 use crate::facade::IpAddress;
 
-/// A running checksum. Feed bytes in order, then [`finish`](Self::finish).
+/// A running checksum. The caller adds the bytes in order, and then calls [`finish`](Self::finish).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InternetChecksum {
-    /// The sum so far, in memory order (native endian). It has at least 32 bits of headroom.
+    /// The sum so far in memory order (native endian), with at least 32 bits of headroom.
     acc: u64,
     /// True if the number of bytes so far is odd.
     odd: bool,
@@ -21,7 +21,7 @@ impl InternetChecksum {
         Self::default()
     }
 
-    /// Adds the bytes that follow.
+    /// Adds the next bytes.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.add_sum(dp::checksum::partial(bytes), bytes.len());
     }
@@ -55,7 +55,7 @@ impl InternetChecksum {
         !self.partial()
     }
 
-    /// The sum without the complement. Devices expect this sum of the pseudo-header in the checksum field.
+    /// The sum without the complement. For the pseudo-header, devices expect this sum in the checksum field.
     pub(crate) fn partial(self) -> u16 {
         u16::from_be(fold(self.acc))
     }
@@ -79,8 +79,8 @@ pub(crate) fn folded(sum: u64) -> u16 {
     u16::from_be(fold(sum))
 }
 
-/// The sum of the pseudo-header of TCP (RFC 9293 section 3.1), ICMPv6 or UDP, over IPv4 or IPv6. The sum of
-/// addresses of different families fits no packet.
+/// The sum of the pseudo-header of TCP (RFC 9293 section 3.1), ICMPv6 or UDP, over IPv4 or IPv6. Both
+/// addresses have to be of the same family.
 pub(crate) fn pseudo_header(
     src: &IpAddress,
     dst: &IpAddress,
@@ -100,12 +100,12 @@ pub(crate) fn pseudo_header(
     sum
 }
 
-/// Folds to 16 bits, with end-around carries. The result is 0 only if `sum` is 0.
+/// Folds `sum` to 16 bits, with end-around carries. The result is 0 only if `sum` is 0.
 #[inline]
 pub(crate) fn fold(sum: u64) -> u16 {
     let (folded, carry) = ((sum >> 32) as u32).overflowing_add(sum as u32);
     let folded = folded + u32::from(carry);
-    // The carry out of the sum of the lower halves goes into the sum of the upper halves.
+    // The carry out of the sum of the lower halves is added to the sum of the upper halves.
     (folded.wrapping_add(folded.rotate_left(16)) >> 16) as u16
 }
 

@@ -17,11 +17,11 @@ pub struct StackConfig {
     pub addresses: ArrayVec<IpCidr, 8>,
     /// The next hops of packets for other networks, at most one for each family.
     pub gateways: ArrayVec<IpAddress, 2>,
-    /// Whether our addresses are probed or announced.
+    /// How our addresses are probed and announced.
     pub address_probing: AddressProbing,
-    /// For a link without broadcasts, on which the Ethernet address of each IPv4 neighbour is these two bytes
-    /// and its IPv4 address. The stack sends no ARP requests to such neighbours and ignores their
-    /// announcements. `None`: ARP finds the Ethernet addresses.
+    /// The first two bytes of every IPv4 neighbour's Ethernet address, for a link without broadcasts. The
+    /// last four bytes are the neighbour's IPv4 address. The stack sends no ARP requests to such neighbours
+    /// and ignores their announcements. `None`: ARP finds the Ethernet addresses.
     pub derived_neighbors: Option<[u8; 2]>,
     /// Whether connections to our own addresses are possible. The port has to return frames that are sent to
     /// its own Ethernet address ([`dp::Loopback`]). If `false`, segments from our addresses are dropped,
@@ -32,18 +32,18 @@ pub struct StackConfig {
     /// Offloads that the stack may use: the offloads of its port
     /// ([`PortInfo::offloads`](dp::PortInfo::offloads)).
     pub offloads: Offloads,
-    /// Limits of all memory that grows by actions of a peer or a user.
+    /// Limits of all memory that actions of a peer or a user can enlarge.
     pub limits: Limits,
     /// How each connection behaves.
     pub tcp: TcpConfig,
-    /// Key of ISNs, ports and all other values that nobody may guess. Use random bytes of the operating
-    /// system, except in tests.
+    /// Key of ISNs, ports and all other values that an attacker must not be able to guess. Use random bytes
+    /// of the operating system, except in tests.
     pub seed: [u8; 32],
 }
 
-/// Address conflict detection. In all modes, probes for our addresses are answered, and a conflict raises an
-/// [`Event::AddressConflict`](crate::Event). If the address is in use, the stack keeps it and also sends an
-/// announcement, at most once in ten seconds (RFC 5227 section 2.4 (c)).
+/// Address conflict detection. In all modes, the stack answers probes for our addresses and reports a
+/// conflict with [`Event::AddressConflict`](crate::Event). If the stack already uses the address, the stack
+/// keeps the address and also sends an announcement, at most once in ten seconds (RFC 5227 section 2.4 (c)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressProbing {
     /// The stack uses addresses at once, and does not announce them.
@@ -53,9 +53,10 @@ pub enum AddressProbing {
     #[default]
     Announce,
     /// The stack probes addresses first (RFC 5227 section 2.1, RFC 4862 section 5.4), which takes four to
-    /// five seconds. During this time it neither sends packets from an address nor accepts packets to it, and
-    /// connections wait. If another host has the address, it is not used, and connections from it end with
-    /// [`CloseReason::AddressLost`](crate::CloseReason). After probing, the stack behaves as with `Announce`.
+    /// five seconds. During this time the stack sends no packets from the address and accepts no packets to
+    /// it, and connections wait. If another host has the address, the stack does not use the address, and
+    /// connections from it end with [`CloseReason::AddressLost`](crate::CloseReason). After probing, the
+    /// stack behaves as with `Announce`.
     Probe,
 }
 
@@ -74,18 +75,18 @@ pub struct Limits {
     pub syn_cookies: bool,
     /// Maximum number of entries in the neighbour table. Default: 1024.
     pub neighbors: usize,
-    /// Maximum number of segments that all connections together hold for transmission, one or more in a
-    /// buffer. The stack lowers the limit to half of the pool's buffers, because received acknowledgements
-    /// need buffers as well. Default: 32,768.
+    /// Maximum number of segments that all connections together hold for transmission. Several segments may
+    /// share a buffer. The stack lowers the limit to half of the pool's buffers, because received
+    /// acknowledgements need buffers as well. Default: 32,768.
     pub tx_segments: usize,
     /// Maximum number of bytes in packet buffers that all connections together keep ahead of their frontiers;
     /// at most three eighths of the pool. At seven eighths of the limit, an
-    /// [`Event::Evict`](crate::Event::Evict) asks the connections that keep most to give up bytes. At the
-    /// limit, new segments are refused. Default: 64 MiB.
+    /// [`Event::Evict`](crate::Event::Evict) asks the connections that keep the most bytes to give up some of
+    /// these bytes. At the limit, new segments are refused. Default: 64 MiB.
     pub out_of_order_bytes: u64,
     /// Maximum number of events that wait for [`Stack::event`](crate::Stack::event). Beyond the limit,
-    /// received bytes are dropped, so that the peer retransmits them, and no new connection is accepted or
-    /// opened. Each existing connection may still queue at most four events. Default: 4096.
+    /// received bytes are dropped, so that the peer retransmits them. In addition, no new connection is
+    /// accepted or opened. Each existing connection may still queue at most four events. Default: 4096.
     pub events: usize,
     /// Maximum number of connections that search for a larger path MTU at the same time, each with a packet
     /// buffer; at most a sixteenth of the pool's buffers. Other connections wait until a search ends.
@@ -112,29 +113,30 @@ impl Default for Limits {
 /// How each connection behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Offer timestamps (RFC 7323). Default: `true`.
+    /// If `true`, the stack offers timestamps (RFC 7323). Default: `true`.
     pub timestamps: bool,
-    /// Offer SACK (RFC 2018). Default: `true`.
+    /// If `true`, the stack offers SACK (RFC 2018). Default: `true`.
     pub sack: bool,
-    /// If `true`, segments that continue a stream and have nothing unusual take a fast path through the
-    /// stack. This setting changes only the processing time; tests set it to `false` to verify that.
-    /// Default: `true`.
+    /// If `true`, in-order segments with no unusual header field take a fast path through the stack. This
+    /// setting changes only the processing time. Tests set it to `false` to verify that all results stay the
+    /// same. Default: `true`.
     pub header_prediction: bool,
-    /// Receive window in bytes. The window scale depends on it. To fill a path, the window has to be at least
-    /// rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes), because
-    /// the peer's user gets `Event::Writable` only when a quarter of that buffer is free. The defaults fill a
-    /// path of 10 Gb/s with a round trip of 2 ms. With 3 ms, or at 600 Mb/s with 50 ms, they reach 88 % of
-    /// the link's rate (`tests/src/reach.rs`).
+    /// Receive window in bytes, on which the window scale depends. To fill a path, the window has to be at
+    /// least rate times delay plus a quarter of the peer's [`send_buffer_bytes`](Self::send_buffer_bytes),
+    /// because the peer's user gets `Event::Writable` only when a quarter of that buffer is free. The
+    /// defaults fill a path of 10 Gb/s with a round trip of 2 ms. With a round trip of 3 ms, or at 600 Mb/s
+    /// with 50 ms, the defaults reach 88 % of the link's rate (`tests/src/reach.rs`).
     ///
-    /// The whole window is announced from the beginning, less the bytes that a slow reader
+    /// The stack announces the whole window from the beginning, less the bytes that a slow reader
     /// [`hold`](crate::Stack::hold)s. Other stacks enlarge the window with the rate of the path, because they
-    /// charge a socket for its window. In this stack, only bytes ahead of a hole take memory, and two limits
-    /// (`out_of_order_bytes`, here and in [`Limits`]) bound that memory. Default: 4 MiB.
+    /// charge a socket for its window. In this stack, only bytes ahead of a hole take memory. Two limits
+    /// bound that memory: this struct's `out_of_order_bytes` and the field of the same name in [`Limits`].
+    /// Default: 4 MiB.
     pub recv_window_bytes: u32,
-    /// Maximum number of bytes that are held ahead of the frontier. It can be exceeded by one segment until
-    /// the user has given up as many bytes. The packet buffers that are kept for these bytes
-    /// ([`Stack::pin`](crate::Stack::pin)) may have at most twice as many bytes. Beyond either limit, the
-    /// user has to give up the bytes that are furthest from the frontier. Default: 4 MiB.
+    /// Maximum number of bytes that are held ahead of the frontier. A connection can exceed this limit by one
+    /// segment, until the user has given up as many bytes. The packet buffers that the user keeps for held
+    /// bytes ([`Stack::pin`](crate::Stack::pin)) may have at most twice as many bytes as this limit. Beyond
+    /// either limit, the user has to give up the bytes that are furthest from the frontier. Default: 4 MiB.
     pub out_of_order_bytes: u32,
     /// Maximum number of bytes that a connection holds for transmission (unsent and unacknowledged).
     /// Default: 4 MiB.
@@ -146,34 +148,34 @@ pub struct TcpConfig {
     pub ecn: EcnMode,
     /// Spaces segments over the round trip; `None`: segments are sent as soon as the window allows. Pacing
     /// helps if the bottleneck queue is at most a quarter of a round trip and the round trip is at least a
-    /// millisecond. It costs goodput if the round trip is tens of microseconds. Default: `None`.
+    /// millisecond. Pacing costs goodput if the round trip is tens of microseconds. Default: `None`.
     pub pacing: Option<Pacing>,
     /// RTO before the first measurement (RFC 6298: 1 s). Default: 1 s.
     pub rto_initial: Duration,
-    /// The minimum difference between the RTO and the smoothed RTT. This time has to be longer than the
+    /// The minimum difference between the RTO and the smoothed RTT. This difference has to be longer than the
     /// peer's delay of ACKs, which is 40 ms in Linux. Default: 50 ms.
     pub rto_min: Duration,
-    /// The minimum wait before a tail loss probe. If twice the round-trip time is longer, the wait is that
-    /// time (RFC 8985 section 7.2). The minimum covers the delay until the peer polls its queue. Default: 2
-    /// ms.
+    /// The minimum wait before a tail loss probe. If twice the round-trip time is longer than this minimum,
+    /// the wait is twice the round-trip time (RFC 8985 section 7.2). The minimum covers the delay until the
+    /// peer polls its queue. Default: 2 ms.
     pub tail_probe_min: Duration,
-    /// The maximum RTO, including backoff. A timestamp that the peer echoes later than this time gives no
+    /// The maximum RTO, including backoff. An echoed timestamp that is older than this time gives no
     /// measurement of the round trip. Default: 60 s.
     pub rto_max: Duration,
     /// Maximum number of retransmissions of one SYN. The attempt ends earlier if
-    /// [`user_timeout`](Self::user_timeout) expires: with the defaults after 10 s and three retransmissions.
-    /// Default: 6.
+    /// [`user_timeout`](Self::user_timeout) expires. With the defaults, the attempt ends after 10 s and three
+    /// retransmissions. Default: 6.
     pub syn_retries: u8,
-    /// The maximum time for which a SYN or data may be unacknowledged. Then the connection is given up (R2 of
-    /// RFC 9293 section 3.8.3, which requires at least 3 minutes for a SYN and 100 s for data). The default
-    /// is shorter on purpose, so that users soon notice a peer that has failed. Before the stack gives up a
-    /// connection, it sends at least one more segment to the peer: if the stack was not polled during this
-    /// time, it cannot know whether the peer answered. Default: 10 s.
+    /// The maximum time for which a SYN or data may be unacknowledged. After this time, the stack gives up
+    /// the connection (R2 of RFC 9293 section 3.8.3, which requires at least 3 minutes for a SYN and 100 s
+    /// for data). The default is shorter on purpose, so that users soon notice a peer that has failed. Before
+    /// the stack gives up a connection, it sends at least one more segment to the peer, because a stack that
+    /// was not polled during this time cannot know whether the peer answered. Default: 10 s.
     pub user_timeout: Duration,
-    /// The maximum time without a link. After it, all existing connections end with
+    /// The maximum time without a link. After this time, all existing connections end with
     /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), except those that wait for the answer to
-    /// their SYN. Use the user timeout if a cable may be plugged in again. Use a shorter time on a
-    /// point-to-point port, whose peer is gone when the link is down
+    /// their SYN. If a cable may be plugged in again, set this time to the user timeout. Use a shorter time
+    /// on a point-to-point port, whose peer is gone when the link is down
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)). Default: 10 s.
     pub link_timeout: Duration,
     /// Longest delay of an ACK (RFC 9293: below 0.5 s). This time has to be shorter than the peer's
@@ -183,18 +185,18 @@ pub struct TcpConfig {
     pub keepalive_idle: Option<Duration>,
     /// Time between keepalive probes. Default: 10 s.
     pub keepalive_interval: Duration,
-    /// Number of unanswered keepalive probes after which the connection is given up. Default: 5.
+    /// Number of unanswered keepalive probes after which the stack gives up the connection. Default: 5.
     pub keepalive_probes: u8,
-    /// Maximum number of answers per second and connection to segments that are not acceptable, or whose
-    /// bytes find no room in memory (RFC 5961 section 7). Default: 64.
+    /// Maximum number of ACKs per second with which a connection answers segments that are not acceptable, or
+    /// for whose bytes memory is short (RFC 5961 section 7). Default: 64.
     pub challenge_acks_per_second: u32,
     /// Minimum time in TIME-WAIT (twice the MSL). The time is longer if the peer took longer to retransmit
     /// its FIN. If this time is shorter than the largest RTO of a peer, the peer may get an RST for its last
     /// retransmission. Default: 10 s.
     pub time_wait: Duration,
     /// Traffic class (IPv6) or type of service (IPv4) of TCP packets that we send: DSCP times 4 (RFC 2474).
-    /// The lowest two bits are those of ECN. If the class is not 0, a peer with this stack processes our
-    /// packets on its general path, which is slower. Default: 0.
+    /// The lowest two bits are the ECN field. If the class is not 0, a peer that runs this stack processes
+    /// our packets on its general path, which is slower. Default: 0.
     pub traffic_class: u8,
     /// Hop limit / TTL of packets that we send. Default: 64.
     pub hop_limit: u8,
@@ -211,25 +213,25 @@ pub enum CongestionAlgorithm {
     /// round-trip time grows (RFC 9406).
     #[default]
     Cubic,
-    /// Like NewReno, but the window is reduced in proportion to the share of marked segments (RFC 8257). It
-    /// needs switches that mark early, [`EcnMode::Request`], and DCTCP at both ends.
+    /// Like NewReno, but the window is reduced in proportion to the share of marked segments (RFC 8257).
+    /// DCTCP needs switches that mark early, [`EcnMode::Request`], and DCTCP at both endpoints.
     Dctcp,
 }
 
 /// Explicit congestion notification (RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnMode {
-    /// We never request ECN, and refuse it to a peer that requests it.
+    /// We never request ECN, and refuse ECN to a peer that requests it.
     Off,
     /// We accept ECN if a connecting peer requests it.
     #[default]
     Accept,
-    /// Like `Accept`; we also request ECN in each SYN.
+    /// Like `Accept`, but we also request ECN in each SYN.
     Request,
 }
 
-/// The spacing of segments: they are sent in bursts, at a rate of twice the congestion window per round trip
-/// in slow start, and of 1.2 times the window otherwise.
+/// The spacing of segments. Segments are sent in bursts. The rate is twice the congestion window per round
+/// trip in slow start, and 1.2 times the window per round trip otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
     /// Number of segments in a burst, at least 1. Larger bursts cause fewer wake-ups. Default: 4.
@@ -245,17 +247,17 @@ impl Default for Pacing {
     }
 }
 
-/// The search for the path MTU without help of routers (RFC 8899). ICMP errors of routers (RFC 1191, RFC
-/// 8201) are obeyed with any setting.
+/// The search for the path MTU without help of routers (RFC 8899). With any setting, the stack also obeys
+/// ICMP errors of routers (RFC 1191, RFC 8201).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtuConfig {
-    /// When to probe. Default: [`PathMtuProbing::WhenReduced`].
+    /// When the path MTU is probed. Default: [`PathMtuProbing::WhenReduced`].
     pub probing: PathMtuProbing,
-    /// `BASE_PLPMTU`: the size of IP packets in a black hole in bytes; with IPv6 at least 1280. If packets of
-    /// this size are lost as well, IPv4 uses 576 bytes. Default: 1200.
+    /// `BASE_PLPMTU`: the size in bytes of the IP packets that are sent after a black hole was found; with
+    /// IPv6 at least 1280. If packets of this size are also lost, IPv4 uses 576 bytes. Default: 1200.
     pub base_bytes: u16,
-    /// Number of consecutive timeouts of a large segment, while small segments arrive, that indicates a black
-    /// hole; at least 2. Default: 3.
+    /// Number of consecutive timeouts of a large segment, while small segments arrive, after which the path
+    /// counts as a black hole; at least 2. Default: 3.
     pub black_hole_timeouts: u8,
     /// `MAX_PROBES`: number of consecutive lost probes of a size after which the size counts as too large.
     /// Default: 3.
@@ -263,12 +265,12 @@ pub struct PathMtuConfig {
     /// `PROBE_TIMER`: the time to wait for the answer to a probe; if the RTO is longer, the RTO. RFC 8899
     /// section 5.1.1 requires at least 1 s, and more than 15 s if the round trip is not known (RFC 8085
     /// section 3.1.1). TCP measures the round trip, and a peer answers a duplicate at once, so an answer that
-    /// has not arrived within the RTO never arrives. With 15 s, every search would take minutes. Default: 1
+    /// has not arrived within the RTO will not arrive. With 15 s, every search would take minutes. Default: 1
     /// s.
     pub probe_timer: Duration,
-    /// `PMTU_RAISE_TIMER`: the time after which a larger path MTU is searched for, if the path MTU is below
-    /// the size that the SYNs agreed on (RFC 8201 section 4: at least 5 minutes; 10 minutes are recommended).
-    /// Default: 600 s.
+    /// `PMTU_RAISE_TIMER`: the time after which the stack searches for a larger path MTU, if the path MTU is
+    /// below the size that the SYNs agreed on (RFC 8201 section 4: at least 5 minutes; 10 minutes are
+    /// recommended). Default: 600 s.
     pub raise_timer: Duration,
 }
 
@@ -276,7 +278,7 @@ pub struct PathMtuConfig {
 /// duplicates (RFC 2883).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathMtuProbing {
-    /// Never: connections end in a black hole, and a reduced MTU is never raised again.
+    /// Never: a connection whose path becomes a black hole ends, and a reduced MTU is never raised again.
     Never,
     /// When the path MTU has become smaller: at once after a black hole, and after
     /// [`PathMtuConfig::raise_timer`] if a router reported the smaller MTU.
@@ -306,7 +308,7 @@ pub struct Keepalive {
     pub idle: Duration,
     /// Time from each probe to the next, and from the last probe to the end of the connection.
     pub interval: Duration,
-    /// Number of unanswered probes after which the connection is given up.
+    /// Number of unanswered probes after which the stack gives up the connection.
     pub probes: u8,
 }
 

@@ -4,10 +4,10 @@ use crate::out_of_order::OutOfOrder;
 
 dp::counters! {
     "uwarp_tcp_", "_total";
-    /// Counters of the whole stack. They are never reset.
+    /// Counters of the whole stack, which are never reset.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct StackCounters {
-        /// Frames passed to the stack, including dropped ones.
+        /// Frames passed to the stack, including dropped frames.
         pub rx_frames: u64,
         /// Frames handed to another stack of the host ([`Member`](crate::Member)): the stack that has the
         /// connection, or the leading stack.
@@ -29,7 +29,7 @@ dp::counters! {
         pub rx_not_ours: u64,
         /// TCP segments for no connection and no listener (answered with RST where allowed).
         pub rx_no_connection: u64,
-        /// SYNs dropped because of `Limits` or of their listener's limits
+        /// SYNs dropped because of `Limits` or because of the limits of their listener
         /// ([`ListenerCounters`](crate::ListenerCounters) has the reasons).
         pub rx_syn_dropped: u64,
         /// Connections that left TIME-WAIT early because all of `Limits::connections` were in use.
@@ -41,7 +41,7 @@ dp::counters! {
         /// Inconsistent fragments, and incomplete packets that were dropped because of their age or to make
         /// room for other packets.
         pub rx_fragments_dropped: u64,
-        /// TCP segments that came through IP reassembly.
+        /// TCP segments that IP reassembly put together.
         pub rx_reassembled: u64,
         /// Bytes that all connections together hold ahead of their frontiers.
         pub out_of_order: OutOfOrder,
@@ -53,16 +53,16 @@ dp::counters! {
         /// Times that a connection reached its own limit
         /// ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)).
         pub out_of_order_over_connection: u64,
-        /// Times that out-of-order bytes were refused at the stack's limit
+        /// Times that the stack refused out-of-order bytes at its limit
         /// ([`Limits::out_of_order_bytes`](crate::Limits)).
         pub out_of_order_over_stack: u64,
-        /// Times that out-of-order bytes were refused because less than an eighth of the pool's buffers was
-        /// free.
+        /// Times that the stack refused out-of-order bytes because less than an eighth of the pool's buffers
+        /// was free.
         pub out_of_order_no_buffers: u64,
         /// Received bytes that had been passed to the user before (duplicates).
         pub rx_duplicate_bytes: u64,
-        /// ACKs that answered segments that were not acceptable (RFC 5961), such as duplicates, or whose
-        /// bytes found no room in memory.
+        /// ACKs that answered segments that were not acceptable (RFC 5961), such as duplicates, or for whose
+        /// bytes memory was short.
         pub challenge_acks: u64,
         /// Challenge ACKs that were not sent because the connection was at its limit
         /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).
@@ -79,7 +79,7 @@ dp::counters! {
         pub ecn_reductions: u64,
         /// Retransmission timeouts.
         pub rto_expired: u64,
-        /// Fast recoveries: loss found by acknowledgements.
+        /// Fast recoveries, which start when acknowledgements reveal a loss.
         pub fast_retransmits: u64,
         /// Retransmissions found lost by acknowledgements (RFC 8985).
         pub lost_retransmits: u64,
@@ -93,16 +93,18 @@ dp::counters! {
         pub spurious_recoveries: u64,
         /// Acknowledgements that reported duplicate bytes (D-SACK, RFC 2883).
         pub dsack_received: u64,
-        /// ICMP errors about a segment in flight that did not end the connection: soft errors, and hard
+        /// ICMP errors that quoted a segment in flight but did not end the connection: soft errors, and hard
         /// errors after the SYN was answered (RFC 1122 section 4.2.3.9, RFC 5927 section 5).
         pub icmp_soft_errors: u64,
-        /// ICMP errors about TCP that quote no segment in flight: forged, or too late (RFC 5927 section 4).
+        /// ICMP errors about TCP that quote no segment in flight, because they are forged or too late (RFC
+        /// 5927 section 4).
         pub icmp_ignored: u64,
         /// Reported conflicts about one of our addresses ([`Event::AddressConflict`](crate::Event)).
         pub address_conflicts: u64,
         /// Probes and announcements of our addresses that we sent, and answers to probes of other hosts.
         pub tx_assertions: u64,
-        /// Changes of a neighbour's Ethernet address that were refused because it had just changed.
+        /// Changes of a neighbour's Ethernet address that were refused because the Ethernet address had just
+        /// changed.
         pub neighbor_moves_refused: u64,
         /// Times that the link went away.
         pub link_downs: u64,
@@ -116,13 +118,14 @@ dp::counters! {
         pub path_mtu_probes_lost: u64,
         /// Path MTU searches that were deferred because of `Limits::path_mtu_searches`.
         pub path_mtu_searches_put_off: u64,
-        /// Segments dropped for a timestamp older than the latest (PAWS, RFC 7323 section 5).
+        /// Segments dropped because their timestamp was older than the latest timestamp (PAWS, RFC 7323
+        /// section 5).
         pub rx_old_timestamps: u64,
         /// Probes of a window that the peer had closed.
         pub window_probes: u64,
         /// Segments that were cut because the EMSS became smaller.
         pub tx_cut_by_emss: u64,
-        /// Segments that were cut because the peer's window was too small for them for a long time (persist
+        /// Segments that were cut because the peer's window had been too small for a long time (persist
         /// timer).
         pub tx_cut_by_persist: u64,
         /// Pure ACKs sent.
@@ -131,7 +134,8 @@ dp::counters! {
         pub tx_resets: u64,
         /// Times that no packet buffer was left for sending.
         pub tx_no_mbuf: u64,
-        /// Times that no packet buffer was left to hand up a part of a received segment, which was dropped.
+        /// Times that a part of a received segment was dropped because no packet buffer was left to pass the
+        /// part to the user.
         pub rx_no_mbuf: u64,
     }
 }

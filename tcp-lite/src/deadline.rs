@@ -12,8 +12,8 @@ impl Deadline {
     /// No instant.
     pub const NONE: Self = Self(i64::MAX);
 
-    /// The instant. The last instant that 64 bits of microseconds can express, in 292,000 years, counts as no
-    /// instant.
+    /// The instant; `None` if no instant is set. The last instant that 64 bits of microseconds can express,
+    /// in 292,000 years, counts as no instant.
     #[inline]
     pub const fn get(self) -> Option<Instant> {
         match self.0 {
@@ -28,7 +28,7 @@ impl Deadline {
         self.0 != Self::NONE.0
     }
 
-    /// Whether there is an instant, and it has come.
+    /// Whether the deadline is set and is not later than `now`.
     #[inline]
     pub const fn has_passed(self, now: Instant) -> bool {
         self.0 <= now.total_micros() && self.is_set()
@@ -40,7 +40,7 @@ impl Deadline {
         Self(self.0.min(other.0))
     }
 
-    /// The instant. If there was none, stores `at` first.
+    /// Returns the instant. If no instant is set, stores `at` first.
     #[inline]
     pub fn get_or_insert(&mut self, at: Instant) -> Instant {
         if !self.is_set() {

@@ -1,5 +1,5 @@
-//! ARP (RFC 826) and neighbour discovery (RFC 4861) packets: parsing for the neighbour table and for
-//! conflict detection, our queries, and our probes and announcements (RFC 5227, RFC 4862 section 5.4).
+//! ARP (RFC 826) and neighbour discovery (RFC 4861) packets: parsing for the neighbour table and for conflict
+//! detection, and writing of our queries, probes and announcements (RFC 5227, RFC 4862 section 5.4).
 //!
 //! smoltcp answers ordinary queries for our addresses; it does not answer probes.
 
@@ -15,11 +15,11 @@ use crate::route::Routes;
 pub(crate) struct Heard {
     /// The neighbour.
     pub(crate) ip: IpAddress,
-    /// The neighbour's Ethernet address; `None`: the packet does not change the known address (an answer to a
-    /// unicast query need not repeat it: RFC 4861 section 7.2.4).
+    /// The neighbour's Ethernet address; `None` if the packet does not change the known address. An answer to
+    /// a unicast query need not repeat the address (RFC 4861 section 7.2.4).
     pub(crate) mac: Option<EthernetAddress>,
-    /// True if an entry is created for the neighbour: it queried our address, so it will soon send us
-    /// packets.
+    /// True if an entry is created for the neighbour, because a neighbour that queried our address will soon
+    /// send us packets.
     pub(crate) creates: bool,
     /// True if the address in the packet may replace a different known address.
     pub(crate) overrides: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Heard {
     pub(crate) confirms: bool,
 }
 
-/// Largest frame of a query, bytes: a tagged solicitation with an Ethernet address option.
+/// Maximum length of a query in bytes: a tagged solicitation with an Ethernet address option.
 pub(crate) const MAX_QUERY_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG_BYTES + 40 + 32;
 
 /// A query or claim of another host for one of our addresses.
@@ -35,10 +35,10 @@ pub(crate) const MAX_QUERY_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG
 pub(crate) struct Queried {
     /// Our address.
     pub(crate) address: IpAddress,
-    /// The Ethernet address of that host.
+    /// The Ethernet address of the other host.
     pub(crate) mac: EthernetAddress,
-    /// True if that host probes whether another host has the address (RFC 5227 section 2.1, RFC 4862 section
-    /// 5.4); otherwise it claims the address for itself.
+    /// True if the other host probes whether the address is in use (RFC 5227 section 2.1, RFC 4862 section
+    /// 5.4). False if the other host claims the address for itself.
     pub(crate) is_probe: bool,
 }
 
@@ -47,7 +47,8 @@ pub(crate) struct Queried {
 pub(crate) struct Message {
     /// The address that is queried or announced.
     pub(crate) target: IpAddress,
-    /// True if the source is the unspecified address or one of our addresses, so there is no host to answer.
+    /// True if the source is the unspecified address or one of our addresses, so that there is no host to
+    /// answer.
     pub(crate) anonymous: bool,
     pub(crate) heard: Option<Heard>,
     pub(crate) queried: Option<Queried>,
@@ -60,7 +61,7 @@ pub(crate) enum Assertion {
     Probe(IpAddress),
     /// Announces that we have the address.
     Announce(IpAddress),
-    /// Answers a probe from this Ethernet address: we have the IP address.
+    /// Answers a probe from this Ethernet address, because we have the IP address.
     Answer(IpAddress, EthernetAddress),
 }
 
@@ -136,7 +137,7 @@ pub(crate) fn from_ndp(
                 overrides: true,
                 confirms: false,
             });
-            // smoltcp answers other queries for our addresses.
+            // A query with a source address is no probe, and smoltcp answers it.
             if !source.is_unspecified() {
                 let heard = heard.filter(|heard| is_neighbor(heard, routes));
                 return Some(Message { target, anonymous: routes.is_ours(&source), heard, queried: None });
@@ -154,10 +155,10 @@ pub(crate) fn from_ndp(
     })
 }
 
-/// Writes an ARP request or neighbour solicitation with its Ethernet header; returns the length in bytes.
+/// Writes an ARP request or neighbour solicitation with its Ethernet header. Returns the length in bytes.
 ///
 /// `out` has [`MAX_QUERY_BYTES`]. `to` is the destination (`None`: broadcast, or the solicited-node group).
-/// Returns `None` if the addresses are of different families.
+/// The function returns `None` if the addresses are of different families.
 pub(crate) fn emit_query(
     out: &mut [u8],
     mac: EthernetAddress,
@@ -184,7 +185,7 @@ pub(crate) fn emit_query(
     }
 }
 
-/// Writes a probe, announcement or answer with its Ethernet header; returns the length in bytes. `out` has
+/// Writes a probe, announcement or answer with its Ethernet header. Returns the length in bytes. `out` has
 /// [`MAX_QUERY_BYTES`].
 pub(crate) fn emit_assertion(
     out: &mut [u8],
@@ -216,8 +217,8 @@ pub(crate) fn emit_assertion(
             let group = solicited_node(address);
             emit_ndisc(out, mac, vlan, (multicast_mac(group), group), Ipv6Address::UNSPECIFIED, solicit)
         }
-        // A host that probes has no address to answer to, so the answer goes to all nodes (RFC 4861
-        // section 7.2.4).
+        // A host that probes has no address to which the answer could be sent, so the answer is sent to all
+        // nodes (RFC 4861 section 7.2.4).
         Assertion::Announce(IpAddress::Ipv6(address)) | Assertion::Answer(IpAddress::Ipv6(address), _) => {
             let advert = NdiscRepr::NeighborAdvert {
                 flags: NdiscNeighborFlags::OVERRIDE,
@@ -277,7 +278,7 @@ fn emit_ndisc(
     total
 }
 
-/// Whether these can be the addresses of a neighbour.
+/// Whether the two addresses can be the addresses of a neighbour.
 fn is_neighbor(Heard { ip, mac, .. }: &Heard, routes: &Routes) -> bool {
     let mac_fits = mac.is_none_or(|mac| mac.is_unicast());
     ip.is_unicast() && !routes.is_broadcast(ip) && !routes.is_ours(ip) && mac_fits

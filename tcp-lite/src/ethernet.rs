@@ -3,9 +3,9 @@
 
 use crate::facade::EthernetAddress;
 
-/// Bytes of an untagged header.
+/// Number of bytes of an untagged header.
 pub(crate) const HEADER_BYTES: usize = 14;
-/// Bytes that a VLAN tag adds.
+/// Number of bytes that a VLAN tag adds.
 pub(crate) const TAG_BYTES: usize = 4;
 
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -19,9 +19,9 @@ pub(crate) struct EthernetHeader {
     pub(crate) dst: EthernetAddress,
     pub(crate) src: EthernetAddress,
     pub(crate) ethertype: u16,
-    /// VLAN id; `None` also for a priority tag (id 0).
+    /// VLAN id; `None` without a tag or for a priority tag (id 0).
     pub(crate) vlan: Option<u16>,
-    /// Bytes of the header, including the tag.
+    /// Number of bytes of the header, including the tag.
     pub(crate) bytes: usize,
 }
 
@@ -51,7 +51,7 @@ impl EthernetHeader {
     }
 }
 
-/// Length of the headers that we write, bytes.
+/// Length in bytes of the headers that we write.
 pub(crate) fn header_bytes(vlan: Option<u16>) -> usize {
     HEADER_BYTES + if vlan.is_some() { TAG_BYTES } else { 0 }
 }

@@ -9,16 +9,18 @@ use dp::Mbuf;
 use crate::facade::EthernetAddress;
 use crate::id::{ConnId, ListenerId};
 
-/// Bytes of a stream, passed to the user in or out of order as soon as they passed TCP's checks.
+/// Bytes of a stream, in or out of order. The stack passes bytes to the user as soon as they have passed
+/// TCP's checks.
 ///
-/// Bytes are passed to the user only once, unless they were [given up](crate::Stack::evict). Offset 0 is the
-/// first byte that the peer sent (ISN + 1).
+/// The stack passes bytes to the user only once, unless they were [given up](crate::Stack::evict). Offset 0
+/// is the first byte that the peer sent (ISN + 1).
 pub struct Received {
     /// Stream offset of the first byte of `buf`.
     pub offset: u64,
-    /// The payload: exactly the new bytes, possibly a chain.
+    /// The payload: exactly the new bytes. The buffer may be a chain.
     pub buf: Mbuf,
-    /// The in-order frontier after this segment: all bytes below this offset have been passed to the user.
+    /// The frontier (next expected byte) after this segment: all bytes below this offset have been passed to
+    /// the user.
     pub frontier: u64,
 }
 
@@ -29,7 +31,7 @@ pub enum Event {
     Established {
         /// The connection.
         conn: ConnId,
-        /// The listener that accepted it.
+        /// The listener that accepted the connection.
         listener: Option<ListenerId>,
     },
     /// Bytes arrived.
@@ -41,15 +43,15 @@ pub enum Event {
     },
     /// Memory is short: the user should give up at least `bytes` of the bytes that this connection holds
     /// ahead of its frontier, the furthest first, with [`Stack::evict`](crate::Stack::evict). Bytes that the
-    /// user has placed, and bytes that are in order by now, are not given up. If the user does nothing, new
-    /// out-of-order bytes are refused.
+    /// user has placed, and bytes that are in order by now, are not given up. If the user does nothing, the
+    /// stack refuses new out-of-order bytes.
     Evict {
         /// The connection.
         conn: ConnId,
-        /// Bytes of payload.
+        /// Number of bytes of payload.
         bytes: usize,
     },
-    /// A connection that refused a segment ([`SendError::BufferFull`](crate::SendError)) can take segments
+    /// A connection that refused a segment ([`SendError::BufferFull`](crate::SendError)) accepts segments
     /// again.
     Writable {
         /// The connection.
@@ -57,8 +59,9 @@ pub enum Event {
     },
     /// The peer has acknowledged segments with external memory
     /// ([`SegmentBuf::attach`](crate::SegmentBuf::attach)). A connection that reports acknowledgements
-    /// ([`Stack::report_acknowledgements`](crate::Stack::report_acknowledgements)) generates this event for
-    /// any segments. [`Stack::acknowledged`](crate::Stack::acknowledged) returns the acknowledged offset.
+    /// ([`Stack::report_acknowledgements`](crate::Stack::report_acknowledgements)) raises this event for
+    /// other segments as well. [`Stack::acknowledged`](crate::Stack::acknowledged) returns the acknowledged
+    /// offset.
     Acknowledged {
         /// The connection.
         conn: ConnId,
@@ -69,24 +72,24 @@ pub enum Event {
         conn: ConnId,
     },
     /// The connection has ended, and its id is no longer valid. This is the last event of each connection,
-    /// and occurs once. After a graceful close, the event occurs when TIME-WAIT begins or, on the passive
-    /// side, when our FIN is acknowledged.
+    /// and occurs once. After a graceful close, the event occurs when TIME-WAIT begins. On the passive side,
+    /// the event occurs when our FIN is acknowledged.
     Closed {
         /// The connection.
         conn: ConnId,
         /// The reason.
         reason: CloseReason,
     },
-    /// Another host uses one of our addresses. The stack reports this at most once in ten seconds for each
-    /// address. It drops the report if [`Limits::events`](crate::Limits::events) or more events wait, unless
-    /// the address is lost.
+    /// Another host uses one of our addresses. The stack reports conflicts at most once in ten seconds for
+    /// each address. The stack drops the report if [`Limits::events`](crate::Limits::events) or more events
+    /// wait, unless the address is lost.
     AddressConflict {
         /// The address.
         address: IpAddr,
         /// The Ethernet address of the other host.
         mac: EthernetAddress,
         /// True if the address was still being probed ([`AddressProbing::Probe`](crate::AddressProbing)), so
-        /// we do not use it. Otherwise we keep the address.
+        /// that we do not use it. False if we keep the address.
         lost: bool,
     },
 }
@@ -95,7 +98,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CloseReason {
-    /// Both sides sent a FIN and got it acknowledged.
+    /// Each side sent a FIN, and the other side acknowledged it.
     #[error("closed by both sides")]
     Graceful,
     /// The peer sent RST.
@@ -135,7 +138,7 @@ pub enum CloseReason {
 impl CloseReason {
     /// The kind of the [`io::Error`] into which the reason is converted: `ConnectionReset`,
     /// `ConnectionRefused`, `TimedOut`, `HostUnreachable`, `AddrNotAvailable` or `ConnectionAborted`;
-    /// `NetworkDown` without a link or a device; `UnexpectedEof` for a graceful end.
+    /// `NetworkDown` if the link or the port is gone; `UnexpectedEof` after a graceful end.
     pub fn kind(self) -> io::ErrorKind {
         match self {
             Self::Graceful => io::ErrorKind::UnexpectedEof,
@@ -156,14 +159,14 @@ impl From<CloseReason> for io::Error {
     }
 }
 
-/// The events that wait to be taken, oldest first.
+/// The events that the user has not taken yet, oldest first.
 ///
-/// Usually there is one event at a time: the bytes of a segment, which the user takes before the next
-/// segment. A separate field holds such bytes, because a ring costs several times as much as this field.
+/// Usually at most one event waits: the bytes of a segment, which the user takes before the next segment
+/// arrives. A separate field holds such bytes, because a ring costs several times as much as this field.
 ///
 /// The queue has memory for several events of each connection, so its entries are small. Long contents are in
-/// separate queues, which need memory for only one event of each connection, or for a few events of the whole
-/// stack.
+/// separate queues. These queues need memory for only one event of each connection, or for a few events of
+/// the whole stack.
 pub(crate) struct EventQueue {
     /// Bytes that arrived while no event waited. All events in `rest` are later.
     first: Option<(ConnId, Received)>,
@@ -194,7 +197,7 @@ enum QueuedEvent {
 const _: () = assert!(size_of::<QueuedEvent>() <= 12);
 
 impl EventQueue {
-    /// A queue for `capacity` events, all of which may be bytes or conflicts.
+    /// An empty queue with memory for `capacity` events of any kind.
     pub(crate) fn with_capacity(capacity: usize) -> Self {
         Self {
             first: None,
@@ -220,8 +223,8 @@ impl EventQueue {
         self.rest.capacity()
     }
 
-    /// Allocates memory for `events` events of connections, `accepted` of them from listeners. The memory for
-    /// other kinds of events does not grow.
+    /// Allocates memory for `events` events of connections, of which `accepted` are from listeners. The
+    /// memory for other kinds of events does not grow.
     pub(crate) fn grow(&mut self, events: usize, accepted: usize) {
         self.rest.reserve_exact(events.saturating_sub(self.rest.len()));
         self.listeners.reserve_exact(accepted.saturating_sub(self.listeners.len()));
@@ -251,7 +254,7 @@ impl EventQueue {
         self.rest.push_back(queued);
     }
 
-    /// Adds bytes that arrived, like [`push_back`](Self::push_back).
+    /// Appends the event that bytes arrived, like [`push_back`](Self::push_back).
     #[inline]
     pub(crate) fn push_received(&mut self, conn: ConnId, received: Received) {
         if self.is_empty() {
@@ -284,13 +287,13 @@ impl EventQueue {
         })
     }
 
-    /// Takes the oldest event, if it is bytes that arrived while no event waited.
+    /// Removes and returns the oldest event if it consists of bytes that arrived while no event waited.
     #[inline]
     pub(crate) fn pop_received(&mut self) -> Option<(ConnId, Received)> {
         self.first.take()
     }
 
-    /// The number of events that ask for memory.
+    /// The number of [`Event::Evict`] in the queue.
     pub(crate) fn evictions(&self) -> usize {
         self.evictions.len()
     }
@@ -302,8 +305,8 @@ mod tests {
 
     use super::*;
 
-    /// Bytes that arrived while no event waited are the oldest event, both for `pop_front` and for
-    /// `pop_received`.
+    /// Bytes that arrived while no event waited are the oldest event. Both `pop_front` and `pop_received`
+    /// return these bytes first.
     #[test]
     fn events_come_in_the_order_in_which_they_happened() {
         let (pool, conn) = (Mempool::heap("events", 8, 64), ConnId { slot: 1, generation: 0 });
@@ -333,7 +336,8 @@ mod tests {
         assert_eq!([4, 5].map(|_| offset_of(queue.pop_front())), [Some(4), Some(5)]);
     }
 
-    /// Listeners and bytes are in separate queues, and are returned with their events.
+    /// Listeners and bytes are stored in separate queues. Each event is returned with its own listener or
+    /// bytes.
     #[test]
     fn each_event_has_its_own_listener_and_its_own_bytes() {
         let conn = |slot| ConnId { slot, generation: 0 };

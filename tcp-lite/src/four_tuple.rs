@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::facade::IpAddress;
 
-/// The offset of the addresses in an IPv4 packet without options. The ports follow them.
+/// The offset of the addresses in an IPv4 packet without options. The ports follow the addresses.
 const KEY_AT: usize = 12;
 
 /// The key of a connection on the wire.
@@ -18,8 +18,8 @@ pub(crate) struct FourTuple {
 }
 
 impl FourTuple {
-    /// The 4-tuple in a frame whose first bytes are `head` and whose IP header is at `ip_at`; `None` if it is
-    /// no TCP segment or has IP options. The headers are not verified.
+    /// The 4-tuple in a frame whose first bytes are `head` and whose IP header is at `ip_at`; `None` if the
+    /// frame is no TCP segment or has IP options. The headers are not verified.
     pub(crate) fn seen_in(head: &[u8], ip_at: usize) -> Option<Self> {
         let ip = head.get(ip_at..)?;
         let (remote, local, ports) = match ip.first()? {
@@ -38,8 +38,8 @@ impl FourTuple {
         Some(Self { local, local_port, remote, remote_port })
     }
 
-    /// Whether both ends are the same socket. No connection can have such a tuple, because one control block
-    /// would be both ends.
+    /// Whether both endpoints are the same socket. No connection can have such a tuple, because one control
+    /// block would be both endpoints.
     pub(crate) fn is_of_one_socket(&self) -> bool {
         self.local == self.remote && self.local_port == self.remote_port
     }
@@ -53,8 +53,8 @@ impl FourTuple {
     }
 }
 
-/// The bytes of the 4-tuple in received frames of a connection over IPv4: the peer's address, ours, the
-/// peer's port, ours. They are compared without being parsed.
+/// The bytes of the 4-tuple in received frames of a connection over IPv4: the peer's address, our address,
+/// the peer's port, our port. The bytes are compared without being parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ipv4Key([u8; 12]);
 
@@ -90,8 +90,9 @@ impl Ipv4Key {
 }
 
 impl Hash for FourTuple {
-    /// Adds the bytes that the derived implementation would add, but in one call instead of six. One call of
-    /// SipHash for 28 bytes is much cheaper, and a SYN flood needs several hashes for each SYN.
+    /// Passes to `hasher` the bytes that the derived implementation would pass, but in one call instead of
+    /// six. One call of SipHash for 28 bytes is much cheaper, and a SYN flood needs several hashes for each
+    /// SYN.
     #[inline]
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let Self { local, local_port, remote, remote_port } = self;

@@ -1,10 +1,11 @@
-//! Frames of TCP segments: Ethernet, IP and TCP headers in front of a payload that is not moved.
+//! Frames of TCP segments: Ethernet, IP and TCP headers in front of a payload. The payload stays where it is
+//! stored.
 //!
-//! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a view of
-//! the payload chained behind them. The payload is copied instead if it is short, if the port sends one
-//! buffer per frame, or if the checksum is computed in software, because a copy in the same pass costs
-//! nothing. (`stack/usual.rs` writes the headers in front of a long payload into the buffer of the payload,
-//! unless an earlier frame in that buffer is still in use.)
+//! The retained payload of a segment is never changed. The headers have a separate buffer, and a view of the
+//! payload is chained to that buffer. In three cases the payload is copied instead, because a copy costs
+//! little: the payload is short, the port sends one buffer per frame, or software computes the checksum in
+//! the same pass. (`stack/usual.rs` writes the headers in front of a long payload into the buffer of the
+//! payload, unless an earlier frame in that buffer is still in use.)
 
 mod plain;
 
@@ -30,7 +31,8 @@ pub(crate) const MAX_HEADERS_BYTES: usize =
 /// Offset of the checksum in the IPv4 header.
 pub(crate) const IPV4_CHECKSUM_AT: usize = 10;
 
-/// Offsets of the sequence number, the control bits and the checksum in the TCP header.
+/// Offset of the sequence number in the TCP header. [`FLAGS_AT`] and [`TCP_CHECKSUM_AT`] are the offsets of
+/// the control bits and of the checksum.
 pub(crate) const SEQ_AT: usize = 4;
 pub(crate) const FLAGS_AT: usize = 13;
 pub(crate) const TCP_CHECKSUM_AT: usize = 16;
@@ -64,7 +66,7 @@ impl Framing {
     }
 }
 
-/// The headers of one frame, not written yet.
+/// The headers of one frame before they are written.
 pub(crate) struct Headers<'a> {
     pub(crate) framing: &'a Framing,
     pub(crate) dst_mac: EthernetAddress,
@@ -110,7 +112,7 @@ impl Headers<'_> {
         let offload = self.offload();
         let mut frame = pool.alloc()?;
         self.write_whole(offload, frame.append(header_bytes(offload))?, &Piece::whole(train.len()));
-        // A train has at most one buffer less than a chain may have, so the buffer of the headers fits.
+        // A train has at least one buffer fewer than a chain may have, so the buffer of the headers fits.
         frame.chain(train).ok()?;
         frame.set_tx_offload(TxOffload { tso_segment_bytes: segment_bytes as u16, ..offload });
         Some(frame)
@@ -163,8 +165,8 @@ impl Headers<'_> {
         }
     }
 
-    /// Writes the headers to all of `out`, except for the fields that depend on the [`Piece`], and sums
-    /// them.
+    /// Writes the headers to all of `out`, except for the fields that depend on the [`Piece`], and computes
+    /// the sums of the headers.
     fn write(&self, offload: TxOffload, out: &mut [u8]) -> CommonHeaders {
         let Self { framing, dst_mac, src, dst, ecn, tcp } = self;
         let [l2, l3] = [offload.l2_bytes, offload.l3_bytes].map(usize::from);
@@ -189,7 +191,7 @@ impl Headers<'_> {
                 ip[24..40].copy_from_slice(&dst.octets());
                 ethernet::ETHERTYPE_IPV6
             }
-            // Both addresses are of one family, because a 4-tuple comes from one IP header or one route.
+            // Both addresses are of one family, because a 4-tuple is made from one IP header or one route.
             _ => unreachable!("a 4-tuple of two families"),
         };
         ethernet::emit(ethernet, *dst_mac, framing.mac, framing.vlan, ethertype);
@@ -210,13 +212,13 @@ impl Headers<'_> {
     }
 }
 
-/// The part of one frame among several that share their headers.
+/// The part that one frame carries when several frames share their headers.
 struct Piece {
-    /// Payload bytes in the frames before this frame.
+    /// Number of payload bytes in the frames before this frame.
     offset: usize,
-    /// Payload bytes in this frame.
+    /// Number of payload bytes in this frame.
     bytes: usize,
-    /// The sum of the payload. It is not used if the device computes the checksum.
+    /// The sum of the payload, which is not used if the device computes the checksum.
     sum: InternetChecksum,
     is_last: bool,
 }
@@ -243,7 +245,7 @@ struct CommonHeaders {
     tcp_checksum: InternetChecksum,
 }
 
-/// Headers of several frames with consecutive bytes of a stream: written and summed once.
+/// Headers of several frames with consecutive bytes of a stream, which are written and summed once.
 pub(crate) struct Template {
     /// The headers, with 0 for lengths, sequence number, PSH and checksums.
     bytes: Bytes,
@@ -294,7 +296,7 @@ fn frame_of(
         emit(frame.prepend(header_bytes(offload))?, &piece);
     } else {
         emit(frame.append(header_bytes(offload))?, &piece);
-        // The view is one buffer, so the chain has two.
+        // The view is one buffer, so the chain has two buffers.
         frame.chain(view()?).ok()?;
     }
     frame.set_tx_offload(offload);
@@ -338,7 +340,7 @@ impl CommonHeaders {
     }
 }
 
-/// Length of all headers of a frame, bytes.
+/// Length of all headers of a frame in bytes.
 fn header_bytes(offload: TxOffload) -> usize {
     [offload.l2_bytes, offload.l3_bytes, offload.l4_bytes].map(usize::from).iter().sum()
 }
@@ -347,9 +349,9 @@ fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Links buffers to one chain; `None` if there are no buffers or too many.
+/// Links buffers to one chain. Returns `None` if there are no buffers or too many buffers.
 pub(crate) fn chain_all<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mbuf> {
-    // Back to front, so that no chain is walked.
+    // The buffers are linked from back to front, so that no chain has to be traversed.
     let chain = buffers.into_iter().rev().try_fold(None, |behind: Option<Mbuf>, mut buffer| {
         if let Some(behind) = behind {
             buffer.chain(behind).ok()?;
@@ -360,7 +362,7 @@ pub(crate) fn chain_all<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mb
 }
 
 /// Whether the TCP segment of `bytes` bytes at `offset` of the frame has a correct checksum. Computes the sum
-/// only if the port has not checked it.
+/// only if the port has not checked the checksum.
 pub(crate) fn checksum_is_right(
     frame: &Mbuf,
     offset: usize,
@@ -371,7 +373,7 @@ pub(crate) fn checksum_is_right(
     checksum_fits(frame, offset, bytes, || pseudo_header(src, dst, PROTOCOL_TCP, 0))
 }
 
-/// Whether the port found the checksum correct; `None` if the port has not checked the checksum.
+/// Whether the port found the checksum correct; `None` if the port did not check it.
 #[inline]
 fn verdict_of_port(frame: &Mbuf) -> Option<bool> {
     match frame.rx_checksum() {
@@ -381,7 +383,7 @@ fn verdict_of_port(frame: &Mbuf) -> Option<bool> {
     }
 }
 
-/// Like [`checksum_is_right`], but takes the sum of the pseudo-header without the length.
+/// Like [`checksum_is_right`], but the caller passes the sum of the pseudo-header without the length.
 #[inline]
 pub(crate) fn checksum_fits(
     frame: &Mbuf,
@@ -403,9 +405,9 @@ pub(crate) fn checksum_fits(
     sum.finish() == 0
 }
 
-/// Whether the TCP segment at `start..end` of the frame has a correct checksum. `headers` is the sum, in
-/// memory order, of the pseudo-header without the length and of the segment up to `behind`, both of an even
-/// number of bytes.
+/// Whether the TCP segment at `start..end` of the frame has a correct checksum. `headers` returns a sum in
+/// memory order: the sum of the pseudo-header without the length, plus the sum of the segment up to offset
+/// `behind`. Both parts have an even number of bytes.
 #[inline(always)]
 pub(crate) fn checksum_behind_fits(
     frame: &Mbuf,
@@ -432,7 +434,8 @@ fn sum_within(frame: &Mbuf, start: usize, end: usize) -> Option<u16> {
     add_pieces(&mut sum, frame, start, end - start).then(|| sum.partial().to_be())
 }
 
-/// Adds `bytes` bytes at `offset` of a frame of several buffers; `false` if the frame is shorter.
+/// Adds `bytes` bytes at `offset` of a frame of several buffers to `sum`. Returns `false` if the frame is
+/// shorter.
 fn add_pieces(sum: &mut InternetChecksum, frame: &Mbuf, offset: usize, bytes: usize) -> bool {
     let (mut skip, mut left) = (offset, bytes);
     for segment in frame.segments() {

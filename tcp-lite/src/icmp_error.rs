@@ -11,8 +11,8 @@ use crate::ip::{self, IpHeader, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Up
 /// Kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpErrorKind {
-    /// The destination cannot be reached: it has no such protocol or port, or a router forbids the packet
-    /// (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1).
+    /// The destination cannot be reached: it does not support the protocol, the port is not in use, or a
+    /// router forbids the packet (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1).
     Hard,
     /// The cause may be transient, such as a missing route or an exceeded hop limit. Such an error does not
     /// end an established connection.
@@ -32,15 +32,16 @@ pub(crate) struct IcmpError {
 }
 
 /// The smallest MTU that an ICMP error can set, so that a forged error cannot make segments tiny. For IPv4,
-/// it is the packet size that every host must accept (RFC 791); for IPv6, it is the minimum MTU (RFC 8200).
+/// this is the packet size that every host must accept (RFC 791); for IPv6, it is the minimum MTU (RFC 8200).
 pub(crate) const IPV4_MIN_MTU: usize = 576;
 pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
 /// MTU plateaus, for routers that do not report their MTU (RFC 1191 section 7.1), down to the smallest MTU
-/// that an error can set. 0 ends the search; the result is then raised to the minimum of the IP version.
+/// that an error can set. The value 0 ends the search; in this case, the result is raised to the minimum of
+/// the IP version.
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
 
-/// Parses `packet`, whose IP header was parsed as `header`; `None` if it is no ICMP error about a TCP
+/// Parses `packet`, whose IP header was parsed as `header`; `None` if the packet is no ICMP error about a TCP
 /// segment.
 pub(crate) fn parse(packet: &[u8], header: &IpHeader) -> Option<IcmpError> {
     let Upper::Whole { protocol, header_bytes } = header.upper else { return None };
@@ -74,7 +75,7 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
             let sent = usize::from(u16::from_be_bytes([head[2], head[3]]));
             let mtu = match usize::from(u16::from_be_bytes([fixed[6], fixed[7]])) {
                 0 => *PLATEAUS.iter().find(|p| **p < sent)?,
-                // Contradictory: the packet was not larger than this MTU.
+                // The error is contradictory, because the packet was not larger than this MTU.
                 mtu if mtu >= sent => return None,
                 mtu => mtu,
             };
@@ -107,7 +108,7 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
             let mtu = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize;
             let sent = ip::IPV6_BYTES + usize::from(u16::from_be_bytes([head[4], head[5]]));
             // Every link carries packets of the minimum MTU, so a smaller value is discarded (RFC 8201
-            // section 4). A value not below the packet's length is contradictory.
+            // section 4). A reported MTU that is not below the packet's length is contradictory.
             if !(IPV6_MIN_MTU..sent).contains(&mtu) {
                 return None;
             }

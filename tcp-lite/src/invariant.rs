@@ -1,7 +1,7 @@
 //! The invariants of a stack: conditions that hold between any two calls, for any input.
 //!
-//! The simulator and the fuzz targets call [`Stack::check_invariants`](crate::Stack::check_invariants) after
-//! every step, which checks all invariants.
+//! The simulator and the fuzz targets check all invariants after every step, with
+//! [`Stack::check_invariants`](crate::Stack::check_invariants).
 
 #[cfg(test)]
 pub(crate) use dp::invariant::assert_found;

@@ -1,5 +1,5 @@
-//! Parser of received IP headers (RFC 791, RFC 8200): checks the header, walks the extension headers, and
-//! returns a type that names the upper protocol. The stack checks the addresses.
+//! Parser of received IP headers (RFC 791, RFC 8200). The parser checks the header, walks the extension
+//! headers, and returns a type that names the upper protocol. The stack checks the addresses.
 
 use crate::checksum::InternetChecksum;
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};
@@ -14,12 +14,12 @@ const IPV6_ROUTING: u8 = 43;
 const IPV6_FRAGMENT: u8 = 44;
 const IPV6_DESTINATION_OPTIONS: u8 = 60;
 
-/// Bytes of an IPv4 header without options.
+/// Number of bytes of an IPv4 header without options.
 pub(crate) const IPV4_BYTES: usize = 20;
-/// Bytes of an IPv6 header without extensions.
+/// Number of bytes of an IPv6 header without extensions.
 pub(crate) const IPV6_BYTES: usize = 40;
 
-/// A header that passed its checks.
+/// A received header that passed all checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IpHeader {
     pub(crate) src: IpAddress,
@@ -27,7 +27,7 @@ pub(crate) struct IpHeader {
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
     pub(crate) ecn: Ecn,
-    /// Bytes of the whole packet. All bytes of the frame after the packet are padding.
+    /// Number of bytes of the whole packet. All bytes of the frame after the packet are padding.
     pub(crate) total_bytes: usize,
     /// The content after the header.
     pub(crate) upper: Upper,
@@ -80,17 +80,17 @@ pub(crate) struct Fragment {
     pub(crate) offset: usize,
     /// True if further fragments follow.
     pub(crate) more: bool,
-    /// The protocol that the fragmentable part starts with. With IPv4 every fragment has this field; with
-    /// IPv6 the field of the first fragment counts.
+    /// The protocol at the start of the fragmentable part. With IPv4 every fragment has this field. With IPv6
+    /// only the field of the first fragment is used.
     pub(crate) next_header: u8,
-    /// Bytes of headers before the fragment's bytes.
+    /// Number of bytes of headers before the fragment's bytes.
     pub(crate) header_bytes: usize,
 }
 
 /// Why a header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Cut short or inconsistent.
+    /// The header is cut short or inconsistent.
     Malformed,
     /// The IPv4 header checksum is wrong.
     Checksum,
@@ -129,7 +129,7 @@ pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<IpHeader, Refused>
     Ok(IpHeader { src: address(12), dst: address(16), hop_limit, ecn, total_bytes, upper })
 }
 
-/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `bytes` is
+/// Parses the IPv6 header at the front of `head`, and the extension headers that `head` contains. `bytes` is
 /// the length of the frame from this header on, including padding.
 pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<IpHeader, Refused> {
     let fixed = head.first_chunk::<IPV6_BYTES>().ok_or(Refused::Malformed)?;
@@ -209,8 +209,8 @@ fn fragment(head: &[u8], at: usize, total_bytes: usize) -> Result<Upper, Refused
         next_header: header[0],
         header_bytes: at + 8,
     };
-    // A packet with a fragment header but with all bytes (RFC 6946) is handled like one without the header,
-    // unless more extensions follow.
+    // A packet with a fragment header but with all bytes (RFC 6946) is handled like a packet without this
+    // header, unless more extensions follow.
     let extension = matches!(fragment.next_header, IPV6_HOP_BY_HOP | IPV6_ROUTING | IPV6_DESTINATION_OPTIONS);
     if fragment.offset == 0 && !fragment.more && !extension {
         return Ok(Upper::Whole { protocol: fragment.next_header, header_bytes: at + 8 });

@@ -1,12 +1,12 @@
-//! A host stack for poll-mode ports. smoltcp answers ARP, neighbour discovery and echo requests.
-//! Addresses, neighbours, reassembly and TCP are our own. TCP's unit is the segment, not the byte.
+//! A host stack for poll-mode ports. smoltcp answers ARP, neighbour discovery and echo requests. Addresses,
+//! neighbours, reassembly and TCP are our own. Our TCP queues segments, not bytes.
 //!
-//! This crate is deterministic, does no I/O, reads no clock and starts no thread: frames, time and a seed
-//! come in, frames and events go out. A test can run whole connections: it moves frames between two
-//! [`Stack`]s.
+//! This crate is deterministic, does no I/O, reads no clock and starts no thread. The inputs of the crate are
+//! frames, times and a seed. The outputs are frames and events. A test can run whole connections by moving
+//! frames between two [`Stack`]s.
 //!
-//! Each module is on a floor, and uses only modules of lower floors. The package `tests` checks this
-//! (`src/layout`), also for the modules of `tcp`.
+//! Each module is on a floor (layer), and uses only modules of lower floors. The package `tests` checks this
+//! rule (`src/layout`), also for the modules of `tcp`.
 //!
 //! | floor | modules | what |
 //! |---|---|---|

@@ -1,8 +1,8 @@
 //! Listening ports: the addresses that may connect, and the half-open connections of each port.
 //!
-//! The listener's user may block an address for a while because its connections fail. SYNs from that address
-//! are then dropped before any other work. Other hosts behind the same address are delayed, not refused,
-//! since they retransmit their SYNs.
+//! The listener's user may block an address for a while because connections from it fail. The stack then
+//! drops SYNs from that address before any other work. Other hosts behind the same address are delayed, not
+//! refused, since they retransmit their SYNs.
 
 use std::collections::HashMap;
 
@@ -26,9 +26,9 @@ pub enum ListenError {
 /// [`Limits::backlog`](crate::Limits::backlog).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Maximum number of connections that are not established yet; at most `Limits::backlog`, which is also
-    /// the value of `None`. Beyond this number, SYNs get cookies if
-    /// [`Limits::syn_cookies`](crate::Limits::syn_cookies) is set. With 0, the listener accepts no
+    /// Maximum number of connections that are not established yet. The value is at most `Limits::backlog`;
+    /// `None` means `Limits::backlog`. Beyond this number, SYNs get cookies if
+    /// [`Limits::syn_cookies`](crate::Limits::syn_cookies) is set. If the value is 0, the listener accepts no
     /// connection, not even by a cookie.
     pub half_open: Option<usize>,
     /// Maximum number of half-open connections from one address; `None`: no separate limit.
@@ -54,7 +54,7 @@ impl AddressFilter {
     }
 }
 
-/// Numbers of SYNs that a listener did not answer. They are never reset.
+/// Numbers of SYNs that a listener did not answer, which are never reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerCounters {
@@ -84,7 +84,7 @@ struct Listener {
     port: u16,
     config: ListenConfig,
     half_open: usize,
-    /// The number of half-open connections from each address that has any.
+    /// The number of half-open connections from each address that has such connections.
     by_address: HashMap<IpAddress, usize, KeyedState>,
     /// Blocked addresses, each with the time at which its block ends. Expired entries are removed when an
     /// address is blocked.
@@ -103,8 +103,8 @@ struct ListenerSlot {
     listener: Option<Listener>,
 }
 
-/// The listeners of a stack. A stack has few, and looks for a listener only for segments that belong to no
-/// connection.
+/// The listeners of a stack. A stack has few listeners, and looks up a listener only for segments that belong
+/// to no connection.
 pub(crate) struct Listeners {
     slots: Vec<ListenerSlot>,
     limit: usize,
@@ -145,7 +145,7 @@ impl Listeners {
         Ok(ListenerId { slot: slot as u32, generation: self.slots[slot].generation })
     }
 
-    /// Removes a listener; `false` if the id is not valid.
+    /// Removes a listener. Returns `false` if the id is not valid.
     pub(crate) fn remove(&mut self, id: ListenerId) -> bool {
         let Some(slot) = self.slots.get_mut(id.slot as usize).filter(|s| s.generation == id.generation)
         else {
@@ -161,19 +161,20 @@ impl Listeners {
         Some(ListenerId { slot: at as u32, generation: self.slots[at].generation })
     }
 
-    /// The number of SYNs that a listener did not answer, and of its half-open connections; `None` if the id
-    /// is not valid.
+    /// The numbers of SYNs that a listener did not answer, and the number of its half-open connections;
+    /// `None` if the id is not valid.
     pub(crate) fn counters(&self, id: ListenerId) -> Option<(ListenerCounters, usize)> {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
         slot.listener.as_ref().map(|listener| (listener.counters, listener.half_open))
     }
 
-    /// A number that increases with every change of the [`counters`](Self::counters) of any listener.
+    /// A number that increases whenever the [`counters`](Self::counters) of any listener change.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Counts one more half-open connection from `remote`, unless the listener refuses it or is full.
+    /// Counts one more half-open connection from `remote`, unless the listener refuses it or is full. Returns
+    /// the decision.
     pub(crate) fn try_half_open(&mut self, now: Instant, id: ListenerId, remote: &IpAddress) -> Admission {
         self.changes += 1;
         let Some(listener) = self.get_mut(id) else { return Admission::Refused };
@@ -202,7 +203,7 @@ impl Listeners {
         Admission::Counted
     }
 
-    /// Whether a listener takes connections from `remote` now.
+    /// Whether a listener accepts connections from `remote` now.
     pub(crate) fn admits(&self, now: Instant, id: ListenerId, remote: &IpAddress) -> bool {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation);
         let listener = slot.and_then(|slot| slot.listener.as_ref());
@@ -217,7 +218,8 @@ impl Listeners {
         listener.blocked.insert(remote, until);
     }
 
-    /// Called when a half-open connection from `remote` was established or has ended.
+    /// Called when a half-open connection from `remote` was established or has ended: no longer counts this
+    /// connection as half-open.
     pub(crate) fn settle_half_open(&mut self, id: ListenerId, remote: &IpAddress) {
         self.changes += 1;
         let Some(Listener { half_open, by_address, .. }) = self.get_mut(id) else { return };
@@ -231,7 +233,8 @@ impl Listeners {
         }
     }
 
-    /// `half_open` returns the number of half-open connections of a listener.
+    /// Checks the numbers of half-open connections. `half_open` returns the number of half-open connections
+    /// of a listener.
     pub(crate) fn check(&self, half_open: impl Fn(ListenerId) -> usize) -> Check {
         for (nr, slot) in self.slots.iter().enumerate() {
             let Some(listener) = &slot.listener else { continue };

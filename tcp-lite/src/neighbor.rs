@@ -1,16 +1,17 @@
-//! The neighbour table: the Ethernet addresses of next hops, and the queries for them.
+//! The neighbour table: the Ethernet addresses of next hops, and the ARP and NDP queries for these addresses.
 //!
-//! A simplification of RFC 4861 section 7.3 that serves ARP as well. The table queries an unknown address
-//! three times, at intervals of a second; then the address counts as unreachable for a second. A known
-//! address is confirmed by a unicast query when it is used more than thirty seconds after its last
-//! confirmation, or when TCP gets no answer through this neighbour (section 7.3.1; RFC 1122 section 2.3.2.1).
-//! If three unicast queries get no answer, the query is broadcast or multicast.
-//! [`discovery`](crate::discovery) has the packet formats.
+//! A simplification of RFC 4861 section 7.3 that also handles ARP. The table queries an unknown address three
+//! times, at intervals of a second; then the address counts as unreachable for a second. A unicast query
+//! confirms a known address in two cases: the address is used more than thirty seconds after its last
+//! confirmation, or TCP gets no answer through this neighbour (section 7.3.1; RFC 1122 section 2.3.2.1). If
+//! three unicast queries get no answer, the query is broadcast or multicast. [`discovery`](crate::discovery)
+//! has the packet formats.
 //!
-//! A full table evicts a known neighbour to make room for an unknown neighbour. It never evicts a neighbour
-//! that is being queried, because a connection waits for the answer, and the query ends within seconds.
+//! A full table evicts a known neighbour to make room for an unknown neighbour. The table never evicts a
+//! neighbour that is being queried, because a connection waits for the answer, and the query ends within
+//! seconds.
 //!
-//! smoltcp keeps a neighbour table of its own for its answers; both tables see the same packets.
+//! smoltcp has a separate neighbour table, which it uses for its answers. Both tables see the same packets.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -77,7 +78,7 @@ struct NeighborEntry {
     moved: Instant,
 }
 
-/// Neighbours whose Ethernet addresses need no query. They have no entries in the table.
+/// Neighbours whose Ethernet addresses need no query. Such neighbours have no entries in the table.
 #[derive(Default)]
 pub(crate) struct KnownNeighbors {
     /// See [`StackConfig::derived_neighbors`].
@@ -95,7 +96,7 @@ impl KnownNeighbors {
         Self { derived: config.derived_neighbors, ours, mac: config.mac }
     }
 
-    /// The Ethernet address of `ip`; `None` if it needs a query.
+    /// The Ethernet address of `ip`; `None` if only a query can find it.
     fn find(&self, ip: &IpAddress) -> Option<EthernetAddress> {
         if self.ours.contains(ip) {
             return Some(self.mac);
@@ -143,7 +144,7 @@ impl Neighbors {
         self.entries.len()
     }
 
-    /// The Ethernet address of `ip`; queries it if it is unknown.
+    /// Returns the Ethernet address of `ip`. If the address is unknown, starts to query it.
     #[inline]
     pub(crate) fn resolve(&mut self, now: Instant, ip: IpAddress) -> Resolution {
         // The usual case: the neighbour that was looked up last, which was confirmed recently.
@@ -168,8 +169,8 @@ impl Neighbors {
         let Some(key) = latest.or_else(|| self.index.get(&ip).copied()) else {
             let due = now + QUERY_INTERVAL;
             let state = NeighborState::Incomplete { queries: 1 };
-            // If all entries are being queried, this query starts after another has ended, which `poll` or
-            // `heard` reports.
+            // If all entries are being queried, this query starts after another query has ended. `poll` or
+            // `heard` reports that end.
             if self.insert(NeighborEntry { ip, state, due: Some(due), used: true, moved: Instant::ZERO }) {
                 enqueue(&mut self.queries, Query { target: ip, to: None });
             }
@@ -197,20 +198,20 @@ impl Neighbors {
         })
     }
 
-    /// Called when segments sent through `ip` are not answered, so the Ethernet address may be stale.
-    /// Confirms the address, unless it was confirmed just now.
+    /// Called when segments sent through `ip` are not answered, because the known Ethernet address may be
+    /// stale. Starts to confirm the address, unless it was confirmed just now.
     pub(crate) fn doubt(&mut self, now: Instant, ip: &IpAddress) {
         if let Some(&key) = self.index.get(ip) {
             self.confirm(now, key, QUERY_INTERVAL);
         }
     }
 
-    /// Called after the link was down: neighbours are confirmed at their next use, and unresolved neighbours
-    /// are queried again.
+    /// Called after the link was down. Known neighbours will be confirmed at their next use, and unresolved
+    /// neighbours will be queried again.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         let Self { entries, queries: queue, .. } = self;
-        // (Entries that are being queried or have failed were due sooner, so `next_due` is still a lower
-        // bound.)
+        // (Entries that are being queried or have failed had an earlier deadline, so `next_due` is still a
+        // lower bound.)
         for (_, entry) in entries.iter_mut() {
             match &mut entry.state {
                 NeighborState::Known { confirmed, .. } => *confirmed = (*confirmed).min(now - REACHABLE_TIME),
@@ -349,7 +350,7 @@ impl Neighbors {
         self.next_due = Some(self.next_due.map_or(due, |d| d.min(due)));
     }
 
-    /// Puts an entry into the table; `false` if the table is full of entries that are being queried.
+    /// Puts an entry into the table. Returns `false` if the table is full of entries that are being queried.
     fn insert(&mut self, entry: NeighborEntry) -> bool {
         if self.entries.len() >= self.limit && !self.evict() {
             return false;
@@ -363,8 +364,8 @@ impl Neighbors {
         true
     }
 
-    /// Removes a known neighbour that was not used lately. If all were used, removes the neighbour at
-    /// `clock_hand` (clock algorithm). `false` if no neighbour is known.
+    /// Removes a known neighbour that was not used lately. If all neighbours were used, removes the neighbour
+    /// at `clock_hand` (clock algorithm). Returns `false` if no neighbour is known.
     fn evict(&mut self) -> bool {
         for _ in 0..2 * self.limit {
             let key = self.clock_hand;
@@ -381,7 +382,7 @@ impl Neighbors {
 }
 
 impl NeighborEntry {
-    /// Performs the actions that are due; returns `false` if the entry has to be removed.
+    /// Performs the actions that are due. Returns `false` if the entry has to be removed.
     fn advance(&mut self, now: Instant, queue: &mut VecDeque<Query>, changed: &mut bool) -> bool {
         let due = now + QUERY_INTERVAL;
         self.due = Some(due);

@@ -1,9 +1,10 @@
 //! A gauge of held memory, for one connection and for a whole stack.
 //!
-//! TCP itself holds no received data. It counts the bytes that it passed to the user and that were not
-//! released: all bytes that were ahead of the frontier, and the bytes in order that the user reports with
-//! `hold`. It also counts the bytes of packet buffers that the user keeps for them, as the user reports.
-//! `tcp/slabs/out_of_order.rs` decides which bytes are given up if too much memory is held.
+//! TCP itself holds no received data. This gauge counts the bytes that TCP passed to the user and that were
+//! not released: all bytes that were ahead of the frontier, and the bytes in order that the user reports with
+//! `hold`. The gauge also counts the bytes of the packet buffers that the user keeps for held bytes, as the
+//! user reports with `pin`. `tcp/slabs/out_of_order.rs` decides which bytes are given up if too much memory
+//! is held.
 
 dp::counters! {
     "uwarp_tcp_out_of_order_", "";
@@ -14,13 +15,13 @@ dp::counters! {
     /// bound.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OutOfOrder {
-        /// Bytes of payload that were passed to the user ahead of the frontier, or that the user reported
-        /// with [`Stack::hold`](crate::Stack::hold), and that were not [`release`](crate::Stack::release)d
-        /// since.
+        /// Number of bytes of payload that were passed to the user ahead of the frontier, or that the user
+        /// reported with [`Stack::hold`](crate::Stack::hold), and that were not
+        /// [`release`](crate::Stack::release)d since.
         pub held_bytes: u64,
         /// The largest value of `held_bytes` so far.
         pub max_held_bytes: u64,
-        /// Bytes of the packet buffers that the user keeps for held bytes, as reported by
+        /// Number of bytes of the packet buffers that the user keeps for held bytes, as reported by
         /// [`Stack::pin`](crate::Stack::pin).
         pub pinned_bytes: u64,
         /// The largest value of `pinned_bytes` so far.

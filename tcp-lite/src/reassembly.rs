@@ -2,15 +2,17 @@
 //! time.
 //!
 //! Reassembly is part of the slow path, because fragmented TCP is a sign of a misconfigured middlebox. Memory
-//! is allocated when fragments arrive, and kept for reuse: at most `PACKETS` + 1 buffers of 64 KiB. A source
-//! has at most [`PACKETS_OF_ONE`] packets, so a source that floods replaces only its own packets. When all
-//! packets are in use, the oldest is replaced. A first fragment has to contain the upper-layer header (RFC
-//! 7112, RFC 3128). An atomic fragment (RFC 6946) is processed at once, without regard to other fragments.
+//! is allocated when fragments arrive, and kept for reuse: at most `PACKETS` + 1 buffers of 64 KiB. At most
+//! [`PACKETS_OF_ONE`] packets of one source are in reassembly, so a source that floods replaces only its own
+//! packets. When all entries are in use, a new packet replaces the oldest packet. A first fragment has to
+//! contain the upper-layer header (RFC 7112, RFC 3128). An atomic fragment (RFC 6946) is processed at once,
+//! independently of other fragments.
 //!
-//! Fragments belong together if addresses, identification and, with IPv4, the protocol are equal. An overlap
-//! discards the packet and all its later fragments. That is RFC 5722's rule for IPv6. RFC 791 lets the later
-//! fragment win, so an attacker who guesses an identification could replace bytes. No sender creates
-//! overlapping fragments, so the same rule is used for IPv4.
+//! Fragments belong to the same packet if their addresses, their identification and, with IPv4, their
+//! protocol are equal. An overlap discards the packet and all its later fragments, as RFC 5722 requires for
+//! IPv6. RFC 791 lets the later fragment overwrite the earlier fragment, so an attacker who guesses an
+//! identification could replace bytes. No sender creates overlapping fragments, so the stack uses RFC 5722's
+//! rule for IPv4 as well.
 
 use arrayvec::ArrayVec;
 
@@ -21,15 +23,15 @@ use crate::tcp::header::MIN_HEADER_BYTES;
 
 /// Maximum number of packets in reassembly. The number is small, because each packet may take 64 KiB.
 const PACKETS: usize = 8;
-/// Maximum number of packets in reassembly from one source: two, so that packets of one source may
+/// Maximum number of packets in reassembly from one source. Two packets are enough for a source whose packets
 /// interleave.
 const PACKETS_OF_ONE: usize = 2;
 /// Maximum number of separate runs of received bytes in an incomplete packet: enough for ordinary reordering.
 const RUNS: usize = 16;
-/// Bytes of the largest fragmentable part with IPv6, and of the largest whole packet with IPv4.
+/// Number of bytes of the largest fragmentable part with IPv6, and of the largest whole packet with IPv4.
 const MAX_PACKET_BYTES: usize = 65_535;
-/// The time for which a packet waits for its missing fragments. It is shorter than the 60 s of RFC 8200,
-/// because TCP has retransmitted the bytes by then.
+/// The time for which a packet waits for its missing fragments. The time is shorter than the 60 s of RFC
+/// 8200, because TCP retransmits the bytes long before 60 s have passed.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// Minimum number of bytes of an upper-layer header in the first fragment, except for TCP.
 const LEAST_HEADER_BYTES: usize = 8;
@@ -41,17 +43,18 @@ struct Packet {
     key: Key,
     expires: Instant,
     next_header: u8,
-    /// The fixed header, then the bytes of the fragmentable part that have arrived.
+    /// The fixed header, followed by the bytes of the fragmentable part that have arrived.
     bytes: Vec<u8>,
-    /// Bytes of the fixed header.
+    /// Number of bytes of the fixed header.
     fixed_bytes: usize,
     /// Received ranges of the fragmentable part: sorted, disjoint, not adjacent.
     runs: ArrayVec<(usize, usize), RUNS>,
-    /// Length of the fragmentable part, known once the last fragment has arrived.
+    /// Length of the fragmentable part; `None` until the last fragment has arrived.
     total: Option<usize>,
     /// ECN codepoints of the fragments, as a bit set.
     codepoints: u8,
-    /// True if the fragments contradict each other: all later fragments of this packet are dropped as well.
+    /// True if the fragments contradict each other, so that all later fragments of this packet are dropped as
+    /// well.
     spoiled: bool,
 }
 
@@ -67,8 +70,8 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Adds one fragment; `packet` is the IP packet that carries the fragment. If this was the last missing
-    /// fragment, returns the reassembled packet, without the options and extensions before the fragment.
+    /// Adds one fragment. `packet` is the IP packet that carries the fragment. If no fragment is missing any
+    /// more, returns the reassembled packet, without the options and extensions before the fragment.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -89,7 +92,8 @@ impl Reassembly {
             return None;
         }
         let key = (src, dst, fragment.identification, ipv4.then_some(fragment.next_header));
-        // An atomic fragment does not belong to other fragments with the same key (RFC 6946 section 4).
+        // An atomic fragment never joins a packet in reassembly, even if the key is equal (RFC 6946 section
+        // 4).
         let isolated = fragment.offset == 0 && !fragment.more;
         let known = self.packets.iter().position(|p| p.key == key).filter(|_| !isolated);
         let at = known.unwrap_or_else(|| self.start(now, key, fixed));
@@ -176,7 +180,7 @@ fn is_tiny(fragment: &Fragment, piece: &[u8]) -> bool {
 }
 
 impl Packet {
-    /// Stores a fragment; `false` if it contradicts the other fragments.
+    /// Stores a fragment. Returns `false` if the fragment contradicts the earlier fragments.
     fn insert(&mut self, fragment: &Fragment, end: usize, piece: &[u8]) -> bool {
         if fragment.offset == 0 {
             self.next_header = fragment.next_header;
@@ -211,8 +215,8 @@ impl Packet {
         self.codepoints & 1 << codepoint as u8 != 0
     }
 
-    /// Whether one fragment was marked and another fragment was not ECN-capable. RFC 3168 section 5.3 forbids
-    /// to keep or to remove such a mark, so the packet is dropped.
+    /// Whether one fragment was marked and another fragment was not ECN-capable. RFC 3168 section 5.3 does
+    /// not allow such a mark to be kept or removed, so the packet is dropped.
     fn loses_mark(&self) -> bool {
         self.has(Ecn::Ce) && self.has(Ecn::NotEct)
     }
@@ -233,7 +237,7 @@ impl Packet {
         }
         header[0] = 0x45;
         header[2..4].copy_from_slice(&(total as u16).to_be_bytes());
-        // Clear the fragment fields, then sum the header again.
+        // The fragment fields are cleared, and the header checksum is computed again.
         header[6..8].fill(0);
         header[10..12].fill(0);
         let mut sum = InternetChecksum::new();
@@ -242,7 +246,8 @@ impl Packet {
         header[10..12].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Adds a run that overlaps no other run, before run `at`, and merges it with adjacent runs.
+    /// Inserts a run that overlaps no other run before run `at`, and merges it with adjacent runs. Returns
+    /// `false` if there are too many runs.
     fn add_run(&mut self, at: usize, start: usize, end: usize) -> bool {
         let joins_previous = at > 0 && self.runs[at - 1].1 == start;
         let joins_next = self.runs.get(at).is_some_and(|run| run.0 == end);
@@ -346,7 +351,8 @@ mod tests {
     }
 
     /// The largest packet whose length fits into the header is reassembled. A larger packet, whose length
-    /// would wrap, is not. The length field of IPv4 includes the header; that of IPv6 does not.
+    /// would wrap, is dropped. The length field of IPv4 includes the header; the length field of IPv6
+    /// excludes the header.
     #[test]
     fn a_packet_is_put_together_up_to_the_length_that_its_header_can_say() {
         for ([a, b, _], fixed, largest) in [(HOSTS[0], IPV4_BYTES, 65_515), (HOSTS[1], IPV6_BYTES, 65_535)] {
@@ -377,8 +383,8 @@ mod tests {
         for [a, b, _] in HOSTS {
             let mut r = Reassembly::default();
             let key = (a, b, 7);
-            // An empty fragment, and lengths that are not a multiple of eight in a fragment that is not the
-            // last.
+            // An empty fragment is dropped. A fragment that is not the last is dropped if its length is not a
+            // multiple of eight.
             for (more, bytes) in [(true, 0), (false, 0), (true, 7), (true, 31), (true, 33)] {
                 assert_eq!(piece(&mut r, key, (24, more), (&vec![1; bytes], 0)), None);
             }
@@ -463,7 +469,7 @@ mod tests {
         }
         assert_eq!(r.dropped(), 1000 - PACKETS_OF_ONE as u64);
         assert!(from(&mut r, 1, 7, 24, Instant::ZERO), "the other's packet is whole");
-        // Packets of many flooding sources are dropped in the order in which they came.
+        // Packets of many flooding sources are dropped in the order in which they arrived.
         for source in 0..100 {
             from(&mut r, source, 1, 0, Instant::ZERO);
             assert!(r.packets.len() <= PACKETS && r.spare.len() <= PACKETS + 1);
@@ -511,7 +517,7 @@ mod tests {
     #[test]
     fn a_strangers_bytes_do_not_get_in_by_an_overlap() {
         for [a, b, _] in HOSTS {
-            // The forged fragment has any offset and length, and comes before or after the first genuine
+            // The forged fragment has any offset and length, and arrives before or after the first genuine
             // fragment.
             for (at, bytes) in [(0, 24), (24, 24), (48, 8), (8, 8), (16, 24), (0, 56)] {
                 for first in [true, false] {

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use crate::facade::{EthernetAddress, IpAddress, IpCidr, Ipv6Address, Ipv6Cidr};
 
-/// Addresses and gateways of one stack. They never change.
+/// Addresses and gateways of one stack, which never change.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     addresses: ArrayVec<IpCidr, 8>,
@@ -21,9 +21,9 @@ pub(crate) struct Path {
 }
 
 impl Routes {
-    /// If `addresses` has IPv6 addresses but no link-local address, adds the link-local address of the
-    /// Ethernet address (RFC 4291 appendix A), unless the list is full. Every IPv6 node has a link-local
-    /// address, from which it queries gateways and neighbours.
+    /// Creates the table. If `addresses` has IPv6 addresses but no link-local address, adds the link-local
+    /// address of the Ethernet address (RFC 4291 appendix A), unless the list is full. Every IPv6 node has a
+    /// link-local address, which is the source of its queries for gateways and neighbours.
     pub(crate) fn new(
         mac: EthernetAddress,
         mut addresses: ArrayVec<IpCidr, 8>,
@@ -46,7 +46,7 @@ impl Routes {
         &self.gateways
     }
 
-    /// Whether this is one of our addresses.
+    /// Whether `address` is one of our addresses.
     pub(crate) fn is_ours(&self, address: &IpAddress) -> bool {
         self.addresses.iter().any(|c| c.address() == *address)
     }
@@ -63,7 +63,7 @@ impl Routes {
         let gateway = self.gateways.iter().find(|g| same_family(g, remote))?;
         let local = match self.on_link(gateway) {
             Some(local) if !link_local(&local) || link_local(remote) => local,
-            // A link-local gateway: use an address that is valid beyond the link.
+            // The gateway is link-local, so the source is an address that is valid beyond the link.
             _ => self.first_global(remote)?,
         };
         Some(Path { local, next_hop: *gateway })

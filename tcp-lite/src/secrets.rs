@@ -1,5 +1,6 @@
-//! All values that nobody may guess, derived from one seed: initial sequence numbers (RFC 6528), ephemeral
-//! ports (RFC 6056 algorithm 3) and hash table keys. Equal seeds give equal stacks.
+//! All values that an attacker must not be able to guess. They are derived from one seed: initial sequence
+//! numbers (RFC 6528), ephemeral ports (RFC 6056 algorithm 3) and hash table keys. Stacks with equal seeds
+//! behave equally.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -12,7 +13,7 @@ use crate::four_tuple::FourTuple;
 
 /// First port of the dynamic range (RFC 6335 section 6).
 const EPHEMERAL_FIRST: u16 = 49_152;
-/// Ports in the dynamic range.
+/// Number of ports in the dynamic range.
 pub(crate) const EPHEMERAL_PORTS: u16 = u16::MAX - EPHEMERAL_FIRST + 1;
 
 /// Keyed functions of one stack.
@@ -52,7 +53,8 @@ impl Secrets {
         self.table.clone()
     }
 
-    /// ISN = M + F(4-tuple, key), where M counts 4-microsecond ticks (RFC 6528 section 3).
+    /// The initial sequence number: M + F(4-tuple, key), where M is the number of ticks of 4 microseconds
+    /// (RFC 6528 section 3).
     pub(crate) fn isn(&self, now: Instant, tuple: &FourTuple) -> TcpSeqNumber {
         let clock = (now.total_micros() / 4) as u32;
         TcpSeqNumber(clock.wrapping_add(hash(&self.isn, tuple) as u32) as i32)
@@ -69,8 +71,8 @@ impl Secrets {
         hash(&self.timestamp, tuple) as u32
     }
 
-    /// The `attempt`-th port to try from `local` to `remote`. Consecutive connections to one endpoint
-    /// get consecutive ports from a secret start.
+    /// The `attempt`-th port to try from `local` to `remote`. Consecutive connections to one endpoint get
+    /// consecutive ports; the first of these ports is secret.
     pub(crate) fn ephemeral_port(
         &self,
         local: &IpAddress,
@@ -95,8 +97,8 @@ fn hash<T: Hash>(keyed: &SipHasher24, value: &T) -> u64 {
     keyed.hash(bytes.as_slice())
 }
 
-/// The bytes that a value writes to a hasher, for a SipHash of all bytes in one call. The result is the same
-/// as with a hasher that gets one piece after the other, but one call is cheaper.
+/// The bytes that a value writes to a hasher, collected for one SipHash call over all bytes. One call for
+/// each piece gives the same result, but a single call is cheaper.
 pub(crate) struct HashBytes {
     bytes: [u8; 128],
     len: usize,
@@ -116,7 +118,8 @@ impl HashBytes {
 }
 
 impl Hasher for HashBytes {
-    /// # Panics If there are more than 128 bytes. A 4-tuple has at most 88 bytes.
+    /// # Panics
+    /// If more than 128 bytes are written. A 4-tuple has at most 88 bytes.
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
@@ -129,12 +132,12 @@ impl Hasher for HashBytes {
     }
 }
 
-/// Hashers for tables whose keys come from the network.
+/// Hashers for tables whose keys are values received from the network.
 #[derive(Clone)]
 pub(crate) struct KeyedState(SipHasher13);
 
 impl std::fmt::Debug for KeyedState {
-    /// Does not print the key.
+    /// Formats the value without the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KeyedState").finish_non_exhaustive()
     }

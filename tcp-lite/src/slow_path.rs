@@ -1,9 +1,10 @@
 //! The slow path: smoltcp's `Interface` for ARP and neighbour replies and ICMP echo.
 //!
-//! The stack passes contiguous copies of frames to smoltcp: no fragments, and no TCP segment that the stack
-//! itself can parse. TCP segments behind IPv6 extension headers that only smoltcp can parse go to a raw
-//! socket. It returns them to the stack, so smoltcp does not answer with RST. In addition, TCP segments from
-//! smoltcp are never sent. smoltcp writes the frames that it sends directly into packet buffers.
+//! The stack passes contiguous copies of frames to smoltcp, except fragments and TCP segments that the stack
+//! itself can parse. TCP segments after IPv6 extension headers that only smoltcp can parse go to a raw
+//! socket. The raw socket returns such segments to the stack, so smoltcp does not answer with RST. In
+//! addition, the stack drops all TCP segments that smoltcp sends. smoltcp writes the frames that it sends
+//! directly into packet buffers.
 
 use std::collections::VecDeque;
 
@@ -19,12 +20,13 @@ use crate::route::Routes;
 
 /// Maximum number of frames that wait to be sent: enough for bursts of requests. Further frames are dropped.
 const TX_FRAMES: usize = 64;
-/// Bytes of the largest accepted frame: an untagged header and a packet of 64 KiB.
+/// Number of bytes of the largest accepted frame: an untagged header and a packet of 64 KiB.
 const MAX_FRAME_BYTES: usize = 65_535 + ethernet::HEADER_BYTES;
-/// Packets that the raw socket holds. The socket is emptied after every frame, so a few are enough.
+/// Number of packets that the raw socket can hold. The socket is emptied after every frame, so a few packets
+/// are enough.
 const RAW_PACKETS: usize = 4;
-/// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer packets occur
-/// on devices with a larger MTU, or after reassembly.
+/// Number of bytes of the longest packet that the raw socket can hold at first: the MTU of Ethernet. Longer
+/// packets occur on devices with a larger MTU, or after reassembly.
 const RAW_BYTES: usize = 1500;
 
 /// smoltcp, with its device and sockets.
@@ -32,17 +34,18 @@ pub(crate) struct SlowPath {
     interface: Interface,
     sockets: SocketSet<'static>,
     tcp: SocketHandle,
-    /// Bytes of the longest packet that fits into `tcp`.
+    /// Number of bytes of the longest packet that fits into `tcp`.
     tcp_bytes: usize,
     device: SlowDevice,
-    /// True if a frame came in since the last [`poll`](Self::poll), or smoltcp has more to send.
+    /// True if a frame was passed in since the last [`poll`](Self::poll), or if smoltcp has more to send.
     dirty: bool,
 }
 
 impl SlowPath {
     /// An interface with the stack's addresses and gateways.
     ///
-    /// # Panics If the Ethernet address or an IP address is not a unicast address.
+    /// # Panics
+    /// If the Ethernet address or an IP address is not a unicast address.
     pub(crate) fn new(config: &StackConfig, routes: &Routes, pool: Mempool, random_seed: u64) -> Self {
         let mut device = SlowDevice {
             rx: Vec::with_capacity(MAX_FRAME_BYTES),
@@ -65,7 +68,8 @@ impl SlowPath {
                 IpAddress::Ipv4(gateway) => interface.routes_mut().add_default_ipv4_route(*gateway),
                 IpAddress::Ipv6(gateway) => interface.routes_mut().add_default_ipv6_route(*gateway),
             };
-            // A second default route of a family replaces the first, so both fit.
+            // A second default route of a family replaces the first route of that family, so both families
+            // fit.
             added.expect("room for two default routes");
         }
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
@@ -73,8 +77,8 @@ impl SlowPath {
         Self { interface, sockets, tcp, tcp_bytes: RAW_BYTES, device, dirty: false }
     }
 
-    /// The buffer, now empty, for the contiguous and untagged copy of the next frame. [`input`](Self::input)
-    /// reads it.
+    /// Empties and returns the buffer for the contiguous and untagged copy of the next frame, which
+    /// [`input`](Self::input) reads.
     pub(crate) fn frame(&mut self) -> &mut Vec<u8> {
         self.device.rx.clear();
         &mut self.device.rx
@@ -85,7 +89,8 @@ impl SlowPath {
         &self.device.rx
     }
 
-    /// Enlarges the raw socket for the longest possible packet. The socket is empty, as always after a frame.
+    /// Enlarges the raw socket so that the longest possible packet fits. The socket is empty, as it always is
+    /// after a frame.
     #[cold]
     fn grow(&mut self) {
         self.sockets.remove(self.tcp);
@@ -101,7 +106,7 @@ impl SlowPath {
         self.device.rx_full = true;
         let Self { interface, sockets, device, .. } = self;
         let _: smoltcp::iface::PollIngressSingleResult = interface.poll_ingress_single(now, device, sockets);
-        // smoltcp took the frame, or dropped it because it cannot send.
+        // smoltcp consumed the frame, or dropped it because smoltcp cannot send now.
         self.device.rx_full = false;
         self.dirty = true;
     }
@@ -117,14 +122,14 @@ impl SlowPath {
         self.dirty = interface.poll_at(now, sockets).is_some_and(|at| at <= now);
     }
 
-    /// Whether [`poll`](Self::poll) has something to do; `false` while the queue of frames to send is full.
-    /// smoltcp uses no timers here.
+    /// Whether [`poll`](Self::poll) has something to do. `false` while the queue of frames to send is full.
+    /// smoltcp needs no timers for its work here.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty && self.device.tx.frames.len() < TX_FRAMES
     }
 
-    /// Passes a TCP packet that smoltcp has received, with its IP header, to `take`; `false` if there is no
-    /// such packet.
+    /// Passes a TCP packet that smoltcp has received, with its IP header, to `take`. Returns `false` if there
+    /// is no such packet.
     pub(crate) fn reassembled(&mut self, take: impl FnOnce(&[u8])) -> bool {
         let socket = self.sockets.get_mut::<raw::Socket<'_>>(self.tcp);
         let Ok(packet) = socket.recv() else { return false };
@@ -151,7 +156,8 @@ fn raw_socket(bytes: usize) -> raw::Socket<'static> {
     raw::Socket::new(None, Some(IpProtocol::Tcp), rx, tx)
 }
 
-/// The device that smoltcp uses: at most one received frame, and a bounded queue of frames to send.
+/// The device that smoltcp uses, which holds at most one received frame, and a bounded queue of frames to
+/// send.
 struct SlowDevice {
     rx: Vec<u8>,
     rx_full: bool,
@@ -162,15 +168,16 @@ struct SlowDevice {
 /// Frames to be sent.
 struct Egress {
     frames: VecDeque<Mbuf>,
-    /// smoltcp writes frames into this buffer if the queue is full or the pool is empty; they are dropped.
+    /// smoltcp writes frames into this buffer if the queue is full or the pool is empty. These frames are
+    /// dropped.
     scratch: Vec<u8>,
     pool: Mempool,
     vlan: Option<u16>,
 }
 
 impl Egress {
-    /// Queues a frame that `fill` writes. Drops the frame if it is TCP, if the queue is full, or if the pool
-    /// is empty.
+    /// Queues a frame that `fill` writes. Drops the frame if it contains TCP, if the queue is full, or if the
+    /// pool is empty.
     fn send<R>(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         let buf = if self.frames.len() < TX_FRAMES { self.pool.alloc() } else { None };
         if let Some(mut buf) = buf
@@ -189,7 +196,7 @@ impl Egress {
         fill(&mut self.scratch)
     }
 
-    /// Inserts the VLAN tag; `false` if the headroom is too small.
+    /// Inserts the VLAN tag, if the stack has a VLAN. Returns `false` if the headroom is too small.
     fn tag(&self, buf: &mut Mbuf) -> bool {
         let Some(vlan) = self.vlan else { return true };
         let Some(header) = EthernetHeader::parse(buf.head()) else { return false };
@@ -297,7 +304,7 @@ mod tests {
     #[test]
     fn frames_of_smoltcp_show_nothing_that_a_buffer_held_before() {
         let mut slow = slow_path();
-        // All buffers of the pool have old contents.
+        // All buffers of the pool contain old bytes.
         let pool = &slow.device.tx.pool;
         let mut used: Vec<Mbuf> = (0..pool.capacity()).filter_map(|_| pool.alloc()).collect();
         used.iter_mut().for_each(|buf| buf.append(2048).unwrap().fill(0xee));
@@ -310,8 +317,9 @@ mod tests {
     #[test]
     fn tcp_of_any_length_is_handed_back_whole() {
         let mut slow = slow_path();
-        // A short packet, the longest packet that the first socket holds, one byte more, the longest possible
-        // packet, a short packet, and the longest possible packet again.
+        // The packets in this order: a short packet, the longest packet that the first socket can hold, a
+        // packet with one byte more, the longest possible packet, a short packet, and the longest possible
+        // packet again.
         for bytes in [40, RAW_BYTES - 20, RAW_BYTES - 19, 65_515, 40, 65_515] {
             fill(slow.frame(), bytes);
             let sent = slow.filled()[ethernet::HEADER_BYTES..].to_vec();

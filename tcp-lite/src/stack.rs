@@ -1,4 +1,4 @@
-//! The stack: each engine has one. It takes frames, and returns frames and events.
+//! The stack. Each engine has a stack, passes frames to it, and gets frames and events from it.
 //!
 //! | file in `stack/` | what |
 //! |---|---|
@@ -75,23 +75,25 @@ use crate::syn_cookie::SynCookies;
 use crate::tcp::{Ctx, MAX_EVICTION_REQUESTS, OutOfOrderSlab, SearchSlab, SegmentSlab, Tcb};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, Received, SendError, StackConfig};
 
-/// Limit of the queue of answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. The limit
-/// bounds the memory that such segments can take; further answers are dropped, as if lost on the wire. An
-/// engine receives up to four bursts before it transmits. If thousands of peers connect at once, each SYN
-/// beyond the backlog has to be answered: its sender would try again only after a second.
+/// Maximum number of queued answers to segments of no connection: SYN-ACKs with a cookie, and RSTs. The limit
+/// bounds the memory for such answers. Further answers are dropped, as if lost on the wire. The limit is four
+/// bursts, because an engine receives up to four bursts before it transmits. If thousands of peers connect at
+/// once, each SYN beyond the backlog should get an answer, because its sender would try again only after a
+/// second.
 const PENDING_ANSWERS: usize = 4 * BURST;
 
-/// Event slots in addition to those of the connections: one for each `Evict` that can wait at the same time,
-/// one more for the `Evict` of a new holder, and one for the `AddressConflict` of each address that we lose.
+/// Number of event slots in addition to the slots of the connections: one for each `Evict` that can wait at
+/// the same time, one more for the `Evict` of a new holder, and one for the `AddressConflict` of each address
+/// that we lose.
 const SPARE_EVENTS: usize = MAX_EVICTION_REQUESTS + 1 + ADDRESSES;
 
 /// A host on one port.
 ///
-/// The order of calls in one poll: [`input`](Self::input) for every received frame, or
-/// [`input_next`](Self::input_next) while there are any (with many connections after
-/// [`look_ahead`](Self::look_ahead)), [`poll`](Self::poll) once, [`event`](Self::event) until `None`,
-/// [`transmit`](Self::transmit) until it returns `false`. [`next_deadline`](Self::next_deadline) returns the
-/// time of the next poll; the stack does nothing between polls.
+/// One poll has these calls, in this order: [`input`](Self::input) for every received frame, or
+/// [`input_next`](Self::input_next) while frames are left (with many connections after
+/// [`look_ahead`](Self::look_ahead)), [`poll`](Self::poll) once, [`event`](Self::event) until it returns
+/// `None`, [`transmit`](Self::transmit) until it returns `false`. [`next_deadline`](Self::next_deadline)
+/// returns the time of the next poll. The stack does nothing between polls.
 pub struct Stack {
     config: StackConfig,
     framing: Framing,
@@ -106,7 +108,7 @@ pub struct Stack {
     conflicts: ConflictDetection,
     /// True if the port has a link, according to the last call of [`Stack::set_link`].
     link_up: bool,
-    /// True if the port was removed: each connection ends with the next poll.
+    /// True if the port was removed, so that each connection ends with the next poll.
     port_gone: bool,
     /// The time at which the connections end, if the link is still down.
     link_deadline: Option<Instant>,
@@ -115,28 +117,30 @@ pub struct Stack {
     /// Buffer for a reassembled packet between the slow path and TCP.
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
-    /// The times of attempts to send while the pool has no buffer.
+    /// The times at which sending is tried again while the pool has no buffer.
     pool_retry: Backoff,
     segments: SegmentSlab,
     out_of_order: OutOfOrderSlab,
     searches: SearchSlab,
     events: EventQueue,
     counters: StackCounters,
-    /// `Some` if the host has several stacks.
+    /// The state that this stack shares with the other stacks of its host; `None` if it is the only stack.
     member: Option<Box<Member>>,
-    /// The latest time that a call passed. Calls that start no timer take no time argument and use this time.
+    /// The latest time that a caller passed. Calls that start no timer take no time argument and use this
+    /// time.
     now: Instant,
 }
 
 impl Stack {
-    /// A stack that takes its buffers from `pool`. Its memory is allocated here, or grows up to
-    /// `config.limits` when objects are created.
+    /// Creates a stack that allocates its buffers from `pool`. The stack's memory is allocated here, or grows
+    /// up to `config.limits` when objects are created.
     ///
-    /// A segment is one buffer: if `pool`'s buffers are smaller than the MTU, segments are smaller as well.
-    /// If there are IPv6 addresses but no link-local address, the link-local address of the Ethernet address
-    /// is added.
+    /// A segment is one buffer, so if `pool`'s buffers are smaller than the MTU, segments are smaller as
+    /// well. If there are IPv6 addresses but no link-local address, the stack adds the link-local address
+    /// that follows from the Ethernet address.
     ///
-    /// # Panics If an address in `config` is not a unicast address.
+    /// # Panics
+    /// If an address in `config` is not a unicast address.
     pub fn new(config: StackConfig, pool: Mempool) -> Self {
         let secrets = Secrets::new(config.seed);
         let routes = Routes::new(config.mac, config.addresses.clone(), config.gateways.clone());
@@ -163,8 +167,8 @@ impl Stack {
             scratch: Vec::new(),
             answers: VecDeque::with_capacity(PENDING_ANSWERS),
             pool_retry: Backoff::default(),
-            // Unacknowledged segments use at most half of the buffers: the acknowledgements need buffers as
-            // well.
+            // Unacknowledged segments use at most half of the buffers, because the acknowledgements need
+            // buffers as well.
             segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
             out_of_order: OutOfOrderSlab::new(limits.connections, limits.out_of_order_bytes, &pool),
             searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
@@ -183,7 +187,7 @@ impl Stack {
 
     /// Makes connections with much to send use the buffers of `pool`, with several segments in each buffer,
     /// so that a train consists of few views. Small messages use the stack's own pool. If `pool` is empty,
-    /// all messages do.
+    /// all messages use the stack's own pool.
     pub fn set_bulk_pool(&mut self, pool: Mempool) {
         self.bulk_pool = Some(pool);
     }
@@ -208,7 +212,7 @@ impl Stack {
         self.receive(self.now, frame, &mut std::iter::empty().peekable());
     }
 
-    /// Handles the next frame of a received burst. Also handles the following frames that continue the same
+    /// Handles the next frame of a received burst, and also the following frames that continue the same
     /// stream in order. The result is the same as with separate calls, except that one event has all
     /// payloads.
     pub fn input_next(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
@@ -218,8 +222,9 @@ impl Stack {
         }
     }
 
-    /// Runs the timers that are due, and the slow path. If [`next_deadline`](Self::next_deadline) is not
-    /// called between polls, a retransmission or an acknowledgement may be up to 100 us late.
+    /// Runs the timers that are due, and the slow path. If the user does not call
+    /// [`next_deadline`](Self::next_deadline) between polls, a retransmission or an acknowledgement may be up
+    /// to 100 us late.
     pub fn poll(&mut self, now: Instant) {
         if now > self.now {
             self.arm_before(now);
@@ -239,7 +244,7 @@ impl Stack {
                 trace::retransmission_timeout(conn, &self.config.tcp);
                 self.neighbors.doubt(now, &conn.next_hop);
             }
-            // `transmit` sets the timers as well, but is not called while the port takes no
+            // `transmit` sets the timers as well, but the user does not call it while the port accepts no
             // frames.
             self.arm_timers();
         }
@@ -256,21 +261,21 @@ impl Stack {
         }
     }
 
-    /// Whether an event waits to be taken.
+    /// Whether there are events that the user has not taken.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// Takes the oldest event, if it is [`Event::Received`] and came while no event waited. Bytes that are
-    /// taken this way after each call of [`input_next`](Self::input_next) cost less; [`event`](Self::event)
-    /// returns all events.
+    /// Removes and returns the oldest event if it is an [`Event::Received`] that was raised while no other
+    /// event waited. If the user calls this function after each call of [`input_next`](Self::input_next),
+    /// received bytes cost less time. [`event`](Self::event) returns all events.
     #[inline]
     pub fn received(&mut self) -> Option<(ConnId, Received)> {
         self.events.pop_received()
     }
 
-    /// Takes the oldest event.
+    /// Removes and returns the oldest event.
     pub fn event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
         match event {
@@ -286,12 +291,12 @@ impl Stack {
         event
     }
 
-    /// Fills the free places of `out` with frames to send; connections are served round robin. Returns
+    /// Fills the free places of `out` with frames to send. Connections are served round robin. Returns
     /// whether more frames could be sent now. Frames that wait for packet buffers do not count.
     ///
-    /// Frames in `out` count as sent and their timers run, even if the port takes the frames late. Do not
-    /// call this while the port takes no frames: timers run anyway, and retransmissions would queue behind
-    /// their first copies.
+    /// Frames in `out` count as sent and their timers run, even if the port accepts the frames late. Do not
+    /// call this function while the port accepts no frames, because timers run anyway, and retransmissions
+    /// would be queued after their first copies.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
         let more = match self.has_to_transmit() {
@@ -307,19 +312,19 @@ impl Stack {
     }
 
     /// The next time at which [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do;
-    /// `None` if both have nothing to do without a new frame or call. The returned time may be early, but is
-    /// never late.
+    /// `None` if neither function has anything to do without a new frame or call. The returned time may be
+    /// early, but is never late.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         if !self.has_to_transmit() {
             return self.next_timer(now);
         }
-        // No event tells when buffers are free again, so transmission is retried with a backoff.
+        // No event reports that buffers are free again, so transmission is retried with a backoff.
         let Some(next_try) = self.pool_retry.next_try(now) else { return Some(now) };
         self.next_timer(now).map_or(Some(next_try), |at| Some(at.min(next_try)))
     }
 
-    /// Like [`next_deadline`](Self::next_deadline), but only for [`poll`](Self::poll): for use while the port
-    /// takes no frames and [`transmit`](Self::transmit) is not called.
+    /// Like [`next_deadline`](Self::next_deadline), but only for [`poll`](Self::poll). Use this function
+    /// while the port accepts no frames and [`transmit`](Self::transmit) is therefore not called.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         self.arm_timers();
         // The caller may sleep now, so the spare page is freed.
@@ -339,7 +344,7 @@ impl Stack {
     /// Accepts connections to `port` on every address.
     ///
     /// # Errors
-    /// See [`ListenError`].
+    /// See [`ListenError`] for the errors.
     pub fn listen(&mut self, port: u16) -> Result<ListenerId, ListenError> {
         self.listen_with(port, ListenConfig::default())
     }
@@ -347,32 +352,33 @@ impl Stack {
     /// Like [`listen`](Self::listen), with a configuration for this listener.
     ///
     /// # Errors
-    /// See [`ListenError`].
+    /// See [`ListenError`] for the errors.
     pub fn listen_with(&mut self, port: u16, config: ListenConfig) -> Result<ListenerId, ListenError> {
         self.listeners.add(port, config)
     }
 
-    /// The numbers of SYNs that a listener did not answer, and of its half-open connections; `None` if the id
-    /// is not valid.
+    /// The numbers of SYNs that a listener did not answer, and the number of its half-open connections;
+    /// `None` if the id is not valid.
     pub fn listener_counters(&self, listener: ListenerId) -> Option<(ListenerCounters, usize)> {
         self.listeners.counters(listener)
     }
 
-    /// Drops SYNs from `address` to a listener until `until`. Use this for addresses whose connections fail:
-    /// each such connection costs more than many segments. The call does not change existing connections. If
-    /// the id is not valid, the call does nothing.
+    /// Drops SYNs from `address` to a listener until `until`. Use this call for addresses whose connections
+    /// fail, because each such connection costs more than many segments. The call does not change existing
+    /// connections. If the id is not valid, the call does nothing.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);
     }
 
-    /// A number that increases with every change of the [`listener_counters`](Self::listener_counters) of any
-    /// listener.
+    /// A number that increases whenever the [`listener_counters`](Self::listener_counters) of any listener
+    /// change.
     pub fn listener_changes(&self) -> u64 {
         self.listeners.changes()
     }
 
-    /// Closes the listener. Its half-open connections are dropped; its established connections continue.
+    /// Closes the listener and drops its half-open connections. The listener's established connections
+    /// continue.
     pub fn unlisten(&mut self, listener: ListenerId) {
         if !self.listeners.remove(listener) {
             return;
@@ -401,7 +407,7 @@ impl Stack {
     /// Returns a handle to queue segments on `conn`: see [`Sender::segment`].
     ///
     /// # Errors
-    /// [`SendError::Closed`].
+    /// [`SendError::Closed`] if the id is not valid.
     #[inline]
     pub fn sender(&mut self, now: Instant, conn: ConnId) -> Result<Sender<'_>, SendError> {
         self.advance(now);
@@ -412,10 +418,11 @@ impl Stack {
         Ok(Sender { ctx, framing, found, pushed: false, opened: false })
     }
 
-    /// Cuts `bytes` into segments of EMSS and queues the segments that fit; returns the number of bytes that
-    /// were taken. This call is for plain streams: FPDUs are queued with [`sender`](Self::sender).
+    /// Cuts `bytes` into segments of EMSS bytes and queues the segments that fit. Returns the number of bytes
+    /// that were queued. This call is for plain streams. FPDUs are queued with [`sender`](Self::sender).
     ///
-    /// # Errors The errors of [`Sender::segment`], if not a single byte was taken.
+    /// # Errors
+    /// The errors of [`Sender::segment`], if no byte was queued.
     pub fn send(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<usize, SendError> {
         self.advance(now);
         let sent = self.with_live(conn, |tcb, ctx| {
@@ -437,12 +444,13 @@ impl Stack {
         sent.unwrap_or(Err(SendError::Closed))
     }
 
-    /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier: it
-    /// has placed them, or it has consumed them after the frontier passed them. The limits of out-of-order
-    /// bytes count all bytes that were passed to the user ahead of the frontier and not released.
+    /// Tells the stack that the user no longer holds `bytes` bytes that it received ahead of the frontier.
+    /// The user has placed these bytes, or has consumed them after the frontier passed them. The limits of
+    /// out-of-order bytes count all bytes that were passed to the user ahead of the frontier and not
+    /// released.
     #[inline]
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
-        // The usual case: the bytes were in order, and our announced window is large enough, so nothing
+        // In the usual case, the bytes were in order, and our announced window is large enough, so nothing
         // changes.
         if bytes == 0
             && let Some(live) = self.connections.live(conn).and_then(|slot| self.connections.get(slot))
@@ -453,7 +461,7 @@ impl Stack {
         self.release_any(conn, bytes);
     }
 
-    /// See [`release`](Self::release).
+    /// The general path of [`release`](Self::release).
     #[inline(never)]
     fn release_any(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.release(ctx, bytes));
@@ -464,29 +472,31 @@ impl Stack {
         self.connections.prefetch(slot);
     }
 
-    /// Tells the stack that the user holds `bytes` bytes that it received in order. The window is smaller by
-    /// as many bytes until the user [`release`](Self::release)s them. This call is for readers of plain
-    /// streams that may be slower than their peer.
+    /// Tells the stack that the user holds `bytes` bytes that it received in order. The receive window is
+    /// smaller by `bytes` until the user [`release`](Self::release)s these bytes. This call is for readers of
+    /// plain streams that may be slower than their peer.
     pub fn hold(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.hold(ctx, bytes));
     }
 
     /// Gives up bytes that the user received ahead of the frontier and did not [`release`](Self::release): at
-    /// most 16 ranges of stream offsets, in order and without overlap. These bytes count as not received from
-    /// now on, and may arrive again. Returns `false` and gives up no bytes if some of them are in order by
-    /// now (then all bytes below these are in order as well), or if too many ranges would be left.
+    /// most 16 ranges of stream offsets, which are sorted and do not overlap. From now on these bytes count
+    /// as not received, and may arrive again. Returns `false` and gives up no bytes in two cases: some of
+    /// these bytes are in order by now (then all bytes before them are in order as well), or too many ranges
+    /// would be left.
     pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }
 
     /// Tells the stack how many bytes of packet buffers the user keeps in total for bytes ahead of the
-    /// frontier. They may be many more, because a small segment may pin a whole buffer.
+    /// frontier. This number may be much larger than the number of held bytes, because a small segment may
+    /// pin a whole buffer.
     pub fn pin(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.pin(ctx, bytes));
     }
 
-    /// Sets the keepalive of one connection, which otherwise has the keepalive of
-    /// [`TcpConfig`](crate::TcpConfig); `None` turns it off.
+    /// Sets the keepalive of one connection; `None` turns the keepalive off. Without this call, the keepalive
+    /// is that of [`TcpConfig`](crate::TcpConfig).
     pub fn set_keepalive(&mut self, now: Instant, conn: ConnId, keepalive: Option<Keepalive>) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.set_keepalive(ctx, keepalive));
@@ -498,7 +508,7 @@ impl Stack {
         Some(conn.tcb.info(&self.config.tcp, conn.tuple.local_addr(), conn.tuple.remote_addr()))
     }
 
-    /// The counters since the stack was created, including those of ended connections.
+    /// The counters since the stack was created, including the counters of ended connections.
     pub fn counters(&self) -> StackCounters {
         StackCounters {
             neighbor_moves_refused: self.neighbors.moves_refused(),
@@ -507,13 +517,13 @@ impl Stack {
         }
     }
 
-    /// Sets the time; it never goes back.
+    /// Sets the time, unless `now` is earlier than the present time.
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
     }
 
-    /// Calls `work` on the connection in `slot`, then [`settle`](Self::settle)s it. `None` if the slot is
-    /// free.
+    /// Calls `work` on the connection in `slot`, then [`settle`](Self::settle)s the connection. Returns
+    /// `None` if the slot is free.
     fn with<R>(
         &mut self,
         now: Instant,
@@ -527,14 +537,14 @@ impl Stack {
         Some(result)
     }
 
-    /// Like [`with`](Self::with), for a user's id; `None` if the id is not valid.
+    /// Like [`with`](Self::with), for a user's id. Returns `None` if the id is not valid.
     fn with_live<R>(&mut self, conn: ConnId, work: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> Option<R> {
         let slot = self.connections.live(conn)?;
         self.with(self.now, slot, work)
     }
 
-    /// Called after a call that may have changed a control block: sets its timer, removes it if it has ended,
-    /// and queues it if it has something to send.
+    /// Called after a call that may have changed a control block: sets the connection's timer, removes the
+    /// connection if it has ended, and queues the connection if it has something to send.
     fn settle(&mut self, slot: u32) {
         if self.connections.settle_later(slot) {
             return;

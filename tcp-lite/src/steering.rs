@@ -1,15 +1,16 @@
-//! A host on several queues of one device: a stack for each queue, and one address for all of them.
+//! A host on several queues of one device: each queue has its own stack, and all stacks have the same
+//! address.
 //!
 //! Stacks share no state of connections. A connection belongs to the stack that opened it, or to the stack at
 //! which its SYN arrived. If the device sends the connection's frames to that stack, this module has nothing
-//! to do. Any other frame is *handed over*: the stack that received it looks up the owner in the flow table,
-//! and puts the frame into a ring to the owner. So if a device spreads frames by another rule than expected,
-//! or changes the rule, frames take longer, but no connection is lost.
+//! to do. Any other frame is *handed over*: the stack that received the frame looks up the owner in the flow
+//! table, and puts the frame into a ring to the owner. If a device distributes frames by another rule than
+//! expected, or changes the rule, frames take longer, but no connection is lost.
 //!
-//! One stack leads: the first of the stacks that still exist. Only the leading stack answers ARP and
-//! neighbour discovery, defends our addresses, answers echo requests and reassembles fragments; it gets such
-//! frames from all other stacks. The leading stack tells the other stacks which neighbours it heard of, and
-//! which addresses may be used.
+//! The first of the stacks that still exist is the leading stack. Only the leading stack answers ARP and
+//! neighbour discovery, defends our addresses, answers echo requests and reassembles fragments. All other
+//! stacks hand such frames to the leading stack. The leading stack tells the other stacks which neighbours it
+//! heard of, and which addresses may be used.
 //!
 //! | file | what |
 //! |---|---|
@@ -24,5 +25,5 @@ pub(crate) use flow_table::ClaimError;
 pub(crate) use member::Handed;
 pub use member::Member;
 
-/// Maximum number of stacks of a host: a mask has one bit for each.
+/// Maximum number of stacks of a host: a mask has one bit for each stack.
 pub const MAX_MEMBERS: usize = 64;

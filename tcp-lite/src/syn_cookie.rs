@@ -1,9 +1,10 @@
-//! SYN cookies (RFC 4987 section 3.6): when the backlog of a listener is full, the sequence number of our
-//! SYN-ACK encodes the SYN, and the ACK returns it. So peers can connect even during a flood of SYNs.
+//! SYN cookies (RFC 4987 section 3.6). When the backlog of a listener is full, the sequence number of our
+//! SYN-ACK encodes the SYN, and the peer's ACK returns this number. Therefore peers can connect even during a
+//! flood of SYNs.
 //!
 //! A cookie has 5 bits of time, 3 bits for the MSS, and 24 bits that only we can compute. The other options
-//! of the SYN are in the low bits of our timestamp, which the ACK echoes; without timestamps these options
-//! are lost.
+//! of the SYN are encoded in the low bits of our timestamp, which the ACK echoes. Without timestamps, the
+//! other options are lost.
 
 use std::hash::{Hash, Hasher as _};
 
@@ -15,12 +16,12 @@ use crate::four_tuple::FourTuple;
 use crate::secrets::HashBytes;
 use crate::tcp::header::{Flags, Options, TcpHeader};
 
-/// Length of a period. A cookie is valid in the period in which it was sent and in the next period, so for
-/// one to two minutes, as in Linux. Five bits count 32 periods.
+/// Length of a period. A cookie is valid in the period in which it was sent and in the next period: for one
+/// to two minutes, as in Linux. The five bits of time distinguish 32 periods.
 const PERIOD_SECS: i64 = 64;
-/// MSS values that a cookie can encode. The cookie has the largest of them that is not above the peer's MSS.
-/// They are the minimum that we accept, the default of RFC 9293, and the values of small paths, of tunnels,
-/// of Ethernet with IPv6 and IPv4, and of jumbo frames of 4 and 9 kB.
+/// MSS values that a cookie can encode. The cookie has the largest of these values that is not above the
+/// peer's MSS. The values are the minimum that we accept, the default of RFC 9293, and the MSS of small
+/// paths, of tunnels, of Ethernet with IPv6 and IPv4, and of jumbo frames of 4 and 9 kB.
 const MSS: [u16; 8] = [64, 536, 1200, 1380, 1440, 1460, 4036, 8940];
 /// Flags of a SYN that offers ECN (RFC 3168 section 6.1.1).
 const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
@@ -28,7 +29,7 @@ const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
 /// Creates and verifies cookies.
 pub(crate) struct SynCookies {
     key: SipHasher24,
-    /// The time at which the last cookie was created. If no valid cookie can exist, no acknowledgement is
+    /// The time at which the last cookie was created. If no valid cookie can exist, acknowledgements are not
     /// verified.
     latest: Option<Instant>,
 }
@@ -38,8 +39,8 @@ impl SynCookies {
         Self { key, latest: None }
     }
 
-    /// Reduces `syn` to the part that a cookie encodes; this part is answered. The options of `syn` must
-    /// include the peer's MSS.
+    /// Reduces `syn` to the part that a cookie encodes. The SYN-ACK answers only this part. The options of
+    /// `syn` must include the peer's MSS.
     pub(crate) fn forget_the_rest(config: &TcpConfig, syn: &mut TcpHeader) {
         let mss = syn.options.mss.map(|mss| MSS[index_of(mss)]);
         if config.timestamps && syn.options.timestamps.is_some() {
@@ -63,8 +64,8 @@ impl SynCookies {
         self.latest.is_some()
     }
 
-    /// Encodes the options of `syn` in the timestamp of the SYN-ACK. This sets the timestamp back by less
-    /// than 128 ms.
+    /// Encodes the options of `syn` in the timestamp of the SYN-ACK. The encoding sets the timestamp back by
+    /// less than 128 ms.
     pub(crate) fn mark(syn_ack: &mut TcpHeader, syn: &TcpHeader) {
         if let Some((clock, _)) = &mut syn_ack.options.timestamps {
             *clock = (clock.wrapping_sub(64) & !63) | offer_bits(syn);
@@ -96,9 +97,10 @@ impl SynCookies {
         Some(syn)
     }
 
-    /// Whether `segment` may have overtaken the ACK of a cookie. Only the first segment after the SYN can be
-    /// verified, because the peer's sequence number is part of the cookie. A segment whose acknowledged
-    /// number has the time bits of another period has not overtaken such an ACK.
+    /// Whether `segment` may have overtaken the ACK of a cookie. Such a segment cannot be verified. Only the
+    /// first segment after the SYN can be verified, because the peer's sequence number is part of the cookie.
+    /// The function returns `false` if the time bits of the acknowledged number do not belong to a valid
+    /// period.
     pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, bytes: usize) -> bool {
         let (Some(ack), current) = (segment.ack, period(now)) else { return false };
         let made = ack.0.wrapping_sub(1) as u32 >> 27;
@@ -108,7 +110,7 @@ impl SynCookies {
             && [current, current - 1].into_iter().any(|at| at as u32 & 31 == made)
     }
 
-    /// Whether a cookie may still be acknowledged.
+    /// Whether a valid cookie may exist, so that its ACK may still arrive.
     fn is_awaited(&self, now: Instant) -> bool {
         self.latest.is_some_and(|latest| period(now) <= period(latest) + 1)
     }
@@ -128,19 +130,19 @@ fn period(at: Instant) -> i64 {
     at.secs() / PERIOD_SECS
 }
 
-/// The largest MSS of the table that is not above `mss`.
+/// The index of the largest MSS of the table that is not above `mss`.
 fn index_of(mss: u16) -> usize {
     MSS.iter().rposition(|known| *known <= mss).unwrap_or(0)
 }
 
-/// The offers of `syn` in six bits: window scale (15: none), SACK, ECN.
+/// The offers of `syn` in six bits: window scale (15 if `syn` has no window scale), SACK, and ECN.
 fn offer_bits(syn: &TcpHeader) -> u32 {
     let scale = syn.options.window_scale.map_or(15, u32::from);
     let ecn = syn.flags.contains(ECN_SETUP);
     scale | u32::from(syn.options.sack_permitted) << 4 | u32::from(ecn) << 5
 }
 
-/// The reverse of [`offer_bits`].
+/// Sets the offers of `syn` from the result of [`offer_bits`].
 fn restore_offer(syn: &mut TcpHeader, bits: u32) {
     syn.options.window_scale = Some((bits & 15) as u8).filter(|scale| *scale < 15);
     syn.options.sack_permitted = bits & 16 != 0;
@@ -259,7 +261,7 @@ mod tests {
             let wrong = TcpHeader { ack: good.ack.map(|ack| ack + 1 + guess), ..good.clone() };
             assert!(!recall(640, 9, &wrong));
         }
-        // An old cookie is refused even while younger cookies are valid.
+        // The stack refuses an old cookie even while younger cookies are valid.
         cookies.make(Instant::from_secs(767), &tuple(10), &syn);
         let recall = |at| cookies.recall(Instant::from_secs(at), &tuple(9), &good).is_some();
         assert!(recall(767) && !recall(768) && !recall(831), "too old beside younger ones");

@@ -1,8 +1,9 @@
-//! Demultiplexer: a hash table from 4-tuples to connection slots. A key prevents chosen collisions.
+//! Demultiplexer: a hash table from 4-tuples to connection slots. The hash has a secret key, so that
+//! attackers cannot choose tuples that collide.
 //!
-//! The table stores only hashes and slots. The caller compares the tuple with that in the connection's state,
-//! which it needs anyway; two connections rarely have the same hash. A lookup reads one cache line, which can
-//! be prefetched. In a map of tuples, a lookup reads three.
+//! The table stores only hashes and slots. The caller compares the tuple with the tuple in the connection's
+//! state, which the caller needs anyway. Two connections rarely have the same hash. A lookup reads one cache
+//! line, which can be prefetched. A lookup in a map of tuples would read three cache lines.
 
 use std::hash::BuildHasher;
 
@@ -10,10 +11,10 @@ use crate::four_tuple::FourTuple;
 use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 
-/// The hash table. It grows when connections are created, never when segments arrive.
+/// The hash table, which grows when connections are created, never when segments arrive.
 ///
-/// It uses open addressing with linear probing: a search goes from the home position of the hash up to the
-/// next free entry.
+/// The table uses open addressing with linear probing: a search goes from the home position of the hash up to
+/// the next free entry.
 #[derive(Debug)]
 pub(crate) struct ConnTable {
     keyed: KeyedState,
@@ -36,7 +37,7 @@ impl TupleHash {
 #[derive(Clone, Copy, Debug)]
 struct TableEntry {
     hash: TupleHash,
-    /// [`FREE`] if the entry is unused.
+    /// The slot; [`FREE`] if the entry is unused.
     slot: u32,
 }
 
@@ -91,7 +92,7 @@ impl ConnTable {
         let mut at = gap;
         self.taken -= 1;
         // Later entries move into the gap, except entries whose home position is after the gap: a search
-        // would not find them any more.
+        // would no longer find an entry that is before its home position.
         loop {
             at = (at + 1) & mask;
             let place = self.places[at];
@@ -156,8 +157,8 @@ mod tests {
     }
 
     proptest! {
-        // Compares the table with a map. Many hashes have the same home position, also at the end of the
-        // table, and some hashes are equal.
+        // Compares the table with a map. Many hashes have the same home position, some of them at the end of
+        // the table, and some hashes are equal.
         #[test]
         fn finds_what_was_put_in_and_not_taken_out(
             steps in prop::collection::vec((any::<bool>(), 0_u32..40), 0..400),
@@ -178,7 +179,7 @@ mod tests {
                     let hash = TupleHash(hashes[slot as usize]);
                     let found = table.find(hash, |other| other == slot);
                     prop_assert_eq!(found, model.contains_key(&slot).then_some(slot));
-                    // Only slots with that hash are passed to the closure.
+                    // Only slots with the hash `hash` are passed to the closure.
                     table.find(hash, |other| {
                         assert_eq!(model[&other], hash);
                         false

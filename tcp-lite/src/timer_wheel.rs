@@ -1,19 +1,23 @@
 //! One timer for each connection slot, in a hierarchical wheel with a tick of one microsecond.
 //!
 //! Slots are linked by index inside arrays that grow with the number of connections: setting, moving and
-//! cancelling a timer are O(1) and never allocate. Most deadlines are moved back before they are reached,
-//! because the peer acknowledges in time. So a timer that is moved back or cancelled stays in its list; when
-//! the list is reached, the timer is linked again by its deadline, or not at all. Level `l` has 64 lists of
-//! `64^l` microseconds each. A timer is at the level of the highest digit (base 64) in which its deadline
-//! differs from the current time, and moves down when that digit is reached.
+//! cancelling a timer are O(1) and never allocate. Most deadlines are moved to a later time before they are
+//! reached, because the peer acknowledges in time. Therefore a timer that is moved to a later time or
+//! cancelled stays in its list. When the wheel reaches the list, it links the timer again by its deadline, or
+//! unlinks a cancelled timer.
+//!
+//! Level `l` has 64 lists of `64^l` microseconds each. A timer is at the level of the highest digit (base 64)
+//! in which its deadline differs from the current time. When the wheel reaches that digit, the timer moves to
+//! a lower level.
 
 use crate::facade::Instant;
 use crate::invariant::{Check, ensure};
 
-/// Bits of a deadline for each level: the 64 lists of a level fit the 64 bits of [`Level::occupied`].
+/// Number of bits of a deadline for each level: the 64 lists of a level fit the 64 bits of
+/// [`Level::occupied`].
 const BITS: u32 = 6;
 const LISTS: usize = 1 << BITS;
-/// Six levels of six bits: 2^36 microseconds, 19 hours.
+/// Number of levels: six levels of six bits cover 2^36 microseconds, 19 hours.
 const LEVELS: usize = 6;
 /// A timer further away than this time (18 hours) is linked at this time. When the wheel reaches the timer,
 /// it links the timer again by its deadline, so the timer does not fire early. The horizon is one list less
@@ -38,10 +42,10 @@ const NEVER: u64 = u64::MAX;
 
 #[derive(Clone, Copy)]
 struct Timer {
-    /// [`NEVER`] if the timer is not set, though it may still be linked.
+    /// The deadline; [`NEVER`] if the timer is not set. A timer that is not set may still be linked.
     deadline_us: u64,
-    /// The time by which the timer is linked: the time of its list, 0 if the timer is due, and [`NEVER`] if
-    /// it is idle. The deadline is not earlier.
+    /// The time by which the timer is linked, which is not later than the deadline: the time of its list, 0
+    /// if the timer is due, and [`NEVER`] if the timer is idle.
     linked_us: u64,
     previous: u32,
     next: u32,
@@ -81,7 +85,7 @@ impl TimerWheel {
         self.timers.reserve_exact(count.saturating_sub(self.timers.len()));
     }
 
-    /// Adds timers up to `count`. Allocates unless there is [memory](Self::reserve) for them.
+    /// Adds timers up to `count`. Allocates memory unless enough memory was [reserved](Self::reserve).
     pub(crate) fn grow(&mut self, count: usize) {
         if self.timers.len() < count {
             let idle = Timer {
@@ -95,7 +99,7 @@ impl TimerWheel {
         }
     }
 
-    /// Sets the timer of `slot`, or cancels it.
+    /// Sets the timer of `slot` to `deadline`; `None` cancels the timer.
     #[inline]
     pub(crate) fn set(&mut self, slot: u32, deadline: Option<Instant>) {
         let deadline_us = deadline.map_or(NEVER, |at| at.total_micros().max(0) as u64);
@@ -106,13 +110,14 @@ impl TimerWheel {
         }
     }
 
-    /// Called when the deadline of `slot` is earlier than the time by which it is linked.
+    /// Called when the deadline of `slot` is earlier than the time by which it is linked: links the timer
+    /// again.
     fn move_up(&mut self, slot: u32) {
         self.unlink(slot);
         self.link(slot);
     }
 
-    /// Takes one slot whose timer is due at `now`; the timer is idle afterwards. Time never goes back: an
+    /// Returns one slot whose timer is due at `now`, and makes the timer idle. Time never goes back: an
     /// earlier `now` counts as the latest time that was passed.
     pub(crate) fn expired(&mut self, now: Instant) -> Option<u32> {
         let target_us = u64::try_from(now.total_micros()).unwrap_or(0).max(self.now_us);
@@ -125,7 +130,7 @@ impl TimerWheel {
                     self.timers[slot as usize].deadline_us = NEVER;
                     return Some(slot);
                 }
-                // The timer was moved back or cancelled when it was due already.
+                // The timer was already due when it was moved to a later time or cancelled.
                 if deadline_us != NEVER {
                     self.link(slot);
                 }
@@ -146,13 +151,15 @@ impl TimerWheel {
     }
 
     /// The earliest time at which [`expired`](Self::expired) may have something to do. The result is never
-    /// late, but early if the first timer still has to move down a level, or was moved back or cancelled.
+    /// later than the first deadline. The result is earlier if the first timer still has to move down a
+    /// level, or was moved to a later time or cancelled.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let us = if self.due != NONE { self.now_us } else { self.next_list()?.2 };
         Some(Instant::from_micros(us as i64))
     }
 
-    /// The first occupied list and its start time. Lower levels come before higher ones.
+    /// The first occupied list, as level, list number and start time. Lower levels have earlier lists than
+    /// higher levels.
     fn next_list(&self) -> Option<(usize, usize, u64)> {
         for (number, level) in self.levels.iter().enumerate() {
             if level.occupied == 0 {
@@ -170,18 +177,18 @@ impl TimerWheel {
         None
     }
 
-    /// Deadline of the timer of `slot` in microseconds, if it is running.
+    /// Deadline of the timer of `slot` in microseconds; `None` if the timer is not set.
     pub(crate) fn deadline_us(&self, slot: u32) -> Option<u64> {
         let timer = self.timers[slot as usize];
         (timer.deadline_us != NEVER).then_some(timer.deadline_us)
     }
 
-    /// Checks that each running timer is in exactly the list of its place, and that none was missed.
+    /// Checks that each running timer is in exactly the list of its place, and that no timer was missed.
     pub(crate) fn check(&self) -> Check {
         let mut linked = self.check_list(self.due, TimerPlace::Due)?;
         for (number, level) in self.levels.iter().enumerate() {
-            // Few lists have timers, and this runs after every step of a simulation, so empty lists are only
-            // counted.
+            // Few lists have timers, and this check runs after every step of a simulation. Therefore empty
+            // lists are counted, but not checked one by one.
             let mut occupied = level.occupied;
             let (linked_lists, says) =
                 (level.heads.iter().filter(|&&head| head != NONE).count(), occupied.count_ones());
@@ -353,7 +360,7 @@ mod tests {
                     (Some(announced), Some(first)) => {
                         prop_assert!(announced.total_micros() as u64 <= first.max(now));
                     }
-                    // A cancelled timer may still be announced.
+                    // The wheel may still announce the time of a cancelled timer.
                     (announced, first) => prop_assert!(announced.is_some() || first.is_none()),
                 }
                 while let Some(slot) = wheel.expired(Instant::from_micros(now as i64)) {
@@ -364,7 +371,8 @@ mod tests {
                 prop_assert!(model.values().all(|d| *d > now));
                 wheel.check().map_err(TestCaseError::fail)?;
             }
-            // At each announced time a timer fires, is linked at a lower level, or is unlinked.
+            // At each announced time, the wheel fires a timer, links a timer at a lower level, or unlinks a
+            // timer.
             let mut idle = 0;
             while let Some(deadline) = wheel.next_deadline() {
                 match wheel.expired(deadline) {
@@ -377,7 +385,8 @@ mod tests {
         }
     }
 
-    /// At 100 us: timers 0 and 1 wait for 105 us in list 41 of level 0, timer 2 is due, timer 3 idle.
+    /// A wheel at 100 us. Timers 0 and 1 wait for 105 us in list 41 of level 0, timer 2 is due, and timer 3
+    /// is idle.
     fn wheel() -> TimerWheel {
         let mut wheel = TimerWheel::new();
         wheel.grow(4);

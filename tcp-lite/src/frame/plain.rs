@@ -11,13 +11,13 @@ use crate::facade::{EthernetAddress, IpAddress, Ipv4Address};
 use crate::ip::{Ecn, IPV4_BYTES, PROTOCOL_TCP};
 use crate::tcp::header::{MIN_HEADER_BYTES, Options, TIMESTAMPS_WORD, TcpHeader};
 
-/// Bytes of all headers without timestamps.
+/// Number of bytes of all headers without timestamps.
 const BYTES: usize = ethernet::HEADER_BYTES + IPV4_BYTES + MIN_HEADER_BYTES;
-/// Bytes of the timestamps option, with two NOPs.
+/// Number of bytes of the timestamps option, with two NOPs.
 const TIMESTAMPS_BYTES: usize = 12;
 
-/// The headers of the frames of one connection: written and summed once, except for the fields that differ
-/// from frame to frame.
+/// The headers of the frames of one connection, which are written and summed once, except for the fields that
+/// differ from frame to frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainTemplate {
     /// The headers without timestamps, and with 0 for the fields that differ.
@@ -25,8 +25,8 @@ pub(crate) struct PlainTemplate {
     offload: TxOffload,
     /// The first four bytes of the IPv4 header, with 0 for ECN and length.
     version_and_class: u32,
-    /// The sum of the fields of the IPv4 header that do not differ. Unused if the port computes the IPv4
-    /// checksum.
+    /// The sum of the fields of the IPv4 header that do not differ. The sum is unused if the port computes
+    /// the IPv4 checksum.
     ip_sum: u64,
     /// The sum of the pseudo-header and of the ports.
     tcp_sum: u64,
@@ -86,7 +86,7 @@ impl PlainTemplate {
         Self { bytes, offload, version_and_class, ip_sum, tcp_sum }
     }
 
-    /// The template for `headers`; `None` if they have a tag, IPv6 or other options.
+    /// The template for `headers`; `None` if the headers have a tag, IPv6 or other options.
     #[inline]
     pub(super) fn of(headers: &Headers<'_>) -> Option<Self> {
         let (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) = (headers.src, headers.dst) else {
@@ -109,7 +109,7 @@ impl PlainTemplate {
         self.offload
     }
 
-    /// Bytes of all headers.
+    /// Number of bytes of all headers.
     #[inline]
     pub(crate) fn header_bytes(&self) -> usize {
         ethernet::HEADER_BYTES + IPV4_BYTES + usize::from(self.offload.l4_bytes)
@@ -193,7 +193,7 @@ mod tests {
     use crate::facade::TcpSeqNumber;
     use crate::tcp::header::Flags;
 
-    /// Random headers: these numbers are the values of their fields.
+    /// Random headers, with these numbers as the values of their fields.
     fn headers(
         numbers: [u32; 8],
         flags: u8,

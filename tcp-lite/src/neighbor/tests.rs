@@ -20,7 +20,7 @@ fn answer(n: u8, mac: EthernetAddress) -> Heard {
     Heard { ip: ip(n), mac: Some(mac), creates: false, overrides: true, confirms: true }
 }
 
-/// Sends all queries that wait and returns them.
+/// Removes all queries that wait, as if they were sent, and returns them.
 fn queries(neighbors: &mut Neighbors) -> Vec<Query> {
     let mut all = Vec::new();
     while let Some(query) = neighbors.query() {
@@ -83,7 +83,7 @@ fn an_answer_releases_waiting_packets_and_an_old_entry_in_use_is_confirmed() {
     assert_eq!(n.resolve(at(6), ip(1)), Resolution::Known(MAC));
     assert_eq!(n.resolve(at(30_005), ip(1)), Resolution::Known(MAC));
     assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(MAC) }]);
-    // The neighbour moved: no unicast query is answered, so the next query is broadcast.
+    // The neighbour moved, so it answers no unicast query, and the next query is broadcast.
     n.poll(at(31_005));
     n.poll(at(32_005));
     n.poll(at(33_005));
@@ -114,7 +114,7 @@ fn a_neighbour_that_tcp_doubts_is_asked_then_everybody_is() {
     n.poll(at(4005));
     assert_eq!(n.resolve(at(4005), ip(1)), Resolution::Pending);
     assert_eq!(queries(&mut n), [Query { target: ip(1), to: None }]);
-    // After an answer, the neighbour is not queried any more.
+    // After an answer, the table no longer queries the neighbour.
     assert!(n.heard(at(4006), &answer(1, MAC)));
     assert_eq!(n.resolve(at(4007), ip(1)), Resolution::Known(MAC));
     n.poll(at(9000));
@@ -218,8 +218,8 @@ fn unsolicited_answers_confirm_nothing() {
     assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(OTHER) }]);
 }
 
-/// RFC 4861 section 7.2.5, for an advertisement with each pair of flags (S and O) in each state: the known
-/// Ethernet address afterwards, and whether the next use sends a query.
+/// RFC 4861 section 7.2.5: an advertisement with each pair of flags (S and O) arrives in each state. The test
+/// checks the known Ethernet address afterwards, and whether the next use sends a query.
 #[test]
 fn an_advertisement_does_what_its_flags_and_the_state_say() {
     const KEPT: (Option<EthernetAddress>, bool) = (Some(MAC), false);
@@ -227,8 +227,8 @@ fn an_advertisement_does_what_its_flags_and_the_state_say() {
     const MOVED: (Option<EthernetAddress>, bool) = (Some(OTHER), true);
     const MOVED_SURELY: (Option<EthernetAddress>, bool) = (Some(OTHER), false);
     type Known = (Option<EthernetAddress>, bool);
-    // The address in the advertisement, S, O, and the result in REACHABLE, in STALE and in PROBE. In PROBE a
-    // query is under way, so no further query is sent unless the entry leaves that state.
+    // The columns: the address in the advertisement, S, O, and the result in REACHABLE, in STALE and in
+    // PROBE. In PROBE a query is in progress, so no further query is sent unless the entry leaves that state.
     let cases: [(Option<EthernetAddress>, bool, bool, [Known; 3]); 12] = [
         (None, false, false, [KEPT, STALE, KEPT]),
         (None, false, true, [KEPT, STALE, KEPT]),
@@ -258,7 +258,7 @@ fn an_advertisement_does_what_its_flags_and_the_state_say() {
             n.resolve(now, ip(1));
             let query = known.filter(|_| asks).map(|mac| Query { target: ip(1), to: Some(mac) });
             assert_eq!(queries(&mut n), query.into_iter().collect::<Vec<_>>(), "{heard:?} in {state}");
-            // Only an answer ends the queries of PROBE.
+            // In PROBE, only an answer ends the queries.
             n.poll(now + QUERY_INTERVAL);
             let is_answer = confirms && (mac != Some(OTHER) || overrides) || known == Some(OTHER);
             let is_probed = asks || state == 2 && !is_answer;

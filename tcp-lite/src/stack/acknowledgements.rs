@@ -1,5 +1,5 @@
-//! Calls about acknowledgements: for users that wait for those of the peer, and for users that time their
-//! own.
+//! Calls about the peer's acknowledgements, for which some users wait, and about our acknowledgements, whose
+//! time some users choose.
 
 use super::Stack;
 use crate::{ConnId, Instant};
@@ -17,25 +17,26 @@ impl Stack {
         self.with_live(conn, |tcb, _| tcb.report_acknowledgements(on));
     }
 
-    /// Acknowledges the bytes that have arrived on `conn` at once, without the delay of
+    /// Sends the acknowledgement of the bytes that have arrived on `conn` without the delay of
     /// [`TcpConfig::delayed_ack`](crate::TcpConfig). Does nothing if all bytes are acknowledged.
     pub fn acknowledge_early(&mut self, now: Instant, conn: ConnId) {
         self.advance(now);
         self.with_live(conn, |tcb, _| tcb.acknowledge_early());
     }
 
-    /// Withholds acknowledgements of the peer's bytes from this stream offset on, although they have arrived;
-    /// `None`: acknowledges all bytes. This call is for a user whose peer concludes more from an
-    /// acknowledgement than TCP promises, so another message has to be sent first. Bytes that were
-    /// acknowledged before remain acknowledged, and the whole stream is acknowledged once the peer's FIN has
-    /// arrived. Withhold acknowledgements for at most a round trip, because the peer then retransmits the
-    /// bytes.
+    /// Withholds acknowledgements of the peer's bytes from this stream offset on, although the bytes have
+    /// arrived. With `None`, all bytes are acknowledged. This call is for a user whose peer concludes more
+    /// from an acknowledgement than TCP promises, so that another message has to be sent before the
+    /// acknowledgement. Bytes that were acknowledged before remain acknowledged, and the whole stream is
+    /// acknowledged once the peer's FIN has arrived. Withhold acknowledgements for at most a round trip,
+    /// because the peer retransmits the bytes after a longer time.
     pub fn withhold(&mut self, conn: ConnId, from: Option<u64>) {
         self.with_live(conn, |tcb, _| tcb.withhold(from));
     }
 
-    /// A number that the two ends of a TCP connection compute from their initial sequence numbers. If a proxy
-    /// terminates the connection, the two ends have different numbers. `None` if the id is not valid.
+    /// A number that both endpoints of a TCP connection compute from their initial sequence numbers. If a
+    /// proxy terminates the connection, the two endpoints compute different numbers. `None` if the id is not
+    /// valid.
     pub fn sequence_mark(&self, conn: ConnId) -> Option<u32> {
         let conn = self.connections.live(conn).and_then(|slot| self.connections.get(slot))?;
         Some(conn.tcb.sequence_mark())

@@ -1,30 +1,31 @@
-//! Setting the timers of connections: once for several calls, if nothing else depends on the timers.
+//! Sets the timers of connections. A timer is set once for several calls, as long as nothing else depends on
+//! the timer.
 //!
 //! A message and its acknowledgement move the timer of their connection several times, nearly always to a
-//! later time. So a call only marks the connection. Before an engine sleeps, the timers of marked connections
-//! are set. An engine that polls without a pause sets them after `TIMER_SLACK`, and a timer may be late by
-//! that time.
+//! later time. Therefore a call only marks the connection. Before an engine sleeps, the timers of marked
+//! connections are set. An engine that polls without a pause sets the timers after `TIMER_SLACK`, so a timer
+//! may be late by that time.
 
 use super::Stack;
 use crate::facade::{Duration, Instant};
 use crate::tcp::State;
 
-/// The maximum delay of a timer: short compared with the times of retransmissions and delayed
-/// acknowledgements. Timers that count microseconds are [set at once](crate::tcp::Tcb::has_short_timer).
+/// The maximum delay of a timer. This delay is short compared with the times of retransmissions and delayed
+/// acknowledgements. Timers of a few microseconds are [set at once](crate::tcp::Tcb::has_short_timer).
 const TIMER_SLACK: Duration = Duration::from_micros(100);
 
-/// Maximum number of marked connections whose timers wait. If more are marked, all their timers are set at
-/// once, while their state is in the cache.
+/// Maximum number of marked connections whose timers wait. If more connections are marked, all their timers
+/// are set at once, while their state is in the cache.
 const MAX_WAITING: usize = 8;
 
 /// Slots whose timers have to be set.
 #[derive(Default)]
 pub(super) struct Unarmed {
     slots: Vec<u32>,
-    /// True if one of these connections has a short timer.
+    /// True if the connection of one of these slots has a short timer.
     is_urgent: bool,
-    /// The time at which the timers have to be set. `None` before the end of the turn in which the first slot
-    /// was added.
+    /// The time at which the timers have to be set at the latest. `None` until the end of the turn in which
+    /// the first slot was added.
     by: Option<Instant>,
 }
 
@@ -34,8 +35,8 @@ impl Unarmed {
         self.slots.reserve_exact(count - self.slots.len());
     }
 
-    /// Adds a slot, unless `is_there` is true: then the slot was added before. Called after each call of the
-    /// slot's control block, which may have started a [short timer](crate::tcp::Tcb::has_short_timer).
+    /// Adds a slot, unless the slot was added before (`is_there`). Called after each call of the slot's
+    /// control block, which may have started a [short timer](crate::tcp::Tcb::has_short_timer).
     #[inline]
     pub(super) fn add(&mut self, slot: u32, is_there: &mut bool, has_short_timer: bool) {
         if !std::mem::replace(is_there, true) {
@@ -44,7 +45,7 @@ impl Unarmed {
         self.is_urgent |= has_short_timer;
     }
 
-    /// Takes a slot.
+    /// Removes and returns a slot.
     pub(super) fn take(&mut self) -> Option<u32> {
         let slot = self.slots.pop();
         if self.slots.is_empty() {
@@ -57,8 +58,8 @@ impl Unarmed {
         self.slots.iter().copied()
     }
 
-    /// Called when a turn ends `now`: decides when the timers have to be set. Returns whether that is before
-    /// the time moves on.
+    /// Called when a turn ends at `now`: decides when the timers have to be set. Returns whether the timers
+    /// have to be set before the time advances.
     #[inline]
     fn end_turn(&mut self, now: Instant) -> bool {
         !self.slots.is_empty()
@@ -67,7 +68,7 @@ impl Unarmed {
                 || now >= *self.by.get_or_insert(now + TIMER_SLACK))
     }
 
-    /// Whether the timers have to be set before the time moves on to `now`.
+    /// Whether the timers have to be set before the time advances to `now`.
     #[inline]
     fn is_due_before(&self, now: Instant) -> bool {
         !self.slots.is_empty() && (self.is_urgent || self.by.is_none_or(|by| now >= by))
@@ -76,7 +77,8 @@ impl Unarmed {
 
 impl Stack {
     /// Like [`settle`](Self::settle), without the ready queue. After most calls, the connection is in
-    /// ESTABLISHED, where only the timer has to be set. [`arm_timers`](Self::arm_timers) sets it later.
+    /// ESTABLISHED, where only the timer has to be set. In this state, [`arm_timers`](Self::arm_timers) sets
+    /// the timer later.
     #[inline(always)]
     pub(super) fn settle_timer(&mut self, slot: u32) {
         if !self.connections.arm_later(slot) {
@@ -84,8 +86,8 @@ impl Stack {
         }
     }
 
-    /// Called before the time moves on to `now`: sets the timers that cannot wait, because some timers run
-    /// from the call that needs them.
+    /// Called before the time advances to `now`: sets the timers that cannot wait, because some timers start
+    /// at the time of the call that needs them.
     #[inline]
     pub(super) fn arm_before(&mut self, now: Instant) {
         if self.connections.unarmed.is_due_before(now) {
@@ -101,7 +103,7 @@ impl Stack {
         }
     }
 
-    /// Sets the timers of all marked connections. Every function that reads timers calls this first.
+    /// Sets the timers of all marked connections. Every function that reads timers calls this function first.
     pub(super) fn arm_timers(&mut self) {
         while let Some(slot) = self.connections.next_unarmed() {
             self.arm(slot);

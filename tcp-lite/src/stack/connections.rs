@@ -27,20 +27,20 @@ pub(crate) struct Conn {
     pub(crate) half_open: bool,
     /// True if the connection is in `Connections::time_waits`.
     pub(crate) in_time_wait: bool,
-    /// The time since which the Ethernet address of the next hop is not known.
+    /// The time since which the Ethernet address of the next hop is unknown.
     pub(crate) unresolved_since: Deadline,
 }
 
 impl Conn {
-    /// Whether a call can change only the timer, which may then be set later.
+    /// Whether a call can change only the timer, so that the timer may be set later.
     #[inline]
     pub(super) fn may_arm_later(&self) -> bool {
         self.tcb.state() == State::Established && !self.half_open
     }
 }
 
-/// The queue that the slot is in. The entry belongs to the slot, not to the connection: after a connection
-/// has ended, its entry serves the slot's next connection.
+/// The queue that the slot is in. The queue entry belongs to the slot, not to the connection. After a
+/// connection has ended, the entry serves the slot's next connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Queue {
     #[default]
@@ -57,21 +57,21 @@ struct ConnSlot {
     queue: Queue,
     /// True if the slot is in `Connections::unarmed`.
     unarmed: bool,
-    /// The key of the connection, if it is over IPv4.
+    /// The key of the connection; `None` over IPv6.
     key: Option<Ipv4Key>,
     conn: Option<Conn>,
 }
 
-/// Number of slots in one allocation: so many that allocations are rare, and so few that the unused part of
-/// the last chunk is small.
+/// Number of slots in one allocation: large enough that allocations are rare, and small enough that the
+/// unused part of the last chunk is small.
 const CHUNK: usize = 64;
 
 /// Slots in chunks that never move. A single array would have to be copied to grow, and would be half empty
-/// afterwards.
+/// after growing.
 #[derive(Default)]
 struct ConnSlots {
     chunks: Vec<Box<[ConnSlot; CHUNK]>>,
-    /// The number of slots that were ever used. The rest of the last chunk is unused.
+    /// The number of slots that were ever in use. The rest of the last chunk is unused.
     len: usize,
 }
 
@@ -80,7 +80,7 @@ impl ConnSlots {
         self.len
     }
 
-    /// Takes the next slot into use.
+    /// Adds one slot, and allocates a chunk if the last chunk is full.
     fn grow(&mut self) {
         if self.len.is_multiple_of(CHUNK) {
             let chunk: Vec<_> = (0..CHUNK).map(|_| ConnSlot::default()).collect();
@@ -134,12 +134,12 @@ pub(crate) struct Connections {
     ready: VecDeque<u32>,
     waiting: Vec<u32>,
     pub(super) unarmed: Unarmed,
-    /// Connections in TIME-WAIT, oldest first. Entries of ended connections are removed later, when they are
-    /// skipped or purged.
+    /// Connections in TIME-WAIT, oldest first. Entries of ended connections are removed only when they reach
+    /// the front or when the queue is purged.
     time_waits: VecDeque<ConnId>,
 }
 
-/// A connection that was looked up, with its place in the queues.
+/// A connection that was looked up, with the entries of its slot in the queues.
 pub(crate) struct FoundConn<'a> {
     pub(crate) id: ConnId,
     pub(crate) conn: &'a mut Conn,
@@ -150,8 +150,8 @@ pub(crate) struct FoundConn<'a> {
 }
 
 impl FoundConn<'_> {
-    /// Called after a call that did not end ESTABLISHED. Queues the connection now if it has something to
-    /// send; its timer is set later, at the end of the turn (`arming.rs`).
+    /// Called after a call that did not end the state ESTABLISHED. If the connection has something to send,
+    /// queues it now. The connection's timer is set later, at the end of the turn (`arming.rs`).
     #[inline]
     pub(crate) fn settle_later(mut self) {
         debug_assert!(self.conn.may_arm_later(), "something else may follow");
@@ -161,7 +161,7 @@ impl FoundConn<'_> {
         }
     }
 
-    /// Called after segments were queued: like [`settle_later`](Self::settle_later), but in any state. The
+    /// Called after segments were queued, like [`settle_later`](Self::settle_later), but in any state. The
     /// congestion window is checked when the connection is served.
     #[inline]
     pub(super) fn follow_up_push(&mut self) {
@@ -171,8 +171,8 @@ impl FoundConn<'_> {
         }
     }
 
-    /// Notes that the timer has to be set. If it is a [short timer](Tcb::has_short_timer), it is set at the
-    /// end of the turn.
+    /// Notes that the timer has to be set. A [short timer](Tcb::has_short_timer) is set at the end of the
+    /// turn.
     #[inline]
     pub(super) fn arm_later(&mut self) {
         self.unarmed.add(self.id.slot, self.is_unarmed, self.conn.tcb.has_short_timer());
@@ -209,8 +209,8 @@ impl Connections {
         }
     }
 
-    /// The id of the next connection in a free slot; `None` at the limit. Allocates if there are more
-    /// connections than ever before.
+    /// The id of the next connection in a free slot; `None` at the limit. Allocates memory if more
+    /// connections exist than ever before.
     pub(crate) fn reserve(&mut self) -> Option<ConnId> {
         if self.free.is_empty() {
             if self.slots.len() >= self.limit {
@@ -234,7 +234,8 @@ impl Connections {
             self.waiting.reserve_exact(most - self.waiting.len());
             self.unarmed.reserve(most);
             self.free.reserve_exact(most - self.free.len());
-            // Twice as many entries as slots, because the queue has stale entries: see `enter_time_wait`.
+            // The queue has twice as many entries as there are slots, because it contains stale entries: see
+            // `enter_time_wait`.
             self.time_waits.reserve_exact(2 * most - self.time_waits.len());
         }
         self.wheel.grow(count);
@@ -250,7 +251,7 @@ impl Connections {
         place.conn = Some(conn);
     }
 
-    /// Removes a connection. Its id is not valid any more.
+    /// Removes a connection. The id of the connection is not valid any more.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<Conn> {
         let place = &mut self.slots[slot as usize];
         let conn = place.conn.take()?;
@@ -265,14 +266,15 @@ impl Connections {
     /// Notes that a connection is in TIME-WAIT. Called once for each connection.
     pub(crate) fn enter_time_wait(&mut self, id: ConnId) {
         if self.time_waits.len() >= 2 * self.slots.len() {
-            // At least half of the entries are stale, so this pass is cheap for each removed entry.
+            // At least half of the entries are stale, so this pass costs little per removed entry.
             let slots = &self.slots;
             self.time_waits.retain(|id| slots[id.slot as usize].generation == id.generation);
         }
         self.time_waits.push_back(id);
     }
 
-    /// Removes the connection that has been in TIME-WAIT longest from the queue and returns its slot.
+    /// Removes the connection that has been in TIME-WAIT for the longest time from the queue, and returns its
+    /// slot.
     pub(crate) fn oldest_time_wait(&mut self) -> Option<u32> {
         while let Some(id) = self.time_waits.pop_front() {
             let slot = &self.slots[id.slot as usize];
@@ -283,12 +285,12 @@ impl Connections {
         None
     }
 
-    /// The slot of a 4-tuple.
+    /// The slot of the connection with this 4-tuple; `None` if there is no such connection.
     pub(crate) fn find(&self, tuple: &FourTuple) -> Option<u32> {
         self.table.find(self.table.hash(tuple), |slot| self.has(slot, tuple))
     }
 
-    /// Like [`find`](Self::find), for a received segment: the slot is tried first in the next call, because
+    /// Like [`find`](Self::find), for a received segment. The next call tries the same slot first, because
     /// more segments of the connection are likely to follow.
     pub(crate) fn find_next(&mut self, tuple: &FourTuple) -> Option<u32> {
         if !self.has(self.latest, tuple) {
@@ -322,7 +324,7 @@ impl Connections {
         hash
     }
 
-    /// The slot that most likely has this hash.
+    /// The slot of the connection that most likely has this hash.
     pub(crate) fn guess(&self, hash: TupleHash) -> Option<u32> {
         self.table.find(hash, |_| true)
     }
@@ -332,7 +334,7 @@ impl Connections {
         self.latest = slot;
     }
 
-    /// The slot of an id, if the user may still use it.
+    /// The slot of the connection with this id; `None` if the user may no longer use the id.
     pub(crate) fn live(&self, id: ConnId) -> Option<u32> {
         let slot = self.slots.get(id.slot as usize).filter(|s| s.generation == id.generation)?;
         slot.conn.as_ref().filter(|c| !c.tcb.is_closed_for_user()).map(|_| id.slot)
@@ -376,7 +378,7 @@ impl Connections {
         Some((FoundConn { id, conn, queue, is_unarmed, unarmed, ready }, latest_headers))
     }
 
-    /// The id of the connection in a slot.
+    /// The id of the present connection in a slot.
     pub(super) fn id(&self, slot: u32) -> ConnId {
         ConnId { slot, generation: self.slots[slot as usize].generation }
     }
@@ -386,7 +388,8 @@ impl Connections {
         self.slots.len() - self.free.len()
     }
 
-    /// Slots in use, with their connections. This visits all slots, so it is only for rare calls.
+    /// Slots in use, with their connections. The iterator visits all slots, so this function is only for rare
+    /// calls.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (u32, &Conn)> {
         self.slots.iter().enumerate().filter_map(|(n, s)| s.conn.as_ref().map(|c| (n as u32, c)))
     }
@@ -405,8 +408,8 @@ impl Connections {
         }
     }
 
-    /// Like [`FoundConn::settle_later`], but returns `false` and does nothing if the timer [has to be set
-    /// now](Conn::may_arm_later).
+    /// Like [`FoundConn::settle_later`]. If the timer [has to be set now](Conn::may_arm_later), does nothing
+    /// and returns `false`.
     pub(crate) fn settle_later(&mut self, slot: u32) -> bool {
         let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
             &mut self.slots[slot as usize]
@@ -422,7 +425,7 @@ impl Connections {
         true
     }
 
-    /// Takes the first slot off the ready queue.
+    /// Removes and returns the first slot of the ready queue.
     pub(crate) fn next_ready(&mut self) -> Option<u32> {
         let slot = self.ready.pop_front()?;
         self.slots[slot as usize].queue = Queue::None;
@@ -435,7 +438,7 @@ impl Connections {
         self.ready.push_front(slot);
     }
 
-    /// Sets a slot aside until [`wake_waiting`](Self::wake_waiting).
+    /// Sets a slot aside until [`wake_waiting`](Self::wake_waiting) is called.
     pub(crate) fn wait(&mut self, slot: u32) {
         self.slots[slot as usize].queue = Queue::Waiting;
         self.waiting.push(slot);
@@ -449,7 +452,7 @@ impl Connections {
         }
     }
 
-    /// Notes that the timer of a slot has to be set before the time moves on. Returns `false` and changes
+    /// Notes that the timer of a slot has to be set before the time advances. Returns `false` and changes
     /// nothing if the timer [has to be set now](Conn::may_arm_later).
     #[inline]
     pub(crate) fn arm_later(&mut self, slot: u32) -> bool {
@@ -459,19 +462,19 @@ impl Connections {
         true
     }
 
-    /// Whether the timer of this slot is still to be set.
+    /// Whether the timer of this slot still has to be set.
     pub(crate) fn is_unarmed(&self, slot: u32) -> bool {
         self.slots[slot as usize].unarmed
     }
 
-    /// Takes a slot whose timer has to be set.
+    /// Removes and returns a slot whose timer has to be set.
     pub(crate) fn next_unarmed(&mut self) -> Option<u32> {
         let slot = self.unarmed.take()?;
         self.slots[slot as usize].unarmed = false;
         Some(slot)
     }
 
-    /// Checks that slots, table, queues and timers agree.
+    /// Checks that the slots, the table, the queues and the timers are consistent.
     pub(super) fn check(&self) -> Check {
         let occupied = self.occupied().count();
         self.table.check(occupied)?;
@@ -519,14 +522,15 @@ impl Connections {
 
 impl Stack {
     /// Whether the event queue has capacity for another connection. A slot may have queued many events since
-    /// the user last took events. So no connection starts while `Limits::events` events wait, and each
+    /// the user last took events. Therefore no connection starts while `Limits::events` events wait, and each
     /// existing connection may add at most [`EVENTS_PER_CONNECTION`] events.
     pub(super) fn takes_connections(&self) -> bool {
         self.events.len() < self.config.limits.events
     }
 
-    /// A slot for a new connection, with capacity for its events. If no slot is free, the oldest connection
-    /// in TIME-WAIT is dropped. Otherwise a peer could use up all slots by making us close many connections.
+    /// Reserves a slot for a new connection, with capacity for its events. If no slot is free, drops the
+    /// oldest connection in TIME-WAIT. Otherwise a peer could use up all slots by making us close many
+    /// connections.
     pub(super) fn reserve(&mut self) -> Option<ConnId> {
         if !self.takes_connections() {
             return None;
@@ -535,7 +539,8 @@ impl Stack {
         let slots = self.connections.slots() as usize;
         let most = |slots: usize, each: usize| self.config.limits.events + SPARE_EVENTS + slots * each;
         if self.events.capacity() < most(slots, EVENTS_PER_CONNECTION) {
-            // The queue grows by a chunk at a time: doubling would leave it half empty.
+            // The queue grows by one chunk at a time. If it doubled its size, half of the queue would be
+            // empty.
             let slots = slots + CHUNK;
             self.events.grow(most(slots, EVENTS_PER_CONNECTION), most(slots, 1));
         }

@@ -1,14 +1,15 @@
-//! Neighbours that are gone: a port may notice this at once, TCP only by timeouts.
+//! Neighbours that are gone. A port may notice at once that a neighbour is gone, but TCP notices it only by
+//! timeouts.
 
 use super::Stack;
 use crate::Instant;
 use crate::facade::EthernetAddress;
 
 impl Stack {
-    /// To be called when a port finds that nobody has this Ethernet address any more. Every connection whose
-    /// frames go to this address ends at once, without RST: with
-    /// [`CloseReason::Unreachable`](crate::CloseReason::Unreachable) if it waits for the answer to its SYN,
-    /// otherwise with [`CloseReason::LinkDown`](crate::CloseReason::LinkDown).
+    /// To be called when a port finds that no host has this Ethernet address any more. Every connection whose
+    /// frames go to this address ends at once, without RST. The reason is
+    /// [`CloseReason::Unreachable`](crate::CloseReason::Unreachable) if the connection waits for the answer
+    /// to its SYN, and [`CloseReason::LinkDown`](crate::CloseReason::LinkDown) otherwise.
     pub fn end_neighbor(&mut self, now: Instant, mac: EthernetAddress) {
         self.advance(now);
         let now = self.now;

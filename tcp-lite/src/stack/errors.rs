@@ -6,13 +6,13 @@ pub enum ConnectError {
     /// There are `Limits::connections` connections already.
     #[error("no free connection (limit {0})")]
     NoConnection(usize),
-    /// `Limits::events` events wait, and have to be taken first.
+    /// `Limits::events` events wait. The user has to take events first.
     #[error("events wait to be taken (limit {0})")]
     EventsWait(usize),
     /// Every local port towards this endpoint is in use.
     #[error("no free local port towards this endpoint")]
     NoPort,
-    /// A connection with this 4-tuple exists already, or both ends would be the same socket.
+    /// A connection with this 4-tuple exists already, or both endpoints would be the same socket.
     #[error("this connection exists already")]
     InUse,
     /// We have no address of the peer's family, or no route to the peer.

@@ -1,9 +1,9 @@
-//! Generic receive offload: consecutive segments are merged, as by a device with LRO, so that their control
-//! block is updated once.
+//! Generic receive offload: consecutive segments are merged, as a device with LRO does, so that their control
+//! block is updated only once.
 //!
-//! Segments are merged only if they are next in order and carry only payload. Their headers are equal except
-//! for lengths, checksums, PSH and the IPv4 identification: one acknowledgement, window, timestamp and
-//! codepoint.
+//! Segments are merged only if they are next in order and carry only payload. The headers of merged segments
+//! are equal except for lengths, sequence numbers, checksums, PSH and the IPv4 identification. In particular,
+//! merged segments have the same acknowledgement, window, timestamps and ECN codepoint.
 
 use std::iter::Peekable;
 
@@ -16,12 +16,12 @@ use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_HEADERS_BYTES, SEQ_AT, 
 use crate::ip::{IPV4_BYTES, IPV6_BYTES, IpHeader, PROTOCOL_TCP};
 use crate::tcp::header::Flags;
 
-/// Maximum number of merged segments: few enough that their payload is still in the first-level cache when
-/// the user reads it.
+/// Maximum number of merged segments. The number is small, so that the payload of these segments is still in
+/// the first-level cache when the user reads it.
 const MAX_COALESCED: usize = 16;
 
-/// Maximum number of buffers of a frame that is merged: one with the headers, one with the payload. The
-/// payloads of all merged frames form a chain.
+/// Maximum number of buffers of a frame that is merged: a buffer with the headers, and a buffer with the
+/// payload. The payloads of all merged frames form a chain.
 pub(super) const MAX_BUFFERS: usize = 2;
 
 /// Whether `frame` may continue the stream at `next`. This cheap test rejects frames of other connections in
@@ -31,7 +31,7 @@ pub(super) fn may_continue(frame: &Mbuf, tcp_at: usize, next: TcpSeqNumber) -> b
     frame.head().get(seq_at..seq_at + 4) == Some(&next.0.to_be_bytes())
 }
 
-/// Words of the longest headers; the last word is not full.
+/// Number of words of the longest headers. The last word is not full.
 const WORDS: usize = MAX_HEADERS_BYTES / 8 + 1;
 
 /// The headers that the following segments must have.
@@ -45,13 +45,13 @@ pub(super) struct Pattern {
     payload_at: usize,
     /// The headers of the first segment, with the sequence number that is expected next.
     headers: [[u8; 8]; WORDS],
-    /// The bits that are compared; 0 after the end of the headers.
+    /// Mask of the bits that are compared; 0 after the end of the headers.
     mask: [[u8; 8]; WORDS],
 }
 
 impl Pattern {
-    /// The headers of the segments after a segment with these headers; `None` if it has IP options or
-    /// extension headers.
+    /// The headers of the segments that follow a segment with the headers `headers`; `None` if the headers
+    /// have IP options or extension headers.
     pub(super) fn new(headers: &[u8], ip: IpHeader, [ip_at, tcp_at]: [usize; 2]) -> Option<Self> {
         if ![IPV4_BYTES, IPV6_BYTES].contains(&(tcp_at - ip_at)) {
             return None;
@@ -61,7 +61,7 @@ impl Pattern {
         let mask = words.as_flattened_mut();
         mask[..headers.len()].fill(u8::MAX);
         if tcp_at - ip_at == IPV4_BYTES {
-            // Length and identification.
+            // The total length and the identification.
             mask[ip_at + 2..ip_at + 6].fill(0);
             mask[ip_at + IPV4_CHECKSUM_AT..ip_at + IPV4_CHECKSUM_AT + 2].fill(0);
         } else {
@@ -78,8 +78,8 @@ impl Pattern {
         Some(Self { ip_checksum, pseudo, ip_at, tcp_at, payload_at, headers: found, mask: words })
     }
 
-    /// Takes the frames from `frames` that continue `payload`, which begins at `seq` and has at most
-    /// [`MAX_BUFFERS`] buffers. Returns all payloads as one chain, and their number.
+    /// Removes from `frames` the frames that continue `payload`, which begins at `seq` and has at most
+    /// [`MAX_BUFFERS`] buffers. Returns all payloads as one chain, and the number of payloads.
     pub(super) fn coalesce(
         mut self,
         seq: TcpSeqNumber,
@@ -104,7 +104,7 @@ impl Pattern {
     }
 
     /// The offset at which the payload of `frame` ends; `None` if a header or checksum differs from the
-    /// expected one.
+    /// expected value.
     fn end(&self, frame: &Mbuf) -> Option<usize> {
         let Self { ip_checksum, pseudo, ip_at, tcp_at, payload_at, headers, mask } = self;
         let found = frame.head().get(..*payload_at)?;

@@ -1,5 +1,5 @@
 //! The headers of the connection that was served last, for its next frame. Most turns serve the same
-//! connection as before.
+//! connection as the turn before.
 
 use crate::ConnId;
 use crate::facade::{EthernetAddress, IpAddress};
@@ -15,8 +15,8 @@ pub(super) struct LatestHeaders {
 }
 
 impl LatestHeaders {
-    /// The headers of a connection with this 4-tuple through this neighbour. Returns the headers in `latest`,
-    /// or new headers, which are then stored in `latest`. `None` over IPv6.
+    /// The headers of a connection with this 4-tuple through this neighbour. Uses the headers in `latest` if
+    /// they match, or else creates new headers and stores them in `latest`. Returns `None` over IPv6.
     #[inline]
     pub(super) fn of<'a>(
         latest: &'a mut Option<Self>,

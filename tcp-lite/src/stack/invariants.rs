@@ -1,5 +1,5 @@
-//! The invariants of a stack: the invariants of its parts, and that the usage of each part is the sum of what
-//! all connections hold.
+//! The invariants of a stack: the invariants of its parts hold, and the usage of each part is the sum of the
+//! usage of all connections.
 
 use super::connections::Conn;
 use super::{SPARE_EVENTS, Stack};
@@ -7,11 +7,11 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::{EVENTS_PER_CONNECTION, Holdings};
 
 impl Stack {
-    /// Checks all invariants that hold between any two calls. It is for tests, because it visits every
-    /// connection and entry.
+    /// Checks all invariants that hold between any two calls. This function is for tests, because it visits
+    /// every connection and entry.
     ///
     /// # Errors
-    /// The first invariant that does not hold.
+    /// A description of the first invariant that does not hold.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
         self.connections.check()?;

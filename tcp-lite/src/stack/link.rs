@@ -1,4 +1,4 @@
-//! The link of the port, and the end of the port itself.
+//! Changes of the port's link, and the removal of the port.
 
 use super::Stack;
 use crate::Instant;
@@ -32,8 +32,9 @@ impl Stack {
         self.connections.wake_waiting();
     }
 
-    /// Tells the stack that the port was removed. Every connection, also each later connection, ends at once
-    /// with [`CloseReason::PortGone`](crate::CloseReason::PortGone), without RST.
+    /// Tells the stack that the port was removed. Every connection ends at once with
+    /// [`CloseReason::PortGone`](crate::CloseReason::PortGone), without RST. Later connections end in the
+    /// same way.
     pub fn end_port(&mut self, now: Instant) {
         self.set_link(now, false);
         self.port_gone = true;
@@ -41,7 +42,7 @@ impl Stack {
         self.end_without_link(self.now);
     }
 
-    /// Ends all connections, because the port has been without a link for too long.
+    /// Ends all connections, because the port has been without a link for too long or was removed.
     pub(super) fn end_without_link(&mut self, now: Instant) {
         if !self.port_gone {
             self.link_deadline = None;

@@ -14,7 +14,7 @@ use crate::tcp::{OpenParams, Tcb};
 use crate::{CloseReason, Deadline};
 
 /// Maximum number of local ports that are tried to find a port whose frames arrive at our queue. With 64
-/// queues, the search fails in one case of ten million.
+/// queues, the search fails once in ten million cases.
 const CHOOSY_ATTEMPTS: u16 = 1024;
 
 impl Stack {
@@ -104,7 +104,7 @@ impl Stack {
     }
 
     /// Chooses and claims a free local port for `tuple` (RFC 6056 algorithm 3). If we know how the device
-    /// chooses queues, the port is one whose frames arrive at our queue.
+    /// chooses queues, the frames of the chosen port arrive at our queue.
     pub(super) fn ephemeral_port(&mut self, mut tuple: FourTuple) -> Option<u16> {
         for attempt in 0..EPHEMERAL_PORTS {
             let port = self.secrets.ephemeral_port(&tuple.local, &tuple.remote, tuple.remote_port, attempt);

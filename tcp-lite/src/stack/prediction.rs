@@ -1,16 +1,16 @@
-//! The way in for a received frame, and its fast path: header prediction.
+//! The path of a received frame into the stack, and the fast path (header prediction).
 //!
-//! A predicted frame continues an established stream and has nothing unusual in its headers: Ethernet without
-//! a tag, a whole IPv4 packet without options, TCP with timestamps as its only option, and ACK or ACK and PSH
-//! as its only flags. An acknowledgement without payload may also have SACK blocks. The headers are compared
-//! and read in place, and the connection applies them without the checks that cannot fail
+//! A predicted frame continues an established stream and has only usual headers: Ethernet without a tag, a
+//! whole IPv4 packet without options, TCP with timestamps as its only option, and the flags ACK, or ACK and
+//! PSH. An acknowledgement without payload may also have SACK blocks. The stack compares and reads the
+//! headers in place, and the connection applies them without the checks that cannot fail
 //! (`tcp/connection/predicted.rs`). Van Jacobson invented header prediction; RFC 7323 appendix A has the
 //! layout of the options.
 //!
 //! The fast path changes nothing for a frame that is not predicted. Such a frame takes the general path,
-//! [`Stack::receive_any`]. Invalid frames take it as well, because only the general path counts and answers
-//! errors. [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction off, so
-//! that `tests/stack/prediction.rs` can compare both paths.
+//! [`Stack::receive_any`]. Invalid frames also take the general path, because only that path counts and
+//! answers errors. [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns prediction
+//! off, so that `tests/stack/prediction.rs` can compare both paths.
 
 use std::iter::Peekable;
 
@@ -27,24 +27,24 @@ use crate::ip::{IPV4_BYTES, PROTOCOL_TCP};
 use crate::tcp::PredictedSegment;
 use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock, sack_bytes, sack_room};
 
-/// The offsets of the headers and of the payload.
+/// Offset of the IP header. The offsets of the TCP header and of the payload follow.
 const IP_AT: usize = ethernet::HEADER_BYTES;
 const TCP_AT: usize = IP_AT + IPV4_BYTES;
-/// Bytes of a TCP header with timestamps and two NOPs.
+/// Number of bytes of a TCP header with timestamps and two NOPs.
 const TCP_BYTES: usize = 32;
 const PAYLOAD_AT: usize = TCP_AT + TCP_BYTES;
 
 /// The bit of the first byte of an Ethernet address that only group addresses have.
 const GROUP_BIT: u8 = 1;
-/// The folded sum of bytes with a correct checksum.
+/// The folded sum of bytes that include a correct checksum.
 const ALL_ONES: u16 = 0xffff;
-/// The Ethertype, and an IPv4 header of five words, with any codepoint.
+/// The Ethertype, and the start of an IPv4 header of five words, with any ECN codepoint.
 const IPV4: u32 = (ETHERTYPE_IPV4 as u32) << 16 | 0x4500;
 const TYPE_MASK: u32 = 0xffff_ff00;
-/// Mask of the flags and the offset of a fragment, without "don't fragment", and of the protocol, which
-/// follows the hop limit.
+/// Mask of these fields: the flags and the offset of a fragment, without "don't fragment", and the protocol,
+/// which follows the hop limit.
 const FRAGMENT_AND_PROTOCOL_MASK: u32 = 0x3fff_00ff;
-/// A header of eight words, and ACK.
+/// A TCP header of eight words with the flag ACK.
 const OFFSET_AND_FLAGS: u16 = 0x8010;
 const PSH: u16 = 0x0008;
 /// Two NOPs, and the kind and length of timestamps.
@@ -57,8 +57,9 @@ struct PredictedHeaders {
 }
 
 impl PredictedHeaders {
-    /// Reads the headers, with `sack_blocks` SACK blocks after the timestamps. `None` if a field is unusual
-    /// or wrong, or if `next` continues the frame, because `gro.rs` merges such frames.
+    /// Reads the headers, with `sack_blocks` SACK blocks after the timestamps. Returns `None` if a field is
+    /// unusual or wrong. Also returns `None` if `next` continues the frame, because `gro.rs` merges such
+    /// frames.
     #[inline(always)]
     fn read(frame: &Mbuf, next: Option<&Mbuf>, mac: EthernetAddress, sack_blocks: usize) -> Option<Self> {
         let sack_bytes = if sack_blocks > 0 { sack_bytes(sack_blocks) } else { 0 };
@@ -105,7 +106,7 @@ impl PredictedHeaders {
 }
 
 impl Stack {
-    /// Handles `frame`; `frames` are the frames after it (see [`Stack::input_next`]).
+    /// Handles `frame`. `frames` are the frames that follow `frame` (see [`Stack::input_next`]).
     #[inline]
     pub(super) fn receive(
         &mut self,
@@ -121,7 +122,7 @@ impl Stack {
         }
     }
 
-    /// [`receive_predicted`](Self::receive_predicted) for an acknowledgement with SACK blocks.
+    /// Calls [`receive_predicted`](Self::receive_predicted) for an acknowledgement with SACK blocks.
     #[inline(never)]
     fn receive_predicted_sack(&mut self, now: Instant, frame: Mbuf) -> Result<(), Mbuf> {
         match sack_blocks(frame.head()) {
@@ -186,7 +187,7 @@ fn sack_blocks(head: &[u8]) -> usize {
     if option.starts_with(&[1, 1, 5, 2 + 8 * blocks as u8]) { blocks } else { 0 }
 }
 
-/// The SACK blocks of a header that has `blocks` of them.
+/// Reads the SACK blocks of a header with `blocks` blocks.
 fn read_sack(head: &[u8], blocks: usize) -> ArrayVec<SackBlock, MAX_SACK_BLOCKS> {
     let bytes = &head[PAYLOAD_AT + sack_bytes(0)..][..8 * blocks];
     let number = |bytes: &[u8]| {

@@ -1,5 +1,5 @@
-//! From a frame to a connection: the general path of [`Stack::input`]. `prediction.rs` has its entry point
-//! and the fast path.
+//! From a frame to a connection: the general path of [`Stack::input`]. `prediction.rs` has the entry point of
+//! [`Stack::input`], and the fast path.
 
 use std::iter::Peekable;
 
@@ -20,9 +20,9 @@ use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{OpenParams, Tcb, TimestampClock, Verdict, syn_ack};
 use crate::{Deadline, frame};
 
-/// Number of bytes of a frame in which headers are parsed. Ethernet with a tag, IPv6 and TCP with all options
-/// take 118 bytes, so 74 bytes are left for extension headers. A frame with longer headers takes the slow
-/// path.
+/// Number of bytes at the front of a frame in which headers are parsed. Ethernet with a tag, IPv6 and TCP
+/// with all options take 118 bytes, so 74 bytes are left for extension headers. A frame with longer headers
+/// takes the slow path.
 const HEAD_BYTES: usize = 192;
 
 /// A frame after its headers were parsed.
@@ -33,7 +33,7 @@ enum Class {
     Slow { ip: Option<IpHeader> },
 }
 
-/// The addresses and the ECN codepoint that a segment came with.
+/// The addresses and the ECN codepoint with which a segment arrived.
 #[derive(Clone, Copy)]
 pub(super) struct SegmentOrigin {
     mac: EthernetAddress,
@@ -55,8 +55,8 @@ impl SegmentOrigin {
 }
 
 impl Stack {
-    /// The general path of [`receive`](Self::receive), which takes any frame. The fast path,
-    /// [`receive_predicted`](Self::receive_predicted), has the same result for the frames that it takes.
+    /// The general path of [`receive`](Self::receive), which accepts any frame. The fast path,
+    /// [`receive_predicted`](Self::receive_predicted), has the same result for every frame that it accepts.
     pub(super) fn receive_any(
         &mut self,
         now: Instant,
@@ -75,8 +75,8 @@ impl Stack {
             return;
         };
         if !ethernet.src.is_unicast() {
-            // A group address cannot be a source (IEEE 802.3 section 3.2.3); an answer would go to the whole
-            // group.
+            // A group address cannot be a source (IEEE 802.3 section 3.2.3). An answer would be sent to the
+            // whole group.
             self.counters.rx_malformed += 1;
             return;
         }
@@ -120,7 +120,8 @@ impl Stack {
         }
     }
 
-    /// Classifies the frame; `None` if it was dropped and counted. `head` starts at the IP header.
+    /// Classifies the frame. Returns `None` if the frame was dropped and counted. `head` starts at the IP
+    /// header.
     fn classify(&mut self, ethernet: &EthernetHeader, head: &[u8], frame: &Mbuf) -> Option<Class> {
         let bytes = frame.len() - ethernet.bytes;
         let parsed = match ethernet.ethertype {
@@ -147,7 +148,7 @@ impl Stack {
             }
             return Some(Class::Slow { ip: Some(ip) });
         };
-        // Segments to or from an address that is not a unicast address are dropped (RFC 9293 MUST-57).
+        // The stack drops segments to or from an address that is not a unicast address (RFC 9293 MUST-57).
         if !ours || ethernet.dst != self.framing.mac || !self.may_be_peer(&ip.src) {
             self.counters.rx_not_ours += 1;
             return None;
@@ -173,7 +174,7 @@ impl Stack {
             && (self.config.loopback || !self.routes.is_ours(address))
     }
 
-    /// Whether a segment is the next in order of its connection and carries nothing but payload.
+    /// Whether a segment is the next in order of its connection and carries only payload.
     fn is_next(&mut self, origin: &SegmentOrigin, header: &TcpHeader) -> bool {
         let conn =
             self.connections.find_next(&origin.tuple(header)).and_then(|slot| self.connections.get(slot));
@@ -182,8 +183,8 @@ impl Stack {
             && conn.is_some_and(|conn| conn.tcb.is_next(header.seq))
     }
 
-    /// Handles a TCP segment for one of our addresses that passed all checks, or several merged segments,
-    /// with their number.
+    /// Handles a TCP segment for one of our addresses that passed all checks, or several merged segments.
+    /// `segments` is the number of merged segments.
     pub(super) fn segment_arrives(
         &mut self,
         now: Instant,
@@ -212,10 +213,11 @@ impl Stack {
         }
     }
 
-    /// Handles a new SYN for the 4-tuple of a connection in TIME-WAIT. If a listener takes the SYN, a new
-    /// connection replaces this one. Otherwise the connection remains, because its peer may send its FIN
-    /// again. If the backlog is full, no cookie is sent, because its sequence number could be one that the
-    /// old connection used (RFC 9293 section 3.6.1); the peer sends the SYN again.
+    /// Handles a new SYN for the 4-tuple of a connection in TIME-WAIT. If a listener accepts the SYN, a new
+    /// connection replaces the old connection. Otherwise the old connection remains, because the peer may
+    /// send its FIN again. If the backlog is full, the stack sends no cookie, because the cookie's sequence
+    /// number could be one that the old connection used (RFC 9293 section 3.6.1). The peer sends the SYN
+    /// again.
     fn reopen(&mut self, now: Instant, slot: u32, tuple: FourTuple, syn: &TcpHeader) {
         let Some(listener) = self.listeners.find(tuple.local_port) else { return };
         let Some(old) = self.connections.get(slot) else { return };
@@ -229,7 +231,7 @@ impl Stack {
             return;
         }
         self.forget(now, slot);
-        // This returns the slot that has just been freed.
+        // `reserve` returns the slot that has just been freed.
         if let Some(id) = self.reserve() {
             self.accept(now, id, (listener, tuple, next_hop), syn, params);
         }
@@ -253,8 +255,8 @@ impl Stack {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
             }
             if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-                // No answer, because RST would refuse the connection. The peer retransmits the segment if it
-                // occupies sequence numbers.
+                // The stack does not answer, because RST would refuse the connection. The peer retransmits
+                // the segment if the segment occupies sequence numbers.
                 self.counters.rx_no_connection += 1;
                 return;
             }
@@ -356,7 +358,8 @@ impl Stack {
             stack.listeners.admits(now, listener, &tuple.remote) && stack.claim(&tuple).is_ok()
         };
         let Some((next_hop, id)) = place.filter(|_| admits(self)) else {
-            // Dropped as if the ACK was lost: the peer's first data segment acknowledges the SYN-ACK again.
+            // The stack drops the ACK, as if it were lost. The peer's first data segment acknowledges the
+            // SYN-ACK again.
             self.counters.rx_syn_dropped += 1;
             return;
         };
@@ -381,8 +384,8 @@ impl Stack {
 
     /// Handles a segment of a half-open connection that acknowledges an earlier SYN-ACK with a cookie. This
     /// happens if the peer sent its SYN again before it got the cookie, and the backlog had room for the
-    /// second SYN. The peer has established the connection with the cookie's sequence numbers, so the
-    /// connection takes them over. Returns the payload of any other segment.
+    /// second SYN. The peer has established the connection with the cookie's sequence numbers, so our
+    /// connection adopts them. Returns the payload of any other segment.
     #[cold]
     fn earlier_cookie_arrives(
         &mut self,
@@ -401,15 +404,15 @@ impl Stack {
             return None;
         }
         if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
-            // No answer, as without the half-open connection: RST would end the peer's connection. The peer
-            // sends the segment again.
+            // The stack does not answer, just as if there were no half-open connection, because RST would end
+            // the peer's connection. The peer sends the segment again.
             self.counters.rx_no_connection += 1;
             return None;
         }
         Some(payload)
     }
 
-    /// Queues an answer; returns whether the queue had room.
+    /// Queues an answer. Returns whether the queue had room.
     fn queue_answer(&mut self, dst_mac: EthernetAddress, tuple: FourTuple, header: TcpHeader) -> bool {
         // The queue is bounded, because any host can cause such answers. A peer that gets no answer tries
         // again.

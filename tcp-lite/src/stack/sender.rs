@@ -11,24 +11,23 @@ use crate::tcp::{Ctx, EXTERNAL_VIEWS, PageKey};
 
 /// Queues segments on one connection.
 ///
-/// The timers of the connection, and its place in the ready queue, are updated once, when the `Sender` is
-/// dropped.
+/// When the `Sender` is dropped, the connection's timers and its place in the ready queue are updated once.
 pub struct Sender<'s> {
     pub(super) ctx: Ctx<'s>,
     pub(super) framing: &'s Framing,
     pub(super) found: FoundConn<'s>,
     /// True if segments were queued.
     pub(super) pushed: bool,
-    /// True if a page was opened and no segment was pushed since.
+    /// True if a page was opened and no segment was pushed after that.
     pub(super) opened: bool,
 }
 
 impl<'s> Sender<'s> {
-    /// An empty segment, which takes up to EMSS bytes of whole FPDUs.
+    /// Returns an empty segment, which can hold up to EMSS bytes of whole FPDUs.
     ///
     /// # Errors
-    /// [`SendError`]: the connection is closed, the send buffer is full (an `Event::Writable` follows when
-    /// the send buffer has space again), or no packet buffer is free.
+    /// A [`SendError`] if the connection is closed, the send buffer is full, or no packet buffer is free.
+    /// After a full send buffer, an `Event::Writable` follows when the send buffer has space again.
     #[inline(always)]
     pub fn segment(&mut self) -> Result<SegmentBuf<'_, 's>, SendError> {
         let (page, capacity) = self.found.conn.tcb.page_for_segment(&mut self.ctx)?;
@@ -37,8 +36,8 @@ impl<'s> Sender<'s> {
     }
 
     /// Whether segments may have external memory now ([`SegmentBuf::attach`]). The port must be able to send
-    /// from any memory, to send frames of several buffers and to compute the checksum, and the number of
-    /// segments with external memory must be below its limit.
+    /// from any memory, to send frames of several buffers and to compute the checksum. In addition, the
+    /// number of segments with external memory must be below its limit.
     pub fn takes_external(&self) -> bool {
         // The headers take one buffer in addition to the views of a segment.
         self.framing.offloads.contains(EXTERNAL)
@@ -62,16 +61,16 @@ impl Drop for Sender<'_> {
 
 /// A segment under construction, in a buffer that TCP owns: up to EMSS bytes of whole FPDUs.
 ///
-/// [`push`](Self::push) queues it; dropping it discards it.
+/// [`push`](Self::push) queues the segment. A `SegmentBuf` that is dropped discards the segment.
 pub struct SegmentBuf<'a, 's> {
     sender: &'a mut Sender<'s>,
     page: PageKey,
     capacity: usize,
-    /// Bytes in the segment, including external memory.
+    /// Number of bytes in the segment, including external memory.
     len: usize,
     /// The sum of the bytes, if the writer has set it.
     sum: Option<u16>,
-    /// External memory, and the bytes of the page before it.
+    /// External memory, and the number of bytes of the page before the external memory.
     external: Option<(ExtBuf, u32)>,
 }
 
@@ -105,8 +104,8 @@ impl SegmentBuf<'_, '_> {
     /// get different bytes. [`Event::Acknowledged`](crate::Event) reports the acknowledgement.
     ///
     /// # Errors
-    /// Returns `memory` if it does not fit, if the segment has external memory already, or if the stack takes
-    /// no external memory now ([`Sender::takes_external`]).
+    /// Returns `memory` if it does not fit, if the segment has external memory already, or if the stack
+    /// accepts no external memory now ([`Sender::takes_external`]).
     pub fn attach(&mut self, memory: ExtBuf) -> Result<(), ExtBuf> {
         let fits = memory.len() <= self.capacity - self.len;
         if !fits || self.external.is_some() || !self.sender.takes_external() {
@@ -118,7 +117,8 @@ impl SegmentBuf<'_, '_> {
         Ok(())
     }
 
-    /// Appends `bytes` bytes and returns them for writing; they have old contents. `None` if they do not fit.
+    /// Appends `bytes` bytes and returns them for writing. The bytes have old contents. Returns `None` if the
+    /// bytes do not fit.
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         if bytes > self.capacity - self.len {
             return None;
@@ -128,7 +128,7 @@ impl SegmentBuf<'_, '_> {
         self.sender.ctx.segments.room(self.page).get_mut(start..start + bytes)
     }
 
-    /// Appends `bytes`, or nothing if they do not fit.
+    /// Appends `bytes`. If they do not fit, appends nothing and returns `false`.
     #[must_use]
     pub fn append_slice(&mut self, bytes: &[u8]) -> bool {
         self.append(bytes.len()).is_some_and(|room| {
@@ -149,16 +149,17 @@ impl SegmentBuf<'_, '_> {
         !self.sender.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM)
     }
 
-    /// Sets the sum of all bytes in the segment, as computed by [`dp::checksum::partial`]. Call this after
-    /// the last byte is written. A writer that sums the bytes while it writes them saves a pass over the
-    /// bytes.
+    /// Sets the sum of all bytes in the segment, as computed by [`dp::checksum::partial`]. Call this function
+    /// after the last byte is written. A writer that computes the sum while it writes the bytes saves a pass
+    /// over the bytes.
     #[inline]
     pub fn set_sum(&mut self, sum: u64) {
         self.sum = Some(folded(sum));
     }
 
-    /// All bytes that the segment can hold, and the number of bytes at the front that are written. The other
-    /// bytes have old contents. The caller updates the number. Only for segments without external memory.
+    /// All bytes that the segment can hold, and the number of written bytes at the front. The remaining bytes
+    /// have old contents. The caller updates the number of written bytes. This call is only for segments
+    /// without external memory.
     #[inline]
     pub fn room(&mut self) -> (&mut [u8], &mut usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
@@ -167,7 +168,7 @@ impl SegmentBuf<'_, '_> {
         (&mut room[..capacity], &mut self.len)
     }
 
-    /// Keeps only the first `bytes` of a segment without external memory.
+    /// Keeps only the first `bytes` bytes of a segment without external memory.
     pub fn truncate(&mut self, bytes: usize) {
         debug_assert!(self.external.is_none(), "a part of the bytes lies elsewhere");
         self.len = self.len.min(bytes);
@@ -181,9 +182,9 @@ impl SegmentBuf<'_, '_> {
         sum == Some(folded(dp::checksum::partial(bytes)) % 0xffff)
     }
 
-    /// Queues the segment after all other segments. Its bytes and boundaries never change, with two
-    /// exceptions: the segment is cut if the EMSS becomes smaller before the segment is sent, and the persist
-    /// timer may cut it. An empty segment is dropped.
+    /// Queues the segment after all other segments. The bytes and boundaries of the segment never change,
+    /// with two exceptions: the segment is cut if the EMSS becomes smaller before the segment is sent, and
+    /// the persist timer may cut the segment. An empty segment is dropped.
     ///
     /// The connection becomes ready to send when the [`Sender`] is dropped.
     #[inline]

@@ -135,7 +135,7 @@ impl Stack {
         }
     }
 
-    /// Handles a TCP packet that came in fragments like any other TCP packet.
+    /// Handles a TCP packet that arrived in fragments like any other TCP packet.
     fn reassembled(&mut self, now: Instant, mac: EthernetAddress, ip: &IpHeader, packet: &[u8]) {
         let Upper::Whole { protocol: PROTOCOL_TCP, header_bytes } = ip.upper else { return };
         if !self.routes.is_ours(&ip.dst) || !self.may_be_peer(&ip.src) {
@@ -163,7 +163,7 @@ impl Stack {
         self.segment_arrives(now, origin, &header, (payload, 1));
     }
 
-    /// Hands a TCP packet that came in fragments to another stack of the host, as one frame.
+    /// Hands a TCP packet that arrived in fragments to another stack of the host, as one frame.
     fn hand_over_reassembled(&mut self, owner: u8, mac: EthernetAddress, ip: &IpHeader, packet: &[u8]) {
         let ethertype = match ip.src {
             IpAddress::Ipv4(_) => ethernet::ETHERTYPE_IPV4,
@@ -196,9 +196,9 @@ impl Stack {
         Some(chain)
     }
 
-    /// Handles an ARP or neighbour discovery packet. Returns whether the packet is passed to smoltcp.
-    /// Requests for an address that is not ours (yet) are not passed to smoltcp. Probes and announcements are
-    /// not passed either, because smoltcp answers them wrongly or not at all.
+    /// Handles an ARP or neighbour discovery packet. Returns whether the packet is passed to smoltcp. A
+    /// request is not passed to smoltcp if the requested address is not ours, or is not ours yet. Probes and
+    /// announcements are not passed either, because smoltcp answers them wrongly or not at all.
     fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
         if let Some(heard) = &message.heard {
             if self.neighbors.heard(now, heard) {
@@ -210,19 +210,20 @@ impl Stack {
         }
         if let Some(queried) = &message.queried
             && let Some(Conflict { address, mac, lost }) = self.conflicts.on_queried(now, queried)
-            // A conflict about an address that we keep may be ignored: it is reported again if it lasts.
+            // The report of a conflict about an address that we keep may be dropped. If the conflict lasts,
+            // it is reported again.
             && (lost || self.takes_connections())
         {
             self.counters.address_conflicts += 1;
             self.events.push_back(Event::AddressConflict { address: address.into(), mac, lost });
-            // Connections from a lost address end when they are served.
+            // Connections from a lost address end when the stack serves them.
             self.connections.wake_waiting();
         }
         self.conflicts.is_usable(&message.target) && !message.anonymous
     }
 
-    /// Handles an ICMP error about a segment that may be ours. Any host may have sent the error, so it is
-    /// believed only if it quotes a segment in flight (RFC 5927 section 4).
+    /// Handles an ICMP error about a segment that may be ours. Any host may have sent the error, so the stack
+    /// believes it only if it quotes a segment in flight (RFC 5927 section 4).
     fn icmp_error(&mut self, now: Instant, to: &IpAddress, error: &IcmpError, frame: Mbuf) {
         if let Some(owner) = self.elsewhere(&error.tuple) {
             return self.hand_over(owner, frame);

@@ -1,4 +1,4 @@
-//! The part of a stack that shares a host with other stacks, one for each queue: see [`Member`].
+//! The methods of a stack that shares a host with other stacks, one stack for each queue: see [`Member`].
 
 use dp::{Burst, Checksum, Mbuf};
 
@@ -8,8 +8,8 @@ use crate::four_tuple::FourTuple;
 use crate::steering::{ClaimError, Handed, Member};
 
 impl Stack {
-    /// Makes this stack share a host with other stacks, each on a queue of one device. Call this before any
-    /// other method.
+    /// Makes this stack share a host with other stacks, each on a queue of one device. Call this method
+    /// before any other method.
     pub fn join(&mut self, member: Member) {
         if member.leads() {
             member.publish_addresses(self.conflicts.states());
@@ -19,8 +19,8 @@ impl Stack {
         self.member = Some(Box::new(member));
     }
 
-    /// Whether [`take_handed`](Self::take_handed) has something to do. The caller checks this before each
-    /// sleep.
+    /// Whether [`take_handed`](Self::take_handed) has something to do. The caller checks this value before
+    /// each sleep.
     #[inline]
     pub fn has_handed(&self) -> bool {
         self.member.as_ref().is_some_and(|member| member.is_waiting())
@@ -33,9 +33,9 @@ impl Stack {
         self.member.as_ref().is_some_and(|member| member.is_unflushed() || member.is_waiting())
     }
 
-    /// Fills the free places of `out` with frames that other stacks of the host handed over: frames of our
-    /// connections that arrived at the queues of those stacks. The caller passes them to
-    /// [`input_next`](Self::input_next), like frames from the port.
+    /// Fills the free places of `out` with frames that other stacks of the host handed over. These frames
+    /// belong to our connections, but arrived at the queues of the other stacks. The caller passes the frames
+    /// to [`input_next`](Self::input_next), like frames from the port.
     pub fn take_handed(&mut self, now: Instant, out: &mut Burst) {
         self.advance(now);
         let Some(member) = &mut self.member else { return };
@@ -56,8 +56,8 @@ impl Stack {
         }
     }
 
-    /// Makes the frames visible that were handed to other stacks since the last call. Returns a mask of these
-    /// stacks, with bit `n` for stack `n`. The caller wakes each of these stacks that sleeps.
+    /// Makes the frames that were handed to other stacks since the last call visible to these stacks. Returns
+    /// a mask of these stacks, with bit `n` for stack `n`. The caller wakes each of these stacks that sleeps.
     #[inline]
     pub fn flush_handed(&mut self) -> u64 {
         self.member.as_mut().map_or(0, |member| member.flush())
@@ -114,13 +114,14 @@ impl Stack {
 
     /// Claims a 4-tuple for this stack.
     ///
-    /// # Errors Another stack of the host has the 4-tuple, or the flow table has no place for it.
+    /// # Errors
+    /// Another stack of the host has the 4-tuple, or the flow table has no place for it.
     pub(super) fn claim(&self, tuple: &FourTuple) -> Result<(), ClaimError> {
         self.member.as_ref().map_or(Ok(()), |member| member.claim(tuple))
     }
 
-    /// Whether the device is expected to put frames of this connection into our queue; true if its rule is
-    /// not known.
+    /// Whether the device is expected to put frames of this connection into our queue. True if the device's
+    /// rule is not known.
     pub(super) fn arrives_here(&self, tuple: &FourTuple) -> bool {
         self.member.as_ref().is_none_or(|member| member.arrives_here(tuple))
     }

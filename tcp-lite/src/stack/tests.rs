@@ -1,4 +1,4 @@
-//! The event queue while nobody takes events: it does not grow after the connections are created.
+//! The event queue while the user takes no events. The queue does not grow after the connections are created.
 
 use std::net::SocketAddr;
 
@@ -29,7 +29,7 @@ fn stack() -> (Stack, Instant) {
     (Stack::new(config, Mempool::heap("events", 64, 2048)), Instant::from_secs(1))
 }
 
-/// The `n`th endpoint. No host answers for it.
+/// The `n`th endpoint. No host answers queries for its address.
 fn remote(n: usize) -> SocketAddr {
     let [.., high, low] = n.to_be_bytes();
     ([10, 0, 1 + high, low], 80).into()
@@ -67,8 +67,8 @@ fn nobody_connects_while_too_many_events_wait() {
     assert_eq!(begin_and_end(&mut stack), Ok(()));
 }
 
-/// No event tells the stack when a buffer is free again. The stack tries less and less often, and connections
-/// time out as usual.
+/// No event tells the stack when a buffer is free again. The stack tries to send less and less often, and
+/// connections time out as usual.
 #[test]
 fn without_buffers_few_polls_are_requested_and_connections_end() {
     let (mut stack, start) = stack();
@@ -89,8 +89,8 @@ fn without_buffers_few_polls_are_requested_and_connections_end() {
         now = stack.next_deadline(now).expect("something waits");
         assert!(now <= start + crate::Duration::from_secs(11), "it does not end");
     };
-    // Address resolution failed as well, because there were no buffers. The reason is that of the timeout
-    // that came first.
+    // Address resolution also failed, because there were no buffers. The close reason is that of the timeout
+    // that expired first.
     assert!(matches!(reason, CloseReason::TimedOut | CloseReason::NoNeighbor), "{reason:?}");
     let most = (now - start).total_millis() * 11 / 10 + 200;
     assert!(polls < most, "{polls} polls in {} ms", (now - start).total_millis());

@@ -1,23 +1,23 @@
-//! Events of `tracing` that only TCP can emit. TCP's users emit all other events.
+//! Events of `tracing` that only TCP can emit. The users of TCP emit all other events.
 
 use super::connections::Conn;
 use crate::TcpConfig;
 use crate::four_tuple::FourTuple;
 
 dp::events! {
-    /// A listener has created a connection for a SYN.
+    /// Reports that a listener has created a connection for a SYN.
     fn syn_received(tuple: &FourTuple) {
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
         tracing::debug!(%local, %remote, "SYN received");
     }
 
-    /// A connection was established by a SYN cookie.
+    /// Reports that a SYN cookie established a connection.
     fn syn_cookie_received(tuple: &FourTuple) {
         let (local, remote) = (tuple.local_addr(), tuple.remote_addr());
         tracing::debug!(%local, %remote, "SYN cookie received");
     }
 
-    /// The data in flight was not acknowledged in time, and is retransmitted.
+    /// Reports that the data in flight was not acknowledged in time, and is retransmitted.
     fn retransmission_timeout(conn: &Conn, config: &TcpConfig) {
         let info = conn.tcb.info(config, conn.tuple.local_addr(), conn.tuple.remote_addr());
         let crate::ConnInfo { local, remote, state, srtt_us, rto_us, cwnd, ssthresh, unacknowledged, .. } = info;

@@ -1,8 +1,9 @@
 //! From connections to frames: the implementation of [`Stack::transmit`].
 //!
 //! Frames are sent in this order: frames of the slow path, our ARP and NDP messages, answers to segments of
-//! no connection, then segments of the connections, round robin with a few segments each. If the pool is
-//! empty, nothing is lost: the next call tries the same again.
+//! no connection, then segments of the connections. The connections are served round robin, with a few
+//! segments each. If the pool is empty, nothing is lost, because the next call tries to send the same frames
+//! again.
 
 use dp::{Burst, Offloads};
 
@@ -18,9 +19,9 @@ use crate::neighbor::Resolution;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Ctx, MAX_TRAIN, Payload, SegmentKey, State, Transmission};
 
-/// Maximum number of segments that one connection sends before the next connection is served: small enough
-/// for fairness, large enough to use the connection's state while it is in the cache. A train that the port
-/// cuts may have more segments.
+/// Maximum number of segments that one connection sends before the next connection is served. The number is
+/// small enough for fairness, and large enough to use the connection's state while it is in the cache. A
+/// train that the port cuts may have more segments.
 const QUOTA_SEGMENTS: usize = 8;
 
 /// The offloads that a port needs to cut one frame into several segments.
@@ -31,7 +32,7 @@ pub(super) const TRAINS: Offloads =
 pub(super) const EXTERNAL: Offloads =
     Offloads::TX_EXTERNAL.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
-/// RST for a segment of no connection, or SYN-ACK with a cookie. The answer goes to the source Ethernet
+/// RST for a segment of no connection, or SYN-ACK with a cookie. The answer is sent to the source Ethernet
 /// address of the segment, so that forged segments cannot make us resolve addresses.
 pub(crate) struct Answer {
     pub(crate) dst_mac: EthernetAddress,
@@ -105,7 +106,7 @@ impl Stack {
             || self.conflicts.has_assertion()
     }
 
-    /// Sends frames that belong to no connection; `false` if the pool is empty.
+    /// Sends frames that belong to no connection. Returns `false` if the pool is empty.
     #[cold]
     fn fill_other_frames(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
@@ -115,7 +116,7 @@ impl Stack {
         self.fill_assertions(out) && self.fill_queries(out) && self.fill_answers(out)
     }
 
-    /// Sends probes and announcements of our addresses; `false` if the pool is empty.
+    /// Sends probes and announcements of our addresses. Returns `false` if the pool is empty.
     fn fill_assertions(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
             let Some(assertion) = self.conflicts.assertion() else { break };
@@ -132,7 +133,7 @@ impl Stack {
         true
     }
 
-    /// Sends ARP requests and neighbour solicitations; `false` if the pool is empty.
+    /// Sends ARP requests and neighbour solicitations. Returns `false` if the pool is empty.
     fn fill_queries(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
             let Some(query) = self.neighbors.query() else { break };
@@ -151,7 +152,7 @@ impl Stack {
         true
     }
 
-    /// Sends answers to segments of no connection; `false` if the pool is empty.
+    /// Sends answers to segments of no connection. Returns `false` if the pool is empty.
     fn fill_answers(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
             let Some(Answer { dst_mac, tuple, header }) = self.answers.front() else { break };
@@ -173,8 +174,8 @@ impl Stack {
         true
     }
 
-    /// Serves a connection whose local address is not usable: it is still being probed, or lost. `None` if
-    /// the address is usable.
+    /// Serves a connection whose local address is not usable, because the address is still being probed or is
+    /// lost. Returns `None` if the address is usable.
     fn serve_unusable_address(&mut self, now: Instant, slot: u32) -> Option<Served> {
         let local = &self.connections.get(slot)?.tuple.local;
         if self.conflicts.is_usable(local) {
@@ -200,7 +201,7 @@ impl Stack {
         }
     }
 
-    /// Sends up to `left` segments of any kind of one connection: the general path of
+    /// Sends up to `left` segments of any kind of one connection. This is the general path of
     /// [`serve_usual`](Self::serve_usual).
     #[inline(never)]
     fn serve_any(&mut self, now: Instant, slot: u32, mut left: usize, out: &mut Burst) -> Served {
@@ -284,7 +285,7 @@ fn is_external(ctx: &Ctx<'_>, transmission: &Transmission) -> bool {
 }
 
 /// Builds the frames of a transmission: one frame that the port cuts, or one frame for each segment. Returns
-/// the number of segments in these frames; it is smaller than requested if a pool is empty.
+/// the number of segments in these frames, which is smaller than requested if a pool is empty.
 fn emit(
     ctx: &Ctx<'_>,
     headers: &Headers<'_>,
@@ -349,9 +350,10 @@ fn emit_external(
     sent
 }
 
-/// Whether a connection ends because its next hop does not answer. While we connect, or if only RST is left
-/// to send, the connection ends at once; otherwise it ends after the user timeout. (A peer that has just sent
-/// a SYN is up, even if it does not answer our requests.)
+/// Whether a connection ends because its next hop does not answer. The connection ends at once if it is in
+/// SYN-SENT or if only RST is left to send. Otherwise the connection ends after the user timeout. (In
+/// SYN-RECEIVED the stack waits: a peer that has just sent a SYN is up, even if it does not answer our
+/// requests.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
     let since = conn.unresolved_since.get_or_insert(now);
     matches!(conn.tcb.state(), State::SynSent | State::Closed) || now >= since + user_timeout

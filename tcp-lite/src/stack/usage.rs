@@ -1,4 +1,4 @@
-//! The resources that a stack uses, to be compared with its limits.
+//! The resources that a stack uses, which a user may compare with the stack's limits.
 
 use super::Stack;
 
@@ -9,13 +9,14 @@ pub struct StackUsage {
     pub connections: usize,
     /// Segments held for transmission.
     pub tx_segments: usize,
-    /// Small buffers of the stack's pool that hold these segments. Buffers of the bulk pool do not count.
+    /// Small buffers of the stack's pool that hold segments for transmission. Buffers of the bulk pool do not
+    /// count.
     pub tx_buffers: usize,
     /// Connections with a hole in the received stream.
     pub holes: usize,
     /// Entries of the neighbour table.
     pub neighbors: usize,
-    /// Events not yet taken.
+    /// Events that the user has not taken yet.
     pub events: usize,
     /// Answers to segments of no connection that wait to be sent.
     pub answers: usize,

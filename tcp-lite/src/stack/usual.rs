@@ -1,10 +1,10 @@
-//! The fast path from a connection to frames. It takes most frames: IPv4 without a tag, timestamps as the
-//! only option, and either a new segment that is not cut or a pure acknowledgement. The header fields are
-//! written into a copy of the headers that the connection sent last.
+//! The fast path from a connection to frames. Most frames take the fast path: IPv4 without a tag, timestamps
+//! as the only option, and either a new segment that is not cut or a pure acknowledgement. The header fields
+//! are written into a copy of the headers that the connection sent last.
 //!
-//! The frames are the same as those of the general path (`transmit.rs`). The general path takes all other
-//! segments: trains that the port cuts, retransmissions, probes, segments with SACK blocks, marks, SYN, FIN
-//! or RST, external memory, and segments whose neighbour has to be resolved.
+//! The fast path builds the same frames as the general path (`transmit.rs`). The general path handles all
+//! other segments: trains that the port cuts, retransmissions, probes, segments with SACK blocks, marks, SYN,
+//! FIN or RST, external memory, and segments whose neighbour has to be resolved.
 //! [`TcpConfig::header_prediction`](crate::TcpConfig::header_prediction) turns the fast path off, for sent
 //! and for received segments, so that `tests/stack/prediction.rs` can compare both paths.
 
@@ -22,9 +22,9 @@ use crate::neighbor::Resolution;
 use crate::tcp::{SegmentKey, SegmentSlab, UsualHeader, UsualSegment};
 
 impl Stack {
-    /// The fast path of [`serve_any`](Self::serve_any): sends up to `left` segments of one connection, of the
-    /// kinds that the head of this file names, in the same frames. `None` if the next segment, if there is
-    /// one, has to take the general path.
+    /// The fast path of [`serve_any`](Self::serve_any). Sends up to `left` segments of one connection, of the
+    /// kinds that the head of this file names, in the same frames as the general path. Returns `None` if a
+    /// next segment exists and has to take the general path.
     #[inline]
     pub(super) fn serve_usual(
         &mut self,
@@ -33,7 +33,8 @@ impl Stack {
         left: &mut usize,
         out: &mut Burst,
     ) -> Option<Served> {
-        // The address of an established connection is usable, because a usable address is never given up.
+        // The address of an established connection is usable, because the stack never gives up a usable
+        // address.
         if !self.config.tcp.header_prediction || self.framing.vlan.is_some() {
             return None;
         }
@@ -79,15 +80,15 @@ impl Stack {
             }
         };
         let served = serve();
-        // This call is the last, because sending may start a short timer.
+        // The timer is marked after sending, because sending may start a short timer.
         found.arm_later();
         served
     }
 }
 
-/// The frame of a segment; `None` if a pool is empty. A long payload is not copied: the headers are written
-/// into its headroom, or into a separate buffer. If the port computes the checksum, the headers are in a
-/// separate buffer, because the driver may write to them.
+/// The frame of a segment; `None` if a pool is empty. A long payload is not copied if that is possible: the
+/// headers are written into the headroom of the payload's buffer, or into a separate buffer. If the port
+/// computes the checksum, the headers are in a separate buffer, because the driver may write to the headers.
 #[inline]
 fn frame_of(
     framing: &Framing,
@@ -152,7 +153,7 @@ fn chained(
     let view = segments.views(key, 1)?.pop()?;
     let mut frame = pool.alloc_filled(template.header_bytes(), 0)?;
     template.write(frame.head_mut()?, fields);
-    // The view is one buffer, so the chain has two.
+    // The view is one buffer, so the chain has two buffers.
     frame.chain(view).ok()?;
     frame.set_tx_offload(template.offload());
     Some(frame)

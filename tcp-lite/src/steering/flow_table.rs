@@ -1,27 +1,27 @@
-//! The table of the connections of a host, each with the number of its stack. All stacks read and write the
-//! table without locks.
+//! The table of the connections of a host. Each connection is stored with the number of its stack. All stacks
+//! read and write the table without locks.
 //!
 //! A stack writes to the table when a connection begins and when it ends. A stack reads the table only for a
 //! segment that belongs to none of its own connections.
 //!
-//! An entry has a keyed hash of the 4-tuple, and the number of the stack. If two connections have the same
-//! hash of 56 bits, the second is refused, as if it existed already. An entry lies in one of two cache lines,
-//! so a search is bounded although entries come and go.
+//! An entry has a keyed hash of the 4-tuple, and the number of the stack. If the 56-bit hashes of two
+//! connections are equal, the second connection is refused, as if it existed already. An entry is in one of
+//! two cache lines, so the length of a search is bounded although entries are added and removed.
 //!
 //! `tests/loom_flow_table.rs` compiles this file with loom's atomics and tries every interleaving.
 
 use super::atomic::{AtomicU64, Ordering, fence};
 
-/// Entries in a cache line.
+/// Number of entries in a cache line.
 const LINE: usize = 8;
-/// Number of lines in which the entry of a flow may lie.
+/// Number of lines in which the entry of a flow may be.
 const WINDOW: usize = 2;
-/// Number of entries for each possible connection. With this number, all 16 places of a flow are in use less
-/// than once in a hundred million cases.
+/// Number of entries for each possible connection. With this number, all 16 places of a flow are occupied in
+/// less than one of a hundred million cases.
 const ENTRIES_PER_CONNECTION: usize = 8;
-/// The part of an entry that names its stack.
+/// Mask of the part of an entry that contains the number of its stack.
 const OWNER: u64 = 0xff;
-/// An entry that is not used.
+/// The value of an unused entry.
 const FREE: u64 = 0;
 
 #[derive(Default)]
@@ -37,9 +37,9 @@ pub(crate) struct FlowTable {
 /// Why a flow cannot be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimError {
-    /// The flow exists, or another stack claims it at this moment.
+    /// A stack has the flow already, or another stack claims the flow at this moment.
     Taken,
-    /// All places of the flow are in use.
+    /// All places of the flow are occupied.
     Full,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct FlowHash(u64);
 
 impl FlowHash {
     pub(crate) fn new(hash: u64) -> Self {
-        // The bits without the owner must not be 0, because 0 is a free entry.
+        // The bits outside the owner must not be 0, because 0 is a free entry.
         let named = hash & !OWNER;
         Self(if named == FREE { OWNER + 1 } else { named })
     }
@@ -62,14 +62,14 @@ impl FlowTable {
         Self { lines: (0..lines).map(|_| Line::default()).collect() }
     }
 
-    /// The stack that has this flow.
+    /// The stack that has this flow; `None` if no stack has the flow.
     pub(crate) fn owner(&self, flow: FlowHash) -> Option<u8> {
         let entry = self.places(flow).map(|place| place.load(Ordering::Acquire));
         entry.into_iter().find(|entry| entry & !OWNER == flow.0).map(|entry| (entry & OWNER) as u8)
     }
 
     /// Adds a flow of stack `owner`, unless a stack has the flow. If two stacks claim one flow at the same
-    /// time, at most one of them gets the flow, and perhaps none.
+    /// time, at most one of the two stacks gets the flow. Possibly no stack gets the flow.
     ///
     /// # Errors
     /// See [`ClaimError`].
@@ -82,7 +82,7 @@ impl FlowTable {
             place.compare_exchange(FREE, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let place = self.places(flow).find(take).ok_or(ClaimError::Full)?;
-        // If two stacks claim the flow, the stack that is later at this fence finds the entry of the other
+        // If two stacks claim the flow, the stack that executes this fence later finds the entry of the other
         // stack.
         fence(Ordering::SeqCst);
         let claims = |place: &&AtomicU64| place.load(Ordering::Acquire) & !OWNER == flow.0;
@@ -111,7 +111,7 @@ impl FlowTable {
         }
     }
 
-    /// The places of a flow.
+    /// The places in which the entry of a flow may be.
     fn places(&self, flow: FlowHash) -> impl Iterator<Item = &AtomicU64> {
         let mask = self.lines.len() - 1;
         let home = (flow.0 >> 8) as usize;

@@ -16,9 +16,9 @@ use crate::discovery::Heard;
 use crate::four_tuple::FourTuple;
 use crate::secrets::{KeyedState, Secrets};
 
-/// Maximum number of frames that wait in a ring from one stack to another: the default size of a device's
-/// receive ring. If the receiving stack is not polled for so long that this ring overflows, its receive ring
-/// overflows as well.
+/// Maximum number of frames that wait in a ring from one stack to another. The number is the default size of
+/// a device's receive ring: if the receiving stack is not polled for so long that this ring overflows, the
+/// device's receive ring overflows as well.
 const RING_FRAMES: usize = 1024;
 
 /// The value of `Group::addresses` before the leader has published the states of our addresses.
@@ -42,13 +42,13 @@ struct Group {
     flows: FlowTable,
     /// A bit for each stack that still exists.
     present: AtomicU64,
-    /// The states of our addresses, as the leader published them.
+    /// The states of our addresses that the leader published last.
     addresses: AtomicU32,
     inboxes: Box<[Inbox]>,
 }
 
-/// A bit for each stack that has put something into its ring to this stack. The bits are in a separate cache
-/// line, because they are read in each poll.
+/// A bit for each stack that has put something into its ring to this stack. The bits have their own cache
+/// line, because this stack reads them in each poll.
 #[derive(Default)]
 #[repr(align(128))]
 struct Inbox(AtomicU64);
@@ -57,14 +57,14 @@ struct Inbox(AtomicU64);
 pub struct Member {
     index: u8,
     group: Arc<Group>,
-    /// The rings to the other stacks, indexed by their numbers; `None` at our own number.
+    /// The rings to the other stacks, indexed by the stacks' numbers; `None` at our own number.
     to: Vec<Option<Producer<Handed>>>,
     from: Vec<Option<Consumer<Handed>>>,
     /// The stacks to which something was handed since [`flush`](Self::flush).
     unflushed: u64,
-    /// The stacks in whose rings something waited when we last read the inbox.
+    /// The stacks whose rings were not empty when this stack last read its inbox.
     unread: u64,
-    /// The stack whose ring is read first.
+    /// The number from which the search for the next ring to read starts.
     turn: u32,
     queue: Queue,
     /// The stacks that existed, and the states of our addresses, at the last [`note_news`](Self::note_news).
@@ -72,9 +72,11 @@ pub struct Member {
 }
 
 impl Member {
-    /// The members of one host, one for each queue of a device. All stacks have to have `config`.
+    /// Creates the members of one host, one member for each queue of a device. All stacks have to have the
+    /// same `config`.
     ///
-    /// # Panics If there are no queues, or more than [`MAX_MEMBERS`].
+    /// # Panics
+    /// If there are no queues, or more than [`MAX_MEMBERS`] queues.
     pub fn group(config: &StackConfig, queues: &[Queue]) -> Vec<Self> {
         let count = queues.len();
         assert!((1..=MAX_MEMBERS).contains(&count), "a host has 1 to {MAX_MEMBERS} stacks");
@@ -124,7 +126,8 @@ impl Member {
         self.seen.0.trailing_zeros() as u8 == self.index
     }
 
-    /// Whether a stack was removed, or an address has another state, since [`note_news`](Self::note_news).
+    /// Whether a stack was removed or the state of an address has changed since
+    /// [`note_news`](Self::note_news).
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.news() != self.seen
@@ -146,14 +149,14 @@ impl Member {
 
     /// The number of the stack that leads the host.
     pub(crate) fn leader(&self) -> u8 {
-        // Relaxed is enough: a frame for a stack that was just removed is lost, as if the device had dropped
-        // it.
+        // Relaxed is enough. If a stack was just removed, a frame for this stack is lost, as if the device
+        // had dropped the frame.
         self.group.present.load(Ordering::Relaxed).trailing_zeros() as u8
     }
 
     // ---- connections ----
 
-    /// The other stack that has this connection.
+    /// The other stack that has this connection; `None` if no other stack has it.
     pub(crate) fn elsewhere(&self, tuple: &FourTuple) -> Option<u8> {
         self.group.flows.owner(self.hash(tuple)).filter(|owner| *owner != self.index)
     }
@@ -173,8 +176,8 @@ impl Member {
         self.group.flows.release(self.hash(tuple), self.index);
     }
 
-    /// Whether the device is expected to put the frames of this connection into the queue of this stack; true
-    /// if its rule is not known.
+    /// Whether the device is expected to put the frames of this connection into the queue of this stack. True
+    /// if the device's rule is not known.
     pub(crate) fn arrives_here(&self, tuple: &FourTuple) -> bool {
         let flow = || dp::Flow {
             src: (tuple.remote.into(), tuple.remote_port),
@@ -189,7 +192,8 @@ impl Member {
 
     // ---- the states of our addresses ----
 
-    /// The states of our addresses, as the leader published them; `None` before that.
+    /// The states of our addresses that the leader published last; `None` if the leader has not published any
+    /// states.
     pub(crate) fn addresses(&self) -> Option<u32> {
         Some(self.group.addresses.load(Ordering::Relaxed)).filter(|states| *states != UNSAID)
     }
@@ -203,7 +207,7 @@ impl Member {
 
     // ---- rings ----
 
-    /// Puts `what` into the ring to stack `to`. That stack can read it after [`flush`](Self::flush).
+    /// Puts `what` into the ring to stack `to`, which can read `what` after [`flush`](Self::flush).
     pub(crate) fn hand(&mut self, to: u8, what: Handed) -> Result<(), NotHanded> {
         let ring = self.to.get_mut(usize::from(to)).and_then(Option::as_mut).ok_or(NotHanded)?;
         if ring.is_abandoned() {
@@ -214,16 +218,16 @@ impl Member {
         Ok(())
     }
 
-    /// Tells all other stacks of a neighbour, except those whose ring is full: such a stack queries the
-    /// neighbour itself.
+    /// Reports a neighbour to all other stacks, except stacks whose ring is full. Such a stack has to query
+    /// the neighbour itself.
     pub(crate) fn publish(&mut self, heard: Heard) {
         for to in 0..self.to.len() {
             let _asks_by_itself = self.hand(to as u8, Handed::Heard(heard));
         }
     }
 
-    /// Makes all items visible that were handed over. Returns a mask of the stacks that have to be woken if
-    /// they sleep.
+    /// Makes all items that were handed over visible to their receivers. Returns a mask of the stacks to wake
+    /// if they sleep.
     pub(crate) fn flush(&mut self) -> u64 {
         let receivers = std::mem::take(&mut self.unflushed);
         let mut left = receivers;
@@ -235,19 +239,19 @@ impl Member {
         receivers
     }
 
-    /// Whether something was handed to other stacks since the last [`flush`](Self::flush).
+    /// Whether an item was handed to other stacks since the last [`flush`](Self::flush).
     #[inline]
     pub(crate) fn is_unflushed(&self) -> bool {
         self.unflushed != 0
     }
 
-    /// Whether something waits that other stacks handed to this stack.
+    /// Whether an item from another stack waits.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         self.unread != 0 || self.group.inboxes[usize::from(self.index)].0.load(Ordering::Acquire) != 0
     }
 
-    /// The next item that another stack handed to this stack.
+    /// Removes and returns the next item that another stack handed to this stack.
     pub(crate) fn next_handed(&mut self) -> Option<Handed> {
         if self.unread == 0 {
             self.unread = self.group.inboxes[usize::from(self.index)].0.swap(0, Ordering::Acquire);
@@ -263,14 +267,14 @@ impl Member {
         None
     }
 
-    /// Moves on to the next stack, so that all stacks whose rings are not empty are served in turn.
+    /// Advances to the next stack, so that all stacks whose rings are not empty are served in turn.
     pub(crate) fn next_turn(&mut self) {
         if self.unread != 0 {
             self.turn = (self.first_unread() + 1) % u64::BITS;
         }
     }
 
-    /// The first stack with a ring to read, starting with `turn`.
+    /// The first stack with a ring to read, searched from `turn` on.
     fn first_unread(&self) -> u32 {
         (self.unread.rotate_right(self.turn).trailing_zeros() + self.turn) % u64::BITS
     }

@@ -1,8 +1,8 @@
 //! The context that the stack passes to a call of a control block: time, buffers, shared slabs, the event
 //! queue.
 //!
-//! A [`Tcb`](super::Tcb) holds nothing shared: it gets everything that it needs of the stack through this
-//! context.
+//! A [`Tcb`](super::Tcb) holds nothing that is shared. The context gives a [`Tcb`](super::Tcb) access to all
+//! parts of the stack that the [`Tcb`](super::Tcb) needs.
 
 use dp::{Mbuf, Mempool};
 
@@ -12,8 +12,8 @@ use crate::event::EventQueue;
 use crate::id::{ConnId, ListenerId};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
-/// Maximum events of one connection, other than received bytes, that wait for the user: `Established`,
-/// `Writable`, `Acknowledged`, `PeerClosed`, `Closed`.
+/// Maximum number of events of one connection, other than received bytes, that wait for the user:
+/// `Established`, `Writable`, `Acknowledged`, `PeerClosed`, `Closed`.
 pub(crate) const EVENTS_PER_CONNECTION: usize = 5;
 
 /// The context of one call.
@@ -26,7 +26,7 @@ pub(crate) struct Ctx<'a> {
     pub(crate) pool: &'a Mempool,
     /// The pool for large buffers that hold many segments.
     pub(crate) bulk_pool: Option<&'a Mempool>,
-    /// Segments queued for transmission, of all connections.
+    /// The segments of all connections that are queued for transmission.
     pub(crate) segments: &'a mut SegmentSlab,
     /// Out-of-order ranges of the connections that have a hole.
     pub(crate) out_of_order: &'a mut OutOfOrderSlab,
@@ -36,16 +36,16 @@ pub(crate) struct Ctx<'a> {
     pub(crate) counters: &'a mut StackCounters,
     /// The stack's event queue.
     pub(crate) events: &'a mut EventQueue,
-    /// Received bytes are dropped (and retransmitted by the peer) while this many events wait. Other events,
-    /// at most [`EVENTS_PER_CONNECTION`] for each connection, are always queued.
+    /// Number of waiting events from which on received bytes are dropped (and retransmitted by the peer).
+    /// Other events, at most [`EVENTS_PER_CONNECTION`] for each connection, are always queued.
     pub(crate) events_limit: usize,
-    /// The connection that is called.
+    /// The connection whose control block is called.
     pub(crate) conn: ConnId,
     /// The listener that accepted the connection.
     pub(crate) listener: Option<ListenerId>,
 }
 
-/// Whole seconds of the clock in 32 bits. They wrap after 136 years.
+/// Whole seconds of the clock in 32 bits, which wrap after 136 years.
 pub(super) type Seconds = u32;
 
 impl Ctx<'_> {
@@ -64,7 +64,7 @@ impl Ctx<'_> {
         self.events.push_received(self.conn, Received { offset, buf, frontier });
     }
 
-    /// Asks the user of `conn`, this connection or another, to give up `bytes` bytes.
+    /// Asks the user of `conn` to give up `bytes` bytes. `conn` may be this connection or another connection.
     pub(crate) fn evict(&mut self, conn: ConnId, bytes: usize) {
         self.events.push_back(Event::Evict { conn, bytes });
     }

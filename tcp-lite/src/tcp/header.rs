@@ -1,4 +1,4 @@
-//! The TCP header: bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
+//! The TCP header: conversion of bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
 //! Parsing is total: every byte string gives a header or [`Malformed`]. Unknown options and options with
 //! a wrong length are skipped. The stack adds the checksum's pseudo-header.
@@ -8,20 +8,21 @@ use bitflags::bitflags;
 
 use crate::facade::TcpSeqNumber;
 
-/// Bytes of a header without options.
+/// Number of bytes of a header without options.
 pub(crate) const MIN_HEADER_BYTES: usize = 20;
-/// Bytes of the largest header.
+/// Number of bytes of the largest header.
 pub(crate) const MAX_HEADER_BYTES: usize = 60;
-/// Maximum SACK blocks that fit into a header.
+/// Maximum number of SACK blocks that fit into a header.
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
-/// Not a TCP header: too short, or the data offset points outside the segment.
+/// The bytes are not a TCP header, because there are too few bytes, or because the data offset points outside
+/// the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed TCP header")]
 pub(crate) struct Malformed;
 
 bitflags! {
-    /// Control bits except for ACK, which is the presence of [`TcpHeader::ack`].
+    /// Control bits except ACK. The ACK bit is represented by [`TcpHeader::ack`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(crate) struct Flags: u8 {
         const FIN = 0x01;
@@ -43,9 +44,9 @@ pub(crate) struct Options {
     /// MSS (RFC 6691): the MTU less the fixed IP and TCP headers. Options make the payload smaller than the
     /// MSS.
     pub(crate) mss: Option<u16>,
-    /// Window scale, at most 14.
+    /// The window scale. The value is at most 14.
     pub(crate) window_scale: Option<u8>,
-    /// SACK permitted.
+    /// True if SACK is permitted.
     pub(crate) sack_permitted: bool,
     /// SACK blocks in wire order.
     pub(crate) sack: ArrayVec<SackBlock, MAX_SACK_BLOCKS>,
@@ -59,7 +60,7 @@ pub(crate) struct TcpHeader {
     pub(crate) src_port: u16,
     pub(crate) dst_port: u16,
     pub(crate) seq: TcpSeqNumber,
-    /// Present if the ACK bit is set.
+    /// The acknowledgement number; `None` if the ACK bit is not set.
     pub(crate) ack: Option<TcpSeqNumber>,
     pub(crate) flags: Flags,
     /// The window field of the header, not scaled.
@@ -79,7 +80,7 @@ const TIMESTAMPS: u8 = 8;
 /// The four bytes in front of the values of the timestamps option, if it is the only option.
 pub(crate) const TIMESTAMPS_WORD: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
 
-/// The ACK bit, which [`Flags`] leaves out.
+/// The ACK bit, which [`Flags`] does not contain.
 pub(crate) const ACK_BIT: u8 = 0x10;
 /// The largest window scale (RFC 7323 section 2.3).
 const MAX_WINDOW_SCALE: u8 = 14;
@@ -104,15 +105,15 @@ impl TcpHeader {
         Ok((header, len))
     }
 
-    /// Bytes that [`emit`](Self::emit) writes: a multiple of 4, at most [`MAX_HEADER_BYTES`].
+    /// Number of bytes that [`emit`](Self::emit) writes: a multiple of 4, at most [`MAX_HEADER_BYTES`].
     pub(crate) fn emitted_len(&self) -> usize {
         MIN_HEADER_BYTES + self.options.emitted_len()
     }
 
-    /// Writes the header to the front of `out`, checksum field zero.
+    /// Writes the header to the front of `out`, with 0 in the checksum field.
     ///
     /// # Panics
-    /// When `out` is shorter than [`emitted_len`](Self::emitted_len).
+    /// If `out` is shorter than [`emitted_len`](Self::emitted_len).
     pub(crate) fn emit(&self, out: &mut [u8]) {
         let len = self.emitted_len();
         let (fixed, options) = out[..len].split_at_mut(MIN_HEADER_BYTES);
@@ -123,7 +124,8 @@ impl TcpHeader {
         fixed[12] = (len as u8 / 4) << 4;
         fixed[13] = self.control_bits();
         fixed[14..16].copy_from_slice(&self.window.to_be_bytes());
-        // The stack or the port fills in the checksum. The urgent pointer is 0: we send no urgent data.
+        // The stack or the port fills in the checksum. The urgent pointer is 0, because we send no urgent
+        // data.
         fixed[16..20].fill(0);
         self.options.emit(options);
     }
@@ -134,7 +136,7 @@ impl TcpHeader {
         self.flags.bits() | if self.ack.is_some() { ACK_BIT } else { 0 }
     }
 
-    /// Sequence numbers that the segment occupies: payload, SYN and FIN.
+    /// Number of sequence numbers that the segment occupies with its payload, SYN and FIN.
     pub(crate) fn segment_len(&self, payload_bytes: usize) -> usize {
         payload_bytes
             + usize::from(self.flags.contains(Flags::SYN))
@@ -164,8 +166,8 @@ impl TcpHeader {
 }
 
 impl Options {
-    /// Parses the known options in `bytes`. Other options are skipped; parsing of a malformed list ends at
-    /// the error.
+    /// Parses the known options in `bytes`. Skips other options. If the list of options is malformed, parsing
+    /// ends at the error.
     fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let [kind, rest @ ..] = bytes {
@@ -203,7 +205,7 @@ impl Options {
         }
     }
 
-    /// Bytes of all options except SACK blocks, a multiple of 4.
+    /// Number of bytes of all options except SACK blocks, a multiple of 4.
     fn fixed_len(&self) -> usize {
         4 * usize::from(self.mss.is_some())
             + 4 * usize::from(self.window_scale.is_some())
@@ -215,7 +217,7 @@ impl Options {
             }
     }
 
-    /// SACK blocks that are emitted: as many as fit.
+    /// Number of SACK blocks that [`emit`](Self::emit) writes: as many as fit.
     fn emitted_blocks(&self) -> usize {
         self.sack.len().min(sack_room(MAX_HEADER_BYTES - MIN_HEADER_BYTES - self.fixed_len()))
     }
@@ -263,12 +265,12 @@ impl Options {
     }
 }
 
-/// Option bytes of `blocks` SACK blocks, with the two NOPs in front (RFC 2018 section 3).
+/// Number of option bytes of `blocks` SACK blocks, including two NOPs in front (RFC 2018 section 3).
 pub(crate) const fn sack_bytes(blocks: usize) -> usize {
     4 + 8 * blocks
 }
 
-/// SACK blocks that fit into `bytes` bytes of options.
+/// Number of SACK blocks that fit into `bytes` bytes of options.
 pub(crate) const fn sack_room(bytes: usize) -> usize {
     bytes.saturating_sub(4) / 8
 }

@@ -4,27 +4,27 @@ use std::net::SocketAddr;
 
 use crate::OutOfOrder;
 
-/// Connection states (RFC 9293 section 3.3.2), without LISTEN: a listener creates a control block for each
-/// SYN.
+/// Connection states (RFC 9293 section 3.3.2). There is no state LISTEN, because a listener creates a control
+/// block for each SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Our SYN was sent, or is about to be.
+    /// Our SYN was sent, or is about to be sent.
     SynSent,
-    /// The peer's SYN was received, ours is not acknowledged.
+    /// The peer's SYN was received. Our SYN is not acknowledged.
     SynReceived,
     /// Both SYNs are acknowledged.
     Established,
-    /// We closed.
+    /// We closed. Our FIN is not acknowledged.
     FinWait1,
     /// We closed, and our FIN is acknowledged.
     FinWait2,
     /// The peer closed.
     CloseWait,
-    /// Both closed, our FIN is not acknowledged.
+    /// Both sides closed at the same time. Our FIN is not acknowledged.
     Closing,
-    /// The peer closed, then we did; our FIN is not acknowledged.
+    /// The peer closed first, and then we closed. Our FIN is not acknowledged.
     LastAck,
-    /// Both FINs are acknowledged, ours first.
+    /// Both FINs are acknowledged, and we were the first to close.
     TimeWait,
     /// The connection has ended.
     Closed,
@@ -33,13 +33,14 @@ pub enum State {
 /// Why a segment was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// The connection is not established, was closed by us, or no longer exists.
+    /// The connection is not established, we have closed it, or it no longer exists.
     #[error("the connection is closed for sending")]
     Closed,
-    /// `TcpConfig::send_buffer_bytes` or `Limits::tx_segments` is reached.
+    /// The limit `TcpConfig::send_buffer_bytes` or the connection's share of `Limits::tx_segments` is
+    /// reached.
     #[error("the send buffer is full")]
     BufferFull,
-    /// The pool is empty: try again at the next poll.
+    /// The pool is empty. The user should try again at the next poll.
     #[error("no packet buffer is free")]
     NoMbuf,
 }
@@ -52,23 +53,24 @@ pub struct ConnInfo {
     pub local: SocketAddr,
     /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Largest payload of a segment, bytes: changes only with the path MTU.
+    /// Maximum number of payload bytes in a segment, which changes only with the path MTU.
     pub emss: usize,
-    /// Stream offset of the next byte to be pushed (the number of bytes pushed so far).
+    /// Stream offset of the next byte to be pushed, which is the number of bytes pushed so far.
     pub send_offset: u64,
     /// Free bytes of the send buffer.
     pub send_space: usize,
-    /// Bytes queued or sent and not acknowledged.
+    /// Number of bytes that are queued, or sent and not acknowledged.
     pub unacknowledged: u64,
-    /// The in-order frontier of reception.
+    /// The stream offset of the next expected byte (the frontier).
     pub frontier: u64,
-    /// Smoothed round-trip time, microseconds; 0 before the first measurement.
+    /// Smoothed round-trip time in microseconds; 0 before the first measurement.
     pub srtt_us: u32,
-    /// Retransmission timeout, microseconds, backoff included.
+    /// Retransmission timeout in microseconds, including backoff.
     pub rto_us: u32,
-    /// Congestion window, bytes; during fast recovery, the value that it will have afterwards.
+    /// Congestion window in bytes. During fast recovery, this is the value that the window will have after
+    /// the recovery.
     pub cwnd: u32,
-    /// Slow start threshold, bytes; `u32::MAX` before the first reduction.
+    /// Slow start threshold in bytes; `u32::MAX` before the first reduction.
     pub ssthresh: u32,
     /// The state of the connection (RFC 9293 section 3.3.2).
     pub state: State,

@@ -1,7 +1,7 @@
 //! Our TCP: RFC 9293 with a send queue of frozen segments.
 //!
 //! The [`Tcb`] of a connection connects two halves that do not use each other. The stack passes segments and
-//! time to the [`Tcb`], asks it for segments to send, and lends it all shared state ([`Ctx`]):
+//! times to the [`Tcb`], asks the [`Tcb`] for segments to send, and lends all shared state to it ([`Ctx`]):
 //!
 //! ```text
 //!   segment in                                                 segment out
@@ -24,35 +24,38 @@
 //! | 3 | `send`, `receive` | the two halves |
 //! | 4 | `connection` | the state machine that connects them |
 //!
-//! EMSS is RFC 5044's name of Eff.snd.MSS (RFC 9293 section 3.7.1): the most payload of a segment. An FPDU
-//! is MPA's frame, which should not be split between segments.
+//! EMSS is RFC 5044's name of Eff.snd.MSS (RFC 9293 section 3.7.1): the maximum number of payload bytes in a
+//! segment. An FPDU is MPA's frame, which should not be split between segments.
 //!
 //! Deliberate deviations:
-//! - A segment without timestamps is accepted even if they were agreed on (RFC 7323 section 3.2 would
-//!   drop it; `receive/timestamps.rs`).
-//! - A zero-window probe carries no byte (RFC 9293 section 3.8.6.1 sends one), since that would split an
-//!   FPDU (`send/next.rs`).
-//! - An empty segment is acceptable at the right edge of the window itself (`receive/mod.rs`).
-//! - URG is ignored: urgent bytes are handed up like any other (RFC 9293 section 3.8.5;
+//! - A segment without timestamps is accepted even if timestamps were agreed on (RFC 7323 section 3.2 would
+//!   drop the segment; `receive/timestamps.rs`).
+//! - A zero-window probe has no payload, since a byte of payload would split an FPDU (RFC 9293 section
+//!   3.8.6.1 sends a byte; `send/next.rs`).
+//! - An empty segment is acceptable also if its sequence number is the right edge of the window
+//!   (`receive/mod.rs`).
+//! - URG is ignored: urgent bytes are passed to the user like any other bytes (RFC 9293 section 3.8.5;
 //!   `connection/input.rs`).
-//! - Segments with unexpected numbers are answered at most so often a second, bare ones less often (RFC
-//!   5961 section 7 allows the first; `connection/challenge.rs`).
-//! - A RST does not end TIME-WAIT, and a SYN that may not start a new connection there gets a challenge
-//!   ACK (RFC 6191 drops it; `connection/time_wait.rs`).
-//! - The reordering timer waits for the first of the overtaken segments, not the last (RFC 8985 section
+//! - The number of answers per second to segments with unexpected numbers is limited, as RFC 5961 section 7
+//!   allows. For bare segments the limit is lower (`connection/challenge.rs`).
+//! - RST does not end TIME-WAIT. In TIME-WAIT, a SYN that may not start a new connection gets a challenge ACK
+//!   (RFC 6191 drops the SYN; `connection/time_wait.rs`).
+//! - The reordering timer waits for the first of the overtaken segments, not for the last (RFC 8985 section
 //!   6.2, step 5; `send/queue/scoreboard.rs`).
-//! - The echoed timestamp says nothing about a retransmission above a hole (RFC 8985 section 6.2, step 2;
+//! - The echoed timestamp is not used for a retransmission above a hole (RFC 8985 section 6.2, step 2;
 //!   `send/ack_sample.rs`).
-//! - The loss of a retransmission reduces the window once more, which RFC 8985 leaves open and Linux does
-//!   not do (`send/rate/reduction.rs`).
-//! - A SYN and data are given up sooner than RFC 9293 section 3.8.3 says (MUST-23: R2 of a SYN at least 3
-//!   minutes; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
-//!   default. A peer in a data centre that has not answered by then has failed, and its user wants to
-//!   know (`send/loss/expiry.rs`).
-//! - An out-of-order segment that is refused for lack of memory is in no SACK block (RFC 2018 section 8
-//!   would report it once): its sender must not take it as received (`receive/payload.rs`).
+//! - The loss of a retransmission reduces the window once more. RFC 8985 leaves this second reduction open,
+//!   and Linux does not make it (`send/rate/reduction.rs`).
+//! - The stack gives up a SYN or data sooner than RFC 9293 section 3.8.3 says (MUST-23: R2 of a SYN at least
+//!   3 minutes; SHOULD: 100 s for data): after [`TcpConfig::user_timeout`](crate::TcpConfig), 10 s by
+//!   default. A peer in a data centre that has not answered within this time has failed, and the user wants
+//!   to know of the failure (`send/loss/expiry.rs`).
+//! - An out-of-order segment that is refused for lack of memory is in no SACK block, because the sender must
+//!   not treat the segment as received (RFC 2018 section 8 would report the segment once;
+//!   `receive/payload.rs`).
 //!
-//! Not implemented: TCP Fast Open, and Nagle's algorithm (the segment is the user's unit).
+//! TCP Fast Open and Nagle's algorithm are not implemented. (Nagle's algorithm would merge segments, but the
+//! user chooses the segments.)
 
 mod congestion;
 mod connection;

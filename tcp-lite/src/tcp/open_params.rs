@@ -1,10 +1,10 @@
-//! Initial parameters of a connection: those its stack decides ([`OpenParams`]), and those the two SYNs agree
-//! on ([`Agreed`]; RFC 9293 section 3.7.1, RFC 7323 section 1.3, RFC 2018 section 2, RFC 3168 section
+//! Initial parameters of a connection. The stack decides one part ([`OpenParams`]); the two SYNs agree on the
+//! other part ([`Agreed`]; RFC 9293 section 3.7.1, RFC 7323 section 1.3, RFC 2018 section 2, RFC 3168 section
 //! 6.1.1).
 
 use crate::facade::TcpSeqNumber;
 
-/// Initial parameters of a connection; the stack decides them.
+/// Initial parameters of a connection that the stack decides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenParams {
     /// Our port.
@@ -13,10 +13,10 @@ pub(crate) struct OpenParams {
     pub(crate) remote_port: u16,
     /// Initial sequence number (RFC 6528).
     pub(crate) iss: TcpSeqNumber,
-    /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
+    /// The offset that is added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     pub(crate) timestamp_offset: u32,
-    /// MSS (RFC 6691) to this peer, and the one that we announce: the MTU less the fixed IP and TCP
-    /// headers. Options reduce the payload below it.
+    /// MSS (RFC 6691) to this peer, which is also the MSS that we announce: the MTU minus the fixed IP and
+    /// TCP headers. Options make the payload smaller than the MSS.
     pub(crate) mss: u16,
     /// The MSS for BASE_PLPMTU (RFC 8899 section 5.1.2), a size that most paths carry.
     pub(crate) base_mss: u16,
@@ -25,34 +25,35 @@ pub(crate) struct OpenParams {
     pub(crate) default_peer_mss: u16,
 }
 
-/// The parameters that the two SYNs agreed on; before the peer's SYN arrives, those that our SYN offers.
+/// The parameters that the two SYNs agreed on. Before the peer's SYN arrives, the parameters that our SYN
+/// offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Agreed {
     /// True if every segment has timestamps.
     pub(super) timestamps: bool,
-    /// SACK blocks in both directions.
+    /// True if both sides may send SACK blocks.
     pub(super) sack: bool,
-    /// The shift of the peer's windows, if windows are scaled.
+    /// The shift of the peer's windows; `None` if windows are not scaled.
     pub(super) window_scale: Option<u8>,
-    /// ECN: the peer's marks are echoed, and its echoes reduce our rate.
+    /// True if ECN is used: we echo the peer's marks, and the peer's echoes reduce our rate.
     pub(super) ecn: bool,
 }
 
 impl Agreed {
-    /// Bytes of options in every segment.
+    /// Number of bytes of options in every segment.
     #[inline]
     pub(super) fn option_bytes(&self) -> u16 {
         if self.timestamps { 12 } else { 0 }
     }
 }
 
-/// Payload of a segment of `mss` bytes, less the options that every segment has (RFC 6691).
+/// Number of payload bytes in a segment of `mss` bytes with the options that every segment has (RFC 6691).
 #[inline]
 pub(super) fn payload_of(mss: u16, option_bytes: u16) -> u32 {
     u32::from(mss - option_bytes.min(mss.saturating_sub(1)))
 }
 
-/// The smallest shift with which a window fits its field (RFC 7323 section 2.3), even if rounded up.
+/// The smallest shift with which a window, even if it is rounded up, fits its field (RFC 7323 section 2.3).
 pub(super) fn window_shift(bytes: u32) -> u8 {
     (0..14).find(|shift| bytes >> shift < u32::from(u16::MAX)).unwrap_or(14)
 }

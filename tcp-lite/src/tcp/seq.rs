@@ -1,8 +1,8 @@
 //! Sequence numbers (RFC 9293 section 3.4) as 64-bit positions.
 //!
-//! Inside the crate all sequence numbers are positions: 0 is the SYN, 1 the first byte of the stream,
-//! and the FIN follows the last byte. Positions never wrap, so they compare as integers; 32-bit numbers
-//! exist on the wire only.
+//! Inside the crate all sequence numbers are positions: 0 is the SYN, 1 is the first byte of the stream, and
+//! the FIN follows the last byte. Positions never wrap, so they compare as integers. 32-bit numbers exist
+//! only on the wire.
 
 use crate::facade::TcpSeqNumber;
 
@@ -13,7 +13,7 @@ pub(super) struct SeqSpace {
 }
 
 impl SeqSpace {
-    /// Numbering from this initial sequence number.
+    /// The numbering that begins with this initial sequence number.
     pub(super) fn new(isn: TcpSeqNumber) -> Self {
         Self { isn: isn.0 }
     }
@@ -23,10 +23,10 @@ impl SeqSpace {
         TcpSeqNumber(self.isn.wrapping_add(pos as i32))
     }
 
-    /// The position nearest to `near` that has this sequence number. Negative if it is before the SYN.
+    /// The position nearest to `near` that has this sequence number. A position before the SYN is negative.
     pub(super) fn pos(self, seq: TcpSeqNumber, near: u64) -> i64 {
-        // RFC 5044 section 4.3 (MPA-062): MPA counts in these positions, which allow for the wrap of 32 bits.
-        // The id in parentheses is that of a row of CONFORMANCE.md.
+        // RFC 5044 section 4.3 (MPA-062): MPA's byte counts use these positions, which account for the wrap
+        // of 32 bits. The id in parentheses is that of a row of CONFORMANCE.md.
         near as i64 + i64::from(seq.0.wrapping_sub(self.seq(near).0))
     }
 }

@@ -5,7 +5,7 @@ use crate::{Duration, Instant};
 /// The clock of one connection's timestamps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimestampClock {
-    /// Added to the time in milliseconds (RFC 7323 section 7.1).
+    /// The offset that is added to the time in milliseconds (RFC 7323 section 7.1).
     offset: u32,
 }
 
@@ -16,25 +16,26 @@ impl TimestampClock {
         Self { offset }
     }
 
-    /// TSval of a segment sent now (RFC 7323 section 3.2).
+    /// TSval of a segment that is sent now (RFC 7323 section 3.2).
     #[inline]
     pub(crate) fn value(self, now: Instant) -> u32 {
         self.offset.wrapping_add(now.total_millis() as u32)
     }
 
-    /// When the segment was sent whose TSval the peer echoes, in milliseconds.
+    /// The time in milliseconds at which we sent the segment whose TSval the peer echoes.
     #[inline]
     pub(super) fn sent_ms(self, echo: u32) -> u32 {
         echo.wrapping_sub(self.offset)
     }
 }
 
-/// The RTT by an echoed timestamp, the time of transmission `sent_ms`. It is unambiguous even for
-/// retransmitted segments (RFC 7323 section 4). `longest`: the largest RTO.
+/// The RTT of a segment that was sent at `sent_ms`, the time of the echoed timestamp. This RTT is unambiguous
+/// even for retransmitted segments (RFC 7323 section 4). `longest` is the largest RTO. Returns `None` if the
+/// echo is not valid.
 #[inline]
 pub(super) fn rtt_us(now: Instant, sent_ms: u32, longest: Duration) -> Option<u64> {
     let elapsed_ms = (now.total_millis() as u32).wrapping_sub(sent_ms);
-    // Older than the largest RTO, or from the future: not an echo of ours.
+    // An echo that is older than the largest RTO, or from the future, is not an echo of our timestamp.
     (u64::from(elapsed_ms) <= longest.total_millis()).then(|| u64::from(elapsed_ms.max(1)) * 1000)
 }
 

@@ -1,15 +1,15 @@
 //! CUBIC (RFC 9438): after a reduction, the window grows by a cubic function of time, which does not depend
-//! on the round-trip time. Where Reno would be faster, the window grows like Reno's.
+//! on the round-trip time. In the region where Reno's window would grow faster, the window grows like Reno's.
 //!
-//! The first slow start uses HyStart++ (`hystart.rs`). The RFC counts windows in segments, this code in
-//! bytes. `f64` gives the same results on every machine, because the code uses only IEEE 754 sums, products
-//! and quotients.
+//! The first slow start uses HyStart++ (`hystart.rs`). The RFC measures windows in segments; this code
+//! measures windows in bytes. `f64` gives the same results on every machine, because the code uses only IEEE
+//! 754 sums, products and quotients.
 
 use super::hystart::{Growth, HyStart};
 use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
 use crate::{Duration, Instant};
 
-/// The window after a reduction, as a fraction of the window before it (section 4.6, beta_cubic).
+/// The window after a reduction, as a fraction of the window before the reduction (section 4.6, beta_cubic).
 const BETA: f64 = 0.7;
 /// Growth in segments per second cubed (section 5, C).
 const C: f64 = 0.4;
@@ -37,7 +37,7 @@ pub(in crate::tcp) struct Cubic {
 enum Stage {
     /// First slow start, until the round-trip time grows (HyStart++).
     First(HyStart),
-    /// Slow start up to the threshold; there an epoch begins.
+    /// Slow start up to the threshold. At the threshold, an epoch begins.
     Plain,
     /// Congestion avoidance.
     Epoch(Epoch),
@@ -48,7 +48,8 @@ enum Stage {
 struct Epoch {
     /// The time at which the epoch began, plus the time during which the window was not used (section 4.2).
     start: Instant,
-    /// The time of the last acknowledgement. The time during which the window is not used counts from here.
+    /// The time of the last acknowledgement. If the window is not used after this time, the unused time
+    /// starts at this time.
     latest: Instant,
     /// Seconds from the start to the plateau (section 4.2, K).
     plateau_after: f32,
@@ -84,13 +85,13 @@ impl Cubic {
         self.save_prior_state();
         let (cwnd, w_max) = (self.cwnd(), self.w_max);
         self.prior = cwnd;
-        // Fast convergence: a flow whose window shrinks leaves bandwidth to other flows.
+        // Fast convergence: a flow whose window shrinks gives up bandwidth for other flows.
         self.w_max = if cwnd < w_max { (self.cwnd * (1.0 + BETA) / 2.0) as u32 } else { cwnd };
         self.ssthresh = ((self.cwnd * BETA) as u32).max(2 * self.mss);
         self.stage = Stage::Plain;
     }
 
-    /// Called when the window was not used, because this time does not count (section 4.2).
+    /// Called when the window was not used: excludes this time from the epoch (section 4.2).
     #[inline]
     fn pause_epoch(&mut self, now: Instant) {
         if let Stage::Epoch(epoch) = &mut self.stage {
@@ -99,7 +100,7 @@ impl Cubic {
         }
     }
 
-    /// The window in slow start (section 4.10), at most the threshold; `None` if slow start is over.
+    /// The new window in slow start (section 4.10), at most the threshold; `None` if slow start is over.
     fn slow_start(&mut self, ack: &Ack) -> Option<f64> {
         let bytes = match &mut self.stage {
             Stage::First(hystart) => match hystart.on_ack(ack, self.mss) {
@@ -115,7 +116,7 @@ impl Cubic {
         (self.cwnd < threshold).then(|| (self.cwnd + f64::from(bytes)).min(threshold))
     }
 
-    /// The window in congestion avoidance (sections 4.2 to 4.5).
+    /// The new window in congestion avoidance (sections 4.2 to 4.5).
     fn congestion_avoidance(&mut self, ack: &Ack) -> f64 {
         let (mss, cwnd, acked) = (f64::from(self.mss), self.cwnd, f64::from(ack.delivered));
         let mut epoch = match self.stage {
@@ -140,8 +141,8 @@ impl Cubic {
     }
 
     fn begin_epoch(&mut self, now: Instant) -> Epoch {
-        // The window is above the plateau, as after a slow start that ended without a loss, so the plateau
-        // becomes this window.
+        // If the window is above the plateau, as after a slow start that ended without a loss, the window
+        // becomes the new plateau.
         self.w_max = self.w_max.max(self.cwnd());
         let below = (f64::from(self.w_max) - self.cwnd) / f64::from(self.mss);
         Epoch { start: now, latest: now, plateau_after: cube_root(below / C) as f32, reno: self.cwnd }
@@ -201,13 +202,14 @@ impl CongestionControl for Cubic {
     }
 }
 
-/// The cube root by Newton's method, because `f64::cbrt` may differ between machines.
+/// The cube root by Newton's method. `f64::cbrt` is not used, because the results of `f64::cbrt` may differ
+/// between machines.
 fn cube_root(value: f64) -> f64 {
     if value <= 0.0 {
         return 0.0;
     }
     let mut root = value.max(1.0);
-    // The estimate converges from above. While it is far off, each step lowers it by about a third.
+    // The estimate converges from above. While the estimate is far off, each step lowers it by about a third.
     for _ in 0..64 {
         let next = (2.0 * root + value / (root * root)) / 3.0;
         if next >= root {
@@ -236,8 +238,8 @@ mod tests {
         cubic
     }
 
-    /// Runs round trips of `rtt_ms` until `until_ms`, in each of which a window is acknowledged. Returns the
-    /// window at the end, in segments.
+    /// Runs round trips of `rtt_ms` until `until_ms`. In each round trip, a whole window is acknowledged.
+    /// Returns the window at the end, in segments.
     fn run(cubic: &mut Cubic, rtt_ms: i64, until_ms: i64) -> f64 {
         for now in (0..=until_ms).step_by(rtt_ms as usize) {
             // Eight acknowledgements acknowledge a window.
@@ -281,8 +283,8 @@ mod tests {
     #[test]
     fn on_a_short_path_it_grows_like_reno() {
         let mut cubic = reduced(20);
-        // The window has 14 segments. It grows by 0.529 segments in each of 11 round trips up to the old
-        // window, then by one segment in each of ten.
+        // The window has 14 segments. The window grows by 0.529 segments in each of 11 round trips, up to the
+        // old window. After that, the window grows by one segment in each of ten round trips.
         let window = run(&mut cubic, 1, 20);
         assert!((29.0..30.0).contains(&window), "{window}");
     }
@@ -308,8 +310,8 @@ mod tests {
         cubic.cwnd = 18_000.0;
         cubic.on_congestion(at(0), 18 * MSS, Signal::Loss);
         assert_eq!((cubic.w_max, cubic.prior, cubic.cwnd()), (15_300, 18_000, 12_600));
-        // The window grows by 0.529 segments in each round trip: after ten, it is 17.9, beyond the plateau.
-        // Then it grows by one segment in each round trip.
+        // The window grows by 0.529 segments in each round trip. After ten round trips, the window is 17.9
+        // segments, beyond the plateau. After that, the window grows by one segment in each round trip.
         let (before, after) = (run(&mut cubic.clone(), 1, 9), run(&mut cubic, 1, 19));
         assert!((17.6..17.95).contains(&before), "{before}");
         assert!((26.8..27.9).contains(&after), "{after}");
@@ -321,7 +323,7 @@ mod tests {
         let once = |now, cubic: &Cubic| Ack { now: at(now), srtt_us: 1000, ..ack(cubic.cwnd()) };
         cubic.on_ack(&once(0, &cubic));
         let before = cubic.cwnd();
-        // The cubic function gives 86000 segments.
+        // After 60 s, the cubic function gives a window of 86000 segments.
         cubic.on_ack(&once(60_000, &cubic));
         assert_eq!(cubic.cwnd(), before * 3 / 2);
     }
@@ -345,7 +347,7 @@ mod tests {
         let (w_max, prior) = (cubic.w_max, cubic.prior);
         cubic.on_congestion(at(1), 700 * MSS, Signal::Loss);
         assert_ne!((cubic.w_max, cubic.prior), (w_max, prior));
-        // The window has grown since, in another stage.
+        // The window has grown since the reduction, in another stage.
         run(&mut cubic, 100, 1000);
         assert!(matches!(cubic.stage, Stage::Epoch(_)));
         cubic.undo(at(2000), u32::MAX);
@@ -368,8 +370,8 @@ mod tests {
     fn where_slow_start_ended_without_a_loss_the_plateau_is_there() {
         let mut cubic = Cubic::new(MSS, 1000 * MSS);
         (cubic.ssthresh, cubic.stage) = (1000 * MSS, Stage::Plain);
-        // In ten seconds of 100 ms, Reno's window grows by 529 / 10, and that of the cubic function by 0.4 *
-        // 10^3.
+        // In ten seconds with round trips of 100 ms, Reno's window grows by 529 / 10 segments, and the window
+        // of the cubic function grows by 0.4 * 10^3 segments.
         let window = run(&mut cubic, 100, 10_000);
         assert!((1390.0..1420.0).contains(&window), "{window}");
     }
@@ -414,8 +416,8 @@ mod tests {
             }
             sent += 10_000;
             if cubic.ssthresh() != u32::MAX {
-                // The window had 160 segments when the delay began to grow. After five more doublings it
-                // would have 5000.
+                // The window had 160 segments when the delay began to grow. After five more doublings the
+                // window would have 5000 segments.
                 return assert!(cubic.cwnd() < 1000 * MSS, "{}", cubic.cwnd());
             }
         }

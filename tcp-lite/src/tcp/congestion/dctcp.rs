@@ -1,5 +1,5 @@
-//! DCTCP (RFC 8257): NewReno that reduces the window in proportion to the marked bytes. It is only for
-//! networks whose switches mark early and for connections with DCTCP at both ends.
+//! DCTCP (RFC 8257): NewReno that reduces the window in proportion to the marked bytes. DCTCP is only for
+//! networks whose switches mark early, and for connections with DCTCP at both endpoints.
 
 use super::newreno::NewReno;
 use super::{Ack, CongestionControl, Signal, Timeout};
@@ -16,7 +16,8 @@ pub(in crate::tcp) struct Dctcp {
     alpha: f64,
     /// The window of observation ends when this position is acknowledged (DCTCP.WindowEnd).
     window_end: u64,
-    /// Bytes acknowledged in this window, and the part of them that was acknowledged with ECE.
+    /// The number of bytes acknowledged in this window of observation, and the number of bytes among them
+    /// that were acknowledged with ECE.
     acked: u32,
     marked: u32,
 }
@@ -42,7 +43,7 @@ impl CongestionControl for Dctcp {
         self.reno.on_ack(ack);
     }
 
-    /// Performs steps 1 to 8 of section 3.3, for every acknowledgement, also in fast recovery.
+    /// Performs steps 1 to 8 of section 3.3. Called for every acknowledgement, also in fast recovery.
     fn observe(&mut self, acked: u32, una: u64, nxt: u64, ece: bool) {
         self.acked = self.acked.saturating_add(acked);
         if ece {
@@ -58,7 +59,7 @@ impl CongestionControl for Dctcp {
 
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal) {
         match signal {
-            // Section 3.5: a loss is treated as in NewReno.
+            // Section 3.5: DCTCP treats a loss like NewReno.
             Signal::Loss => self.reno.on_congestion(now, in_flight, signal),
             // Section 3.3, step 9.
             Signal::Ecn => {
@@ -94,7 +95,8 @@ mod tests {
     use super::super::tests::NOW;
     use super::*;
 
-    /// Reports windows of ten acknowledgements, `marked` of which echo marks.
+    /// Reports `windows` windows of ten acknowledgements each. In each window, `marked` acknowledgements echo
+    /// marks.
     fn observe(dctcp: &mut Dctcp, windows: u64, marked: u64) {
         let begin = dctcp.window_end;
         for window in 0..windows {
@@ -126,7 +128,8 @@ mod tests {
             dctcp.observe(rest, una + 1, una + 10, false);
             dctcp.alpha
         };
-        // One acknowledgement of two is marked, but it has nine tenths of the bytes: 15 / 16 + 0.9 / 16.
+        // One of two acknowledgements is marked. The marked acknowledgement has nine tenths of the bytes, so
+        // the estimate is 15 / 16 + 0.9 / 16.
         let alphas = [window(9000, 1000), window(0, 10_000), window(5000, 5000)];
         let wanted = [0.99375, 0.99375 * 15.0 / 16.0, (0.99375 * 15.0 / 16.0 * 15.0 + 0.5) / 16.0];
         for (alpha, wanted) in alphas.into_iter().zip(wanted) {

@@ -1,12 +1,12 @@
-//! HyStart++ (RFC 9406): slow start slows down when the round-trip time grows, and ends before the
-//! bottleneck queue overflows.
+//! HyStart++ (RFC 9406): the growth of slow start decreases when the round-trip time grows, and slow start
+//! ends before the bottleneck queue overflows.
 
 use super::Ack;
 
 /// Number of samples that a round needs before it is evaluated (section 4.3, N_RTT_SAMPLE).
 const SAMPLES: u8 = 8;
-/// Growth of the round-trip time that indicates congestion: an eighth of the time, within these bounds in
-/// microseconds (section 4.3: MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
+/// Growth of the round-trip time that indicates congestion: an eighth of the round-trip time, within the
+/// bounds below in microseconds (section 4.3: MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
 const THRESHOLD_DIVISOR: u32 = 8;
 const THRESHOLD_US: (u32, u32) = (4_000, 16_000);
 /// Conservative slow start grows at 1/4 of the rate of slow start (section 4.3: CSS_GROWTH_DIVISOR), for
@@ -29,7 +29,7 @@ pub(super) struct HyStart {
     /// The round ends when this position is acknowledged.
     round_end: u64,
     samples: u8,
-    /// Smallest round-trip time of this round, microseconds.
+    /// Smallest round-trip time of this round in microseconds.
     current_us: u32,
     /// Smallest round-trip time of the previous round.
     last_us: u32,
@@ -39,10 +39,10 @@ pub(super) struct HyStart {
 /// Conservative slow start (section 4.2).
 #[derive(Clone, Copy, Debug)]
 struct Conservative {
-    /// The round-trip time at which conservative slow start began, microseconds. A smaller round-trip time
-    /// later means that the growth was spurious.
+    /// The round-trip time in microseconds at which conservative slow start began. A smaller round-trip time
+    /// later means that the growth of the round-trip time was spurious.
     baseline_us: u32,
-    /// Rounds so far.
+    /// Number of rounds so far.
     rounds: u8,
 }
 
@@ -51,12 +51,12 @@ impl HyStart {
         Self { round_end: 0, samples: 0, current_us: u32::MAX, last_us: u32::MAX, conservative: None }
     }
 
-    /// Called for an acknowledgement in slow start.
+    /// Called for an acknowledgement in slow start. Returns how the window grows, or that slow start ends.
     pub(super) fn on_ack(&mut self, ack: &Ack, mss: u32) -> Growth {
         if ack.una > self.round_end && self.next_round(ack.nxt) {
             return Growth::Ends;
         }
-        // The growth is computed first: the sample of this acknowledgement affects only later
+        // The growth is computed first, because the sample of this acknowledgement affects only later
         // acknowledgements.
         let bytes = match self.conservative {
             Some(_) => ack.slow_start_bytes(mss) / GROWTH_DIVISOR,
@@ -70,7 +70,7 @@ impl HyStart {
         Growth::By(bytes)
     }
 
-    /// Called at the end of a round; returns whether slow start ends as well.
+    /// Called at the end of a round. Returns whether slow start ends as well.
     fn next_round(&mut self, nxt: u64) -> bool {
         self.round_end = nxt;
         self.last_us = self.current_us;
@@ -106,8 +106,8 @@ mod tests {
     use super::super::tests::ack;
     use super::*;
 
-    /// A round of eight acknowledgements of 1000 bytes with this round-trip time. Returns how much the window
-    /// grew; `None` if slow start has ended.
+    /// Runs a round of eight acknowledgements of 1000 bytes with this round-trip time. Returns the number of
+    /// bytes by which the window grew; `None` if slow start has ended.
     fn round(hystart: &mut HyStart, number: u64, rtt_us: u32) -> Option<u32> {
         let mut grown = 0;
         for part in 1..=8 {
@@ -159,7 +159,7 @@ mod tests {
     fn the_smallest_of_a_round_counts_and_each_round_begins_anew() {
         let mut hystart = HyStart::new();
         round(&mut hystart, 0, 40_000);
-        // One short round-trip time among many long ones.
+        // One short round-trip time among many long round-trip times.
         let early = Ack { una: 9, nxt: 16, rtt_us: Some(40_000), ..ack(1000) };
         assert_eq!(hystart.on_ack(&early, 1000), Growth::By(1000));
         for una in 10..=16 {

@@ -3,8 +3,8 @@
 //! [`CongestionControl`] is the interface of an algorithm. [`Congestion`] is the algorithm of a connection:
 //! an enum, dispatched by `match` without allocation. `send/queue/scoreboard.rs` decides which bytes are in
 //! flight or lost. `send/loss/` decides when recovery starts and ends, and what recovery may send. The window
-//! is in bytes and is compared with the bytes in flight before a segment is added, so in effect the window is
-//! rounded up to a whole segment.
+//! is in bytes. Before a segment is added, the window is compared with the bytes in flight, so in effect the
+//! window is rounded up to a whole segment.
 
 mod cubic;
 mod dctcp;
@@ -17,11 +17,11 @@ use newreno::NewReno;
 
 use crate::{CongestionAlgorithm, Duration, Instant};
 
-/// An acknowledgement outside of fast recovery after which the window may grow, because the window was fully
-/// used before (RFC 7661 section 4.3) and the peer echoes no congestion.
+/// An acknowledgement outside of fast recovery after which the window may grow. The window was fully used
+/// before this acknowledgement (RFC 7661 section 4.3), and the peer echoes no congestion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack {
-    /// The time of arrival.
+    /// The time at which the acknowledgement arrived.
     pub(super) now: Instant,
     /// Bytes acknowledged cumulatively, including bytes that were selectively acknowledged before.
     pub(super) acked: u32,
@@ -31,9 +31,10 @@ pub(super) struct Ack {
     /// beginning are acknowledged.
     pub(super) una: u64,
     pub(super) nxt: u64,
-    /// The round-trip time measured by this acknowledgement, microseconds.
+    /// The round-trip time in microseconds that this acknowledgement measured; `None` if the acknowledgement
+    /// measured no round-trip time.
     pub(super) rtt_us: Option<u32>,
-    /// Smoothed round-trip time, microseconds; 0 before the first measurement.
+    /// Smoothed round-trip time in microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
     /// True if pacing spreads the segments that this acknowledgement releases over the round trip
     /// (`send/rate/pacing.rs`).
@@ -41,14 +42,14 @@ pub(super) struct Ack {
 }
 
 /// Maximum number of segments that one acknowledgement adds to the window in slow start, unless pacing
-/// spreads the released segments (RFC 9406 section 4.3, L). The RFC recommends 8. But a peer with GRO
-/// acknowledges about 45 segments (64 KiB) at once, and a polling peer acknowledges all segments of one poll
-/// at once. With 8 segments for each such acknowledgement, the window would grow by a few segments per round
-/// trip instead of doubling. So the limit covers one such acknowledgement.
+/// spreads the released segments (RFC 9406 section 4.3, L). The RFC recommends 8 segments. But a peer with
+/// GRO acknowledges about 45 segments (64 KiB) at once, and a polling peer acknowledges all segments of one
+/// poll at once. With 8 segments for each such acknowledgement, the window would grow by a few segments per
+/// round trip instead of doubling. Therefore the limit is larger than one such acknowledgement.
 const SLOW_START_LIMIT: u32 = 64;
 
 impl Ack {
-    /// Bytes by which slow start opens the window (RFC 9406 section 4.2).
+    /// Number of bytes by which slow start opens the window (RFC 9406 section 4.2).
     fn slow_start_bytes(&self, mss: u32) -> u32 {
         let limit = if self.paced { u32::MAX } else { SLOW_START_LIMIT * mss };
         self.delivered.min(limit)
@@ -64,13 +65,13 @@ pub(super) enum Signal {
     Ecn,
 }
 
-/// The meaning of a timeout for the window.
+/// What a timeout means for the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeout {
     /// New congestion.
     Congestion,
-    /// Congestion in a window of data for which the window was already reduced, so the threshold does not
-    /// change (RFC 3168 section 6.1.2).
+    /// Congestion in a window of data for which the window was already reduced. The threshold does not change
+    /// (RFC 3168 section 6.1.2).
     Answered,
     /// No new congestion: the same segment had timed out before (RFC 5681 section 3.1).
     Again,
@@ -78,12 +79,12 @@ pub(super) enum Timeout {
 
 /// The interface of a congestion control algorithm.
 ///
-/// A reduction ([`on_congestion`](Self::on_congestion), or [`on_timeout`](Self::on_timeout) that is not
-/// [`Timeout::Again`]) saves the state before it, so that [`undo`](Self::undo) can restore it until the
-/// next reduction. A caller that reduces the window for any reason other than a recovery must also call
-/// `Undo::forget` (`send/loss/undo.rs`).
+/// Each reduction saves the previous state, so that [`undo`](Self::undo) can restore this state until the
+/// next reduction. Reductions are [`on_congestion`](Self::on_congestion), and
+/// [`on_timeout`](Self::on_timeout) unless `timeout` is [`Timeout::Again`]. A caller that reduces the window
+/// for any reason other than a recovery must also call `Undo::forget` (`send/loss/undo.rs`).
 pub(super) trait CongestionControl {
-    /// The congestion window in bytes. It is not used during fast recovery: there, proportional rate
+    /// The congestion window in bytes. The window is not used during fast recovery, where proportional rate
     /// reduction decides what may be sent until [`ssthresh`](Self::ssthresh) is reached (RFC 6937).
     fn cwnd(&self) -> u32;
 
@@ -93,7 +94,7 @@ pub(super) trait CongestionControl {
     /// Called when data was acknowledged outside of fast recovery, or during retransmission after a timeout.
     fn on_ack(&mut self, ack: &Ack);
 
-    /// Called instead of [`on_ack`](Self::on_ack) if the window may not grow.
+    /// Called instead of [`on_ack`](Self::on_ack) if the window must not grow.
     fn on_unused(&mut self, _now: Instant) {}
 
     /// Called for each acknowledgement of `acked` bytes that [`on_ack`](Self::on_ack) does not report. `una`
@@ -105,18 +106,18 @@ pub(super) trait CongestionControl {
     /// `in_flight` is the number of bytes sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal);
 
-    /// Whether marks reduce the congestion window as much as a loss does. If not, a loss in a window of data
-    /// that had marks reduces the congestion window again (RFC 8257 section 3.5).
+    /// Whether marks reduce the congestion window as much as a loss does. If `false`, a loss in a window of
+    /// data that had marks reduces the congestion window again (RFC 8257 section 3.5).
     fn treats_marks_like_loss(&self) -> bool {
         true
     }
 
-    /// Called when the retransmission timer has expired: the window becomes one segment.
+    /// Called when the retransmission timer has expired: sets the window to one segment.
     fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout);
 
-    /// Called when the last reduction was spurious. Restores the window, but to at most `limit` for now, and
-    /// sets the threshold so that slow start restores the rest. Larger current values are kept. Does nothing
-    /// if the reduction was already undone.
+    /// Called when the last reduction was spurious. Restores the window, but for now to at most `limit`
+    /// bytes, and sets the threshold so that slow start restores the rest. If a current value is larger, it
+    /// is kept. Does nothing if the reduction was already undone.
     fn undo(&mut self, now: Instant, limit: u32);
 
     /// Called when nothing was sent for `idle`, which is longer than the retransmission timeout.
@@ -209,7 +210,7 @@ impl CongestionControl for Congestion {
     }
 }
 
-/// A number of bytes in the type that the algorithms use.
+/// Converts a number of bytes to the type that the algorithms use.
 pub(super) fn saturated(bytes: u64) -> u32 {
     bytes.min(u64::from(u32::MAX)) as u32
 }

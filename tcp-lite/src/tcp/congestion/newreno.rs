@@ -1,4 +1,4 @@
-//! NewReno: slow start, and one more segment per window in congestion avoidance (RFC 5681, RFC 6582).
+//! NewReno: slow start, and growth by one segment per window in congestion avoidance (RFC 5681, RFC 6582).
 
 use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
 use crate::{Duration, Instant};
@@ -118,7 +118,8 @@ mod tests {
             reno.on_ack(&ack(acked));
             reno.cwnd()
         };
-        // 12000 of 10000 bytes; after 9000 more bytes, 11000 of 11000.
+        // 12000 bytes are acknowledged in a window of 10000 bytes, so 2000 bytes are left over. With 9000
+        // more bytes, 11000 bytes are acknowledged in a window of 11000 bytes.
         assert_eq!([after(6000), after(6000), after(9000)], [10_000, 11_000, 12_000]);
         assert_eq!(after(11_000), 12_000);
         reno.on_congestion(NOW, 12_000, Signal::Loss);

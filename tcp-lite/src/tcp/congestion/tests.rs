@@ -1,4 +1,4 @@
-//! Properties of all algorithms, and helpers for the tests of each.
+//! Tests of properties that all algorithms have, and helpers for the tests of each algorithm.
 
 use super::*;
 

@@ -6,23 +6,25 @@ use crate::tcp::ctx::{Ctx, Seconds};
 use crate::tcp::header::Flags;
 
 /// Maximum number of answers per second to bare segments (no payload, SYN or FIN) that are out of window or
-/// have an old timestamp or acknowledgement. The RFCs require an answer to each (RFC 9293 section 3.10.7.4,
-/// RFC 7323 section 5.3, RFC 5961 section 5.2), so that probes are answered and a half-open connection is
-/// found. But if acknowledgements overtake each other in both directions, both ends would answer each other's
-/// answers without end. Eight answers are enough for probes, and bound such an exchange.
+/// have an old timestamp or acknowledgement. The RFCs require an answer to each such segment (RFC 9293
+/// section 3.10.7.4, RFC 7323 section 5.3, RFC 5961 section 5.2), so that probes are answered and a half-open
+/// connection is found. But if acknowledgements overtake each other in both directions, both endpoints would
+/// answer each other's answers without end. Eight answers per second are enough for probes, and bound such an
+/// exchange.
 const BARE_ANSWERS_PER_SECOND: u16 = 8;
 
-/// Numbers of challenge ACKs in the current second (RFC 5961 section 7).
+/// Numbers of segments that required an answer in the current second (RFC 5961 section 7).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Challenges {
     second: Seconds,
     all: u16,
-    /// Number of bare segments in this second that were due an answer, whether or not they got it.
+    /// Number of bare segments in this second that required an answer. Segments that got no answer count as
+    /// well.
     bare: u16,
 }
 
 impl Challenges {
-    /// The counts of the current second; they are reset when a new second begins.
+    /// The counts of the current second. When a new second begins, the counts are reset.
     fn now(&mut self, ctx: &Ctx<'_>) -> &mut Self {
         let second = ctx.second();
         if self.second != second {
@@ -33,7 +35,8 @@ impl Challenges {
 }
 
 impl Tcb {
-    /// Answers a segment with unexpected numbers by an ACK. The rate for bare segments is low.
+    /// Answers a segment with unexpected numbers by an ACK. For bare segments, the number of answers has a
+    /// lower limit.
     pub(super) fn answer_unexpected(&mut self, ctx: &mut Ctx<'_>, flags: Flags, bytes: usize) {
         if bytes > 0 || flags.intersects(Flags::SYN | Flags::FIN) {
             return self.challenge(ctx);
@@ -47,8 +50,8 @@ impl Tcb {
         }
     }
 
-    /// Sends a challenge ACK, within the limit (RFC 5961 section 7). Each connection has its own count,
-    /// because a shared count would reveal the traffic of other connections (CVE-2016-5696).
+    /// Sends a challenge ACK, unless the connection is at its limit (RFC 5961 section 7). Each connection has
+    /// its own count, because a shared count would reveal the traffic of other connections (CVE-2016-5696).
     pub(super) fn challenge(&mut self, ctx: &mut Ctx<'_>) {
         let challenges = self.challenges.now(ctx);
         challenges.all = challenges.all.saturating_add(1);

@@ -34,16 +34,16 @@ impl Tcb {
         self.terminate(ctx, CloseReason::Aborted, send_rst);
     }
 
-    /// Called when the peer cannot be reached, for this reason: ends the connection without RST, even if RST
-    /// was still to be sent.
+    /// Called when the peer cannot be reached because of `reason`: ends the connection without RST, even if
+    /// RST was still to be sent.
     pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         self.terminate(ctx, reason, false);
         self.rst_due = false;
     }
 
-    /// Called when the peer did not answer in time.
+    /// Called when the peer did not answer in time: ends the connection.
     pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>) {
-        // A peer that has not answered our SYN knows of no connection, so it gets no RST.
+        // A peer that has not answered our SYN knows of no connection, so the stack sends no RST.
         let send_rst = self.send.positions().is_syn_acked();
         self.terminate(ctx, CloseReason::TimedOut, send_rst);
     }
@@ -70,7 +70,8 @@ impl Tcb {
         }
     }
 
-    /// Ends the connection in any state: releases its memory in the slabs, and sends RST if `send_rst`.
+    /// Ends the connection in any state: releases the connection's memory in the slabs, and sends RST if
+    /// `send_rst`.
     pub(super) fn terminate(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason, send_rst: bool) {
         if self.state == State::Closed {
             return;
@@ -81,14 +82,14 @@ impl Tcb {
         self.receive.stop();
         self.rst_due = send_rst;
         if send_rst {
-            // If the RST cannot be sent in this time, the block is dropped.
+            // If the RST cannot be sent in this time, the control block is dropped.
             self.timer = Some((ctx.now + ctx.config.user_timeout, ConnTimer::End));
         }
         self.raise_closed(ctx, reason);
     }
 
-    /// Releases the connection's memory in the slabs, and stops the timers. Called when the connection ends,
-    /// and before a control block is dropped that is not yet [droppable](Self::is_droppable).
+    /// Releases the connection's memory in the slabs, and stops the timers. Called when the connection ends.
+    /// Also called before a control block that is not yet [droppable](Self::is_droppable) is dropped.
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.send.dispose(ctx);
         self.receive.dispose(ctx);

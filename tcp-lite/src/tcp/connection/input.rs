@@ -1,5 +1,6 @@
-//! Processes an arriving segment (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5): checks it, and
-//! splits it once, into the acknowledgement for the sending half and the payload for the receiving half.
+//! Processes an arriving segment (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5). The segment is
+//! checked, and split once: the sending half gets the acknowledgement, and the receiving half gets the
+//! payload.
 
 use dp::Mbuf;
 
@@ -12,24 +13,25 @@ use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::receive::is_ecn_setup;
 use crate::tcp::send::AckInfo;
 
-/// Result of a segment.
+/// What the caller does after a segment was handled.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Verdict {
-    /// The segment was processed or dropped. [`Tcb::next_transmission`] returns the answer, if there is one.
+    /// The segment was processed or dropped. If an answer is due, [`Tcb::next_transmission`] returns it.
     Done,
     /// The caller sends this RST. The connection remains.
     Reset(TcpHeader),
-    /// In TIME-WAIT, this SYN may start a new connection: the caller drops this control block and passes the
-    /// SYN to the listener (RFC 9293 section 3.10.7.4, RFC 6191). If there is no listener, it keeps the
-    /// block.
+    /// In TIME-WAIT, this SYN may start a new connection. The caller drops this control block and passes the
+    /// SYN to the listener (RFC 9293 section 3.10.7.4, RFC 6191). If there is no listener, the caller keeps
+    /// the control block.
     Reopen,
 }
 
 impl Tcb {
-    /// Handles any segment with a correct checksum: the general path of [`on_predicted`](Self::on_predicted).
-    /// The payload may be empty, or a chain. `segments` is the number of segments that were merged. It is
-    /// more than 1 only if their headers are equal and the first segment [`is_next`](Self::is_next).
+    /// Handles any segment with a correct checksum. This is the general path of
+    /// [`on_predicted`](Self::on_predicted). The payload may be empty, or a chain. `segments` is the number
+    /// of segments that were merged. This number is more than 1 only if the headers of the merged segments
+    /// are equal and the first segment [`is_next`](Self::is_next).
     pub(crate) fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -38,13 +40,13 @@ impl Tcb {
         (payload, segments): (Mbuf, usize),
     ) -> Verdict {
         match self.state {
-            // The connection has ended; only its RST may still wait to be sent.
+            // The connection has ended, but its RST may still wait to be sent.
             State::Closed => return header.rst_reply(payload.len()).map_or(Verdict::Done, Verdict::Reset),
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
                 // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open is handled below, because it
-                // contains an ACK.) If the peer no longer requests ECN, it does not know that we agreed to
-                // ECN (RFC 3168 section 6.1.1).
+                // contains an ACK.) If the peer no longer requests ECN, the peer does not know that we agreed
+                // to ECN (RFC 3168 section 6.1.1).
                 if !self.agrees_on_ecn(ctx.config, header) {
                     self.decline_ecn();
                 }
@@ -72,14 +74,15 @@ impl Tcb {
         let pos = self.receive.position(header.seq) + i64::from(syn_ack_again);
         let bytes = if syn_ack_again { 0 } else { payload.len() };
 
-        // Before the steps of RFC 9293 section 3.10.7.4: in SYN-RECEIVED, a segment that does not acknowledge
-        // our SYN belongs to another connection, whatever its sequence number is. It is answered with RST,
-        // because a challenge ACK would cause an endless exchange of ACKs (RFC 9293 section 3.5.2, group 2).
+        // This check comes before the steps of RFC 9293 section 3.10.7.4. In SYN-RECEIVED, a segment that
+        // does not acknowledge our SYN belongs to another connection, whatever its sequence number is. The
+        // answer is RST, because a challenge ACK would cause an endless exchange of ACKs (RFC 9293 section
+        // 3.5.2, group 2).
         let is_rst = flags.contains(Flags::RST);
         if self.state == State::SynReceived && !is_rst && !self.acknowledges_our_syn(header) {
             return header.rst_reply(bytes).map_or(Verdict::Done, Verdict::Reset);
         }
-        // First: timestamp (RFC 7323 section 5.3, R1) and sequence number.
+        // First step: the timestamp (RFC 7323 section 5.3, R1) and the sequence number.
         if self.receive.is_old(ctx, header) {
             ctx.counters.rx_old_timestamps += 1;
             self.on_unexpected(ctx, header, bytes);
@@ -90,24 +93,24 @@ impl Tcb {
             self.on_unacceptable(ctx, header, pos, bytes);
             return Verdict::Done;
         }
-        // Second: RST. (Third, security: not implemented.)
+        // Second step: RST. (The third step, security, is not implemented.)
         if is_rst {
             self.on_reset(ctx, pos);
             return Verdict::Done;
         }
-        // Fourth: SYN.
+        // Fourth step: SYN.
         if flags.contains(Flags::SYN) && !syn_ack_again {
             self.challenge(ctx);
             return Verdict::Done;
         }
-        // Fifth: ACK.
+        // Fifth step: ACK.
         let Some(ack) = header.ack else { return Verdict::Done };
         let ack = self.send.positions().position(ack);
         if self.state == State::SynReceived {
             self.establish(ctx, header);
             if syn_ack_again {
-                // The SYN-ACK of a simultaneous open only establishes the connection. If it has FIN, the FIN
-                // is dropped, and the peer sends it again.
+                // The SYN-ACK of a simultaneous open only establishes the connection. If the SYN-ACK has FIN,
+                // the FIN is dropped, and the peer sends it again.
                 self.receive.learn_timestamp(ctx, header, pos);
                 self.receive.send_ack();
                 return Verdict::Done;
@@ -117,8 +120,8 @@ impl Tcb {
             self.on_unexpected(ctx, header, bytes);
             return Verdict::Done;
         }
-        // Not earlier: an attacker who has guessed only a sequence number must not set the timestamp that
-        // PAWS uses.
+        // The timestamp is stored only now, because an attacker who has guessed only a sequence number must
+        // not set the timestamp that PAWS uses.
         self.restart_keepalive(ctx);
         self.receive.learn_timestamp(ctx, header, pos);
         let ack = ack.max(0) as u64;
@@ -138,13 +141,13 @@ impl Tcb {
             self.receive.on_ecn(ctx, flags, ecn);
         }
 
-        // Sixth: URG, which is ignored. Seventh: text. Eighth: FIN.
+        // Sixth step: URG, which is ignored. Seventh step: the segment text. Eighth step: FIN.
         let fin = flags.contains(Flags::FIN);
         if self.takes_payload() {
             let outcome = self.receive.on_payload(ctx, pos, (payload, segments), fin);
             if outcome.refused {
-                // The acknowledgement would report nothing new, so it counts as a challenge ACK. Otherwise an
-                // attacker would get an answer for each segment.
+                // The acknowledgement would report nothing new, so it counts as a challenge ACK. Without the
+                // limit of challenge ACKs, an attacker would get an answer for each segment.
                 self.challenge(ctx);
             }
             if outcome.finished {
@@ -175,10 +178,10 @@ impl Tcb {
         self.on_unexpected(ctx, header, bytes);
     }
 
-    /// Handles a segment with unexpected numbers, which is answered by an ACK.
+    /// Handles a segment with unexpected numbers. The answer is an ACK.
     fn on_unexpected(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, bytes: usize) {
         if self.is_syn_again(header) && !is_ecn_setup(header) {
-            // The peer's SYN or SYN-ACK has come again. A host that has received a SYN or SYN-ACK without ECN
+            // The peer sent its SYN or SYN-ACK again. A host that has received a SYN or SYN-ACK without ECN
             // setup should not send ECN-capable packets any more (RFC 3168 section 6.1.1). Echoes of earlier
             // marks are still handled.
             self.send.stop_ect();
@@ -186,8 +189,9 @@ impl Tcb {
         self.answer_unexpected(ctx, header.flags, bytes);
     }
 
-    /// Handles an acceptable RST. It resets the connection if its sequence number is exactly that of the
-    /// frontier; otherwise it causes a challenge ACK (RFC 5961 section 3.2). In TIME-WAIT it is ignored.
+    /// Handles an acceptable RST. If the sequence number of the RST is exactly the next expected byte, the
+    /// RST resets the connection. Otherwise the RST causes a challenge ACK (RFC 5961 section 3.2). In
+    /// TIME-WAIT the RST is ignored.
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, pos: i64) {
         if self.state == State::TimeWait {
             return;

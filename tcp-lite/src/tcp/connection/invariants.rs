@@ -1,4 +1,4 @@
-//! The invariants of a connection: the invariants of its halves, and that both halves agree with the state.
+//! The invariants of a connection: the invariants of its halves hold, and both halves agree with the state.
 
 use super::{Reported, Tcb};
 use crate::OutOfOrder;
@@ -7,7 +7,7 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::State;
 use crate::tcp::slabs::{OutOfOrderSlab, PageKey, SearchSlab, SegmentSlab};
 
-/// A connection's share of the slabs.
+/// What a connection holds in the slabs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holdings {
     pub(crate) segments: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Holdings {
 }
 
 impl Tcb {
-    /// Checks the control block, and returns its share of the slabs.
+    /// Checks the control block. Returns what the connection holds in the slabs.
     pub(crate) fn check(
         &self,
         conn: ConnId,
@@ -54,8 +54,8 @@ impl Tcb {
         })
     }
 
-    /// Checks that a timer runs while anything is in flight. The caller has set the connection's timer
-    /// before.
+    /// Checks that a timer runs while anything is in flight. Before this call, the caller has set the
+    /// connection's timer.
     pub(crate) fn check_timer(&self) -> Check {
         if self.state == State::Closed { Ok(()) } else { self.send.check_timer() }
     }

@@ -1,8 +1,8 @@
-//! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10): it takes segments, time and user
-//! calls, and returns events and transmissions.
+//! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10). The inputs of a control block are
+//! segments, times and user calls. The outputs are events and transmissions.
 //!
-//! The control block connects a sending and a receiving half, which do not use each other. This module has
-//! the parts that belong to neither half: the state, and the dispatch of segments, calls and timers.
+//! The control block connects a sending half and a receiving half, which do not use each other. This module
+//! has the parts that belong to neither half: the state, and the dispatch of segments, calls and timers.
 //!
 //! | what | where | RFC 9293 |
 //! |---|---|---|
@@ -51,17 +51,17 @@ use super::slabs::PageKey;
 use crate::facade::TcpSeqNumber;
 use crate::{Event, Instant, Keepalive, TcpConfig};
 
-/// The latest event of the connection that was reported to the user.
+/// The latest event of the connection that the stack reported to the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reported {
     Nothing,
-    /// The user knows of the connection, from its own call or from `Event::Established`.
+    /// The user knows the connection, from the user's own call or from `Event::Established`.
     Opened,
-    /// `Event::Closed` was generated, or is not needed.
+    /// `Event::Closed` was generated, or no such event is needed.
     Closed,
 }
 
-/// One connection.
+/// The control block of one connection.
 #[derive(Debug)]
 pub(crate) struct Tcb {
     local_port: u16,
@@ -73,8 +73,8 @@ pub(crate) struct Tcb {
     send: SendHalf,
     receive: ReceiveHalf,
     challenges: Challenges,
-    /// Keepalive settings of this connection that override those of the stack. They are boxed, because few
-    /// connections have them.
+    /// Keepalive settings of this connection that override the settings of the stack. The settings are boxed,
+    /// because few connections have such settings.
     keepalive: Option<Box<Option<Keepalive>>>,
     keepalive_probes: u8,
     /// The timer of the connection itself.
@@ -104,7 +104,7 @@ impl Tcb {
         }
     }
 
-    /// A page for a segment of up to EMSS bytes, and the EMSS. The next other call must be
+    /// Returns a page for a segment of up to EMSS bytes, and the EMSS. The next call must be
     /// [`push`](Self::push), [`push_external`](Self::push_external) or [`close_page`](Self::close_page).
     #[inline(always)]
     pub(crate) fn page_for_segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
@@ -114,14 +114,16 @@ impl Tcb {
         self.send.page_for_segment(ctx)
     }
 
-    /// Called if nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned.
+    /// Called if nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned:
+    /// frees the page.
     pub(crate) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
         self.send.close_page(ctx);
     }
 
-    /// Queues a segment: the first `bytes` bytes, at least one, of the page that
-    /// [`page_for_segment`](Self::page_for_segment) returned, and their sum, if it is known. After the last
-    /// of several segments, the caller calls [`on_pushed`](Self::on_pushed).
+    /// Queues a segment: the first `bytes` bytes of the page that
+    /// [`page_for_segment`](Self::page_for_segment) returned, at least one byte. `sum` is the sum of these
+    /// bytes, if it is known. After the last of several segments, the caller calls
+    /// [`on_pushed`](Self::on_pushed).
     #[inline]
     pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, sum: Option<u16>) {
         self.send.push(ctx, bytes, sum);
@@ -138,13 +140,13 @@ impl Tcb {
         (offset_of(positions.end()), offset_of(positions.acknowledged()))
     }
 
-    /// Withholds acknowledgements of the peer's bytes from this stream offset on; `None`: acknowledges all
-    /// bytes.
+    /// Withholds acknowledgements of the peer's bytes from this stream offset on. With `None`, all bytes are
+    /// acknowledged.
     pub(crate) fn withhold(&mut self, from: Option<u64>) {
         self.receive.withhold(from.map(pos_of));
     }
 
-    /// See [`Stack::sequence_mark`](crate::Stack::sequence_mark): both ends compute the same number.
+    /// See [`Stack::sequence_mark`](crate::Stack::sequence_mark): both endpoints compute the same number.
     pub(crate) fn sequence_mark(&self) -> u32 {
         (self.send.positions().seq(0).0 ^ self.receive.seq(0).0) as u32
     }
@@ -155,18 +157,18 @@ impl Tcb {
         self.send.on_pushed(now);
     }
 
-    /// Called when the user has taken an event. Some events are not generated again before the user has taken
-    /// them.
+    /// Called when the user has taken an event. Some kinds of events are not generated again until the user
+    /// has taken the previous event of the same kind.
     pub(crate) fn on_event_taken(&mut self, event: &Event) {
         self.send.events_mut().on_taken(event);
     }
 
-    /// Sets whether all acknowledgements of the peer are reported.
+    /// Sets whether events report all acknowledgements of the peer.
     pub(crate) fn report_acknowledgements(&mut self, on: bool) {
         self.send.events_mut().report_acknowledgements(on);
     }
 
-    /// Acknowledges now if any received bytes are not acknowledged yet.
+    /// If any received bytes are not acknowledged yet, requests an acknowledgement now.
     pub(crate) fn acknowledge_early(&mut self) {
         self.receive.acknowledge_early();
     }
@@ -180,7 +182,8 @@ impl Tcb {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// Whether a [`release`](Self::release) of no bytes would change nothing.
+    /// Whether the announced window is large enough, so that a [`release`](Self::release) of no bytes would
+    /// change nothing.
     #[inline]
     pub(crate) fn has_window(&self, config: &TcpConfig) -> bool {
         self.state == State::Established && self.receive.has_window(config)
@@ -199,8 +202,8 @@ impl Tcb {
         self.receive.hold(ctx, bytes);
     }
 
-    /// Called when the user gives up these ranges of stream offsets. Either all ranges are given up, or none,
-    /// and the result is `false`.
+    /// Called when the user gives up these ranges of stream offsets. Either gives up all ranges and returns
+    /// `true`, or gives up no range and returns `false`.
     pub(crate) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
         let positions: ArrayVec<_, MAX_EVICTED> = stretches
             .iter()
@@ -219,25 +222,26 @@ impl Tcb {
         self.state
     }
 
-    /// Whether the control block can be dropped: the connection has ended, and no RST waits to be sent.
+    /// Whether the control block can be dropped, because the connection has ended and no RST waits to be
+    /// sent.
     pub(crate) fn is_droppable(&self) -> bool {
         self.state == State::Closed && !self.rst_due
     }
 
-    /// Whether `Event::Closed` was generated (or was not needed, because the connection was never reported).
-    /// The user's id is not valid any more, but the control block may still exist, in TIME-WAIT or until its
-    /// RST is sent.
+    /// Whether `Event::Closed` was generated, or was not needed because the connection was never reported.
+    /// The user's id is not valid any more. The control block may still exist, in TIME-WAIT or until its RST
+    /// is sent.
     pub(crate) fn is_closed_for_user(&self) -> bool {
         self.reported == Reported::Closed
     }
 
-    /// Whether `seq` is at the frontier and there is no hole.
+    /// Whether `seq` is the next expected byte and no bytes have arrived ahead of it.
     pub(crate) fn is_next(&self, seq: TcpSeqNumber) -> bool {
         self.state == State::Established && self.receive.is_next(seq)
     }
 
-    /// Whether the byte with this sequence number was sent and is not acknowledged. Only then an ICMP error
-    /// that quotes this number is plausible (RFC 5927).
+    /// Whether the byte with this sequence number was sent and is not acknowledged. An ICMP error that quotes
+    /// any other number is not plausible (RFC 5927).
     pub(crate) fn covers_outstanding(&self, seq: TcpSeqNumber) -> bool {
         self.send.positions().covers_outstanding(seq)
     }

@@ -1,5 +1,5 @@
-//! Opening a connection: SYNs, the parameters that they agree on, and the two states before ESTABLISHED (RFC
-//! 9293 sections 3.5, 3.10.1, 3.10.7.3).
+//! Opening a connection: SYNs, the parameters on which the SYNs agree, and the two states before ESTABLISHED
+//! (RFC 9293 sections 3.5, 3.10.1, 3.10.7.3).
 
 use super::{Reported, Tcb, Verdict};
 use crate::facade::TcpSeqNumber;
@@ -15,21 +15,21 @@ use crate::{CloseReason, EcnMode, TcpConfig};
 const MIN_PEER_MSS: u16 = 64;
 
 impl Tcb {
-    /// Active open. The state is SYN-SENT.
+    /// Opens a connection actively. Its state is SYN-SENT.
     pub(crate) fn connect(ctx: &mut Ctx<'_>, params: OpenParams) -> Self {
         Self::new(ctx, &params, (State::SynSent, Reported::Opened))
     }
 
-    /// Passive open by a SYN. The state is SYN-RECEIVED. The caller has checked that the SYN has neither ACK
-    /// nor RST.
+    /// Opens a connection passively, by a SYN. Its state is SYN-RECEIVED. The caller has checked that the SYN
+    /// has neither ACK nor RST.
     pub(crate) fn accept(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
         let mut tcb = Self::new(ctx, &params, (State::SynReceived, Reported::Nothing));
         tcb.learn_syn(ctx, syn);
         tcb
     }
 
-    /// Passive open by the ACK of a SYN cookie. The state is SYN-RECEIVED, as if this connection had sent the
-    /// SYN-ACK.
+    /// Opens a connection passively, by the ACK of a SYN cookie. Its state is SYN-RECEIVED, as if this
+    /// control block had sent the SYN-ACK.
     pub(crate) fn accept_remembered(ctx: &mut Ctx<'_>, params: OpenParams, syn: &TcpHeader) -> Self {
         let mut tcb = Self::accept(ctx, params, syn);
         tcb.send.on_syn_sent_before();
@@ -52,14 +52,14 @@ impl Tcb {
         if !header.flags.contains(Flags::SYN) {
             return Verdict::Done;
         }
-        // Payload or FIN on a SYN is dropped: the peer sends it again.
+        // A payload or FIN on a SYN is dropped, and the peer sends it again.
         self.learn_syn(ctx, header);
         if acceptable == Some(true) {
             self.receive.send_ack();
             self.establish(ctx, header);
         } else {
             // Simultaneous open: we send our SYN again, with an ACK. ECN needs an offer and an answer (RFC
-            // 3168 section 6.1.1). We would not notice if this answer is lost, so ECN is not used.
+            // 3168 section 6.1.1). If our answer were lost, we would not notice the loss, so ECN is not used.
             self.decline_ecn();
             self.state = State::SynReceived;
             self.send.send_syn();
@@ -109,10 +109,10 @@ impl Tcb {
         }
     }
 
-    /// Whether the peer's SYN or SYN-ACK, together with our first SYN, negotiates ECN. If we have since sent
-    /// our SYN again without ECN setup, this SYN-ACK answers our first SYN. The peer may send ECN-capable
-    /// packets until our second SYN arrives, so we have to echo marks on them; but we must not send
-    /// ECN-capable packets (RFC 3168 section 6.1.1).
+    /// Whether the peer's SYN or SYN-ACK, together with our first SYN, negotiates ECN. If we have sent our
+    /// SYN again without ECN setup in the meantime, this SYN-ACK still answers our first SYN. Until our
+    /// second SYN arrives, the peer may send ECN-capable packets, so we have to echo their marks. But we must
+    /// not send ECN-capable packets (RFC 3168 section 6.1.1).
     pub(super) fn agrees_on_ecn(&self, config: &TcpConfig, syn: &TcpHeader) -> bool {
         ecn_agreed(config, syn)
     }
@@ -123,12 +123,12 @@ impl Tcb {
         self.receive.decline_ecn();
     }
 
-    /// Whether a segment in SYN-RECEIVED acknowledges our SYN, after we sent it, or has no acknowledgement.
+    /// Whether a segment in SYN-RECEIVED acknowledges the SYN that we sent, or has no acknowledgement.
     pub(crate) fn acknowledges_our_syn(&self, header: &TcpHeader) -> bool {
         header.ack.is_none_or(|ack| self.send.positions().is_ack_of_syn(ack))
     }
 
-    /// Whether this is the peer's SYN or SYN-ACK, received again.
+    /// Whether this segment is the peer's SYN or SYN-ACK, which was received before.
     pub(super) fn is_syn_again(&self, header: &TcpHeader) -> bool {
         header.flags.contains(Flags::SYN)
             && !header.flags.contains(Flags::RST)
@@ -137,7 +137,8 @@ impl Tcb {
 }
 
 /// The SYN-ACK that a connection of [`Tcb::accept`] would send first. This function needs no control block,
-/// for SYN cookies. `mss` is our MSS, and `clock` our timestamp, if timestamps are agreed on.
+/// so SYN cookies use it. `mss` is our MSS. `clock` returns our timestamp, and is called only if timestamps
+/// are agreed on.
 pub(crate) fn syn_ack(
     config: &TcpConfig,
     syn: &TcpHeader,
@@ -159,7 +160,7 @@ pub(crate) fn syn_ack(
     }
 }
 
-/// The parameters that the peer's SYN or SYN-ACK and our own agree on.
+/// The parameters on which the peer's SYN or SYN-ACK and our configuration agree.
 fn agreed(config: &TcpConfig, syn: &TcpHeader, ecn: bool) -> Agreed {
     Agreed {
         timestamps: config.timestamps && syn.options.timestamps.is_some(),

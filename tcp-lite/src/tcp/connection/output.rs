@@ -1,5 +1,5 @@
-//! Builds segments: the sending half provides the content and the sequence number, the receiving half the
-//! acknowledgement (RFC 9293 sections 3.1, 3.4 and 3.7).
+//! Builds segments. The sending half provides the content and the sequence number; the receiving half
+//! provides the acknowledgement (RFC 9293 sections 3.1, 3.4 and 3.7).
 //!
 //! [`Tcb::next_transmission`] chooses the segment. Then the stack builds the frame, which may fail. After
 //! that, [`Tcb::sent`] updates the state.
@@ -14,27 +14,27 @@ use crate::tcp::receive::SeparateAck;
 use crate::tcp::send::{Outgoing, Payload, SendKind};
 use crate::tcp::slabs::SegmentKey;
 
-/// A segment to send. After sending it, the caller calls [`Tcb::sent`].
+/// A segment to send. After sending the segment, the caller calls [`Tcb::sent`].
 #[derive(Debug)]
 pub(crate) struct Transmission {
     /// The header to write.
     pub(crate) header: TcpHeader,
     pub(crate) payload: Option<Payload>,
-    /// Number of queued segments in this transmission: the segment of `payload` and the segments after it
-    /// (`send/train.rs`).
+    /// Number of queued segments in this transmission: the segment of `payload` and the segments that follow
+    /// it (`send/train.rs`).
     pub(crate) segments: usize,
     /// ECN codepoint of the IP header.
     pub(crate) ecn: Ecn,
     kind: TransmissionKind,
 }
 
-/// A segment to send whose header has nothing unusual. After sending it, the caller calls
+/// A segment to send whose header has only usual fields. After sending the segment, the caller calls
 /// [`Tcb::usual_sent`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UsualSegment {
     /// A new segment, without external memory; `None`: a pure acknowledgement.
     pub(crate) payload: Option<SegmentKey>,
-    /// Bytes of the payload.
+    /// Number of bytes of payload.
     pub(crate) bytes: usize,
     /// True if the payload is the last segment in the queue.
     pub(crate) is_last: bool,
@@ -57,29 +57,31 @@ enum TransmissionKind {
     /// A transmission of the sending half.
     Send(SendKind),
     Ack,
-    /// An acknowledgement of only a part of the received bytes, to report their ECN mark.
+    /// An acknowledgement of only a part of the received bytes, sent to report the ECN mark of that part.
     SeparateAck,
 }
 
 impl Tcb {
-    /// Whether [`next_transmission`](Self::next_transmission) may return something. `true` may be wrong,
-    /// `false` is never wrong.
+    /// Whether [`next_transmission`](Self::next_transmission) may return a transmission. If the result is
+    /// `false`, `next_transmission` returns `None`. If the result is `true`, `next_transmission` may still
+    /// return `None`.
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         self.rst_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
-    /// Whether the peer's window and pacing allow to send a segment that was just pushed.
-    /// [`wants_transmit`](Self::wants_transmit) also checks the congestion window, and other segments.
+    /// Whether the peer's window and pacing allow a segment that was just pushed to be sent.
+    /// [`wants_transmit`](Self::wants_transmit) also checks the congestion window, and segments of other
+    /// kinds.
     #[inline]
     pub(crate) fn may_send_pushed(&self) -> bool {
         self.send.may_send_pushed()
     }
 
-    /// The next segment to send, of any kind: the general path of [`next_usual`](Self::next_usual). Without a
-    /// call of [`sent`](Self::sent), the next call returns the same segment. As a side effect, a segment may
-    /// be cut (to the EMSS, or by the persist timer to the peer's window), its acknowledged parts may be
-    /// dropped, and the search for lost segments may advance.
+    /// The next segment to send, of any kind. This is the general path of [`next_usual`](Self::next_usual).
+    /// Without a call of [`sent`](Self::sent), the next call returns the same segment. This call has side
+    /// effects: it may cut a segment (to the EMSS, or to the peer's window after the persist timer), drop
+    /// acknowledged parts of a segment, and advance the search for lost segments.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
         if self.rst_due {
             return Some(self.bare(ctx, TransmissionKind::Reset, self.send.positions().nxt(), Flags::RST));
@@ -95,7 +97,8 @@ impl Tcb {
         if let Some(separate) = self.receive.separate_ack() {
             return Some(self.acknowledge_separately(ctx, separate));
         }
-        // SACK blocks may not fit into a segment with data, so they are sent first.
+        // SACK blocks may not fit into a segment with data, so a separate acknowledgement with the blocks is
+        // sent first.
         let ack = self.receive.is_ack_due();
         let has_blocks = self.send.agreed().sack && self.receive.has_sack_blocks();
         if ack && has_blocks {
@@ -123,8 +126,9 @@ impl Tcb {
     }
 
     /// The fast path of [`next_transmission`](Self::next_transmission) for a new segment or a pure
-    /// acknowledgement whose header is [usual](Self::usual_header). It chooses the same segment. `None` if
-    /// there is another segment or nothing to send: then `next_transmission` decides.
+    /// acknowledgement whose header is [usual](Self::usual_header). The fast path chooses the same segment.
+    /// Returns `None` if another kind of segment, or no segment, has to be sent. In this case
+    /// `next_transmission` decides.
     #[inline(always)]
     pub(crate) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<UsualSegment> {
         let payload = self.send.next_usual(ctx)?;
@@ -146,9 +150,9 @@ impl Tcb {
         })
     }
 
-    /// The fast path of [`sent`](Self::sent), with the same result, for `segment`, which
-    /// [`next_usual`](Self::next_usual) returned last and which was sent with `header`. Returns whether
-    /// nothing else is left to send.
+    /// The fast path of [`sent`](Self::sent), with the same result. `segment` is the segment that
+    /// [`next_usual`](Self::next_usual) returned last, and was sent with `header`. Returns whether nothing
+    /// else is left to send.
     #[inline(always)]
     pub(crate) fn usual_sent(
         &mut self,
@@ -162,12 +166,12 @@ impl Tcb {
             None => ctx.counters.tx_acks += 1,
         }
         self.receive.on_usual_sent(header.window);
-        // An acknowledgement was sent because no new segment may be sent.
+        // An acknowledgement was sent, so no new segment may be sent now.
         segment.payload.is_none() || segment.is_last
     }
 
-    /// Extends `transmission` to a train of up to `most` segments that lie in at most `views` contiguous
-    /// ranges of memory. Changes nothing in the connection.
+    /// Extends `transmission` to a train of up to `most` segments that are in at most `views` contiguous
+    /// ranges of memory. Does not change the connection.
     pub(crate) fn extend_train(
         &self,
         ctx: &Ctx<'_>,
@@ -175,7 +179,7 @@ impl Tcb {
         (most, views): (usize, usize),
     ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
-        // Only one segment may have CWR. A segment with PSH is the last in the queue.
+        // Only one segment may have CWR. A segment with PSH is the last segment of the queue.
         let is_new = transmission.kind == TransmissionKind::Send(SendKind::New);
         if !is_new || transmission.header.flags.intersects(Flags::CWR | Flags::PSH) {
             return;
@@ -188,8 +192,8 @@ impl Tcb {
     }
 
     /// Called when `transmission`, which [`next_transmission`](Self::next_transmission) returned last, was
-    /// sent: the general path of [`usual_sent`](Self::usual_sent). Counts `tx_segments`, `tx_retransmits`,
-    /// `tx_acks` and `tx_resets`.
+    /// sent. This is the general path of [`usual_sent`](Self::usual_sent). Counts `tx_segments`,
+    /// `tx_retransmits`, `tx_acks` and `tx_resets`.
     pub(crate) fn sent(&mut self, ctx: &mut Ctx<'_>, transmission: &Transmission) {
         let Transmission { header, payload, segments, kind, .. } = transmission;
         ctx.counters.tx_segments += *segments as u64;
@@ -232,7 +236,8 @@ impl Tcb {
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind }
     }
 
-    /// A segment that only acknowledges these bytes, with their ECN mark.
+    /// A segment without payload that acknowledges the bytes up to `ack`, and reports the ECN mark of these
+    /// bytes.
     fn acknowledge_separately(&self, ctx: &Ctx<'_>, SeparateAck { ack, on }: SeparateAck) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
         let mut header = self.header(ctx, self.send.positions().nxt(), flags, 0);
@@ -249,7 +254,7 @@ impl Tcb {
         }
     }
 
-    /// ECE, set on acknowledgements while marks are echoed.
+    /// The flag ECE while received marks are echoed, otherwise no flag.
     #[inline]
     fn echo_flags(&self) -> Flags {
         let mut flags = Flags::empty();
@@ -285,7 +290,8 @@ impl Tcb {
         }
     }
 
-    /// Whether there is nothing to acknowledge yet: this is so only for our first SYN.
+    /// Whether we have received nothing from the peer that we could acknowledge. In this state, only our
+    /// first SYN is sent.
     fn is_peer_unknown(&self) -> bool {
         self.state == State::SynSent
     }

@@ -1,7 +1,7 @@
-//! Header prediction: the fast path for a segment that is next in order and has nothing unusual. The general
-//! path is [`Tcb::on_segment`], which has the same result for such a segment: see there for the rules. The
-//! steps that cannot apply to such a segment are left out here (`tests/stack/prediction.rs` compares both
-//! paths).
+//! Header prediction: the fast path for a segment that is next in order and has only usual header fields. The
+//! general path, [`Tcb::on_segment`], has the same result for such a segment, and explains the rules. The
+//! fast path leaves out the steps that cannot apply to such a segment (`tests/stack/prediction.rs` compares
+//! both paths).
 
 use dp::Mbuf;
 
@@ -12,7 +12,7 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::header::SackBlock;
 use crate::tcp::send::AckInfo;
 
-/// A segment with ACK or ACK and PSH, whose only options are timestamps and perhaps SACK blocks.
+/// A segment with the flags ACK, or ACK and PSH, whose only options are timestamps and perhaps SACK blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PredictedSegment {
     pub(crate) seq: TcpSeqNumber,
@@ -22,12 +22,12 @@ pub(crate) struct PredictedSegment {
     /// TSval and TSecr.
     pub(crate) timestamp: u32,
     pub(crate) echo: u32,
-    /// Bytes of payload.
+    /// Number of bytes of payload.
     pub(crate) bytes: usize,
 }
 
 impl Tcb {
-    /// Whether [`on_predicted`](Self::on_predicted) can handle this segment. Changes nothing.
+    /// Whether [`on_predicted`](Self::on_predicted) can handle this segment. Does not change the connection.
     #[inline]
     pub(crate) fn predicts(&self, segment: &PredictedSegment) -> bool {
         self.state == State::Established
@@ -35,7 +35,7 @@ impl Tcb {
             && self.send.positions().is_ack_expected(segment.ack)
     }
 
-    /// Takes a segment that it [`predicts`](Self::predicts), with the same result as
+    /// Handles a segment that it [`predicts`](Self::predicts), with the same result as
     /// [`on_segment`](Self::on_segment).
     #[inline]
     pub(crate) fn on_predicted(&mut self, ctx: &mut Ctx<'_>, segment: &PredictedSegment, payload: Mbuf) {
@@ -50,7 +50,7 @@ impl Tcb {
         }
     }
 
-    /// Takes a segment that it [`predicts`](Self::predicts), without payload and with SACK blocks.
+    /// Handles a segment that it [`predicts`](Self::predicts), without payload and with SACK blocks.
     #[inline]
     pub(crate) fn on_predicted_sack(
         &mut self,
@@ -63,7 +63,7 @@ impl Tcb {
         debug_assert!(!fin_acked, "no FIN of ours is sent in ESTABLISHED");
     }
 
-    /// The acknowledgement of a predicted segment, whose timestamp is learned.
+    /// Stores the timestamp of a predicted segment, and returns the segment's acknowledgement.
     #[inline]
     fn predicted_ack<'a>(
         &mut self,

@@ -1,14 +1,15 @@
 //! TIME-WAIT: its length, and its early end (RFC 9293 sections 3.6.1 and 3.10.7.4, RFC 6191).
 //!
 //! Contrary to RFC 9293 section 3.10.7.4, RST does not end TIME-WAIT, because old segments may still be in
-//! flight. Without timestamps or a higher initial sequence number, the next connection would take them for
-//! its own (RFC 1337 section 3, fix F1). A CRC does not help: an old FPDU has a correct CRC.
+//! flight. Without timestamps or a higher initial sequence number, the next connection would accept the old
+//! segments (RFC 1337 section 3, fix F1). A CRC does not help, because an old FPDU has a correct CRC.
 //!
-//! TIME-WAIT exists in case our acknowledgement of the peer's FIN is lost: the peer then sends its FIN again
-//! and needs an answer. So TIME-WAIT lasts for [`TcpConfig::time_wait`](crate::TcpConfig), but at least as
-//! long as the peer may wait before it sends its FIN again: at first three and a half times our RTO, as in
-//! Linux. When a FIN comes again, the wait is four times the time that the FIN took, because the sender
-//! doubles its timer. The stack decides whether a new connection replaces one in TIME-WAIT.
+//! TIME-WAIT exists because our acknowledgement of the peer's FIN may be lost. If it is lost, the peer sends
+//! its FIN again and needs an answer. TIME-WAIT lasts for [`TcpConfig::time_wait`](crate::TcpConfig), but at
+//! least as long as the peer may wait before it sends its FIN again. At first, this time is three and a half
+//! times our RTO, as in Linux. When the FIN arrives again, the wait is four times the time between the last
+//! two FINs, because the sender doubles its timer. The stack decides whether a new connection replaces a
+//! connection in TIME-WAIT.
 
 use super::Tcb;
 use super::timer::ConnTimer;
@@ -31,8 +32,8 @@ impl Tcb {
         self.raise_closed(ctx, CloseReason::Graceful);
     }
 
-    /// Handles a segment in TIME-WAIT whose FIN is at position `end`. If it is the peer's FIN again, the wait
-    /// restarts.
+    /// Handles a segment in TIME-WAIT whose FIN is at position `end`. If the peer has sent its FIN again,
+    /// restarts the wait.
     pub(super) fn on_fin_in_time_wait(&mut self, ctx: &Ctx<'_>, end: i64) {
         if self.receive.fin().is_some_and(|fin| end == fin as i64) {
             let gap = ctx.now - self.fin_at;
@@ -56,14 +57,14 @@ impl Tcb {
     /// connection uses timestamps, there is no further condition. If the new connection uses no timestamps,
     /// its sequence number has to be higher.
     ///
-    /// Any other SYN is answered by a challenge ACK (RFC 9293 section 3.10.7.4, which is later than RFC
-    /// 6191, which drops it). The peer sends its SYN again until TIME-WAIT is over.
+    /// The stack answers any other SYN with a challenge ACK. RFC 9293 section 3.10.7.4 requires this answer
+    /// and is later than RFC 6191, which drops the SYN. The peer sends its SYN again until TIME-WAIT is over.
     pub(super) fn may_reopen(&self, config: &TcpConfig, header: &TcpHeader) -> bool {
         if !header.flags.contains(Flags::SYN) || header.flags.contains(Flags::RST) || header.ack.is_some() {
             return false;
         }
-        // The highest sequence number that the peer used in the old connection is that of its FIN, just below
-        // RCV.NXT.
+        // The highest sequence number that the peer used in the old connection is the number of its FIN, just
+        // below RCV.NXT.
         let by_sequence = self.receive.position(header.seq) >= self.receive.nxt() as i64;
         let ts_recent = self.receive.ts_recent();
         match header.options.timestamps.filter(|_| config.timestamps) {
@@ -73,8 +74,8 @@ impl Tcb {
         }
     }
 
-    /// An initial sequence number for the next connection with the same 4-tuple: `iss`, or a higher one
-    /// if `iss` is not above all numbers that this connection used (RFC 9293 section 3.6.1).
+    /// An initial sequence number for the next connection with the same 4-tuple. Returns `iss` if `iss` is
+    /// above all numbers that this connection used, otherwise a higher number (RFC 9293 section 3.6.1).
     pub(crate) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
         self.send.positions().next_iss(iss)
     }

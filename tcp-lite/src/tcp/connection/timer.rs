@@ -1,5 +1,5 @@
-//! Dispatches timers to the halves, and has the two timers that belong to neither: keepalive and TIME-WAIT
-//! (RFC 9293 sections 3.8.4 and 3.10.8).
+//! Dispatches timers to the two halves of a connection. This module also has the two timers that belong to
+//! neither half: keepalive and TIME-WAIT (RFC 9293 sections 3.8.4 and 3.10.8).
 
 use super::Tcb;
 use crate::tcp::State;
@@ -8,28 +8,29 @@ use crate::tcp::send::first_of;
 use crate::tcp::slabs::SegmentSlab;
 use crate::{CloseReason, Instant, Keepalive, TcpConfig};
 
-/// The purpose of the timer of the connection itself, one at a time.
+/// The purpose of the connection's own timer. A connection has at most one such timer at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnTimer {
     /// The next keepalive probe.
     Keepalive,
-    /// The end of TIME-WAIT, or of the attempts to send a RST.
+    /// The end of TIME-WAIT, or the end of the attempts to send a RST.
     End,
 }
 
 impl Tcb {
-    /// Sets the timer of the sending half to what is outstanding or queued now. To be called at the end of
-    /// each call that takes a [`Ctx`], or of several: the stack does so in one place.
+    /// Sets the timer of the sending half for the data that is outstanding or queued now. To be called after
+    /// each call that takes a [`Ctx`], or once after several such calls. The stack calls this function in one
+    /// place.
     #[inline]
     pub(crate) fn arm(&mut self, now: Instant, config: &TcpConfig, segments: &SegmentSlab) {
-        // A closed connection only has the connection's own timer.
+        // A closed connection has no timer except the connection's own timer.
         if self.state != State::Closed {
             self.send.arm(now, config, segments);
         }
     }
 
-    /// Whether the connection has a timer that counts microseconds, or would get one from [`arm`](Self::arm).
-    /// Pacing and the wait for overtaken segments use such timers.
+    /// Whether the connection has a timer of only microseconds, or would get such a timer from
+    /// [`arm`](Self::arm). Pacing and the wait for overtaken segments use such timers.
     #[inline]
     pub(crate) fn has_short_timer(&self) -> bool {
         self.send.has_short_timer()
@@ -49,7 +50,7 @@ impl Tcb {
         let watch = self.timer.filter(|(at, _)| *at <= ctx.now).map(|(_, watch)| watch);
         if watch == Some(ConnTimer::End) {
             self.terminate(ctx, CloseReason::Graceful, false);
-            // RST could not be sent in time, and is dropped.
+            // The RST could not be sent in time, and is dropped.
             self.rst_due = false;
             return false;
         }
@@ -70,7 +71,7 @@ impl Tcb {
             return self.restart_keepalive(ctx);
         };
         if self.send.is_waiting() {
-            // Other timers already watch the peer.
+            // Other timers already detect a silent peer.
             return self.restart_keepalive(ctx);
         }
         if self.keepalive_probes >= probes {
@@ -81,8 +82,8 @@ impl Tcb {
         self.send.send_window_probe();
     }
 
-    /// Restarts the idle time. Called when the peer sent something, when the settings changed, and while
-    /// other timers watch the peer.
+    /// Restarts the idle time. Called when the peer sent a segment, when the settings changed, and while
+    /// other timers detect a silent peer.
     #[inline]
     pub(super) fn restart_keepalive(&mut self, ctx: &Ctx<'_>) {
         self.keepalive_probes = 0;
@@ -92,7 +93,8 @@ impl Tcb {
         }
     }
 
-    /// The settings of this connection, or else those of the stack.
+    /// The keepalive settings of this connection. If the connection has no settings of its own, the settings
+    /// of the stack apply.
     #[inline]
     fn keepalive(&self, ctx: &Ctx<'_>) -> Option<Keepalive> {
         match &self.keepalive {
@@ -124,8 +126,8 @@ impl Tcb {
         self.rst_due = false;
     }
 
-    /// Called when no host has the Ethernet address of the next hop any more: ends the connection without a
-    /// RST, even if one was still to be sent.
+    /// Called when no host has the Ethernet address of the next hop any more: ends the connection without
+    /// RST, even if RST was still to be sent.
     pub(crate) fn on_neighbor_gone(&mut self, ctx: &mut Ctx<'_>) {
         let reason = match self.state {
             State::SynSent => CloseReason::Unreachable,
@@ -135,7 +137,7 @@ impl Tcb {
         self.rst_due = false;
     }
 
-    /// Called when the link is up again.
+    /// Called when the link is up again: retransmits at once.
     pub(crate) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if !matches!(self.state, State::Closed | State::TimeWait) {
             self.send.on_link_up(ctx);

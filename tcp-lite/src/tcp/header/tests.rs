@@ -1,4 +1,4 @@
-//! Golden bytes, round trips, and arbitrary bytes.
+//! Tests with known headers, round trips, and arbitrary bytes.
 
 use proptest::prelude::*;
 
@@ -57,7 +57,7 @@ fn sack_blocks_stand_behind_two_nops_and_are_limited_by_the_option_space() {
 
 #[test]
 fn unknown_options_and_wrong_lengths_are_skipped() {
-    // Unknown kind 254, MSS with a wrong length, then window scale above its maximum.
+    // The unknown kind 254, an MSS with a wrong length, and a window scale above its maximum.
     let options = Options::parse(&[254, 4, 9, 9, 2, 3, 5, 3, 3, 200]);
     assert_eq!(options, Options { window_scale: Some(14), ..Options::default() });
     assert_eq!(Options::parse(&[254, 0, 2, 4, 5, 180]), Options::default(), "length 0 ends the list");

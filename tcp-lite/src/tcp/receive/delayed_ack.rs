@@ -1,31 +1,31 @@
-//! The time of acknowledgements: at once, every second segment, or after a delay (RFC 9293 section 3.8.6.3,
-//! RFC 5681 section 4.2).
+//! The time of acknowledgements: at once, after every second segment, or after a delay (RFC 9293 section
+//! 3.8.6.3, RFC 5681 section 4.2).
 
 use crate::invariant::{Check, ensure};
 use crate::{Deadline, Instant};
 
-/// The received segments that have to be acknowledged, and when.
+/// The received segments that are not acknowledged yet, and the time of their acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DelayedAck {
-    /// The position acknowledged last.
+    /// The position of the latest acknowledgement.
     last_ack_sent: u64,
-    /// Segments and bytes received and not acknowledged.
+    /// Numbers of segments and bytes that were received and are not acknowledged.
     segments: u8,
     bytes: u32,
     timer: Deadline,
-    /// An acknowledgement has to be sent now.
+    /// True if an acknowledgement has to be sent now.
     due: bool,
 }
 
 impl DelayedAck {
-    /// Called when bytes arrived in order.
+    /// Called when bytes arrived in order: counts these bytes as not acknowledged.
     #[inline]
     pub(super) fn count(&mut self, segments: usize, bytes: usize) {
         self.segments = self.segments.saturating_add(segments.min(usize::from(u8::MAX)) as u8);
         self.bytes = self.bytes.saturating_add(bytes as u32);
     }
 
-    /// Whether enough was received for an immediate acknowledgement; a full segment has `full` bytes.
+    /// Whether the received data requires an immediate acknowledgement. A full segment has `full` bytes.
     #[inline]
     pub(super) fn is_enough(&self, full: u32) -> bool {
         self.segments >= 2 || self.bytes >= 2 * full
@@ -49,7 +49,7 @@ impl DelayedAck {
         self.due
     }
 
-    /// Whether received bytes still have to be acknowledged, in order or ahead of a hole.
+    /// Whether received bytes, in order or ahead of a hole, still have to be acknowledged.
     pub(super) fn has_unacknowledged(&self) -> bool {
         self.segments > 0 || self.due
     }
@@ -67,7 +67,7 @@ impl DelayedAck {
         }
     }
 
-    /// The position acknowledged last.
+    /// The position of the latest acknowledgement.
     #[inline]
     pub(super) fn last_ack_sent(&self) -> u64 {
         self.last_ack_sent
@@ -84,7 +84,7 @@ impl DelayedAck {
         self.last_ack_sent = ack;
     }
 
-    /// Called when the requested acknowledgement was sent.
+    /// Called when the requested acknowledgement was sent: clears the request.
     #[inline]
     pub(super) fn clear_due(&mut self) {
         self.due = false;
@@ -94,7 +94,8 @@ impl DelayedAck {
         self.timer = Deadline::NONE;
     }
 
-    /// Bytes received in order were acknowledged, or an acknowledgement is due now or after the delay.
+    /// Checks that all bytes received in order are acknowledged, or that an acknowledgement is due now or
+    /// after the delay.
     pub(super) fn check(&self) -> Check {
         let waits = self.segments > 0 && !self.due;
         ensure!(!waits || self.timer.is_set(), "nothing will acknowledge {} bytes", self.bytes);

@@ -11,31 +11,31 @@ use crate::{CongestionAlgorithm, TcpConfig};
 pub(super) struct Echo {
     /// True if acknowledgements carry ECE.
     on: bool,
-    /// With DCTCP: the position to acknowledge separately, since the bytes up to there have a different
-    /// mark than the rest (RFC 8257 section 3.2), and whether that acknowledgement carries ECE.
-    /// Positions begin at 1.
+    /// With DCTCP: the position of a separate acknowledgement, and whether this acknowledgement carries ECE.
+    /// A separate acknowledgement is needed if the bytes up to the position have a different mark than the
+    /// bytes after the position (RFC 8257 section 3.2). Positions begin at 1.
     separate: Option<NonZeroU64>,
     separate_on: bool,
 }
 
-/// A separate acknowledgement of bytes with a different mark.
+/// A separate acknowledgement of bytes whose mark differs from the mark of later bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct SeparateAck {
-    /// Acknowledges up to this position.
+    /// The position up to which bytes are acknowledged.
     pub(in crate::tcp) ack: u64,
-    /// Carries ECE.
+    /// True if the acknowledgement carries ECE.
     pub(in crate::tcp) on: bool,
 }
 
 impl Echo {
-    /// Called when no more bytes will be acknowledged.
+    /// Called when no more bytes will be acknowledged: drops the separate acknowledgement.
     pub(super) fn stop(&mut self) {
         self.separate = None;
     }
 
-    /// Called when a data segment arrived and the frontier was at `frontier`. `waiting` is true if earlier
-    /// segments, in order or ahead of a hole, are not acknowledged yet. Returns whether an acknowledgement is
-    /// due at once.
+    /// Called when a data segment arrived. `frontier` is the next expected byte before this segment.
+    /// `waiting` is true if earlier segments, in order or ahead of a hole, are not acknowledged yet. Returns
+    /// whether an acknowledgement is due at once.
     pub(super) fn on_data(
         &mut self,
         config: &TcpConfig,
@@ -46,7 +46,7 @@ impl Echo {
     ) -> bool {
         let was = self.on;
         if config.congestion == CongestionAlgorithm::Dctcp {
-            // Each acknowledgement reports the marks of its own segments: RFC 8257 section 3.2.
+            // Each acknowledgement reports the marks of its own segments (RFC 8257 section 3.2).
             self.on = marked;
             if was != marked && waiting {
                 // If the mark changes several times before the next transmission, ECE is kept.
@@ -55,8 +55,8 @@ impl Echo {
             }
             return was != marked;
         }
-        // ECE stays on until the sender's CWR; a mark on the same segment counts after it: RFC 3168
-        // section 6.1.3.
+        // ECE stays on until the sender's CWR arrives. If the segment with CWR is marked as well, ECE is set
+        // again (RFC 3168 section 6.1.3).
         self.on = (was && !flags.contains(Flags::CWR)) || marked;
         false
     }
@@ -67,13 +67,14 @@ impl Echo {
         self.on
     }
 
-    /// The separate acknowledgement to send before anything else.
+    /// The separate acknowledgement, which has to be sent before anything else.
     #[inline]
     pub(super) fn separate(&self) -> Option<SeparateAck> {
         self.separate.map(|ack| SeparateAck { ack: ack.get(), on: self.separate_on })
     }
 
-    /// Called when the separate acknowledgement was sent: returns its position.
+    /// Called when the separate acknowledgement was sent: removes this acknowledgement and returns its
+    /// position.
     pub(super) fn take_separate(&mut self) -> Option<u64> {
         self.separate.take().map(NonZeroU64::get)
     }

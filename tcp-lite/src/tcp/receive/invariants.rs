@@ -6,24 +6,25 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::OutOfOrderSlab;
 
 impl ReceiveHalf {
-    /// Frontier, window, FIN and ranges agree. Returns whether there is a hole.
+    /// Checks that the frontier, the window, the FIN and the ranges are consistent. Returns whether there is
+    /// a hole.
     pub(in crate::tcp) fn check(&self, out_of_order: &OutOfOrderSlab, conn: ConnId) -> Check<bool> {
         let (nxt, edge) = (self.nxt, self.edge);
-        // The FIN may be at the edge itself.
+        // RCV.NXT may be one position beyond the edge, because the FIN may be at the edge itself.
         ensure!(nxt <= edge + 1, "RCV.NXT {nxt} beyond the edge {edge}");
         ensure!(nxt <= self.fin.saturating_add(1), "RCV.NXT {nxt}, FIN {:?}", self.fin);
         let held = &self.held;
         let at_most = held.held_bytes <= held.max_held_bytes && held.pinned_bytes <= held.max_pinned_bytes;
         ensure!(at_most, "more than ever: {held:?}");
         if let Some(key) = self.ranges {
-            // No bytes behind the peer's FIN are accepted, and no FIN below received bytes.
+            // No bytes after the peer's FIN are accepted, and no FIN below received bytes is accepted.
             let limit = self.fin.min(edge);
             out_of_order.check_set(key, conn, (held.held_bytes, held.pinned_bytes), (nxt, limit))?;
         }
         Ok(self.ranges.is_some())
     }
 
-    /// The connection is open, so that all received bytes will be acknowledged.
+    /// For an open connection: checks that all received bytes will be acknowledged.
     pub(in crate::tcp) fn check_acks(&self) -> Check {
         self.acks.check()
     }

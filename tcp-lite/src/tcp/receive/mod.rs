@@ -1,5 +1,6 @@
-//! The receiving half of a connection: the frontier, the ranges beyond it, the window, and acknowledgements
-//! (RFC 9293 section 3.10.7.4, "process the segment text", and 3.8.6; RCV.NXT, RCV.WND).
+//! The receiving half of a connection: the frontier (the next expected byte), the ranges beyond it, the
+//! window, and acknowledgements (RFC 9293 section 3.10.7.4, "process the segment text", and 3.8.6; RCV.NXT,
+//! RCV.WND).
 //!
 //! | what | where | document |
 //! |---|---|---|
@@ -12,13 +13,13 @@
 //! | acknowledgements that the user withholds | `withheld.rs` | our own addition |
 //! | echo of marks | `ecn_echo.rs` | RFC 3168 section 6.1.3, RFC 8257 section 3.2 |
 //!
-//! Bytes are handed up when they arrive, in order or not, and only once: a segment that overlaps
-//! received bytes is trimmed to its new parts. So TCP holds no data, only ranges, and those are in a
-//! slab of the stack while there is a hole. Bytes that the user gives up under memory pressure count as
-//! not received.
+//! Bytes are passed to the user when they arrive, in order or not, and only once: a segment that overlaps
+//! received bytes is trimmed to its new parts. Therefore TCP holds no data, only ranges. The ranges are in a
+//! slab of the stack while there is a hole. Bytes that the user gives up under memory pressure count as not
+//! received.
 //!
-//! The receiving half knows nothing of the sending half. Its fields are private; `connection` calls its
-//! methods.
+//! The receiving half does not use the sending half. The fields of the receiving half are private;
+//! `connection` calls its methods.
 
 mod delayed_ack;
 mod ecn_echo;
@@ -49,49 +50,50 @@ use crate::facade::TcpSeqNumber;
 use crate::ip::Ecn;
 use crate::{Instant, OutOfOrder, TcpConfig};
 
-/// The value of `fin` before the FIN is known: a position after all others.
+/// The value of `fin` while the FIN is not known: a position after all other positions.
 const NO_FIN: u64 = u64::MAX;
 
-/// The receiving half of one connection. Positions as in `seq.rs`.
+/// The receiving half of one connection. Positions are defined in `seq.rs`.
 #[derive(Debug)]
 pub(super) struct ReceiveHalf {
     space: SeqSpace,
-    /// RCV.NXT, the frontier.
+    /// RCV.NXT: the position of the next expected byte (the frontier).
     nxt: u64,
-    /// The right edge of the window; it never moves back.
+    /// The right edge of the window, which never moves back.
     edge: u64,
     /// Shift of the windows that we announce.
     scale: u8,
-    /// The MSS we announce.
+    /// The MSS that we announce.
     mss: u16,
-    /// Position of the peer's FIN, once known; before that [`NO_FIN`].
+    /// Position of the peer's FIN; [`NO_FIN`] while the position is not known.
     fin: u64,
-    /// Ranges received beyond the frontier, while there is a hole.
+    /// The ranges that were received beyond the frontier; `None` if there is no hole.
     ranges: Option<RangesKey>,
-    /// Bytes handed up and not released: ahead of the frontier, or in order and held by the user.
+    /// Bytes that were passed to the user and not released: bytes ahead of the frontier, and bytes in order
+    /// that the user holds.
     held: OutOfOrder,
-    /// Duplicate bytes to be reported (RFC 2883).
+    /// Duplicate bytes that the next SACK reports (RFC 2883).
     duplicate: Option<(NonZeroU64, u64)>,
     acks: DelayedAck,
     timestamps: PeerTimestamps,
     echo: Echo,
     agreed: Agreed,
-    /// The user withholds the acknowledgement of the bytes from this position on;
-    /// [`NOTHING`](withheld::NOTHING): of no bytes.
+    /// The position from which on the user withholds acknowledgements; [`NOTHING`](withheld::NOTHING) if the
+    /// user withholds no acknowledgement.
     withheld: u64,
 }
 
 /// Result of a segment with payload or a FIN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PayloadOutcome {
-    /// No byte was accepted, because memory is short: an acknowledgement would report nothing new.
+    /// True if no byte was accepted, because memory is short. An acknowledgement would report nothing new.
     pub(super) refused: bool,
-    /// All bytes of the peer and its FIN have arrived.
+    /// True if all bytes of the peer and its FIN have arrived.
     pub(super) finished: bool,
 }
 
 impl ReceiveHalf {
-    /// The state before any segment, even the SYN, has arrived. `agreed` has the offers of our SYN.
+    /// The state before any segment, even the SYN, has arrived. `agreed` contains the offers of our SYN.
     pub(super) fn new(config: &TcpConfig, params: &OpenParams, agreed: Agreed) -> Self {
         let window_bytes = config.recv_window_bytes;
         Self {
@@ -113,7 +115,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Called when the peer's SYN has arrived; `agreed` is what both SYNs agree on.
+    /// Called when the peer's SYN has arrived: stores the parameters of the SYN. `agreed` is what both SYNs
+    /// agree on.
     pub(super) fn agree(&mut self, ctx: &Ctx<'_>, agreed: Agreed, syn: &TcpHeader) {
         self.agreed = agreed;
         self.space = SeqSpace::new(syn.seq);
@@ -135,13 +138,13 @@ impl ReceiveHalf {
         self.agreed.ecn = false;
     }
 
-    /// Whether `seq` is at the frontier and there is no hole.
+    /// Whether `seq` is the next expected byte and there is no hole.
     #[inline]
     pub(super) fn is_next(&self, seq: TcpSeqNumber) -> bool {
         self.ranges.is_none() && seq == self.space.seq(self.nxt)
     }
 
-    /// Whether this is the sequence number of the peer's SYN.
+    /// Whether `seq` is the sequence number of the peer's SYN.
     #[inline]
     pub(super) fn is_syn(&self, seq: TcpSeqNumber) -> bool {
         seq == self.space.seq(0)
@@ -165,12 +168,12 @@ impl ReceiveHalf {
         self.space.seq(self.acknowledged())
     }
 
-    /// The MSS we announce.
+    /// The MSS that we announce.
     pub(super) fn mss(&self) -> u16 {
         self.mss
     }
 
-    /// Position of the peer's FIN, once known.
+    /// Position of the peer's FIN; `None` while the position is not known.
     pub(super) fn fin(&self) -> Option<u64> {
         (self.fin != NO_FIN).then_some(self.fin)
     }
@@ -180,18 +183,20 @@ impl ReceiveHalf {
         offset_of(self.fin.min(self.nxt))
     }
 
-    /// Bytes handed up and not released, in order or not.
+    /// Bytes that were passed to the user and not released, in order or not.
     pub(super) fn held(&self) -> OutOfOrder {
         self.held
     }
 
     /// Whether a segment overlaps the window (RFC 9293 table 6). An empty segment at the right edge is
-    /// acceptable as well, because a sender that filled our window sends its acknowledgements from there.
+    /// acceptable as well, because a sender that filled our window sends its acknowledgements with that
+    /// sequence number.
     #[inline]
     pub(super) fn is_acceptable(&self, pos: i64, len: usize) -> bool {
         let (nxt, edge) = (self.nxt as i64, self.edge as i64);
         if pos == nxt {
-            // With a zero window the bytes are refused, but the acknowledgement counts.
+            // With a zero window, the bytes are refused later, but the acknowledgement of the segment is
+            // processed.
             return true;
         }
         match len {
@@ -206,7 +211,7 @@ impl ReceiveHalf {
         self.acks.send_now();
     }
 
-    /// Requests an acknowledgement now, if bytes wait for one.
+    /// If received bytes are not acknowledged yet, requests an acknowledgement now.
     pub(super) fn acknowledge_early(&mut self) {
         if self.acks.has_unacknowledged() {
             self.acks.send_now();
@@ -219,7 +224,7 @@ impl ReceiveHalf {
         self.acks.is_due() && !self.is_withholding()
     }
 
-    /// When [`on_timer`](Self::on_timer) has to be called.
+    /// The time at which [`on_timer`](Self::on_timer) has to be called.
     #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.acks.deadline()
@@ -230,7 +235,7 @@ impl ReceiveHalf {
         self.acks.on_timer(now);
     }
 
-    /// The ECN bits of a segment with payload.
+    /// Handles the ECN bits of a segment with payload.
     pub(super) fn on_ecn(&mut self, ctx: &mut Ctx<'_>, flags: Flags, ecn: Ecn) {
         if !self.agreed.ecn {
             return;
@@ -243,7 +248,7 @@ impl ReceiveHalf {
     }
 
     /// Whether a segment with this sequence number, payload and timestamp is next in order, new, and within
-    /// the window, and has nothing to do with marks or a FIN.
+    /// the window. `false` if ECN is used or the peer's FIN is known.
     #[inline]
     pub(super) fn predicts(&self, seq: TcpSeqNumber, bytes: usize, timestamp: u32) -> bool {
         self.is_next(seq)
@@ -253,7 +258,7 @@ impl ReceiveHalf {
             && self.nxt + bytes as u64 <= self.edge
     }
 
-    /// Takes the timestamp of a segment that it [`predicts`](Self::predicts).
+    /// Stores the timestamp of a segment that it [`predicts`](Self::predicts).
     #[inline]
     pub(super) fn learn_next_timestamp(&mut self, ctx: &Ctx<'_>, timestamp: u32) {
         if self.nxt <= self.acks.last_ack_sent() {
@@ -261,8 +266,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Hands up the payload of a segment that it [`predicts`](Self::predicts), and decides when to
-    /// acknowledge. The event queue has room.
+    /// Passes the payload of a segment that it [`predicts`](Self::predicts) to the user, and decides when to
+    /// acknowledge the payload. The event queue must have room.
     #[inline]
     pub(super) fn on_next_payload(&mut self, ctx: &mut Ctx<'_>, payload: Mbuf) {
         let (start, bytes) = (self.nxt, payload.len());
@@ -272,10 +277,10 @@ impl ReceiveHalf {
         self.acknowledge_in_time(ctx);
     }
 
-    /// Acknowledges now, if enough was received, or after the delay.
+    /// If enough was received, requests an acknowledgement now, otherwise after the delay.
     #[inline]
     fn acknowledge_in_time(&mut self, ctx: &Ctx<'_>) {
-        // Two full segments may have been coalesced to one. Full is the MSS less the options.
+        // Two full segments may have been merged to one. A full segment has the MSS less the options.
         if self.acks.is_enough(payload_of(self.mss, self.agreed.option_bytes())) {
             self.acks.send_now();
         } else {
@@ -283,8 +288,9 @@ impl ReceiveHalf {
         }
     }
 
-    /// Processes the payload of an acceptable segment at `pos`, which came in `segments` segments: hands
-    /// up the new bytes, takes the FIN when the frontier reaches it, and decides when to acknowledge.
+    /// Processes the payload of an acceptable segment at `pos`, which arrived in `segments` segments. Passes
+    /// the new bytes to the user, accepts the FIN when the frontier reaches the FIN, and decides when to
+    /// acknowledge.
     pub(super) fn on_payload(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -319,8 +325,9 @@ impl ReceiveHalf {
         self.nxt > self.fin
     }
 
-    /// The peer's FIN is at `end`. The first one counts; the frontier passes it once it gets there. A
-    /// FIN below bytes that have arrived is ignored: no bytes follow a FIN (RFC 9293 section 3.4).
+    /// Handles the peer's FIN at position `end`. Only the first FIN is stored. When the frontier reaches the
+    /// FIN, the frontier moves past it. A FIN below bytes that have arrived is ignored, because no bytes
+    /// follow a FIN (RFC 9293 section 3.4).
     fn take_fin(&mut self, out_of_order: &OutOfOrderSlab, end: i64) {
         if end < self.nxt as i64 || end > self.edge as i64 {
             return;
@@ -337,8 +344,9 @@ impl ReceiveHalf {
         }
     }
 
-    /// A segment with this header was sent. Every ACK acknowledges. But while there are SACK blocks to
-    /// report, only a segment with SACK blocks fulfils the request.
+    /// Called when a segment with this header was sent. Every segment with ACK acknowledges received bytes.
+    /// But while there are SACK blocks to report, only a segment with SACK blocks fulfils the request for an
+    /// acknowledgement.
     #[inline]
     pub(super) fn on_ack_sent(&mut self, header: &TcpHeader) {
         let ack = self.acknowledged();
@@ -357,14 +365,14 @@ impl ReceiveHalf {
         self.acks.clear_due();
     }
 
-    /// Whether the receiving half adds only the acknowledgement and the window to a header sent now: no SACK
-    /// blocks, no marks, and nothing withheld.
+    /// Whether the receiving half adds only the acknowledgement and the window to the header of a segment
+    /// that is sent now: no SACK blocks, no marks, and no withheld acknowledgement.
     #[inline]
     pub(super) fn has_usual_header(&self) -> bool {
         !self.has_sack_blocks() && !self.agreed.ecn && self.withheld == withheld::NOTHING
     }
 
-    /// A segment whose header [`is usual`](Self::has_usual_header) was sent with this window.
+    /// Called when a segment whose header [is usual](Self::has_usual_header) was sent with this window.
     #[inline]
     pub(super) fn on_usual_sent(&mut self, window: u16) {
         self.on_window_sent(self.nxt, window);
@@ -372,13 +380,13 @@ impl ReceiveHalf {
         self.acks.clear_due();
     }
 
-    /// Whether this segment is older than the newest one, by its timestamp (PAWS).
+    /// Whether the timestamp of this segment is older than the newest timestamp (PAWS).
     #[inline]
     pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
         self.agreed.timestamps && self.timestamps.is_old(ctx, header)
     }
 
-    /// Takes the timestamp of an acceptable segment at `pos`.
+    /// Stores the timestamp of an acceptable segment at `pos`.
     #[inline]
     pub(super) fn learn_timestamp(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64) {
         if self.agreed.timestamps {
@@ -386,7 +394,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// TSecr of a segment sent now: the peer's latest timestamp.
+    /// TSecr of a segment that is sent now: the peer's latest timestamp.
     #[inline]
     pub(super) fn ts_recent(&self) -> u32 {
         self.timestamps.recent()
@@ -398,7 +406,7 @@ impl ReceiveHalf {
         self.agreed.ecn && self.echo.is_on()
     }
 
-    /// The separate acknowledgement to send before anything else.
+    /// The separate acknowledgement, which has to be sent before anything else.
     #[inline]
     pub(super) fn separate_ack(&self) -> Option<SeparateAck> {
         self.echo.separate()
@@ -418,14 +426,15 @@ impl ReceiveHalf {
         self.space.seq(pos)
     }
 
-    /// Called when the peer has closed and its whole stream has arrived.
+    /// Called when the peer has closed and its whole stream has arrived: requests an acknowledgement of the
+    /// whole stream.
     pub(super) fn on_stream_complete(&mut self) {
         // The peer sends nothing more, so there is no reason to withhold an acknowledgement.
         self.withheld = withheld::NOTHING;
         self.acks.send_now();
     }
 
-    /// Releases everything shared and stops the timer.
+    /// Releases all memory in the slabs and stops the timer.
     pub(super) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.forget_ranges(ctx.out_of_order);
         self.release(ctx, usize::MAX);
@@ -433,14 +442,14 @@ impl ReceiveHalf {
         self.acks.stop_timer();
     }
 
-    /// Called when the connection has ended: no bytes are acknowledged any more.
+    /// Called when the connection has ended: no more acknowledgements are sent.
     pub(super) fn stop(&mut self) {
         self.echo.stop();
         self.acks.stop_timer();
         self.acks.clear_due();
     }
 
-    /// Releases the range set.
+    /// Releases the ranges in the slab.
     pub(super) fn forget_ranges(&mut self, slab: &mut OutOfOrderSlab) {
         if let Some(key) = self.ranges.take() {
             slab.remove(key);

@@ -1,7 +1,7 @@
 //! Processes payload, in order or ahead of a hole (RFC 9293 sections 3.4 and 3.10.7.4, seventh step).
 //!
-//! Whether a segment is acceptable at all is decided in `connection/input.rs`; which connection has to
-//! give up memory, in `slabs/out_of_order.rs`.
+//! `connection/input.rs` decides whether a segment is acceptable at all. `slabs/out_of_order.rs` decides
+//! which connection has to give up memory.
 
 use std::num::NonZeroU64;
 
@@ -12,20 +12,20 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::seq::offset_of;
 use crate::tcp::slabs::Room;
 
-/// Result of a payload.
+/// What the payload of a segment caused.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrival {
-    /// The frontier moved.
+    /// True if the frontier moved.
     pub(super) advanced: bool,
-    /// Requires an immediate acknowledgement: a hole appeared, shrank or closed, or bytes were
+    /// True if an immediate acknowledgement is required: a hole appeared, shrank or closed, or bytes were
     /// duplicates or dropped.
     pub(super) ack_now: bool,
-    /// No byte was accepted, because memory is short: an acknowledgement would report nothing new.
+    /// True if no byte was accepted, because memory is short. An acknowledgement would report nothing new.
     pub(super) refused: bool,
 }
 
 impl ReceiveHalf {
-    /// Hands up the new bytes of `payload`, whose first byte is at `pos`.
+    /// Passes the new bytes of `payload`, whose first byte is at `pos`, to the user.
     pub(super) fn take(&mut self, ctx: &mut Ctx<'_>, pos: i64, mut payload: Mbuf) -> Arrival {
         let mut arrival = Arrival::default();
         let before = self.nxt;
@@ -42,7 +42,7 @@ impl ReceiveHalf {
             }
             seen_to = to;
             gap = self.gap(ctx, to, end);
-            // The last piece is the buffer itself, the others are views of it.
+            // The last piece is the buffer itself. Earlier pieces are views of the buffer.
             let piece = if gap.is_some() { rest.as_ref().and_then(Mbuf::share) } else { rest.take() };
             let Some(mut piece) = piece else {
                 ctx.counters.rx_no_mbuf += 1;
@@ -61,7 +61,8 @@ impl ReceiveHalf {
         }
         arrival.refused = accepted == 0 && refused;
         if accepted < end - start && !arrival.ack_now {
-            // Duplicate bytes inside the window; the first of them are reported (RFC 2883 section 4.2).
+            // The segment has duplicate bytes inside the window. The first run of duplicate bytes is reported
+            // (RFC 2883 section 4.2).
             ctx.counters.rx_duplicate_bytes += end - start - accepted;
             let (from, to) = first_duplicate.unwrap_or((seen_to, end));
             self.duplicate = NonZeroU64::new(from).map(|from| (from, to));
@@ -78,8 +79,8 @@ impl ReceiveHalf {
         arrival
     }
 
-    /// Cuts off the bytes outside the window and below the frontier; returns the position of the first
-    /// remaining byte.
+    /// Cuts off the bytes outside the window and the bytes below the frontier. Returns the position of the
+    /// first remaining byte.
     fn trim(&mut self, ctx: &mut Ctx<'_>, pos: i64, payload: &mut Mbuf, arrival: &mut Arrival) -> u64 {
         let old = (self.nxt as i64 - pos).clamp(0, payload.len() as i64) as usize;
         if old > 0 {
@@ -89,8 +90,8 @@ impl ReceiveHalf {
             arrival.ack_now = true;
         }
         let start = (pos + old as i64).max(1) as u64;
-        // RFC 5041 section 6.2.1 (DDP-150): no data follows the FIN that announces a graceful teardown: bytes
-        // behind it are cut off here, so that DDP never gets any.
+        // RFC 5041 section 6.2.1 (DDP-150): no data follows the FIN that announces a graceful teardown. Bytes
+        // after the FIN are cut off here, so that DDP never gets such bytes.
         let limit = self.fin.min(self.edge);
         let room = limit.saturating_sub(start).min(payload.len() as u64) as usize;
         if room < payload.len() {
@@ -107,8 +108,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Records new bytes, or refuses them: the event queue is full, or they are out of order and over a
-    /// limit.
+    /// Records new bytes and returns `true`. Returns `false` if the bytes are refused, because the event
+    /// queue is full, or because they are out of order and over a limit.
     fn admit(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         if !ctx.takes_bytes() {
             return false;
@@ -134,9 +135,9 @@ impl ReceiveHalf {
         admitted
     }
 
-    /// Whether the out-of-order bytes `start..end` are accepted. Asks connections to give up memory if
-    /// needed; see `slabs/out_of_order.rs`. This connection is asked for the excess over its own limit
-    /// only if the bytes are accepted.
+    /// Whether the out-of-order bytes `start..end` are accepted. If memory is short, asks connections to give
+    /// up memory; see `slabs/out_of_order.rs`. If this connection exceeds its own limit, its user is asked to
+    /// give up the excess, but only if the bytes are accepted.
     fn make_room(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let bytes = end - start;
         let (charge, bound) = (self.out_of_order_charge(), u64::from(ctx.config.out_of_order_bytes));
@@ -148,8 +149,8 @@ impl ReceiveHalf {
         let excess = (charge + bytes).saturating_sub(bound);
         if excess > 0 {
             ctx.counters.out_of_order_over_connection += 1;
-            // At most one segment beyond the limit, until the user has given up memory. (The user reports
-            // the memory that this segment pins only later.)
+            // The connection may exceed its limit by at most one segment, until the user has given up memory.
+            // (The user reports the pinned bytes of this segment only after it has received the segment.)
             if furthest || self.held.held_bytes > bound {
                 return false;
             }
@@ -166,8 +167,8 @@ impl ReceiveHalf {
                 (need, false)
             }
         };
-        // If this connection holds the most memory, the new segment is the one furthest from its frontier:
-        // refusing the segment is better than accepting and evicting it.
+        // If this connection holds the most memory, the new segment is the segment furthest from its
+        // frontier. It is better to refuse this segment than to accept it and then evict it.
         if need > 0 && furthest && self.ranges.is_some_and(|key| ctx.out_of_order.is_charged_most(key)) {
             return false;
         }
@@ -185,9 +186,9 @@ impl ReceiveHalf {
         takes
     }
 
-    /// The bytes that count against the connection's limit: those that it holds, or half of the bytes that
-    /// it pins if that is more, as when they are scattered over many packet buffers. A full segment fills
-    /// more than half of a buffer.
+    /// The number of bytes that count against the connection's limit: the held bytes, or half of the pinned
+    /// bytes if this half is larger. Scattered bytes pin many packet buffers; a full segment fills more than
+    /// half of a buffer.
     fn out_of_order_charge(&self) -> u64 {
         self.held.held_bytes.max(self.held.pinned_bytes / 2)
     }

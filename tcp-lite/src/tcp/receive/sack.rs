@@ -9,7 +9,8 @@ use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock};
 use crate::tcp::slabs::OutOfOrderSlab;
 
 impl ReceiveHalf {
-    /// `bytes` bytes at `pos` are duplicates, a whole segment or a part: the next SACK reports them.
+    /// Called when `bytes` bytes at `pos`, a whole segment or a part of a segment, are duplicates: the next
+    /// SACK reports these bytes.
     pub(in crate::tcp) fn report_duplicate(&mut self, pos: i64, bytes: usize) {
         let end = pos + bytes as i64;
         if end > 1 {
@@ -17,7 +18,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// At most `count` SACK blocks to send: duplicate bytes first, then the ranges, latest first (RFC
+    /// At most `count` SACK blocks to send: first the duplicate bytes, then the ranges, latest first (RFC
     /// 2018 section 4, RFC 2883 section 4).
     pub(in crate::tcp) fn sack_blocks(
         &self,
@@ -44,7 +45,7 @@ impl ReceiveHalf {
         self.duplicate.is_some() || self.ranges.is_some()
     }
 
-    /// The SACK blocks were sent: duplicates are reported once.
+    /// Called when the SACK blocks were sent: forgets the duplicate bytes, which are reported only once.
     pub(super) fn on_sack_sent(&mut self) {
         self.duplicate = None;
     }

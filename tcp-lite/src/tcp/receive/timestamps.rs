@@ -4,13 +4,13 @@ use crate::Duration;
 use crate::tcp::ctx::{Ctx, Seconds};
 use crate::tcp::header::{Flags, TcpHeader};
 
-/// Age at which TS.Recent is invalid (RFC 7323 section 5.5: 24 days).
+/// Age from which on TS.Recent is invalid (RFC 7323 section 5.5: 24 days).
 const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
 
-/// The peer's timestamp clock.
+/// The timestamps that the peer sends.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerTimestamps {
-    /// TS.Recent, and when it was learned.
+    /// TS.Recent, and the time at which it was stored.
     recent: u32,
     recent_at: Seconds,
 }
@@ -22,7 +22,7 @@ impl PeerTimestamps {
         self.recent
     }
 
-    /// Takes the timestamp of the peer's SYN.
+    /// Stores a timestamp of the peer as TS.Recent.
     pub(super) fn set(&mut self, ctx: &Ctx<'_>, value: u32) {
         *self = Self { recent: value, recent_at: ctx.second() };
     }
@@ -45,7 +45,8 @@ impl PeerTimestamps {
         value.wrapping_sub(self.recent) as i32 >= 0
     }
 
-    /// PAWS (RFC 7323 section 5.2). A segment without timestamps passes, as in most stacks.
+    /// Whether the timestamp of a segment shows that the segment is old (PAWS, RFC 7323 section 5.2). A
+    /// segment without timestamps is not old, as in most stacks.
     #[inline]
     pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
         let Some((value, _)) = header.options.timestamps else { return false };

@@ -7,13 +7,13 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::OutOfOrderSlab;
 
 impl ReceiveHalf {
-    /// The window field of a segment sent now.
+    /// The window field of a segment that is sent now.
     #[inline]
     pub(in crate::tcp) fn window_field(&self, ctx: &Ctx<'_>) -> u16 {
         let budget = self.window_budget(ctx.config);
         let units = budget >> self.scale;
-        // The usual case of an end that sends more than it receives: nothing is held, and the window is the
-        // largest already.
+        // In the usual case of a side that sends more than it receives, the user holds no bytes, and the
+        // window has its largest size already.
         if self.held.held_bytes == 0 && self.edge == self.nxt + (u64::from(units) << self.scale) {
             return units as u16;
         }
@@ -28,27 +28,29 @@ impl ReceiveHalf {
         }
     }
 
-    /// Whether the peer may still send half of the budget: then it does not wait for a window update.
+    /// Whether the peer may still send half of the budget. A peer that may does not wait for a window update.
     #[inline]
     pub(in crate::tcp) fn has_window(&self, config: &TcpConfig) -> bool {
         self.edge.saturating_sub(self.nxt) >= u64::from(self.window_budget(config) / 2)
     }
 
-    /// The largest window that we announce. Without scaling, the window field limits it.
+    /// The budget: the largest window that we announce. Without scaling, the size of the window field limits
+    /// the budget.
     #[inline]
     fn window_budget(&self, config: &TcpConfig) -> u32 {
         config.recv_window_bytes.min(u32::from(u16::MAX) << self.scale)
     }
 
-    /// The window field to send now (RFC 9293 section 3.8.6): the budget less what the user still holds
-    /// below the frontier (what it holds above is inside the window already).
+    /// The window field to send now (RFC 9293 section 3.8.6): the budget less the bytes below the frontier
+    /// that the user still holds. (Held bytes above the frontier are inside the window already.)
     ///
     /// The edge stays where it was unless the window can grow ([`can_grow`](Self::can_grow)). The field
-    /// counts units of `1 << scale` bytes, so it can seldom express an edge that stays. It is then rounded
-    /// up to the next unit, if that is within the budget and a segment fits the window. Otherwise it is
-    /// rounded down (RFC 7323 section 2.4): rounding up would let a small window grow by less than a
-    /// segment, and a peer that sends less than a unit at a time would never see it close. Bytes up to
-    /// `edge` are accepted all the same.
+    /// counts units of `1 << scale` bytes, so the field can seldom express an edge that stays. If the next
+    /// unit is within the budget and a segment fits the window, the field is rounded up to the next unit.
+    ///
+    /// Otherwise the field is rounded down (RFC 7323 section 2.4). If the field were rounded up, a small
+    /// window could grow by less than a segment, and a peer that sends less than a unit at a time would never
+    /// see the window close. The receiver accepts bytes up to `edge` in both cases.
     #[inline]
     fn window(&self, slab: &OutOfOrderSlab, budget_bytes: u32, mss: u32) -> u16 {
         let target = self.target_edge(slab, budget_bytes);
@@ -65,8 +67,8 @@ impl ReceiveHalf {
         field.min(u64::from(u16::MAX)) as u16
     }
 
-    /// Whether the window may be opened now: by at least a segment or half the budget, to avoid silly
-    /// windows (RFC 9293 section 3.8.6.2.2).
+    /// Whether the window may be opened now. To avoid silly windows, the window is opened by at least a
+    /// segment or half the budget (RFC 9293 section 3.8.6.2.2).
     fn can_grow(&self, slab: &OutOfOrderSlab, budget_bytes: u32, mss: u32) -> bool {
         self.grown_edge(self.target_edge(slab, budget_bytes), min_growth(budget_bytes, mss)).is_some()
     }
@@ -85,27 +87,29 @@ impl ReceiveHalf {
         self.held.held_bytes.saturating_sub(above)
     }
 
-    /// The last edge up to `target` that a window field can express, if it is at least `step` bytes
-    /// beyond the present one.
+    /// The last edge up to `target` that a window field can express; `None` if this edge is less than `step`
+    /// bytes beyond the present edge.
     #[inline]
     fn grown_edge(&self, target: u64, step: u64) -> Option<u64> {
         let edge = self.nxt + ((target - self.nxt) >> self.scale << self.scale);
         (edge >= self.edge + step).then_some(edge)
     }
 
-    /// The window field of a segment that acknowledges only up to `ack`: it reaches the announced edge.
+    /// The window field of a segment that acknowledges only the bytes up to `ack`. The window ends at the
+    /// announced edge.
     pub(in crate::tcp) fn window_from(&self, ack: u64) -> u16 {
         (self.edge.saturating_sub(ack) >> self.scale).min(u64::from(u16::MAX)) as u16
     }
 
-    /// A segment that acknowledges up to `ack` was sent with this window field.
+    /// Called when a segment that acknowledges the bytes up to `ack` was sent with this window field: moves
+    /// the edge.
     #[inline]
     pub(super) fn on_window_sent(&mut self, ack: u64, window: u16) {
         self.edge = self.edge.max(ack + (u64::from(window) << self.scale));
     }
 }
 
-/// Minimum movement of the window's edge, bytes.
+/// Minimum number of bytes by which the window's edge moves.
 #[inline]
 fn min_growth(budget_bytes: u32, mss: u32) -> u64 {
     u64::from(mss.min(budget_bytes / 2))
@@ -131,13 +135,13 @@ mod tests {
         ReceiveHalf::new(&TcpConfig::default(), &params, agreed)
     }
 
-    /// An edge that no window field can say is rounded up, but not beyond what the budget allows.
+    /// An edge that no window field can express is rounded up, but not beyond the budget.
     #[test]
     fn rounding_announces_no_more_than_the_budget() {
         let slab = OutOfOrderSlab::new(1, 1, &dp::Mempool::heap("test", 1, 64));
         let mut receive = receive_half();
         (receive.nxt, receive.edge, receive.scale) = (51, 1025, 7);
-        // 974 bytes up to the edge: 8 units reach to 1075, 7 to 947.
+        // The edge is 974 bytes away: a window of 8 units ends at 1075, and a window of 7 units ends at 947.
         let window = |budget| receive.window(&slab, budget, 500);
         assert_eq!([window(1023), window(1024)], [7, 8]);
     }

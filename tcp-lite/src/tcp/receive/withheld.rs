@@ -1,17 +1,18 @@
-//! Acknowledgements that the user withholds: the user has the bytes, and has to tell the peer something else
-//! first.
+//! Acknowledgements that the user withholds. The user has the bytes, but has to send the peer another message
+//! before the acknowledgement.
 //!
-//! Segments that have to be sent acknowledge only the bytes before the withheld ones. Meanwhile no segment is
-//! sent as an acknowledgement alone: the peer would take it for a sign of loss.
+//! Segments that have to be sent for other reasons acknowledge only the bytes before the withheld bytes.
+//! While bytes are withheld, no segment is sent only as an acknowledgement, because the peer would treat such
+//! a segment as a sign of loss.
 
 use super::ReceiveHalf;
 
-/// After every position: nothing is withheld.
+/// A position after all other positions: no acknowledgement is withheld.
 pub(super) const NOTHING: u64 = u64::MAX;
 
 impl ReceiveHalf {
-    /// Withholds the acknowledgement of the bytes from this position on; `None`: of no bytes. Acknowledged
-    /// bytes stay acknowledged.
+    /// Withholds the acknowledgement of the bytes from this position on. With `None`, withholds no
+    /// acknowledgement. Acknowledged bytes stay acknowledged.
     pub(in crate::tcp) fn withhold(&mut self, from: Option<u64>) {
         let was_withheld = self.is_withholding();
         self.withheld = from.map_or(NOTHING, |from| from.max(self.acks.last_ack_sent()));
@@ -26,13 +27,13 @@ impl ReceiveHalf {
         self.withheld < self.nxt
     }
 
-    /// The window of a segment that acknowledges only bytes that are not withheld: it ends at the announced
-    /// edge.
+    /// The window field of a segment that acknowledges only bytes that are not withheld. The window ends at
+    /// the announced edge.
     pub(in crate::tcp) fn withheld_window(&self) -> u16 {
         self.window_from(self.acknowledged())
     }
 
-    /// The position up to which a segment sent now acknowledges.
+    /// The position up to which a segment that is sent now acknowledges.
     #[inline]
     pub(in crate::tcp) fn acknowledged(&self) -> u64 {
         self.nxt.min(self.withheld)

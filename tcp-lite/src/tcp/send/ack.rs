@@ -1,7 +1,8 @@
-//! Processes acknowledgements: the peer's window, SACK blocks, the send queue, round-trip times (RFC 9293
-//! section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). Loss recovery is in `loss/`.
+//! Processes acknowledgements: updates the peer's window, the send queue and the round-trip times, and reads
+//! SACK blocks (RFC 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). Loss recovery is in
+//! `loss/`.
 //!
-//! The types that describe one acknowledgement:
+//! These types describe one acknowledgement:
 //!
 //! | type | contents | made by | used by |
 //! |---|---|---|---|
@@ -24,30 +25,30 @@ use crate::tcp::timestamp_clock::rtt_us;
 /// The fields of an acceptable segment that concern the sending half.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct AckInfo<'a> {
-    /// Acknowledged up to this position, which is at most SND.NXT.
+    /// The position up to which the peer acknowledges, at most SND.NXT.
     pub(in crate::tcp) ack: u64,
-    /// The segment's position, and the number of positions it occupies.
+    /// The segment's position, and the number of positions that the segment occupies.
     pub(in crate::tcp) pos: i64,
     pub(in crate::tcp) len: usize,
-    /// Its window field, which is scaled: the segment is no SYN (RFC 7323 section 2.2).
+    /// The segment's window field, which is scaled, because the segment is no SYN (RFC 7323 section 2.2).
     pub(in crate::tcp) window: u16,
-    /// Its SACK blocks.
+    /// The segment's SACK blocks.
     pub(in crate::tcp) sack: &'a [SackBlock],
-    /// TSecr, if there is one.
+    /// TSecr; `None` if the segment has no timestamps.
     pub(in crate::tcp) echo: Option<u32>,
-    /// Whether the segment echoes marks (ECE).
+    /// True if the segment echoes marks (ECE).
     pub(in crate::tcp) ece: bool,
 }
 
-/// The fields of the segment that establishes a connection that concern the sending half.
+/// The fields of the segment that establishes a connection, if the fields concern the sending half.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Handshake {
-    /// Its position.
+    /// The segment's position.
     pub(in crate::tcp) pos: i64,
-    /// Its window field, which is not scaled if it is a SYN.
+    /// The segment's window field, which is not scaled if the segment is a SYN.
     pub(in crate::tcp) window: u16,
     pub(in crate::tcp) is_syn: bool,
-    /// TSecr, if there is one.
+    /// TSecr; `None` if the segment has no timestamps.
     pub(in crate::tcp) echo: Option<u32>,
 }
 
@@ -60,15 +61,16 @@ struct PriorSendState {
 }
 
 impl SendHalf {
-    /// Our SYN is acknowledged and the peer's has arrived.
+    /// Called when our SYN is acknowledged and the peer's SYN has arrived.
     pub(in crate::tcp) fn establish(&mut self, ctx: &mut Ctx<'_>, segment: &Handshake) {
         let syn_lost = self.syn_sends() > 1;
         let sample_us = match self.loss.syn_sends() {
-            // A SYN cookie: the time of the SYN-ACK is not known.
+            // With a SYN cookie, the time of the SYN-ACK is not known.
             0 => None,
             1 => Some(micros_since(ctx.now, self.loss.syn_sent_at())),
-            // An echo of an earlier SYN is ambiguous: the path may be long, or an answer was lost and
-            // its timer counted too. A sample of that many seconds would distort the RTT for long.
+            // An echo of an earlier SYN is ambiguous: the path may be long, or an answer was lost and the
+            // sample contains a retransmission timeout. A sample of that many seconds would distort the RTT
+            // for a long time.
             _ => self
                 .echo_ms(segment.echo)
                 .filter(|echo_ms| !is_before(*echo_ms, self.loss.syn_sent_at().total_millis() as u32))
@@ -88,17 +90,17 @@ impl SendHalf {
         self.loss.on_established(ctx.now);
     }
 
-    /// The peer sent a segment from below RCV.NXT: a duplicate, or a probe. (Acceptable segments go to
-    /// [`on_ack`](Self::on_ack).)
+    /// Called when the peer sent a segment with a sequence number below RCV.NXT, which is a duplicate or a
+    /// probe. (Acceptable segments are passed to [`on_ack`](Self::on_ack).)
     #[inline]
     pub(in crate::tcp) fn on_heard(&mut self) {
         self.path.on_heard();
     }
 
-    /// The fast path of [`on_ack`](Self::on_ack) for the common acknowledgement, with the same result:
-    /// nothing is in flight, or the acknowledged segments were each sent once, in order, and outside of any
-    /// recovery. The acknowledgement has no SACK blocks, the peer echoes no marks, and our FIN was not sent.
-    /// Returns `false` and changes nothing for any other acknowledgement.
+    /// The fast path of [`on_ack`](Self::on_ack) for the usual acknowledgement, with the same result. In the
+    /// usual case, nothing is in flight, or each acknowledged segment was sent once, in order, and outside of
+    /// any recovery. The caller passes only acknowledgements without SACK blocks and without ECE, and only if
+    /// our FIN was not sent. For any other acknowledgement, the function returns `false` and changes nothing.
     #[inline]
     pub(in crate::tcp) fn on_usual_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         let AckInfo { ack, pos, window, .. } = *segment;
@@ -127,12 +129,12 @@ impl SendHalf {
             ctx.acknowledged();
         }
         ctx.counters.reordering_seen += u64::from(self.loss.on_run(rtt_us, sent, (first_end, end)));
-        // What is left was sent later, so none of it is overtaken.
+        // All remaining segments were sent later, so no segment is overtaken.
         debug_assert!(
             !self.loss.is_overtaken(&self.queue, ctx.segments),
             "a segment that was sent later has arrived"
         );
-        // Nothing is known to be lost or to have arrived, so all that was outstanding was in flight.
+        // No segment is known to be lost or to have arrived, so all outstanding bytes were in flight.
         let acked = Acked {
             acked: ack - una,
             delivered: end - first,
@@ -147,8 +149,8 @@ impl SendHalf {
         true
     }
 
-    /// Processes any acknowledgement: the general path of [`on_usual_ack`](Self::on_usual_ack). Returns
-    /// whether our FIN has just been acknowledged.
+    /// Processes any acknowledgement. This is the general path of [`on_usual_ack`](Self::on_usual_ack).
+    /// Returns whether our FIN has just been acknowledged.
     pub(in crate::tcp) fn on_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
         self.rate.advance_pace(ctx.now);
         self.path.on_heard();
@@ -165,8 +167,8 @@ impl SendHalf {
         };
         let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
         let window_moved = self.queue.update_window(pos, ack, bytes);
-        // With nothing in flight, an acknowledgement of nothing new carries no information except its
-        // window.
+        // If nothing is in flight, an acknowledgement that acknowledges nothing new carries no information
+        // except its window.
         if ack == prior.una && prior.outstanding == 0 && sack.is_empty() {
             self.on_window(ctx);
             return false;
@@ -187,8 +189,9 @@ impl SendHalf {
         }
         let still = ack == prior.una && prior.outstanding > 0 && !mtu_probe_answered;
         let dup_ack = still && (sample.delivered > 0 || len == 0 && !window_moved);
-        // An acknowledgement that was overtaken by a later one, or that answers a path MTU probe, is no
-        // duplicate, but the segments that it newly selectively acknowledges count (RFC 8985 section 6.2).
+        // Two kinds of acknowledgements are no duplicates: an acknowledgement that a later acknowledgement
+        // has overtaken, and an answer to a path MTU probe. But the segments that such acknowledgements newly
+        // report in SACK blocks count (RFC 8985 section 6.2).
         if sample.acked > 0 || sample.delivered > 0 || dup_ack || sample.dsack.is_some() {
             let kind = AckKind { dup_ack, plain: dup_ack && sack.is_empty() };
             self.respond_to_ack(ctx, &sample, kind, (prior.pipe, ece));
@@ -198,8 +201,8 @@ impl SendHalf {
         fin_acked
     }
 
-    /// Passes an acknowledgement that says something new, or is a duplicate, to loss recovery, and then to
-    /// rate control; `pipe`: bytes in the network before it arrived.
+    /// Passes an acknowledgement that reports something new, or is a duplicate, to loss recovery, and then to
+    /// rate control. `pipe` is the number of bytes in the network before the acknowledgement arrived.
     fn respond_to_ack(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -225,21 +228,21 @@ impl SendHalf {
         }
     }
 
-    /// The peer's window, or the room in the queue, may have changed.
+    /// Called when the peer's window, or the room in the queue, may have changed.
     #[inline]
     fn on_window(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.is_blocked_by_window(ctx.segments) {
-            // The peer is alive, but its window is too small: that is not a lack of progress (RFC 9293
-            // section 3.8.6.1).
+            // The peer is alive, but its window is too small. A small window is not a lack of progress (RFC
+            // 9293 section 3.8.6.1).
             self.loss.restart_user_timeout(ctx.now);
         }
         self.raise_writable(ctx);
     }
 
     /// Marks the segments in SACK blocks. A first block below the acknowledgement, or inside the second
-    /// block, is a D-SACK: it reports duplicate bytes (RFC 2883 section 4). Blocks outside of what is in
-    /// flight are invalid and skipped. Returns whether the D-SACK answers a path MTU probe; then it has no
-    /// other meaning.
+    /// block, is a D-SACK, which reports duplicate bytes (RFC 2883 section 4). Blocks outside of the bytes in
+    /// flight are invalid and skipped. Returns whether the D-SACK answers a path MTU probe; such a D-SACK has
+    /// no other meaning.
     fn learn_sack(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -269,7 +272,8 @@ impl SendHalf {
                 }
             }
         }
-        // The blocks of the last acknowledgement are its last ones now: from these on, all but the newest are
+        // The blocks are handled from the last to the first. The last blocks repeat the last blocks of the
+        // previous acknowledgement. After the search for the last block, each block except the newest is
         // found at once (see `queue/index.rs`).
         for (start, end) in blocks.rev() {
             if (una as i64) <= start && start < end && end <= nxt as i64 {
@@ -279,22 +283,22 @@ impl SendHalf {
         mtu_probe_answered
     }
 
-    /// The filter that tells apart transmissions of one segment.
+    /// The filter that distinguishes the transmissions of one segment.
     #[inline]
     fn retransmit_filter(&self, ctx: &Ctx<'_>, echo: Option<u32>) -> RetransmitFilter {
         let lowest = Duration::from_micros(u64::from(self.rate.min_rtt_us()));
         RetransmitFilter { echo_ms: self.echo_ms(echo), horizon: ctx.now - lowest }
     }
 
-    /// The echoed timestamp, as a time of our clock in milliseconds.
+    /// The echoed timestamp as a time of our clock in milliseconds.
     #[inline]
     fn echo_ms(&self, echo: Option<u32>) -> Option<u32> {
         let echo = echo.filter(|_| self.agreed.timestamps)?;
         Some(self.clock.sent_ms(echo))
     }
 
-    /// Karn's rule: measures by the clock if the acknowledged segment was sent once, else by the echoed
-    /// timestamp.
+    /// Measures the round-trip time by Karn's rule: by our clock if the acknowledged segment was sent once,
+    /// otherwise by the echoed timestamp.
     fn learn_rtt(&mut self, ctx: &Ctx<'_>, sample: &mut AckSample) {
         sample.rtt_us = match sample.sampled {
             Some(sent_at) => Some(micros_since(ctx.now, sent_at)),
@@ -306,7 +310,7 @@ impl SendHalf {
         }
     }
 
-    /// SND.UNA advanced.
+    /// Called when SND.UNA advanced.
     fn on_progress(&mut self, ctx: &Ctx<'_>) {
         self.path.on_progress();
         let silly = self.queue.is_window_silly(ctx.segments);

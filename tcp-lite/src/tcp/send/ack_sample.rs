@@ -1,15 +1,15 @@
-//! Result of one acknowledgement for the send queue, collected while segments are marked and removed
-//! (RFC 8985 section 6.2, step 2; RFC 6298 section 3, Karn's algorithm).
+//! What one acknowledgement reveals about the send queue. The result is collected while segments are marked
+//! and removed (RFC 8985 section 6.2, step 2; RFC 6298 section 3, Karn's algorithm).
 
 use crate::Instant;
 use crate::tcp::slabs::{Marks, RemovedRun, Segment, Sent};
 
-/// The information of one acknowledgement about the send queue.
+/// What one acknowledgement reveals about the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
-    /// Positions acknowledged cumulatively.
+    /// Number of positions that were acknowledged cumulatively.
     pub(super) acked: u64,
-    /// Bytes of segments newly known to have arrived; each segment counts once.
+    /// Number of bytes in segments that are newly known to have arrived. Each segment counts once.
     pub(super) delivered: u64,
     /// The latest transmission that is known to have arrived.
     pub(super) latest: Option<Sent>,
@@ -17,29 +17,30 @@ pub(super) struct AckSample {
     pub(super) lowest_original: u64,
     /// The highest end of a newly delivered segment.
     pub(super) highest: u64,
-    /// A segment that was retransmitted in this recovery is acknowledged cumulatively.
+    /// True if a segment that was retransmitted in this recovery is acknowledged cumulatively.
     pub(super) retransmitted: bool,
-    /// When the newest segment acknowledged cumulatively was sent, if that gives an RTT sample: all were
-    /// sent only once, and it had not waited at the peer behind a hole.
+    /// The time at which the newest of the cumulatively acknowledged segments was sent. `None` if this time
+    /// gives no RTT sample: a segment was sent more than once, or the newest segment had waited at the peer
+    /// behind a hole.
     pub(super) sampled: Option<Instant>,
-    /// The measured round-trip time, microseconds.
+    /// The measured round-trip time in microseconds.
     pub(super) rtt_us: Option<u64>,
-    /// Duplicate bytes reported by D-SACK (RFC 2883).
+    /// Duplicate bytes that a D-SACK reports (RFC 2883).
     pub(super) dsack: Option<(u64, u64)>,
-    /// A segment acknowledged cumulatively had been retransmitted.
+    /// True if one of the cumulatively acknowledged segments had been retransmitted.
     pub(super) ambiguous: bool,
     /// True if one of the acknowledged segments had external memory.
     pub(super) external: bool,
     pub(super) filter: RetransmitFilter,
 }
 
-/// Tells whether an acknowledgement of a retransmitted segment answers its last transmission or an
-/// earlier one (RFC 8985 section 6.2, step 2).
+/// Distinguishes whether the acknowledgement of a retransmitted segment answers the last transmission of that
+/// segment or an earlier transmission (RFC 8985 section 6.2, step 2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetransmitFilter {
-    /// The echoed timestamp, as a time of our clock in milliseconds.
+    /// The echoed timestamp as a time of our clock in milliseconds.
     pub(super) echo_ms: Option<u32>,
-    /// Now minus the lowest round-trip time: later transmissions cannot have been answered yet.
+    /// The present time minus the lowest round-trip time. Later transmissions cannot have been answered yet.
     pub(super) horizon: Instant,
 }
 
@@ -50,20 +51,22 @@ impl RetransmitFilter {
         sent_at <= self.horizon
     }
 
-    /// Whether the peer echoes a timestamp from before the transmission at `sent_at`, and so answers an
-    /// earlier one. The echo says nothing about segments above a hole, since the peer does not echo their
-    /// timestamps (RFC 7323 section 4.3). RFC 8985's pseudocode compares those as well. Then the
-    /// retransmission of one segment would never reveal the loss of another's, as it does on Linux; in the
-    /// simulator that costs 4 % more timeouts under burst losses. The price of not comparing them is spurious
-    /// retransmissions where segments are late by many round trips.
+    /// Whether the peer echoes a timestamp from before the transmission at `sent_at`. Such an echo answers an
+    /// earlier transmission. For segments above a hole, the echo is not used, since the peer does not echo
+    /// their timestamps (RFC 7323 section 4.3).
+    ///
+    /// RFC 8985's pseudocode uses the echo for such segments as well. With that rule, as in Linux, the
+    /// retransmission of one segment would never reveal the loss of the retransmission of another segment. In
+    /// the simulator, that rule costs 4 % more timeouts under burst losses. Our rule has a price: spurious
+    /// retransmissions if segments are late by many round trips.
     #[inline]
     fn echoes_before(&self, sent_at: Instant) -> bool {
         self.echo_ms.is_some_and(|echo_ms| is_before(echo_ms, sent_at.total_millis() as u32))
     }
 }
 
-/// Whether an echoed timestamp is older than `sent_ms`, a time of our clock in milliseconds. Timestamps
-/// tick in milliseconds; within the same tick it is not older.
+/// Whether an echoed timestamp is older than `sent_ms`, a time of our clock in milliseconds. Timestamps tick
+/// in milliseconds. An echo from the same tick is not older.
 #[inline]
 pub(super) fn is_before(echo_ms: u32, sent_ms: u32) -> bool {
     (echo_ms.wrapping_sub(sent_ms) as i32) < 0
@@ -95,7 +98,7 @@ impl AckSample {
         }
     }
 
-    /// The echoed timestamp, as a time of our clock in milliseconds.
+    /// The echoed timestamp as a time of our clock in milliseconds.
     #[inline]
     pub(super) fn echo_ms(&self) -> Option<u32> {
         self.filter.echo_ms
@@ -124,8 +127,8 @@ impl AckSample {
         }
     }
 
-    /// As [`acknowledge`](Self::acknowledge) for segments that were each sent once, and none before the one
-    /// in front of it.
+    /// Like [`acknowledge`](Self::acknowledge), for several segments that were each sent once, in the order
+    /// of their positions.
     #[inline]
     pub(super) fn acknowledge_run(&mut self, run: &RemovedRun) {
         let ((pos, first_end), (end, sent)) = (run.first, run.last);
@@ -139,7 +142,7 @@ impl AckSample {
         self.sampled = Some(sent.at).filter(|_| !self.ambiguous);
     }
 
-    /// A segment is acknowledged cumulatively. Called in the order of positions.
+    /// Records that a segment is acknowledged cumulatively. Called in the order of positions.
     #[inline]
     pub(super) fn acknowledge(&mut self, segment: &Segment) {
         let marks = segment.marks;

@@ -5,7 +5,7 @@ use super::loss::SendTimer;
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{PageKey, SearchSlab, SegmentSlab};
 
-/// The sending half's share of the slabs.
+/// What the sending half holds in the slabs.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct SendHoldings {
     pub(in crate::tcp) segments: usize,
@@ -14,7 +14,7 @@ pub(in crate::tcp) struct SendHoldings {
 }
 
 impl SendHalf {
-    /// Checks the queue and the path MTU search. Returns the share of the slabs.
+    /// Checks the queue and the path MTU search. Returns what the sending half holds in the slabs.
     pub(in crate::tcp) fn check(&self, slab: &SegmentSlab, searches: &SearchSlab) -> Check<SendHoldings> {
         let searches = self.path.check(searches)?;
         let queue = &self.queue;
@@ -26,7 +26,7 @@ impl SendHalf {
         })
     }
 
-    /// A timer runs while anything is in flight.
+    /// Checks that a timer runs while anything is in flight.
     pub(in crate::tcp) fn check_timer(&self) -> Check {
         let (outstanding, timer) = (self.queue.positions().outstanding(), self.loss.running_timer());
         let watches = timer.is_some_and(|(_, timer)| timer != SendTimer::Persist);

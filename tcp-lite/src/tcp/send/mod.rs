@@ -1,8 +1,8 @@
-//! The sending half of a connection: which segments are queued, in flight, acknowledged and lost, when they
-//! are sent and retransmitted, and how fast (RFC 9293 section 3.8, data communication, and the
-//! acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
+//! The sending half of a connection. The sending half decides which segments are queued, in flight,
+//! acknowledged and lost, when segments are sent and retransmitted, and at which rate (RFC 9293 section 3.8,
+//! data communication, and the acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
 //!
-//! Three owners have the state, and none of them accesses another:
+//! The state has three owners, which do not access each other:
 //!
 //! | owner | what it knows | where | document |
 //! |---|---|---|---|
@@ -10,7 +10,7 @@
 //! | [`LossRecovery`] | which segments are lost, what a recovery may send, the timer | `loss/` | RFC 5681, 6582, 8985, 6937 (now 9937), 6298 |
 //! | [`RateControl`] | congestion window, round-trip time, pace, response to marks | `rate/` | RFC 5681, 6298, 3168 |
 //!
-//! [`SendHalf`] calls the owners, and passes the result of one to the next:
+//! [`SendHalf`] calls the owners, and passes the result of one owner to the next:
 //!
 //! | what | where | document |
 //! |---|---|---|
@@ -21,8 +21,8 @@
 //! | the timer | `retransmission.rs` | RFC 6298, 9293 section 3.8.1 |
 //! | segment size | `path_mtu.rs` | RFC 8899, 1191, 8201 |
 //!
-//! The sending half knows nothing of the receiving half: `connection/output.rs` adds the header fields for
-//! received bytes. Its fields are private; `connection` calls its methods.
+//! The sending half does not use the receiving half: `connection/output.rs` adds the header fields for
+//! received bytes. The fields of the sending half are private; `connection` calls its methods.
 
 mod ack;
 mod ack_sample;
@@ -60,17 +60,17 @@ use crate::Duration;
 use crate::facade::TcpSeqNumber;
 
 bitflags! {
-    /// Transmissions that are due besides queued segments, the FIN and tail loss probes.
+    /// Transmissions that are due in addition to queued segments, the FIN and tail loss probes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Pending: u8 {
         const SYN = 1;
-        /// A segment without payload below the window: for a zero window, a keepalive, or to make the
-        /// peer answer.
+        /// A segment without payload whose sequence number is below the window. Such a segment probes a zero
+        /// window, is a keepalive, or makes the peer answer.
         const WINDOW_PROBE = 2;
         /// Not a transmission: the next new segment may be cut to the peer's window.
         const CUT = 4;
-        /// Not a transmission: new segments may be marked (RFC 3168). ECN was agreed on, and nothing has
-        /// disabled it since.
+        /// Not a transmission: routers may mark new segments (RFC 3168), because ECN was agreed on and has
+        /// not been disabled since.
         const ECT = 8;
     }
 }
@@ -94,7 +94,7 @@ pub(super) struct SendHalf {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendInfo {
     pub(super) emss: u32,
-    /// Position behind the last byte pushed.
+    /// Position after the last pushed byte.
     pub(super) end: u64,
     pub(super) queued: u64,
     pub(super) srtt_us: u32,
@@ -105,7 +105,7 @@ pub(super) struct SendInfo {
 }
 
 impl SendHalf {
-    /// A new half whose SYN has to be sent. `agreed`: what the SYN offers.
+    /// Creates a sending half whose SYN has to be sent. `agreed` contains the offers of the SYN.
     pub(super) fn new(ctx: &Ctx<'_>, params: &OpenParams, agreed: Agreed) -> Self {
         let mut half = Self {
             queue: SendQueue::new(params.iss),
@@ -128,7 +128,8 @@ impl SendHalf {
         &self.agreed
     }
 
-    /// The peer's SYN has arrived, with this result, its MSS option and its window.
+    /// Called when the peer's SYN has arrived. `agreed` is what both SYNs agree on; `peer_mss` and `window`
+    /// are the MSS option and the window of the SYN.
     pub(super) fn agree(&mut self, agreed: Agreed, peer_mss: Option<u16>, window: u16) {
         self.agreed = agreed;
         self.pending.set(Pending::ECT, agreed.ecn && self.syn_sends() <= 1);
@@ -137,46 +138,46 @@ impl SendHalf {
         self.queue.window_mut().on_syn(u64::from(window));
     }
 
-    /// ECN is not used after all.
+    /// Turns ECN off for this connection.
     pub(super) fn decline_ecn(&mut self) {
         self.agreed.ecn = false;
         self.pending.remove(Pending::ECT);
     }
 
-    /// Our segments must not be marked any more.
+    /// Sends no more segments that routers may mark.
     pub(super) fn stop_ect(&mut self) {
         self.pending.remove(Pending::ECT);
     }
 
-    /// Our SYN, or SYN-ACK, has to be sent, perhaps again.
+    /// Requests that our SYN or SYN-ACK is sent, perhaps again.
     pub(super) fn send_syn(&mut self) {
         self.pending |= Pending::SYN;
     }
 
-    /// The SYN-ACK was sent by a control block that was dropped (a SYN cookie).
+    /// Called if the SYN-ACK was already sent, by a control block that was dropped (with a SYN cookie).
     pub(super) fn on_syn_sent_before(&mut self) {
         self.pending.remove(Pending::SYN);
         self.queue.positions_mut().on_syn_sent();
     }
 
-    /// A segment without payload below the window has to be sent, which makes the peer answer.
+    /// Requests a segment without payload below the window, which makes the peer answer.
     pub(super) fn send_window_probe(&mut self) {
         self.pending |= Pending::WINDOW_PROBE;
     }
 
-    /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).
+    /// Called when the user has closed: a FIN follows the queued segments (RFC 9293 section 3.10.4).
     pub(super) fn close(&mut self) {
         self.queue.positions_mut().close();
     }
 
-    /// Releases everything shared, and stops all timers.
+    /// Releases all memory in the slabs, and stops all timers.
     pub(super) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.queue.clear(ctx.segments);
         self.path.forget_search(ctx);
         self.loss.stop_timers();
     }
 
-    /// The connection is over: nothing is sent any more.
+    /// Called when the connection has ended: nothing more is sent.
     pub(super) fn stop(&mut self) {
         self.pending = Pending::empty();
         self.loss.cancel_probe();
@@ -184,19 +185,19 @@ impl SendHalf {
         self.loss.stop_timers();
     }
 
-    /// The events that the user has taken, or wants.
+    /// The events that the user wants, and the queued events.
     #[inline]
     pub(super) fn events_mut(&mut self) -> &mut UserEvents {
         &mut self.events
     }
 
-    /// What is pushed, sent and acknowledged.
+    /// The positions of what is pushed, sent and acknowledged.
     #[inline]
     pub(super) fn positions(&self) -> &Positions {
         self.queue.positions()
     }
 
-    /// As [`Positions::is_ack_acceptable`], by the peer's largest window.
+    /// Like [`Positions::is_ack_acceptable`], with the peer's largest window so far.
     #[inline]
     pub(super) fn is_ack_acceptable(&self, ack: i64) -> bool {
         self.queue.positions().is_ack_acceptable(ack, self.queue.window().max())
@@ -222,20 +223,21 @@ impl SendHalf {
         }
     }
 
-    /// Bytes believed to be in the network (RFC 6675 section 4, `pipe`).
+    /// Number of bytes that are believed to be in the network (RFC 6675 section 4, `pipe`).
     #[inline]
     fn pipe(&self) -> u64 {
         self.loss.pipe(&self.queue, self.agreed.sack, self.path.emss())
     }
 
-    /// Limit of [`pipe`](Self::pipe): the congestion window, or what PRR allows in fast recovery.
+    /// The limit of [`pipe`](Self::pipe): the congestion window, or in fast recovery the limit of PRR.
     #[inline]
     fn send_limit(&self) -> u64 {
         self.loss.send_limit(&self.rate)
     }
 
-    /// A router reports that the path carries only `mss` (as [`OpenParams::mss`]), and not the segment from
-    /// `seq` on (RFC 1191, RFC 8201). Returns whether there is such a segment.
+    /// Called when a router reports that the path carries only segments of `mss` (as [`OpenParams::mss`]), so
+    /// that the segment from `seq` on is too large (RFC 1191, RFC 8201). Returns whether such a segment is in
+    /// flight.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         if self.positions().covers_outstanding(seq) {
             self.set_path_mss(ctx, mss);
@@ -245,7 +247,7 @@ impl SendHalf {
         self.path.on_probe_too_big(ctx, pos, mss)
     }
 
-    /// The path carries only `mss`.
+    /// Sets the largest segment that the path carries to `mss`.
     pub(super) fn set_path_mss(&mut self, ctx: &mut Ctx<'_>, mss: u16) {
         if self.path.on_report(ctx, mss) {
             self.on_emss_lowered(ctx);
@@ -257,13 +259,13 @@ impl SendHalf {
         self.rate.set_emss(emss);
         self.queue.sent().mark_oversized(ctx.segments, emss);
         if self.queue.scoreboard().has_lost() {
-            // The lost segments are retransmitted in a size that fits; their acknowledgement replaces the
-            // probe's.
+            // The lost segments are retransmitted in a size that fits. The acknowledgement of these segments
+            // reveals as much as the probe would.
             self.loss.cancel_probe();
         }
     }
 
-    /// Loss recovery, and the state besides its own that its steps read and change.
+    /// Loss recovery, and the other state that its steps read and change.
     fn loss_and_state(&mut self) -> (&mut LossRecovery, SendState<'_>) {
         let Self { queue, loss, rate, path, agreed, .. } = self;
         (loss, SendState { queue, rate, agreed: *agreed, emss: path.emss() })

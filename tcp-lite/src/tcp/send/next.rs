@@ -1,7 +1,7 @@
 //! Chooses the next segment of the sending half (RFC 9293 section 3.8, RFC 5681 section 3).
 //!
-//! [`SendHalf::next`] chooses the segment, and [`SendHalf::on_sent`] updates the state: in between, the
-//! frame is built, which may fail.
+//! [`SendHalf::next`] chooses the segment. Then the caller builds the frame, which may fail. After that,
+//! [`SendHalf::on_sent`] updates the state.
 
 use super::{Pending, SendHalf};
 use crate::ip::Ecn;
@@ -25,32 +25,32 @@ pub(in crate::tcp) enum SendKind {
     Syn,
     New,
     Retransmission,
-    /// A tail loss probe: new bytes, or the last ones again.
+    /// A tail loss probe: new bytes, or the last sent bytes again.
     LossProbe,
     Fin,
-    /// A segment without payload below the window.
+    /// A segment without payload whose sequence number is below the window.
     WindowProbe,
     /// A path MTU probe.
     MtuProbe,
 }
 
-/// The sending half's part of a segment; the receiving half completes the header.
+/// The part of a segment that the sending half chooses. The receiving half completes the header.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Outgoing {
     pub(in crate::tcp) kind: SendKind,
-    /// Position of its sequence number.
+    /// Position of the segment's sequence number.
     pub(in crate::tcp) pos: u64,
     pub(in crate::tcp) flags: Flags,
     /// ECN codepoint of the IP header.
     pub(in crate::tcp) ecn: Ecn,
     pub(in crate::tcp) payload: Option<Payload>,
-    /// Bytes left by the payload for options that not every segment has.
+    /// Number of bytes that the payload leaves for options that not every segment has.
     pub(in crate::tcp) spare_bytes: usize,
 }
 
 impl SendHalf {
-    /// Whether [`next`](Self::next) may return something, or a SYN is due. A false yes is possible, a
-    /// false no is not.
+    /// Whether [`next`](Self::next) may return a segment, or a SYN is due. If the result is `false`, `next`
+    /// returns `None`. If the result is `true`, `next` may still return `None`.
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::WINDOW_PROBE)
@@ -62,7 +62,7 @@ impl SendHalf {
             || self.is_mtu_probe_next()
     }
 
-    /// Whether neither the peer's window nor the pace withholds new segments. The congestion window may.
+    /// Whether the peer's window and pacing both allow a new segment. The congestion window is not checked.
     #[inline]
     pub(in crate::tcp) fn may_send_pushed(&self) -> bool {
         self.rate.is_pace_open() && self.queue.is_window_open()
@@ -74,10 +74,11 @@ impl SendHalf {
         self.pending.contains(Pending::SYN)
     }
 
-    /// The next segment to send, of any kind, once the handshake is over: the general path of
-    /// [`next_usual`](Self::next_usual). Without [`on_sent`](Self::on_sent) the next call returns the same.
-    /// As a side effect, a segment may be cut (to EMSS, or by the persist timer to the peer's window), its
-    /// acknowledged parts may be dropped, and the search for lost segments may advance.
+    /// The next segment to send, of any kind, once the handshake is over. This is the general path of
+    /// [`next_usual`](Self::next_usual). Without a call of [`on_sent`](Self::on_sent), the next call returns
+    /// the same segment. This call has side effects: it may cut a segment (to the EMSS, or to the peer's
+    /// window after the persist timer), drop acknowledged parts of a segment, and advance the search for lost
+    /// segments.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         if self.loss.is_probe_due() && self.queue.positions().outstanding() > 0 {
@@ -101,15 +102,16 @@ impl SendHalf {
         if self.queue.is_fin_next() {
             return Some(self.bare(SendKind::Fin, self.queue.positions().end(), Flags::FIN));
         }
-        // An old sequence number makes the peer answer, and carries nothing (section 3.8.4).
+        // The old sequence number makes the peer answer. The segment has no payload (section 3.8.4).
         self.pending.contains(Pending::WINDOW_PROBE).then(|| {
             self.bare(SendKind::WindowProbe, self.queue.positions().una().saturating_sub(1), Flags::empty())
         })
     }
 
-    /// The fast path of [`next`](Self::next), with fewer comparisons and no side effect: `Some` with a new
-    /// segment that can be sent unchanged, or with nothing to send. `None` in any other case, which `next`
-    /// handles. The user must not have closed.
+    /// The fast path of [`next`](Self::next), with fewer comparisons and no side effect. Returns
+    /// `Some(Some(segment))` with a new segment that can be sent unchanged, and `Some(None)` if there is
+    /// nothing to send. Returns `None` in any other case, which `next` handles. The user must not have
+    /// closed.
     #[inline(always)]
     pub(in crate::tcp) fn next_usual(&self, ctx: &Ctx<'_>) -> Option<Option<SegmentKey>> {
         let usual = self.pending.is_empty()
@@ -129,8 +131,8 @@ impl SendHalf {
         whole.then_some(Some(key))
     }
 
-    /// Called when the segment that [`next`](Self::next) returned, or a SYN, was sent; for a train, its
-    /// first `segments` segments.
+    /// Called when the segment that [`next`](Self::next) returned, or a SYN, was sent. If
+    /// [`next`](Self::next) returned a train, the first `segments` segments of the train were sent.
     #[inline]
     pub(in crate::tcp) fn on_sent(
         &mut self,
@@ -170,7 +172,7 @@ impl SendHalf {
         }
     }
 
-    /// The first new segment was sent.
+    /// Called when the first new segment was sent.
     #[inline(always)]
     pub(in crate::tcp) fn on_new_sent(&mut self, ctx: &mut Ctx<'_>) {
         let idle = self.queue.positions().outstanding() == 0;
@@ -216,26 +218,28 @@ impl SendHalf {
         self.on_loss_probe_sent(ctx, (ctx.segments.get(key).end(), self.queue.positions().nxt()), again);
     }
 
-    /// A tail loss probe was sent: where it ends, and SND.NXT.
+    /// Called when a tail loss probe was sent. `end` is the position after the last byte of the probe, and
+    /// `nxt` is SND.NXT. `again` is true if the bytes of the probe were sent before.
     fn on_loss_probe_sent(&mut self, ctx: &mut Ctx<'_>, (end, nxt): (u64, u64), again: bool) {
         ctx.counters.tail_loss_probes += 1;
         self.loss.on_probe_sent((end, nxt), again, ctx.now + self.rate.rto());
     }
 
-    /// Whether a path MTU probe may be sent now: not during recovery, and within the congestion window.
+    /// Whether a path MTU probe may be sent now. A probe is sent only outside of a recovery and within the
+    /// congestion window.
     #[inline]
     fn is_mtu_probe_next(&self) -> bool {
         self.path.has_probe() && !self.loss.is_recovering() && self.cwnd_allows()
     }
 
-    /// Whether the congestion window allows another segment. Any free byte is enough, since the segment
-    /// is the unit.
+    /// Whether the congestion window allows another segment. One free byte is enough, since the unit of
+    /// transmission is the segment.
     #[inline]
     fn cwnd_allows(&self) -> bool {
         self.pipe() < self.send_limit()
     }
 
-    /// Whether congestion window and pacing allow a retransmission other than that of the oldest
+    /// Whether the congestion window and pacing allow a retransmission of a segment other than the oldest
     /// segment.
     #[inline]
     fn retransmission_allowed(&self) -> bool {
@@ -252,7 +256,7 @@ impl SendHalf {
     }
 
     /// The payload of a tail loss probe: a new segment, regardless of the congestion window, or else the
-    /// last one sent (RFC 8985 section 7.3). `None` if only our FIN is in flight.
+    /// segment that was sent last (RFC 8985 section 7.3). `None` if only our FIN is in flight.
     fn loss_probe(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         if self.queue.is_new_sendable(ctx.segments)
             && let Some(key) = self.queue.segments().unsent()
@@ -263,7 +267,8 @@ impl SendHalf {
         self.queue.segments().last_sent()
     }
 
-    /// The next lost segment, if it may be retransmitted. The oldest segment always may.
+    /// The next lost segment, or `None` if it may not be retransmitted now. The oldest segment may always be
+    /// retransmitted.
     #[inline]
     fn retransmittable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let mut key = self.queue.scoreboard().next_to_retransmit()?;
@@ -280,7 +285,7 @@ impl SendHalf {
         (oldest || fits).then_some(key)
     }
 
-    /// The next new segment, if the congestion window and the peer's window allow it.
+    /// The next new segment, or `None` if the congestion window or the peer's window does not allow it.
     #[inline]
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let key = self.queue.segments().unsent().filter(|_| self.new_allowed())?;
@@ -289,14 +294,15 @@ impl SendHalf {
         if self.queue.fits_window(segment) {
             return Some(key);
         }
-        // Silly window avoidance by whole segments: wait, until the persist timer gives up waiting.
+        // To avoid silly windows, the sender waits until a whole segment fits, or until the persist timer
+        // expires.
         let room = self.queue.window().edge().saturating_sub(segment.pos) as u32;
         let cut = self.pending.contains(Pending::CUT) && self.queue.split(ctx.segments, key, room);
         ctx.counters.tx_cut_by_persist += u64::from(cut);
         cut.then_some(key)
     }
 
-    /// Cuts a segment that is longer than EMSS.
+    /// Cuts a segment that is longer than the EMSS.
     #[inline]
     fn fit_emss(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
         let cut = self.queue.split(ctx.segments, key, self.path.emss());
@@ -316,17 +322,19 @@ impl SendHalf {
             flags,
             ecn: self.codepoint(new),
             payload: Some(Payload::Segment(key)),
-            // EMSS leaves space for the fixed options; SACK blocks may use what the payload leaves.
+            // The EMSS leaves space for the fixed options. SACK blocks may use the space that the payload
+            // leaves.
             spare_bytes: self.path.emss().saturating_sub(segment.len) as usize,
         }
     }
 
     #[inline]
     fn bare(&self, kind: SendKind, pos: u64, flags: Flags) -> Outgoing {
-        // No room for SACK blocks: a pure acknowledgement has carried them before.
+        // The segment has no room for SACK blocks, because an earlier pure acknowledgement has carried the
+        // blocks.
         Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_bytes: 0 }
     }
-    /// The codepoint of a segment. Only new bytes may be marked: a mark on a retransmission, or on a
+    /// The ECN codepoint of a segment. Routers may mark only new bytes: a mark on a retransmission, or on a
     /// segment outside the window, would mean nothing (RFC 3168 sections 6.1.4 to 6.1.6).
     #[inline]
     fn codepoint(&self, new: bool) -> Ecn {

@@ -1,23 +1,29 @@
-//! Path MTU discovery without ICMP: black holes, and the search for a larger size (RFC 8899, on TCP as
-//! in RFC 4821 section 7).
+//! Path MTU discovery without ICMP: finds black holes, and searches for a larger size (RFC 8899, on TCP as in
+//! RFC 4821 section 7).
 //!
-//! Downwards: if the oldest segment times out several times in a row, while small segments come through,
-//! its length is the reason. EMSS falls to BASE_PLPMTU, and if that is still too large, to the minimum that
-//! every path carries. (If nothing passes at all, the path is dead, and nothing is cut.) A path that carries
-//! less than 576 bytes with IPv4 ends the connection by the user timeout: all of our packets have Don't
-//! Fragment, and a report of less is treated as 576. (Linux uses `min_pmtu`, 552, without Don't Fragment
-//! from then on, and in a black hole halves the size down to an MSS of 48. That would cut an FPDU into
-//! dozens of segments, and an attacker could cause it by a forged report.) Upwards: probes, first of the
-//! largest possible size, then by bisection.
+//! Downwards: if the oldest segment times out several times in a row, while small segments arrive, the length
+//! of the segment is the reason. The EMSS falls to BASE_PLPMTU. If BASE_PLPMTU is still too large, the EMSS
+//! falls to the minimum that every path carries. (If no segment arrives at all, the path is dead, and the
+//! EMSS stays the same.)
 //!
-//! A probe carries bytes that the peer has already acknowledged, copied while their segments leave the
-//! queue. So no FPDU is cut or merged for it, it needs no window, and its loss loses nothing: every TCP
-//! drops such bytes and acknowledges, and its D-SACK (RFC 2883) names exactly the probe. Peers without
-//! SACK are not probed.
+//! With IPv4, a path that carries less than 576 bytes ends the connection by the user timeout: all of our
+//! packets have Don't Fragment, and a report of less than 576 bytes is treated as 576. (After such a report,
+//! Linux uses `min_pmtu`, 552, without Don't Fragment. In a black hole, Linux halves the size down to an MSS
+//! of 48. Such a small MSS would cut an FPDU into dozens of segments, and an attacker could cause such cuts
+//! by a forged report.)
 //!
-//! The state belongs to the connection; there is no table of destinations. RFC 8201 section 5.2 leaves
-//! the choice. Routers that balance load send each 4-tuple its own way, and a forged report harms only
-//! one connection. The cost: a new connection learns the path MTU anew, by its first oversized segment.
+//! Upwards: probes search for a larger size. The first probe has the largest possible size, and then the
+//! search is a bisection.
+//!
+//! A probe carries bytes that the peer has already acknowledged. The bytes are copied while their segments
+//! are removed from the queue. No FPDU is cut or merged for a probe, a probe needs no space in the window,
+//! and the loss of a probe loses no data. Every TCP drops such bytes and acknowledges them, and the D-SACK
+//! (RFC 2883) names exactly the bytes of the probe. Peers without SACK are not probed.
+//!
+//! Each connection has its own state, and there is no table of destinations. RFC 8201 section 5.2 leaves the
+//! choice to the implementation. Routers that balance load may send each 4-tuple over another path, and a
+//! forged report harms only one connection. The cost is that the first oversized segment of each new
+//! connection is lost before the connection knows the path MTU.
 //!
 //! | RFC 8899 | here |
 //! |---|---|
@@ -34,52 +40,54 @@ use crate::tcp::open_params::{OpenParams, payload_of};
 use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, SearchStage};
 use crate::{Duration, Instant, PathMtuProbing};
 
-/// Routers' reports in a row that lower EMSS before it falls to the least that every path carries. Each
-/// makes us retransmit everything in flight, so an attacker who can forge reports could lower EMSS byte
-/// by byte. No real path has that many ever narrower links.
+/// Number of consecutive routers' reports that lower the EMSS. With the last of these reports, the EMSS falls
+/// to the minimum that every path carries. Each report makes us retransmit everything in flight, so an
+/// attacker who can forge reports could otherwise lower the EMSS byte by byte. On a real path, the MTU does
+/// not shrink at this many links in turn.
 const MAX_REPORTS: u8 = 4;
 
-/// EMSS, and the other knowledge of a connection about its path.
+/// The EMSS, and the other facts that a connection knows about its path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathMtu {
-    /// Largest payload of a segment.
+    /// Maximum number of payload bytes in a segment.
     emss: u32,
-    /// EMSS as the SYNs agreed on it: the upper end of a search.
+    /// The EMSS on which the SYNs agreed: the upper end of a search.
     most: u16,
-    /// MSS of our own link, MSS of BASE_PLPMTU, and the MSS that every path carries.
+    /// The MSS of our own link, the MSS of BASE_PLPMTU, and the MSS that every path carries.
     link_mss: u16,
     base_mss: u16,
     least_mss: u16,
-    /// Bytes of options in every segment.
+    /// Number of bytes of options in every segment.
     option_bytes: u16,
-    /// The configuration and the peer allow probes.
+    /// True if the configuration and the peer allow probes.
     may_probe: bool,
     search: Option<SearchKey>,
-    /// The search has a probe that waits to be sent.
+    /// True if the search has a probe that waits to be sent.
     probe_waits: bool,
-    /// When the search starts or goes on, microseconds.
+    /// The time in microseconds at which the search starts or continues.
     due_us: Option<NonZeroU64>,
-    /// Consecutive timeouts of the oldest segment.
+    /// Number of consecutive timeouts of the oldest segment.
     timeouts: u8,
-    /// The peer sent something since the first of them.
+    /// True if the peer sent a segment after the first of these timeouts.
     heard: bool,
-    /// Reports that lowered EMSS since the last search.
+    /// Number of reports that lowered the EMSS since the last search.
     reports: u8,
 }
 
-/// The meaning of a timeout of the oldest segment for the path.
+/// What a timeout of the oldest segment means for the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlackHole {
-    /// Nothing.
+    /// The timeout means nothing for the path.
     No,
-    /// The segment may be too large: the answer to a small probe would tell.
+    /// The segment may be too large. If the peer answers a small probe but does not acknowledge the segment,
+    /// the segment is too large.
     Possible,
-    /// The segment was too large: EMSS was lowered.
+    /// The segment was too large, and the EMSS was lowered.
     Found,
 }
 
 impl PathMtu {
-    /// Nothing is agreed on yet.
+    /// The state before the SYNs have agreed on anything.
     pub(super) fn new(params: &OpenParams) -> Self {
         Self {
             emss: u32::from(params.default_peer_mss.min(params.mss)),
@@ -98,23 +106,23 @@ impl PathMtu {
         }
     }
 
-    /// Segments have `option_bytes` bytes of options.
+    /// Sets the number of bytes of options in every segment.
     pub(super) fn set_options(&mut self, option_bytes: u16) {
         self.option_bytes = option_bytes;
     }
 
-    /// The peer's SYN has this MSS option, or none.
+    /// Sets the EMSS from the MSS option of the peer's SYN; `None` if the SYN has no MSS option.
     pub(super) fn set_peer_mss(&mut self, peer_mss: Option<u16>) {
         self.emss = self.payload_of(peer_mss.unwrap_or(self.least_mss).min(self.link_mss));
     }
 
-    /// Largest payload of a segment.
+    /// Maximum number of payload bytes in a segment.
     #[inline]
     pub(super) fn emss(&self) -> u32 {
         self.emss
     }
 
-    /// When the search starts or goes on.
+    /// The time at which the search starts or continues.
     #[inline]
     pub(super) fn due(&self) -> Option<Instant> {
         self.due_us.map(|us| Instant::from_micros(us.get() as i64))
@@ -124,21 +132,21 @@ impl PathMtu {
         self.due_us = at.map(|at| NonZeroU64::new(at.total_micros() as u64).unwrap_or(NonZeroU64::MIN));
     }
 
-    /// Something was acknowledged.
+    /// Called when new bytes were acknowledged: resets the count of timeouts.
     #[inline]
     pub(super) fn on_progress(&mut self) {
         self.timeouts = 0;
     }
 
-    /// The peer sent something, so that a small segment has passed: an acceptable acknowledgement, or a
-    /// segment from below RCV.NXT.
+    /// Called when the peer sent a segment, so that a small segment has arrived: an acceptable
+    /// acknowledgement, or a segment from below RCV.NXT.
     #[inline]
     pub(super) fn on_heard(&mut self) {
         self.heard = true;
     }
 
-    /// The connection is established; `sack`: the peer reports duplicates. Returns whether EMSS was
-    /// lowered.
+    /// Called when the connection is established. `sack` is true if the peer reports duplicates. Returns
+    /// whether the EMSS was lowered.
     pub(super) fn start(&mut self, ctx: &mut Ctx<'_>, sack: bool) -> bool {
         // An EMSS is below an MSS, which has 16 bits.
         self.most = self.emss as u16;
@@ -151,9 +159,9 @@ impl PathMtu {
         lowered
     }
 
-    /// A router reports that the path carries only `mss` (as [`OpenParams::mss`]). A report never raises
-    /// EMSS. The search for a larger size starts when the report is as old as RFC 8201 section 4 requires.
-    /// Returns whether EMSS was lowered.
+    /// Called when a router reports that the path carries only segments of `mss` (as [`OpenParams::mss`]). A
+    /// report never raises the EMSS. The search for a larger size starts when the report is as old as RFC
+    /// 8201 section 4 requires. Returns whether the EMSS was lowered.
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, mss: u16) -> bool {
         let (emss, least) = (self.payload_of(mss), self.payload_of(self.least_mss));
         if emss >= self.emss {
@@ -165,8 +173,8 @@ impl PathMtu {
         lowered
     }
 
-    /// A router could not forward the probe at `pos` but would forward `mss`, which is probed next (RFC
-    /// 8899 section 4.6.2). Returns whether a probe from `pos` is in flight.
+    /// Called when a router could not forward the probe at `pos` but would forward `mss`: the next probe has
+    /// this size (RFC 8899 section 4.6.2). Returns whether a probe that starts at `pos` is in flight.
     pub(super) fn on_probe_too_big(&mut self, ctx: &mut Ctx<'_>, pos: i64, mss: u16) -> bool {
         let (high, emss) = (self.payload_of(mss), self.emss);
         let Some(search) = self.search.map(|key| ctx.searches.get_mut(key)) else { return false };
@@ -174,7 +182,7 @@ impl PathMtu {
         if !ours || search.stage != SearchStage::InFlight {
             return false;
         }
-        // A size below what the path is known to carry is invalid.
+        // A reported size below the size that the path is known to carry is invalid.
         if emss <= high && high < search.size {
             ctx.counters.path_mtu_probes_lost += 1;
             let more = search.set_upper_bound(emss, high);
@@ -185,8 +193,8 @@ impl PathMtu {
         true
     }
 
-    /// The oldest segment, of `len` bytes, timed out. If that repeats while small segments pass, its
-    /// length is the reason.
+    /// Called when the oldest segment, of `len` bytes, timed out. If such timeouts repeat while small
+    /// segments arrive, the length of the segment is the reason, and the EMSS is lowered.
     pub(super) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, len: u32) -> BlackHole {
         let config = ctx.config.path_mtu;
         if config.probing == PathMtuProbing::Never {
@@ -213,7 +221,8 @@ impl PathMtu {
         }
     }
 
-    /// Bytes up to `ack` are about to leave the queue: copies them to a probe that is being made.
+    /// Called when the segments up to `ack` are about to leave the queue: copies their bytes to a probe that
+    /// is being made.
     #[inline]
     pub(super) fn gather(&mut self, ctx: &mut Ctx<'_>, queue: &SendQueue, ack: u64) {
         if let Some(key) = self.search {
@@ -273,7 +282,7 @@ impl PathMtu {
         search.probe.as_ref().map(|probe| (key, probe.pos))
     }
 
-    /// The probe was sent; `rto`: the timeout of segments.
+    /// Called when the probe was sent. `rto` is the retransmission timeout.
     pub(super) fn on_probe_sent(&mut self, ctx: &mut Ctx<'_>, key: SearchKey, rto: Duration) {
         ctx.counters.path_mtu_probes += 1;
         ctx.searches.get_mut(key).stage = SearchStage::InFlight;
@@ -281,8 +290,8 @@ impl PathMtu {
         self.set_due(Some(ctx.now + ctx.config.path_mtu.probe_timer.max(rto)));
     }
 
-    /// The peer reports `start..end` as duplicate. If that is the probe, it arrived whole, and its size
-    /// becomes EMSS. Returns whether it did.
+    /// Called when the peer reports `start..end` as duplicate. If this is the probe in flight, the whole
+    /// probe arrived, and its size becomes the EMSS. Returns whether the probe arrived.
     pub(super) fn take_mtu_probe_answer(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let Some(search) = self.search.map(|key| ctx.searches.get_mut(key)) else { return false };
         let whole = |probe: &Probe| (probe.pos, probe.pos + probe.buf.len() as u64) == (start, end);
@@ -297,8 +306,8 @@ impl PathMtu {
         true
     }
 
-    /// [`due`](Self::due) has come: a probe was lost, or a search starts, if the user may still send
-    /// (`may_send`). `una` is SND.UNA.
+    /// Called at the time [`due`](Self::due). If a search is in progress, its probe was lost; otherwise a
+    /// search starts, if the user may still send (`may_send`). `una` is SND.UNA.
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, una: u64, may_send: bool) {
         let config = ctx.config.path_mtu;
         self.set_due(None);
@@ -325,7 +334,7 @@ impl PathMtu {
         }
     }
 
-    /// Returns whether the connection searches.
+    /// Checks the search. Returns whether a search is in progress.
     pub(super) fn check(&self, searches: &SearchSlab) -> Check<bool> {
         match self.search {
             Some(key) => searches.check_search(key, self.probe_waits)?,
@@ -343,7 +352,8 @@ impl PathMtu {
         }
     }
 
-    /// After the outcome of a probe: continues with the next one, or waits for the PMTU_RAISE_TIMER.
+    /// Called after the result of a probe: continues with the next probe if `more` is true, otherwise waits
+    /// for the PMTU_RAISE_TIMER.
     fn continue_search(&mut self, ctx: &mut Ctx<'_>, more: bool) {
         if !more {
             self.schedule_search(ctx, ctx.now + ctx.config.path_mtu.raise_timer);
@@ -356,9 +366,9 @@ impl PathMtu {
         self.set_due((self.may_probe && self.emss < self.most.into()).then_some(at));
     }
 
-    /// Lowers EMSS. Larger segments in flight were dropped on the path: the caller cuts and retransmits
-    /// them at once, which is no sign of congestion (RFC 8899 section 4.4, RFC 1191 section 4). Returns
-    /// whether EMSS was larger.
+    /// Lowers the EMSS. Larger segments in flight were dropped on the path. The caller cuts and retransmits
+    /// these segments at once. Their loss is no sign of congestion (RFC 8899 section 4.4, RFC 1191 section
+    /// 4). Returns whether the EMSS was larger.
     fn lower(&mut self, emss: u32) -> bool {
         let lowered = emss < self.emss;
         self.emss = self.emss.min(emss);

@@ -8,23 +8,23 @@ use crate::tcp::slabs::PageKey;
 use crate::{Instant, SendError};
 
 impl SendHalf {
-    /// A page to write a segment of up to EMSS bytes to, and EMSS. The next other call must be
-    /// [`push`](Self::push) or [`close_page`](Self::close_page).
+    /// Returns a page for a segment of up to EMSS bytes, and the EMSS. The next call must be
+    /// [`push`](Self::push), [`push_external`](Self::push_external) or [`close_page`](Self::close_page).
     #[inline(always)]
     pub(in crate::tcp) fn page_for_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
     ) -> Result<(PageKey, usize), SendError> {
         let (queued, emss) = (self.queue.positions().queued(), self.path.emss());
-        // An empty queue takes one segment in any case.
+        // An empty queue accepts one segment in any case.
         if queued > 0 {
             let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_bytes);
             if full || ctx.segments.is_full_for(self.queue.segments().count()) {
                 return Err(self.full());
             }
         } else if ctx.segments.is_full() {
-            // Other connections hold the records, and no acknowledgement on this connection frees any: the
-            // user must retry.
+            // Other connections hold the records, and no acknowledgement on this connection frees any record.
+            // Therefore the user must try again.
             return Err(SendError::NoMbuf);
         }
         match self.queue.page(ctx.segments, (ctx.pool, ctx.bulk_pool), emss as usize) {
@@ -37,28 +37,30 @@ impl SendHalf {
         }
     }
 
-    /// The send buffer is full: the user gets an event when it has space again.
+    /// Called when the send buffer is full: the user will get an event when the send buffer has space again.
     #[cold]
     fn full(&mut self) -> SendError {
         self.events.on_refused();
         SendError::BufferFull
     }
 
-    /// Called if nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned.
+    /// Called if nothing was written to the page that [`page_for_segment`](Self::page_for_segment) returned:
+    /// frees the page.
     pub(in crate::tcp) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
         self.queue.close_page(ctx.segments);
     }
 
-    /// Queues a segment: the first `bytes` bytes, at least one, of the page that
-    /// [`page_for_segment`](Self::page_for_segment) returned, and their sum, if it is known. After the last
-    /// of several, the caller calls [`on_pushed`](Self::on_pushed).
+    /// Queues a segment: the first `bytes` bytes of the page that
+    /// [`page_for_segment`](Self::page_for_segment) returned, at least one byte. `sum` is the sum of these
+    /// bytes, if it is known. After the last of several segments, the caller calls
+    /// [`on_pushed`](Self::on_pushed).
     #[inline]
     pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize, sum: Option<u16>) {
         self.before_push(ctx);
         self.queue.push(ctx.segments, bytes, sum);
     }
 
-    /// As [`push`](Self::push), with external memory behind the given number of bytes.
+    /// Like [`push`](Self::push), with external memory after a number of bytes of the page.
     #[inline(never)]
     pub(in crate::tcp) fn push_external(&mut self, ctx: &mut Ctx<'_>, bytes: usize, external: (ExtBuf, u32)) {
         self.before_push(ctx);
@@ -75,20 +77,20 @@ impl SendHalf {
         );
         if is_empty {
             self.loss.restart_user_timeout(ctx.now);
-            // Acknowledgements and probes sent meanwhile are no data.
+            // Only data ends the idle time. Acknowledgements and probes do not end it.
             self.rate.on_idle(ctx.now, self.loss.idle_time(ctx.now));
         }
     }
 
-    /// Segments were queued.
+    /// Called after segments were queued.
     #[inline]
     pub(in crate::tcp) fn on_pushed(&mut self, now: Instant) {
         self.rate.advance_pace(now);
     }
 
     /// Raises `Event::Writable` if a segment was refused, a quarter of the send buffer is free, and the
-    /// next segment would not be refused for the connection's share of records and buffers. The threshold of
-    /// a quarter makes events rare, each for many segments.
+    /// connection's share of records and buffers allows the next segment. The threshold of a quarter makes
+    /// such events rare: after each event, there is space for many segments.
     #[inline]
     pub(super) fn raise_writable(&mut self, ctx: &mut Ctx<'_>) {
         if self.events.wants_writable() {

@@ -1,6 +1,6 @@
 //! The timer of the sending half, and its effects outside of loss recovery: a repeated SYN, a probe of the
-//! peer's window, a smaller EMSS (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1). When it is due is in
-//! `loss/deadline.rs`, retransmission itself in `loss/expiry.rs`.
+//! peer's window, a smaller EMSS (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1). `loss/deadline.rs` decides
+//! when the timer is due, and `loss/expiry.rs` retransmits.
 
 use super::loss::{SendTimer, TimerAction};
 use super::path_mtu::BlackHole;
@@ -12,20 +12,21 @@ use crate::{Instant, TcpConfig};
 /// Result of the timers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::tcp) struct Expired {
-    /// Segments in flight were not acknowledged in time.
+    /// True if segments in flight were not acknowledged in time.
     pub(in crate::tcp) unanswered: bool,
-    /// The user timeout is over (RFC 9293 section 3.8.3), or enough SYNs were sent: the connection ends.
+    /// True if the user timeout has expired (RFC 9293 section 3.8.3) or enough SYNs were sent, so that the
+    /// connection ends.
     pub(in crate::tcp) give_up: bool,
 }
 
 impl SendHalf {
-    /// Whether a timer other than that of keepalives will notice a silent peer.
+    /// Whether a timer other than the keepalive timer will detect a silent peer.
     #[inline]
     pub(in crate::tcp) fn is_waiting(&self) -> bool {
         self.queue.positions().outstanding() > 0 || self.loss.running_timer().is_some()
     }
 
-    /// When [`on_timer`](Self::on_timer) wants to be called.
+    /// The time at which [`on_timer`](Self::on_timer) has to be called.
     #[inline]
     pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
         let running = self.loss.running_timer().map(|(at, _)| at);
@@ -36,13 +37,14 @@ impl SendHalf {
         first_of(running, first_of(paced, self.path.due()))
     }
 
-    /// Whether a timer that counts microseconds runs, or is to be set.
+    /// Whether a timer that is due within microseconds runs or has to be set.
     #[inline]
     pub(in crate::tcp) fn has_short_timer(&self) -> bool {
         !self.rate.is_pace_open() || self.loss.has_reordering_timer()
     }
 
-    /// Sets the timer that is due first, by what is outstanding or queued now, and when it was sent.
+    /// Sets the timer that is due first. The choice depends on what is outstanding or queued now, and on the
+    /// times of transmission.
     #[inline]
     pub(in crate::tcp) fn arm(&mut self, now: Instant, config: &TcpConfig, segments: &SegmentSlab) {
         let (sack, syn_due) = (self.agreed.sack, self.is_syn_next());
@@ -67,7 +69,7 @@ impl SendHalf {
         Expired { unanswered: timer == SendTimer::Rto, give_up: action == TimerAction::GiveUp }
     }
 
-    /// The oldest segment timed out: lowers EMSS if the segment is too large for the path.
+    /// Called when the oldest segment timed out: lowers the EMSS if the segment is too large for the path.
     fn lower_emss_in_black_hole(&mut self, ctx: &mut Ctx<'_>) {
         let Some(key) = self.queue.segments().head() else { return };
         let len = ctx.segments.get(key).len;
@@ -78,8 +80,8 @@ impl SendHalf {
         }
     }
 
-    /// The peer's window has stayed too small: probes it if it is closed, otherwise cuts a segment to it
-    /// (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
+    /// Called when the peer's window has stayed too small. If the window is closed, probes it; otherwise cuts
+    /// a segment to the window (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
         self.loss.back_off_persist();
         self.pending.remove(Pending::CUT);
@@ -90,8 +92,8 @@ impl SendHalf {
         }
     }
 
-    /// The link is up again. Segments sent meanwhile are lost: retransmits them now rather than when the
-    /// timer expires, which may have backed off many times.
+    /// Called when the link is up again. Segments that were sent while the link was down are lost. Such
+    /// segments are retransmitted now, because the retransmission timer may have backed off many times.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.positions().una() == 0 {
             if self.syn_sends() > 0 {
@@ -100,9 +102,9 @@ impl SendHalf {
         } else if self.queue.positions().outstanding() > 0 {
             let (loss, state) = self.loss_and_state();
             loss.on_timeout(ctx, state);
-            // The timeouts were not due to the segments' length.
+            // The link was the reason for the timeouts, not the length of the segments.
             self.path.on_progress();
-            // The probe is answered at once, while a single retransmission may wait for a delayed
+            // The peer answers the probe at once, while a single retransmission may wait for a delayed
             // acknowledgement.
             self.pending |= Pending::WINDOW_PROBE;
         } else if matches!(self.loss.running_timer(), Some((_, SendTimer::Persist))) {
@@ -113,12 +115,12 @@ impl SendHalf {
         self.loss.on_link_up(ctx.now + self.rate.rto());
     }
 
-    /// Transmissions of our SYN or SYN-ACK.
+    /// Number of transmissions of our SYN or SYN-ACK.
     pub(in crate::tcp) fn syn_sends(&self) -> u8 {
         self.loss.syn_sends()
     }
 
-    /// Our FIN has to be sent. If the queue is empty, the user timeout counts from now on.
+    /// Called when our FIN has to be sent. If the queue is empty, the user timeout starts now.
     pub(in crate::tcp) fn await_fin(&mut self, ctx: &Ctx<'_>) {
         if self.queue.positions().queued() == 0 {
             self.loss.restart_user_timeout(ctx.now);
@@ -126,8 +128,8 @@ impl SendHalf {
     }
 }
 
-/// The earlier of two times, if there is one. Written out because an iterator over options takes four
-/// times as long, and this runs for every segment.
+/// The earlier of the times `a` and `b`; `None` if both times are `None`. This function uses no iterator over
+/// options, because an iterator takes four times as long, and this function runs for every segment.
 #[inline]
 pub(in crate::tcp) fn first_of(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {

@@ -56,7 +56,7 @@ impl SendHalf {
         self.path.emss()
     }
 
-    /// When the search for a larger EMSS goes on.
+    /// The time at which the search for a larger EMSS continues.
     pub(in crate::tcp) fn search_due(&self) -> Option<Instant> {
         self.path.due()
     }
@@ -65,7 +65,7 @@ impl SendHalf {
         self.path.has_probe()
     }
 
-    /// As if a segment of `len` bytes was sent.
+    /// Updates pacing as if a segment of `len` bytes had been sent.
     pub(in crate::tcp) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
         self.rate.on_sent(ctx.now, ctx.config, self.path.emss(), len);
     }
@@ -82,7 +82,7 @@ impl SendHalf {
         self.retransmits
     }
 
-    /// As if an idle connection had sent so many bytes more, and all had been acknowledged.
+    /// Acts as if an idle connection had sent `bytes` more bytes, and all of them had been acknowledged.
     pub(in crate::tcp) fn skip(&mut self, bytes: u64) {
         self.queue.skip(bytes);
     }

@@ -1,10 +1,10 @@
-//! Trains: new segments that leave together. Either in one frame, which the port cuts at their ends
-//! (TSO) or passes uncut, or in frames of their own, for which connection, windows and headers are
-//! looked up once.
+//! Trains: new segments that are sent together. A train is either one frame, which the port cuts at the ends
+//! of the segments (TSO) or sends uncut, or one frame for each segment. For separate frames, the connection,
+//! the windows and the headers are looked up once.
 //!
-//! Trains exist only in transmission. Each segment has its own record, boundaries and time of
-//! transmission, and is acknowledged and retransmitted by itself. If the port cuts, all are as long as
-//! the first, except that the last may be shorter.
+//! Trains exist only in transmission. Each segment has its own record, boundaries and time of transmission,
+//! and is acknowledged and retransmitted separately. If the port cuts the train, all segments are as long as
+//! the first, except that the last segment may be shorter.
 
 use super::queue::TrainLimits;
 use super::{Pending, SendHalf};
@@ -13,13 +13,13 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::header::MAX_HEADER_BYTES;
 use crate::tcp::slabs::SegmentKey;
 
-/// Maximum payload bytes of a train: an IP packet has at most 65,535 bytes.
+/// Maximum number of payload bytes of a train: an IP packet has at most 65,535 bytes.
 const MAX_TRAIN_BYTES: u64 = (u16::MAX as usize - IPV6_BYTES - MAX_HEADER_BYTES) as u64;
 
 impl SendHalf {
-    /// The number of segments that may leave together from the new segment `first` on: up to `most`, in
-    /// at most `views` contiguous ranges of memory. Also returns whether the last of them is the last of
-    /// the queue. Changes nothing in the connection.
+    /// The number of segments that may be sent together from the new segment `first` on: up to `most`
+    /// segments, in at most `views` contiguous ranges of memory. Also returns whether the last of these
+    /// segments is the last segment of the queue. Does not change the connection.
     #[inline]
     pub(in crate::tcp) fn train(
         &self,
@@ -27,8 +27,8 @@ impl SendHalf {
         first: SegmentKey,
         (most, views): (usize, usize),
     ) -> (usize, bool) {
-        // A paced connection sends its segments one by one (one whose path is too short for pacing is not
-        // paced). A segment that was cut for a small window is the last one sent.
+        // A paced connection sends its segments one by one (a connection whose path is too short for pacing
+        // is not paced). After a segment that was cut for a small window, no other segment is sent.
         let alone = self.rate.is_paced(ctx.config) || self.pending.contains(Pending::CUT);
         let segments = match self.loss.frto_allowance() {
             _ if alone => 1,

@@ -1,5 +1,5 @@
-//! The events by which the user learns of the sending half: that there is space again, and that segments are
-//! acknowledged. Each waits at most once in the event queue.
+//! The events by which the user learns that the send buffer has space again, and that segments are
+//! acknowledged. Each of these events waits at most once in the event queue.
 
 use bitflags::bitflags;
 
@@ -8,25 +8,26 @@ use crate::Event;
 bitflags! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct Flags: u8 {
-        /// A segment was refused: `Event::Writable` is to be raised when there is space.
+        /// A segment was refused. `Event::Writable` has to be raised when there is space.
         const WRITABLE_WANTED = 1;
-        /// `Event::Writable` is queued, and covers all refusals until it is taken.
+        /// `Event::Writable` is queued, and covers all refusals until the user takes the event.
         const WRITABLE_QUEUED = 2;
-        /// `Event::Acknowledged` is queued, and covers all acknowledgements until it is taken.
+        /// `Event::Acknowledged` is queued, and covers all acknowledgements until the user takes the event.
         const ACKNOWLEDGED_QUEUED = 4;
         /// All acknowledgements are reported.
         const REPORTS_ACKS = 8;
     }
 }
 
-/// The user's requests for events, and the events that are queued and not taken yet.
+/// The user's requests for events, and the queued events that the user has not taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp) struct UserEvents {
     flags: Flags,
 }
 
 impl UserEvents {
-    /// A segment was refused, since the send buffer is full: the user gets an event when it has space again.
+    /// Called when a segment was refused, because the send buffer is full: the user will get an event when
+    /// the send buffer has space again.
     pub(super) fn on_refused(&mut self) {
         if !self.flags.contains(Flags::WRITABLE_QUEUED) {
             self.flags |= Flags::WRITABLE_WANTED;
@@ -39,16 +40,17 @@ impl UserEvents {
         self.flags.contains(Flags::WRITABLE_WANTED)
     }
 
-    /// There is space, and the user [waits for it](Self::wants_writable). Returns whether `Event::Writable`
-    /// has to be queued: not for a user that has closed.
+    /// Called when there is space and the user [waits for it](Self::wants_writable). Returns whether
+    /// `Event::Writable` has to be queued. If the user has closed, the event is not queued.
     pub(super) fn on_space(&mut self, may_push: bool) -> bool {
         self.flags.remove(Flags::WRITABLE_WANTED);
         self.flags.set(Flags::WRITABLE_QUEUED, may_push);
         may_push
     }
 
-    /// Segments are acknowledged; `external`: some of them have external memory. Returns whether
-    /// `Event::Acknowledged` has to be queued: the user wants to know, and none waits already.
+    /// Called when segments are acknowledged. `external` is true if some of these segments have external
+    /// memory. Returns whether `Event::Acknowledged` has to be queued, because the user wants this event and
+    /// no such event is queued.
     #[inline]
     pub(super) fn on_acknowledged(&mut self, external: bool) -> bool {
         (external || self.flags.contains(Flags::REPORTS_ACKS)) && self.on_reported()
@@ -61,7 +63,7 @@ impl UserEvents {
         !queued
     }
 
-    /// The user has taken this event off the event queue.
+    /// Called when the user has taken this event from the event queue.
     #[inline]
     pub(in crate::tcp) fn on_taken(&mut self, event: &Event) {
         match event {

@@ -1,5 +1,5 @@
-//! The pages of one connection: the one that its next segment is written to, and the number of small ones,
-//! which the connection's share limits. The pages of all connections are in `pages.rs`.
+//! The pages of one connection: the page to which its next segment is written, and the number of its small
+//! pages, which the connection's share limits. `pages.rs` has the pages of all connections.
 
 use dp::Mempool;
 
@@ -11,24 +11,24 @@ use crate::tcp::info::SendError;
 /// The pages of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp) struct ConnectionPages {
-    /// The page that the next segment is written to, if it fits.
+    /// The page to which the next segment is written, if the segment fits.
     open: Option<PageKey>,
-    /// Pages from the pool of small buffers, the open one included.
+    /// Number of pages from the pool of small buffers, including the open page.
     small: u32,
 }
 
 impl ConnectionPages {
-    /// The page that is written to.
+    /// The page to which the next segment is written.
     #[inline]
     pub(in crate::tcp) fn open(&self) -> Option<PageKey> {
         self.open
     }
 
-    /// The page to write the next segment of up to `bytes` to; opens a new one from the pools `(small,
-    /// bulk)` if needed. `queued`: unacknowledged bytes of the connection.
+    /// The page to which the next segment of up to `bytes` bytes is written. If needed, opens a new page from
+    /// the pools `(small, bulk)`. `queued` is the number of unacknowledged bytes of the connection.
     ///
     /// # Errors
-    /// As [`Pages::open`](super::pages::Pages::open).
+    /// Returns the same errors as [`Pages::open`](super::pages::Pages::open).
     #[inline]
     pub(in crate::tcp) fn page(
         &mut self,
@@ -42,7 +42,7 @@ impl ConnectionPages {
         {
             return Ok(open);
         }
-        // A page that is full is freed with its last segment.
+        // A full page is freed with its last segment.
         let bulk = bulk.filter(|_| uses_bulk(bytes, queued));
         let (page, kind) = slab.open_page((small, bulk), bytes, self.small)?;
         self.small += u32::from(kind == PageKind::Small);
@@ -50,7 +50,8 @@ impl ConnectionPages {
         Ok(page)
     }
 
-    /// Whether [`page`](Self::page) has space for `bytes`: it does not return [`SendError::BufferFull`].
+    /// Whether [`page`](Self::page) has space for `bytes` bytes, so that it does not return
+    /// [`SendError::BufferFull`].
     pub(in crate::tcp) fn may_have_page(
         &self,
         slab: &SegmentSlab,
@@ -63,7 +64,7 @@ impl ConnectionPages {
             || slab.may_open_page(bulk, bytes, self.small)
     }
 
-    /// Nothing was written to the open page: frees it if it is empty.
+    /// Called if nothing was written to the open page: frees the page if it is empty.
     pub(in crate::tcp) fn close_if_empty(&mut self, slab: &mut SegmentSlab) {
         if let Some(open) = self.open
             && let Some(kind) = slab.close_page_if_empty(open)
@@ -72,7 +73,7 @@ impl ConnectionPages {
         }
     }
 
-    /// A page was freed with its last segment.
+    /// Called when a page was freed with its last segment.
     #[inline]
     pub(in crate::tcp) fn on_freed(&mut self, page: PageKey, kind: PageKind) {
         self.small -= u32::from(kind == PageKind::Small);
@@ -81,7 +82,7 @@ impl ConnectionPages {
         }
     }
 
-    /// The connection has segments in these pages. The segments of a page are consecutive.
+    /// Checks that the connection has segments in these pages. The segments of a page are consecutive.
     pub(in crate::tcp) fn check(&self, slab: &SegmentSlab, pages: impl Iterator<Item = PageKey>) -> Check {
         let (mut last, mut small) = (None, 0);
         for page in pages {
@@ -96,7 +97,7 @@ impl ConnectionPages {
     }
 }
 
-/// Whether a connection with so many bytes `queued` gets a large buffer for a segment of up to `bytes`.
+/// Whether a connection with `queued` queued bytes gets a large buffer for a segment of up to `bytes` bytes.
 #[inline]
 fn uses_bulk(bytes: usize, queued: u64) -> bool {
     queued >= BULK_SEGMENTS * bytes as u64
@@ -110,7 +111,7 @@ mod tests {
 
     const BYTES: usize = 1000;
 
-    /// The pages of one connection, and its segments of a thousand bytes.
+    /// The pages of one connection, and its segments of 1000 bytes each.
     struct Connection {
         slab: SegmentSlab,
         pools: [Mempool; 2],
@@ -129,7 +130,7 @@ mod tests {
             }
         }
 
-        /// Writes a segment, with `queued` bytes queued.
+        /// Writes a segment while `queued` bytes are queued. Returns the kind of its page.
         fn write(&mut self, queued: u64) -> PageKind {
             let [small, bulk] = &self.pools;
             assert!(self.own.may_have_page(&self.slab, Some(bulk), BYTES, queued));

@@ -1,8 +1,8 @@
 //! External memory in queued segments: bytes that are sent without a copy.
 //!
-//! A segment has at most one part in external memory, between bytes of its page: an FPDU's header before the
-//! part, and the pad and CRC behind it. The memory is kept alive until the segment is acknowledged and no
-//! frame refers to the memory.
+//! A segment has at most one part in external memory. Before and after this part, the segment has bytes of
+//! its page: an FPDU's header before the part, and the pad and CRC after it. The memory is kept alive until
+//! the segment is acknowledged and no frame refers to the memory.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -14,10 +14,12 @@ use slab::Slab;
 use super::pages::{PageKey, Pages};
 use super::segment::{MAX_TRAIN, Segment, SegmentKey, SegmentSlab};
 
-/// Maximum views of a segment with external memory: the bytes before it, the memory, the bytes behind it.
+/// Maximum number of views of a segment with external memory: the bytes before the memory, the memory, and
+/// the bytes after the memory.
 pub(crate) const EXTERNAL_VIEWS: usize = 3;
 
-/// Names the external part of a segment: its slab index plus one, so that an `Option` of it is no larger.
+/// The key of the external part of a segment: its slab index plus one, so that an `Option` of a key is no
+/// larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct ExternalKey(NonZeroU32);
 
@@ -31,7 +33,7 @@ impl ExternalKey {
 #[derive(Clone)]
 struct External {
     memory: ExtBuf,
-    /// Bytes of the page before it.
+    /// Number of bytes of the page before the memory.
     at: u32,
 }
 
@@ -48,7 +50,7 @@ pub(super) struct Externals {
 }
 
 impl Externals {
-    /// A slab for `limit` parts, allocated now. Cutting segments may exceed the limit.
+    /// A slab with memory for `limit` parts. Cut segments may exceed the limit.
     pub(super) fn new(limit: usize) -> Self {
         Self { records: Slab::with_capacity(limit), limit }
     }
@@ -62,12 +64,12 @@ impl Externals {
         &self.records[key.record()]
     }
 
-    /// Called when the segment was removed.
+    /// Called when the segment was removed: removes its external part.
     pub(super) fn remove(&mut self, key: ExternalKey) {
         self.records.remove(key.record());
     }
 
-    /// Bytes of the external part.
+    /// Number of bytes of the external part.
     pub(super) fn bytes(&self, key: ExternalKey) -> u32 {
         self.get(key).bytes()
     }
@@ -108,7 +110,7 @@ impl SegmentSlab {
     }
 
     /// Divides the parts of a segment with external memory at `cut`, as [`split`](Self::split) does. Returns
-    /// how many bytes of the page the first one keeps, and the external part of each.
+    /// the number of page bytes that the first segment keeps, and the external part of each segment.
     pub(super) fn split_external(&mut self, key: ExternalKey, cut: u32) -> (u32, [Option<ExternalKey>; 2]) {
         let External { at, .. } = *self.externals.get(key);
         let bytes = self.externals.bytes(key);
@@ -128,8 +130,8 @@ impl SegmentSlab {
         (at, [Some(key), Some(self.externals.insert(External { memory: rest, at: 0 }))])
     }
 
-    /// The three parts of a segment with external memory: a range in its page, the memory, a range in its
-    /// page. `None` if it has none.
+    /// The three parts of a segment with external memory: a range in its page, the memory, and a range in its
+    /// page. `None` if the segment has no external memory.
     fn parts(&self, segment: &Segment) -> Option<(Range<usize>, &ExtBuf, Range<usize>)> {
         let External { memory, at } = self.externals.get(segment.external?);
         let range = self.range(segment);
@@ -137,7 +139,8 @@ impl SegmentSlab {
         Some((range.start..middle, memory, middle..range.end))
     }
 
-    /// Like [`views`](Self::views), for segments that all have external memory. `pool` has the descriptors.
+    /// Like [`views`](Self::views), for segments that all have external memory. The views use descriptors of
+    /// `pool`.
     pub(crate) fn external_views(
         &self,
         pool: &Mempool,
@@ -156,7 +159,8 @@ impl SegmentSlab {
         Some(views.views)
     }
 
-    /// Appends the first `bytes` bytes of a segment to `buf`; `false` if they do not fit.
+    /// Appends the first `bytes` bytes of a segment to `buf`. Returns `false` if `buf` has no room for the
+    /// bytes.
     pub(in crate::tcp) fn copy_front(&self, key: SegmentKey, bytes: usize, buf: &mut Mbuf) -> bool {
         let segment = self.get(key);
         let Some((before, memory, behind)) = self.parts(segment) else {
@@ -174,7 +178,7 @@ impl SegmentSlab {
     }
 }
 
-/// Views of pages and of external memory, of which those of adjacent bytes of a page are joined.
+/// Views of pages and of external memory. Views of adjacent bytes of a page are joined.
 struct Views<'a> {
     pages: &'a Pages,
     views: ArrayVec<Mbuf, MAX_TRAIN>,
@@ -209,7 +213,8 @@ mod tests {
 
     use super::*;
 
-    /// A segment of `before` bytes of its page, 100 of memory, and `behind` bytes of its page, all different.
+    /// A segment of `before` bytes of its page, 100 bytes of memory, and `behind` bytes of its page. All
+    /// bytes of the segment differ.
     fn segment(
         slab: &mut SegmentSlab,
         pool: &Mempool,

@@ -1,10 +1,11 @@
-//! Slabs of records that connections borrow from their stack, so that an idle connection holds none:
+//! Slabs of records that connections borrow from their stack, so that an idle connection holds no record:
 //! queued segments and their pages, ranges ahead of a frontier, and path MTU searches.
 //!
-//! This module has the storage, its limits, and the rules that concern the records of all connections: how
-//! many records and buffers each connection may have (`segment.rs`, `pages.rs`, `connection_pages.rs`), and
-//! which connection has to give up bytes ahead of its frontier (`out_of_order.rs`). The sizes that a search
-//! tries are with its record (`search.rs`). The rest of the records' meaning is in `send` and `receive`.
+//! This module has the storage, its limits, and the rules that concern the records of all connections. These
+//! rules say how many records and buffers each connection may have (`segment.rs`, `pages.rs`,
+//! `connection_pages.rs`), and which connection has to give up bytes ahead of its frontier
+//! (`out_of_order.rs`). `search.rs` has the sizes that a search tries. `send` and `receive` define everything
+//! else that the records mean.
 
 mod connection_pages;
 mod external;

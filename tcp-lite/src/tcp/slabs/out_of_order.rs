@@ -1,25 +1,26 @@
 //! Bytes ahead of the frontiers of all connections: their ranges, the memory that they hold, and the policy
-//! for giving it up (RFC 2018 section 8).
+//! for giving up this memory (RFC 2018 section 8).
 //!
 //! The policy:
 //!
-//! - Bytes in order are always accepted and never given up, nor are bytes that the user has placed: only
-//!   bytes ahead of a frontier that are still held.
+//! - Bytes in order are always accepted and never given up. Bytes that the user has placed are also never
+//!   given up. Only bytes ahead of a frontier that are still held can be given up.
 //! - A connection at its own limit ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)) loses the bytes
-//!   furthest from its frontier: held bytes behind the new segment, or else the new segment.
-//! - At 7/8 of the stack's limit ([`Limits::out_of_order_bytes`](crate::Limits)), or with less than 3/16
-//!   of the pool's buffers free, the connections that hold most memory are asked, each for at most half of
-//!   what it holds, until 3/4 of the limit are used or a quarter of the pool is free. Each gives up the
-//!   bytes furthest from its frontier. If these are the new segment of the connection that holds most,
-//!   that segment is refused and no connection is asked. So no connection keeps memory merely because it
-//!   came first, and a connection with a small hole makes progress. The requests free memory to below the
-//!   point at which they begin, so that the next segment causes no new one.
-//! - At the limit itself, or with less than an eighth of the buffers free, new segments are refused, as
-//!   if they had been lost: the users did not, or could not, give up enough.
+//!   furthest from its frontier: held bytes after the new segment, or else the new segment.
+//! - At 7/8 of the stack's limit ([`Limits::out_of_order_bytes`](crate::Limits)), or with less than 3/16 of
+//!   the pool's buffers free, the stack asks the connections that hold the most memory. Each of these
+//!   connections is asked for at most half of the memory that it holds, until 3/4 of the limit are used or a
+//!   quarter of the pool is free. Each connection gives up the bytes furthest from its frontier. If these
+//!   bytes are the new segment of the connection that holds the most, the stack refuses that segment and asks
+//!   no connection. Thus no connection keeps memory merely because it was the first, and a connection with a
+//!   small hole makes progress. The requests free more memory than necessary, so that the next segment does
+//!   not cause new requests.
+//! - At the limit itself, or with less than an eighth of the buffers free, new segments are refused, as if
+//!   they had been lost, because the users did not or could not give up enough.
 //!
-//! Bytes that were given up count as not received: they leave the ranges and the SACK blocks, and may
-//! come again. Memory is counted in bytes of packet buffers where the user reports them, and else in
-//! bytes of payload.
+//! Bytes that were given up count as not received: they are removed from the ranges and the SACK blocks, and
+//! may arrive again. Memory is counted in bytes of packet buffers if the user reports these bytes, and
+//! otherwise in bytes of payload.
 
 use std::num::NonZeroU32;
 
@@ -32,16 +33,17 @@ use super::ranges::Ranges;
 use crate::id::ConnId;
 use crate::invariant::{Check, ensure};
 
-/// Maximum connections asked at a time: enough to free the memory within a few rounds, and few enough for
-/// the event queue.
+/// Maximum number of connections that are asked at a time. The number is large enough to free the memory
+/// within a few rounds, and small enough for the event queue.
 pub(crate) const MAX_EVICTION_REQUESTS: usize = 8;
 
-/// Maximum connections that are compared for one segment. Among up to this many, the connections that hold
-/// the most are found exactly. With more connections, each comparison continues with the next ones, so a
-/// peer with thousands of connections cannot make each segment cost a walk along all of them.
+/// Maximum number of connections that are compared for one segment. With up to this number of connections,
+/// the connections that hold the most are found exactly. With more connections, each comparison continues
+/// with the next connections, so a peer with thousands of connections cannot make each segment cost a visit
+/// of all connections.
 const MAX_COMPARED: usize = 256;
 
-/// Names a range set: its slab index plus one, so that an `Option` of it is no larger.
+/// The key of a range set: its slab index plus one, so that an `Option` of a key is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct RangesKey(NonZeroU32);
 
@@ -62,11 +64,11 @@ pub(crate) struct OutOfOrderSlab {
     /// The holders, with the same indices as `records`. Holders of free records hold nothing.
     holders: Vec<Holder>,
     limit: usize,
-    /// The stack's limit, bytes.
+    /// The stack's limit in bytes.
     bound: u64,
-    /// Bytes that all holders are charged for.
+    /// Number of bytes that all holders together are charged for.
     charged: u64,
-    /// Requests that the user has not taken off the event queue.
+    /// Number of requests that the user has not taken from the event queue.
     asked: usize,
     /// The holder at which the next comparison begins.
     next_compared: usize,
@@ -76,10 +78,10 @@ pub(crate) struct OutOfOrderSlab {
 #[derive(Clone, Copy)]
 struct Holder {
     conn: ConnId,
-    /// Bytes of memory that the connection is charged for: the bytes that it holds or pins, whichever is
-    /// more.
+    /// Number of bytes of memory that the connection is charged for: the larger of the numbers of bytes that
+    /// it holds and pins.
     charged: u32,
-    /// Bytes of payload that the connection holds.
+    /// Number of bytes of payload that the connection holds.
     held: u32,
 }
 
@@ -89,16 +91,17 @@ pub(in crate::tcp) enum Room {
     Plenty,
     /// The bytes are accepted, but this number of bytes of memory should be freed.
     Tight(u64),
-    /// At the stack's limit: as [`Tight`](Self::Tight), and nothing is accepted.
+    /// The stack is at its limit. As with [`Tight`](Self::Tight), memory should be freed, but the bytes are
+    /// not accepted.
     Full(u64),
     /// Like [`Full`](Self::Full), but because packet buffers are short.
     NoBuffers(u64),
 }
 
 impl OutOfOrderSlab {
-    /// A slab for `limit` connections with holes, allocated now. Together they keep at most `bytes`, and
-    /// no more than three eighths of `pool`: transmission may use half of it, and an eighth stays free
-    /// for reception.
+    /// A slab with memory for `limit` connections with holes. Together these connections keep at most `bytes`
+    /// bytes, and at most three eighths of `pool`. Transmission may use half of the pool, and an eighth stays
+    /// free for reception.
     pub(crate) fn new(limit: usize, bytes: u64, pool: &Mempool) -> Self {
         let most = pool.capacity() as u64 * buffer_bytes(pool) * 3 / 8;
         Self {
@@ -112,7 +115,7 @@ impl OutOfOrderSlab {
         }
     }
 
-    /// Sets in use.
+    /// Number of range sets in use.
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
@@ -124,7 +127,7 @@ impl OutOfOrderSlab {
         }
         let key = self.records.insert(Ranges::default());
         let holder = Holder { conn, charged: 0, held: 0 };
-        // Slab indices are dense: a new one is the next.
+        // Slab indices are dense: a new index is the next number.
         match self.holders.get_mut(key) {
             Some(place) => *place = holder,
             None => self.holders.push(holder),
@@ -148,8 +151,8 @@ impl OutOfOrderSlab {
         &mut self.records[key.record()]
     }
 
-    /// The connection of this set holds `held` bytes in `pinned` bytes of packet buffers, as far as is
-    /// known.
+    /// Called when the connection of this set holds `held` bytes in `pinned` bytes of packet buffers, as far
+    /// as is known: updates its charge.
     pub(in crate::tcp) fn charge(&mut self, key: RangesKey, held: u64, pinned: u64) {
         let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let holder = &mut self.holders[key.record()];
@@ -158,8 +161,8 @@ impl OutOfOrderSlab {
         self.charged += u64::from(holder.charged);
     }
 
-    /// `key` is the set of `conn`, which holds `held` bytes in `pinned` bytes of packet buffers; with
-    /// its frontier and edge.
+    /// Checks that `key` is the set of `conn`, which holds `held` bytes in `pinned` bytes of packet buffers.
+    /// `frontier` and `edge` are those of the connection.
     pub(in crate::tcp) fn check_set(
         &self,
         key: RangesKey,
@@ -179,7 +182,7 @@ impl OutOfOrderSlab {
         Ok(())
     }
 
-    /// `holes` connections have a hole, and `asked` requests wait to be taken.
+    /// Checks that `holes` connections have a hole, and that the user has not taken `asked` requests.
     pub(crate) fn check(&self, holes: usize, asked: usize) -> Check {
         ensure!(self.records.len() == holes, "{} sets of ranges, {holes} holes", self.records.len());
         let charged: u64 = self.holders.iter().map(|holder| u64::from(holder.charged)).sum();
@@ -191,7 +194,7 @@ impl OutOfOrderSlab {
         Ok(())
     }
 
-    /// Whether `bytes` more may be charged.
+    /// How much memory is left if `bytes` more bytes are charged.
     pub(in crate::tcp) fn room(&self, pool: &Mempool, bytes: u64) -> Room {
         let (free, all) = (pool.available(), pool.capacity());
         let charged = self.charged + bytes;
@@ -208,8 +211,8 @@ impl OutOfOrderSlab {
         }
     }
 
-    /// The connections to ask, each with the number of bytes of payload that it should give up, so that
-    /// `need` bytes of memory become free. The list is empty while earlier requests have not been taken.
+    /// The connections to ask, so that `need` bytes of memory become free, each with the number of payload
+    /// bytes that it should give up. The list is empty while the user has not taken all earlier requests.
     pub(in crate::tcp) fn request_eviction(
         &mut self,
         need: u64,
@@ -238,7 +241,7 @@ impl OutOfOrderSlab {
         self.compared().all(|holder| holder.charged <= charged)
     }
 
-    /// The next holders to compare: all, or [`MAX_COMPARED`] of them.
+    /// The next holders to compare: at most [`MAX_COMPARED`] holders.
     fn compared(&mut self) -> impl Iterator<Item = &Holder> {
         let all = self.holders.len();
         let count = all.min(MAX_COMPARED);
@@ -248,7 +251,7 @@ impl OutOfOrderSlab {
         behind.iter().chain(before).take(count)
     }
 
-    /// Called when a connection is asked for the excess over its own limit.
+    /// Called when a connection is asked to give up its excess over its own limit.
     pub(in crate::tcp) fn on_eviction_requested(&mut self) {
         self.asked += 1;
     }
@@ -258,7 +261,7 @@ impl OutOfOrderSlab {
         self.asked = self.asked.saturating_sub(1);
     }
 
-    /// Of the compared connections, those that are charged the most, largest first.
+    /// The compared connections that are charged the most, largest first.
     fn largest(&mut self) -> ArrayVec<Holder, MAX_EVICTION_REQUESTS> {
         let mut largest: ArrayVec<Holder, MAX_EVICTION_REQUESTS> = ArrayVec::new();
         for holder in self.compared().filter(|holder| holder.held > 0) {
@@ -275,7 +278,7 @@ impl OutOfOrderSlab {
     }
 }
 
-/// Bytes of memory of one packet buffer.
+/// Number of bytes of memory of one packet buffer.
 fn buffer_bytes(pool: &Mempool) -> u64 {
     (pool.data_bytes() + HEADROOM) as u64
 }
@@ -289,7 +292,8 @@ mod tests {
         ConnId { slot, generation: 0 }
     }
 
-    /// A slab bound to 8000 bytes, and connections that hold so much in so many bytes of buffers.
+    /// A slab with a limit of 8000 bytes. Each connection holds bytes of payload in bytes of buffers, as
+    /// given by `bytes`.
     fn holding(bytes: &[(u64, u64)]) -> OutOfOrderSlab {
         let pool = Mempool::heap("out_of_order", 64, 1024);
         let mut slab = OutOfOrderSlab::new(bytes.len().max(100), 8000, &pool);
@@ -303,7 +307,8 @@ mod tests {
     #[test]
     fn the_largest_are_asked_for_half_of_what_they_hold() {
         let mut slab = holding(&[(500, 0), (3000, 0), (0, 0), (1000, 4000)]);
-        // In bytes of payload: the last connection pins the most, four times what it holds.
+        // The requests are in bytes of payload. The last connection pins the most, four times the bytes that
+        // it holds.
         assert_eq!(slab.request_eviction(3000).as_slice(), [(conn(3), 500), (conn(1), 1000)]);
         assert!(slab.request_eviction(3000).is_empty(), "once at a time");
         assert!(slab.is_charged_most(RangesKey::of(3)) && !slab.is_charged_most(RangesKey::of(1)));
@@ -346,7 +351,7 @@ mod tests {
             requests.iter().for_each(|_| slab.on_eviction_request_taken());
         }
         assert!(asked.contains(&700) && asked.len() == parts, "{asked:?}");
-        // If there are few connections, all are compared each time.
+        // If there are few connections, each comparison includes all of them.
         let mut slab = holding(&bytes[..MAX_COMPARED]);
         assert_eq!([(); 3].map(|()| slab.compared().next().map(|holder| holder.conn.slot)), [Some(0); 3]);
     }
@@ -381,8 +386,8 @@ mod tests {
         );
     }
 
-    /// What [`OutOfOrderSlab::check_set`] says of the set of connection 0, which has one range and holds 200
-    /// bytes in 500.
+    /// The result of [`OutOfOrderSlab::check_set`] for the set of connection 0, which has one range and holds
+    /// 200 bytes in 500 bytes of buffers.
     fn check_set(slab: &OutOfOrderSlab) -> Check {
         slab.check_set(RangesKey::of(0), conn(0), (200, 500), (10, 100))
     }

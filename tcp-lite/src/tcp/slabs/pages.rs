@@ -1,9 +1,9 @@
 //! The buffers of queued segments: pages. A page holds consecutive bytes of one or more segments of one
 //! connection.
 //!
-//! A connection fills one page at a time. Small buffers come from the port's own pool and hold a few
-//! segments. A connection with more queued bytes gets large buffers, if the pool has any. A train of segments
-//! then needs only one or two views of pages.
+//! A connection fills one page at a time. Small buffers are allocated from the port's own pool and hold a few
+//! segments. A connection with more queued bytes gets large buffers, if the bulk pool has any. With large
+//! buffers, a train of segments needs only one or two views of pages.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -14,14 +14,14 @@ use dp::{Mbuf, Mempool, Page};
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
-/// A connection with at least this many segments' worth of bytes unacknowledged gets large buffers. Fewer
-/// would leave most of a large buffer empty.
+/// A connection gets large buffers if its unacknowledged bytes would fill at least this number of segments.
+/// With fewer bytes, most of a large buffer would stay empty.
 pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 
-/// Minimum small buffers of a pool from which one is kept for the next page.
+/// Minimum number of small buffers that a pool must have so that one buffer is kept for the next page.
 const SPARE_MIN: usize = 64;
 
-/// Names a page: its slab index plus one, so that an `Option` of it is no larger.
+/// The key of a page: its slab index plus one, so that an `Option` of a key is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageKey(NonZeroU32);
 
@@ -37,7 +37,7 @@ impl PageKey {
     }
 }
 
-/// Which pool a page is from.
+/// The pool that a page is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum PageKind {
     /// The port's own pool.
@@ -47,9 +47,9 @@ pub(in crate::tcp) enum PageKind {
 }
 
 struct PageRecord {
-    /// `None` if the record is not in use.
+    /// The page; `None` if the record is not in use.
     page: Option<Page>,
-    /// Segments in the page.
+    /// Number of segments in the page.
     segments: u32,
     kind: PageKind,
     /// The next record that is not in use.
@@ -61,26 +61,27 @@ pub(in crate::tcp) struct Pages {
     records: Vec<PageRecord>,
     /// The first record that is not in use.
     free: Option<PageKey>,
-    /// An unused small page, kept for the next one that is opened: a lone small message opens and frees a
-    /// page.
+    /// An unused small page, kept for the next page that is opened. Without a spare page, each lone small
+    /// message would allocate and free a buffer.
     spare: Option<PageKey>,
-    /// Number of small pages in use, and its limit: received frames need small buffers as well.
+    /// Number of small pages in use, and the limit of this number. The limit exists because received frames
+    /// need small buffers as well.
     small: usize,
     small_limit: usize,
 }
 
 impl Pages {
-    /// A slab for `limit` pages, allocated now; at most `small_limit` of them are small.
+    /// A slab with memory for `limit` pages, of which at most `small_limit` are small.
     pub(in crate::tcp) fn new(limit: usize, small_limit: usize) -> Self {
         Self { records: Vec::with_capacity(limit), free: None, spare: None, small: 0, small_limit }
     }
 
-    /// Opens a page for a segment of up to `bytes`, from the bulk pool if it has a buffer, for a
-    /// connection that has `own` small pages.
+    /// Opens a page for a segment of up to `bytes` bytes of a connection that has `own` small pages. The page
+    /// is from the bulk pool if this pool has a buffer.
     ///
     /// # Errors
-    /// [`SendError::BufferFull`]: the connection has its share of the small buffers
-    /// ([`has_share`](Self::has_share)). [`SendError::NoMbuf`]: no buffer is free.
+    /// Returns [`SendError::BufferFull`] if the connection has its share of the small buffers
+    /// ([`has_share`](Self::has_share)). Returns [`SendError::NoMbuf`] if no buffer is free.
     #[inline]
     pub(in crate::tcp) fn open(
         &mut self,
@@ -137,8 +138,8 @@ impl Pages {
         (page, &mut record.segments)
     }
 
-    /// Whether a connection that has `own` small pages has its share of them: half as many as there are
-    /// small buffers left.
+    /// Whether a connection that has `own` small pages has its share of the small buffers. The share is half
+    /// of the number of small buffers that are left.
     #[inline]
     fn has_share(&self, own: u32) -> bool {
         own > 0 && 2 * own as usize >= self.small_limit.saturating_sub(self.small)
@@ -149,7 +150,7 @@ impl Pages {
         bulk.is_some_and(|pool| pool.data_bytes() >= bytes && pool.available() > 0) || !self.has_share(own)
     }
 
-    /// Small pages in use.
+    /// Number of small pages in use.
     pub(in crate::tcp) fn small(&self) -> usize {
         self.small
     }
@@ -160,13 +161,13 @@ impl Pages {
         self.page_mut(key).0.room()
     }
 
-    /// Bytes of the unwritten rest of the page.
+    /// Number of bytes in the unwritten rest of the page.
     #[inline]
     pub(in crate::tcp) fn room_bytes(&self, key: PageKey) -> usize {
         self.page(key).room_bytes()
     }
 
-    /// Turns the next `bytes` bytes of the page into a segment; returns their offset.
+    /// Turns the next `bytes` bytes of the page into a segment. Returns their offset.
     #[inline]
     pub(in crate::tcp) fn fill(&mut self, key: PageKey, bytes: usize) -> u32 {
         let (page, segments) = self.page_mut(key);
@@ -174,13 +175,13 @@ impl Pages {
         page.fill(bytes) as u32
     }
 
-    /// A segment in the page was split in two.
+    /// Called when a segment in the page was split in two: counts one more segment.
     pub(in crate::tcp) fn share(&mut self, key: PageKey) {
         self.records[key.record()].segments += 1;
     }
 
-    /// Called when a segment in the page is gone; returns the page's kind if the page was freed with its
-    /// last segment.
+    /// Called when a segment in the page was removed. If it was the last segment, frees the page and returns
+    /// the page's kind.
     #[inline]
     pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> Option<PageKind> {
         let record = &mut self.records[key.record()];
@@ -188,12 +189,12 @@ impl Pages {
         (record.segments == 0).then(|| self.close(key))
     }
 
-    /// Frees the page if it has no segment; returns its kind if it was freed.
+    /// If the page has no segment, frees the page and returns the page's kind.
     pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> Option<PageKind> {
         (self.records[key.record()].segments == 0).then(|| self.close(key))
     }
 
-    /// Frees a page without segments, or keeps it as the spare one.
+    /// Frees a page without segments, or keeps it as the spare page. Returns the page's kind.
     #[inline(always)]
     fn close(&mut self, key: PageKey) -> PageKind {
         let record = &mut self.records[key.record()];
@@ -223,24 +224,24 @@ impl Pages {
         }
     }
 
-    /// Which pool the page is from.
+    /// The pool that the page is from.
     pub(in crate::tcp) fn kind(&self, key: PageKey) -> PageKind {
         self.records[key.record()].kind
     }
 
-    /// Bytes of a segment.
+    /// The bytes of a segment.
     #[inline(always)]
     pub(in crate::tcp) fn bytes(&self, key: PageKey, place: Range<usize>) -> &[u8] {
         &self.page(key).filled()[place]
     }
 
-    /// The same bytes as a buffer; `None` when no descriptor is free.
+    /// The bytes of a segment as a buffer; `None` if no descriptor is free.
     pub(in crate::tcp) fn view(&self, key: PageKey, place: Range<usize>) -> Option<Mbuf> {
         self.page(key).view(place)
     }
 
-    /// The first `bytes` bytes behind `head` bytes that `write` fills in, as a buffer; `None` as for
-    /// [`Page::headed`].
+    /// A buffer with `head` bytes that `write` fills in, followed by the first `bytes` bytes of the page.
+    /// `None` in the cases of [`Page::headed`].
     #[inline]
     pub(in crate::tcp) fn headed(
         &mut self,
@@ -252,8 +253,8 @@ impl Pages {
         self.page_mut(key).0.headed(head, bytes, write)
     }
 
-    /// Checks that each page has a segment or is open. `places`: the places of all segments; `open`: the
-    /// pages that connections write to.
+    /// Checks that each page has a segment or is open. `places` has the places of all segments, and `open`
+    /// has the pages to which connections write.
     pub(in crate::tcp) fn check(
         &self,
         places: impl Iterator<Item = (PageKey, Range<usize>)>,
@@ -279,7 +280,7 @@ impl Pages {
         self.check_free()
     }
 
-    /// Each record is either in use or linked as free.
+    /// Checks that each record is either in use or linked as free.
     fn check_free(&self) -> Check {
         let (mut cursor, mut free) = (self.free, 0);
         while let Some(key) = cursor {
@@ -310,14 +311,15 @@ impl Pages {
             .filter(move |(nr, record)| record.page.is_some() && spare != Some(*nr))
     }
 
-    /// Pages in use.
+    /// Number of pages in use.
     #[cfg(test)]
     pub(in crate::tcp) fn len(&self) -> usize {
         self.used().count()
     }
 }
 
-/// Never inlined: otherwise callers with a loop would build the panic message before the loop.
+/// This function is never inlined, because callers with a loop would otherwise build the panic message before
+/// the loop.
 #[cold]
 #[inline(never)]
 fn not_in_use(key: PageKey) -> ! {

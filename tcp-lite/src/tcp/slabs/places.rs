@@ -6,8 +6,8 @@ use super::segment::{SegmentKey, SegmentSlab};
 /// The links of one segment to segments before it (`send/queue/index.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Place {
-    /// The number of the previous segment plus one, or the same number if both are parts of one segment that
-    /// was cut. Numbers wrap.
+    /// The number of the previous segment plus one. If both segments are parts of one segment that was cut,
+    /// they have the same number. Numbers wrap.
     pub(in crate::tcp) number: u32,
     /// The previous segment; for the first segment that got a place, the segment itself.
     pub(in crate::tcp) previous: SegmentKey,
@@ -30,10 +30,11 @@ impl Place {
     }
 }
 
-/// Where a leap from the segment `number` leads: the number less the lowest term of its skew binary
-/// representation, whose terms are 1, 3, 7, 15 and so on. So from any number, about twice its logarithm of
-/// leaps and steps lead to any lower one, and the leap of each is one step or two leaps from the segment in
-/// front (Myers, An applicative random-access stack, 1983).
+/// The number to which a leap from the segment `number` leads: `number` less the lowest term of its skew
+/// binary representation, whose terms are 1, 3, 7, 15 and so on. With such leaps, the number of leaps and
+/// steps from any number to any lower number is about twice the logarithm of the higher number. The leap of
+/// each segment leads to the previous segment, or to the segment two leaps before the previous segment
+/// (Myers, An applicative random-access stack, 1983).
 pub(in crate::tcp) fn leap_number(number: u32) -> u32 {
     let mut rest = number;
     while rest > 0 {
@@ -47,7 +48,7 @@ pub(in crate::tcp) fn leap_number(number: u32) -> u32 {
 }
 
 impl SegmentSlab {
-    /// The place of a segment that has one.
+    /// The place of a segment. The segment must have a place.
     #[inline]
     pub(in crate::tcp) fn place(&self, key: SegmentKey) -> Place {
         #[cfg(test)]
@@ -64,8 +65,8 @@ impl SegmentSlab {
         self.places[key.record()] = place;
     }
 
-    /// The place behind the segment `last`, which has one, in a queue whose oldest segment has the number
-    /// `oldest`.
+    /// The place of the segment after `last`, in a queue whose oldest segment has the number `oldest`. The
+    /// segment `last` must have a place.
     pub(in crate::tcp) fn place_behind(&self, last: SegmentKey, oldest: u32) -> Place {
         let before = self.place(last);
         let number = before.number.wrapping_add(1);

@@ -1,5 +1,5 @@
-//! A bounded, sorted set of disjoint ranges above the frontier, with the order of their last changes, in
-//! which SACK blocks report them (RFC 2018 section 4).
+//! A bounded, sorted set of disjoint ranges above the frontier. The set also stores the order in which the
+//! ranges changed last, because SACK blocks report the ranges in this order (RFC 2018 section 4).
 
 use std::ops;
 
@@ -7,13 +7,13 @@ use arrayvec::ArrayVec;
 
 use crate::invariant::{Check, ensure};
 
-/// Maximum ranges (and so holes) of a connection: they take 1.5 KiB, and a search visits at most 64 entries.
-/// Bytes that would need another range are dropped.
+/// Maximum number of ranges (and so of holes) of a connection. The ranges take 1.5 KiB, and a search visits
+/// at most 64 entries. Bytes that would need another range are dropped.
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
-/// How often ranges may grow at their front until the frontier moves. With reordered or retransmitted
-/// segments, ranges grow at their ends and holes close. Only a peer that sends its bytes backwards reaches
-/// this limit; its further bytes are dropped.
+/// Maximum number of times that ranges may grow at their front until the frontier moves. With reordered or
+/// retransmitted segments, ranges grow at their ends and holes close. Only a peer that sends its bytes
+/// backwards reaches this limit; further bytes of such a peer are dropped.
 const MAX_GROWN_IN_FRONT: u16 = 32;
 
 /// Received bytes `start..end` that do not touch the frontier or another range.
@@ -21,7 +21,7 @@ const MAX_GROWN_IN_FRONT: u16 = 32;
 pub(in crate::tcp) struct Range {
     pub(in crate::tcp) start: u64,
     pub(in crate::tcp) end: u64,
-    /// Increases with every change; gives the order of SACK blocks.
+    /// A number that increases with every change, and gives the order of SACK blocks.
     stamp: u32,
 }
 
@@ -31,12 +31,12 @@ pub(in crate::tcp) struct Ranges {
     sorted: ArrayVec<Range, MAX_RANGES>,
     bytes: u64,
     stamp: u32,
-    /// How often ranges grew at their front since the frontier moved.
+    /// Number of times that ranges grew at their front since the frontier moved.
     grown_in_front: u16,
 }
 
 impl Ranges {
-    /// Bytes in all ranges.
+    /// Number of bytes in all ranges.
     pub(in crate::tcp) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -72,8 +72,8 @@ impl Ranges {
         }
     }
 
-    /// Where `start..end`, which is in no range, belongs; whether a range ends where it starts, and whether
-    /// the next one starts where it ends.
+    /// The index at which `start..end`, which is in no range, belongs. Also returns whether a range ends at
+    /// `start`, and whether the next range starts at `end`.
     fn neighbors(&self, start: u64, end: u64) -> (usize, bool, bool) {
         let at = self.sorted.partition_point(|range| range.end < start);
         let grows_behind = self.sorted.get(at).is_some_and(|range| range.end == start);
@@ -81,8 +81,8 @@ impl Ranges {
         (at, grows_behind, above.is_some_and(|range| range.start == end))
     }
 
-    /// Adds `start..end`, which is in no range, and merges it with adjacent ranges. Only if it
-    /// [`takes`](Self::takes) them.
+    /// Adds `start..end`, which is in no range, and merges it with adjacent ranges. The caller has checked
+    /// that the set [`takes`](Self::takes) the bytes.
     pub(in crate::tcp) fn insert(&mut self, start: u64, end: u64) {
         self.stamp = self.stamp.wrapping_add(1);
         self.bytes += end - start;
@@ -100,8 +100,8 @@ impl Ranges {
         }
     }
 
-    /// Removes these ranges of the stream, or none: `false` if one is not wholly inside a range, or if
-    /// splitting would make too many ranges. They do not overlap.
+    /// Removes these ranges of the stream, which do not overlap. Removes nothing and returns `false` if one
+    /// of these ranges is not wholly inside a range of the set, or if there would be too many ranges.
     pub(in crate::tcp) fn remove(&mut self, stretches: &[ops::Range<u64>]) -> bool {
         let inside = |stretch: &ops::Range<u64>| {
             let at = self.sorted.partition_point(|range| range.end <= stretch.start);
@@ -152,8 +152,8 @@ impl Ranges {
         Ok(())
     }
 
-    /// Called when bytes of the range at this position were received again: the range becomes the most recent
-    /// one.
+    /// Called when bytes of the range that contains `pos` were received again: makes this range the most
+    /// recent one.
     pub(in crate::tcp) fn touch(&mut self, pos: u64) {
         self.stamp = self.stamp.wrapping_add(1);
         let stamp = self.stamp;
@@ -162,8 +162,8 @@ impl Ranges {
         }
     }
 
-    /// Called when the frontier has reached `pos`: removes the ranges that it now touches, and returns its
-    /// new position.
+    /// Called when the frontier has reached `pos`: removes the ranges that the frontier now touches, and
+    /// returns the new position of the frontier.
     pub(in crate::tcp) fn absorb(&mut self, mut pos: u64) -> u64 {
         self.grown_in_front = 0;
         while let Some(first) = self.sorted.first().copied().filter(|range| range.start <= pos) {
@@ -280,7 +280,7 @@ mod tests {
         Arrive(u64, u64),
         /// A duplicate arrives.
         Touch(u64),
-        /// Stretches are given up.
+        /// Ranges of bytes are given up.
         Evict(Vec<(u64, u64)>),
         /// The frontier advances by this many bytes.
         Advance(u64),
@@ -301,7 +301,7 @@ mod tests {
         prop::collection::vec(step, 0..600)
     }
 
-    /// The runs of neighbours in a set.
+    /// The runs of consecutive bytes in a set.
     fn runs(bytes: &BTreeSet<u64>) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for &byte in bytes {
@@ -327,8 +327,8 @@ mod tests {
                             let mut with = bytes.clone();
                             with.extend(from..to);
                             let takes = runs(&with).len() <= MAX_RANGES;
-                            // A hole that closes might make room in a full set; it is not asked for
-                            // so much.
+                            // If the bytes close a hole, a full set could have room for them, but the test
+                            // does not require that the set accepts them.
                             prop_assert!(takes || !ranges.takes(from, to));
                             if !ranges.takes(from, to) {
                                 break;
@@ -405,7 +405,7 @@ mod tests {
     fn what_grows_in_front_is_bounded_until_the_frontier_moves() {
         let mut ranges = of(&[(5000, 5001), (7000, 7001)]);
         for pos in 0..u64::from(MAX_GROWN_IN_FRONT) {
-            // The limit is that of all ranges together.
+            // The limit applies to all ranges together.
             let start = if pos % 2 == 0 { 4999 - pos / 2 } else { 6999 - pos / 2 };
             assert!(ranges.takes(start, start + 1), "{pos}");
             ranges.insert(start, start + 1);

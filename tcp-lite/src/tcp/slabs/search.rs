@@ -1,6 +1,6 @@
 //! The state of a search for a larger EMSS: its stage and its probe (RFC 8899 section 5.2). The state is in a
-//! slab of the stack, so a connection that does not search needs no memory for it. `send/path_mtu.rs` starts
-//! a search and uses its result.
+//! slab of the stack, so a connection that does not search needs no memory for a search. `send/path_mtu.rs`
+//! starts a search and uses its result.
 
 use std::num::NonZeroU16;
 
@@ -9,16 +9,16 @@ use slab::Slab;
 
 use crate::invariant::{Check, ensure};
 
-/// A search is over when less than this could be gained, bytes. A finer result is not worth another
-/// probe.
+/// A search is over when the EMSS could grow by less than this number of bytes. A finer result is not worth
+/// another probe.
 const GRANULARITY: u32 = 8;
 
-/// Maximum distance of a probe's first byte behind SND.UNA. A probe further behind is replaced by one with
-/// later bytes: at twice the distance its sequence numbers would wrap, and the peer would take old bytes for
-/// new ones. (No window is larger than this.)
+/// Maximum distance of a probe's first byte below SND.UNA. A probe at a larger distance is replaced by a
+/// probe with later bytes. At twice the distance, the sequence numbers of the probe would wrap, and the peer
+/// would treat old bytes as new bytes. (No window is larger than `REACH`.)
 const REACH: u64 = 1 << 30;
 
-/// Names the state of a search in the slab.
+/// The key of a search in the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SearchKey(NonZeroU16);
 
@@ -35,19 +35,19 @@ pub(crate) struct SearchSlab {
 }
 
 impl SearchSlab {
-    /// A slab for `limit` searches, at most 65,535, allocated now.
+    /// A slab with memory for `limit` searches, at most 65,535.
     pub(crate) fn new(limit: usize) -> Self {
         let limit = limit.min(usize::from(u16::MAX));
         Self { records: Slab::with_capacity(limit), limit }
     }
 
-    /// Active searches.
+    /// Number of active searches.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// The payload of a probe, to be sent like that of a segment.
+    /// The payload of a probe, which is sent like the payload of a segment.
     pub(crate) fn buf(&self, key: SearchKey) -> Option<&Mbuf> {
         self.records[key.record()].probe.as_ref().map(|probe| &probe.buf)
     }
@@ -57,7 +57,7 @@ impl SearchSlab {
         room.then(|| SearchKey(NonZeroU16::MIN.saturating_add(self.records.insert(search) as u16)))
     }
 
-    /// The search of a connection; its probe waits to be sent if `waits`.
+    /// Checks the search of a connection. `waits` is true if the probe of the search waits to be sent.
     pub(in crate::tcp) fn check_search(&self, key: SearchKey, waits: bool) -> Check {
         let Some(search) = self.records.get(key.record()) else {
             return Err(format!("{key:?} is not there"));
@@ -85,7 +85,7 @@ impl SearchSlab {
     }
 }
 
-/// Acknowledged bytes that are sent once more.
+/// A probe: acknowledged bytes that are sent once more.
 pub(in crate::tcp) struct Probe {
     pub(in crate::tcp) buf: Mbuf,
     /// Position of the first byte (`seq.rs`).
@@ -96,7 +96,7 @@ pub(in crate::tcp) struct Probe {
 pub(in crate::tcp) enum SearchStage {
     /// Bytes are copied as they are acknowledged.
     Gathering,
-    /// There are enough bytes; the probe waits to be sent.
+    /// There are enough bytes, and the probe waits to be sent.
     Ready,
     /// The probe was sent.
     InFlight,
@@ -109,14 +109,14 @@ pub(in crate::tcp) struct Search {
     pub(in crate::tcp) size: u32,
     /// The largest size that may still be possible.
     high: u32,
-    /// Consecutive lost probes of this size (PROBE_COUNT).
+    /// Number of consecutive lost probes of this size (PROBE_COUNT).
     pub(in crate::tcp) lost: u8,
     pub(in crate::tcp) probe: Option<Probe>,
 }
 
 impl Search {
-    /// A search up to `most`. This size is probed first, because most paths whose MTU became smaller recover
-    /// fully.
+    /// A search for sizes up to `most`. The size `most` is probed first, because most paths whose MTU became
+    /// smaller recover fully.
     pub(in crate::tcp) fn new(most: u32) -> Self {
         Self { stage: SearchStage::Gathering, size: most, high: most, lost: 0, probe: None }
     }
@@ -131,8 +131,8 @@ impl Search {
         self.high >= emss + GRANULARITY
     }
 
-    /// Drops a probe more than [`REACH`] behind `una`; another of the same size is then gathered.
-    /// Returns whether it did.
+    /// If a probe is more than [`REACH`] below `una`, drops the probe, so that bytes for another probe of the
+    /// same size are gathered. Returns whether a probe was dropped.
     pub(in crate::tcp) fn drop_outdated_probe(&mut self, una: u64) -> bool {
         let far = self.probe.as_ref().is_some_and(|probe| una - probe.pos > REACH);
         if far {

@@ -1,8 +1,9 @@
-//! Segments queued for transmission: their records, and the slab that holds those of all connections.
+//! Segments queued for transmission: their records, and the slab that holds the records of all connections.
 //!
-//! A segment is frozen: its bytes never change, however often it is sent. Nor do its boundaries, unless it
-//! is cut because EMSS fell below its length, or by the persist timer to a small window. Records are
-//! linked by index. The queue of one connection is in `send/queue`, the buffers are in `pages.rs`.
+//! A segment is frozen: its bytes never change, however often it is sent. The boundaries of a segment change
+//! only if the segment is cut. A segment is cut if the EMSS has fallen below its length, or if the persist
+//! timer cuts it to a small window. Records are linked by index. `send/queue` has the queue of one
+//! connection, and `pages.rs` has the buffers.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -19,14 +20,15 @@ use crate::Instant;
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
-/// Maximum segments in a train: the maximum buffers of a frame, less one for the headers.
+/// Maximum number of segments in a train: the maximum number of buffers of a frame, less one buffer for the
+/// headers.
 pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 
-/// At most one of this many segments may have external memory. Such segments are long, so there are few of
-/// them.
+/// One segment in `EXTERNAL_SHARE` may have external memory. Segments with external memory are long, so a
+/// connection has few such segments.
 const EXTERNAL_SHARE: usize = 4;
 
-/// Names a queued segment: its slab index plus one, so that an `Option` of it is no larger.
+/// The key of a queued segment: its slab index plus one, so that an `Option` of a key is no larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentKey(NonZeroU32);
 
@@ -42,26 +44,27 @@ impl SegmentKey {
     }
 }
 
-/// One transmission of a segment. Transmissions are numbered, since segments sent in one poll have the
-/// same time: the number tells which was later, a retransmission or the new segments before it.
+/// One transmission of a segment. Transmissions are numbered, since segments that are sent in one poll have
+/// the same time. For example, the number tells whether a retransmission was sent before or after new
+/// segments of the same poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Sent {
     pub(in crate::tcp) at: Instant,
-    /// Wraps; only close numbers are compared.
+    /// The number of the transmission, which wraps. Only close numbers are compared.
     pub(in crate::tcp) nr: u32,
 }
 
 impl Sent {
-    /// Before any transmission.
+    /// A time before any transmission.
     pub(in crate::tcp) const NEVER: Self = Self { at: Instant::ZERO, nr: 0 };
 
-    /// Whether this was later than `other`.
+    /// Whether this transmission was later than `other`.
     #[inline]
     pub(in crate::tcp) fn is_after(self, other: Self) -> bool {
         self.follows(other.nr)
     }
 
-    /// Whether this was later than the transmission number `nr`.
+    /// Whether this transmission was later than the transmission number `nr`.
     #[inline]
     pub(in crate::tcp) fn follows(self, nr: u32) -> bool {
         (self.nr.wrapping_sub(nr) as i32) > 0
@@ -72,56 +75,57 @@ bitflags! {
     /// State of a segment since it was pushed.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub(in crate::tcp) struct Marks: u8 {
-        /// Sent more than once: no RTT sample (Karn).
+        /// The segment was sent more than once, so it gives no RTT sample (Karn).
         const RETRANSMITTED = 1;
-        /// Selectively acknowledged.
+        /// The segment is selectively acknowledged.
         const SACKED = 2;
-        /// Inferred lost, and not sent again since.
+        /// The segment is inferred lost, and was not sent again since.
         const LOST = 4;
-        /// Retransmitted since this recovery began; cleared when it ends, and by a timeout. (The
-        /// mark above stays.)
+        /// The segment was retransmitted since this recovery began. The end of the recovery and a timeout
+        /// clear this mark. ([`Marks::RETRANSMITTED`] stays.)
         const RETRANSMITTED_IN_RECOVERY = 8;
-        /// In flight: sent, and since then neither acknowledged nor marked lost. Linked in the order of
-        /// transmission.
+        /// The segment is in flight: it was sent, and since then it was neither acknowledged nor marked lost.
+        /// Segments in flight are linked in the order of transmission.
         const IN_FLIGHT = 16;
-        /// Not a segment: its record is not in use.
+        /// The record is not in use.
         const FREE = 32;
     }
 }
 
 /// A queued segment.
 pub(in crate::tcp) struct Segment {
-    /// The page with its payload.
+    /// The page with the segment's payload.
     pub(in crate::tcp) page: PageKey,
     offset: u32,
-    /// The part of its payload in external memory, if any.
+    /// The part of the payload that is in external memory; `None` if the segment has no external memory.
     pub(in crate::tcp) external: Option<ExternalKey>,
-    /// Position of its first byte (`seq.rs`).
+    /// Position of the segment's first byte (`seq.rs`).
     pub(in crate::tcp) pos: u64,
     pub(in crate::tcp) len: u32,
-    /// The Internet checksum's sum of its payload, once it is known.
+    /// The Internet checksum's sum of the payload, once it is known.
     sum: Option<u16>,
     pub(in crate::tcp) marks: Marks,
-    /// The segment's last transmission; without meaning before the first.
+    /// The segment's last transmission. Before the first transmission, the value means nothing.
     pub(in crate::tcp) sent: Sent,
     /// The next segment of its queue, or the next free record.
     pub(in crate::tcp) next: Option<SegmentKey>,
-    /// Neighbours in the order of transmission, while [`Marks::IN_FLIGHT`], or among the lost segments, while
-    /// [`Marks::LOST`]. While [`Marks::SACKED`], `later` is a segment behind this one, and this one, that one
-    /// and all between are selectively acknowledged; `None` if the next segment is not.
+    /// With [`Marks::IN_FLIGHT`], the neighbours in the order of transmission. With [`Marks::LOST`], the
+    /// neighbours among the lost segments. With [`Marks::SACKED`], `later` is a later segment of the queue:
+    /// this segment, that segment and all segments between them are selectively acknowledged. In this case,
+    /// `later` is `None` if the next segment is not selectively acknowledged.
     pub(in crate::tcp) earlier: Option<SegmentKey>,
     pub(in crate::tcp) later: Option<SegmentKey>,
 }
 
 impl Segment {
-    /// Position behind its last byte.
+    /// Position after the segment's last byte.
     #[inline]
     pub(in crate::tcp) fn end(&self) -> u64 {
         self.pos + u64::from(self.len)
     }
 
-    /// Whether the bytes of `next` directly follow its own in the page, so that one view covers both. Neither
-    /// has external memory.
+    /// Whether the bytes of `next` directly follow the bytes of this segment in the page, so that one view
+    /// covers both segments. Neither segment may have external memory.
     #[inline]
     pub(in crate::tcp) fn adjoins(&self, next: &Self) -> bool {
         self.page == next.page && self.offset + self.len == next.offset
@@ -137,47 +141,47 @@ impl Segment {
 /// Result of [`SegmentSlab::remove_run`].
 pub(in crate::tcp) struct Run {
     pub(in crate::tcp) removed: Option<RemovedRun>,
-    /// How many there are.
+    /// Number of removed segments.
     pub(in crate::tcp) count: u32,
-    /// The segment behind them, and the oldest transmission of those that are left.
+    /// The first segment that was not removed, and the remaining segment that was sent longest ago.
     pub(in crate::tcp) next: Option<SegmentKey>,
     pub(in crate::tcp) oldest: Option<SegmentKey>,
-    /// The segment behind them also ends at or below `una`.
+    /// True if the first segment that was not removed also ends at or below `una`.
     pub(in crate::tcp) goes_on: bool,
 }
 
 /// The segments that were removed.
 pub(in crate::tcp) struct RemovedRun {
-    /// Where the first one began and ended.
+    /// The positions at which the first removed segment began and ended.
     pub(in crate::tcp) first: (u64, u64),
-    /// Where the last one ended, and its transmission.
+    /// The position at which the last removed segment ended, and the transmission of that segment.
     pub(in crate::tcp) last: (u64, Sent),
-    /// True if one of them had external memory.
+    /// True if one of the removed segments had external memory.
     pub(in crate::tcp) external: bool,
 }
 
 /// The segments that all connections of a stack hold for transmission, and their pages.
 pub(crate) struct SegmentSlab {
     records: Vec<Segment>,
-    /// The first record with [`Marks::FREE`]. They are linked like a queue, so that a run of segments is
-    /// freed at once.
+    /// The first record with [`Marks::FREE`]. Free records are linked like a queue, so that a run of segments
+    /// is freed at once.
     free: Option<SegmentKey>,
-    /// Records in use.
+    /// Number of records in use.
     used: usize,
     limit: usize,
     pub(super) pages: Pages,
     pub(super) externals: Externals,
-    /// The places of records that had one. (Those of others are meaningless.)
+    /// The places of records that had a place. (The values of other records mean nothing.)
     pub(super) places: Vec<Place>,
-    /// How often [`get`](Self::get) was called: tests count steps by it.
+    /// Number of calls of [`get`](Self::get) and [`place`](Self::place). Tests use it to count steps.
     #[cfg(test)]
     pub(super) visits: std::cell::Cell<u64>,
 }
 
 impl SegmentSlab {
-    /// A slab for `limit` segments, allocated now, in at most `small_pages` small buffers.
+    /// A slab with memory for `limit` segments, in at most `small_pages` small buffers.
     pub(crate) fn new(limit: usize, small_pages: usize) -> Self {
-        // Each page has a segment, except one that is being opened.
+        // Each page has a segment, except a page that is being opened.
         let pages = Pages::new(limit + 1, small_pages);
         let externals = Externals::new(limit / EXTERNAL_SHARE);
         Self {
@@ -193,27 +197,27 @@ impl SegmentSlab {
         }
     }
 
-    /// Whether the limit is reached. It is enforced before a segment is started; started segments may
-    /// still be pushed.
+    /// Whether the limit is reached. The limit is checked before a segment is started, so started segments
+    /// may still be pushed.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.used >= self.limit
     }
 
-    /// Whether a connection with `own` records has its share: half as many as are free. So any number of
-    /// bulk senders get equal shares, and one more always finds free records (dynamic thresholds,
-    /// Choudhury and Hahne).
+    /// Whether a connection with `own` records has its share. The share is half of the number of free
+    /// records. Thus any number of bulk senders get equal shares, and a further sender always finds free
+    /// records (dynamic thresholds, Choudhury and Hahne).
     #[inline]
     pub(crate) fn is_full_for(&self, own: u32) -> bool {
         2 * own as usize >= self.limit.saturating_sub(self.used)
     }
 
-    /// Records in use.
+    /// Number of records in use.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
 
-    /// Small pages in use.
+    /// Number of small pages in use.
     pub(crate) fn small_pages(&self) -> usize {
         self.pages.small()
     }
@@ -238,14 +242,14 @@ impl SegmentSlab {
         self.get(key).sum
     }
 
-    /// Whether no other segment lies in front of it in its page.
+    /// Whether the segment is the first in its page.
     #[inline]
     pub(crate) fn leads_page(&self, key: SegmentKey) -> bool {
         self.get(key).offset == 0
     }
 
-    /// A frame in the segment's own buffer: `head` bytes that `write` fills in, followed by the segment.
-    /// Only for a segment without external memory that [leads its page](Self::leads_page). `None` if an
+    /// A frame in the segment's own buffer: `head` bytes that `write` fills in, followed by the segment. The
+    /// segment must have no external memory and must [lead its page](Self::leads_page). Returns `None` if an
     /// earlier frame of the page still exists, or if no descriptor is free.
     #[inline]
     pub(crate) fn headed(
@@ -266,7 +270,7 @@ impl SegmentSlab {
         self.get(key).len as usize
     }
 
-    /// `first` and the segments behind it.
+    /// The segment `first`, and all segments that follow it in its queue.
     pub(crate) fn iter_from(&self, first: SegmentKey) -> impl Iterator<Item = SegmentKey> {
         std::iter::successors(Some(first), |key| self.get(*key).next)
     }
@@ -278,8 +282,8 @@ impl SegmentSlab {
         start..end - external as usize
     }
 
-    /// The payloads of `count` segments from `first` on, without external memory, in as few views as
-    /// possible; `None` when no descriptor is free.
+    /// The payloads of `count` segments from `first` on, in as few views as possible. The segments must have
+    /// no external memory. Returns `None` if no descriptor is free.
     pub(crate) fn views(&self, first: SegmentKey, count: usize) -> Option<ArrayVec<Mbuf, MAX_TRAIN>> {
         let mut views = ArrayVec::new();
         let mut segments = self.iter_from(first).map(|key| self.get(key)).take(count);
@@ -315,7 +319,7 @@ impl SegmentSlab {
         self.records.iter().filter(|segment| !segment.marks.contains(Marks::FREE))
     }
 
-    /// The connections of the stack have `queued` segments, and these pages open.
+    /// Checks the slab. The connections of the stack have `queued` segments, and the pages `open` are open.
     pub(crate) fn check(&self, queued: usize, open: &[PageKey]) -> Check {
         self.check_free()?;
         ensure!(self.used == queued, "{} segment records, {queued} in queues", self.used);
@@ -326,7 +330,7 @@ impl SegmentSlab {
         self.pages.check(places, open)
     }
 
-    /// Each record is either in use or linked as free.
+    /// Checks that each record is either in use or linked as free.
     fn check_free(&self) -> Check {
         let (mut cursor, mut free) = (self.free, 0);
         while let Some(key) = cursor {
@@ -350,15 +354,16 @@ impl SegmentSlab {
         &mut self.records[key.record()]
     }
 
-    /// Whether a page has room for a segment of up to `bytes`.
+    /// Whether a page has room for a segment of up to `bytes` bytes.
     #[inline]
     pub(in crate::tcp) fn has_room(&self, page: PageKey, bytes: usize) -> bool {
         self.pages.room_bytes(page) >= bytes
     }
 
-    /// A new page for a segment of up to `bytes`, for a connection that has `own` small pages.
+    /// Opens a page for a segment of up to `bytes` bytes of a connection that has `own` small pages.
     ///
-    /// # Errors See [`Pages::open`].
+    /// # Errors
+    /// See [`Pages::open`].
     #[inline]
     pub(in crate::tcp) fn open_page(
         &mut self,
@@ -379,18 +384,18 @@ impl SegmentSlab {
         self.pages.free_spare();
     }
 
-    /// Frees a page without segments; returns its kind if it was freed.
+    /// If the page has no segment, frees the page and returns the page's kind.
     pub(in crate::tcp) fn close_page_if_empty(&mut self, page: PageKey) -> Option<PageKind> {
         self.pages.close_if_empty(page)
     }
 
-    /// Which pool a page is from.
+    /// The pool that a page is from.
     pub(in crate::tcp) fn page_kind(&self, page: PageKey) -> PageKind {
         self.pages.kind(page)
     }
 
-    /// A record for the next `bytes` bytes of the page, at position `pos`, with their sum, if it is known. It
-    /// is not in a queue yet.
+    /// Creates a record for the next `bytes` bytes of the page, at position `pos`. `sum` is the sum of these
+    /// bytes, if it is known. The record is not in a queue yet.
     #[inline(always)]
     pub(in crate::tcp) fn insert(
         &mut self,
@@ -416,7 +421,7 @@ impl SegmentSlab {
         self.take(segment)
     }
 
-    /// A record for `segment`.
+    /// Stores `segment` in a free or new record.
     #[inline(always)]
     fn take(&mut self, segment: Segment) -> SegmentKey {
         self.used += 1;
@@ -430,8 +435,8 @@ impl SegmentSlab {
         SegmentKey::of(self.records.len() - 1)
     }
 
-    /// Splits a segment: the record keeps the first `at` bytes; returns the record of the rest, which follows
-    /// it and has no marks.
+    /// Splits a segment. The record `key` keeps the first `at` bytes. Returns the record of the rest, which
+    /// follows this record and has no marks.
     pub(in crate::tcp) fn split(&mut self, key: SegmentKey, at: u32) -> SegmentKey {
         let (kept, [own, external]) = match self.get(key).external {
             Some(external) => self.split_external(external, at),
@@ -461,7 +466,7 @@ impl SegmentSlab {
         second
     }
 
-    /// Releases the memory of a segment; must be followed by [`free`](Self::free). Returns the page if it
+    /// Releases the memory of a segment. A call of [`free`](Self::free) must follow. Returns the page if it
     /// was freed with the segment.
     #[inline]
     pub(in crate::tcp) fn release(&mut self, key: SegmentKey) -> Option<(PageKey, PageKind)> {
@@ -474,9 +479,9 @@ impl SegmentSlab {
         self.pages.leave(page).map(|kind| (page, kind))
     }
 
-    /// Removes segments from the front of a queue: those that end at or below `una`, and have no other mark
-    /// than [`Marks::IN_FLIGHT`], as long as the order of transmission, from its `oldest` segment on, is that
-    /// of the queue. `own`: the pages of the connection.
+    /// Removes segments from the front of a queue, as long as they end at or below `una` and have no other
+    /// mark than [`Marks::IN_FLIGHT`]. The removal also stops at the first segment that is not the next in
+    /// the order of transmission. This order begins with `oldest`. `own` are the pages of the connection.
     #[inline(always)]
     pub(in crate::tcp) fn remove_run(
         &mut self,
@@ -529,7 +534,7 @@ impl SegmentSlab {
 
 #[cfg(test)]
 impl SegmentSlab {
-    /// How many records were visited so far.
+    /// Number of records that were visited so far.
     pub(in crate::tcp) fn visits(&self) -> u64 {
         self.visits.get()
     }

@@ -1,11 +1,11 @@
-//! Slightly invalid segments: what they may change, and how they are answered.
+//! Slightly invalid segments: what they may change, and which answers they get.
 
 use super::wire::*;
 use crate::tcp::Verdict;
 use crate::tcp::header::Flags;
 use crate::{Duration, Instant, TcpConfig};
 
-/// A pair, and a segment from A with the bytes 0..100, in flight.
+/// A pair, and a segment from A in flight with the bytes 0..100.
 fn with_segment() -> (Pair, Packet) {
     let mut pair = Pair::established(config(), config());
     pair.a.push(pair.now, &pattern(0, 100)).unwrap();
@@ -47,12 +47,12 @@ fn after_24_days_whatever_the_clock_says_is_taken_and_goes_from_there() {
     assert_eq!(pair.b.frontier, 100, "it is compared again");
 }
 
-/// RFC 7323 section 4.3: a segment that repeats TS.Recent renews it, so it does not become outdated.
+/// RFC 7323 section 4.3: a segment that repeats TS.Recent renews it, so TS.Recent does not become outdated.
 #[test]
 fn a_timestamp_that_is_repeated_goes_on_being_compared_with() {
     let (mut pair, mut segment) = with_segment();
     let value = stamp(&segment).wrapping_add(10);
-    // Each is long enough to be acknowledged at once.
+    // Each segment is long enough to be acknowledged at once.
     for (days, from, value, frontier) in
         [(0, 0, value, 2040), (20, 2040, value, 4080), (30, 4080, value - 1, 4080)]
     {
@@ -111,7 +111,7 @@ fn segments_that_find_no_room_are_answered_within_the_same_limit() {
         let _ = pair.b.receive(pair.now, &ahead);
         usize::from(pair.b.transmit(pair.now).is_some())
     };
-    // As many holes as are told apart, then ten more.
+    // The peer makes as many holes as the receiver can store, and then ten more holes.
     let taken: usize = (0..64).map(|nr| answers(&mut pair, nr)).sum();
     let refused: usize = (64..74).map(|nr| answers(&mut pair, nr)).sum();
     assert_eq!((taken, refused), (64, 3));
@@ -134,7 +134,8 @@ fn bare_segments_of_the_past_are_answered_seldom_and_do_not_keep_others_from_the
             })
             .count()
     };
-    // Overtaken by its successors, by number and by time.
+    // Later segments have overtaken these two segments: one by its sequence number, the other by its
+    // timestamp.
     let mut bare = segment.clone();
     bare.payload.clear();
     let mut old = bare.clone();

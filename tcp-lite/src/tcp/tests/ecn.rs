@@ -12,7 +12,7 @@ fn asking() -> TcpConfig {
 
 const SETUP: Flags = Flags::ECE.union(Flags::CWR);
 
-/// Marks those data segments from `Side::A` with these numbers that may be marked.
+/// Makes a router mark the data segments from `Side::A` with these numbers, if they may be marked.
 fn mark(pair: &mut Pair, numbers: std::ops::Range<usize>) {
     let mut sent = 0;
     pair.mark = Box::new(move |side, packet| {
@@ -65,7 +65,7 @@ fn a_syn_without_an_answer_goes_again_without_asking() {
 #[test]
 fn who_asked_once_and_no_longer_has_not_agreed() {
     let mut pair = Pair::new(asking(), config());
-    // The SYN-ACK that agrees is lost.
+    // The SYN-ACK that agrees to ECN is lost.
     pair.plan = Box::new(|side, packet| match side == Side::B && packet.header.flags.contains(Flags::ECE) {
         true => vec![],
         false => vec![DELAY],
@@ -130,14 +130,15 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
     pair.run_for(Duration::from_millis(200));
     let of_b = pair.log.iter().filter(|(_, side, _)| *side == Side::B).skip(1);
     let echoing: Vec<bool> = of_b.map(|(_, _, packet)| packet.header.flags.contains(Flags::ECE)).collect();
-    // Every second segment is acknowledged, and each change: 2, 4, the marked one, the one after it, and so
-    // on.
+    // B acknowledges every second segment, and each change of the mark: segments 2, 4, the marked segment,
+    // the segment after the marked segment, and so on.
     assert_eq!(echoing, [false, false, true, false, false, false]);
 }
 
-/// The acknowledgements of `Side::B` while these data segments arrive one after another (`true`: marked). B
-/// transmits after each segment, or only when all have arrived. Returns the segments acknowledged, and
-/// whether marks are echoed.
+/// Returns the acknowledgements that `Side::B` sends while data segments arrive one after another: for each
+/// acknowledgement, the number of acknowledged segments, and whether the acknowledgement echoes marks.
+/// `marks` is true for a marked segment. If `each` is true, B transmits after each segment, otherwise only
+/// when all segments have arrived.
 fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     answers_behind(0, marks, each)
 }

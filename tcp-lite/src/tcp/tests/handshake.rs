@@ -1,4 +1,5 @@
-//! Opening: active, passive, simultaneous; the options that the SYNs agree on; retries and refusals.
+//! Opening a connection: active, passive, simultaneous; the options that the SYNs agree on; retries and
+//! refusals.
 
 use super::wire::*;
 use crate::facade::TcpSeqNumber;
@@ -103,7 +104,7 @@ fn a_lost_syn_ack_or_ack_is_repaired() {
 
 #[test]
 fn answers_lost_in_the_handshake_make_no_long_round_trip() {
-    // The SYN-ACK, or what acknowledges it, is lost until seconds have passed.
+    // The SYN-ACK, or its acknowledgement, is lost until seconds have passed.
     for (lost, from) in [(Side::B, Side::A), (Side::A, Side::B)] {
         let patient = TcpConfig { user_timeout: Duration::from_secs(100), ..config() };
         let mut pair = Pair::new(patient, patient);
@@ -140,7 +141,7 @@ fn a_half_open_connection_that_is_reset_was_never_announced() {
 fn data_with_the_last_acknowledgement_is_taken() {
     let mut pair = Pair::new(config(), config());
     let mut sent = 0;
-    // The bare ACK of the handshake is lost; the first segment of data carries it.
+    // The bare ACK of the handshake is lost. The first segment of data carries the same acknowledgement.
     pair.plan = Box::new(move |_, _| {
         sent += 1;
         if sent == 3 { vec![] } else { vec![DELAY] }

@@ -3,8 +3,8 @@
 use super::wire::*;
 use crate::{Duration, TcpConfig};
 
-/// How many milliseconds after the link is back all segments have arrived that were sent during a flap of
-/// `flap_ms`. `told`: the connection is notified when the link is back.
+/// The number of milliseconds from the return of the link until all segments have arrived that were sent
+/// during a flap of `flap_ms`. `told` is true if the connection is notified when the link is back.
 fn recovery_ms(flap_ms: u64, told: bool) -> u64 {
     let mut pair = Pair::established(config(), config());
     pair.plan = Box::new(|_, _| vec![]);
@@ -23,8 +23,8 @@ fn recovery_ms(flap_ms: u64, told: bool) -> u64 {
 
 #[test]
 fn losses_of_a_flap_are_retransmitted_when_the_link_is_back() {
-    // The timer goes by when the segments were sent, doubling: what it adds is up to as much again as the
-    // flap took.
+    // Without a notification, the retransmission timer starts when the segments are sent, and its timeout
+    // doubles. Therefore the recovery may take as long as the flap.
     let untold = [150, 200, 300, 500, 3000].map(|flap_ms| recovery_ms(flap_ms, false));
     let told = [150, 200, 300, 500, 3000].map(|flap_ms| recovery_ms(flap_ms, true));
     println!("recovered so many ms after a flap, by the timer: {untold:?}, told of the link: {told:?}");

@@ -1,11 +1,12 @@
-//! Loss recovery: exactly the named segments are lost.
+//! Loss recovery. In each test, exactly the named segments are lost.
 
 use super::stream::lose;
 use super::wire::*;
 use crate::tcp::State;
 use crate::{CloseReason, Duration, TcpConfig};
 
-/// Sends `count` segments of differing size with these lost; returns the pair when all arrived.
+/// Sends `count` segments of different sizes and loses the segments `numbers`. Returns the pair when all
+/// segments have arrived.
 fn transfer(config: TcpConfig, numbers: &'static [usize], count: usize) -> (Pair, Vec<(u32, usize)>) {
     let mut pair = Pair::established(config, config);
     pair.plan = lose(numbers);
@@ -84,15 +85,16 @@ fn the_timer_backs_off_and_the_user_timeout_ends_it() {
     let start = pair.now;
     pair.run_for(Duration::from_secs(12));
     let at: Vec<_> = pair.log.iter().map(|(at, ..)| at.total_millis() - start.total_millis()).collect();
-    // SRTT 2 ms and the floor of 50 ms. The first is a tail loss probe, which waits for a delayed
-    // acknowledgement of a single segment; the last is the RST of the user timeout.
+    // The SRTT is 2 ms, and `rto_min` is 50 ms. The first repetition is a tail loss probe, which waits for a
+    // possible delayed acknowledgement of the single segment. The last segment is the RST of the user
+    // timeout.
     assert_eq!(at, [0, 52, 104, 208, 416, 832, 1664, 3328, 6656, 10_000]);
     assert_eq!((pair.a.counters.tail_loss_probes, pair.a.counters.rto_expired), (1, 7));
     assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
     assert!(pair.a.tcb().is_droppable() && pair.a.holds_nothing());
 }
 
-/// The user timeout counts from the first unacknowledged segment. Later segments do not restart it.
+/// The user timeout starts when the first unacknowledged segment is sent. Later segments do not restart it.
 #[test]
 fn new_segments_do_not_put_the_user_timeout_off() {
     let mut pair = Pair::established(config(), config());
@@ -209,7 +211,7 @@ fn what_was_acknowledged_of_a_segment_is_not_sent_again_when_it_is_cut() {
     let mut pair = Pair::established(config(), config());
     pair.a.push(pair.now, &pattern(0, 1000)).unwrap();
     pair.a.transmit(pair.now).unwrap();
-    // Somebody on the way cut it, and lost the rest.
+    // A host on the path cut the segment, and lost the rest.
     pair.b.push(pair.now, &pattern(0, 1)).unwrap();
     let mut answer = pair.b.transmit(pair.now).unwrap();
     answer.header.ack = answer.header.ack.map(|ack| ack + 700);

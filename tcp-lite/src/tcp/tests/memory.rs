@@ -1,4 +1,5 @@
-//! State that a recovery leaves for later ones: RACK's window, marks, and reductions that may be undone.
+//! State that a recovery leaves for later recoveries: RACK's window, marks, and reductions that may be
+//! undone.
 
 use super::stream::{each, lose};
 use super::wire::*;
@@ -14,7 +15,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// How long RACK lets a segment be overtaken, in quarters of a round trip, when nothing is in flight.
+/// RACK's reordering window in quarters of a round trip, when nothing is in flight.
 fn quarters(pair: &Pair) -> u64 {
     pair.a.tcb().sending().reordering_window_for_test().total_micros() / 500
 }
@@ -51,7 +52,8 @@ fn a_copy_widens_the_window_for_sixteen_recoveries_unless_a_probe_made_it() {
 #[test]
 fn a_recovery_that_was_taken_back_leaves_the_window_open_to_the_next_loss() {
     let mut pair = Pair::established(config(), config());
-    // The second is so late that it is sent again; the sixth is lost, which those behind it tell only later.
+    // The second segment is so late that it is sent again. The sixth segment is lost, and the segments after
+    // it reveal this only later.
     pair.plan = each(|nr| match nr {
         1 => vec![DELAY + ms(2) - Duration::from_micros(500)],
         5 => vec![],
@@ -72,7 +74,7 @@ fn a_recovery_that_was_taken_back_leaves_the_window_open_to_the_next_loss() {
 #[test]
 fn no_probe_is_sent_while_the_timer_repairs() {
     let mut pair = Pair::established(config(), config());
-    // Both, the probe, and the second one's first repair are lost.
+    // Both segments, the probe, and the first repair of the second segment are lost.
     pair.plan = each(|nr| if nr == 3 || nr > 4 { vec![DELAY] } else { vec![] });
     pair.push(2);
     assert!(pair.run_until(ms(900), |pair| pair.a.counters.tx_retransmits == 3));

@@ -1,5 +1,5 @@
-//! Control blocks without a stack: single segments made by hand, and pairs joined by a wire that the test
-//! controls.
+//! Control blocks without a stack: single segments made by hand, and pairs of control blocks that are joined
+//! by a wire under the test's control.
 
 mod arrival;
 mod ecn;

@@ -1,4 +1,4 @@
-//! Bytes ahead of the frontier: their gauge, their limits, and giving them up.
+//! Bytes ahead of the frontier: how they are counted, limited and given up.
 
 use dp::Mempool;
 
@@ -6,7 +6,7 @@ use super::stream::lose;
 use super::wire::{DELAY, Packet, Pair, Side, config, pattern};
 use crate::{Duration, OutOfOrder, TcpConfig};
 
-/// A pair whose first of `count` segments of 1000 bytes was lost; the receiver holds the others.
+/// A pair whose first of `count` segments of 1000 bytes was lost. The receiver holds the other segments.
 fn behind_a_hole(receiver: TcpConfig, count: usize) -> Pair {
     let mut pair = Pair::established(config(), receiver);
     pair.b.releases = false;
@@ -16,7 +16,7 @@ fn behind_a_hole(receiver: TcpConfig, count: usize) -> Pair {
     pair
 }
 
-/// A pair whose receiver may hold 3000 bytes, and eight segments of `len` bytes under way to it.
+/// A pair whose receiver may hold 3000 bytes, and eight segments of `len` bytes in flight to the receiver.
 fn sent(len: usize) -> (Pair, Vec<Packet>) {
     let mut pair = Pair::established(config(), TcpConfig { out_of_order_bytes: 3000, ..config() });
     pair.b.releases = false;
@@ -41,7 +41,7 @@ fn what_is_held_ahead_of_the_frontier_is_gauged() {
     pair.b.with(now, |tcb, ctx| tcb.release(ctx, 1000));
     pair.b.with(now, |tcb, ctx| tcb.pin(ctx, 4352));
     assert_eq!(gauges(&mut pair), [2000, 3000, 4352, 6528]);
-    // Nobody can give back more than there is.
+    // The user cannot release more bytes than the user holds.
     pair.b.with(now, |tcb, ctx| tcb.release(ctx, 5000));
     assert_eq!(gauges(&mut pair), [0, 3000, 4352, 6528]);
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.b.frontier == 4000));
@@ -49,7 +49,7 @@ fn what_is_held_ahead_of_the_frontier_is_gauged() {
     assert_eq!(gauges(&mut pair), [0, 3000, 0, 6528]);
 }
 
-/// The last segment of `side` with SACK blocks: its blocks, as stream offsets of the other side.
+/// The SACK blocks of the last acknowledgement of `Side::B`, as stream offsets of `Side::A`.
 fn last_blocks(pair: &Pair) -> Vec<(u64, u64)> {
     let first = pair.a.params.iss.0;
     let offset =
@@ -74,7 +74,8 @@ fn what_was_given_up_is_in_no_sack_block_and_comes_again() {
     assert!(pair.b.give_up(now, 5000..6000));
     assert_eq!(pair.b.counters.out_of_order.held_bytes, 3000);
     assert_eq!(pair.b.counters.rx_out_of_order_evicted_bytes, 2000);
-    // A duplicate in front of what is gone: named first, then the range it is in.
+    // A duplicate arrives just before the bytes that were given up. The first block names the duplicate, and
+    // the next block is the range that contains it.
     let again = pair.log.iter().find(|(_, side, p)| *side == Side::A && p.payload == pattern(1000, 1000));
     let again = again.expect("sent before").2.clone();
     let _ = pair.b.receive(now, &again);
@@ -104,17 +105,19 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     for at in [4, 5, 7] {
         let _ = pair.b.receive(now, &segments[at]);
     }
-    // Full, and nothing lies further away than the newcomer: it is refused.
+    // The limit is reached, and no held byte is further away than the new segment, so the new segment is
+    // refused.
     assert_eq!(pair.b.counters.out_of_order_over_connection, 0);
     pair.b.config.out_of_order_bytes = 2500;
     let _ = pair.b.receive(now, &Packet::new(segments[7].header.clone(), pattern(7000, 1000)));
     assert_eq!(pair.b.asked, []);
     pair.b.config.out_of_order_bytes = 3000;
-    // Nearer to the frontier: taken, and as much has to go.
+    // The next segment is nearer to the frontier, so it is accepted, and the user has to give up as many
+    // bytes.
     let _ = pair.b.receive(now, &segments[2]);
     assert_eq!(pair.b.asked, [1000]);
     assert_eq!(pair.b.counters.out_of_order_over_connection, 1);
-    // As long as it has not, nothing more is taken.
+    // Until the user has given up these bytes, nothing more is accepted.
     let _ = pair.b.receive(now, &segments[1]);
     assert_eq!(
         (pair.b.stream.get(1000).copied().flatten(), pair.b.counters.rx_out_of_order_dropped_bytes),
@@ -123,13 +126,14 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     assert!(pair.b.give_up(now, 7000..8000));
     let _ = pair.b.receive(now, &segments[7]);
     assert_eq!((pair.b.stream.get(7000).copied().flatten(), pair.b.asked.len()), (None, 1), "the furthest");
-    // What is in order is always taken.
+    // Bytes in order are always accepted.
     let _ = pair.b.receive(now, &segments[0]);
     let _ = pair.b.receive(now, &segments[1]);
     assert_eq!(pair.b.frontier, 3000);
 }
 
-/// Bytes that are scattered over many buffers reach the limit earlier: half of the pinned buffers counts.
+/// Bytes that are scattered over many buffers reach the limit earlier, because half of the pinned bytes
+/// counts.
 #[test]
 fn what_a_connection_pins_counts_as_well() {
     let (mut pair, segments) = sent(100);
@@ -141,14 +145,15 @@ fn what_a_connection_pins_counts_as_well() {
     pin(&mut pair, 5800);
     let _ = pair.b.receive(now, &segments[3]);
     assert_eq!((pair.b.asked.as_slice(), pair.b.counters.out_of_order_over_connection), (&[][..], 0));
-    // 300 bytes in twice the limit.
+    // 300 held bytes pin twice the limit.
     pin(&mut pair, 6000);
     let _ = pair.b.receive(now, &segments[7]);
     assert_eq!((pair.b.asked.as_slice(), pair.b.counters.rx_out_of_order_dropped_bytes), (&[][..], 100));
-    // Nearer: taken. Of 3000 that count, 100 are a tenth of the bytes of payload for each.
+    // This segment is nearer to the frontier, so it is accepted. 3000 bytes are charged for 300 bytes of
+    // payload, so an excess of 100 charged bytes is 10 bytes of payload.
     let _ = pair.b.receive(now, &segments[2]);
     assert_eq!((pair.b.asked.as_slice(), pair.b.counters.out_of_order_over_connection), (&[10][..], 2));
-    // What is given up makes room.
+    // After the user has given up bytes, there is room again.
     assert!(pair.b.give_up(now, 600..700));
     pin(&mut pair, 5000);
     let _ = pair.b.receive(now, &segments[6]);
@@ -163,10 +168,11 @@ fn a_connection_is_not_asked_for_room_for_what_is_refused_in_any_case() {
         let _ = pair.b.receive(now, &segments[at]);
     }
     assert_eq!(pair.b.asked, []);
-    // A quarter of the buffers has to be free, and an eighth to take anything: 24 of 128.
+    // 15 of 128 buffers are free. An eighth (16) must be free to accept bytes, and a quarter (32) should be
+    // free.
     let pool = std::mem::replace(&mut pair.b.pool, Mempool::heap("scarce", 128, 2048));
     let taken: Vec<_> = (0..113).map(|_| pair.b.pool.alloc().unwrap()).collect();
-    // Nearer to the frontier than what is held, but there is no buffer for it.
+    // These segments are nearer to the frontier than the held bytes, but there is no buffer for them.
     pair.b.with(now, |tcb, ctx| {
         for at in [2, 3, 4] {
             let mut buf = pool.alloc().unwrap();

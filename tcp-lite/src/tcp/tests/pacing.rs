@@ -1,4 +1,4 @@
-//! Segments spread over the round trip.
+//! Pacing: segments spread over the round trip.
 
 use super::stream::{each, lose};
 use super::wire::*;
@@ -14,7 +14,7 @@ fn config(rtt_min_us: u64) -> TcpConfig {
     TcpConfig { pacing: Some(pacing), ..super::wire::config() }
 }
 
-/// The times (in microseconds) since `from` at which `Side::A` sent data, each with the number of segments.
+/// The times, in microseconds since `from`, at which `Side::A` sent data, each with the number of segments.
 fn bursts(pair: &Pair, from: crate::Instant) -> Vec<(u64, usize)> {
     let data = pair.log.iter().filter(|(_, side, packet)| *side == Side::A && !packet.payload.is_empty());
     let times: Vec<u64> = data.map(|(at, ..)| (*at - from).total_micros()).collect();
@@ -26,8 +26,8 @@ fn a_window_leaves_in_bursts_for_which_the_deadline_wakes() {
     let mut pair = Pair::established(config(500), config(500));
     let start = pair.now;
     pair.push(10);
-    // Nothing arrives within the first round trip of 2 ms. The window is 10 segments, in slow start, so that
-    // 4 of them take a fifth of it.
+    // No acknowledgement arrives within the first round trip of 2 ms. The window is 10 segments, in slow
+    // start, so 4 segments take a fifth of the round trip.
     pair.run_for(us(1900));
     assert_eq!(bursts(&pair, start), [(0, 4), (400, 4), (800, 2)]);
     pair.run_for(us(50_000));
@@ -63,7 +63,7 @@ fn the_oldest_segment_is_sent_again_without_waiting() {
     pair.push(8);
     assert!(pair.run_until(us(5000), |pair| pair.a.counters.fast_retransmits == 1));
     let now = pair.now;
-    // As after a burst that has just left.
+    // This sets the state that a burst leaves which was just sent.
     pair.a.with(now, |tcb, ctx| {
         for _ in 0..8 {
             tcb.sending_mut().pace(ctx, EMSS as u32);
@@ -74,7 +74,7 @@ fn the_oldest_segment_is_sent_again_without_waiting() {
     assert_eq!(pair.a.counters.tx_retransmits, 1);
 }
 
-/// A retransmission also counts for the pace: later segments leave later.
+/// A retransmission also counts for pacing: later segments are sent later.
 #[test]
 fn a_segment_that_is_sent_again_counts_for_the_pace() {
     let mut pair = Pair::established(config(500), config(500));
@@ -116,7 +116,8 @@ fn other_segments_are_sent_again_when_it_is_their_time() {
     assert_eq!(pair.a.counters.tx_retransmits, 2);
 }
 
-/// As after a timeout: each segment is the oldest when it is retransmitted, and is not paced.
+/// The situation after a timeout: each segment is the oldest segment when it is retransmitted, and is not
+/// paced.
 #[test]
 fn what_was_sent_without_waiting_holds_up_new_segments_for_a_round_trip_at_most() {
     let mut pair = Pair::established(config(500), config(500));
@@ -142,7 +143,7 @@ fn after_a_reduction_the_round_trip_takes_a_window_and_a_fifth() {
     });
     let start = pair.now;
     pair.push(7);
-    // 2 ms for 8.4 segments.
+    // The paced rate is 8.4 segments in 2 ms.
     pair.run_for(us(1900));
     assert_eq!(bursts(&pair, start), [(0, 4), (952, 3)]);
 }

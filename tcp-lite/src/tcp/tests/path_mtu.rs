@@ -9,7 +9,7 @@ use crate::tcp::congestion::{CongestionControl, Timeout};
 use crate::tcp::send::Phase;
 use crate::{CloseReason, Duration, Instant, PathMtuConfig, PathMtuProbing, TcpConfig};
 
-/// Payload of segments of BASE_PLPMTU and MIN_PLPMTU.
+/// Payload of segments of BASE_PLPMTU and of MIN_PLPMTU.
 const BASE: usize = BASE_MSS as usize - 12;
 const LEAST: usize = MIN_MSS as usize - 12;
 
@@ -26,7 +26,7 @@ fn narrow(pair: &mut Pair) -> Rc<Cell<usize>> {
     most
 }
 
-/// An established pair on such a wire.
+/// An established pair on a wire of [`narrow`].
 fn pair(config: TcpConfig) -> (Pair, Rc<Cell<usize>>) {
     let mut pair = Pair::established(config, config);
     let most = narrow(&mut pair);
@@ -41,7 +41,7 @@ fn emss(pair: &Pair) -> usize {
 const ADDRESS: std::net::SocketAddr =
     std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
 
-/// Pushes segments as large as they may be, every 100 ms for `span`.
+/// Pushes a segment of EMSS bytes every 100 ms for `span`.
 fn pump(pair: &mut Pair, sent: &mut usize, span: Duration) {
     let until = pair.now + span;
     while pair.now < until {
@@ -52,7 +52,8 @@ fn pump(pair: &mut Pair, sent: &mut usize, span: Duration) {
     }
 }
 
-/// The probes that `a` sent: time and size. Checks that each carries the bytes sent before at its position.
+/// The time and the size of each probe that `a` sent. Checks that each probe carries the bytes that were sent
+/// at its position before.
 fn probes(pair: &Pair) -> Vec<(Instant, usize)> {
     let probe = |(at, offset, bytes): &(Instant, u32, Vec<u8>)| {
         assert_eq!(*bytes, pattern(*offset as usize, bytes.len()));
@@ -73,7 +74,8 @@ fn a_black_hole_is_found_by_the_third_timeout_and_what_passes_by_halving() {
     let mut sent = 10 * EMSS;
     pair.push(10);
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.path_mtu_black_holes == 1));
-    // A probe of the tail, the RTO of 52 ms from the last transmission on, its double, and that of it.
+    // Four timers have expired so far: a tail loss probe, the RTO of 52 ms after the last transmission, twice
+    // this RTO, and four times this RTO.
     assert_eq!((pair.a.counters.rto_expired, emss(&pair)), (3, BASE));
     let found = pair.now;
     assert!(found - start < Duration::from_millis(500), "{}", found - start);
@@ -82,7 +84,7 @@ fn a_black_hole_is_found_by_the_third_timeout_and_what_passes_by_halving() {
 
     pump(&mut pair, &mut sent, Duration::from_secs(20));
     assert_eq!(pair.b.read(), pattern(0, sent));
-    // Each size that is not carried is tried three times.
+    // Each size that the path does not carry is tried three times.
     let lost = |bytes| [bytes; 3];
     let expected = [lost(1000).as_slice(), &lost(800), &lost(700), &[650, 675, 687], &lost(693)].concat();
     assert_eq!((sizes(&pair), emss(&pair)), (expected, 687));
@@ -114,7 +116,8 @@ fn a_path_that_is_wide_again_is_found_after_ten_minutes() {
     pair.run_for(Duration::from_secs(585));
     pair.a.probes.clear();
     pump(&mut pair, &mut sent, Duration::from_secs(15));
-    // One probe, of all that may be, of what is acknowledged first after the PMTU_RAISE_TIMER.
+    // One probe of the largest possible size is sent. The probe has the first bytes that are acknowledged
+    // after the PMTU_RAISE_TIMER.
     let probes = probes(&pair);
     assert_eq!(probes.len(), 1, "{probes:?}");
     let due = last + Duration::from_secs(600);
@@ -124,7 +127,7 @@ fn a_path_that_is_wide_again_is_found_after_ten_minutes() {
     assert_eq!(pair.b.read(), pattern(0, sent));
     assert!(pair.a.holds_nothing());
     assert_eq!(pair.a.tcb().deadline(), None, "there is nothing more to find");
-    // Congestion control counts in the segments of this path: a timeout leaves one of them.
+    // Congestion control uses the segment size of this path: a timeout sets the window to one such segment.
     most.set(0);
     let before = pair.a.counters.rto_expired;
     pair.a.push(pair.now, &pattern(sent, EMSS)).unwrap();
@@ -156,7 +159,8 @@ fn no_tail_loss_probe_is_larger_than_the_path_was_reported_to_carry_meanwhile() 
     assert!(!sent.is_empty() && sent.iter().all(|bytes| *bytes <= BASE), "{sent:?}");
 }
 
-/// As documented, and as it is with IPv4 only: a link with IPv6 carries 1280 bytes.
+/// The module `send/path_mtu.rs` documents this behaviour. A connection ends for this reason only with IPv4,
+/// because every link with IPv6 carries 1280 bytes.
 #[test]
 fn a_path_that_does_not_carry_the_least_ends_the_connection() {
     let (mut pair, most) = pair(config());
@@ -296,7 +300,7 @@ fn reports_that_narrow_a_path_by_and_by_end_at_the_least() {
     };
     let heard = [900, 890, 890, 880, 870, 860].map(|mss| told(&mut pair, mss));
     assert_eq!(heard, [900, 890, 890, 880, LEAST, LEAST]);
-    // Ten minutes later the path is as wide as it can be, and may grow narrower anew.
+    // Ten minutes later the path carries the largest size again, and its MTU may fall again.
     most.set(usize::MAX);
     pair.run_for(Duration::from_secs(600));
     let mut sent = EMSS;
@@ -344,14 +348,15 @@ fn a_probe_of_bytes_that_are_long_gone_is_not_sent_again() {
     while probes(&pair).is_empty() {
         pump(&mut pair, &mut sent, Duration::from_millis(100));
     }
-    // As if so much had been sent and acknowledged since, which a second is enough for.
+    // This acts as if `gone` more bytes had been sent and acknowledged. On a fast path, this takes less than
+    // a second.
     let gone = 1 << 31;
     pair.a.tcb.as_mut().expect("a connection").sending_mut().skip(gone);
     pair.run_for(Duration::from_secs(5));
     assert_eq!((pair.a.counters.path_mtu_probes, pair.a.counters.path_mtu_probes_lost), (1, 1));
 }
 
-/// A pair of which `a` has gathered a probe but not sent it, with segments in flight.
+/// A pair with segments in flight. `a` has gathered a probe, but has not sent it.
 fn ready() -> Pair {
     let path_mtu = PathMtuConfig { probing: PathMtuProbing::Always, ..PathMtuConfig::default() };
     let (mut pair, _) = pair(TcpConfig { path_mtu, ..config() });
@@ -406,7 +411,7 @@ fn a_link_that_is_back_is_no_third_timeout() {
     most.set(688);
     pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.rto_expired == 2));
-    // What is small passes meanwhile.
+    // During this time, small packets arrive.
     pair.run_for(Duration::from_millis(10));
     pair.a.with(pair.now, |tcb, ctx| tcb.on_link_up(ctx));
     assert_eq!((pair.a.counters.path_mtu_black_holes, emss(&pair)), (0, EMSS));

@@ -1,20 +1,21 @@
-//! A process that stands still: no timer runs, and nothing is sent. The silence says nothing about the peer.
+//! A process that is stopped for a while: no timer runs, and nothing is sent. The silence says nothing about
+//! the peer.
 
 use super::wire::*;
 use crate::tcp::State;
 use crate::{CloseReason, Duration, TcpConfig};
 
-/// Longer than the user timeout.
+/// A pause that is longer than the user timeout.
 const PAUSE: Duration = Duration::from_secs(11);
 
-/// `a` stands still for [`PAUSE`], and then runs its timers.
+/// Stops `a` for [`PAUSE`], and then runs its timers.
 fn pause(pair: &mut Pair) {
     pair.now += PAUSE;
     let now = pair.now;
     pair.a.with(now, |tcb, ctx| tcb.on_timer(ctx));
 }
 
-/// Both ends continue, and the stream of `a` arrives.
+/// Checks that both sides continue, and that the stream of `a` arrives.
 fn goes_on(pair: &mut Pair, bytes: usize) {
     pair.plan = Box::new(|_, _| vec![DELAY]);
     pair.run_for(Duration::from_secs(3));
@@ -22,7 +23,7 @@ fn goes_on(pair: &mut Pair, bytes: usize) {
     assert_eq!(pair.b.frontier, bytes as u64);
 }
 
-/// The peer is gone: `a` ends after one more user timeout, in which it has asked several times.
+/// Checks that the peer is gone: `a` ends after one more user timeout, in which it has sent several segments.
 fn ends(pair: &mut Pair) {
     let (start, sent) = (pair.now, pair.log.len());
     assert!(
@@ -77,7 +78,7 @@ fn a_fin_is_sent_again_after_a_pause() {
     assert_eq!((pair.a.state(), pair.b.state()), (State::FinWait2, State::CloseWait));
 }
 
-/// No segment fits into the window, so none is in flight.
+/// No segment fits into the window, so no segment is in flight.
 #[test]
 fn a_closed_window_is_probed_after_a_pause() {
     for is_gone in [false, true] {
@@ -101,7 +102,8 @@ fn a_closed_window_is_probed_after_a_pause() {
     }
 }
 
-/// The probes back off, and each is answered. So this is not a pause: the peer shows that it is alive.
+/// The probes back off, and the peer answers each probe. The answers show that the peer is alive, so this
+/// time is not a pause.
 #[test]
 fn the_closed_window_of_a_peer_that_answers_is_waited_for_for_minutes() {
     let window = TcpConfig { recv_window_bytes: 1000, ..config() };
@@ -111,10 +113,10 @@ fn the_closed_window_of_a_peer_that_answers_is_waited_for_for_minutes() {
     pair.a.push(pair.now, &pattern(1000, 500)).unwrap();
     pair.run_for(Duration::from_secs(300));
     assert_eq!(pair.a.state(), State::Established);
-    // Half a user timeout between two, once they have backed off.
+    // Once the probes have backed off, the time between two probes is half a user timeout.
     let probes = pair.a.counters.window_probes;
     assert!((60..75).contains(&probes), "{probes} probes");
-    // Without an answer it takes a user timeout, since the last answer.
+    // Without an answer, the connection ends a user timeout after the last answer.
     pair.plan = Box::new(|_, _| vec![]);
     pair.run_for(Duration::from_millis(10_001));
     assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));

@@ -1,4 +1,4 @@
-//! Whole connections over a wire that loses, reorders and duplicates by a seed.
+//! Whole connections over a wire that loses, reorders and duplicates packets as a seed decides.
 
 use proptest::prelude::*;
 use testkit::dice::Dice;
@@ -7,7 +7,7 @@ use super::wire::*;
 use crate::tcp::State;
 use crate::{Duration, PathMtuConfig, PathMtuProbing, TcpConfig};
 
-/// With timestamps or without, less than most segments.
+/// With and without timestamps, segments of this MSS are shorter than most queued segments.
 const NARROW_MSS: u16 = 412;
 
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ struct Scenario {
     loss_percent: u64,
     jitter_us: u64,
     duplicate_percent: u64,
-    /// Share of packets that the wire cuts in two, like a peer that cuts at other places when it
+    /// Share of packets that the wire cuts in two, like a peer that cuts at other positions when it
     /// retransmits.
     split_percent: u64,
     sizes: Vec<usize>,
@@ -26,7 +26,7 @@ struct Scenario {
     window: u32,
     iss: u32,
     events_limit: usize,
-    /// The path gets narrower in this round.
+    /// The round in which the path gets narrower, or `None` if the path stays the same.
     narrow: Option<u64>,
 }
 
@@ -60,8 +60,8 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     )
 }
 
-/// Pushes `sizes[*next..]` as far as the send buffer takes them; sizes that EMSS no longer allows are pushed
-/// as two.
+/// Pushes `sizes[*next..]` as far as the send buffer accepts the segments. A size that the EMSS no longer
+/// allows is pushed as two segments.
 fn feed(host: &mut Host, now: crate::Instant, sizes: &mut Vec<usize>, next: &mut usize, offset: &mut usize) {
     let emss = host.tcb().sending().emss() as usize;
     while let Some(&whole) = sizes.get(*next) {
@@ -91,7 +91,7 @@ fn run(scenario: &Scenario) {
         rto_max: Duration::from_secs(2),
         time_wait: Duration::from_secs(30),
         send_buffer_bytes: 16_000,
-        // A wire that loses so much looks like a black hole now and then.
+        // A wire that loses so many packets would sometimes be detected as a black hole.
         path_mtu: PathMtuConfig { probing: PathMtuProbing::Never, ..PathMtuConfig::default() },
         ..config()
     };
@@ -142,7 +142,8 @@ fn run(scenario: &Scenario) {
     assert_eq!(pair.a.pool.available(), pair.a.pool.capacity());
 }
 
-/// Every transmission was a frozen segment as pushed, or a part of one whose cut was counted.
+/// Checks that every transmission was a frozen segment as it was pushed, or a part of a segment whose cut was
+/// counted.
 fn check_boundaries(pair: &Pair, side: Side, sizes: &[usize]) {
     let mut starts = std::collections::BTreeMap::new();
     let mut at = 0;
@@ -155,10 +156,10 @@ fn check_boundaries(pair: &Pair, side: Side, sizes: &[usize]) {
     pieces.sort_unstable();
     pieces.dedup();
     let strange = pieces.iter().filter(|(start, len)| starts.get(start) != Some(len)).count() as u64;
-    // Each cut makes two pieces, and cutting the second again one more.
+    // Each cut makes two pieces. A second cut of the second piece makes one more piece.
     let cuts = host.counters.tx_cut_by_persist + host.counters.tx_cut_by_emss;
     assert!(strange <= 2 * cuts, "{strange} {:?}", host.counters);
-    // No byte was ever sent with two boundaries but for cuts.
+    // Without cuts, no byte was ever sent with two different boundaries.
     if cuts == 0 {
         assert!(pieces.windows(2).all(|pair| pair[0].0 + pair[0].1 as u32 <= pair[1].0));
     }

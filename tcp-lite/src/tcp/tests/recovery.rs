@@ -8,12 +8,13 @@ use crate::{CongestionAlgorithm, Duration, Instant, StackCounters, TcpConfig};
 
 const SEGMENT: usize = 500;
 
-/// Windows are halved at a loss, and grow by the bytes that arrive.
+/// A configuration in which a loss halves the window, and the window grows by the bytes that arrive.
 fn config() -> TcpConfig {
     TcpConfig { congestion: CongestionAlgorithm::NewReno, ..super::wire::config() }
 }
 
-/// A wire on which `fate` says for the n-th data segment of `Side::A` the extra delay, or `None` for lost.
+/// A wire on which `fate` returns the extra delay of the n-th data segment of `Side::A`; `None` if the
+/// segment is lost.
 fn wire(mut fate: impl FnMut(usize) -> Option<Duration> + 'static) -> Plan {
     each(move |nr| fate(nr).map(|extra| DELAY + extra).into_iter().collect())
 }
@@ -22,7 +23,7 @@ fn push(pair: &mut Pair, count: usize) -> u64 {
     pair.push_of(count, SEGMENT)
 }
 
-/// Sends `count` segments; returns the pair when all arrived and are acknowledged.
+/// Sends `count` segments. Returns the pair when all segments have arrived and are acknowledged.
 fn transfer(config: TcpConfig, plan: Plan, count: usize) -> Pair {
     let mut pair = Pair::established(config, config);
     pair.plan = plan;
@@ -35,7 +36,7 @@ fn transfer(config: TcpConfig, plan: Plan, count: usize) -> Pair {
     pair
 }
 
-/// Every transmission was one of the segments as pushed.
+/// Asserts that every transmission was one of the segments as they were pushed.
 fn assert_frozen(pair: &Pair) {
     let whole = |(offset, len): &(u32, usize)| (*offset as usize).is_multiple_of(SEGMENT) && *len == SEGMENT;
     assert!(pair.data_sent(Side::A).iter().all(whole));
@@ -65,7 +66,7 @@ fn a_lost_tail_of_any_length_is_repaired_without_the_timer() {
 #[test]
 fn a_probe_carries_what_was_never_sent_when_there_is_any() {
     let mut pair = Pair::established(config(), config());
-    // All of a full window is lost, so that nothing fresh may leave but the probe.
+    // A full window is lost completely. The probe is the only new segment that may be sent.
     let count = 60;
     let end = push(&mut pair, count);
     pair.plan = wire(|_| None);
@@ -79,7 +80,7 @@ fn a_probe_carries_what_was_never_sent_when_there_is_any() {
     let probe = pair.data_sent(Side::A)[sent..].to_vec();
     assert_eq!(probe, [(nxt as u32 - 1, SEGMENT)], "the next that was never sent, and no more");
     assert_eq!(pair.a.counters.tx_retransmits, 0);
-    // What arrives from now on repairs it all without the timer.
+    // From now on all segments arrive, and all losses are repaired without the timer.
     pair.plan = wire(|_| Some(Duration::ZERO));
     let resent = pair.log.pop().map(|(_, _, packet)| packet).expect("the probe");
     pair.fly(Side::A, resent);
@@ -104,14 +105,14 @@ fn a_tail_loss_probe_that_repaired_a_loss_reduces_the_window_and_a_spurious_one_
     };
     let (before, now) = after(lose(&[9]));
     assert!(now < before, "{now} {before}");
-    // The tail is late, not lost: the peer reports the probe as a duplicate.
+    // The last segment is late, not lost: the peer reports the probe as a duplicate.
     let (before, now) = after(wire(|nr| Some(if nr == 9 { ms(8) } else { Duration::ZERO })));
     assert!(now >= before, "{now} {before}");
 }
 
 #[test]
 fn a_retransmission_that_is_lost_again_is_found_without_the_timer() {
-    // Number 3 is lost, and its first retransmission as well; fresh segments keep arriving.
+    // Segment 3 and its first two retransmissions are lost. New segments keep arriving.
     let mut times = 0;
     let mut pair = Pair::established(config(), config());
     pair.plan = Box::new(move |side, packet| {
@@ -158,7 +159,7 @@ fn once_reordering_was_seen_three_segments_above_a_hole_prove_nothing() {
 fn d_sack_widens_the_reordering_window_and_undoes_recoveries() {
     let mut pair = Pair::established(config(), config());
     pair.plan = Box::new(|side, packet| {
-        // Each tenth segment of A is late by 1.5 ms, and so are its retransmissions.
+        // Every tenth segment of A is late by 1.5 ms, and its retransmissions are late as well.
         let late = side == Side::A && packet.payload.first() == pattern(2 * SEGMENT, 1).first();
         vec![DELAY + if late { us(1500) } else { Duration::ZERO }]
     });
@@ -176,7 +177,7 @@ fn d_sack_widens_the_reordering_window_and_undoes_recoveries() {
     assert_eq!(late, 0, "{in_vain:?}");
 }
 
-/// A pair whose segments are held up on the way for `spike` in the middle of a transfer.
+/// A pair whose segments are delayed on the path by `spike` in the middle of a transfer.
 fn delayed(config: TcpConfig, spike: Duration) -> Pair {
     let config = TcpConfig { send_buffer_bytes: 200_000, recv_window_bytes: 200_000, ..config };
     let mut pair = Pair::established(config, config);
@@ -188,7 +189,7 @@ fn delayed(config: TcpConfig, spike: Duration) -> Pair {
     pair
 }
 
-/// Runs [`delayed`] until all arrived: counters, and the windows before and after.
+/// Runs [`delayed`] until all segments have arrived. Returns the counters, and the windows before and after.
 fn delay_spike(config: TcpConfig, spike: Duration) -> (StackCounters, u64, u64) {
     let mut pair = delayed(config, spike);
     let before = pair.a.tcb().sending().window();
@@ -211,7 +212,8 @@ fn a_spurious_timeout_is_undone_by_timestamps() {
 #[test]
 fn a_spurious_timeout_is_undone_by_f_rto_without_timestamps() {
     for sack in [true, false] {
-        // Long enough for one timeout: repeated ones are not examined (RFC 5682 section 3.1, step 1).
+        // The spike is long enough for one timeout only: F-RTO does not examine repeated timeouts (RFC 5682
+        // section 3.1, step 1).
         let config = TcpConfig { timestamps: false, sack, ..config() };
         let (counters, before, now) = delay_spike(config, ms(120));
         assert!(counters.rto_expired > 0, "{counters:?}");
@@ -245,21 +247,21 @@ fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
     pair.run_for(ms(100));
     let first = pair.log.iter().filter(|(_, side, p)| *side == Side::A && !p.payload.is_empty()).count();
     assert_eq!(first, 100);
-    // One segment of the next flight is lost; the rest arrives one by one.
+    // One segment of the next flight is lost. The other segments arrive one by one.
     pair.plan = each(|nr| if nr == 0 { vec![] } else { vec![DELAY + us((nr as u64 + 1) * 10)] });
     push(&mut pair, 160);
     let window = pair.a.tcb().sending().window();
     let recovering = |pair: &Pair| pair.a.tcb().sending().phase() == Phase::Fast;
     assert!(pair.run_until(ms(100), recovering));
     let flight = pair.a.tcb().sending().positions().outstanding();
-    // Without what limited transmit let out beyond the window.
+    // Bytes that limited transmit sent beyond the window do not count.
     let ssthresh = flight.min(window) / 2;
     let started: Instant = pair.now;
     assert!(pair.run_until(ms(100), move |pair| !recovering(pair)));
     let sent =
         pair.log.iter().filter(|(at, side, p)| *at >= started && *side == Side::A && !p.payload.is_empty());
     let bytes = sent.count() as u64 * SEGMENT as u64;
-    // Half of what arrived during recovery, and the retransmission.
+    // The bytes sent are half of the bytes that arrived during the recovery, plus the retransmission.
     assert!(bytes.abs_diff(ssthresh) <= 3 * SEGMENT as u64, "{bytes} of {flight}");
     assert_eq!(pair.a.tcb().sending().window(), ssthresh);
     assert_eq!(pair.a.counters.fast_retransmits, 1);
@@ -268,7 +270,7 @@ fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
 #[test]
 fn a_path_that_got_narrower_costs_neither_a_timeout_nor_the_window() {
     let mut pair = Pair::established(config(), config());
-    // Only what is above 600 bytes is dropped.
+    // Only payloads of more than 600 bytes are dropped.
     pair.plan = Box::new(|_, packet| if packet.payload.len() > 600 { vec![] } else { vec![DELAY] });
     for nr in 0..6 {
         pair.a.push(pair.now, &pattern(nr * 800, if nr % 2 == 0 { 1000 } else { 600 })).unwrap();
@@ -282,8 +284,8 @@ fn a_path_that_got_narrower_costs_neither_a_timeout_nor_the_window() {
     assert!(pair.a.tcb().sending().window() >= before);
 }
 
-/// A peer that acknowledges the same byte for ever gets at most as much as was in flight (RFC 5681 section
-/// 3.2, step 4).
+/// A peer that acknowledges the same byte for ever makes us send at most as many bytes as were in flight (RFC
+/// 5681 section 3.2, step 4).
 #[test]
 fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
     let config =

@@ -28,17 +28,18 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A pair whose window has grown to some 60 segments, acknowledged all.
+/// A pair whose window has grown to about 60 segments. All segments are acknowledged.
 fn grown(config: TcpConfig) -> Pair {
     let mut pair = Pair::established(config, config);
     pair.push(80);
-    // Not longer than the RTO: an idle connection begins anew.
+    // The transfer takes no longer than the RTO, because the window of an idle connection would fall to its
+    // initial size.
     assert!(pair.run_until(ms(40), |pair| pair.a.holds_nothing()));
     pair
 }
 
-/// From now on loses the first transmission of the data segments numbered `lost`, and marks those numbered
-/// `marked`.
+/// From now on, loses the first transmission of the data segments numbered `lost`, and marks the data
+/// segments numbered `marked`.
 fn harm(pair: &mut Pair, lost: &'static [usize], marked: &'static [usize]) {
     pair.plan = lose(lost);
     let mut sent = 0;
@@ -53,7 +54,7 @@ fn ssthresh(pair: &Pair) -> u32 {
     pair.a.tcb().sending().congestion().ssthresh()
 }
 
-/// All thresholds in turn, until all bytes up to `end` have arrived and nothing is left to do.
+/// All values of the threshold in order, until all bytes up to `end` have arrived and nothing is left to do.
 fn thresholds(pair: &mut Pair, end: u64) -> Vec<u32> {
     let mut seen = vec![ssthresh(pair)];
     loop {
@@ -66,7 +67,7 @@ fn thresholds(pair: &mut Pair, end: u64) -> Vec<u32> {
     }
 }
 
-/// New data segments with CWR that `Side::A` sent.
+/// Number of new data segments with CWR that `Side::A` sent.
 fn announcements(pair: &Pair) -> usize {
     let of_a = pair.log.iter().filter(|(_, side, _)| *side == Side::A);
     of_a.filter(|(_, _, packet)| packet.is(Flags::CWR) && !packet.is(Flags::SYN)).count()
@@ -82,7 +83,7 @@ fn a_loss_in_the_window_that_had_marks_reduces_it_no_further_but_for_dctcp() {
         let counters = pair.a.counters;
         assert_eq!((counters.ecn_reductions, counters.fast_retransmits), (1, 1), "{congestion:?}");
         assert_eq!((counters.rto_expired, counters.tx_retransmits), (0, 1), "{congestion:?}");
-        // A share of marks is no answer to a loss (RFC 8257 section 3.5).
+        // A reduction by the share of marks does not cover a loss (RFC 8257 section 3.5).
         let reductions = if congestion == CongestionAlgorithm::Dctcp { 2 } else { 1 };
         assert_eq!(seen.len() - 1, reductions, "{congestion:?}: {seen:?}");
         assert_eq!(announcements(&pair), 1, "{congestion:?}");
@@ -112,7 +113,7 @@ fn marks_in_a_window_that_had_a_loss_reduce_it_no_further_and_the_loss_is_announ
         assert_eq!(pair.b.counters.rx_congestion_experienced, 3);
         assert_eq!((counters.ecn_reductions, counters.fast_retransmits), (0, 1), "{congestion:?}");
         assert_eq!(seen.len(), 2, "{congestion:?}: {seen:?}");
-        // RFC 3168 section 6.1.2: CWR for whatever reason the window was reduced.
+        // RFC 3168 section 6.1.2: CWR is sent after a reduction for any reason.
         assert_eq!(announcements(&pair), 1, "{congestion:?}");
         let last = &pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2;
         assert!(!last.is(Flags::ECE), "and heard");
@@ -124,7 +125,7 @@ fn a_spurious_reduction_is_not_undone_after_congestion_marks() {
     let run = |marked: &'static [usize]| {
         let mut pair = grown(config(CongestionAlgorithm::NewReno));
         harm(&mut pair, &[], marked);
-        // So late that it is sent again, and arrives before that.
+        // Segment 2 is so late that it is sent again, but it arrives before its retransmission.
         pair.plan = each(|nr| vec![if nr == 2 { DELAY + ms(2) - Duration::from_micros(500) } else { DELAY }]);
         let before = pair.a.tcb().sending().window();
         let end = pair.push(40);
@@ -181,7 +182,7 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
         assert!(pair.run_until(ms(50), |pair| pair.a.counters.lost_retransmits == 1));
         let (high, nxt) = (pair.a.tcb().sending().recovery_point(), pair.a.tcb().sending().positions().nxt());
         assert_eq!(high, nxt, "{congestion:?}: all that is in flight is of this recovery");
-        // In the proportion of the new threshold to what is in flight: no burst by one acknowledgement.
+        // Segments are sent in proportion to the new threshold, so no acknowledgement causes a burst.
         let before = pair.data_sent(Side::A).len();
         let (seen, most) = (Cell::new(before), Cell::new(0));
         assert!(pair.run_until(ms(50), |pair| {
@@ -190,7 +191,8 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
             pair.a.tcb().sending().phase() == Phase::Open
         }));
         assert!((1..=2).contains(&most.get()), "{congestion:?}: {}", most.get());
-        // All that was in the network arrives in this round, so that as much leaves as the threshold says.
+        // All data in flight is acknowledged in this round, so the number of bytes sent in this round equals
+        // ssthresh.
         let (left, ssthresh) = ((seen.get() - before) * EMSS, ssthresh(&pair) as usize);
         assert!(left.abs_diff(ssthresh) <= 2 * EMSS, "{congestion:?}: {left} bytes, {ssthresh}");
     }
@@ -200,7 +202,8 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
 fn loss_in_two_successive_windows_lowers_it_twice_and_no_more() {
     for congestion in ALL {
         let mut pair = grown(config(congestion));
-        // Two of 60 that fit the window; and two that are sent during recovery.
+        // Two of the 60 segments that fit the window are lost, and two segments that are sent during the
+        // recovery.
         harm(&mut pair, &[2, 5, 75, 80], &[]);
         let end = pair.push(160);
         assert!(pair.run_until(ms(50), |pair| pair.a.tcb().sending().phase() == Phase::Fast));
@@ -220,7 +223,7 @@ fn a_window_that_comes_back_leaves_no_burst() {
         // (Without SACK there are no tail loss probes.)
         let config = TcpConfig { ecn: EcnMode::Off, sack: false, ..config(congestion) };
         let mut pair = grown(config);
-        // A whole window is late; of the acknowledgements those from the 40th on arrive.
+        // The segments of a whole window are late. Only the acknowledgements from the 40th segment on arrive.
         let (mut sent, window) = (0, pair.a.tcb().sending().window() / EMSS as u64);
         let forty = pair.a.params.iss + 1 + (80 + 40) * EMSS;
         pair.plan = Box::new(move |side, packet| {

@@ -1,5 +1,5 @@
-//! A receiver may drop bytes that it has selectively acknowledged (RFC 2018 section 8), as ours does under
-//! memory pressure.
+//! A receiver may drop bytes that it has selectively acknowledged (RFC 2018 section 8). Our receiver does so
+//! under memory pressure.
 
 use super::wire::*;
 use crate::Duration;
@@ -7,7 +7,7 @@ use crate::Duration;
 const SEGMENT: usize = 100;
 const SEGMENTS: usize = 6;
 
-/// An acknowledgement of the first `ack` segments, and selectively of `sacked`.
+/// An acknowledgement of the first `ack` segments, which selectively acknowledges the segments `sacked`.
 fn acknowledgement(pair: &Pair, ack: usize, sacked: Option<(usize, usize)>) -> Packet {
     let mut packet = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
     let first = pair.a.params.iss + 1;
@@ -42,7 +42,7 @@ fn bytes_on_which_the_peer_reneged_are_retransmitted() {
     assert_eq!(sent_now(&mut pair), [0, 1, 2, 3, 4, 5]);
     assert_eq!(hear(&mut pair, 2000, 0, Some((1, 6))), [0], "the rest is said to be there");
     assert_eq!(pair.a.segments.len(), SEGMENTS, "and is kept");
-    // The hole is filled, and the frontier stops where it should have moved on.
+    // The hole is filled, but the peer acknowledges only the filled bytes, not the bytes after the hole.
     assert_eq!(hear(&mut pair, 2000, 1, None), []);
     assert_eq!(pair.a.segments.len(), SEGMENTS - 1);
     let timeout = pair.a.tcb().deadline().expect("a timer");
@@ -50,7 +50,7 @@ fn bytes_on_which_the_peer_reneged_are_retransmitted() {
     pair.now = timeout;
     pair.a.with(timeout, |tcb, ctx| tcb.on_timer(ctx));
     assert_eq!(pair.a.counters.rto_expired, 1);
-    // All of it is sent again, by slow start, and no mark of before keeps any back.
+    // All segments are sent again by slow start, and no earlier mark holds a segment back.
     let mut again = sent_now(&mut pair);
     let mut heard = 1;
     while heard < SEGMENTS && again.len() < 2 * SEGMENTS {
@@ -67,7 +67,8 @@ fn all_is_sent_again_at_a_timeout_where_the_oldest_segment_was_selectively_ackno
     let mut pair = Pair::established(config(), config());
     pair.push_of(3, SEGMENT);
     let _ = sent_now(&mut pair);
-    // Nonsense of a peer that names its frontier's next bytes, and nothing more.
+    // The peer sends a SACK block that makes no sense, because the block begins at the peer's next expected
+    // byte.
     assert_eq!(hear(&mut pair, 2000, 0, Some((0, 3))), []);
     let timeout = pair.a.tcb().deadline().expect("a timer");
     pair.now = timeout;
@@ -82,7 +83,7 @@ fn no_tail_loss_probe_is_sent_once_segments_are_selectively_acknowledged() {
         let mut pair = Pair::established(config(), config());
         pair.push_of(2, SEGMENT);
         assert_eq!(sent_now(&mut pair), [0, 1]);
-        // Reordering was seen, so nothing is lost at once.
+        // With this block, `a` detects reordering, so that later no segment is marked lost at once.
         assert_eq!(hear(&mut pair, 2000, 0, Some((1, 2))), []);
         assert_eq!(hear(&mut pair, 100, 2, None), []);
         for nr in 2..5 {
@@ -91,7 +92,7 @@ fn no_tail_loss_probe_is_sent_once_segments_are_selectively_acknowledged() {
         assert_eq!(sent_now(&mut pair), [2, 3, 4]);
         let due = pair.a.tcb().deadline().expect("a timer");
         pair.now = due;
-        // The probe is due, and before it is sent an acknowledgement comes.
+        // The probe is due. Before it is sent, an acknowledgement arrives.
         pair.a.with(due, |tcb, ctx| tcb.on_timer(ctx));
         let packet = acknowledgement(&pair, 2, sacked);
         let _ = pair.a.receive(pair.now, &packet);

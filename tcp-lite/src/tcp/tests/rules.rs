@@ -9,7 +9,7 @@ use crate::tcp::State;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::{Duration, Instant};
 
-/// A segment from `a` that `b` would take, without payload.
+/// A segment from `a` without payload that `b` would accept.
 fn next_of_a(pair: &Pair) -> Packet {
     let (_, _, last) =
         pair.log.iter().rev().find(|(_, side, _)| *side == Side::A).expect("a segment").clone();
@@ -23,8 +23,8 @@ fn answer(pair: &mut Pair, packet: &Packet) -> Option<Packet> {
 }
 
 /// A million guesses of an attacker who knows addresses and ports: resets, SYNs, FINs, bytes and
-/// acknowledgements, with all kinds of sequence numbers except the right one, some of them in the window by
-/// chance.
+/// acknowledgements. The sequence numbers of these segments are spread over all numbers except the right
+/// number. Some numbers are in the window by chance.
 // Proves SEC-054: the connection is as it was, and answers at the rate of its challenges.
 #[test]
 fn a_million_blind_segments_change_nothing() {
@@ -33,7 +33,8 @@ fn a_million_blind_segments_change_nothing() {
     let (start, mut answers, mut in_window) = (pair.now, 0, 0);
     for n in 0..1_000_000_u32 {
         let mut forged = honest.clone();
-        // An odd multiplier: no number comes twice, and only the first one is right.
+        // The multiplier is odd, so no guess occurs twice, and no guess is 0, which would be the right
+        // number.
         let guess = (n + 1).wrapping_mul(0x9e37_79b9) as i32;
         in_window += u32::from((1..64 * 1024).contains(&guess));
         forged.header.seq = TcpSeqNumber(honest.header.seq.0.wrapping_add(guess));
@@ -73,7 +74,8 @@ fn noise() -> impl Strategy<Value = (Vec<u8>, i32, i32, u8, usize, u64)> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
-    /// Random options, numbers near and far, any flags, any length, in every state that comes up.
+    /// Segments with random options, near and far numbers, any flags and any length, in every state that
+    /// occurs.
     #[test]
     fn no_segment_makes_a_live_connection_panic(
         segments in prop::collection::vec(noise(), 1..30), closes in 0_usize..3, active in any::<bool>()

@@ -1,5 +1,5 @@
-//! The cost of one acknowledgement, counted as visited segment records: a peer with thousands of segments in
-//! flight must not make us walk along all of them again and again (CVE-2019-11478).
+//! The cost of one acknowledgement, measured in visited segment records. A peer with thousands of segments in
+//! flight must not make us visit all of them again and again (CVE-2019-11478).
 
 use super::wire::*;
 use crate::facade::TcpSeqNumber;
@@ -8,23 +8,24 @@ use crate::tcp::send::Phase;
 use crate::{Duration, TcpConfig};
 
 const SEGMENT: usize = 20;
-/// Segments in flight.
+/// Number of segments in flight.
 const SEGMENTS: usize = 2000;
-/// Maximum records that one SACK block may visit, however many segments are in flight: twice the logarithm
-/// of the number of segments, times three records or places, and a few more.
+/// Maximum number of records that one SACK block may visit, however many segments are in flight. The number
+/// is twice the logarithm of the number of segments, times three records or places, and a few more.
 const BOUND: u64 = 90;
 
-/// A peer whose acknowledgements are made by the test, in units of segments and bytes of them.
+/// A peer whose acknowledgements the test forges. The acknowledgements count in segments, and the SACK blocks
+/// count in bytes of segments.
 struct Forger {
     pair: Pair,
     acked: usize,
     pushed: usize,
-    /// Echoed as TSecr.
+    /// The value that is echoed as TSecr.
     echo: Option<u32>,
 }
 
 impl Forger {
-    /// With [`SEGMENTS`] segments in flight.
+    /// A peer with [`SEGMENTS`] segments in flight.
     fn new() -> Self {
         let big = TcpConfig { recv_window_bytes: 1 << 20, send_buffer_bytes: 1 << 20, ..config() };
         let mut pair = Pair::new(big, big);
@@ -42,7 +43,7 @@ impl Forger {
         panic!("{} of {} segments were sent", forger.sent(), forger.pushed);
     }
 
-    /// Pushes `count` segments, and sends all that may be sent.
+    /// Pushes `count` segments, and sends all segments that may be sent.
     fn send(&mut self, count: usize) {
         for _ in 0..count {
             self.pair.a.push(self.pair.now, &pattern(self.pushed * SEGMENT, SEGMENT)).unwrap();
@@ -51,14 +52,14 @@ impl Forger {
         self.transmit();
     }
 
-    /// Segments sent so far.
+    /// Number of segments sent so far.
     fn sent(&self) -> usize {
         let sending = self.pair.a.tcb().sending();
         (sending.positions().nxt() - 1) as usize / SEGMENT
     }
 
-    /// Sends all segments that may be sent; returns their number, and the maximum records visited to find
-    /// one of them.
+    /// Sends all segments that may be sent. Returns the number of these segments, and the maximum number of
+    /// records that were visited to find one segment.
     fn transmit(&mut self) -> (usize, u64) {
         let (mut count, mut most, now) = (0, 0, self.pair.now);
         loop {
@@ -82,8 +83,8 @@ impl Forger {
         self.pair.a.params.iss + 1 + byte
     }
 
-    /// The peer acknowledges `ack` segments, and these blocks of bytes. Returns how many records were
-    /// visited.
+    /// Passes an acknowledgement of `ack` segments to the sender, with these blocks of bytes. Returns the
+    /// number of visited records.
     fn hear(&mut self, ack: usize, blocks: &[(usize, usize)]) -> u64 {
         self.pair.now += Duration::from_millis(1);
         self.acked = ack;
@@ -112,7 +113,7 @@ impl Forger {
     }
 }
 
-/// A byte inside of a segment.
+/// A byte inside a segment.
 fn inside(segment: usize) -> (usize, usize) {
     (segment * SEGMENT + 1, segment * SEGMENT + 2)
 }
@@ -125,7 +126,7 @@ fn whole(from: usize, to: usize) -> (usize, usize) {
 fn blocks_without_a_segment_cost_the_same_however_far_away_they_are() {
     let mut forger = Forger::new();
     let (first, last) = (forger.acked, forger.pushed - 1);
-    // The first block that comes after segments were sent makes them known, once.
+    // The first block that arrives after segments were sent gives places to these segments, once.
     let steps = forger.hear(first, &[inside(last)]);
     assert!(steps <= 10 * SEGMENTS as u64, "{steps}");
     for at in (first..=last).chain([first, last, first]) {
@@ -142,7 +143,8 @@ fn blocks_without_a_segment_cost_the_same_however_far_away_they_are() {
 
 #[test]
 fn blocks_of_every_other_segment_are_marked_and_cost_the_same() {
-    // From the front; from the end, where each is in front of what is known; and from both.
+    // The blocks arrive in three orders: from the front, from the end (so that each block is before all known
+    // blocks), and from both ends.
     for order in 0..3 {
         let mut forger = Forger::new();
         let (first, last) = (forger.acked, forger.pushed - 1);
@@ -158,7 +160,7 @@ fn blocks_of_every_other_segment_are_marked_and_cost_the_same() {
             let (_, most) = forger.transmit();
             assert!(most <= 10, "order {order}: {most} to find the next segment, after {nr}");
         }
-        // What is overtaken is marked lost at once.
+        // Only acknowledgements that mark overtaken segments lost visit many records.
         assert!(long <= 4, "order {order}: {long} acknowledgements with a long walk");
     }
 }
@@ -176,12 +178,13 @@ fn blocks_that_are_repeated_cost_little() {
         total += steps;
         forger.transmit();
     }
-    // One is searched for, three are known; and what is overtaken is marked lost.
+    // Of each four blocks, one block is searched for, and three blocks are known. In addition, overtaken
+    // segments are marked lost.
     let each = total / count as u64;
     assert!(each <= BOUND + 30, "{each} for each acknowledgement");
 }
 
-/// Holds for any order of arrivals, and any repetition of blocks by the peer.
+/// The limit holds for any order of arrivals, and for any repetition of blocks by the peer.
 #[test]
 fn what_has_arrived_is_passed_in_few_steps() {
     type Order = fn(usize) -> usize;
@@ -194,7 +197,7 @@ fn what_has_arrived_is_passed_in_few_steps() {
             total += forger.hear(first, &[whole(first + 1 + nr, first + 2 + nr)]);
         }
         for nr in 0..1500 {
-            // From each segment on, in an order that has nothing to do with that in which they arrived.
+            // Blocks from each segment on, in an order that does not depend on the order of arrival.
             let from = first + 1 + nr * 1103 % 1500;
             total += forger.hear(first, &[whole(from, first + 1501), whole(first + 1, from)]);
         }
@@ -231,7 +234,7 @@ fn a_hole_that_is_filled_joins_its_neighbours_without_a_walk_along_them() {
 fn recoveries_that_are_undone_again_and_again_do_not_walk_along_all_each_time() {
     let mut forger = Forger::new();
     let first = forger.acked;
-    // The peer lets a segment seem lost, and says that its retransmission was one too many.
+    // The peer makes a segment seem lost, and then reports its retransmission as a duplicate.
     let (mut total, rounds) = (0, 200);
     let block = whole(first + 3, first + 503);
     for _ in 0..rounds {
@@ -244,7 +247,7 @@ fn recoveries_that_are_undone_again_and_again_do_not_walk_along_all_each_time() 
     }
     let undone = forger.pair.a.counters.spurious_recoveries;
     assert!(undone >= 2, "{undone} undone, {:?}", forger.phase());
-    // A few walks along everything, and the bound for each of the rest.
+    // The limit is a few visits of all segments, and [`BOUND`] for each other acknowledgement.
     let most = 40 * SEGMENTS as u64 + 2 * rounds as u64 * BOUND;
     assert!(total <= most, "{total} records in {rounds} rounds, {undone} undone");
 }
@@ -253,8 +256,8 @@ fn recoveries_that_are_undone_again_and_again_do_not_walk_along_all_each_time() 
 fn what_is_lost_again_and_again_at_the_front_does_not_hide_what_is_lost_at_the_end() {
     let mut forger = Forger::new();
     let (first, last) = (forger.acked, forger.pushed - 1);
-    // All but the first and one near the end arrive; then new segments overtake the retransmission of the
-    // first again and again.
+    // All segments arrive except the first segment and one segment near the end. After that, new segments
+    // overtake the retransmission of the first segment again and again.
     let blocks = [whole(first + 1, last - 4), whole(last - 3, last - 1)];
     forger.hear(first, &blocks);
     forger.transmit();
@@ -274,7 +277,8 @@ fn what_is_lost_again_and_again_at_the_front_does_not_hide_what_is_lost_at_the_e
 #[test]
 fn the_segment_of_a_tail_loss_probe_is_known() {
     let mut forger = Forger::new();
-    // More waits that the peer's window has no room for, so the probe is the last one sent.
+    // More segments wait, but the peer's window has no room for them. Therefore the probe is the segment that
+    // was sent last.
     let first = forger.acked + 1;
     forger.hear(first, &[]);
     forger.transmit();

@@ -1,15 +1,15 @@
-//! A stream of `Side::A`, and what happens to its segments on their way.
+//! A stream of `Side::A`, and what happens to its segments on the path.
 
 use super::wire::*;
 use crate::Duration;
 
 impl Pair {
-    /// `a` queues this many full segments more. Returns the end of its stream.
+    /// Queues `segments` full segments at `a`. Returns the end of its stream.
     pub(super) fn push(&mut self, segments: usize) -> u64 {
         self.push_of(segments, EMSS)
     }
 
-    /// The same, of segments of `len` bytes.
+    /// Like [`push`](Self::push), with segments of `len` bytes.
     pub(super) fn push_of(&mut self, segments: usize, len: usize) -> u64 {
         let from = self.a.tcb().sending().positions().end() as usize - 1;
         for nr in 0..segments {
@@ -19,8 +19,8 @@ impl Pair {
     }
 }
 
-/// A wire that asks `fate` about the n-th data segment of `Side::A` from now on (from 0): after how long it
-/// arrives, as for a [`Plan`].
+/// A wire that calls `fate` with the number of each data segment of `Side::A`, counted from now on from 0.
+/// `fate` returns the delays of the segment's arrivals, as a [`Plan`] does.
 pub(super) fn each(mut fate: impl FnMut(usize) -> Vec<Duration> + 'static) -> Plan {
     let mut sent = 0;
     Box::new(move |side, packet| {
@@ -32,7 +32,7 @@ pub(super) fn each(mut fate: impl FnMut(usize) -> Vec<Duration> + 'static) -> Pl
     })
 }
 
-/// A wire that loses the data segments of `Side::A` with these numbers, from now on (from 0).
+/// A wire that loses the data segments of `Side::A` with these numbers, counted from now on from 0.
 pub(super) fn lose(numbers: &'static [usize]) -> Plan {
     each(|nr| if numbers.contains(&nr) { vec![] } else { vec![DELAY] })
 }

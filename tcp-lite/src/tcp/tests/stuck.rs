@@ -1,4 +1,4 @@
-//! A port that takes no frames, or a pool without buffers: nothing can be sent, and time passes.
+//! A port that accepts no frames, or a pool without buffers: nothing can be sent, and time passes.
 
 use super::wire::*;
 use crate::tcp::Verdict;
@@ -10,7 +10,7 @@ fn since_us(pair: &Pair, since: Instant) -> u64 {
 }
 
 /// Runs only `a`, which cannot send anything, until its connection has ended, for at most a minute. Returns
-/// after how many milliseconds the connection ended, and how often its timer ran.
+/// the number of milliseconds until the end, and the number of times that the timer ran.
 fn end_of(pair: &mut Pair) -> (u64, usize) {
     let (start, mut timers) = (pair.now, 0);
     while !matches!(pair.a.seen.last(), Some(Seen::Closed(_))) {
@@ -36,7 +36,7 @@ fn a_syn_that_is_never_sent_times_out() {
 #[test]
 fn a_fin_that_is_never_sent_times_out() {
     let mut pair = Pair::established(config(), config());
-    // Idle for longer than the user timeout: it counts from the close.
+    // The connection is idle for longer than the user timeout, which starts only with the close.
     pair.run_for(Duration::from_secs(30));
     pair.a.close(pair.now);
     let (after_ms, timers) = end_of(&mut pair);
@@ -52,9 +52,9 @@ fn bytes_that_are_never_sent_time_out() {
     assert_eq!(end_of(&mut pair).0, 10_000);
 }
 
-/// Segments that the port took before count as sent, and time out once. Their retransmission cannot be sent,
-/// so no answer to it is missing: the RTO is not doubled again, and the path MTU is not suspected although
-/// the peer is heard.
+/// Segments that the port accepted before count as sent, and time out once. The retransmission of these
+/// segments cannot be sent, so no answer to the retransmission is missing. Therefore the RTO is not doubled
+/// again. The path MTU is not suspected either, although the peer still sends segments.
 #[test]
 fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed() {
     let mut pair = Pair::established(config(), config());
@@ -67,7 +67,7 @@ fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed
         pair.now = pair.a.tcb().deadline().expect("a timer runs");
         let now = pair.now;
         pair.a.with(now, |tcb, ctx| tcb.on_timer(ctx));
-        // The peer sends something each second, and is heard.
+        // The peer sends a segment each second, which arrives.
         if since_us(&pair, sent_at) < heard * 1_000_000 {
             continue;
         }
@@ -80,7 +80,7 @@ fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed
     assert!(heard >= 9, "heard {heard} times");
     assert_eq!((pair.a.counters.rto_expired, pair.a.tcb().sending().info().rto), (1, rto * 2));
     assert_eq!((pair.a.counters.path_mtu_black_holes, pair.a.tcb().sending().emss()), (0, EMSS as u32));
-    // It goes out as soon as it can, whole.
+    // The segment is sent as soon as possible, and is not cut.
     pair.plan = Box::new(|_, _| vec![DELAY]);
     pair.run_for(Duration::from_millis(5));
     assert_eq!((pair.b.frontier, pair.a.counters.tx_retransmits), (EMSS as u64, 1));
@@ -128,7 +128,7 @@ fn keepalives_that_find_no_way_out_count_as_sent() {
     assert!((9_000_000..9_010_000).contains(&after_us), "{after_us}");
 }
 
-/// A RST is the last segment for the peer, but the block is kept for it no longer than for an answer.
+/// RST is the last segment for the peer, but the control block is kept for it no longer than for an answer.
 #[test]
 fn a_rst_that_finds_no_way_out_is_given_up() {
     let mut pair = Pair::established(config(), config());

@@ -6,7 +6,7 @@ use crate::tcp::header::Flags;
 use crate::tcp::{State, Verdict};
 use crate::{CloseReason, Duration, TcpConfig};
 
-/// A pair of which A closed first, and B's FIN, which A has acknowledged.
+/// A pair in which A closed first, and B's FIN, which A has acknowledged.
 fn closed(a: TcpConfig) -> (Pair, Packet) {
     closed_between(a, config())
 }
@@ -55,8 +55,8 @@ fn only_the_peers_own_fin_restarts_the_wait() {
     assert!(pair.a.transmit(pair.now).is_some_and(|packet| packet.header.ack.is_some()));
 }
 
-/// Whether a SYN reopens the connection: its sequence number is `further_by` beyond B's FIN, and its
-/// timestamp, if any, is `later_by` after the old connection's last one.
+/// Whether a SYN reopens the connection. The sequence number of the SYN is `further_by` beyond B's FIN. The
+/// timestamp of the SYN, if any, is `later_by` after the last timestamp of the old connection.
 fn reopens(pair: &mut Pair, fin: &Packet, further_by: i32, later_by: Option<i32>) -> bool {
     let last = pair.a.tcb().receiving().ts_recent();
     let mut syn = fin.clone();
@@ -70,13 +70,13 @@ fn reopens(pair: &mut Pair, fin: &Packet, further_by: i32, later_by: Option<i32>
     verdict == Verdict::Reopen
 }
 
-/// The rules of RFC 6191 section 2, in its order. The last sequence number that the old connection used is
-/// that of its FIN.
+/// The rules of RFC 6191 section 2, in the RFC's order. The last sequence number that the old connection used
+/// is the number of its FIN.
 #[test]
 fn a_syn_reopens_by_its_timestamp_and_else_by_its_sequence_number() {
     let with = |timestamps| TcpConfig { timestamps, ..config() };
     for (old, new, cases) in [
-        // Both have timestamps.
+        // Both connections have timestamps.
         (
             true,
             true,
@@ -95,22 +95,23 @@ fn a_syn_reopens_by_its_timestamp_and_else_by_its_sequence_number() {
                 (Some(i32::MIN), 1, false),
             ][..],
         ),
-        // The old one had them, the peer no longer offers them.
+        // The old connection had timestamps, and the peer no longer offers them.
         (true, true, &[(None, 1, true), (None, 100_000, true), (None, 0, false), (None, -1, false)]),
-        // The old one had none, the new one will.
+        // The old connection had no timestamps, and the new connection will have timestamps.
         (false, true, &[(Some(1), 100_000, true), (Some(0), 0, true), (Some(-1), -100_000, true)]),
-        // Neither does.
+        // Neither connection has timestamps.
         (false, true, &[(None, 1, true), (None, 100_000, true), (None, 0, false), (None, -100_000, false)]),
-        // The peer offers them, but they would not be used.
+        // The peer offers timestamps, but the new connection would not use them.
         (false, false, &[(Some(1), 1, true), (Some(1), 0, false), (Some(1), -100_000, false)]),
     ] {
         for &(later_by, further_by, expected) in cases {
-            // Where only the new one will have them, it was the peer that did not offer them for the old one.
+            // If only the new connection will have timestamps, the peer did not offer timestamps for the old
+            // connection.
             let (mut pair, fin) = closed_between(with(new), with(old && new));
             assert_eq!(pair.a.tcb().sending().agreed().timestamps, old && new);
             let reopened = reopens(&mut pair, &fin, further_by, later_by);
             assert_eq!(reopened, expected, "{old} {new}: {later_by:?} ms, {further_by} numbers");
-            // Any other is answered by a challenge ACK (RFC 9293 section 3.10.7.4).
+            // A challenge ACK answers any other SYN (RFC 9293 section 3.10.7.4).
             let answer = pair.a.transmit(pair.now);
             assert_eq!(answer.is_some(), !expected);
         }

@@ -20,7 +20,7 @@ fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
     Packet::new(header, Vec::new())
 }
 
-/// Only `a`, with its peer played by the test; windows are not scaled.
+/// A pair in which only `a` runs and the test plays its peer. Windows are not scaled.
 fn alone() -> Pair {
     let config = TcpConfig { recv_window_bytes: 32 * 1024, ..config() };
     let mut pair = Pair::established(config, config);
@@ -80,14 +80,15 @@ fn a_window_below_a_segment_cuts_it_only_after_the_persist_timer() {
     assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(0, 300));
     assert!(pair.a.transmit(at).is_none());
     assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
-    // The rest is a separate segment, and fits now.
+    // The rest of the segment is a separate segment, which fits the window now.
     let more = ack(&pair, 300, 500);
     let _ = pair.a.receive(at, &more);
     assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(300, 500));
     assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
 }
 
-/// Alignment that a cut has lost is back after a pause: what is pushed then goes as it was pushed.
+/// After a cut, segments are not aligned with FPDUs until a pause in transmission. After the pause, segments
+/// are sent as they were pushed.
 // Proves MPA-122: a segment that is pushed begins with an FPDU.
 #[test]
 fn alignment_comes_back_after_a_pause() {
@@ -113,7 +114,7 @@ fn alignment_comes_back_after_a_pause() {
     assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
 }
 
-/// There is no Nagle algorithm to turn off.
+/// There is no Nagle algorithm that could be turned off.
 // Proves MPA-272: a small segment leaves while others before it are not acknowledged.
 #[test]
 fn a_small_segment_waits_for_no_acknowledgement() {
@@ -143,7 +144,7 @@ fn held_bytes_close_the_window_and_release_opens_it() {
     pair.plan = each(|nr| vec![if nr == 0 { Duration::from_millis(5) } else { DELAY }]);
     pair.push(8);
     pair.run_for(Duration::from_millis(300));
-    // The first 4000 came, 3000 of them out of order and still held.
+    // The first 4000 bytes arrived. 3000 of them arrived out of order and are still held.
     let shrunk = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.header.window;
     assert!(shrunk <= 1000, "{shrunk}");
     let now = pair.now;
@@ -250,7 +251,7 @@ fn acknowledgements_are_reported_where_it_is_asked_for() {
     };
     assert_eq!(acknowledged(&mut pair), 0);
     pair.a.with(pair.now, |tcb, _| tcb.report_acknowledgements(true));
-    // One event waits for the user, and covers what follows.
+    // One event waits for the user, and covers all later acknowledgements.
     assert_eq!([acknowledged(&mut pair), acknowledged(&mut pair)], [1, 1]);
     pair.a.take_event(|conn| Event::Acknowledged { conn });
     assert_eq!(acknowledged(&mut pair), 2);
@@ -286,7 +287,7 @@ fn an_idle_connection_is_small_and_holds_nothing_shared() {
 #[test]
 fn segment_records_are_limited() {
     let mut pair = Pair::established(config(), config());
-    // One connection may hold half as many as are free: 2 of 5.
+    // One connection may hold half as many records as are free: 2 of 5.
     pair.a.segments = SegmentSlab::new(5, 5);
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
@@ -322,7 +323,7 @@ fn held_bytes_close_the_window_and_released_ones_open_it() {
         pair.b.with(pair.now, |tcb, ctx| tcb.hold(ctx, fresh));
         held += fresh;
     }
-    // No more than the window is sent while nothing is released.
+    // While nothing is released, no more bytes than the window are sent.
     pair.run_for(Duration::from_millis(500));
     let before = pair.b.frontier;
     assert!((3000..=5000).contains(&before), "{before}");
@@ -387,7 +388,8 @@ fn a_fin_beyond_the_window_is_not_taken() {
     assert_eq!((pair.b.frontier, pair.b.state()), (2000, State::Established));
 }
 
-/// Of 16 small buffers a connection gets a third; segments in large buffers do not count for that.
+/// A connection gets about a third of 16 small buffers. Segments in large buffers do not count for this
+/// limit.
 #[test]
 fn segments_in_large_buffers_leave_a_connection_its_share_of_the_small_ones() {
     let mut pair = alone();
@@ -396,8 +398,9 @@ fn segments_in_large_buffers_leave_a_connection_its_share_of_the_small_ones() {
     let now = pair.now;
     let push = |pair: &mut Pair| pair.a.push(now, &pattern(0, EMSS));
     let pushed = std::iter::from_fn(|| push(&mut pair).ok()).count();
-    // Two small buffers of two segments each, a large one of 32, and small ones until as many as are left
-    // are less than twice as many.
+    // The segments are in two small buffers of two segments each, in a large buffer of 32 segments, and in
+    // further small buffers. The limit is reached when the connection has at least half as many small buffers
+    // as are left.
     assert_eq!((pushed, pair.a.segments.small_pages()), (4 + 32 + 8, 6));
     pair.transmit();
     pair.a.seen.clear();

@@ -1,4 +1,4 @@
-//! A host with one connection, and two of them on a wire.
+//! A host with one connection, and two such hosts on a wire.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// Not to be marked.
+    /// A packet that routers may not mark.
     pub(super) fn new(header: TcpHeader, payload: Vec<u8>) -> Self {
         Self { header, payload, ecn: Ecn::NotEct }
     }
@@ -63,21 +63,21 @@ pub(super) struct Host {
     pub(super) counters: StackCounters,
     events: EventQueue,
     pub(super) events_limit: usize,
-    /// Else `Writable` stays in the queue of events.
+    /// True if the user takes `Writable` at once. If `false`, the event stays in the event queue.
     pub(super) takes_writable: bool,
     listener: Option<ListenerId>,
     pub(super) seen: Vec<Seen>,
-    /// The amounts that it was asked to give up, bytes.
+    /// The numbers of bytes that the host was asked to give up.
     pub(super) asked: Vec<usize>,
-    /// The stream as handed up; `None`: not yet.
+    /// The stream as it was passed to the user; `None` for bytes that were not passed yet.
     pub(super) stream: Vec<Option<u8>>,
     pub(super) frontier: u64,
-    /// Bytes handed up ahead of the frontier are released at once.
+    /// True if bytes that are passed to the user ahead of the frontier are released at once.
     pub(super) releases: bool,
-    /// Boundaries of first transmissions, by stream offset.
+    /// Lengths of segments at their first transmission, by stream offset.
     pub(super) frozen: BTreeMap<u64, usize>,
     pub(super) sent_segments: u64,
-    /// Probes of the path's MTU: when they were sent, from which stream offset on, and what.
+    /// Path MTU probes: the time of transmission, the stream offset, and the bytes.
     pub(super) probes: Vec<(Instant, u32, Vec<u8>)>,
 }
 
@@ -125,8 +125,8 @@ impl Host {
         }
     }
 
-    /// Runs `call` on the connection with its context, then arms its timer, as the stack does, and takes the
-    /// events.
+    /// Runs `call` on the connection with its context. After that, arms the connection's timer, as the stack
+    /// does, and takes the events.
     pub(super) fn with<R>(&mut self, now: Instant, call: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> R {
         let mut tcb = self.tcb.take().expect("a connection");
         let result = call(&mut tcb, &mut self.ctx(now));
@@ -179,7 +179,7 @@ impl Host {
         self.tcb().state()
     }
 
-    /// The user takes an event of this kind only now.
+    /// Makes the user take an event of this kind, which was left in the queue.
     pub(super) fn take_event(&mut self, kind: impl FnOnce(ConnId) -> Event) {
         let event = kind(ConnId { slot: 0, generation: 0 });
         if let Some(tcb) = &mut self.tcb {
@@ -226,7 +226,7 @@ impl Host {
         }
     }
 
-    /// Gives up this part of the stream, if it may.
+    /// Gives up this part of the stream, if that is possible. Returns whether this part was given up.
     pub(super) fn give_up(&mut self, now: Instant, offsets: Range<u64>) -> bool {
         let may = self.with(now, |tcb, ctx| tcb.evict(ctx, std::slice::from_ref(&offsets)));
         if may {
@@ -235,7 +235,7 @@ impl Host {
         may
     }
 
-    /// Everything handed up below the frontier.
+    /// All bytes below the frontier that were passed to the user.
     pub(super) fn read(&self) -> Vec<u8> {
         self.stream[..self.frontier as usize].iter().map(|byte| byte.expect("below the frontier")).collect()
     }
@@ -246,7 +246,8 @@ impl Host {
         self.with(now, |tcb, ctx| tcb.on_segment(ctx, &packet.header, packet.ecn, (buf, 1)))
     }
 
-    /// The next segment this host sends, through bytes and back, and checked against all promises.
+    /// Returns the next segment that this host sends. Serializes and parses the segment, and checks all rules
+    /// for segments.
     pub(super) fn transmit(&mut self, now: Instant) -> Option<Packet> {
         let transmission = self.with(now, |tcb, ctx| {
             let transmission = tcb.next_transmission(ctx)?;
@@ -311,20 +312,21 @@ impl Host {
         self.with(now, |tcb, ctx| tcb.close(ctx));
     }
 
-    /// Nothing shared is held: no segment records, no ranges.
+    /// Whether the connection holds no memory in the slabs: no segment records, no ranges, no searches.
     pub(super) fn holds_nothing(&self) -> bool {
         self.segments.len() == 0 && self.out_of_order.len() == 0 && self.searches.len() == 0
     }
 }
 
-/// Which end of the wire.
+/// One side of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     A,
     B,
 }
 
-/// Decides the fate of each packet: the delays of its arrivals. Empty: lost; two: duplicated.
+/// Decides the fate of each packet: returns the delays of its arrivals. If there is no delay, the packet is
+/// lost. If there are two delays, the packet is duplicated.
 pub(super) type Plan = Box<dyn FnMut(Side, &Packet) -> Vec<Duration>>;
 
 /// Whether a router marks this packet.
@@ -335,14 +337,15 @@ pub(super) struct Pair {
     pub(super) b: Host,
     pub(super) now: Instant,
     pub(super) plan: Plan,
-    /// The packets that a router marks.
+    /// Chooses the packets that a router marks.
     pub(super) mark: Mark,
-    /// Where the wire cuts a payload of this length in two, if it does.
+    /// Returns the position at which the wire cuts a payload of this length in two; `None` if the wire does
+    /// not cut the payload.
     pub(super) cut: Box<dyn FnMut(usize) -> Option<usize>>,
-    /// Arrival, tie-breaker, receiver, packet.
+    /// The packets in flight, each with its time of arrival, a number that breaks ties, and its receiver.
     flying: Vec<(Instant, u64, Side, Packet)>,
     sent: u64,
-    /// Everything that was sent, lost or not.
+    /// All packets that were sent, lost or not.
     pub(super) log: Vec<(Instant, Side, Packet)>,
 }
 
@@ -365,7 +368,7 @@ impl Pair {
         }
     }
 
-    /// `a` connected to `b`, who listened.
+    /// A pair in which `a` has connected to `b`, which listened.
     pub(super) fn established(a: TcpConfig, b: TcpConfig) -> Self {
         let mut pair = Self::new(a, b);
         pair.a.connect(pair.now);
@@ -381,7 +384,7 @@ impl Pair {
         }
     }
 
-    /// Lets both ends send all that they can.
+    /// Makes both sides send all that they can.
     pub(super) fn transmit(&mut self) {
         for side in [Side::A, Side::B] {
             let now = self.now;
@@ -438,7 +441,8 @@ impl Pair {
         }
     }
 
-    /// One step: the next arrival or timer, not later than `until`. Returns whether there was any.
+    /// Performs one step: the next arrival or timer that is not later than `until`. Returns `false` if there
+    /// was no such event.
     fn step(&mut self, until: Instant) -> bool {
         self.transmit();
         let arrival = self.flying.iter().map(|(at, nr, ..)| (*at, *nr)).min();
@@ -465,7 +469,7 @@ impl Pair {
         true
     }
 
-    /// Runs everything that happens within `span`.
+    /// Performs all steps within `span`.
     pub(super) fn run_for(&mut self, span: Duration) {
         let until = self.now + span;
         let mut budget = 200_000;
@@ -476,7 +480,8 @@ impl Pair {
         self.now = until;
     }
 
-    /// Runs until `done`, at most `span`.
+    /// Performs steps until `done` returns `true`, for at most `span`. Returns whether `done` returned
+    /// `true`.
     pub(super) fn run_until(&mut self, span: Duration, done: impl Fn(&Self) -> bool) -> bool {
         let until = self.now + span;
         while !done(self) {
@@ -487,7 +492,7 @@ impl Pair {
         true
     }
 
-    /// Segments with payload that `side` sent: stream offset and length.
+    /// The segments with payload that `side` sent, each with its stream offset and length.
     pub(super) fn data_sent(&self, side: Side) -> Vec<(u32, usize)> {
         let iss = if side == Side::A { self.a.params.iss } else { self.b.params.iss };
         let offset = |packet: &Packet| packet.header.seq.0.wrapping_sub(iss.0).wrapping_sub(1) as u32;
@@ -499,7 +504,7 @@ impl Pair {
     }
 }
 
-/// `len` bytes, each different from its neighbours, for the stream offsets from `from` on.
+/// `len` bytes for the stream offsets from `from` on. Neighbouring bytes differ.
 pub(super) fn pattern(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }

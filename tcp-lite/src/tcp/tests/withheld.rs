@@ -12,21 +12,21 @@ fn any() -> std::net::SocketAddr {
     "127.0.0.1:1".parse().unwrap()
 }
 
-/// The offset up to which A's bytes are acknowledged.
+/// The stream offset up to which A's bytes are acknowledged.
 fn acknowledged(pair: &Pair) -> u64 {
     pair.a.tcb().send_offsets().1
 }
 
-/// Segments that B has sent since `since`, with how many of A's bytes each of them acknowledges, and whether
-/// it has payload.
+/// The segments that B has sent since `since`: each as the number of A's bytes that the segment acknowledges,
+/// and whether the segment has payload.
 fn acks_of_b(pair: &Pair, since: usize) -> Vec<(usize, bool)> {
     let first = pair.a.params.iss + 1;
     let of_b = pair.log[since..].iter().filter(|(_, side, _)| *side == Side::B);
     of_b.map(|(_, _, packet)| (packet.header.ack.unwrap() - first, !packet.payload.is_empty())).collect()
 }
 
-/// No segment is sent for withheld bytes alone, and other segments acknowledge the bytes before them. When
-/// nothing is withheld any more, all bytes are acknowledged at once.
+/// No segment is sent only because of withheld bytes, and other segments acknowledge the bytes before the
+/// withheld bytes. When nothing is withheld any more, all bytes are acknowledged at once.
 #[test]
 fn nothing_acknowledges_what_is_withheld() {
     let mut pair = Pair::established(config(), config());
@@ -41,12 +41,12 @@ fn nothing_acknowledges_what_is_withheld() {
     withhold(&mut pair, Some(500));
     pair.run_for(Duration::from_millis(3));
     assert_eq!((pair.b.frontier, acks_of_b(&pair, since)), (3300, vec![]), "three segments, and no answer");
-    // Data has to be sent.
+    // Data has to be sent, with an acknowledgement of the bytes that are not withheld.
     pair.b.push(pair.now, &pattern(0, 100)).unwrap();
     pair.run_for(Duration::from_millis(2));
     assert_eq!((acks_of_b(&pair, since), acknowledged(&pair)), (vec![(500, true)], 500));
     assert_eq!(pair.a.frontier, 100);
-    // What is acknowledged stays so.
+    // Acknowledged bytes stay acknowledged.
     withhold(&mut pair, Some(400));
     pair.b.push(pair.now, &pattern(100, 100)).unwrap();
     pair.run_for(Duration::from_millis(2));
@@ -56,13 +56,13 @@ fn nothing_acknowledges_what_is_withheld() {
     assert_eq!(acks_of_b(&pair, since), [(500, true), (500, true), (3300, false)]);
     assert_eq!(acknowledged(&pair), 3300);
     assert_eq!(pair.a.tcb().info(&config(), any(), any()).retransmits, 0);
-    // As before.
+    // Later bytes are acknowledged as usual.
     pair.a.push(pair.now, &pattern(3300, 100)).unwrap();
     pair.run_for(Duration::from_millis(50));
     assert_eq!(acknowledged(&pair), 3400);
 }
 
-/// Bytes that have not arrived may be withheld beforehand. Those before them are acknowledged as usual.
+/// Bytes that have not arrived may be withheld in advance. The bytes before them are acknowledged as usual.
 #[test]
 fn bytes_to_come_are_withheld() {
     let mut pair = Pair::established(config(), config());
@@ -78,7 +78,7 @@ fn bytes_to_come_are_withheld() {
     assert_eq!(acknowledged(&pair), 1010);
 }
 
-/// The window's edge stays where it was announced, and the peer fills the window.
+/// The window's edge stays where it was announced, so the peer can fill the window.
 #[test]
 fn what_is_withheld_moves_no_window() {
     let mut pair = Pair::established(config(), config());
@@ -97,7 +97,8 @@ fn what_is_withheld_moves_no_window() {
     assert_eq!(window(&pair), before, "from the same acknowledgement to the same edge");
 }
 
-/// A peer that waits for too long retransmits, and nothing is lost. After its FIN all bytes are acknowledged.
+/// A peer that waits for too long retransmits, and no bytes are lost. After the peer's FIN all bytes are
+/// acknowledged.
 #[test]
 fn a_fin_is_acknowledged_with_all_before_it() {
     for closes_first in [Side::A, Side::B] {
@@ -121,7 +122,7 @@ fn a_fin_is_acknowledged_with_all_before_it() {
     }
 }
 
-/// Both ends of a connection have the same mark, and other connections have other ones.
+/// Both endpoints of a connection have the same mark. Different connections have different marks.
 #[test]
 fn both_ends_know_the_mark_of_their_connection() {
     let marks = |pair: &Pair| [&pair.a, &pair.b].map(|end| end.tcb().sequence_mark());

@@ -1,6 +1,7 @@
-//! When the timer of the sending half is due, and its purpose: the first of the deadlines of all outstanding
-//! and queued segments (RFC 6298, RFC 8985 section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1). The times that
-//! they count from are in `timers.rs`; what happens when the timer is due is in `expiry.rs`.
+//! The time at which the timer of the sending half is due, and the purpose of this timer. The timer runs to
+//! the first of the deadlines of all outstanding and queued segments (RFC 6298, RFC 8985 section 7.2, RFC
+//! 9293 sections 3.8.1 and 3.8.6.1). `timers.rs` has the times from which these deadlines are computed.
+//! `expiry.rs` has the actions of the timer.
 
 use super::frto::Frto;
 use super::timers::SendTimer;
@@ -10,18 +11,18 @@ use crate::tcp::send::rate::RateControl;
 use crate::tcp::slabs::{Marks, SegmentSlab};
 use crate::{Duration, Instant, TcpConfig};
 
-/// Maximum wait before a segment is cut to a window that is open but stays too small (RFC 9293 section
-/// 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed at increasing intervals
-/// instead.
+/// The maximum wait before a segment is cut because the peer's window is open but stays too small for the
+/// segment (RFC 9293 section 3.8.6.2.1: 0.1 to 1 second). If the RTO is longer, the maximum wait is the RTO.
+/// A closed window is probed at increasing intervals instead.
 const OVERRIDE_MAX: Duration = Duration::from_secs(1);
 
-/// How often the user timeout is checked for segments that cannot be sent: the port takes nothing, no
-/// buffer is free, or the next hop does not answer. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.) Sending
-/// them needs no timer.
+/// The interval at which the user timeout is checked for segments that cannot be sent, because the port
+/// accepts no frames, no buffer is free, or the next hop does not answer. (`TCP_RESOURCE_PROBE_INTERVAL` of
+/// Linux.) The transmission itself needs no timer.
 pub(super) const STUCK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl LossRecovery {
-    /// The running timer, and when it is due.
+    /// The running timer, and the time at which it is due.
     #[inline]
     pub(in crate::tcp::send) fn running_timer(&self) -> Option<(Instant, SendTimer)> {
         self.timers.running()
@@ -33,9 +34,10 @@ impl LossRecovery {
         self.timers.reorder_at().is_some()
     }
 
-    /// Sets the timer that is due first, by what is outstanding or queued now, and when it was sent. Without
-    /// a change it stays as it is: a persist timer keeps running, but not for longer than it would be set to
-    /// now, and so does the timer of a segment that cannot be sent. `syn_due`: our SYN has to be sent.
+    /// Sets the timer that is due first. The choice depends on what is outstanding or queued now, and on the
+    /// times of transmission. Two timers that run already keep their deadline: a persist timer, unless it
+    /// would now be set to an earlier time, and the timer of a segment that cannot be sent. `syn_due` is true
+    /// if our SYN has to be sent.
     #[inline]
     pub(in crate::tcp::send) fn arm(
         &mut self,
@@ -51,7 +53,7 @@ impl LossRecovery {
                 _ => self.flight_deadline(config, segments, (queue, rate), sack),
             }
         } else if queue.segments().has_unsent() {
-            // If the segment fits it is about to be sent; if that fails, this timer tries again.
+            // If the segment fits, it is about to be sent. If the transmission fails, this timer tries again.
             let at = self.persist_at(now, queue, rate);
             let running = self.timers.due(SendTimer::Persist);
             (running.map_or(at, |running| running.min(at)), SendTimer::Persist)
@@ -82,7 +84,7 @@ impl LossRecovery {
         }
     }
 
-    /// The delay of a tail loss probe, if one may be sent (RFC 8985 section 7.2).
+    /// The delay of a tail loss probe; `None` if no probe may be sent (RFC 8985 section 7.2).
     fn pto(
         &self,
         config: &TcpConfig,
@@ -99,8 +101,7 @@ impl LossRecovery {
         }
         // (A probe requires an RTT sample, so the SRTT is valid.)
         let twice = (rate.srtt() * 2).max(config.tail_probe_min);
-        // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO
-        // covers.
+        // A single segment may wait for the peer's delayed acknowledgement. `rto_min` covers this delay.
         let single = queue.segments().head().is_some_and(|key| {
             segments.get(key).next == queue.segments().unsent()
                 && queue.positions().nxt() <= queue.positions().end()
@@ -108,25 +109,25 @@ impl LossRecovery {
         Some(if single { twice + config.rto_min } else { twice })
     }
 
-    /// When the retransmission timer expires: an RTO after the last transmission of the oldest segment,
-    /// not after the last acknowledgement, which would add a round trip each time (RFC 7765). A recent
-    /// acknowledgement shows that the path works, and gives the other segments one more round trip:
-    /// their acknowledgements may wait to be read.
+    /// The time at which the retransmission timer expires: an RTO after the last transmission of the oldest
+    /// segment. If the RTO started at the last acknowledgement, each timeout would take one more round trip
+    /// (RFC 7765). A recent acknowledgement shows that the path works, and gives the other segments one more
+    /// round trip, because their acknowledgements may have arrived without being read.
     fn rto_at(&self, segments: &SegmentSlab, queue: &SendQueue, rate: &RateControl) -> Instant {
         let oldest = queue.segments().oldest_sent();
         self.timers.rto_at(oldest.map(|key| segments.get(key).sent.at), rate.rto())
     }
 
-    /// When the peer's window will have been too small for long enough. The wait is shorter for an open
-    /// window than for a closed one.
+    /// The time at which the peer's window will have been too small for long enough. The wait is shorter for
+    /// an open window than for a closed window.
     fn persist_at(&self, now: Instant, queue: &SendQueue, rate: &RateControl) -> Instant {
         let backed_off = rate.rto_after(self.timers.persist_backoff());
         let most = if queue.is_window_open() { rate.rto_after(0).max(OVERRIDE_MAX) } else { backed_off };
         now + backed_off.min(most)
     }
 
-    /// Whether the segment that timed out before has not been retransmitted since, or the SYN was never
-    /// sent. (F-RTO holds the oldest segment back on purpose.)
+    /// Whether the segment that timed out before was not retransmitted since, or the SYN was never sent. (If
+    /// F-RTO holds the oldest segment back on purpose, the result is `false`.)
     pub(super) fn is_stuck(&self, segments: &SegmentSlab, queue: &SendQueue, syn_due: bool) -> bool {
         if queue.positions().una() == 0 {
             return syn_due;

@@ -1,6 +1,6 @@
-//! What happens when the timer of the sending half is due: retransmission, reordering and tail loss probe,
-//! one at a time, and the user timeout above all of them (RFC 9293 sections 3.8.1 to 3.8.3, RFC 6298 section
-//! 5, RFC 8985 section 7.3). When it is due is in `deadline.rs`.
+//! The actions of the timer of the sending half: retransmission, reordering and tail loss probe, one at a
+//! time. The user timeout is checked before each action (RFC 9293 sections 3.8.1 to 3.8.3, RFC 6298 section
+//! 5, RFC 8985 section 7.3). `deadline.rs` decides when the timer is due.
 
 use super::deadline::STUCK_INTERVAL;
 use super::timers::SendTimer;
@@ -9,22 +9,24 @@ use crate::Instant;
 use crate::tcp::congestion::Timeout;
 use crate::tcp::ctx::Ctx;
 
-/// The action that remains for the caller after a timer.
+/// What the caller still has to do after a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp::send) enum TimerAction {
     Nothing,
-    /// The user timeout is over, or enough SYNs were sent: the connection ends.
+    /// The user timeout has expired, or enough SYNs were sent: end the connection.
     GiveUp,
-    /// Our SYN has to be sent again.
+    /// Send our SYN again.
     SendSyn,
-    /// The peer's window has stayed too small.
+    /// The peer's window has stayed too small: probe the window, or cut a segment to the window.
     Persist,
-    /// The oldest segment is lost by the retransmission timer: its length may be the reason.
+    /// The retransmission timer expired, so the oldest segment is lost. The length of the segment may be the
+    /// reason.
     TimedOut,
 }
 
 impl LossRecovery {
-    /// Takes the running timer, if it is due, and runs its action. `syn_due`: our SYN has to be sent.
+    /// If the running timer is due, stops it and performs its action. `syn_due` is true if our SYN has to be
+    /// sent.
     pub(in crate::tcp::send) fn on_timer(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -43,16 +45,17 @@ impl LossRecovery {
         syn_due: bool,
     ) -> TimerAction {
         // RFC 5041 section 8.4.2, RFC 5044 section 9.4, RFC 5040 section 8.2.2 and RFC 5042 section 5.4.5
-        // (DDP-248, MPA-258, RDMAP-382, SEC-079): that a security association was deleted is no reason to
-        // end the stream, and is not known here. The path is silent then, and lost segments come again. A
-        // path that stays silent for the user timeout does end the stream, whatever the cause.
+        // (DDP-248, MPA-258, RDMAP-382, SEC-079): the deletion of a security association is no reason to end
+        // the stream. TCP does not learn of the deletion. TCP only finds that the peer is silent, and
+        // retransmits lost segments. If the peer stays silent for the user timeout, the stream ends, whatever
+        // the cause is.
         if self.timers.is_given_up(ctx.now, ctx.config.user_timeout) {
             return TimerAction::GiveUp;
         }
         match timer {
             SendTimer::Rto | SendTimer::Stuck if self.is_stuck(ctx.segments, state.queue, syn_due) => {
-                // The segment was not sent, so no answer is missing: neither the network nor the path
-                // MTU is the cause, and the RTO stays.
+                // The segment was not sent, so no acknowledgement is missing. The network and the path MTU
+                // are not the cause, so the RTO stays the same.
                 let stuck = (ctx.now + STUCK_INTERVAL, SendTimer::Stuck);
                 self.timers.start(ctx.now, stuck, ctx.config.user_timeout);
                 TimerAction::Nothing
@@ -64,7 +67,7 @@ impl LossRecovery {
                 TimerAction::Nothing
             }
             SendTimer::LossProbe => {
-                // The RTO is the last resort if the probe fails (RFC 8985 section 7.3).
+                // If the probe fails, the RTO expires as the last resort (RFC 8985 section 7.3).
                 self.loss_probe.make_due();
                 self.timers.delay_rto(ctx.now + state.rate.rto());
                 TimerAction::Nothing
@@ -85,15 +88,15 @@ impl LossRecovery {
         }
     }
 
-    /// Segments overtaken for long enough are lost.
+    /// Called when the reordering timer expired: marks segments that were overtaken for long enough as lost.
     fn on_reorder_timer(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) {
         if self.detect_loss(ctx, state) && self.phase == Phase::Fast {
             self.update_prr(state, 0, false);
         }
     }
 
-    /// What is in flight is lost: the retransmission timer expired (RFC 6298 section 5.4 to 5.6, RFC 5681
-    /// section 3.1).
+    /// Called when the retransmission timer expired: the segments in flight are lost (RFC 6298 section 5.4 to
+    /// 5.6, RFC 5681 section 3.1).
     pub(in crate::tcp::send) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, state: SendState<'_>) {
         let SendState { queue, rate, agreed, .. } = state;
         ctx.counters.rto_expired += 1;
@@ -101,7 +104,7 @@ impl LossRecovery {
         let was = self.phase;
         let in_flight = queue.positions().outstanding();
         let oldest = queue.segments().head().map(|key| ctx.segments.get(key).sent);
-        // Unacknowledged segments sent by this time are lost (RFC 8985 section 6.3).
+        // Unacknowledged segments that were sent by this time are lost (RFC 8985 section 6.3).
         let lost_before = match agreed.sack {
             true => ctx.now - self.rack.loss_delay(self.reordering_window(queue, rate)),
             false => ctx.now,
@@ -126,7 +129,7 @@ impl LossRecovery {
         self.timers.delay_rto(ctx.now + rate.rto());
     }
 
-    /// The link is up again: the timer does not expire before `at`.
+    /// Called when the link is up again: the retransmission timer does not expire before `rto_at`.
     pub(in crate::tcp::send) fn on_link_up(&mut self, rto_at: Instant) {
         self.timers.delay_rto(rto_at);
     }

@@ -1,48 +1,48 @@
 //! F-RTO: detects spurious timeouts without timestamps (RFC 5682 sections 2.1 and 3.1).
 //!
-//! After the timeout only the oldest segment is retransmitted. When it is acknowledged, up to two new
-//! segments follow instead of further retransmissions. If the next acknowledgement then covers bytes
-//! that were in flight at the timeout and were not retransmitted, they had not been lost.
+//! After the timeout only the oldest segment is retransmitted. When this segment is acknowledged, up to two
+//! new segments are sent instead of further retransmissions. If the next acknowledgement covers bytes that
+//! were in flight at the timeout and were not retransmitted, these bytes had not been lost.
 
 use crate::tcp::send::ack_sample::AckSample;
 
-/// New segments sent in step 2b (RFC 5682 section 2.1: at most two).
+/// Number of new segments that are sent in step 2b (RFC 5682 section 2.1: at most two).
 const NEW_SEGMENTS: u8 = 2;
 
 /// State of the algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Frto {
-    /// Not running, or decided.
+    /// The algorithm does not run, or has already decided whether the timeout was spurious.
     #[default]
     Off,
     /// The oldest segment is being retransmitted (step 1).
     Retransmitted,
-    /// The oldest segment was acknowledged: this many new segments may follow (step 2b).
+    /// The oldest segment was acknowledged, and this many new segments may be sent (step 2b).
     New(u8),
 }
 
-/// State of the connection after an acknowledgement during F-RTO.
+/// State of the connection after an acknowledgement that arrived while F-RTO runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckState {
     /// SND.UNA.
     pub(super) una: u64,
     /// SND.NXT at the timeout (`RecoveryPoint`).
     pub(super) recovery_point: u64,
-    /// SACK was agreed on.
+    /// True if SACK was agreed on.
     pub(super) sack: bool,
-    /// It was a duplicate acknowledgement.
+    /// True if the acknowledgement was a duplicate.
     pub(super) dup_ack: bool,
-    /// There is a new segment that fits the peer's window.
+    /// True if there is a new segment that fits the peer's window.
     pub(super) new_sendable: bool,
 }
 
 impl Frto {
-    /// A timeout; `first` unless a recovery was in progress.
+    /// Called after a timeout. `first` is true unless a recovery was in progress.
     pub(super) fn on_timeout(&mut self, first: bool) {
         *self = if first { Self::Retransmitted } else { Self::Off };
     }
 
-    /// A new segment was sent.
+    /// Called when a new segment was sent.
     #[inline]
     pub(super) fn on_new_sent(&mut self) {
         if let Self::New(left) = self {
@@ -50,7 +50,7 @@ impl Frto {
         }
     }
 
-    /// How many new segments may follow; `None`: the algorithm does not run.
+    /// The number of new segments that may be sent, or `None` if the algorithm does not run.
     #[inline]
     pub(super) fn allowance(&self) -> Option<u8> {
         match *self {
@@ -60,7 +60,7 @@ impl Frto {
         }
     }
 
-    /// Whether a lost segment is held back. `is_oldest`: it is the oldest segment.
+    /// Whether a lost segment is held back. `is_oldest` is true for the oldest segment.
     #[inline]
     pub(super) fn withholds(&self, is_oldest: bool) -> bool {
         match self {
@@ -70,14 +70,15 @@ impl Frto {
         }
     }
 
-    /// Returns whether the timeout turns out to be spurious.
+    /// Called after an acknowledgement. Returns whether the timeout turns out to be spurious.
     pub(super) fn on_ack(&mut self, sample: &AckSample, state: &AckState) -> bool {
         if sample.acked == 0 && !state.dup_ack {
             return false;
         }
         match *self {
             Self::Off => false,
-            // With SACK, duplicates are not conclusive; without it they mean that the peer has a hole.
+            // With SACK, duplicate acknowledgements are not conclusive. Without SACK, duplicate
+            // acknowledgements mean that the peer has a hole.
             Self::Retransmitted if sample.acked == 0 => {
                 if !state.sack {
                     *self = Self::Off;
@@ -105,7 +106,7 @@ mod tests {
     const AT: AckState =
         AckState { una: 200, recovery_point: 900, sack: true, dup_ack: false, new_sendable: true };
 
-    /// An acknowledgement of one segment that ends there.
+    /// An acknowledgement of one segment that ends at `end`.
     fn acked(end: u64, retransmitted: bool) -> AckSample {
         let mut sample = AckSample { acked: 100, retransmitted, ..AckSample::default() };
         sample.deliver(Sent::NEVER, end, 100, retransmitted);

@@ -1,8 +1,8 @@
-//! Tail loss probes: when acknowledgements fail to appear, one more segment is sent long before the RTO,
-//! so that its acknowledgement reveals the fate of those before it (RFC 8985 section 7).
+//! Tail loss probes. If acknowledgements do not arrive, one more segment is sent long before the RTO. The
+//! acknowledgement of this segment reveals whether the earlier segments have arrived (RFC 8985 section 7).
 //!
-//! This is the state of a connection's probe. `deadline.rs` decides when a probe is due, and `send/next.rs`
-//! chooses its payload.
+//! This module has the state of a connection's probe. `deadline.rs` decides when a probe is due, and
+//! `send/next.rs` chooses the payload of the probe.
 
 use crate::tcp::send::ack_sample::AckSample;
 
@@ -19,24 +19,24 @@ enum Content {
 pub(super) struct LossProbe {
     /// SND.NXT after the last probe (`TLP.end_seq`).
     nxt: u64,
-    /// Position behind its last byte.
+    /// Position after the last byte of the last probe.
     end: u64,
-    /// `None`: no probe is in flight.
+    /// The payload of the probe in flight; `None` if no probe is in flight.
     in_flight: Option<Content>,
-    /// The round-trip time was measured since the last probe.
+    /// True if the round-trip time was measured since the last probe.
     sampled: bool,
-    /// A probe has to be sent.
+    /// True if a probe has to be sent.
     due: bool,
 }
 
 impl LossProbe {
-    /// Whether another probe may be sent: none is due or in flight, and the round-trip time was measured
-    /// since the last (section 7.3).
+    /// Whether another probe may be sent: no probe is due or in flight, and the round-trip time was measured
+    /// since the last probe (section 7.3).
     pub(super) fn may_send(&self) -> bool {
         self.in_flight.is_none() && self.sampled && !self.due
     }
 
-    /// The timer expired: a probe has to be sent.
+    /// Called when the timer expired: a probe has to be sent.
     pub(super) fn make_due(&mut self) {
         self.due = true;
     }
@@ -47,7 +47,7 @@ impl LossProbe {
         self.due
     }
 
-    /// Cancels a probe that has to be sent; has no effect on a probe in flight.
+    /// Cancels a probe that has to be sent. Has no effect on a probe in flight.
     #[inline]
     pub(super) fn cancel(&mut self) {
         self.due = false;
@@ -59,30 +59,33 @@ impl LossProbe {
         self.in_flight.is_some()
     }
 
-    /// A round-trip time was measured.
+    /// Called when a round-trip time was measured.
     #[inline]
     pub(super) fn on_sample(&mut self) {
         self.sampled = true;
     }
 
-    /// A probe was sent that ends at `end`; SND.NXT is `nxt`. `again`: its bytes were sent before.
+    /// Called when a probe was sent. `end` is the position after the last byte of the probe, and `nxt` is
+    /// SND.NXT. `again` is true if the bytes of the probe were sent before.
     pub(super) fn on_sent(&mut self, end: u64, nxt: u64, again: bool) {
         let content = if again { Content::Again } else { Content::New };
         *self = Self { nxt, end, in_flight: Some(content), sampled: false, due: false };
     }
 
-    /// Recovery begins, which detects losses by itself (section 7.1).
+    /// Called when a recovery begins: forgets the probe, because a recovery detects losses without a probe
+    /// (section 7.1).
     pub(super) fn forget(&mut self) {
         (self.in_flight, self.due) = (None, false);
     }
 
-    /// Whether the bytes reported as duplicate are the probe's.
+    /// Whether the bytes that a D-SACK reports as duplicate are the bytes of the probe.
     pub(super) fn is_own(&self, dsack: (u64, u64)) -> bool {
         self.in_flight == Some(Content::Again) && dsack.0 < self.end && self.end <= dsack.1
     }
 
-    /// An acknowledgement up to `una`; `plain`: a duplicate one without SACK blocks. Returns whether the
-    /// probe repaired a loss: a sign of congestion that nothing else reveals (section 7.4.2).
+    /// Called for an acknowledgement up to `una`. `plain` is true for a duplicate acknowledgement without
+    /// SACK blocks. Returns whether the probe repaired a loss. Nothing else reveals such a loss, which is a
+    /// sign of congestion (section 7.4.2).
     pub(super) fn on_ack(&mut self, una: u64, sample: &AckSample, plain: bool) -> bool {
         let Some(content) = self.in_flight.filter(|_| una >= self.nxt) else { return false };
         let again = content == Content::Again;

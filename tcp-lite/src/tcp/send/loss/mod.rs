@@ -10,8 +10,8 @@
 //! | tail loss probes | `loss_probe.rs` | RFC 8985 section 7 |
 //! | when the timer is due, and what it does then | `timers.rs`, `deadline.rs`, `expiry.rs` | RFC 6298, 7765, 9293 section 3.8 |
 //!
-//! The segments belong to the send queue, and the window to rate control: a step that marks segments or
-//! reduces the window borrows both ([`SendState`]).
+//! The segments belong to the send queue, and the window belongs to rate control. A step that marks segments
+//! or reduces the window borrows both owners ([`SendState`]).
 
 mod deadline;
 mod expiry;
@@ -47,19 +47,19 @@ pub(in crate::tcp) enum Phase {
     /// No recovery.
     #[default]
     Open,
-    /// Loss was detected by acknowledgements (fast recovery).
+    /// Acknowledgements revealed a loss (fast recovery).
     Fast,
     /// The retransmission timer expired.
     Loss,
 }
 
-/// Loss recovery of one connection: its state, the algorithms that decide the response to a loss or an
-/// apparent one, and the timer.
+/// Loss recovery of one connection: its state, its timer, and the algorithms that decide the response to a
+/// loss, whether real or apparent.
 #[derive(Debug)]
 pub(super) struct LossRecovery {
     phase: Phase,
-    /// SND.NXT when the last recovery began; the recovery ends when everything below is acknowledged
-    /// (RFC 6582, `recover`).
+    /// SND.NXT when the last recovery began. The recovery ends when all bytes below this position are
+    /// acknowledged (RFC 6582, `recover`).
     recovery_point: u64,
     dup_acks: u32,
     /// Limits transmission during [`Phase::Fast`].
@@ -67,25 +67,25 @@ pub(super) struct LossRecovery {
     rack: Rack,
     loss_probe: LossProbe,
     undo: Undo,
-    /// Recoveries of the present flight that were undone in progress.
+    /// Number of recoveries of the present flight that were undone while they were in progress.
     undone: u8,
     frto: Frto,
     timers: Timers,
 }
 
-/// The state besides its own that a step of loss recovery reads and changes.
+/// The state outside of loss recovery that a step of loss recovery reads and changes.
 #[derive(Debug)]
 pub(super) struct SendState<'a> {
     pub(super) queue: &'a mut SendQueue,
     pub(super) rate: &'a mut RateControl,
     /// What the SYNs agreed on.
     pub(super) agreed: Agreed,
-    /// Largest payload of a segment.
+    /// Maximum number of payload bytes in a segment.
     pub(super) emss: u32,
 }
 
 impl LossRecovery {
-    /// Nothing was sent yet.
+    /// The state while nothing was sent yet.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             phase: Phase::Open,
@@ -101,8 +101,8 @@ impl LossRecovery {
         }
     }
 
-    /// Whether no recovery is in progress, and no counter or segment in flight could start one, or undo the
-    /// last one, without a D-SACK.
+    /// Whether no recovery is in progress, no duplicate acknowledgement is counted, and no tail loss probe is
+    /// in flight.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         let idle = self.phase == Phase::Open && self.dup_acks == 0 && !self.loss_probe.is_in_flight();
@@ -116,8 +116,8 @@ impl LossRecovery {
         self.phase != Phase::Open
     }
 
-    /// Bytes believed to be in the network (RFC 6675 section 4, `pipe`). Without SACK, each duplicate
-    /// acknowledgement means that a segment left it.
+    /// Number of bytes that are believed to be in the network (RFC 6675 section 4, `pipe`). Without SACK,
+    /// each duplicate acknowledgement means that a segment left the network.
     #[inline]
     pub(super) fn pipe(&self, queue: &SendQueue, sack: bool, emss: u32) -> u64 {
         let pipe = queue.not_sacked_nor_lost();
@@ -127,7 +127,7 @@ impl LossRecovery {
         pipe.saturating_sub(u64::from(self.dup_acks) * u64::from(emss))
     }
 
-    /// Limit of [`pipe`](Self::pipe): the congestion window, or what PRR allows in fast recovery.
+    /// The limit of [`pipe`](Self::pipe): the congestion window, or in fast recovery the limit of PRR.
     #[inline]
     pub(super) fn send_limit(&self, rate: &RateControl) -> u64 {
         match self.phase {
@@ -136,14 +136,14 @@ impl LossRecovery {
         }
     }
 
-    /// How many new segments F-RTO allows, whatever the congestion window says. `None`: F-RTO does not run,
-    /// and the congestion window decides.
+    /// The number of new segments that F-RTO allows, whatever the congestion window is. Returns `None` if
+    /// F-RTO does not run, so that the congestion window decides.
     #[inline]
     pub(super) fn frto_allowance(&self) -> Option<u8> {
         self.frto.allowance()
     }
 
-    /// Whether F-RTO holds back a lost segment. `is_oldest`: it is the oldest segment.
+    /// Whether F-RTO holds back a lost segment. `is_oldest` is true for the oldest segment.
     #[inline]
     pub(super) fn withholds(&self, is_oldest: bool) -> bool {
         self.frto.withholds(is_oldest)
@@ -155,20 +155,20 @@ impl LossRecovery {
         self.loss_probe.is_due()
     }
 
-    /// Cancels a tail loss probe that has to be sent: all segments in flight are known to be lost, or have
-    /// arrived.
+    /// Cancels a tail loss probe that has to be sent, because all segments in flight are known to be lost or
+    /// to have arrived.
     #[inline]
     pub(super) fn cancel_probe(&mut self) {
         self.loss_probe.cancel();
     }
 
-    /// The round-trip time was measured.
+    /// Called when the round-trip time was measured.
     #[inline]
     pub(super) fn on_rtt_sample(&mut self) {
         self.loss_probe.on_sample();
     }
 
-    /// SND.UNA advanced; `silly`: the peer's window is too small still.
+    /// Called when SND.UNA advanced. `silly` is true if the peer's window is still too small.
     #[inline]
     pub(super) fn on_progress(&mut self, now: Instant, srtt: Duration, silly: bool) {
         if !silly {
@@ -177,9 +177,10 @@ impl LossRecovery {
         self.timers.on_acked(now, srtt);
     }
 
-    /// Outside of a recovery, consecutive segments arrived that were each sent once, `sent` the last of them
-    /// and `rtt_us` ago. `ends`: where the first and the last of them end. What is left was sent later.
-    /// Returns whether reordering was seen for the first time.
+    /// Called outside of a recovery when consecutive segments arrived that were each sent once. `sent` is the
+    /// transmission of the last of these segments, which was sent `rtt_us` microseconds ago. `ends` has the
+    /// end positions of the first and of the last of these segments. All other segments in flight were sent
+    /// later. Returns whether reordering was seen for the first time.
     #[inline]
     pub(super) fn on_run(&mut self, rtt_us: u64, sent: Sent, ends: (u64, u64)) -> bool {
         self.loss_probe.cancel();
@@ -187,7 +188,7 @@ impl LossRecovery {
         self.rack.on_run(rtt_us, sent, ends)
     }
 
-    /// A new segment of `len` bytes was sent; `idle`: nothing was outstanding before.
+    /// Called when a new segment of `len` bytes was sent. `idle` is true if nothing was outstanding before.
     #[inline]
     pub(super) fn on_new_sent(&mut self, now: Instant, len: u32, idle: bool) {
         self.timers.on_data_sent(now, idle);
@@ -195,7 +196,7 @@ impl LossRecovery {
         self.frto.on_new_sent();
     }
 
-    /// A segment of `len` bytes was sent again.
+    /// Called when a segment of `len` bytes was sent again.
     pub(super) fn on_sent_again(&mut self, now: Instant, len: u32) {
         self.timers.on_data_sent_again(now);
         if self.is_recovering() {
@@ -204,61 +205,62 @@ impl LossRecovery {
         }
     }
 
-    /// A tail loss probe was sent that ends at `end`; SND.NXT is `nxt`. `again`: its bytes were sent before.
+    /// Called when a tail loss probe was sent. `end` is the position after the last byte of the probe, and
+    /// `nxt` is SND.NXT. `again` is true if the bytes of the probe were sent before.
     pub(super) fn on_probe_sent(&mut self, (end, nxt): (u64, u64), again: bool, rto_at: Instant) {
         self.loss_probe.on_sent(end, nxt, again);
         self.timers.delay_rto(rto_at);
     }
 
-    /// Our SYN or SYN-ACK was sent. Returns whether it was sent before.
+    /// Called when our SYN or SYN-ACK was sent. Returns whether our SYN or SYN-ACK had been sent before.
     pub(super) fn on_syn_sent(&mut self, now: Instant) -> bool {
         self.timers.on_syn_sent(now);
         self.timers.syn_sends() > 1
     }
 
-    /// Transmissions of our SYN, answers to the peer's repeated SYN included.
+    /// Number of transmissions of our SYN, including answers to repeated SYNs of the peer.
     pub(super) fn syn_sends(&self) -> u8 {
         self.timers.syn_sends()
     }
 
-    /// When our SYN was last sent.
+    /// The time at which our SYN was last sent.
     pub(super) fn syn_sent_at(&self) -> Instant {
         self.timers.control_sent_at()
     }
 
-    /// The connection is established.
+    /// Called when the connection is established.
     pub(super) fn on_established(&mut self, now: Instant) {
         self.timers.on_established(now);
     }
 
-    /// Our FIN was sent for the first time; `idle`: nothing was outstanding before.
+    /// Called when our FIN was sent for the first time. `idle` is true if nothing was outstanding before.
     pub(super) fn on_fin_sent(&mut self, now: Instant, idle: bool) {
         self.timers.on_fin_sent(now, idle);
     }
 
-    /// Our FIN was sent again.
+    /// Called when our FIN was sent again.
     pub(super) fn on_fin_sent_again(&mut self, now: Instant) {
         self.timers.on_fin_sent_again(now);
     }
 
-    /// The user timeout counts from now on: there is something new to wait for, or the peer is known to be
-    /// alive.
+    /// Restarts the user timeout, because there is something new to wait for, or because the peer is known to
+    /// be alive.
     #[inline]
     pub(super) fn restart_user_timeout(&mut self, now: Instant) {
         self.timers.restart_user_timeout(now);
     }
 
-    /// The time since data were last sent.
+    /// The time since data was last sent.
     pub(super) fn idle_time(&self, now: Instant) -> Duration {
         self.timers.idle_time(now)
     }
 
-    /// The persist timer expired.
+    /// Called when the persist timer expired: the next wait is longer.
     pub(super) fn back_off_persist(&mut self) {
         self.timers.back_off_persist();
     }
 
-    /// The peer's window may be large enough.
+    /// Called when the peer's window may be large enough: resets the backoff of the persist timer.
     pub(super) fn forget_persist_backoff(&mut self) {
         self.timers.forget_persist_backoff();
     }

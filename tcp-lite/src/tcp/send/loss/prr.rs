@@ -1,31 +1,32 @@
 //! Proportional rate reduction: limits transmission during fast recovery (RFC 6937, obsoleted by RFC 9937).
 //!
-//! While more is in flight than the new threshold, transmission is proportional to what arrives, so that
-//! the flight falls to the threshold by the end of the round. Below it, the slow start reduction bound
-//! fills it up again, but only on acknowledgements that advance and reveal no further loss; on all
-//! others packet conservation applies (as in Linux).
+//! While more bytes are in flight than the new threshold, transmission is proportional to the bytes that
+//! arrive, so that the number of bytes in flight falls to the threshold by the end of the round. Below the
+//! threshold, the slow start reduction bound lets the number grow again, but only on acknowledgements that
+//! advance and reveal no further loss. On all other acknowledgements, packet conservation applies (as in
+//! Linux).
 
-/// State of one recovery, bytes.
+/// State of one recovery in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Prr {
-    /// Bytes in flight when recovery began (`RecoverFS`).
+    /// Number of bytes in flight when the recovery began (`RecoverFS`).
     flight: u64,
-    /// Bytes delivered since (`prr_delivered`).
+    /// Number of bytes delivered since the recovery began (`prr_delivered`).
     delivered: u64,
-    /// Bytes sent since (`prr_out`).
+    /// Number of bytes sent since the recovery began (`prr_out`).
     out: u64,
-    /// Limit of the bytes in flight now.
+    /// Maximum number of bytes that may be in flight now.
     cwnd: u64,
 }
 
 impl Prr {
-    /// Recovery begins with `flight` bytes sent and not acknowledged.
+    /// The state when a recovery begins, with `flight` bytes sent and not acknowledged.
     pub(super) fn new(flight: u64) -> Self {
         Self { flight: flight.max(1), ..Self::default() }
     }
 
-    /// An acknowledgement reports `delivered` bytes, and `pipe` bytes are in the network; `safe_ack`: it
-    /// advances SND.UNA and reveals no loss (RFC 9937, `SafeACK`).
+    /// Called for an acknowledgement that reports `delivered` bytes while `pipe` bytes are in the network.
+    /// `safe_ack` is true if the acknowledgement advances SND.UNA and reveals no loss (RFC 9937, `SafeACK`).
     pub(super) fn on_ack(&mut self, delivered: u64, pipe: u64, ssthresh: u32, mss: u32, safe_ack: bool) {
         let (ssthresh, mss) = (u64::from(ssthresh), u64::from(mss));
         self.delivered += delivered;
@@ -42,13 +43,13 @@ impl Prr {
         self.cwnd = pipe + send;
     }
 
-    /// `bytes` were sent.
+    /// Called when `bytes` bytes were sent.
     #[inline]
     pub(super) fn on_sent(&mut self, bytes: u64) {
         self.out += bytes;
     }
 
-    /// Limit of the bytes in flight now.
+    /// Maximum number of bytes that may be in flight now.
     pub(super) fn cwnd(&self) -> u64 {
         self.cwnd
     }
@@ -60,7 +61,8 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    /// Sends whole segments while there is room; returns how many, and what is in flight then.
+    /// Sends whole segments while the limit allows it. Returns the number of these segments, and the number
+    /// of bytes in flight after that.
     fn send(prr: &mut Prr, mut pipe: u64) -> (u64, u64) {
         let mut segments = 0;
         while pipe < prr.cwnd() {
@@ -73,8 +75,8 @@ mod tests {
 
     #[test]
     fn half_the_window_goes_out_spread_over_the_round() {
-        // RFC 6937 section 4, the first example: 20 segments in flight, the first lost, a threshold
-        // of 10.
+        // RFC 6937 section 4, the first example: 20 segments are in flight, the first is lost, and the
+        // threshold is 10 segments.
         let mut prr = Prr::new(20 * MSS);
         let mut pipe = 20 * MSS - 3 * MSS - MSS;
         let mut sent = Vec::new();
@@ -91,7 +93,7 @@ mod tests {
 
     #[test]
     fn after_heavy_losses_the_flight_grows_back_but_not_while_more_is_found_lost() {
-        // 15 of 20 are lost: 5 are left in flight below the threshold of 10.
+        // 15 of 20 segments are lost. The remaining 5 segments in flight are below the threshold of 10.
         let start = || {
             let mut prr = Prr::new(20 * MSS);
             prr.on_ack(MSS, 4 * MSS, 10_000, MSS as u32, false);
@@ -113,7 +115,7 @@ mod tests {
     fn what_is_left_over_counts() {
         let mut prr = Prr::new(3 * MSS);
         prr.on_sent(MSS);
-        // 3001 / 3 is more than the 1000 sent.
+        // A third of 3001 is more than the 1000 bytes sent.
         prr.on_ack(3001, 2 * MSS, 1000, MSS as u32, false);
         assert_eq!(prr.cwnd(), 2 * MSS + 1);
     }

@@ -1,22 +1,23 @@
-//! RACK: a segment is lost when one that was sent later has arrived, and the reordering window has
-//! passed (RFC 8985 section 6).
+//! RACK: a segment counts as lost when a segment that was sent later has arrived and the reordering window
+//! has passed (RFC 8985 section 6).
 //!
-//! This is the state of a connection; the walk along the segments in flight, oldest transmission first,
-//! is `SendQueue::detect_lost` (`queue/scoreboard.rs`). Every transmission counts, so retransmissions
-//! that are lost again are found like any other segment. `DupThresh` (RFC 6675) remains as the point from
-//! which the reordering window is zero, until reordering is seen (section 6.2, step 4). RFC 6675's other
-//! rules, its rescue retransmission included, would find nothing that RACK and the tail loss probe do
-//! not. RACK needs SACK; without it NewReno's rules apply (`recovery.rs`).
+//! This module has the state of a connection. `SendQueue::detect_lost` (`queue/scoreboard.rs`) visits the
+//! segments in flight, oldest transmission first. Every transmission counts, so lost retransmissions are
+//! found like any other lost segment. `DupThresh` (RFC 6675) is still used: until reordering is seen, the
+//! reordering window is zero once `DupThresh` segments have arrived (section 6.2, step 4). The other rules of
+//! RFC 6675, including its rescue retransmission, would find no loss that RACK and the tail loss probe miss.
+//! RACK needs SACK. Without SACK, NewReno's rules apply (`recovery.rs`).
 
 use crate::tcp::send::ack_sample::AckSample;
 use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
 
-/// Segments that must have arrived above a hole before it counts as lost, unless reordering is known to
-/// occur (RFC 6675, `DupThresh`); without SACK, duplicate acknowledgements (RFC 5681).
+/// Number of segments above a hole that must have arrived before the hole counts as lost, unless reordering
+/// is known to occur (RFC 6675, `DupThresh`). Without SACK, the number of duplicate acknowledgements (RFC
+/// 5681).
 pub(super) const DUP_THRESHOLD: u32 = 3;
 
-/// Recoveries for which a widened reordering window is kept (section 6.2, step 4).
+/// Number of recoveries for which a widened reordering window is kept (section 6.2, step 4).
 const PERSIST_RECOVERIES: u8 = 16;
 
 /// RACK's state of one connection.
@@ -24,22 +25,23 @@ const PERSIST_RECOVERIES: u8 = 16;
 pub(in crate::tcp::send) struct Rack {
     /// The latest transmission known to have arrived (`RACK.segment`).
     latest: Sent,
-    /// How long the latest segment to arrive was in flight (`RACK.rtt`).
+    /// The time in microseconds for which the segment that arrived last was in flight (`RACK.rtt`).
     rtt_us: u32,
-    /// Position behind the highest byte known to have arrived (`RACK.fack`).
+    /// Position after the highest byte that is known to have arrived (`RACK.fack`).
     fack: u64,
-    /// A segment that was sent once arrived after a later one.
+    /// True if a segment that was sent once arrived after a segment with higher positions.
     reordering_seen: bool,
     /// The reordering window in quarters of the lowest round-trip time.
     quarters: u8,
-    /// Recoveries without D-SACK until it is 1 again.
+    /// Number of recoveries without D-SACK after which `quarters` becomes 1 again.
     persist: u8,
-    /// Further D-SACKs are ignored until this is acknowledged (`RACK.dsack_round`); 0: none is ignored.
+    /// Further D-SACKs are ignored until this position is acknowledged (`RACK.dsack_round`). If the value is
+    /// 0, no D-SACK is ignored.
     dsack_round: u64,
 }
 
 impl Rack {
-    /// Nothing was sent yet.
+    /// The state while nothing was sent yet.
     pub(in crate::tcp::send) fn new() -> Self {
         Self {
             latest: Sent::NEVER,
@@ -52,7 +54,7 @@ impl Rack {
         }
     }
 
-    /// Steps 2 and 3. Returns whether reordering was seen for the first time.
+    /// Performs steps 2 and 3 (section 6.2). Returns whether reordering was seen for the first time.
     pub(in crate::tcp::send) fn on_ack(&mut self, now: Instant, sample: &AckSample) -> bool {
         if let Some(sent) = sample.latest {
             self.on_arrival((now - sent.at).total_micros(), sent);
@@ -60,8 +62,9 @@ impl Rack {
         self.on_arrived(sample.lowest_original, sample.highest)
     }
 
-    /// As [`on_ack`](Self::on_ack), for consecutive segments that were each sent once, `sent` the last of
-    /// them and `rtt_us` ago. `first_end` and `end` are where the first and the last of them end.
+    /// Like [`on_ack`](Self::on_ack), for consecutive segments that were each sent once. `sent` is the
+    /// transmission of the last of these segments, which was sent `rtt_us` microseconds ago. `first_end` and
+    /// `end` are the end positions of the first and of the last of these segments.
     #[inline]
     pub(super) fn on_run(&mut self, rtt_us: u64, sent: Sent, (first_end, end): (u64, u64)) -> bool {
         self.on_arrival(rtt_us, sent);
@@ -84,19 +87,21 @@ impl Rack {
         reordered
     }
 
-    /// A recovery was spurious: resets what its retransmissions seemed to prove.
+    /// Called when a recovery was spurious: resets the state that the retransmissions of this recovery
+    /// changed.
     pub(super) fn on_spurious(&mut self, sample: &AckSample) {
         if let Some(original) = sample.latest {
             self.latest = original;
         }
     }
 
-    /// Reordering was detected by other means. Returns whether it is the first time.
+    /// Called when reordering was detected by other means. Returns whether reordering was seen for the first
+    /// time.
     pub(super) fn on_reordering(&mut self) -> bool {
         !std::mem::replace(&mut self.reordering_seen, true)
     }
 
-    /// A D-SACK arrived: widens the reordering window, once for each round trip (step 4).
+    /// Called when a D-SACK arrived: widens the reordering window, once for each round trip (step 4).
     pub(super) fn on_dsack(&mut self, una: u64, nxt: u64) {
         if una >= self.dsack_round {
             self.dsack_round = nxt;
@@ -105,7 +110,7 @@ impl Rack {
         }
     }
 
-    /// A recovery ended.
+    /// Called when a recovery ended.
     pub(super) fn on_recovered(&mut self) {
         self.persist = self.persist.saturating_sub(1);
         if self.persist == 0 {
@@ -113,7 +118,8 @@ impl Rack {
         }
     }
 
-    /// The reordering window: how long a segment may be overtaken before it counts as lost (step 4).
+    /// The reordering window: the time for which a segment may be overtaken before it counts as lost (step
+    /// 4).
     pub(super) fn reordering_window(&self, circumstances: &ReorderingInputs) -> Duration {
         let ReorderingInputs { recovering, sacked_segments, min_rtt_us, srtt_us } = *circumstances;
         if !self.reordering_seen && (recovering || sacked_segments >= DUP_THRESHOLD) {
@@ -129,29 +135,29 @@ impl Rack {
         self.latest.is_after(sent)
     }
 
-    /// When an overtaken transmission, or one whose segment timed out, counts as lost.
+    /// The time at which a transmission counts as lost, if it was overtaken or if its segment timed out.
     pub(in crate::tcp::send) fn lost_at(&self, sent_at: Instant, window: Duration) -> Instant {
         sent_at + self.loss_delay(window)
     }
 
-    /// The time after its transmission at which an overtaken segment counts as lost: a round trip and the
-    /// reordering window.
+    /// The time from the transmission of an overtaken segment until the segment counts as lost: a round trip
+    /// and the reordering window.
     #[inline]
     pub(super) fn loss_delay(&self, window: Duration) -> Duration {
         Duration::from_micros(u64::from(self.rtt_us)) + window
     }
 }
 
-/// Inputs of the reordering window besides RACK's own state.
+/// The inputs of the reordering window that are not in RACK's own state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReorderingInputs {
-    /// Recovery is in progress.
+    /// True if a recovery is in progress.
     pub(super) recovering: bool,
-    /// Segments selectively acknowledged.
+    /// Number of selectively acknowledged segments.
     pub(super) sacked_segments: u32,
-    /// `RACK.min_RTT`.
+    /// `RACK.min_RTT` in microseconds.
     pub(super) min_rtt_us: u32,
-    /// SRTT.
+    /// SRTT in microseconds.
     pub(super) srtt_us: u32,
 }
 
@@ -163,12 +169,13 @@ mod tests {
         Instant::from_micros(us)
     }
 
-    /// A transmission numbered by its time.
+    /// A transmission at this time in microseconds. The number of the transmission is also `us`.
     fn sent(us: i64) -> Sent {
         Sent { at: at(us), nr: us as u32 }
     }
 
-    /// Segments sent once, all arrived by one acknowledgement: time sent and end.
+    /// One acknowledgement of segments that were each sent once. Each element of `segments` has the time at
+    /// which a segment was sent, and the segment's end position.
     fn sample(segments: &[(i64, u64)]) -> AckSample {
         let mut sample = AckSample::default();
         for &(sent_us, end) in segments {

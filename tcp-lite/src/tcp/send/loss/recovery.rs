@@ -1,10 +1,10 @@
-//! Loss recovery: when it begins and ends, and the meaning of an acknowledgement for congestion (RFC 5681,
-//! RFC 6582, RFC 8985).
+//! Loss recovery: when it begins and ends, and what an acknowledgement means for congestion (RFC 5681, RFC
+//! 6582, RFC 8985).
 //!
-//! With SACK, RACK detects losses (`rack.rs`). Without SACK, the oldest segment is lost after three
-//! duplicate acknowledgements and after each partial acknowledgement (NewReno). Each duplicate
-//! acknowledgement then allows one more segment to be sent; before recovery, a new one (limited
-//! transmit, RFC 3042).
+//! With SACK, RACK detects losses (`rack.rs`). Without SACK, the oldest segment is lost after three duplicate
+//! acknowledgements and after each partial acknowledgement (NewReno). In recovery, each further duplicate
+//! acknowledgement allows one more segment to be sent. Before recovery, each duplicate acknowledgement allows
+//! one new segment (limited transmit, RFC 3042).
 
 use super::frto::{AckState, Frto};
 use super::prr::Prr;
@@ -21,30 +21,31 @@ use crate::tcp::slabs::{SegmentSlab, Sent};
 /// Kind of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp::send) struct AckKind {
-    /// It is a duplicate (RFC 5681 section 2).
+    /// True if the acknowledgement is a duplicate (RFC 5681 section 2).
     pub(in crate::tcp::send) dup_ack: bool,
-    /// It is a duplicate without SACK blocks.
+    /// True if the acknowledgement is a duplicate without SACK blocks.
     pub(in crate::tcp::send) plain: bool,
 }
 
 /// Result of [`LossRecovery::advance_recovery`].
 #[derive(Clone, Copy, Debug, Default)]
 struct RecoveryNews {
-    /// The phase before this acknowledgement ended a recovery, but after an undo.
+    /// The phase after a possible undo, but before this acknowledgement ended a recovery.
     was: Phase,
-    /// Bytes that left the network.
+    /// Number of bytes that left the network.
     delivered: u64,
-    /// The last recovery was spurious.
+    /// True if the last recovery was spurious and was undone.
     undone: bool,
-    /// A tail loss probe had repaired a loss.
+    /// True if a tail loss probe had repaired a loss.
     repaired: bool,
 }
 
 impl LossRecovery {
     /// Responds to an acknowledgement that acknowledges something new, cumulatively or selectively, or is a
-    /// duplicate; inside or outside of a recovery. The order of the steps: reordering, bytes that left the
-    /// network, whether the last recovery was spurious, whether it is over, and lost segments. Returns
-    /// whether the congestion window may grow by it.
+    /// duplicate. A recovery may or may not be in progress. The steps, in this order: find reordering, count
+    /// the bytes that left the network, undo the last recovery if it was spurious, end the recovery if it is
+    /// over, and find lost segments. Returns whether the congestion window may grow because of this
+    /// acknowledgement.
     pub(in crate::tcp::send) fn on_ack(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -54,8 +55,8 @@ impl LossRecovery {
     ) -> bool {
         let state = &mut state;
         if sample.acked > 0 || sample.delivered > 0 {
-            // RFC 8985 section 7.2: no probe once segments are selectively acknowledged, as RACK finds the
-            // losses then. The probe, a segment that may have arrived, would tell nothing.
+            // RFC 8985 section 7.2: once segments are selectively acknowledged, no probe is sent, because
+            // RACK finds the losses. A probe with a segment that may have arrived would reveal nothing.
             self.loss_probe.cancel();
         }
         ctx.counters.reordering_seen += u64::from(self.rack.on_ack(ctx.now, sample));
@@ -76,15 +77,15 @@ impl LossRecovery {
         if self.phase == Phase::Fast {
             self.update_prr(state, delivered, sample.acked > 0 && !lost);
         }
-        // After an undo the window has already had its share of this acknowledgement. Duplicates allow
-        // segments to be sent, but leave the window as it is (RFC 3042 section 2).
+        // After an undo, the window already reflects this acknowledgement. Duplicate acknowledgements allow
+        // segments to be sent, but do not change the window (RFC 3042 section 2).
         let grows = sample.acked > 0 && sample.delivered > 0 && !undone && !repaired;
         grows && was != Phase::Fast && self.phase != Phase::Fast
     }
 
-    /// The effect of an acknowledgement on a recovery, or on the counters that begin or end one, except that
-    /// it may reveal a loss. In the [idle state](Self::is_idle), an acknowledgement that is no duplicate and
-    /// reports no duplicate bytes has no effect here.
+    /// Performs the effects of an acknowledgement on a recovery, or on the counters that begin or end a
+    /// recovery. The caller finds lost segments. In the [idle state](Self::is_idle), an acknowledgement that
+    /// is no duplicate and reports no duplicate bytes has no such effect.
     #[inline(never)]
     fn advance_recovery(
         &mut self,
@@ -94,7 +95,7 @@ impl LossRecovery {
         kind: AckKind,
     ) -> RecoveryNews {
         let dup_ack = kind.dup_ack;
-        // (By the duplicates counted before this acknowledgement.)
+        // `delivered` needs the number of duplicate acknowledgements before the present acknowledgement.
         let delivered = self.delivered(state, sample, dup_ack);
         self.count_dup_acks(state, sample, dup_ack);
         let repaired = self.reduce_if_probe_repaired(ctx, state, sample, kind);
@@ -103,15 +104,16 @@ impl LossRecovery {
         if was != Phase::Open && sample.acked > 0 && state.queue.positions().una() >= self.recovery_point {
             self.end_recovery(ctx.segments, state.queue);
         } else if was == Phase::Fast && sample.acked > 0 && !state.agreed.sack {
-            // A partial acknowledgement: the oldest segment now is lost, too (RFC 6582 section 3.2, step
-            // 3).
+            // After a partial acknowledgement, the new oldest segment is lost as well (RFC 6582 section 3.2,
+            // step 3).
             state.queue.sent().mark_head_lost(ctx.segments);
         }
         RecoveryNews { was, delivered, undone, repaired }
     }
 
-    /// Bytes that left the network (RFC 6937 section 2, `DeliveredData`). Without SACK: a segment for
-    /// each duplicate acknowledgement, and for one that advances, the bytes not counted by those.
+    /// Number of bytes that left the network (RFC 6937 section 2, `DeliveredData`). Without SACK, each
+    /// duplicate acknowledgement counts as a segment. An acknowledgement that advances counts as the
+    /// acknowledged bytes less the bytes that the duplicate acknowledgements counted.
     fn delivered(&self, state: &SendState<'_>, sample: &AckSample, dup_ack: bool) -> u64 {
         let emss = u64::from(state.emss);
         match dup_ack {
@@ -122,7 +124,8 @@ impl LossRecovery {
         }
     }
 
-    /// Without SACK each duplicate acknowledgement means that one segment left the network.
+    /// Counts duplicate acknowledgements. Without SACK, each duplicate acknowledgement means that one segment
+    /// left the network.
     fn count_dup_acks(&mut self, state: &SendState<'_>, sample: &AckSample, dup_ack: bool) {
         if dup_ack {
             self.dup_acks += u32::from(self.is_dup_ack_plausible(state));
@@ -135,15 +138,15 @@ impl LossRecovery {
     }
 
     /// Whether one more duplicate acknowledgement can belong to the segments that were in flight when
-    /// recovery began. If not, the peer forges them to make us send more than the network takes (RFC
-    /// 5681 section 3.2, step 4).
+    /// recovery began. If `false`, the peer forges duplicate acknowledgements to make us send more than the
+    /// network can carry (RFC 5681 section 3.2, step 4).
     fn is_dup_ack_plausible(&self, state: &SendState<'_>) -> bool {
         let outstanding = self.recovery_point.saturating_sub(state.queue.positions().una());
         self.phase != Phase::Fast || u64::from(self.dup_acks) * u64::from(state.emss) < outstanding
     }
 
-    /// Reduces the window, as for any other loss, if a tail loss probe repaired one that nothing else
-    /// reveals (RFC 8985 section 7.4.2). Returns whether one did.
+    /// If a tail loss probe repaired a loss that nothing else reveals, reduces the window as for any other
+    /// loss (RFC 8985 section 7.4.2). Returns whether a probe repaired a loss.
     fn reduce_if_probe_repaired(
         &mut self,
         ctx: &Ctx<'_>,
@@ -153,7 +156,7 @@ impl LossRecovery {
     ) -> bool {
         let repaired = self.loss_probe.on_ack(state.queue.positions().una(), sample, kind.plain);
         if repaired {
-            // (There is no probe during recovery.)
+            // (During a recovery, no probe is in flight.)
             let (oldest, in_flight) = (
                 state.queue.positions().una() - sample.acked,
                 state.queue.positions().outstanding() + sample.acked,
@@ -165,7 +168,8 @@ impl LossRecovery {
         repaired
     }
 
-    /// Undoes the current or last recovery if it turns out to be spurious. Returns whether it did.
+    /// Undoes the current or last recovery if the recovery turns out to be spurious. Returns whether the
+    /// recovery was undone.
     fn undo_if_spurious(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -191,8 +195,9 @@ impl LossRecovery {
         self.frto.on_ack(sample, &standing)
     }
 
-    /// The originals arrived: restores the threshold and the marks at once, and the window by slow start
-    /// (RFC 4015). Returns `false`, and leaves the recovery, if too many of this flight were undone.
+    /// Called when the original segments turned out to have arrived: restores the threshold and the marks at
+    /// once, and the window by slow start (RFC 4015). If too many recoveries of this flight were undone,
+    /// returns `false` and does not undo this recovery.
     fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>, sample: &AckSample) -> bool {
         let (una, nxt) = (state.queue.positions().una(), state.queue.positions().nxt());
         let episode = match self.phase {
@@ -212,7 +217,7 @@ impl LossRecovery {
         }
         if self.phase != Phase::Open {
             self.phase = Phase::Open;
-            // The recovery has retransmitted nothing that is still unacknowledged.
+            // No retransmission of the recovery is still unacknowledged.
             self.recovery_point = state.queue.positions().una().saturating_sub(1);
             self.dup_acks = 0;
             self.frto = Frto::Off;
@@ -226,7 +231,8 @@ impl LossRecovery {
         true
     }
 
-    /// Everything that was in flight when recovery began is acknowledged.
+    /// Called when all segments that were in flight at the beginning of the recovery are acknowledged: ends
+    /// the recovery.
     fn end_recovery(&mut self, segments: &mut SegmentSlab, queue: &mut SendQueue) {
         self.phase = Phase::Open;
         self.dup_acks = 0;
@@ -235,19 +241,19 @@ impl LossRecovery {
         queue.sent().forget_retransmissions(segments);
     }
 
-    /// Marks lost segments, and starts recovery if there is none yet. Returns whether any segment was
-    /// marked.
+    /// Marks lost segments, and starts a recovery if no recovery is in progress. Returns whether any segment
+    /// was marked.
     #[inline]
     pub(super) fn detect_loss(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) -> bool {
         if state.agreed.sack && !self.is_overtaken(state.queue, ctx.segments) {
-            // The common case, in which the reordering window need not be computed.
+            // In this common case, the reordering window is not computed.
             self.timers.set_reorder(None);
             return false;
         }
         self.detect_likely_loss(ctx, state)
     }
 
-    /// Whether a segment arrived that was sent later than the one longest in flight.
+    /// Whether a segment has arrived that was sent later than the segment that has been in flight longest.
     #[inline]
     pub(in crate::tcp::send) fn is_overtaken(&self, queue: &SendQueue, segments: &SegmentSlab) -> bool {
         queue.scoreboard().is_overtaken(segments, &self.rack)
@@ -264,9 +270,9 @@ impl LossRecovery {
             latest = detected.latest;
             detected.lost > 0
         } else {
-            // RFC 6582 section 3.2, step 2: duplicate acknowledgements caused by an earlier recovery's
-            // retransmissions prove nothing. They may come until something beyond that recovery is
-            // acknowledged.
+            // RFC 6582 section 3.2, step 2: retransmissions of an earlier recovery cause duplicate
+            // acknowledgements that prove no loss. Such duplicates may arrive until a byte beyond that
+            // recovery is acknowledged.
             let is_beyond = state.queue.positions().una() > self.recovery_point;
             open && is_beyond
                 && self.dup_acks >= DUP_THRESHOLD
@@ -280,13 +286,13 @@ impl LossRecovery {
         lost
     }
 
-    /// RFC 8985 section 6.2, steps 4 and 5.
+    /// Performs RFC 8985 section 6.2, steps 4 and 5.
     fn detect_overtaken(&self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>) -> Detected {
         let window = self.reordering_window(state.queue, state.rate);
         state.queue.sent().detect_lost(ctx.segments, &self.rack, window, ctx.now)
     }
 
-    /// RACK's reordering window: how long a segment may be overtaken before it counts as lost.
+    /// RACK's reordering window: the time for which a segment may be overtaken before it counts as lost.
     pub(in crate::tcp::send) fn reordering_window(&self, queue: &SendQueue, rate: &RateControl) -> Duration {
         self.rack.reordering_window(&ReorderingInputs {
             recovering: self.phase != Phase::Open,
@@ -296,12 +302,11 @@ impl LossRecovery {
         })
     }
 
-    /// `latest`: the latest lost transmission, if it is known.
+    /// Starts a fast recovery. `latest` is the latest lost transmission, if it is known.
     fn start_recovery(&mut self, ctx: &mut Ctx<'_>, state: &mut SendState<'_>, latest: Option<Sent>) {
         ctx.counters.fast_retransmits += 1;
         let in_flight = state.queue.positions().outstanding();
-        // Segments sent beyond the window by limited transmit do not count (RFC 5681 section 3.2, step
-        // 2).
+        // Segments that limited transmit sent beyond the window do not count (RFC 5681 section 3.2, step 2).
         let beyond = in_flight.saturating_sub(u64::from(state.rate.cwnd()));
         let limited = beyond.min(u64::from((DUP_THRESHOLD - 1) * state.emss));
         let loss = Loss { oldest: state.queue.positions().una(), latest, in_flight: in_flight - limited };
@@ -319,7 +324,8 @@ impl LossRecovery {
         self.prr.on_ack(delivered, pipe, ssthresh, state.emss, safe_ack);
     }
 
-    /// RACK found a loss during recovery; `latest` is the latest lost transmission.
+    /// Called when RACK found a loss during recovery: reduces the window again if needed. `latest` is the
+    /// latest lost transmission.
     fn reduce_in_recovery(&mut self, ctx: &Ctx<'_>, state: &mut SendState<'_>, latest: Sent) {
         let (oldest, in_flight) = (state.queue.positions().una(), state.queue.positions().outstanding());
         if state.reduce_for_loss(ctx, &Loss { oldest, latest: Some(latest), in_flight }).is_some() {
@@ -327,8 +333,8 @@ impl LossRecovery {
         }
     }
 
-    /// The window was reduced again: fast recovery, if in progress, restarts from what is in flight now
-    /// with the new threshold.
+    /// Called when the window was reduced again. If a fast recovery is in progress, restarts PRR with the
+    /// bytes that are in flight now and the new threshold.
     fn restart_prr(&mut self, state: &SendState<'_>) {
         if self.phase == Phase::Fast {
             self.recovery_point = state.queue.positions().nxt();
@@ -336,11 +342,11 @@ impl LossRecovery {
         }
     }
 
-    /// The peer echoes marks up to `ack`.
+    /// Called when the peer echoes marks in an acknowledgement up to `ack`.
     pub(in crate::tcp::send) fn on_ecn_echo(&mut self, ctx: &mut Ctx<'_>, state: SendState<'_>, ack: u64) {
         let recovering = self.is_recovering();
         if recovering {
-            // Even if the recovery is spurious, the reduction was justified.
+            // The reduction was justified, even if the recovery is spurious.
             self.undo.keep_reduction();
         }
         let (in_flight, sent) = (state.queue.positions().outstanding(), state.queue.sent_so_far());
@@ -362,8 +368,8 @@ impl LossRecovery {
 }
 
 impl SendState<'_> {
-    /// Reduces the window for a loss, unless an earlier reduction covers it. Returns the reduction before,
-    /// if it did.
+    /// Reduces the window for a loss, unless an earlier reduction covers the loss. Returns the previous
+    /// reduction if the window was reduced, otherwise `None`.
     fn reduce_for_loss(&mut self, ctx: &Ctx<'_>, loss: &Loss) -> Option<Reduction> {
         self.rate.reduce_for_loss(ctx.now, loss, self.queue.sent_so_far())
     }

@@ -9,7 +9,7 @@ fn at(ms: i64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// A queue of segments that were sent a millisecond apart, with a round-trip time of 10 ms.
+/// A queue of segments that were sent at intervals of a millisecond, with a round-trip time of 10 ms.
 struct Sender {
     config: TcpConfig,
     made: TestQueue,
@@ -32,7 +32,7 @@ impl Sender {
         Self { config, made, rate, loss }
     }
 
-    /// The timer after [`LossRecovery::arm`], in microseconds.
+    /// The deadline in microseconds and the kind of the timer that [`LossRecovery::arm`] starts.
     fn armed(&mut self, now: Instant, sack: bool, syn_due: bool) -> Option<(i64, SendTimer)> {
         let Self { config, made, rate, loss } = self;
         loss.arm(now, config, &made.slab, (&made.queue, rate), (sack, syn_due));
@@ -78,7 +78,7 @@ fn segments_sent_in_a_recovery_count_for_its_limit_and_its_undo() {
         loss.undo.start(1, 501, false, None);
         loss.on_sent_again(at(7), 100);
         loss.prr.on_ack(500, 600, 500, 100, false);
-        // Half of what was delivered, less what was sent already.
+        // Half of the delivered bytes, less the bytes that were sent already.
         assert_eq!(loss.prr.cwnd(), 600 + 250 - if counts { 100 } else { 0 }, "{phase:?}");
         assert_eq!(loss.undo.on_dsack((1, 101)), counts, "{phase:?}");
     }
@@ -100,7 +100,7 @@ fn a_probe_is_due_before_the_timeout_only_with_sack_and_outside_of_recoveries() 
     sender.loss.timers.set_reorder(Some(at(5)));
     assert_eq!(sender.armed(at(2), true, false), Some((5000, SendTimer::Reorder)));
     assert!(sender.loss.has_reordering_timer());
-    // The timeout of the oldest segment comes first.
+    // The oldest segment times out before the reordering timer.
     sender.loss.timers.set_reorder(Some(at(100_000)));
     assert_eq!(sender.armed(at(2), true, false), Some((rto_us, SendTimer::Rto)));
 }
@@ -127,13 +127,13 @@ fn a_run_of_arrivals_cancels_the_probe_and_the_reordering_timer() {
 
 #[test]
 fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
-    // A SYN.
+    // Here a SYN has to be sent.
     let mut sender = Sender::new(0);
     sender.made.queue = SendQueue::new(TcpSeqNumber(0));
     assert_eq!(sender.armed(at(100), true, true), Some((600_000, SendTimer::Stuck)));
     assert_eq!(sender.armed(at(200), true, true), Some((600_000, SendTimer::Stuck)), "it keeps running");
     assert_eq!(sender.armed(at(200), true, false), None);
-    // A segment that timed out.
+    // Here a segment timed out.
     let mut sender = Sender::new(3);
     let is_stuck = |sender: &Sender| sender.loss.is_stuck(&sender.made.slab, &sender.made.queue, false);
     assert!(!is_stuck(&sender), "in flight");
@@ -141,7 +141,7 @@ fn what_cannot_be_sent_is_stuck_but_not_what_is_held_back() {
     assert!(is_stuck(&sender));
     sender.loss.frto = Frto::New(1);
     assert!(!is_stuck(&sender), "F-RTO holds it back");
-    // A FIN behind an empty queue.
+    // Here a FIN has to be sent, and the queue is empty.
     let mut sender = Sender::new(0);
     assert!(!is_stuck(&sender));
     sender.made.queue.positions_mut().close();

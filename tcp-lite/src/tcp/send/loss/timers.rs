@@ -1,49 +1,51 @@
-//! The timer of the sending half, and the times that its deadlines count from (RFC 6298, RFC 8985
+//! The timer of the sending half, and the times from which its deadlines are computed (RFC 6298, RFC 8985
 //! section 7.2, RFC 9293 sections 3.8.1 and 3.8.6.1).
 //!
-//! This module knows no queue and no window: `deadline.rs` decides which event to wait for, and `expiry.rs`
-//! acts when the timer is due.
+//! This module does not use the queue or the window. `deadline.rs` decides which event to wait for, and
+//! `expiry.rs` acts when the timer is due.
 
 use crate::{Deadline, Duration, Instant};
 
-/// The purpose of the running timer.
+/// The event for which the running timer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp::send) enum SendTimer {
-    /// Acknowledgement of what is in flight: RTO.
+    /// An acknowledgement of the bytes in flight (RTO).
     Rto,
-    /// Acknowledgement of overtaken segments (RFC 8985, the reordering timer).
+    /// An acknowledgement of overtaken segments (RFC 8985, the reordering timer).
     Reorder,
-    /// Acknowledgement of the last segment sent (RFC 8985, PTO).
+    /// An acknowledgement of the segment that was sent last (RFC 8985, PTO).
     LossProbe,
     /// A larger window, while nothing is in flight (persist timer).
     Persist,
-    /// Transmission of a SYN or FIN that was never sent, or of a segment that timed out and could not be
+    /// The transmission of a SYN or FIN that was never sent, or of a segment that timed out and could not be
     /// retransmitted.
     Stuck,
 }
 
-/// The timer and its times.
+/// The running timer, and the times that the deadlines depend on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timers {
     running: Option<(Instant, SendTimer)>,
-    /// When the next overtaken segment will be lost.
+    /// The time at which the next overtaken segment will count as lost.
     reorder: Deadline,
-    /// When our SYN or FIN was last sent.
+    /// The time at which our SYN or FIN was last sent.
     control_sent_at: Instant,
-    /// When data was last sent or acknowledged: the PTO counts from here.
+    /// The time at which data was last sent or acknowledged. The PTO starts at this time.
     pto_from: Instant,
-    /// The RTO does not expire before this.
+    /// The RTO does not expire before this time.
     rto_not_before: Instant,
-    /// Since when there has been no progress: the user timeout counts from here.
+    /// The time of the last progress. The user timeout starts at this time.
     progress: Instant,
-    /// True if a timer has expired since then, so that the peer was sent something again and did not answer.
+    /// True if a timer has expired since `progress`, so that a segment was sent again and the peer has not
+    /// answered.
     tried: bool,
-    /// When data was last sent, new or again: the idle time counts from here (RFC 5681 section 4.1).
+    /// The time at which data was last sent, new or again. The idle time starts at this time (RFC 5681
+    /// section 4.1).
     data_sent_at: Instant,
     persist_backoff: u32,
-    /// Transmissions of our SYN, answers to the peer's repeated SYN included.
+    /// Number of transmissions of our SYN, including answers to repeated SYNs of the peer.
     syn_sends: u8,
-    /// Timeouts of our SYN (RFC 9293 section 3.8.3 counts these, not answers).
+    /// Number of timeouts of our SYN (RFC 9293 section 3.8.3 counts timeouts, not answers).
     syn_timeouts: u8,
 }
 
@@ -70,41 +72,42 @@ impl Timers {
         self.reorder = Deadline::NONE;
     }
 
-    /// The running timer, and when it is due.
+    /// The running timer, and the time at which it is due.
     #[inline]
     pub(super) fn running(&self) -> Option<(Instant, SendTimer)> {
         self.running
     }
 
-    /// When `timer` is due, if it is the one that runs.
+    /// The time at which `timer` is due; `None` if `timer` does not run.
     #[inline]
     pub(super) fn due(&self, timer: SendTimer) -> Option<Instant> {
         self.running.filter(|(_, running)| *running == timer).map(|(at, _)| at)
     }
 
-    /// Starts `timer` in place of the running one. Once the peer was asked again, no timer is later than the
-    /// user timeout.
+    /// Starts `timer` in place of the running timer. Once a segment was sent again, every timer is due by the
+    /// end of the user timeout.
     #[inline]
     pub(super) fn start(&mut self, now: Instant, (at, timer): (Instant, SendTimer), user_timeout: Duration) {
         let at = if self.tried { at.min((self.progress + user_timeout).max(now)) } else { at };
         self.running = Some((at, timer));
     }
 
-    /// Stops the timer: there is nothing to wait for.
+    /// Stops the timer, because there is nothing to wait for.
     #[inline]
     pub(super) fn cancel(&mut self) {
         self.running = None;
     }
 
-    /// Takes the running timer, if it is due.
+    /// If the running timer is due, stops the timer and returns its kind.
     pub(super) fn expired(&mut self, now: Instant) -> Option<SendTimer> {
         let (_, timer) = self.running.take_if(|(at, _)| *at <= now)?;
         Some(timer)
     }
 
-    /// A timer has expired: returns whether the user timeout is over (RFC 9293 section 3.8.3). It is not
-    /// before the peer was asked again at least once. If the first timer expires so late, nobody polled the
-    /// stack meanwhile, which says nothing about the peer: the user timeout counts from now on.
+    /// Called when a timer has expired. Returns whether the user timeout has expired as well (RFC 9293
+    /// section 3.8.3). The user timeout expires only after at least one segment was sent again. If even the
+    /// first timer expires after the user timeout, the stack was not polled for a long time. Such a pause
+    /// says nothing about the peer, so the user timeout starts again.
     pub(super) fn is_given_up(&mut self, now: Instant, user_timeout: Duration) -> bool {
         let is_over = now >= self.progress + user_timeout;
         let was_tried = std::mem::replace(&mut self.tried, true);
@@ -114,65 +117,66 @@ impl Timers {
         is_over && was_tried
     }
 
-    /// The user timeout counts from now on: there is progress, or something new to wait for.
+    /// Restarts the user timeout, because there is progress, or something new to wait for.
     #[inline]
     pub(super) fn restart_user_timeout(&mut self, now: Instant) {
         (self.progress, self.tried) = (now, false);
     }
 
-    /// The connection is established.
+    /// Called when the connection is established.
     pub(super) fn on_established(&mut self, now: Instant) {
         self.restart_user_timeout(now);
         self.running = None;
     }
 
-    /// Our SYN or SYN-ACK was sent, perhaps again.
+    /// Called when our SYN or SYN-ACK was sent, perhaps again.
     pub(super) fn on_syn_sent(&mut self, now: Instant) {
         self.control_sent_at = now;
         self.syn_sends = self.syn_sends.saturating_add(1);
     }
 
-    /// Transmissions of our SYN, answers to the peer's repeated SYN included.
+    /// Number of transmissions of our SYN, including answers to repeated SYNs of the peer.
     pub(super) fn syn_sends(&self) -> u8 {
         self.syn_sends
     }
 
-    /// When our SYN or FIN was last sent.
+    /// The time at which our SYN or FIN was last sent.
     pub(super) fn control_sent_at(&self) -> Instant {
         self.control_sent_at
     }
 
-    /// Our SYN timed out. Returns whether it may be sent again: it may `retries` times.
+    /// Called when our SYN timed out. Returns whether the SYN may be sent again. It may be sent again
+    /// `retries` times.
     pub(super) fn on_syn_timeout(&mut self, retries: u8) -> bool {
         let again = self.syn_timeouts < retries;
         self.syn_timeouts += u8::from(again);
         again
     }
 
-    /// New data were sent; `idle`: nothing was outstanding before.
+    /// Called when new data was sent. `idle` is true if nothing was outstanding before.
     #[inline]
     pub(super) fn on_data_sent(&mut self, now: Instant, idle: bool) {
         self.on_first_sent(now, idle);
         self.data_sent_at = now;
     }
 
-    /// Data were sent again.
+    /// Called when data was sent again.
     pub(super) fn on_data_sent_again(&mut self, now: Instant) {
         self.data_sent_at = now;
     }
 
-    /// The time since data were last sent.
+    /// The time since data was last sent.
     pub(super) fn idle_time(&self, now: Instant) -> Duration {
         now - self.data_sent_at
     }
 
-    /// Our FIN was sent; `idle`: nothing was outstanding before.
+    /// Called when our FIN was sent for the first time. `idle` is true if nothing was outstanding before.
     pub(super) fn on_fin_sent(&mut self, now: Instant, idle: bool) {
         self.on_first_sent(now, idle);
         self.control_sent_at = now;
     }
 
-    /// Our FIN was sent again.
+    /// Called when our FIN was sent again.
     pub(super) fn on_fin_sent_again(&mut self, now: Instant) {
         self.control_sent_at = now;
     }
@@ -185,7 +189,8 @@ impl Timers {
         self.pto_from = now;
     }
 
-    /// SND.UNA advanced. The path works, and what is still in flight gets one more round trip.
+    /// Called when SND.UNA advanced: the path works, so the deadlines allow one more round trip for the bytes
+    /// that are still in flight.
     #[inline]
     pub(super) fn on_acked(&mut self, now: Instant, srtt: Duration) {
         self.restart_user_timeout(now);
@@ -199,41 +204,44 @@ impl Timers {
         self.rto_not_before = at;
     }
 
-    /// When the RTO expires for a segment that was last sent at `sent_at`; `None`: for our SYN or FIN.
+    /// The time at which the RTO expires for a segment that was last sent at `sent_at`. If `sent_at` is
+    /// `None`, the segment is our SYN or FIN.
     #[inline]
     pub(super) fn rto_at(&self, sent_at: Option<Instant>, rto: Duration) -> Instant {
         (sent_at.unwrap_or(self.control_sent_at) + rto).max(self.rto_not_before)
     }
 
-    /// When a tail loss probe is due that waits for `pto`.
+    /// The time at which a tail loss probe with the delay `pto` is due.
     #[inline]
     pub(super) fn pto_at(&self, pto: Duration) -> Instant {
         self.pto_from + pto
     }
 
-    /// When the next overtaken segment will be lost.
+    /// The time at which the next overtaken segment will count as lost.
     #[inline]
     pub(super) fn reorder_at(&self) -> Option<Instant> {
         self.reorder.get()
     }
 
-    /// The next overtaken segment will be lost at `at`; `None`: no segment is overtaken.
+    /// Sets the time at which the next overtaken segment will count as lost; `None` if no segment is
+    /// overtaken.
     #[inline]
     pub(super) fn set_reorder(&mut self, at: Option<Instant>) {
         self.reorder = at.into();
     }
 
-    /// How often the persist timer has expired since the window was last large enough.
+    /// The number of times that the persist timer has expired since the window was last large enough.
     pub(super) fn persist_backoff(&self) -> u32 {
         self.persist_backoff
     }
 
-    /// The persist timer expired.
+    /// Called when the persist timer expired: the next wait is longer.
     pub(super) fn back_off_persist(&mut self) {
         self.persist_backoff += 1;
     }
 
-    /// The window is large enough, or may be.
+    /// Called when the window is large enough, or may be large enough: resets the backoff of the persist
+    /// timer.
     #[inline]
     pub(super) fn forget_persist_backoff(&mut self) {
         self.persist_backoff = 0;
@@ -282,7 +290,7 @@ mod tests {
         assert!(!timers.is_given_up(at(60_000), USER_TIMEOUT));
         timers.start(at(60_000), (at(90_000), SendTimer::Rto), USER_TIMEOUT);
         assert_eq!(timers.running(), Some((at(70_000), SendTimer::Rto)), "from the first timer on");
-        // After each kind of progress, the next timer counts as the first.
+        // After each kind of progress, the next timer that expires counts as the first.
         let progress: [fn(&mut Timers); 4] = [
             |timers| timers.on_acked(at(1000), Duration::ZERO),
             |timers| timers.on_data_sent(at(1000), true),

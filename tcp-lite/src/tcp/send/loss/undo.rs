@@ -1,16 +1,17 @@
-//! Detection and undo of spurious recoveries: the originals arrived after all.
+//! Detection and undo of spurious recoveries, in which the original segments arrived after all.
 //!
-//! A recovery is spurious if an acknowledgement of a retransmitted segment echoes a timestamp from
-//! before the retransmission (Eifel, RFC 3522), or if D-SACK reports everything that was retransmitted
-//! as duplicate (RFC 3708 section 2). Without timestamps a timeout is also examined by F-RTO
-//! (`frto.rs`). The response is that of RFC 4015: segments marked lost are in flight again, and the
-//! window grows back to its former value by slow start from what is in flight, so that there is no
-//! burst.
+//! A recovery is spurious in two cases: an acknowledgement of a retransmitted segment echoes a timestamp from
+//! before the retransmission (Eifel, RFC 3522), or D-SACKs report all retransmitted bytes as duplicates (RFC
+//! 3708 section 2). Without timestamps, F-RTO also detects spurious timeouts (`frto.rs`).
 //!
-//! Our timestamps tick in milliseconds. That is enough: a timeout takes at least the RTO's floor of many
-//! ticks, so an original and its retransmission never share a tick. A fast retransmission that does is
-//! left to D-SACK. A finer clock would wrap within the idle times that RFC 7323 section 5.4 wants to
-//! survive.
+//! The response is that of RFC 4015. Segments that were marked lost are in flight again. To avoid a burst,
+//! the window first becomes the number of bytes in flight, and then grows back to its former value by slow
+//! start.
+//!
+//! Our timestamps tick in milliseconds. A millisecond is short enough for timeouts: the RTO has many ticks,
+//! so an original segment and its retransmission after a timeout never have the same timestamp. A fast
+//! retransmission may have the same timestamp as its original. D-SACK detects this case. A finer clock would
+//! wrap within the idle times that RFC 7323 section 5.4 wants connections to survive.
 
 use crate::Instant;
 use crate::tcp::congestion::saturated;
@@ -20,22 +21,24 @@ use crate::tcp::send::rate::Reduction;
 /// A recovery that may turn out to be spurious.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Episode {
-    /// SND.UNA and SND.NXT when it began.
+    /// SND.UNA and SND.NXT when the recovery began.
     from: u64,
     until: u64,
-    /// It began with a timeout.
+    /// True if the recovery began with a timeout.
     pub(super) timeout: bool,
-    /// If it reduced the window and nothing has confirmed congestion since: the reduction before it.
+    /// The reduction before this recovery's reduction. `None` if the recovery reduced nothing, or if
+    /// congestion was confirmed since.
     pub(super) reduced: Option<Reduction>,
-    /// Time of the first retransmission (`RetransmitTS`), in milliseconds, as timestamps tick.
+    /// Time of the first retransmission (`RetransmitTS`) in milliseconds, the unit of timestamps.
     retransmitted_ms: Option<u32>,
-    /// Retransmitted bytes that were not reported as duplicate.
+    /// Number of retransmitted bytes that were not reported as duplicate.
     unreported: u32,
 }
 
-/// Maximum recoveries in progress that are undone until all segments are acknowledged that were in flight at
-/// the first undo. Each undo walks along all segments in flight, and the peer's next acknowledgement may
-/// start another recovery with an equally long walk. Further recoveries keep their reduced window.
+/// Maximum number of recoveries in progress that are undone in one flight. A flight ends when all segments
+/// that were in flight at the first undo are acknowledged. Each undo visits all segments in flight, and the
+/// peer's next acknowledgement may start another recovery whose undo costs as much. Further recoveries keep
+/// their reduced window.
 const MAX_UNDONE: u8 = 4;
 
 /// The last recovery of a connection, until it is undone or confirmed.
@@ -47,8 +50,8 @@ pub(super) struct Undo {
 }
 
 impl Undo {
-    /// A recovery begins, or a timeout restarts it. `reduced`: it reduces the window, and this was the
-    /// reduction before.
+    /// Called when a recovery begins, or when a timeout restarts a recovery. `reduced` is the reduction
+    /// before this recovery's reduction; `None` if the recovery does not reduce the window.
     pub(super) fn start(&mut self, una: u64, nxt: u64, timeout: bool, reduced: Option<Reduction>) {
         self.episode =
             Some(Episode { from: una, until: nxt, timeout, reduced, retransmitted_ms: None, unreported: 0 });
@@ -61,19 +64,19 @@ impl Undo {
         }
     }
 
-    /// The window was reduced for another reason, so congestion control no longer has the state before
-    /// the recovery.
+    /// Called when the window was reduced for another reason, so that congestion control no longer has the
+    /// state before the recovery.
     pub(super) fn forget(&mut self) {
         self.episode = None;
     }
 
-    /// The recovery was spurious: ends it.
+    /// Called when the recovery was spurious: returns the episode and forgets it.
     pub(super) fn take(&mut self) -> Option<Episode> {
         self.episode.take()
     }
 
-    /// As [`take`](Self::take), for a recovery in progress. Also `None` if [`MAX_UNDONE`] recoveries of this
-    /// flight were undone; `undone` counts them.
+    /// Like [`take`](Self::take), for a recovery in progress. Also returns `None` if [`MAX_UNDONE`]
+    /// recoveries of this flight were undone. `undone` is the number of undone recoveries.
     pub(super) fn take_in_progress(&mut self, una: u64, nxt: u64, undone: &mut u8) -> Option<Episode> {
         if una >= self.round_end {
             (*undone, self.round_end) = (0, nxt);
@@ -83,7 +86,7 @@ impl Undo {
         taken
     }
 
-    /// A segment was retransmitted.
+    /// Called when a segment was retransmitted.
     pub(super) fn on_retransmitted(&mut self, now: Instant, len: u32) {
         if let Some(episode) = &mut self.episode {
             episode.retransmitted_ms.get_or_insert(now.total_millis() as u32);
@@ -91,7 +94,8 @@ impl Undo {
         }
     }
 
-    /// Bytes were reported as duplicate. Returns whether all retransmitted bytes have been reported by now.
+    /// Called when bytes were reported as duplicate. Returns whether all retransmitted bytes have been
+    /// reported by now.
     pub(super) fn on_dsack(&mut self, (start, end): (u64, u64)) -> bool {
         let Some(episode) = &mut self.episode else { return false };
         if episode.retransmitted_ms.is_none() || start < episode.from || end > episode.until {
@@ -101,7 +105,7 @@ impl Undo {
         episode.unreported == 0
     }
 
-    /// Whether an acknowledgement of a retransmitted segment answers an earlier transmission.
+    /// Whether an acknowledgement of a retransmitted segment answers an earlier transmission of that segment.
     pub(super) fn is_original(&self, sample: &AckSample) -> bool {
         let retransmitted_ms = self.episode.and_then(|episode| episode.retransmitted_ms);
         match (retransmitted_ms, sample.echo_ms()) {

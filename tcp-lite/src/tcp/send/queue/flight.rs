@@ -1,4 +1,4 @@
-//! Segments in flight in the order of their last transmission, so that overtaken ones are at the front
+//! Segments in flight in the order of their last transmission, so that overtaken segments are at the front
 //! (RFC 8985 section 6.2, step 5: "a separate doubly linked list ordered by Segment.xmit_ts").
 //!
 //! A segment is in the list while it has [`Marks::IN_FLIGHT`](crate::tcp::slabs::Marks::IN_FLIGHT).
@@ -7,36 +7,37 @@ use super::list::SegmentList;
 use crate::Instant;
 use crate::tcp::slabs::{SegmentKey, SegmentSlab, Sent};
 
-/// The list, the segment sent longest ago first.
+/// The list. The segment that was sent longest ago is first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flight {
     pub(super) list: SegmentList,
-    /// Transmissions so far; wraps.
+    /// Number of transmissions so far, which wraps.
     count: u32,
 }
 
 impl Flight {
-    /// The segment sent longest ago.
+    /// The segment that was sent longest ago.
     #[inline]
     pub(super) fn oldest(&self) -> Option<SegmentKey> {
         self.list.first
     }
 
-    /// Number of the last transmission; wraps.
+    /// Number of the last transmission, which wraps.
     pub(super) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Numbers a transmission made now.
+    /// Numbers a transmission that is made now.
     #[inline]
     pub(super) fn number_transmission(&mut self, now: Instant) -> Sent {
         self.count = self.count.wrapping_add(1);
         Sent { at: now, nr: self.count }
     }
 
-    /// Adds a segment that was wrongly marked lost, at the place of its last transmission. Searches from
-    /// `near` on, which is in the list and was not sent later than it; `None`: from the front. Takes each
-    /// segment that is passed off `steps`, and returns `false`, without a change, when none is left.
+    /// Inserts a segment that was wrongly marked lost at the place of its last transmission. The search for
+    /// this place starts at `near`, a segment of the list that was not sent later than `key`, or at the front
+    /// if `near` is `None`. Each segment that the search passes takes one of `steps`. If no step is left,
+    /// returns `false` and changes nothing.
     pub(super) fn restore(
         &mut self,
         slab: &mut SegmentSlab,

@@ -1,30 +1,31 @@
 //! Finds the segment at a position of the send queue.
 //!
-//! The queue is a list, and SACK blocks name bytes anywhere in it. A walk from the front for each block would
-//! let a peer that repeats blocks stop an engine (CVE-2019-11478). So each segment has a link to the one in
-//! front of it, and a link to one much further in front ([`Place`]), as in a skip list. A search from the
-//! last segment passes few segments, even with thousands in flight. Segments get their places when the first
-//! SACK block arrives after they were sent; without SACK blocks nothing is done.
+//! The queue is a list, and SACK blocks name bytes anywhere in the queue. If each block caused a walk from
+//! the front, a peer that repeats blocks could stop an engine (CVE-2019-11478). Therefore each segment has a
+//! link to the previous segment, and a link to a segment much further to the front ([`Place`]), as in a skip
+//! list. A search from the last segment passes few segments, even with thousands of segments in flight.
+//! Segments get their places when the first SACK block arrives after their transmission; without SACK blocks,
+//! the index costs nothing.
 
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Place, SegmentKey, SegmentSlab, leap_number};
 
-/// The segments of one queue that have places: from the oldest one to the last one that had been sent when
-/// [`Index::find`] was called.
+/// The segments of one queue that have places: all from the oldest segment to the segment that was the last
+/// sent segment when [`Index::find`] was called.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Index {
-    /// The last segment that has a place, and its position. It may have left the queue, with all segments in
-    /// front of it.
+    /// The last segment that has a place, and its position. This segment may have left the queue, with all
+    /// segments before it.
     last: Option<(u64, SegmentKey)>,
-    /// The segments found most recently, the latest first, and their numbers: each acknowledgement repeats
-    /// up to four of the latest blocks. A segment may have left the queue: then its number is below that of
-    /// the oldest one, or the same.
+    /// The segments that were found most recently, the latest first, and their numbers. These segments are
+    /// kept because each acknowledgement repeats up to four of the latest blocks. Some of these segments may
+    /// have left the queue. The number of such a segment is not above the number of the oldest segment.
     found: [Option<(SegmentKey, u32)>; 4],
 }
 
 impl Index {
-    /// The last segment that begins at `pos` or in front of it, or else the oldest one. The segments from
-    /// `oldest` to `last_sent` are those that were sent.
+    /// The last segment that begins at `pos` or before `pos`, or else the oldest segment. The sent segments
+    /// are the segments from `oldest` to `last_sent`.
     pub(super) fn find(
         &mut self,
         slab: &mut SegmentSlab,
@@ -55,8 +56,8 @@ impl Index {
             let (front, front_pos) = leap
                 .filter(|(_, leap_pos)| *leap_pos > pos)
                 .unwrap_or_else(|| (place.previous, slab.get(place.previous).pos));
-            // This ensures that the walk ends. (The place of a segment that has left the queue may lead
-            // anywhere.)
+            // The smaller position ensures that the search ends. (The place of a segment that has left the
+            // queue may lead anywhere.)
             debug_assert!(front_pos < key_pos, "a step from {key_pos} to {front_pos}, which is not in front");
             (key, key_pos) = (front, front_pos);
         }
@@ -88,11 +89,11 @@ impl Index {
         }
     }
 
-    /// Called after the segment `first` was split: `second` is its rest.
+    /// Called after the segment `first` was split. `second` is the rest of the segment.
     pub(super) fn on_split(&mut self, slab: &mut SegmentSlab, first: SegmentKey, second: SegmentKey) {
         let (first_pos, second_pos) = (slab.get(first).pos, slab.get(second).pos);
         let Some((last_pos, _)) = self.last.filter(|(last_pos, _)| *last_pos >= first_pos) else { return };
-        // They share a number, so both have the same leap.
+        // Both parts of the segment have the same number, so both parts have the same leap.
         slab.set_place(second, Place { previous: first, ..slab.place(first) });
         if last_pos == first_pos {
             self.last = Some((second_pos, second));
@@ -154,25 +155,25 @@ mod tests {
         AckSample::new(RetransmitFilter { echo_ms: None, horizon: Instant::from_millis(1 << 20) })
     }
 
-    /// A queue for as many segments as a peer in a test of steps may have in flight.
+    /// A queue for as many segments as the peer may have in flight in a test of step counts.
     fn queued() -> TestQueue {
         TestQueue::new(1 << 13)
     }
 
     impl TestQueue {
-        /// Sends `count` segments, or as many as there is space for.
+        /// Sends up to `count` segments, as many as there is space for.
         fn send_some(&mut self, count: usize) {
             let _ = (0..count).all(|_| self.send(LEN, Instant::ZERO));
         }
 
-        /// A part of the sent segments, in 256ths, is acknowledged.
+        /// Acknowledges a part of the sent segments, in 256ths.
         fn acknowledge(&mut self, part: u8) {
             let positions = *self.queue.positions();
             let ack = positions.una() + positions.outstanding() * u64::from(part) / 256;
             self.queue.acknowledge(&mut self.slab, ack, &mut sample());
         }
 
-        /// The segment at a part of those that were sent.
+        /// The segment at a part of the sent segments, in 256ths.
         fn at(&self, part: u8) -> Option<SegmentKey> {
             let oldest = self.queue.segments.oldest_sent()?;
             let all: Vec<_> = self.slab.iter_from(oldest).collect();
@@ -186,7 +187,8 @@ mod tests {
             self.queue.drop_acknowledged(&mut self.slab);
         }
 
-        /// Finds the segment at a part of those that were sent; returns the records that it looked at.
+        /// Finds the segment at a part of the sent segments, in 256ths. Returns the number of records that
+        /// the search read.
         fn find(&mut self, part: u8) -> u64 {
             let Some(right) = self.at(part) else { return 0 };
             let (pos, end) = (self.slab.get(right).pos, self.slab.get(right).end());
@@ -194,7 +196,7 @@ mod tests {
             assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, pos), right);
             self.queue.check(&self.slab).expect("invariants");
             for nr in 1..5 {
-                // Other segments are found meanwhile.
+                // Other segments are found between the two searches.
                 let other = self.at(part.wrapping_add(17 * nr)).unwrap();
                 let pos = self.slab.get(other).pos;
                 assert_eq!(self.queue.scoreboard.index_mut().find(&mut self.slab, ends, pos), other);
@@ -279,15 +281,15 @@ mod tests {
         queued.queue.acknowledge(&mut queued.slab, 1 + 2500 * LEN as u64, &mut sample());
         queued.queue.check(&queued.slab).expect("invariants");
         assert!(find(&mut queued, 3100) < 15);
-        // A search begins at the nearest found segment behind the target, in whatever order segments were
-        // found.
+        // A search begins at the nearest found segment after the target, whatever the order in which segments
+        // were found.
         for (nr, found) in [(3000, [3001, 3900]), (2999, [3900, 3000])] {
             for found in found {
                 find(&mut queued, found);
             }
             assert!(find(&mut queued, nr) < 15, "{nr} is in front of one of {found:?}");
         }
-        // New segments reuse the records of acknowledged ones.
+        // New segments reuse the records of acknowledged segments.
         queued.send_some(2000);
         queued.queue.check(&queued.slab).expect("invariants");
         find(&mut queued, 2600);
@@ -315,7 +317,7 @@ mod tests {
             queued.queue.scoreboard.index_mut().find(&mut queued.slab, ends, 1 + nr * LEN as u64);
             most = most.max(queued.slab.visits() - before);
         }
-        // Three for a leap, or a step, and there are 26 in the worst case.
+        // Three records are read for each leap or step, and a search needs at most 26 leaps and steps.
         assert!(most <= 90, "{most}");
     }
 }

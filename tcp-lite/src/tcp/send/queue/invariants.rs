@@ -5,13 +5,13 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::SegmentSlab;
 
 impl SendQueue {
-    /// The parts of the queue are sound, and agree with each other.
+    /// Checks that the parts of the queue are sound, and consistent with each other.
     pub(in crate::tcp::send) fn check(&self, slab: &SegmentSlab) -> Check {
         self.segments.check(slab)?;
         let segments = self.segments.head().into_iter().flat_map(|head| slab.iter_from(head));
         self.pages.check(slab, segments.map(|key| slab.get(key).page))?;
         self.scoreboard.check(slab, &self.segments)?;
-        // (A connection that is over has dropped its segments, and keeps its positions.)
+        // (A connection that has ended has dropped its segments, but keeps its positions.)
         if self.segments.head().is_some() || self.positions.una() >= self.positions.end() {
             self.check_positions(slab)
         } else {
@@ -19,7 +19,7 @@ impl SendQueue {
         }
     }
 
-    /// SND.UNA, SND.NXT and the segments agree, while the connection lives.
+    /// Checks that SND.UNA, SND.NXT and the segments are consistent, while the connection exists.
     fn check_positions(&self, slab: &SegmentSlab) -> Check {
         self.positions.check()?;
         let (una, nxt, end) = (self.positions.una(), self.positions.nxt(), self.positions.end());

@@ -3,7 +3,7 @@
 use crate::invariant::Check;
 use crate::tcp::slabs::{Segment, SegmentKey, SegmentSlab};
 
-/// The ends of the list.
+/// The first and the last segment of the list.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SegmentList {
     pub(super) first: Option<SegmentKey>,
@@ -38,7 +38,7 @@ impl SegmentList {
         }
     }
 
-    /// Adds a segment behind `earlier`; `None`: at the front.
+    /// Inserts a segment after `earlier`, or at the front if `earlier` is `None`.
     #[inline]
     pub(super) fn insert_after(
         &mut self,
@@ -58,7 +58,7 @@ impl SegmentList {
         (segment.earlier, segment.later) = (earlier, later);
     }
 
-    /// Segments at the front were removed: `first` is the one behind them.
+    /// Called when segments at the front were removed. `first` is the first remaining segment.
     #[inline]
     pub(super) fn set_first(&mut self, slab: &mut SegmentSlab, first: Option<SegmentKey>) {
         self.first = first;
@@ -69,7 +69,7 @@ impl SegmentList {
     }
 }
 
-/// Walks a list from `first`, for checks; returns an error for a dangling or circular link.
+/// Visits a list from `first` on, for checks. Returns an error for a dangling or circular link.
 pub(super) fn walk(
     slab: &SegmentSlab,
     first: Option<SegmentKey>,
@@ -102,7 +102,7 @@ mod tests {
         q.segment(3).later = Some(q.keys[2]);
         let mut circle = walk(&q.slab, Some(q.keys[2]), |segment| segment.later);
         assert_found(circle.find_map(Check::err).map_or(Ok(()), Err), "segments linked in a circle");
-        // In a whole check the link back to the segment before it shows first.
+        // The check of the whole queue finds the wrong link to the previous segment first.
         assert_found(q.check(), "the order of transmission is torn at 201");
     }
 }

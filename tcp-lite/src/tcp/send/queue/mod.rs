@@ -1,11 +1,11 @@
-//! The send queue of one connection: segments from `push` until their acknowledgement, the FIN behind them,
-//! and the peer's window (RFC 9293 section 3.10.2, SEND, and section 3.4; SND.UNA, SND.NXT and SND.WND).
+//! The send queue of one connection: the segments from `push` until their acknowledgement, the FIN, and the
+//! peer's window (RFC 9293 section 3.10.2, SEND, and section 3.4; SND.UNA, SND.NXT and SND.WND).
 //!
-//! A segment is cut only by the callers of [`SendQueue::split`]: after a drop of EMSS, or by the persist
-//! timer. An acknowledgement in the middle of a segment leaves it whole. The records are in
+//! A segment is cut only by the callers of [`SendQueue::split`]: after the EMSS has fallen, or by the persist
+//! timer. An acknowledgement in the middle of a segment does not cut the segment. The records are in
 //! `slabs/segment.rs`.
 //!
-//! The parts of the queue, each with its own fields and checks:
+//! The queue has these parts, each with its own fields and checks:
 //!
 //! | part | what it knows | where |
 //! |---|---|---|
@@ -15,7 +15,8 @@
 //! | [`Positions`] | sequence numbers, SND.UNA, SND.NXT, the FIN | `positions.rs` |
 //! | [`PeerWindow`] | SND.WND | `window.rs` |
 //!
-//! [`SendQueue`] has the steps that change several of them: a segment is queued, sent, cut or acknowledged.
+//! [`SendQueue`] has the steps that change several of these parts: a segment is queued, sent, cut or
+//! acknowledged.
 
 mod flight;
 mod index;
@@ -44,13 +45,12 @@ use crate::facade::TcpSeqNumber;
 use crate::tcp::SendError;
 use crate::tcp::slabs::{ConnectionPages, Marks, PageKey, RemovedRun, Segment, SegmentKey, SegmentSlab};
 
-/// A snapshot of all that was sent so far: a reduction of the congestion window covers congestion among
-/// these bytes only.
+/// What was sent so far. A reduction of the congestion window covers congestion only among these bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentSoFar {
     /// SND.NXT.
     pub(super) nxt: u64,
-    /// Transmissions of segments; wraps.
+    /// Number of transmissions of segments, which wraps.
     pub(super) transmissions: u32,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Nothing was sent, not even the SYN, which has the sequence number `iss`.
+    /// The state before anything was sent. `iss` is the sequence number of the SYN.
     pub(super) fn new(iss: TcpSeqNumber) -> Self {
         Self {
             segments: QueuedSegments::default(),
@@ -83,25 +83,25 @@ impl SendQueue {
         &self.segments
     }
 
-    /// What is pushed, sent and acknowledged.
+    /// The positions of what is pushed, sent and acknowledged.
     #[inline]
     pub(super) fn positions(&self) -> &Positions {
         &self.positions
     }
 
-    /// As [`positions`](Self::positions), to send the SYN and the FIN.
+    /// Like [`positions`](Self::positions), but mutable, to send the SYN and the FIN.
     #[inline]
     pub(super) fn positions_mut(&mut self) -> &mut Positions {
         &mut self.positions
     }
 
-    /// Which segments are in flight, which have arrived and which are lost.
+    /// The scoreboard: which segments are in flight, have arrived or are lost.
     #[inline]
     pub(super) fn scoreboard(&self) -> &Scoreboard {
         &self.scoreboard
     }
 
-    /// The segments that were sent, to mark them.
+    /// The sent segments, so that the caller can mark them.
     #[inline]
     pub(super) fn sent(&mut self) -> SentSegments<'_> {
         self.scoreboard.of(&self.segments, self.positions.nxt())
@@ -114,18 +114,19 @@ impl SendQueue {
         lost.is_some() && lost == self.segments.head()
     }
 
-    /// The page that is written to.
+    /// The page to which the next segment is written.
     pub(super) fn open_page(&self) -> Option<PageKey> {
         self.pages.open()
     }
 
-    /// Bytes outstanding and neither selectively acknowledged nor marked lost (with SACK, RFC 6675's `pipe`).
+    /// Number of outstanding bytes that are neither selectively acknowledged nor marked lost (with SACK, RFC
+    /// 6675's `pipe`).
     #[inline]
     pub(super) fn not_sacked_nor_lost(&self) -> u64 {
         self.positions.outstanding().saturating_sub(self.scoreboard.sacked_or_lost_bytes())
     }
 
-    /// As [`ConnectionPages::page`], for this connection.
+    /// Like [`ConnectionPages::page`], for this connection.
     #[inline]
     pub(super) fn page(
         &mut self,
@@ -137,17 +138,18 @@ impl SendQueue {
         self.pages.page(slab, pools, bytes, queued)
     }
 
-    /// Whether [`page`](Self::page) has space for `bytes`: it does not return [`SendError::BufferFull`].
+    /// Whether [`page`](Self::page) has space for `bytes` bytes, so that it does not return
+    /// [`SendError::BufferFull`].
     pub(super) fn may_have_page(&self, slab: &SegmentSlab, bulk: Option<&Mempool>, bytes: usize) -> bool {
         self.pages.may_have_page(slab, bulk, bytes, self.positions.queued())
     }
 
-    /// Nothing was written to the page: frees it if it is empty.
+    /// Called if nothing was written to the page: frees the page if it is empty.
     pub(super) fn close_page(&mut self, slab: &mut SegmentSlab) {
         self.pages.close_if_empty(slab);
     }
 
-    /// Whether our FIN has to be sent, and nothing before it.
+    /// Whether our FIN has to be sent and nothing has to be sent before it.
     #[inline]
     pub(super) fn is_fin_next(&self) -> bool {
         self.positions.is_fin_due()
@@ -156,7 +158,7 @@ impl SendQueue {
             && self.positions.is_syn_acked()
     }
 
-    /// What has been sent so far.
+    /// What was sent so far.
     pub(super) fn sent_so_far(&self) -> SentSoFar {
         SentSoFar { nxt: self.positions.nxt(), transmissions: self.scoreboard.transmissions() }
     }
@@ -167,13 +169,13 @@ impl SendQueue {
         &self.window
     }
 
-    /// As [`window`](Self::window), for the segments of the handshake.
+    /// Like [`window`](Self::window), but mutable, for the segments of the handshake.
     pub(super) fn window_mut(&mut self) -> &mut PeerWindow {
         &mut self.window
     }
 
-    /// A segment at `pos` acknowledges up to `ack` and announces a window of `bytes`. Older segments change
-    /// nothing. Returns whether the window's edge moved.
+    /// Called when a segment at `pos` acknowledges up to `ack` and announces a window of `bytes` bytes. A
+    /// segment that is older than the last update changes nothing. Returns whether the window's edge moved.
     #[inline]
     pub(super) fn update_window(&mut self, pos: i64, ack: u64, bytes: u64) -> bool {
         self.window.update(pos, ack, self.positions.una(), bytes)
@@ -196,24 +198,25 @@ impl SendQueue {
         self.segments.unsent().is_some_and(|key| self.fits_window(slab.get(key)))
     }
 
-    /// Whether the peer's window does not cover the oldest queued segment: nothing is in flight and the
-    /// window is too small for the next segment, or the window shrank below what is in flight.
+    /// Whether the peer's window does not cover the oldest queued segment. Either nothing is in flight and
+    /// the window is too small for the next segment, or the window shrank below the bytes in flight.
     #[inline]
     pub(super) fn is_blocked_by_window(&self, slab: &SegmentSlab) -> bool {
         self.segments.head().is_some_and(|key| !self.fits_window(slab.get(key)))
     }
 
-    /// Whether the peer offers less than a segment, and less than half of the largest window it has
-    /// offered. Each cut for such a window splits an FPDU for a few bytes, so the cuts come at
-    /// increasing intervals. A peer that never offered more is small rather than silly, and does not
-    /// have to wait (RFC 9293 section 3.8.6.2.1, condition 3).
+    /// Whether the peer offers less than a segment, and less than half of the largest window that it has
+    /// offered. Each cut for such a window splits an FPDU and sends only a few bytes, so the intervals
+    /// between cuts increase. A peer that never offered more has a small window rather than a silly window,
+    /// and the sender does not wait (RFC 9293 section 3.8.6.2.1, condition 3).
     #[inline]
     pub(super) fn is_window_silly(&self, slab: &SegmentSlab) -> bool {
         let offered = self.window.edge().saturating_sub(self.positions.una());
         2 * offered < self.window.max() && self.is_blocked_by_window(slab)
     }
 
-    /// Queues the next `bytes` bytes of the open page as a segment, with their sum, if it is known.
+    /// Queues the next `bytes` bytes of the open page as a segment. `sum` is the sum of these bytes, if it is
+    /// known.
     #[inline(always)]
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize, sum: Option<u16>) {
         let Some(page) = self.pages.open() else { return };
@@ -221,7 +224,7 @@ impl SendQueue {
         self.append(slab, key, bytes);
     }
 
-    /// As [`push`](Self::push), with external memory behind the first `at` bytes.
+    /// Like [`push`](Self::push), with external memory after the first `at` bytes.
     pub(super) fn push_external(&mut self, slab: &mut SegmentSlab, bytes: usize, external: (ExtBuf, u32)) {
         let Some(page) = self.pages.open() else { return };
         let all = bytes + external.0.len();
@@ -235,7 +238,7 @@ impl SendQueue {
         self.segments.append(slab, key);
     }
 
-    /// The first unsent segment was sent. Returns its length.
+    /// Called when the first unsent segment was sent. Returns the length of this segment.
     #[inline]
     pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) -> u32 {
         let Some(key) = self.segments.unsent() else { return 0 };
@@ -247,15 +250,15 @@ impl SendQueue {
         len
     }
 
-    /// Whether each segment in flight was sent once, in the order of the queue, and none of them is known to
-    /// have arrived or to be lost.
+    /// Whether each segment in flight was sent once, in the order of the queue, and no segment in flight is
+    /// known to have arrived or to be lost.
     #[inline]
     pub(super) fn is_orderly(&self) -> bool {
         self.scoreboard.is_orderly(self.positions.una())
     }
 
-    /// As [`acknowledge`](Self::acknowledge), while the queue [is orderly](Self::is_orderly). Changes nothing
-    /// and returns `None` if `ack` is not behind a whole segment.
+    /// Like [`acknowledge`](Self::acknowledge), while the queue [is orderly](Self::is_orderly). Changes
+    /// nothing and returns `None` if `ack` is not at the end of a segment.
     #[inline]
     pub(super) fn acknowledge_orderly(&mut self, slab: &mut SegmentSlab, ack: u64) -> Option<RemovedRun> {
         debug_assert!(self.is_orderly(), "segments with marks, or in another order");
@@ -266,7 +269,7 @@ impl SendQueue {
         Some(removed)
     }
 
-    /// Removes the segments that are wholly below `ack`, which is at most `nxt`.
+    /// Removes the segments that are wholly below `ack`, which is at most SND.NXT.
     pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64, sample: &mut AckSample) {
         sample.acked += self.positions.on_acknowledged(ack);
         while let Some(head) = self.segments.head() {
@@ -275,15 +278,16 @@ impl SendQueue {
                 sample.acknowledge_run(&removed);
             }
             let Some(key) = self.segments.head().filter(|_| goes_on) else { break };
-            // A segment that was sent out of order or again, or that had arrived before.
+            // The segment was sent out of order or more than once, or its arrival was known before.
             sample.acknowledge(slab.get(key));
             self.remove_head(slab);
         }
         self.sent().put_oldest_first(slab);
     }
 
-    /// Removes the segments up to `una` at the front that were sent once, in the order of the queue, and
-    /// whose arrival is news. Returns them, and whether an acknowledged one of another kind follows.
+    /// Removes segments at the front up to `una`, as long as each segment was sent once, in the order of the
+    /// queue, and was not selectively acknowledged before. Returns these segments, and whether an
+    /// acknowledged segment of another kind follows.
     #[inline(always)]
     fn remove_run(
         &mut self,
@@ -300,8 +304,8 @@ impl SendQueue {
         (run.removed, run.goes_on)
     }
 
-    /// Drops the oldest segment if it is the acknowledged part of a segment that was split. Returns
-    /// whether it did.
+    /// Drops the oldest segment if it is the acknowledged part of a segment that was split. Returns whether a
+    /// segment was dropped.
     pub(super) fn drop_acknowledged(&mut self, slab: &mut SegmentSlab) -> bool {
         let acknowledged =
             self.segments.head().is_some_and(|key| slab.get(key).end() <= self.positions.una());
@@ -323,9 +327,9 @@ impl SendQueue {
         self.segments.on_head_removed(key, next);
     }
 
-    /// Splits a segment that is lost or unsent so that its first part has `at` bytes; the rest becomes its
-    /// own segment, which is retransmitted behind the first. Returns `false` if `at` is not inside the
-    /// segment.
+    /// Splits a segment that is lost or unsent, so that its first part has `at` bytes. The rest becomes a
+    /// separate segment, which is retransmitted after the first part. Returns `false` if `at` is not inside
+    /// the segment.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);
         if at == 0 || at >= segment.len {

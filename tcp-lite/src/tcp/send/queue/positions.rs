@@ -1,22 +1,22 @@
-//! The positions of our direction: what is pushed, sent and acknowledged, the SYN and the FIN included (RFC
-//! 9293 sections 3.3.1 and 3.4; ISS, SND.UNA and SND.NXT).
+//! The positions up to which bytes are pushed, sent and acknowledged in our direction, including the SYN and
+//! the FIN (RFC 9293 sections 3.3.1 and 3.4; ISS, SND.UNA and SND.NXT).
 
 use crate::facade::TcpSeqNumber;
 use crate::invariant::{Check, ensure};
 use crate::tcp::seq::SeqSpace;
 
-/// Our FIN.
+/// The state of our FIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fin {
     /// The user has not closed.
     NotAsked,
-    /// To be sent behind the queue, for the first time or, after a timeout, again.
+    /// The FIN has to be sent after the queued segments, for the first time or, after a timeout, again.
     Due,
     Sent,
     Acked,
 }
 
-/// The positions of one connection, as in `seq.rs`: `una` and `nxt` also count SYN and FIN.
+/// The positions of one connection, as defined in `seq.rs`. `una` and `nxt` also count the SYN and the FIN.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Positions {
     space: SeqSpace,
@@ -25,12 +25,12 @@ pub(in crate::tcp) struct Positions {
     una: u64,
     /// The next position to send (SND.NXT).
     nxt: u64,
-    /// Position behind the last byte pushed: that of the FIN.
+    /// Position after the last pushed byte, which is the position of the FIN.
     end: u64,
 }
 
 impl Positions {
-    /// Nothing was sent, not even the SYN, which has the sequence number `iss`.
+    /// The state before anything was sent. `iss` is the sequence number of the SYN.
     pub(super) fn new(iss: TcpSeqNumber) -> Self {
         Self { space: SeqSpace::new(iss), fin: Fin::NotAsked, una: 0, nxt: 0, end: 1 }
     }
@@ -47,25 +47,25 @@ impl Positions {
         self.nxt
     }
 
-    /// Position behind the last byte pushed: that of the FIN.
+    /// Position after the last pushed byte, which is the position of the FIN.
     #[inline]
     pub(in crate::tcp) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Bytes of unacknowledged segments, sent or not.
+    /// Number of bytes in unacknowledged segments, whether sent or unsent.
     #[inline]
     pub(in crate::tcp) fn queued(&self) -> u64 {
         self.end.saturating_sub(self.una.max(1))
     }
 
-    /// Positions sent and not acknowledged: SND.NXT - SND.UNA.
+    /// Number of positions that were sent and are not acknowledged: SND.NXT - SND.UNA.
     #[inline]
     pub(in crate::tcp) fn outstanding(&self) -> u64 {
         self.nxt - self.una
     }
 
-    /// Position behind the last byte that is acknowledged.
+    /// Position after the last acknowledged byte.
     pub(in crate::tcp) fn acknowledged(&self) -> u64 {
         self.end - self.queued()
     }
@@ -76,80 +76,79 @@ impl Positions {
         self.space.seq(pos)
     }
 
-    /// The position nearest to SND.UNA that has this sequence number. Negative if it is before the SYN.
+    /// The position nearest to SND.UNA that has this sequence number. A position before the SYN is negative.
     #[inline]
     pub(in crate::tcp) fn position(&self, seq: TcpSeqNumber) -> i64 {
         self.space.pos(seq, self.una)
     }
 
-    /// Whether this sequence number is sent and not acknowledged, so that an ICMP error that quotes it is
-    /// plausible (RFC 5927).
+    /// Whether this sequence number was sent and is not acknowledged. An ICMP error that quotes any other
+    /// number is not plausible (RFC 5927).
     pub(in crate::tcp) fn covers_outstanding(&self, seq: TcpSeqNumber) -> bool {
         let pos = self.position(seq);
         (self.una as i64..self.nxt as i64).contains(&pos)
     }
 
-    /// RFC 5961 section 5.2: rejects acknowledgements of bytes never sent, and too old ones. `max_window`:
-    /// the largest window that the peer has announced.
+    /// Whether an acknowledgement is acceptable (RFC 5961 section 5.2): every acknowledged byte was sent, and
+    /// the acknowledgement is not too old. `max_window` is the largest window that the peer has announced.
     #[inline]
     pub(in crate::tcp) fn is_ack_acceptable(&self, ack: i64, max_window: u64) -> bool {
         let oldest = self.una as i64 - max_window as i64;
         ack <= self.nxt as i64 && ack >= oldest
     }
 
-    /// Whether `ack` acknowledges no less than earlier segments, and no more than was sent, so that the
-    /// segment may be a predicted one.
+    /// Whether `ack` is between SND.UNA and SND.NXT. Header prediction accepts only such a segment.
     #[inline]
     pub(in crate::tcp) fn is_ack_expected(&self, ack: TcpSeqNumber) -> bool {
         let pos = self.position(ack);
         self.una as i64 <= pos && pos <= self.nxt as i64
     }
 
-    /// Whether this acknowledges exactly our SYN, which was sent.
+    /// Whether `ack` acknowledges exactly our SYN, and the SYN was sent.
     pub(in crate::tcp) fn is_ack_of_syn(&self, ack: TcpSeqNumber) -> bool {
         self.nxt > 0 && ack == self.space.seq(1)
     }
 
-    /// An initial sequence number for the next connection with the same 4-tuple: `iss`, or a higher one
-    /// if `iss` is not above all numbers that this connection used by more than an unscaled window (RFC
-    /// 9293 section 3.6.1).
+    /// An initial sequence number for the next connection with the same 4-tuple. Returns `iss` if `iss`
+    /// exceeds every number that this connection used by more than an unscaled window. Otherwise returns a
+    /// higher number (RFC 9293 section 3.6.1).
     pub(in crate::tcp) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
-        // As Linux in `tcp_timewait_state_process`: SND.NXT + 65535 + 2, beyond a whole window.
+        // Like Linux in `tcp_timewait_state_process`: SND.NXT + 65535 + 2, which is beyond a whole window.
         let least = self.nxt + u64::from(u16::MAX) + 2;
         let above = self.space.pos(iss, self.nxt) >= least as i64;
         if above { iss } else { self.space.seq(least) }
     }
 
-    /// Our SYN was sent, perhaps again.
+    /// Called when our SYN was sent, perhaps again.
     pub(in crate::tcp) fn on_syn_sent(&mut self) {
         self.nxt = self.nxt.max(1);
     }
 
-    /// Our SYN is acknowledged.
+    /// Called when our SYN is acknowledged.
     pub(in crate::tcp) fn on_syn_acked(&mut self) {
         self.una = 1;
     }
 
-    /// Whether the peer has acknowledged anything, and so knows of the connection.
+    /// Whether the peer has acknowledged our SYN, so that the peer knows of the connection.
     #[inline]
     pub(in crate::tcp) fn is_syn_acked(&self) -> bool {
         self.una > 0
     }
 
-    /// A segment of `bytes` was queued.
+    /// Called when a segment of `bytes` bytes was queued.
     #[inline(always)]
     pub(super) fn on_pushed(&mut self, bytes: usize) {
         self.end += bytes as u64;
     }
 
-    /// The first unsent segment, which ends at `end`, was sent.
+    /// Called when the first unsent segment, which ends at `end`, was sent.
     #[inline]
     pub(super) fn on_sent(&mut self, end: u64) {
         self.nxt = end;
     }
 
-    /// Everything below `ack`, which is at most SND.NXT, is acknowledged. Returns how many positions are
-    /// newly acknowledged.
+    /// Called when all positions below `ack`, which is at most SND.NXT, are acknowledged. Returns the number
+    /// of newly acknowledged positions.
     #[inline]
     pub(super) fn on_acknowledged(&mut self, ack: u64) -> u64 {
         let acked = ack.saturating_sub(self.una);
@@ -157,14 +156,14 @@ impl Positions {
         acked
     }
 
-    /// As [`on_acknowledged`](Self::on_acknowledged), for `ack` behind SND.UNA.
+    /// Like [`on_acknowledged`](Self::on_acknowledged), for an `ack` that is above SND.UNA.
     #[inline]
     pub(super) fn on_run_acknowledged(&mut self, ack: u64) {
         debug_assert!(self.una < ack, "nothing is newly acknowledged");
         self.una = ack;
     }
 
-    /// The user has closed: a FIN follows the queue (RFC 9293 section 3.10.4).
+    /// Called when the user has closed: a FIN follows the queued segments (RFC 9293 section 3.10.4).
     pub(in crate::tcp) fn close(&mut self) {
         self.fin = Fin::Due;
     }
@@ -174,13 +173,13 @@ impl Positions {
         self.fin == Fin::NotAsked
     }
 
-    /// Whether our FIN has to be sent, perhaps behind other segments.
+    /// Whether our FIN has to be sent, perhaps after other segments.
     #[inline]
     pub(in crate::tcp) fn is_fin_due(&self) -> bool {
         self.fin == Fin::Due
     }
 
-    /// Our FIN was sent. Returns whether it was sent before.
+    /// Called when our FIN was sent. Returns whether our FIN had been sent before.
     pub(in crate::tcp) fn on_fin_sent(&mut self) -> bool {
         let again = self.nxt > self.end;
         self.fin = Fin::Sent;
@@ -188,7 +187,7 @@ impl Positions {
         again
     }
 
-    /// Our FIN may be lost: it has to be sent again, if it was sent and is not acknowledged.
+    /// Called when our FIN may be lost. If the FIN was sent and is not acknowledged, it has to be sent again.
     pub(in crate::tcp) fn send_fin_again(&mut self) {
         if self.fin == Fin::Sent {
             self.fin = Fin::Due;
@@ -205,20 +204,20 @@ impl Positions {
         acked
     }
 
-    /// The connection is over: no FIN is sent.
+    /// Called when the connection has ended: no FIN is sent.
     pub(in crate::tcp) fn forget_fin(&mut self) {
         self.fin = Fin::NotAsked;
     }
 
-    /// `not_asked`: the user has not closed. `acked`: our FIN is acknowledged. Otherwise it is due or in
-    /// flight.
+    /// Checks the state of our FIN. If `not_asked` is true, the user has not closed. If `acked` is true, our
+    /// FIN is acknowledged. Otherwise the FIN is due or in flight.
     pub(in crate::tcp) fn check_fin(&self, not_asked: bool, acked: bool) -> Check {
         let fits = (self.fin == Fin::NotAsked, self.fin == Fin::Acked) == (not_asked, acked);
         ensure!(fits, "our FIN is {:?}", self.fin);
         Ok(())
     }
 
-    /// SND.UNA, SND.NXT and the end are in order.
+    /// Checks that SND.UNA is at most SND.NXT, and that SND.NXT is at most the end.
     pub(super) fn check(&self) -> Check {
         let Self { una, nxt, end, .. } = *self;
         ensure!(una <= nxt && nxt <= end + 1, "SND.UNA {una}, SND.NXT {nxt}, end {end}");
@@ -233,7 +232,7 @@ impl Positions {
         (self.una, self.nxt, self.end) = (una, nxt, end);
     }
 
-    /// As if `bytes` more bytes had been sent and acknowledged.
+    /// Acts as if `bytes` more bytes had been sent and acknowledged.
     pub(super) fn skip(&mut self, bytes: u64) {
         self.set(self.una + bytes, self.nxt + bytes, self.end + bytes);
     }
@@ -246,7 +245,7 @@ mod tests {
 
     const ISS: TcpSeqNumber = TcpSeqNumber(-2);
 
-    /// Sent up to 301, acknowledged up to 101, with bytes up to 501.
+    /// Positions with SND.NXT 301, SND.UNA 101, and bytes up to 501.
     fn positions() -> Positions {
         let mut positions = Positions::new(ISS);
         positions.on_syn_sent();

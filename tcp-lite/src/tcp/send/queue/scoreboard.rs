@@ -1,7 +1,7 @@
 //! Marks on the segments of the send queue: which are in flight, which have arrived, and which are lost (RFC
 //! 2018, RFC 8985).
 //!
-//! The recovery process is in `loss/recovery.rs`, RACK's state in `loss/rack.rs`.
+//! `loss/recovery.rs` has the recovery process, and `loss/rack.rs` has RACK's state.
 
 use super::flight::Flight;
 use super::index::Index;
@@ -16,32 +16,33 @@ use crate::{Duration, Instant};
 /// Result of [`SentSegments::detect_lost`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp::send) struct Detected {
-    /// Segments newly marked lost.
+    /// Number of segments that were newly marked lost.
     pub(in crate::tcp::send) lost: u32,
-    /// The part of them that had been retransmitted in this recovery.
+    /// Number of the newly lost segments that had been retransmitted in this recovery.
     pub(in crate::tcp::send) lost_again: u32,
-    /// The latest transmission of the segments lost again.
+    /// The latest transmission of the newly lost segments that had been retransmitted in this recovery.
     pub(in crate::tcp::send) latest: Option<Sent>,
-    /// When the next segment will be lost, if it is not acknowledged before.
+    /// The time at which the next segment will count as lost, if it is not acknowledged before.
     pub(in crate::tcp::send) next: Option<Instant>,
 }
 
-/// Which segments of one queue are in flight, which have arrived and which are lost.
+/// The marks of one queue: which segments are in flight, have arrived or are lost.
 #[derive(Debug, Default)]
 pub(in crate::tcp::send) struct Scoreboard {
     /// Segments in flight, in the order of transmission.
     flight: Flight,
-    /// Segments marked lost, in the order in which they were marked, except that the oldest segment is
-    /// first, since it holds up the peer's user. So the next retransmission is found without a search.
+    /// Segments marked lost, in the order in which they were marked. But a lost oldest segment is first,
+    /// since the peer's user waits for its bytes. The order makes it possible to find the next retransmission
+    /// without a search.
     lost: SegmentList,
     index: Index,
     /// Segments from this position on have no other mark than [`Marks::IN_FLIGHT`], and were sent in the
     /// order of the queue.
     orderly_from: u64,
-    /// Bytes with [`Marks::SACKED`], and the number of their segments.
+    /// Number of bytes with [`Marks::SACKED`], and number of segments with this mark.
     sacked_bytes: u64,
     sacked_segments: u32,
-    /// Bytes with [`Marks::LOST`].
+    /// Number of bytes with [`Marks::LOST`].
     lost_bytes: u32,
 }
 
@@ -52,32 +53,33 @@ impl Scoreboard {
         self.lost_bytes > 0
     }
 
-    /// Segments selectively acknowledged.
+    /// Number of selectively acknowledged segments.
     #[inline]
     pub(in crate::tcp::send) fn sacked_segments(&self) -> u32 {
         self.sacked_segments
     }
 
-    /// Bytes selectively acknowledged or marked lost.
+    /// Number of bytes that are selectively acknowledged or marked lost.
     #[inline]
     pub(super) fn sacked_or_lost_bytes(&self) -> u64 {
         self.sacked_bytes + u64::from(self.lost_bytes)
     }
 
-    /// The next segment to retransmit: the oldest one if it is lost, else that marked lost first.
+    /// The next segment to retransmit: the oldest segment if it is lost, otherwise the segment that was
+    /// marked lost first.
     #[inline]
     pub(in crate::tcp::send) fn next_to_retransmit(&self) -> Option<SegmentKey> {
         self.lost.first
     }
 
-    /// Whether a segment arrived that was sent later than the one longest in flight.
+    /// Whether a segment has arrived that was sent later than the segment that has been in flight longest.
     #[inline]
     pub(in crate::tcp::send) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
         self.flight.oldest().is_some_and(|key| rack.overtakes(slab.get(key).sent))
     }
 
-    /// Whether each segment in flight was sent once, in the order of the queue, and none of them is known to
-    /// have arrived or to be lost; `una`: SND.UNA.
+    /// Whether each segment in flight was sent once, in the order of the queue, and no segment in flight is
+    /// known to have arrived or to be lost. `una` is SND.UNA.
     #[inline]
     pub(super) fn is_orderly(&self, una: u64) -> bool {
         una >= self.orderly_from
@@ -89,18 +91,18 @@ impl Scoreboard {
         self.flight.oldest()
     }
 
-    /// Transmissions of segments; wraps.
+    /// Number of transmissions of segments, which wraps.
     pub(super) fn transmissions(&self) -> u32 {
         self.flight.count()
     }
 
-    /// To mark the segments of a queue that were sent, up to SND.NXT, `nxt`.
+    /// A handle to mark the sent segments of a queue. `nxt` is SND.NXT.
     #[inline]
     pub(super) fn of<'a>(&'a mut self, segments: &'a QueuedSegments, nxt: u64) -> SentSegments<'a> {
         SentSegments { board: self, segments, nxt }
     }
 
-    /// A segment was sent for the first time.
+    /// Called when a segment was sent for the first time.
     #[inline]
     pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, key: SegmentKey, now: Instant) {
         let sent = self.flight.number_transmission(now);
@@ -111,13 +113,15 @@ impl Scoreboard {
         self.flight.list.append(slab, key);
     }
 
-    /// The segments sent longest ago were removed; `oldest` is the first of those that are left.
+    /// Called when the segments that were sent longest ago were removed. `oldest` is the first remaining
+    /// segment.
     #[inline]
     pub(super) fn on_run_removed(&mut self, slab: &mut SegmentSlab, oldest: Option<SegmentKey>) {
         self.flight.list.set_first(slab, oldest);
     }
 
-    /// A segment that is lost or unsent was split: `second` is its rest, with the same marks.
+    /// Called when a segment that is lost or unsent was split. `second` is the rest of the segment, with the
+    /// same marks.
     pub(super) fn on_split(&mut self, slab: &mut SegmentSlab, first: SegmentKey, second: SegmentKey) {
         self.index.on_split(slab, first, second);
         if slab.get(second).marks.contains(Marks::LOST) {
@@ -125,7 +129,7 @@ impl Scoreboard {
         }
     }
 
-    /// Sums and both orders agree with the marks.
+    /// Checks that the sums and both orders agree with the marks.
     pub(super) fn check(&self, slab: &SegmentSlab, segments: &QueuedSegments) -> Check {
         let (mut sacked, mut lost, mut in_flight) = ((0, 0), (0, 0), 0);
         let mut is_sent = true;
@@ -153,7 +157,7 @@ impl Scoreboard {
             let (key, segment) = key?;
             ensure!(segment.marks.contains(Marks::IN_FLIGHT), "in flight and marked {:?}", segment.marks);
             ensure!(segment.earlier == earlier, "the order of transmission is torn at {}", segment.pos);
-            // The parts of a split segment were sent together.
+            // The two parts of a split segment were sent at the same time.
             let in_order = earlier.is_none_or(|earlier| !slab.get(earlier).sent.is_after(segment.sent));
             ensure!(in_order, "sent before the one in front: {}", segment.pos);
             let was_before = earlier.is_none_or(|earlier| slab.get(earlier).pos < segment.pos);
@@ -169,7 +173,7 @@ impl Scoreboard {
         check_sacked(slab, segments.head())
     }
 
-    /// `count` segments are marked lost, and linked with the oldest segment first.
+    /// Checks that `count` segments are marked lost, and that they are linked with the oldest segment first.
     fn check_lost(&self, slab: &SegmentSlab, head: Option<SegmentKey>, mut count: i32) -> Check {
         let mut earlier: Option<SegmentKey> = None;
         for key in walk(slab, self.lost.first, |segment| segment.later) {
@@ -188,7 +192,7 @@ impl Scoreboard {
 
 #[cfg(test)]
 impl Scoreboard {
-    /// Bytes marked lost.
+    /// Number of bytes marked lost.
     pub(in crate::tcp::send) fn lost_bytes(&self) -> u64 {
         u64::from(self.lost_bytes)
     }
@@ -199,7 +203,7 @@ impl Scoreboard {
     }
 }
 
-/// The segments of a queue that were sent, and the scoreboard that their marks are counted on.
+/// The sent segments of a queue, and the scoreboard that counts their marks.
 #[derive(Debug)]
 pub(in crate::tcp::send) struct SentSegments<'a> {
     board: &'a mut Scoreboard,
@@ -209,8 +213,8 @@ pub(in crate::tcp::send) struct SentSegments<'a> {
 }
 
 impl SentSegments<'_> {
-    /// The peer reports that it holds `start..end`, which was sent: marks the segments wholly inside.
-    /// However many were marked before, they are skipped in few steps.
+    /// Called when the peer reports that it holds `start..end`, which was sent: marks the segments that are
+    /// wholly inside. Segments that were marked before are skipped in few steps, however many there are.
     pub(in crate::tcp::send) fn sack(
         &mut self,
         slab: &mut SegmentSlab,
@@ -243,14 +247,15 @@ impl SentSegments<'_> {
             }
             inside = Some((inside.map_or(key, |(first, _)| first), last));
         }
-        // All of them are one run now. The peer will repeat the block.
+        // All segments of the block are one run now, so that a repeated block is skipped in few steps.
         if let Some((first, last)) = inside.filter(|(first, last)| first != last) {
             slab.get_mut(first).later = Some(last);
         }
     }
 
-    /// Marks segments lost that were overtaken for longer than `window` (RFC 8985 section 6.2, step 5).
-    /// The RFC's timer waits for the last of the overtaken segments, this one for the first.
+    /// Marks segments lost that were overtaken for longer than `window` (RFC 8985 section 6.2, step 5). The
+    /// RFC's timer waits for the last of the overtaken segments; our timer waits for the first of these
+    /// segments.
     pub(in crate::tcp::send) fn detect_lost(
         &mut self,
         slab: &mut SegmentSlab,
@@ -277,8 +282,8 @@ impl SentSegments<'_> {
         detected
     }
 
-    /// Marks the oldest segment lost, if it is in flight and was not retransmitted in this recovery.
-    /// Returns whether it did.
+    /// If the oldest segment is in flight and was not retransmitted in this recovery, marks it lost. Returns
+    /// whether the segment was marked.
     pub(in crate::tcp::send) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
         let Some(key) = self.segments.head() else { return false };
         let marks = slab.get(key).marks;
@@ -294,11 +299,11 @@ impl SentSegments<'_> {
         self.set_marks(slab, key, (marks | Marks::LOST) - (Marks::IN_FLIGHT | Marks::SACKED));
     }
 
-    /// The timer expired: the oldest segment is lost, retransmitted or not, and of the others those sent
-    /// by `before` (RFC 8985 section 6.3). If the oldest segment was selectively acknowledged, the peer
-    /// has reneged (RFC 2018 section 8): nothing is then known to have arrived, and everything is lost.
-    /// All lost segments are then retransmitted in the order of the queue. Returns whether the oldest
-    /// segment had not been retransmitted before.
+    /// Called when the retransmission timer expired. The oldest segment is lost, even if it was
+    /// retransmitted. Other segments are lost if they were sent by `before` (RFC 8985 section 6.3). If the
+    /// oldest segment was selectively acknowledged, the peer has reneged (RFC 2018 section 8). In this case
+    /// no segment is known to have arrived, and all segments are lost. All lost segments are retransmitted in
+    /// the order of the queue. Returns whether the oldest segment had not been retransmitted before.
     pub(in crate::tcp::send) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.segments.head().is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
         let first =
@@ -320,7 +325,7 @@ impl SentSegments<'_> {
         first
     }
 
-    /// Recovery is over: retransmitted segments may be inferred lost again.
+    /// Called when a recovery is over: retransmitted segments may be marked lost again.
     pub(in crate::tcp::send) fn forget_retransmissions(&mut self, slab: &mut SegmentSlab) {
         let mut cursor = self.segments.oldest_sent();
         while let Some(key) = cursor {
@@ -329,9 +334,10 @@ impl SentSegments<'_> {
         }
     }
 
-    /// Recovery was spurious: segments that were marked lost and not retransmitted are in flight again. (All,
-    /// if they were marked in the order of transmission, or nearly so. If the search for their places passes
-    /// as many segments as there are, the rest stays lost and is retransmitted.)
+    /// Called when a recovery was spurious: segments that were marked lost and not retransmitted are in
+    /// flight again. All of these segments are restored if they were marked nearly in the order of
+    /// transmission. If the search for their places has passed as many segments as there are, the remaining
+    /// segments stay lost and are retransmitted.
     pub(in crate::tcp::send) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
         let (mut cursor, mut near, mut steps) = (self.board.lost.first, None, self.segments.count());
         while let Some(key) = cursor {
@@ -340,7 +346,7 @@ impl SentSegments<'_> {
             let (marks, sent) = (segment.marks, segment.sent);
             near = near.filter(|near| sent.is_after(slab.get(*near).sent));
             self.set_marks(slab, key, marks - Marks::LOST);
-            // Not by `set_marks`, which would append the segment as the one sent last.
+            // `set_marks` is not used, because it would append the segment as the segment that was sent last.
             if !self.board.flight.restore(slab, near, key, &mut steps) {
                 self.set_marks(slab, key, marks);
                 break;
@@ -350,8 +356,8 @@ impl SentSegments<'_> {
         }
     }
 
-    /// Marks segments in flight of more than `emss` bytes lost: the path dropped them. The others are
-    /// not affected.
+    /// Marks segments in flight of more than `emss` bytes lost, because the path dropped them. Other segments
+    /// do not change.
     pub(in crate::tcp::send) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
         let mut cursor = self.segments.oldest_sent();
         while let Some(key) = cursor {
@@ -363,7 +369,8 @@ impl SentSegments<'_> {
         }
     }
 
-    /// Called when the oldest segment has changed: if it is lost, it is the next to be retransmitted.
+    /// Called when the oldest segment has changed. If the oldest segment is lost, it will be retransmitted
+    /// next.
     pub(super) fn put_oldest_first(&mut self, slab: &mut SegmentSlab) {
         let later = self.board.lost.first.is_some_and(|first| self.segments.head() != Some(first));
         if let Some(head) =
@@ -375,8 +382,8 @@ impl SentSegments<'_> {
     }
 
     /// Replaces a segment's marks, and updates the sums and lists. A segment that gets [`Marks::IN_FLIGHT`]
-    /// becomes the last in the order of transmission, one that gets [`Marks::LOST`] the last to be
-    /// retransmitted, or the first if it is the oldest.
+    /// becomes the last in the order of transmission. A segment that gets [`Marks::LOST`] becomes the last to
+    /// be retransmitted, or the first if it is the oldest segment.
     #[inline]
     pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
         let segment = slab.get_mut(key);
@@ -419,7 +426,7 @@ impl SentSegments<'_> {
         }
     }
 
-    /// A segment was retransmitted, in a recovery or not.
+    /// Called when a segment was retransmitted, in a recovery or not.
     pub(in crate::tcp::send) fn on_retransmitted(
         &mut self,
         slab: &mut SegmentSlab,
@@ -431,19 +438,19 @@ impl SentSegments<'_> {
         let segment = slab.get_mut(key);
         segment.sent = sent;
         let marks = segment.marks - (Marks::LOST | Marks::IN_FLIGHT);
-        // Remove it from the order first, to append it as the latest.
+        // The segment is first removed from the order, so that it can be appended as the latest.
         self.set_marks(slab, key, marks);
         let in_recovery = if recovering { Marks::RETRANSMITTED_IN_RECOVERY } else { Marks::empty() };
         self.set_marks(slab, key, marks | Marks::RETRANSMITTED | Marks::IN_FLIGHT | in_recovery);
     }
 }
 
-/// A segment was marked [`Marks::SACKED`]: it and its neighbours with this mark are one run. It has a place,
-/// and `oldest` is the first segment of the queue.
+/// Called when a segment was marked [`Marks::SACKED`]: makes one run of the segment and its neighbours with
+/// this mark. The segment has a place. `oldest` is the first segment of the queue.
 pub(super) fn join_sacked_runs(slab: &mut SegmentSlab, key: SegmentKey, oldest: SegmentKey) {
     let is_sacked = |key: &SegmentKey| slab.get(*key).marks.contains(Marks::SACKED);
     let next = slab.get(key).next.filter(is_sacked);
-    // (No segment is in front of the oldest one, whatever its place says.)
+    // (The oldest segment has no previous segment, even if its place has a link.)
     let previous = Some(slab.place(key).previous).filter(|previous| key != oldest && is_sacked(previous));
     slab.get_mut(key).later = next;
     if let Some(previous) = previous {
@@ -451,9 +458,9 @@ pub(super) fn join_sacked_runs(slab: &mut SegmentSlab, key: SegmentKey, oldest: 
     }
 }
 
-/// The last segment of the run of selectively acknowledged segments that contains `key`. Shortens the links
-/// for the next search, so that searches pass few segments on average (union-find with path halving, Tarjan
-/// and van Leeuwen).
+/// The last segment of the run of selectively acknowledged segments that contains `key`. The search also
+/// shortens the links, so that later searches pass few segments on average (union-find with path halving,
+/// Tarjan and van Leeuwen).
 fn last_of_sacked_run(slab: &mut SegmentSlab, mut key: SegmentKey) -> SegmentKey {
     while let Some(later) = slab.get(key).later {
         let further = slab.get(later).later;
@@ -465,12 +472,12 @@ fn last_of_sacked_run(slab: &mut SegmentSlab, mut key: SegmentKey) -> SegmentKey
     key
 }
 
-/// No sum depends on this mark.
+/// Clears a mark on which no sum depends.
 fn clear_retransmitted_in_recovery(slab: &mut SegmentSlab, key: SegmentKey) {
     slab.get_mut(key).marks -= Marks::RETRANSMITTED_IN_RECOVERY;
 }
 
-/// From each selectively acknowledged segment, the links lead to the last segment of its run.
+/// Checks that the links of each selectively acknowledged segment lead to the last segment of its run.
 fn check_sacked(slab: &SegmentSlab, head: Option<SegmentKey>) -> Check {
     // Positions of segments of this run whose links lead beyond the present segment.
     let mut beyond = 0;

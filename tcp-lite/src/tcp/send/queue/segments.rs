@@ -1,7 +1,7 @@
-//! The segments of one queue, oldest first: those that were sent, and behind them those that were not.
+//! The segments of one queue, oldest first: first the sent segments, then the unsent segments.
 //!
-//! They are linked by [`Segment::next`](crate::tcp::slabs::Segment::next). This is the list only: the owner
-//! of the queue frees the records, and the scoreboard has the marks.
+//! The segments are linked by [`Segment::next`](crate::tcp::slabs::Segment::next). This module has only the
+//! list: the owner of the queue frees the records, and the scoreboard has the marks.
 
 use super::list::walk;
 use crate::invariant::{Check, ensure};
@@ -14,7 +14,7 @@ pub(in crate::tcp::send) struct QueuedSegments {
     tail: Option<SegmentKey>,
     /// The first segment that was never sent.
     unsent: Option<SegmentKey>,
-    /// The last segment that was sent; meaningless if no sent segment is queued.
+    /// The last segment that was sent. The value means nothing if no sent segment is queued.
     last_sent: Option<SegmentKey>,
     count: u32,
 }
@@ -32,13 +32,13 @@ impl QueuedSegments {
         self.if_sent(self.head)
     }
 
-    /// The last segment in the queue that was sent.
+    /// The last sent segment of the queue.
     #[inline]
     pub(in crate::tcp::send) fn last_sent(&self) -> Option<SegmentKey> {
         self.oldest_sent().and(self.last_sent)
     }
 
-    /// `next`, the oldest segment or one behind a sent one, if it was sent.
+    /// Returns `next` if it was sent. `next` is the oldest segment, or the segment after a sent segment.
     #[inline]
     pub(super) fn if_sent(&self, next: Option<SegmentKey>) -> Option<SegmentKey> {
         next.filter(|key| self.unsent != Some(*key))
@@ -56,13 +56,13 @@ impl QueuedSegments {
         self.unsent.is_some()
     }
 
-    /// How many there are.
+    /// Number of segments in the queue.
     #[inline]
     pub(in crate::tcp::send) fn count(&self) -> u32 {
         self.count
     }
 
-    /// Adds a segment that was not sent at the end.
+    /// Appends a segment that was not sent.
     #[inline(always)]
     pub(super) fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         self.count += 1;
@@ -74,14 +74,15 @@ impl QueuedSegments {
         self.unsent = self.unsent.or(Some(key));
     }
 
-    /// The first unsent segment, `key`, was sent; `next` is the one behind it.
+    /// Called when the first unsent segment, `key`, was sent. `next` is the segment after `key`.
     #[inline]
     pub(super) fn on_sent(&mut self, key: SegmentKey, next: Option<SegmentKey>) {
         self.unsent = next;
         self.last_sent = Some(key);
     }
 
-    /// The oldest `count` segments were removed, which had all been sent; `next` is the one behind them.
+    /// Called when the oldest `count` segments, which had all been sent, were removed. `next` is the first
+    /// remaining segment.
     #[inline]
     pub(super) fn on_run_removed(&mut self, count: u32, next: Option<SegmentKey>) {
         self.count -= count;
@@ -91,7 +92,8 @@ impl QueuedSegments {
         }
     }
 
-    /// The oldest segment, `key`, was removed, sent or not; `next` is the one behind it.
+    /// Called when the oldest segment, `key`, was removed, whether it was sent or not. `next` is the segment
+    /// after `key`.
     pub(super) fn on_head_removed(&mut self, key: SegmentKey, next: Option<SegmentKey>) {
         self.on_run_removed(1, next);
         if self.unsent == Some(key) {
@@ -99,7 +101,7 @@ impl QueuedSegments {
         }
     }
 
-    /// The segment `first` was split: `second` is its rest.
+    /// Called when the segment `first` was split. `second` is the rest of the segment.
     pub(super) fn on_split(&mut self, first: SegmentKey, second: SegmentKey) {
         self.count += 1;
         if self.last_sent == Some(first) {
@@ -110,7 +112,8 @@ impl QueuedSegments {
         }
     }
 
-    /// The segments are linked from the first to the last without a gap, and the cursors point into them.
+    /// Checks that the segments are linked from the first to the last without a gap, and that the cursors
+    /// point to segments of the list.
     pub(super) fn check(&self, slab: &SegmentSlab) -> Check {
         let (mut pos, mut last, mut last_sent, mut is_sent, mut count) = (None, None, None, true, 0);
         for key in walk(slab, self.head, |segment| segment.next) {

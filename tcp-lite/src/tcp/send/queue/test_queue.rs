@@ -24,7 +24,7 @@ impl TestQueue {
         Self { slab, queue, pool: Mempool::heap("test", 64, 2048) }
     }
 
-    /// Pushes a segment of `bytes`. Returns whether there was space for it.
+    /// Pushes a segment of `bytes` bytes. Returns whether there was space for the segment.
     pub(in crate::tcp::send) fn push(&mut self, bytes: usize) -> bool {
         let has_space = self.queue.page(&mut self.slab, (&self.pool, None), bytes).is_ok();
         if has_space {
@@ -33,7 +33,7 @@ impl TestQueue {
         has_space
     }
 
-    /// Pushes a segment of `bytes`, and sends the oldest one that was not sent.
+    /// Pushes a segment of `bytes` bytes, and sends the oldest unsent segment.
     pub(in crate::tcp::send) fn send(&mut self, bytes: usize, now: Instant) -> bool {
         let has_space = self.push(bytes);
         if has_space {
@@ -43,7 +43,7 @@ impl TestQueue {
     }
 }
 
-/// A queue of five segments: SACKed, lost, two in flight, unsent.
+/// A queue of five segments: one selectively acknowledged, one lost, two in flight, one unsent.
 pub(super) struct FiveSegments {
     pub(super) slab: SegmentSlab,
     pub(super) queue: SendQueue,
@@ -51,7 +51,7 @@ pub(super) struct FiveSegments {
 }
 
 impl FiveSegments {
-    /// Bytes of each.
+    /// Number of bytes of each segment.
     pub(super) const LEN: u64 = 100;
 
     pub(super) fn new() -> Self {
@@ -87,10 +87,10 @@ impl FiveSegments {
     }
 }
 
-/// Breaks a queue.
+/// A function that breaks an invariant of a queue.
 pub(super) type Break = fn(&mut FiveSegments);
 
-/// Each of these is found by the check of the queue, which names what is wrong.
+/// Asserts that the check of the queue reports each of these defects with the given message.
 #[track_caller]
 pub(super) fn assert_all_found(broken: &[(Break, &str)]) {
     for (break_it, what) in broken {

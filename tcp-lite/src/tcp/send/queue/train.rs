@@ -1,4 +1,4 @@
-//! Which segments behind a new one may leave together with it (see `send/train.rs`).
+//! Chooses the segments that may be sent together with a new segment (see `send/train.rs`).
 
 use super::SendQueue;
 use crate::tcp::slabs::{EXTERNAL_VIEWS, SegmentKey, SegmentSlab};
@@ -6,21 +6,22 @@ use crate::tcp::slabs::{EXTERNAL_VIEWS, SegmentKey, SegmentSlab};
 /// The limits of a train.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp::send) struct TrainLimits {
-    /// Maximum segments.
+    /// Maximum number of segments.
     pub(in crate::tcp::send) segments: usize,
-    /// Maximum contiguous ranges of memory.
+    /// Maximum number of contiguous ranges of memory.
     pub(in crate::tcp::send) views: usize,
-    /// Maximum bytes of payload.
+    /// Maximum number of payload bytes.
     pub(in crate::tcp::send) bytes: u64,
-    /// A segment joins only if those in front of it have fewer bytes than this: what the congestion window
-    /// leaves.
+    /// The number of bytes that the congestion window still allows. A segment joins only if the segments
+    /// before it have fewer bytes than this.
     pub(in crate::tcp::send) allowance: u64,
 }
 
 impl SendQueue {
-    /// The number of segments that may leave together from the new segment `first` on: they are as long as
-    /// it is, except that the last may be shorter, all have external memory or none, and the peer's window
-    /// covers them. Also returns whether the last of them is the last of the queue.
+    /// The number of segments that may be sent together from the new segment `first` on. These segments have
+    /// the same length, except that the last segment may be shorter. Either all or none of these segments
+    /// have external memory, and the peer's window covers all of them. Also returns whether the last of these
+    /// segments is the last segment of the queue.
     #[inline]
     pub(in crate::tcp::send) fn train(
         &self,
@@ -56,7 +57,8 @@ impl SendQueue {
         (count, slab.get(last).next.is_none())
     }
 
-    /// The segment that may follow `last`, the end of a train that began with a segment of `bytes`.
+    /// The segment that may follow `last`, which is the end of a train that began with a segment of `bytes`
+    /// bytes.
     #[inline]
     fn follower(&self, slab: &SegmentSlab, last: SegmentKey, bytes: u64) -> Option<SegmentKey> {
         let before = slab.get(last);
@@ -77,7 +79,8 @@ mod tests {
 
     const ALL: TrainLimits = TrainLimits { segments: 100, views: 100, bytes: 1 << 16, allowance: 1 << 16 };
 
-    /// The train of new segments of these lengths, in pages of 2048 bytes, in a window of `window` bytes.
+    /// The train of new segments of these lengths. The pages have 2048 bytes, and the peer's window has
+    /// `window` bytes.
     fn train(lengths: &[usize], window: u64, limits: &TrainLimits) -> (usize, bool) {
         let mut made = TestQueue::new(64);
         made.queue.window_mut().establish(1, window);
@@ -109,7 +112,7 @@ mod tests {
         assert_eq!(train(&[100; 5], 1000, &TrainLimits { segments: 1, ..ALL }), (1, false));
         assert_eq!(train(&[100; 5], 1000, &TrainLimits { bytes: 299, ..ALL }), (2, false));
         assert_eq!(train(&[100; 5], 1000, &TrainLimits { bytes: 300, ..ALL }), (3, false));
-        // Two segments in each page.
+        // Each page has two segments.
         assert_eq!(train(&[1000; 5], 9000, &TrainLimits { views: 1, ..ALL }), (2, false));
         assert_eq!(train(&[1000; 5], 9000, &TrainLimits { views: 2, ..ALL }), (4, false));
         assert_eq!(train(&[1000; 5], 9000, &TrainLimits { views: 3, ..ALL }), (5, true));

@@ -1,36 +1,36 @@
 //! The peer's receive window, which limits what may be sent (RFC 9293 sections 3.8.6 and 3.10.7.4,
 //! SND.WND, SND.WL1, SND.WL2).
 
-/// The peer's window. Positions as in `seq.rs`.
+/// The peer's window. Positions are defined in `seq.rs`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp::send) struct PeerWindow {
     /// First position that must not be sent.
     edge: u64,
-    /// The largest window seen, bytes.
+    /// The largest window that the peer has announced, in bytes.
     max: u64,
-    /// The peer's position and our acknowledged one at the last update (SND.WL1, SND.WL2).
+    /// The peer's position and our acknowledged position at the last update (SND.WL1, SND.WL2).
     wl1: i64,
     wl2: u64,
 }
 
 impl PeerWindow {
-    /// Nothing is known yet.
+    /// The state before the peer has announced a window.
     pub(super) fn new() -> Self {
         Self { edge: 1, max: 0, wl1: 0, wl2: 0 }
     }
 
-    /// The peer's SYN announces `bytes`.
+    /// Called when the peer's SYN announces `bytes` bytes.
     pub(in crate::tcp::send) fn on_syn(&mut self, bytes: u64) {
         self.max = bytes;
     }
 
-    /// The segment at `pos` that establishes the connection announces `bytes`.
+    /// Called when the segment at `pos` that establishes the connection announces `bytes` bytes.
     pub(in crate::tcp::send) fn establish(&mut self, pos: i64, bytes: u64) {
         *self = Self { edge: 1 + bytes, max: self.max.max(bytes), wl1: pos, wl2: 1 };
     }
 
-    /// A segment at `pos` acknowledges up to `ack` and announces `bytes`; SND.UNA is `una`. Older
-    /// segments change nothing. Returns whether the edge moved.
+    /// Called when a segment at `pos` acknowledges up to `ack` and announces `bytes` bytes. `una` is SND.UNA.
+    /// A segment that is older than the last update changes nothing. Returns whether the edge moved.
     #[inline]
     pub(super) fn update(&mut self, pos: i64, ack: u64, una: u64, bytes: u64) -> bool {
         let newer = self.wl1 < pos || self.wl1 == pos && self.wl2 <= ack;
@@ -49,7 +49,7 @@ impl PeerWindow {
         self.edge
     }
 
-    /// The largest window seen, bytes.
+    /// The largest window that the peer has announced, in bytes.
     #[inline]
     pub(in crate::tcp::send) fn max(&self) -> u64 {
         self.max
@@ -58,7 +58,7 @@ impl PeerWindow {
 
 #[cfg(test)]
 impl PeerWindow {
-    /// Moves the edge, for tests of what lies far ahead.
+    /// Moves the edge, for tests with positions that are far ahead.
     pub(super) fn advance(&mut self, bytes: u64) {
         self.edge += bytes;
     }
@@ -68,7 +68,7 @@ impl PeerWindow {
 mod tests {
     use super::*;
 
-    /// A window of 1000 bytes, announced by the segment at 5, which acknowledged up to 1.
+    /// A window of 1000 bytes, announced by a segment at position 5 that acknowledged up to 1.
     fn window() -> PeerWindow {
         let mut window = PeerWindow::new();
         window.on_syn(700);

@@ -1,9 +1,9 @@
-//! The rate at which the connection sends: the congestion window, the round-trip time and the timeout
-//! derived from it, the pace, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
+//! The rate at which the connection sends: the congestion window, the round-trip time, the retransmission
+//! timeout, the pace, and the response to echoed marks (RFC 5681, RFC 6298, RFC 3168, RFC 8257).
 //!
-//! This module knows no segment and no recovery. Loss recovery tells which bytes are lost and when a
-//! recovery was spurious, and the send queue tells how many bytes are in flight. All of this is passed as
-//! arguments.
+//! This module does not use segments or recoveries. Loss recovery reports which bytes are lost and when a
+//! recovery was spurious, and the send queue reports how many bytes are in flight. These reports are passed
+//! as arguments.
 
 mod pacing;
 mod reduction;
@@ -31,34 +31,34 @@ pub(super) struct RateControl {
 /// Bytes that were found lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loss {
-    /// None of them is below this position.
+    /// The position of the oldest lost byte, or a lower position.
     pub(super) oldest: u64,
     /// The latest lost transmission, if it is known.
     pub(super) latest: Option<Sent>,
-    /// Bytes sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
+    /// Number of bytes that were sent and are not acknowledged cumulatively (RFC 5681, `FlightSize`).
     pub(super) in_flight: u64,
 }
 
-/// An acknowledgement outside of fast recovery by which the window may grow.
+/// An acknowledgement outside of fast recovery after which the window may grow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acked {
-    /// Bytes acknowledged cumulatively.
+    /// Number of bytes acknowledged cumulatively.
     pub(super) acked: u64,
-    /// Bytes newly known to have arrived; each counts once.
+    /// Number of bytes newly known to have arrived. Each byte counts once.
     pub(super) delivered: u64,
-    /// The round-trip time measured by it, microseconds.
+    /// The round-trip time in microseconds that this acknowledgement measured.
     pub(super) rtt_us: Option<u64>,
-    /// Bytes believed to be in the network before it arrived.
+    /// Number of bytes that were believed to be in the network before the acknowledgement arrived.
     pub(super) pipe: u64,
-    /// SND.UNA and SND.NXT after it arrived.
+    /// SND.UNA and SND.NXT after the acknowledgement arrived.
     pub(super) una: u64,
     pub(super) nxt: u64,
-    /// The peer echoes marks.
+    /// True if the peer echoes marks.
     pub(super) ece: bool,
 }
 
 impl RateControl {
-    /// Nothing is agreed on yet, and nothing measured.
+    /// The state before the SYNs have agreed on anything and before any measurement.
     pub(super) fn new(config: &TcpConfig, mss: u32) -> Self {
         Self {
             congestion: Congestion::new(config.congestion, mss, false),
@@ -68,8 +68,8 @@ impl RateControl {
         }
     }
 
-    /// The handshake is over, and took `rtt_us` if that is known. `syn_lost`: our SYN was sent more than
-    /// once.
+    /// Called when the handshake is over. `rtt_us` is the duration of the handshake in microseconds, if it is
+    /// known. `syn_lost` is true if our SYN was sent more than once.
     pub(super) fn establish(
         &mut self,
         now: Instant,
@@ -86,13 +86,14 @@ impl RateControl {
         self.congestion = Congestion::new(config.congestion, emss, syn_lost);
     }
 
-    /// A round-trip time was measured unambiguously, microseconds.
+    /// Called when a round-trip time, in microseconds, was measured unambiguously.
     #[inline]
     pub(super) fn sample_rtt(&mut self, now: Instant, rtt_us: u64) {
         self.rtt.sample(now, rtt_us);
     }
 
-    /// A timeout was spurious: the path has become longer than estimated (RFC 4015 section 3.2, step 8).
+    /// Called when a timeout was spurious, because the path has become longer than estimated (RFC 4015
+    /// section 3.2, step 8).
     pub(super) fn reseed_rtt(&mut self, rtt_us: u64) {
         self.rtt.reseed(rtt_us);
     }
@@ -102,22 +103,22 @@ impl RateControl {
         self.rtt.rto()
     }
 
-    /// The timeout doubled `doublings` times, instead of once for each expiry.
+    /// The timeout after `doublings` doublings, regardless of how often the timer has expired.
     pub(super) fn rto_after(&self, doublings: u32) -> Duration {
         self.rtt.after(doublings)
     }
 
-    /// The retransmission timer expired: the timeout doubles (RFC 6298 section 5.5).
+    /// Called when the retransmission timer expired: doubles the timeout (RFC 6298 section 5.5).
     pub(super) fn back_off_rto(&mut self) {
         self.rtt.back_off();
     }
 
-    /// The expiries so far say nothing about the path.
+    /// Resets the backoff of the timeout, because the earlier timeouts were not caused by the path.
     pub(super) fn forget_rto_backoff(&mut self) {
         self.rtt.forget_backoff();
     }
 
-    /// Smoothed round-trip time, microseconds; 0 before the first sample.
+    /// Smoothed round-trip time in microseconds; 0 before the first sample.
     #[inline]
     pub(super) fn srtt_us(&self) -> u32 {
         self.rtt.srtt_us()
@@ -129,29 +130,29 @@ impl RateControl {
         Duration::from_micros(u64::from(self.rtt.srtt_us()))
     }
 
-    /// The recent minimum round-trip time, microseconds; 0 before the first sample.
+    /// The recent minimum round-trip time in microseconds; 0 before the first sample.
     #[inline]
     pub(super) fn min_rtt_us(&self) -> u32 {
         self.rtt.min_rtt_us()
     }
 
-    /// The congestion window, bytes.
+    /// The congestion window in bytes.
     #[inline]
     pub(super) fn cwnd(&self) -> u32 {
         self.congestion.cwnd()
     }
 
-    /// The slow start threshold, bytes.
+    /// The slow start threshold in bytes.
     pub(super) fn ssthresh(&self) -> u32 {
         self.congestion.ssthresh()
     }
 
-    /// EMSS becomes `emss` bytes.
+    /// Sets the EMSS to `emss` bytes.
     pub(super) fn set_emss(&mut self, emss: u32) {
         self.congestion.set_mss(emss);
     }
 
-    /// The first data after no data were sent for `idle` (RFC 5681 section 4.1).
+    /// Called before the first data after a time `idle` in which no data was sent (RFC 5681 section 4.1).
     #[inline]
     pub(super) fn on_idle(&mut self, now: Instant, idle: Duration) {
         if idle > self.rtt.rto() {
@@ -159,12 +160,14 @@ impl RateControl {
         }
     }
 
-    /// The window grows by an acknowledgement, if it was used.
+    /// Called for an acknowledgement after which the window may grow. The window grows if enough of the
+    /// window was in use.
     #[inline]
     pub(super) fn on_ack(&mut self, now: Instant, config: &TcpConfig, emss: u32, acked: &Acked) {
         let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(acked.pipe));
         let used = match cwnd < self.congestion.ssthresh() {
-            // Slow start doubles the window, so half of it in use is the most possible.
+            // Slow start doubles the window in each round trip, so only about half of the present window can
+            // have been in use.
             true => in_flight >= cwnd / 2,
             false => in_flight.saturating_add(emss) >= cwnd,
         };
@@ -190,7 +193,8 @@ impl RateControl {
         });
     }
 
-    /// An acknowledgement by which the window may not grow. RFC 8257 section 3.3 estimates from every one.
+    /// Called for an acknowledgement after which the window may not grow. The estimate of RFC 8257 section
+    /// 3.3 uses every acknowledgement.
     #[inline]
     pub(super) fn observe_ack(&mut self, acked: &Acked) {
         self.congestion.observe(saturated(acked.acked), acked.una, acked.nxt, acked.ece);
@@ -201,8 +205,8 @@ impl RateControl {
         self.reduction.answers(oldest, latest)
     }
 
-    /// Reduces the window for a loss, unless an earlier reduction covers it. Returns the reduction before,
-    /// if it did.
+    /// Reduces the window for a loss, unless an earlier reduction covers the loss. Returns the previous
+    /// reduction if the window was reduced, otherwise `None`.
     pub(super) fn reduce_for_loss(
         &mut self,
         now: Instant,
@@ -214,17 +218,17 @@ impl RateControl {
         if before.answers(oldest, latest) {
             return None;
         }
-        // During a recovery more may be in flight than the window allowed when the segment was lost.
+        // During a recovery, more bytes may be in flight than the window allowed when the segment was lost.
         let window = if before.covers(oldest) { self.congestion.cwnd() } else { u32::MAX };
         self.congestion.on_congestion(now, saturated(in_flight).min(window), Signal::Loss);
         self.reduction = Reduction::new(sent, true);
         Some(before)
     }
 
-    /// The peer echoes marks up to `ack`: reduces the window at most once for each window of data (RFC
-    /// 3168 section 6.1.2), during a recovery, too: marks on bytes sent since the last reduction are new
-    /// congestion, and a receiver of RFC 8257 echoes them only once. `in_flight` is RFC 5681's `FlightSize`.
-    /// Returns whether it did.
+    /// Called when the peer echoes marks in an acknowledgement up to `ack`. Reduces the window at most once
+    /// for each window of data (RFC 3168 section 6.1.2), also during a recovery: marks on bytes sent since
+    /// the last reduction are new congestion, and a receiver of RFC 8257 echoes them only once. `in_flight`
+    /// is RFC 5681's `FlightSize`. Returns whether the window was reduced.
     pub(super) fn reduce_for_marks(
         &mut self,
         now: Instant,
@@ -241,8 +245,8 @@ impl RateControl {
         true
     }
 
-    /// The retransmission timer expired with `in_flight` bytes in flight: the window becomes one segment, and
-    /// the timeout doubles. Returns the reduction before.
+    /// Called when the retransmission timer expired with `in_flight` bytes in flight: sets the window to one
+    /// segment, and doubles the timeout. Returns the previous reduction.
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
@@ -255,8 +259,8 @@ impl RateControl {
         std::mem::replace(&mut self.reduction, Reduction::new(sent, true))
     }
 
-    /// The last reduction was spurious, and `before` was the one before it: the window grows back by slow
-    /// start, from at most `limit` bytes (RFC 4015 section 3.2, step 9).
+    /// Called when the last reduction was spurious. `before` is the reduction before the spurious reduction.
+    /// The window grows back by slow start, from at most `limit` bytes (RFC 4015 section 3.2, step 9).
     pub(super) fn undo_reduction(&mut self, now: Instant, limit: u64, before: Reduction) {
         self.congestion.undo(now, saturated(limit));
         self.reduction.undo(before);
@@ -268,14 +272,14 @@ impl RateControl {
         self.reduction.is_announced_next()
     }
 
-    /// A new segment of `len` bytes was sent.
+    /// Called when a new segment of `len` bytes was sent.
     #[inline]
     pub(super) fn on_new_sent(&mut self, now: Instant, config: &TcpConfig, emss: u32, len: u32) {
         self.on_sent(now, config, emss, len);
         self.reduction.on_new_sent();
     }
 
-    /// A segment of `len` bytes was sent, new or again.
+    /// Called when a segment of `len` bytes was sent, new or again.
     #[inline]
     pub(super) fn on_sent(&mut self, now: Instant, config: &TcpConfig, emss: u32, len: u32) {
         let Some(pacing) = self.pacing(config) else {
@@ -302,19 +306,19 @@ impl RateControl {
         pacing::pacing(config, self.rtt.srtt_us())
     }
 
-    /// Whether the pace lets a segment leave.
+    /// Whether pacing allows a segment to be sent now.
     #[inline]
     pub(super) fn is_pace_open(&self) -> bool {
         self.pace.is_open()
     }
 
-    /// When segments may leave, if the pace does not let them now.
+    /// The time at which pacing allows the next segment; `None` if pacing allows a segment now.
     #[inline]
     pub(super) fn pace_opens_at(&self) -> Option<Instant> {
         self.pace.opens_at()
     }
 
-    /// Lets segments leave again if the time has come.
+    /// Allows segments again if the time for the next segment has come.
     #[inline]
     pub(super) fn advance_pace(&mut self, now: Instant) {
         self.pace.advance(now);

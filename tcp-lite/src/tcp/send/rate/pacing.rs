@@ -1,35 +1,35 @@
-//! Pacing: segments leave spread over the round trip rather than all at once. Otherwise a short
+//! Pacing: segments are spread over the round trip instead of being sent all at once. Without pacing, a short
 //! bottleneck queue could overflow when one acknowledgement covers many segments, or after an idle time.
 //!
-//! An option, off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of some segments
-//! leaves at once; the next burst follows after the time that the first takes at twice the window per
-//! round trip in slow start, and at 1.2 times the window otherwise (the ratios of Linux).
-//! Acknowledgements, probes, FINs, and retransmissions of the oldest segment are not delayed. Segments
-//! stay whole.
+//! Pacing is an option, which is off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of
+//! some segments is sent at once. The next burst follows after the time that the first burst takes at the
+//! paced rate. This rate is twice the window per round trip in slow start, and 1.2 times the window otherwise
+//! (the ratios of Linux). Acknowledgements, probes, FINs, and retransmissions of the oldest segment are not
+//! delayed. Segments are not cut.
 
 use crate::{Duration, Instant, Pacing, TcpConfig};
 
-/// Pacing rate in tenths of a window per round trip: in slow start, and otherwise.
+/// Pacing rates in tenths of a window per round trip: the rate in slow start, and the rate otherwise.
 const SLOW_START_TENTHS: u64 = 20;
 const AVOIDANCE_TENTHS: u64 = 12;
 
 /// Pacing state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// When the time of the segments sent so far is over, at the paced rate.
+    /// The time at which the transmission of the segments sent so far would end at the paced rate.
     next_at: Instant,
     /// True if segments wait until `next_at`.
     closed: bool,
 }
 
 impl Pace {
-    /// Nothing was sent yet.
+    /// The state before anything was sent.
     pub(super) const OPEN: Self = Self { next_at: Instant::ZERO, closed: false };
 
     /// Accounts for a segment of `len` bytes that was sent, new or again.
     pub(super) fn on_segment_sent(&mut self, pacing: Pacing, now: Instant, len: u32, rate: PaceRate) {
         let (srtt_us, cwnd) = (u64::from(rate.srtt_us), u64::from(rate.cwnd));
-        // (In fast recovery the window is the threshold.)
+        // (In fast recovery, the window equals the threshold.)
         let tenths = if rate.cwnd < rate.ssthresh { SLOW_START_TENTHS } else { AVOIDANCE_TENTHS };
         let takes_us = |bytes: u64| bytes * srtt_us * 10 / (cwnd * tenths).max(1);
         let burst = u64::from(pacing.burst_segments.max(1)) * u64::from(rate.emss);
@@ -38,14 +38,15 @@ impl Pace {
         self.on_sent(now, takes, burst, round_trip);
     }
 
-    /// Accounts for a segment sent at `now`, which takes the time `takes` at the paced rate; `burst` is
-    /// the time that may be used in advance. After a late poll less than a burst is made up for; after
-    /// an idle time the account starts anew.
+    /// Accounts for a segment that was sent at `now` and takes the time `takes` at the paced rate. `burst` is
+    /// the time by which transmission may be ahead of the paced rate. If a poll is late by at most this time,
+    /// later segments make up for the lost time. After a longer idle time, `next_at` is computed from `now`.
     ///
-    /// The next segment waits for at most a round trip. By then the bytes in flight are acknowledged or
-    /// lost, and the congestion window alone limits the rate. A longer wait would arise only if
-    /// undelayed segments were sent in between, or if acknowledgements arrive much faster than the
-    /// smoothed round-trip time: then the smoothed time is too long, and the burst is not.
+    /// The next segment waits for at most a round trip. After a round trip, the bytes in flight are
+    /// acknowledged or lost, and the congestion window alone limits the rate. A longer wait would arise in
+    /// two cases only: undelayed segments were sent in between, or acknowledgements arrive much faster than
+    /// the smoothed round-trip time. In the second case, the smoothed round-trip time is too high, and the
+    /// burst is not too large for the path.
     fn on_sent(&mut self, now: Instant, takes: Duration, burst: Duration, round_trip: Duration) {
         let from = if self.next_at + burst < now { now } else { self.next_at };
         self.next_at = (from + takes).min(now + round_trip);
@@ -54,19 +55,19 @@ impl Pace {
         }
     }
 
-    /// Whether the pace lets a segment leave.
+    /// Whether pacing allows a segment to be sent now.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         !self.closed
     }
 
-    /// When segments may leave, if not now.
+    /// The time at which pacing allows the next segment; `None` if pacing allows a segment now.
     #[inline]
     pub(super) fn opens_at(&self) -> Option<Instant> {
         self.closed.then_some(self.next_at)
     }
 
-    /// Reopens if the time has come.
+    /// Allows segments again if the time `next_at` has come.
     #[inline]
     pub(super) fn advance(&mut self, now: Instant) {
         if self.closed {
@@ -84,7 +85,7 @@ pub(super) struct PaceRate {
     pub(super) emss: u32,
 }
 
-/// The pacing parameters, unless the path is too short for pacing.
+/// The pacing parameters; `None` if pacing is off, or if the round-trip time is too short for pacing.
 #[inline]
 pub(super) fn pacing(config: &TcpConfig, srtt_us: u32) -> Option<Pacing> {
     config.pacing.filter(|pacing| u64::from(srtt_us) >= pacing.rtt_min.total_micros().max(1))
@@ -101,8 +102,8 @@ mod tests {
         Instant::from_micros(us)
     }
 
-    /// When each of `count` segments leaves that takes 10 us, in bursts of 4, polled at these
-    /// times.
+    /// The time at which each of `count` segments is sent. A segment takes 10 us, a burst has 4 segments, and
+    /// the sender polls at the times `polls`.
     fn departures(polls: impl IntoIterator<Item = i64>, count: usize) -> Vec<i64> {
         let mut pace = Pace::OPEN;
         let mut left = Vec::new();
@@ -116,7 +117,7 @@ mod tests {
         left
     }
 
-    /// The same as bursts: when, and how many.
+    /// Like [`departures`], but as bursts: the time of each burst, and its number of segments.
     fn bursts(polls: impl IntoIterator<Item = i64>, count: usize) -> Vec<(i64, usize)> {
         departures(polls, count).chunk_by(|a, b| a == b).map(|burst| (burst[0], burst.len())).collect()
     }

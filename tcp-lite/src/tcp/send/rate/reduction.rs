@@ -1,11 +1,12 @@
-//! When the window is reduced: once for each window of data, whatever signals congestion first, and once
-//! more for segments sent since that are lost, too (RFC 3168 section 6.1.2, RFC 5681 section 4.3).
+//! When the window is reduced: once for each window of data, whether a loss or a mark signals congestion
+//! first. The window is reduced once more if segments that were sent after the reduction are lost as well
+//! (RFC 3168 section 6.1.2, RFC 5681 section 4.3).
 //!
-//! That includes retransmissions: the loss of one is new congestion, and the window is reduced for it,
-//! although Linux does not do that (it only withholds the slow start bound of PRR). RFC 8985 leaves the
-//! response to congestion control, and refers to RFC 5681 (section 3.4). How far the window is reduced
-//! is decided by congestion control. A timeout sets the window to one segment in any case, but lowers
-//! the threshold by the same rule, as in Linux (`loss/expiry.rs`).
+//! These segments include retransmissions: the loss of a retransmission is new congestion, and reduces the
+//! window. Linux does not do this (it only withholds the slow start bound of PRR). RFC 8985 leaves the
+//! response to congestion control, and refers to RFC 5681 (section 3.4). Congestion control decides how far
+//! the window is reduced. A timeout sets the window to one segment in any case, but lowers the threshold by
+//! the same rule, as in Linux (`loss/expiry.rs`).
 
 use crate::tcp::send::queue::SentSoFar;
 use crate::tcp::slabs::Sent;
@@ -13,18 +14,20 @@ use crate::tcp::slabs::Sent;
 /// The last reduction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::tcp::send) struct Reduction {
-    /// The next new segment carries CWR, if ECN was agreed on.
+    /// True if the next new segment carries CWR, provided that ECN was agreed on.
     announce: bool,
     /// Number of the last transmission before the reduction.
     nr: u32,
-    /// SND.NXT at the reduction: marks on bytes sent before it are the same congestion.
+    /// SND.NXT at the reduction. Marks on bytes that were sent before the reduction are the same congestion.
     until: u64,
-    /// The reduction was as deep as for a loss, so it covers losses as well.
+    /// True if the reduction was as deep as a reduction for a loss, so that the reduction covers losses as
+    /// well.
     deep: bool,
 }
 
 impl Reduction {
-    /// The window was reduced when this had been sent; `deep`: as for a loss. CWR is due.
+    /// A reduction that was made when `sent` had been sent. `deep` is true if the reduction was as deep as a
+    /// reduction for a loss. CWR is due.
     pub(super) fn new(sent: SentSoFar, deep: bool) -> Self {
         Self { announce: true, nr: sent.transmissions, until: sent.nxt, deep }
     }
@@ -35,7 +38,7 @@ impl Reduction {
         self.announce
     }
 
-    /// A new segment was sent.
+    /// Called when a new segment was sent: CWR is no longer due.
     #[inline]
     pub(super) fn on_new_sent(&mut self) {
         self.announce = false;
@@ -46,19 +49,21 @@ impl Reduction {
         ack > self.until
     }
 
-    /// Whether this reduction already covers the loss of bytes from `oldest` on; `latest`: the latest
-    /// lost transmission, if it is known.
+    /// Whether this reduction already covers the loss of bytes from `oldest` on. `latest` is the latest lost
+    /// transmission, if it is known.
     pub(super) fn answers(&self, oldest: u64, latest: Option<Sent>) -> bool {
         self.covers(oldest) && !latest.is_some_and(|latest| latest.follows(self.nr))
     }
 
-    /// Whether the reduction was as deep as for a loss, and bytes at `oldest` had been sent by then.
+    /// Whether the reduction was as deep as a reduction for a loss, and the byte at `oldest` had been sent
+    /// before the reduction.
     pub(super) fn covers(&self, oldest: u64) -> bool {
         self.deep && oldest < self.until
     }
 
-    /// Undoes the last reduction, which was spurious; `before` is the one before it. A CWR for that one
-    /// is still due, unless a new segment has carried it since.
+    /// Undoes the last reduction, which was spurious. `before` is the reduction before the spurious
+    /// reduction. If CWR was due for that reduction, it is still due, unless a new segment has carried it
+    /// since.
     pub(super) fn undo(&mut self, before: Self) {
         *self = Self { announce: self.announce && before.announce, ..before };
     }

@@ -1,18 +1,21 @@
-//! Round-trip time and retransmission timeout, in microseconds (RFC 6298).
+//! Round-trip time and retransmission timeout in microseconds (RFC 6298).
 //!
-//! The caller applies Karn's rule: it passes only unambiguous samples (a segment sent once, or a
-//! timestamp).
+//! The caller applies Karn's rule and passes only unambiguous samples (from a segment that was sent once, or
+//! from a timestamp).
 //!
-//! The floor applies to the variation's term (`max(G, K * RTTVAR)` of section 2.3), as in Linux: on a
-//! long and steady path that term shrinks to nothing, and a delayed acknowledgement would come too late.
+//! The minimum applies to the term of the variation (`max(G, K * RTTVAR)` of section 2.3), as in Linux. On a
+//! long and steady path this term shrinks to nothing; without the minimum, a delayed acknowledgement would
+//! arrive after the timeout.
 
 use crate::facade::{Duration, Instant};
 
 /// A minimum is forgotten after one to two of these windows (RFC 8985 section 6.2, step 1: a windowed
-/// minimum). Long enough to have seen an empty queue, short enough to follow a change of path.
+/// minimum). The window is long enough that the queue was probably empty at least once, and short enough to
+/// follow a change of path.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
 
-/// Maximum doublings of a timeout. 2^32 microseconds exceed any upper bound, which has 32 bits.
+/// Maximum number of doublings of a timeout. After 32 doublings, the timeout exceeds any upper bound, because
+/// the bound has 32 bits.
 const MAX_DOUBLINGS: u32 = 32;
 
 /// Timeout of the first data after the loss of a SYN, if nothing was measured (RFC 6298 section 5.7).
@@ -21,25 +24,26 @@ const AFTER_LOST_SYN_US: u64 = 3_000_000;
 /// Estimator and timeout of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RttEstimator {
-    /// Eight times the smoothed RTT, so that division loses no precision of small RTTs; 0: no sample
-    /// yet.
+    /// Eight times the smoothed RTT, so that division loses no precision of small RTTs; 0 before the first
+    /// sample.
     srtt8_us: u64,
     /// Four times the variation.
     rttvar4_us: u64,
-    /// Timeout before backoff, not clamped.
+    /// Timeout before backoff, without the upper bound.
     base_us: u64,
     /// Bounds of the timeout; 32 bits allow 71 minutes.
     min_us: u32,
     max_us: u32,
     backoff: u32,
-    /// The lowest samples of the previous window and of this one; `u32::MAX`: none.
+    /// The lowest samples of the previous window and of the present window; `u32::MAX` if a window has no
+    /// sample.
     lowest_us: (u32, u32),
-    /// When this window began.
+    /// The time at which the present window began.
     window_from: Instant,
 }
 
 impl RttEstimator {
-    /// No sample yet: the timeout is `initial` (RFC 6298 section 2.1).
+    /// The state before the first sample, with the timeout `initial` (RFC 6298 section 2.1).
     pub(super) fn new(initial: Duration, min: Duration, max: Duration) -> Self {
         Self {
             srtt8_us: 0,
@@ -53,7 +57,7 @@ impl RttEstimator {
         }
     }
 
-    /// Adds an unambiguous measurement; ends the backoff (RFC 6298 sections 2.2, 2.3, 5.7).
+    /// Adds an unambiguous measurement, and ends the backoff (RFC 6298 sections 2.2, 2.3, 5.7).
     #[inline]
     pub(super) fn sample(&mut self, now: Instant, rtt_us: u64) {
         let rtt_us = rtt_us.clamp(1, self.max_us.into());
@@ -74,8 +78,8 @@ impl RttEstimator {
         self.backoff = 0;
     }
 
-    /// A timeout was spurious: restarts with this measurement, and with a larger variation (RFC 4015
-    /// section 3.2, step 8).
+    /// Called when a timeout was spurious: restarts with this measurement, and with a larger variation (RFC
+    /// 4015 section 3.2, step 8).
     pub(super) fn reseed(&mut self, rtt_us: u64) {
         let rtt_us = rtt_us.clamp(1, self.max_us.into());
         self.srtt8_us = rtt_us * 8;
@@ -84,17 +88,19 @@ impl RttEstimator {
         self.backoff = 0;
     }
 
-    /// The timer expired: doubles the timeout (RFC 6298 section 5.5).
+    /// Called when the timer expired: doubles the timeout (RFC 6298 section 5.5).
     pub(super) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(MAX_DOUBLINGS);
     }
 
-    /// The handshake is over: its backoff does not apply to data (RFC 6298 section 5.7).
+    /// Called when the handshake is over: resets the backoff, which does not apply to data (RFC 6298 section
+    /// 5.7).
     pub(super) fn forget_backoff(&mut self) {
         self.backoff = 0;
     }
 
-    /// A SYN was lost, and its answer gave no sample: the path may be longer than the first timeout.
+    /// Called when a SYN was lost and the answer to the SYN gave no sample. The path may be longer than the
+    /// first timeout.
     pub(super) fn on_syn_lost(&mut self) {
         self.base_us = self.base_us.max(AFTER_LOST_SYN_US);
     }
@@ -104,7 +110,7 @@ impl RttEstimator {
         self.after(self.backoff)
     }
 
-    /// The timeout doubled `doublings` times, instead of once for each expiry.
+    /// The timeout after `doublings` doublings, regardless of how often the timer has expired.
     #[inline]
     pub(super) fn after(&self, doublings: u32) -> Duration {
         let base_us = self.base_us.max(self.min_us.into());
@@ -115,21 +121,21 @@ impl RttEstimator {
         Duration::from_micros(doubled_us.min(u128::from(self.max_us)) as u64)
     }
 
-    /// The recent minimum RTT; 0 before the first sample.
+    /// The recent minimum RTT in microseconds; 0 before the first sample.
     #[inline]
     pub(super) fn min_rtt_us(&self) -> u32 {
         let lowest_us = self.lowest_us.0.min(self.lowest_us.1);
         if lowest_us == u32::MAX { 0 } else { lowest_us }
     }
 
-    /// Smoothed RTT; 0 before the first sample.
+    /// Smoothed RTT in microseconds; 0 before the first sample.
     #[inline]
     pub(super) fn srtt_us(&self) -> u32 {
         (self.srtt8_us / 8).min(u64::from(u32::MAX)) as u32
     }
 }
 
-/// Microseconds from `then` to `now`.
+/// Microseconds from `then` to `now`; 0 if `now` is earlier.
 #[inline]
 pub(in crate::tcp::send) fn micros_since(now: Instant, then: Instant) -> u64 {
     now.total_micros().max(then.total_micros()).wrapping_sub(then.total_micros()) as u64
@@ -221,7 +227,7 @@ mod tests {
         }
         rtt.back_off();
         rtt.reseed(300_000);
-        // SRTT is the measurement, RTTVAR half of it.
+        // SRTT is the measurement, and RTTVAR is half of the measurement.
         assert_eq!((rtt.srtt_us(), rtt.rto().total_millis()), (300_000, 900));
     }
 }

@@ -12,7 +12,7 @@ fn config(congestion: CongestionAlgorithm) -> TcpConfig {
     TcpConfig { congestion, ..TcpConfig::default() }
 }
 
-/// Established, with a round-trip time of 100 ms.
+/// Rate control of an established connection with a round-trip time of 100 ms.
 fn established(congestion: CongestionAlgorithm) -> (TcpConfig, RateControl) {
     let config = config(congestion);
     let mut rate = RateControl::new(&config, MSS);
@@ -38,10 +38,11 @@ fn a_window_of_data_reduces_the_window_once_and_what_was_sent_since_once_more() 
     assert!(!rate.reduce_for_marks(at(210), (9000, true), 8000, sent(12_000)), "of before the reduction");
     assert_eq!(rate.cwnd(), 4000);
     assert!(rate.answers(8999, None) && !rate.answers(9000, None));
-    // A retransmission was lost: half of the window, as more is in flight than it allows.
+    // A retransmission was lost: the window is halved, because more bytes are in flight than the window
+    // allows.
     assert!(rate.reduce_for_loss(at(220), &loss(1000, Some(10)), sent(12_000)).is_some());
     assert_eq!(rate.cwnd(), 2000);
-    // Bytes of after the reduction: half of what is in flight, which is not more than the window allowed.
+    // Bytes that were sent after the reduction are lost: the window becomes half of the bytes in flight.
     assert!(rate.reduce_for_loss(at(230), &loss(12_000, None), sent(20_000)).is_some());
     assert_eq!(rate.cwnd(), 4000);
 }
@@ -113,7 +114,7 @@ fn the_window_grows_only_if_it_was_used_and_no_marks_are_echoed() {
     assert_eq!(grown(5000, false, 700), 700, "by what was delivered");
     assert_eq!(grown(4999, false, 1000), 0);
     assert_eq!(grown(10_000, true, 1000), 0);
-    // In congestion avoidance all but a segment has to be used.
+    // In congestion avoidance, the window counts as used if less than a segment of the window is free.
     for (pipe, grows) in [(2999, false), (3000, true)] {
         let (config, mut rate) = established(CongestionAlgorithm::NewReno);
         assert!(rate.reduce_for_loss(at(200), &loss(1, None), sent(9000)).is_some());
@@ -172,7 +173,7 @@ fn the_pace_closes_behind_a_burst_and_opens_again() {
         assert!(rate.is_pace_open(), "{segment}");
         rate.on_sent(at(1000), &config, MSS, MSS);
     }
-    // In slow start two windows of ten segments leave in 100 ms.
+    // In slow start, two windows of ten segments are sent in 100 ms.
     assert_eq!((rate.is_pace_open(), rate.pace_opens_at()), (false, Some(at(1010))));
     rate.advance_pace(at(1010));
     assert!(rate.is_pace_open());

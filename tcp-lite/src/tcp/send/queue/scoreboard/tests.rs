@@ -10,7 +10,7 @@ fn at(ms: i64) -> Instant {
     Instant::from_millis(ms)
 }
 
-/// A queue of `count` segments, sent a millisecond apart.
+/// A queue of `count` segments that were sent at intervals of a millisecond.
 fn queue(count: i64) -> (SegmentSlab, SendQueue) {
     let TestQueue { slab, queue, .. } = test_queue(count);
     (slab, queue)
@@ -28,12 +28,13 @@ fn sample() -> AckSample {
     AckSample::new(RetransmitFilter { echo_ms: None, horizon: at(1 << 20) })
 }
 
-/// The bounds of segments `from..to`.
+/// The first position of segment `from`, and the end of segment `to - 1`.
 fn span(from: u64, to: u64) -> (u64, u64) {
     (1 + from * LEN, 1 + to * LEN)
 }
 
-/// Marks segments `from..to`; returns how many were not marked before.
+/// Marks the segments in a block as selectively acknowledged. Returns the number of segments that
+/// were not marked before.
 fn sack(slab: &mut SegmentSlab, queue: &mut SendQueue, (start, end): (u64, u64)) -> u64 {
     let mut sample = sample();
     queue.sent().sack(slab, (start, end), &mut sample);
@@ -58,7 +59,8 @@ fn blocks_mark_what_is_wholly_inside_and_count_once() {
 #[test]
 fn no_walk_begins_at_a_segment_that_has_left_the_queue() {
     let (mut slab, mut queue) = queue(20);
-    // One walk ended at a segment, and another one at a block, which both are acknowledged then.
+    // One search ended at a segment, and another search ended at a block. The next step acknowledges both the
+    // segment and the block.
     assert_eq!(sack(&mut slab, &mut queue, (span(4, 4).0 + 1, span(4, 4).0 + 2)), 0);
     queue.acknowledge(&mut slab, span(0, 6).1, &mut sample());
     assert_eq!(sack(&mut slab, &mut queue, span(8, 9)), 1);
@@ -107,7 +109,7 @@ fn an_overtaken_segment_or_retransmission_is_marked_lost() {
         queue.check(slab).expect("invariants");
         detected
     };
-    // Number 2 took 8 ms: 0 is due at 9, 1 at 10.
+    // Segment 2 took 8 ms, so segment 0 is due at 9 ms and segment 1 at 10 ms.
     let detected = detect(&mut slab, &mut queue, 2, now, 1);
     assert_eq!((detected.lost, detected.lost_again, detected.next), (2, 0, None));
     for nr in 0..2 {
@@ -115,7 +117,8 @@ fn an_overtaken_segment_or_retransmission_is_marked_lost() {
         assert_eq!(slab.get(key).pos, span(nr, nr).0, "the oldest first");
         queue.sent().on_retransmitted(&mut slab, key, at(10), true);
     }
-    // 4 was sent before both; 1, sent again, after 0 and after 3.
+    // Segment 4 was sent before both retransmissions. The retransmission of segment 1 was sent after segment
+    // 0 and after segment 3.
     let detected = detect(&mut slab, &mut queue, 4, at(12), 3);
     assert_eq!((detected.lost, detected.next), (0, Some(at(14))), "the window is not over");
     now = at(20);
@@ -168,7 +171,7 @@ fn lost_segments_are_retransmitted_as_they_were_marked_but_the_oldest_first() {
     assert_eq!((slab.get(second).pos, slab.get(second).later), (span(5, 5).0 + 50, Some(keys[6])));
 }
 
-/// Of every other one, the retransmission was lost, too.
+/// In this test, the retransmission of every other segment is lost as well.
 #[test]
 fn segments_sent_in_another_order_are_put_back_in_so_many_steps_as_there_are() {
     let (mut slab, mut queue) = queue(60);
