@@ -6,7 +6,7 @@
 //! items. So no call reads the descriptor while the queue is empty, and removing an object's items also
 //! lowers the count.
 //!
-//! Therefore a thread does not wait for an item in a read of the descriptor, but on a futex. Signals
+//! Therefore a thread that waits for an item does not read the descriptor, but waits on a futex. Signals
 //! interrupt this wait like a read: after a handler with `SA_RESTART` the wait continues.
 
 use std::collections::VecDeque;

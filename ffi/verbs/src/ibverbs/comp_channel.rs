@@ -45,7 +45,7 @@ impl CompChannel {
 /// The channels that are not destroyed, for threads that wait for events.
 pub(crate) static CHANNELS: LiveHandles<CqEvents> = LiveHandles::new();
 
-/// See `ibv_create_comp_channel(3)`.
+/// Implements `ibv_create_comp_channel(3)`.
 ///
 /// # Safety
 /// `context` is open.
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     })
 }
 
-/// See `ibv_destroy_comp_channel(3)`.
+/// Implements `ibv_destroy_comp_channel(3)`.
 ///
 /// # Safety
 /// `channel` is valid, and is not used after a call that succeeds.

@@ -28,8 +28,8 @@ struct ParentDomain {
     td: *mut sys::ibv_td,
 }
 
-/// A thread domain (`ibv_td`): the program promises to use the objects of a parent domain that has this
-/// thread domain in only one thread at a time. The only effect is that no thread waits for the critical
+/// A thread domain (`ibv_td`). The program promises that only one thread at a time uses the objects of a
+/// parent domain that has this thread domain. The only effect is that no thread waits for the critical
 /// sections of these objects ([`CriticalSection`](super::critical_section::CriticalSection)).
 #[repr(C)]
 struct Td {
@@ -64,7 +64,7 @@ impl Pd {
     /// # Safety
     /// `context` is open.
     pub(crate) unsafe fn make(context: *mut sys::ibv_context, pd: ProtectionDomain) -> *mut sys::ibv_pd {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller passes an open context.
         unsafe { Self::make_parent(context, pd, None) }
     }
 
@@ -113,7 +113,7 @@ impl Pd {
     }
 }
 
-/// See `ibv_alloc_pd(3)`.
+/// Implements `ibv_alloc_pd(3)`.
 ///
 /// # Safety
 /// `context` is open.
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut sys::ibv_context) -> 
     })
 }
 
-/// See `ibv_dealloc_pd(3)`.
+/// Implements `ibv_dealloc_pd(3)`.
 ///
 /// # Safety
 /// `pd` is valid, and is not used after a call that succeeds.
@@ -149,7 +149,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
             // SAFETY: a domain is not deallocated while a parent domain uses it.
             unsafe { Pd::of(pd) }.remove();
             if !td.is_null() {
-                // SAFETY: as above.
+                // SAFETY: a thread domain is not deallocated while a parent domain uses it.
                 unsafe { Td::of(td) }.use_count.dec();
             }
         }
@@ -159,8 +159,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain`: makes a second handle of a domain. The allocators in `init` are for memory
-/// that a driver shares with its device. This library has no such memory, so it never calls them.
+/// `ibv_alloc_parent_domain`: makes a second handle of a domain. The allocators in `init` are for memory that
+/// a driver shares with its device. This library has no such memory, so it never calls the allocators.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut sys::ibv_context,
     init: *mut sys::ibv_parent_domain_init_attr,

@@ -27,7 +27,7 @@ const BACKLOG: usize = 16_384;
 const ECONNRESET: Errno = Errno(libc::ECONNRESET);
 const ENOTCONN: Errno = Errno(libc::ENOTCONN);
 
-/// See `rdma_listen(3)`.
+/// Implements `rdma_listen(3)`.
 ///
 /// # Safety
 /// `id` is valid.
@@ -212,7 +212,7 @@ fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
     }
 }
 
-/// See `rdma_connect(3)`.
+/// Implements `rdma_connect(3)`.
 ///
 /// # Safety
 /// `id` is valid, `param` is NULL or readable.
@@ -258,7 +258,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
     })
 }
 
-/// See `rdma_accept(3)`.
+/// Implements `rdma_accept(3)`.
 ///
 /// # Safety
 /// `id` is valid, `param` is NULL or readable.
@@ -323,7 +323,7 @@ fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {
     Ok(())
 }
 
-/// See `rdma_reject(3)`.
+/// Implements `rdma_reject(3)`.
 ///
 /// # Safety
 /// `id` is valid, and the private data is readable.
@@ -385,7 +385,7 @@ fn is_streaming(id: &Id) -> bool {
     is_streaming
 }
 
-/// See `rdma_disconnect(3)`.
+/// Implements `rdma_disconnect(3)`.
 ///
 /// # Safety
 /// `id` is valid.
@@ -405,7 +405,7 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut sys::rdma_cm_id) -> c_i
     })
 }
 
-/// See `rdma_establish(3)`. An iWARP connection is established without this call.
+/// Implements `rdma_establish(3)`. An iWARP connection is established without this call.
 ///
 /// # Safety
 /// `id` is valid.
@@ -414,7 +414,7 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut sys::rdma_cm_id) -> c_in
     abi::minus_one(|| if id.is_null() { Err(EINVAL) } else { Ok(0) })
 }
 
-/// See `rdma_notify(3)`.
+/// Implements `rdma_notify(3)`.
 ///
 /// # Safety
 /// `id` is valid.

@@ -26,7 +26,7 @@ pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_contex
     Ok((context as *mut _, pd as *mut _))
 }
 
-/// See `rdma_get_devices(3)`.
+/// Implements `rdma_get_devices(3)`.
 ///
 /// # Safety
 /// `count` is NULL or writable.
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut
     })
 }
 
-/// See `rdma_free_devices(3)`.
+/// Implements `rdma_free_devices(3)`.
 ///
 /// # Safety
 /// `list` was returned by [`rdma_get_devices`], and is not used after the call.

@@ -15,7 +15,7 @@ use crate::process;
 /// Timeout of address resolution in milliseconds, as in librdmacm.
 const RESOLVE_MS: c_int = 2000;
 
-/// See `rdma_create_ep(3)`.
+/// Implements `rdma_create_ep(3)`.
 ///
 /// # Safety
 /// `id` is writable, `info` was returned by `rdma_getaddrinfo`, `pd` is NULL or valid, and `init` is NULL or
@@ -82,7 +82,7 @@ unsafe fn set_up(
     Ok(())
 }
 
-/// See `rdma_destroy_ep(3)`.
+/// Implements `rdma_destroy_ep(3)`.
 ///
 /// # Safety
 /// `id` is valid, and is not used after the call.
@@ -98,7 +98,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut sys::rdma_cm_id) {
     });
 }
 
-/// See `rdma_get_request(3)`.
+/// Implements `rdma_get_request(3)`.
 ///
 /// # Safety
 /// `listener` is valid, `id` is writable.

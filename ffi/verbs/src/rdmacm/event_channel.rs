@@ -131,7 +131,7 @@ impl EventChannel {
     }
 }
 
-/// See `rdma_create_event_channel(3)`.
+/// Implements `rdma_create_event_channel(3)`.
 #[unsafe(export_name = "uw_rdma_create_event_channel")]
 pub(crate) extern "C" fn rdma_create_event_channel() -> *mut sys::rdma_event_channel {
     abi::pointer(|| {
@@ -141,7 +141,7 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut sys::rdma_event_cha
     })
 }
 
-/// See `rdma_destroy_event_channel(3)`.
+/// Implements `rdma_destroy_event_channel(3)`.
 ///
 /// # Safety
 /// No other thread uses `channel`.
@@ -165,7 +165,7 @@ pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>>
     })
 }
 
-/// See `rdma_get_cm_event(3)`.
+/// Implements `rdma_get_cm_event(3)`.
 ///
 /// # Safety
 /// `channel` is valid, `event` is writable.
@@ -185,7 +185,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     })
 }
 
-/// See `rdma_ack_cm_event(3)`.
+/// Implements `rdma_ack_cm_event(3)`.
 ///
 /// # Safety
 /// `event` was returned by `rdma_get_cm_event`, and is not used after the call.

@@ -284,7 +284,7 @@ impl Drop for Id {
     }
 }
 
-/// See `rdma_create_id(3)`.
+/// Implements `rdma_create_id(3)`.
 ///
 /// # Safety
 /// `channel` is NULL or valid, `id` is writable.
@@ -305,7 +305,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// See `rdma_destroy_id(3)`: waits until all delivered events are acknowledged.
+/// Implements `rdma_destroy_id(3)`: waits until all delivered events are acknowledged.
 ///
 /// # Safety
 /// `id` is valid, and is not used after a call that succeeds.
@@ -357,8 +357,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     Ok(())
 }
 
-/// See `rdma_migrate_id(3)`. Moves the queued events to the new channel, and waits until all delivered events
-/// are acknowledged.
+/// Implements `rdma_migrate_id(3)`. Moves the queued events to the new channel, and waits until all delivered
+/// events are acknowledged.
 ///
 /// # Safety
 /// `id` is valid, `channel` is NULL or valid.

@@ -7,7 +7,7 @@ use super::qp::set_ack_timeout;
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
 
-/// See `rdma_set_option(3)`.
+/// Implements `rdma_set_option(3)`.
 ///
 /// # Safety
 /// `id` is valid, and the value is readable.
@@ -78,7 +78,7 @@ fn take_one_family(id: &Id, on: bool) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// See `rdma_join_multicast(3)`: there is no multicast.
+/// Implements `rdma_join_multicast(3)`: there is no multicast.
 ///
 /// # Safety
 /// `id` is valid.
@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast(
     abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
-/// See `rdma_join_multicast_ex(3)`: there is no multicast.
+/// Implements `rdma_join_multicast_ex(3)`: there is no multicast.
 ///
 /// # Safety
 /// `id` is valid.
@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
     abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
-/// See `rdma_leave_multicast(3)`: there is no multicast.
+/// Implements `rdma_leave_multicast(3)`: there is no multicast.
 ///
 /// # Safety
 /// `id` is valid.
@@ -116,7 +116,7 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
-/// See `rdma_set_local_ece(3)`: no options are supported.
+/// Implements `rdma_set_local_ece(3)`: no options are supported.
 ///
 /// # Safety
 /// `id` is valid.
@@ -125,7 +125,7 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(_id: *mut sys::rdma_cm_id, _e
     abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
-/// See `rdma_get_remote_ece(3)`: no options are supported.
+/// Implements `rdma_get_remote_ece(3)`: no options are supported.
 ///
 /// # Safety
 /// `id` is valid.

@@ -13,8 +13,8 @@ use crate::ibverbs::qp::{Qp, ibv_destroy_qp};
 use crate::ibverbs::qp_ex;
 use crate::ibverbs::srq::{ibv_create_srq, ibv_destroy_srq};
 
-/// See `rdma_create_qp(3)`. If `pd` is NULL, uses the identifier's domain. Makes the completion queues that
-/// `init` does not name.
+/// Implements `rdma_create_qp(3)`. If `pd` is NULL, uses the identifier's domain. Makes the completion queues
+/// that `init` does not name.
 ///
 /// # Safety
 /// `id` is valid, `pd` is NULL or valid, `init` is readable and writable, and the objects that `init` names
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     })
 }
 
-/// See `rdma_create_qp_ex(3)`.
+/// Implements `rdma_create_qp_ex(3)`.
 ///
 /// # Safety
 /// The conditions of [`rdma_create_qp`].
@@ -212,7 +212,7 @@ fn destroy_cqs(id: &Id) {
     });
 }
 
-/// See `rdma_destroy_qp(3)`.
+/// Implements `rdma_destroy_qp(3)`.
 ///
 /// # Safety
 /// `id` is valid and has a queue pair.
@@ -233,7 +233,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut sys::rdma_cm_id) {
     });
 }
 
-/// See `rdma_create_srq(3)`.
+/// Implements `rdma_create_srq(3)`.
 ///
 /// # Safety
 /// `id` is valid, `pd` is NULL or valid, `init` is readable and writable.
@@ -257,7 +257,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     })
 }
 
-/// See `rdma_create_srq(3)`: XRC queues are refused.
+/// Implements `rdma_create_srq(3)`: XRC queues are refused.
 ///
 /// # Safety
 /// The conditions of [`rdma_create_srq`].
@@ -276,7 +276,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     unsafe { rdma_create_srq(id, pd, init.cast()) }
 }
 
-/// See `rdma_destroy_srq(3)`.
+/// Implements `rdma_destroy_srq(3)`.
 ///
 /// # Safety
 /// `id` is valid.
@@ -295,7 +295,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut sys::rdma_cm_id) {
     });
 }
 
-/// See `rdma_init_qp_attr(3)`: the attributes for a program that calls `ibv_modify_qp` itself.
+/// Implements `rdma_init_qp_attr(3)`: the attributes for a program that calls `ibv_modify_qp` itself.
 ///
 /// # Safety
 /// `id` is valid, `attr` is readable and writable, `mask` is writable.

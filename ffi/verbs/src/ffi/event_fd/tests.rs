@@ -102,7 +102,8 @@ fn threads_that_wait_get_an_item_each() {
     }
 }
 
-/// Two threads pass an item back and forth, so the item arrives just when the other thread is about to wait.
+/// Two threads pass an item back and forth, so that the item arrives just when the other thread is about to
+/// wait.
 #[test]
 fn no_wake_up_is_lost() {
     const ROUNDS: u32 = 100_000;
