@@ -11,7 +11,8 @@ use crate::ibverbs::open_device::open;
 use crate::ibverbs::pd::Pd;
 use crate::process::{self, Process};
 
-/// The context and the protection domain that all identifiers share. They are opened once and never closed.
+/// The context and the protection domain that all identifiers share. The first call opens the context, which
+/// is never closed.
 pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_context, *mut sys::ibv_pd)> {
     static DEVICE: OnceLock<(usize, usize)> = OnceLock::new();
     if let Some(&(context, pd)) = DEVICE.get() {
@@ -21,7 +22,7 @@ pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_contex
     let domain = process.default_pd.clone();
     // SAFETY: the context was just opened.
     let pd = unsafe { Pd::make(context, domain) };
-    // If two threads get here at the same time, the pair that one of them has made is never used.
+    // If two threads get here at the same time, the pair that the second thread has made is never used.
     let (context, pd) = *DEVICE.get_or_init(|| (context as usize, pd as usize));
     Ok((context as *mut _, pd as *mut _))
 }
