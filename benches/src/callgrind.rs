@@ -45,7 +45,7 @@ impl Callgrind {
     /// name contains `only`.
     ///
     /// # Errors
-    /// If valgrind does not start or the program fails.
+    /// Fails if valgrind does not start or the program fails.
     pub fn run(program: &Path, args: &[&str], only: Option<&str>, file: &Path) -> Result<Self> {
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--demangle=no"]);
@@ -78,7 +78,7 @@ impl Callgrind {
     /// functions that it calls.
     ///
     /// # Errors
-    /// If the profile has no such call.
+    /// Fails if the profile has no such call.
     pub fn instructions(&self, name: &str) -> Result<u64> {
         self.cost(name).map(|cost| cost.instructions)
     }
@@ -86,7 +86,7 @@ impl Callgrind {
     /// Cost of all calls of the function whose name contains `name`, including the functions that it calls.
     ///
     /// # Errors
-    /// If the profile has no such call.
+    /// Fails if the profile has no such call.
     pub fn cost(&self, name: &str) -> Result<Executed> {
         match inclusive(&self.profile, name) {
             Executed { instructions: 0, .. } => Err(format!("the profile has no call of {name}").into()),

@@ -25,7 +25,7 @@ pub fn completions(shell: Shell) -> Result<(), Error> {
 /// folder.
 ///
 /// # Errors
-/// [`Error::System`] if a page cannot be written.
+/// Returns [`Error::System`] if a page cannot be written.
 pub fn man(folder: Option<&Path>) -> Result<(), Error> {
     let Some(folder) = folder else {
         let mut text = Vec::new();

@@ -73,7 +73,7 @@ impl Driver {
     /// completions.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if no thread can be created.
+    /// Returns [`Error::Verbs`] if no thread can be created.
     pub fn threaded(
         engine: Engine,
         channel: CompletionChannel,
@@ -116,7 +116,7 @@ impl Driver {
     /// wait.
     ///
     /// # Errors
-    /// An error of the system.
+    /// Returns an error of the system.
     pub fn watch_connections(&mut self, channel: BorrowedFd<'_>) -> Result<(), Error> {
         if self.channel.is_some() {
             self.connections = Some(channel.try_clone_to_owned()?);
@@ -143,7 +143,7 @@ impl Driver {
     /// false.
     ///
     /// # Errors
-    /// [`Error::Interrupted`].
+    /// Returns [`Error::Interrupted`].
     #[inline]
     pub fn poll(&mut self) -> Result<bool, Error> {
         if self.interrupt.is_raised() && !(self.concluding && self.interrupt.is_signal()) {
@@ -171,7 +171,7 @@ impl Driver {
     /// Returns an error if a signal has interrupted the run.
     ///
     /// # Errors
-    /// [`Error::Interrupted`].
+    /// Returns [`Error::Interrupted`].
     pub fn interrupted(&self) -> Result<(), Error> {
         if self.concluding { Err(Error::Interrupted) } else { Ok(()) }
     }

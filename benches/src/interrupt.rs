@@ -16,7 +16,7 @@ impl Interrupt {
     /// An interrupt that SIGINT and SIGTERM set. A second signal ends the process at once.
     ///
     /// # Errors
-    /// An error of the system.
+    /// Returns an error of the system.
     pub fn on_signals() -> Result<Self, Error> {
         let interrupt = Self::default();
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

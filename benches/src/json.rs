@@ -171,7 +171,7 @@ struct Counters {
 /// Writes the document.
 ///
 /// # Errors
-/// [`Error::System`] if the file cannot be written.
+/// Returns [`Error::System`] if the file cannot be written.
 pub(crate) fn write(path: &Path, results: &Results<'_>) -> Result<(), Error> {
     let Results { params, unit, rows, target, outcome, counters, hz, .. } = *results;
     let profiled = |rows: &[Row]| rows.iter().any(|row| row.profile.is_some());

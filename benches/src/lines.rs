@@ -44,7 +44,7 @@ pub fn tell(line: &str) {
 /// Writes a document to a file, or to standard output if its name is `-`.
 ///
 /// # Errors
-/// [`Error::System`], naming the file.
+/// Returns [`Error::System`], naming the file.
 pub fn save(path: &Path, document: &[u8]) -> Result<(), Error> {
     if path == Path::new(STDOUT) {
         return print(document);
@@ -61,7 +61,7 @@ pub fn step_aside() {
 /// Prints on standard output. A closed pipe is not an error.
 ///
 /// # Errors
-/// [`Error::System`].
+/// Returns [`Error::System`].
 pub fn print(text: &[u8]) -> Result<(), Error> {
     let mut written = Ok(());
     apart(|| {
@@ -80,7 +80,7 @@ pub fn print(text: &[u8]) -> Result<(), Error> {
 /// Checks that all lines could be written to standard output.
 ///
 /// # Errors
-/// [`Error::System`] with the first error.
+/// Returns [`Error::System`] with the first error.
 pub fn check() -> Result<(), Error> {
     lost().as_ref().map_or(Ok(()), |source| Err(unwritten(copy(source))))
 }

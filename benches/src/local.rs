@@ -69,7 +69,7 @@ const BULK_MBUFS: usize = 512;
 /// Runs `params` between two ends.
 ///
 /// # Errors
-/// The first error of either end.
+/// Returns the first error of either end.
 pub fn run(
     wire: &Wire<'_>,
     params: &Params,
@@ -96,7 +96,7 @@ pub fn run(
 /// cores.
 ///
 /// # Errors
-/// The first error of any end.
+/// Returns the first error of any end.
 pub fn run_cores(
     wire: &Wire<'_>,
     params: &Params,
@@ -116,7 +116,7 @@ pub fn run_cores(
 /// Runs `params` between the client's and the server's end of another wire. The other fields of `wire` apply.
 ///
 /// # Errors
-/// The errors of [`run`].
+/// Returns the errors of [`run`].
 pub fn run_between(
     (client_port, server_port): (Box<dyn Port>, Box<dyn Port>),
     wire: &Wire<'_>,

@@ -10,7 +10,7 @@ const VARIABLE: &str = "RUST_LOG";
 /// variable `RUST_LOG`. Without a filter, no events are shown.
 ///
 /// # Errors
-/// [`Error::Usage`] if the filter is none.
+/// Returns [`Error::Usage`] if the filter is none.
 #[cfg(feature = "tracing")]
 pub fn start(option: Option<&str>) -> Result<(), Error> {
     use std::io::IsTerminal;
@@ -47,7 +47,7 @@ pub fn start(option: Option<&str>) -> Result<(), Error> {
 /// Refuses the option, since this build emits no events.
 ///
 /// # Errors
-/// [`Error::Usage`] with the command that builds a program with events.
+/// Returns [`Error::Usage`] with the command that builds a program with events.
 #[cfg(not(feature = "tracing"))]
 pub fn start(option: Option<&str>) -> Result<(), Error> {
     let build = "cargo build --release -p benches --features tracing";

@@ -20,7 +20,7 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// Answers at `address` until the process ends. Returns the address; port 0 is replaced by the chosen port.
 ///
 /// # Errors
-/// [`Error::System`] if the address cannot be used.
+/// Returns [`Error::System`] if the address cannot be used.
 pub fn serve(address: SocketAddr) -> Result<SocketAddr, Error> {
     let failed = |source| Error::System { what: format!("--metrics {address}: cannot listen there"), source };
     let listener = TcpListener::bind(address).map_err(failed)?;

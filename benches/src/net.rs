@@ -53,7 +53,7 @@ impl End {
     /// Pins the calling thread, which will poll the end, to the CPU of the end.
     ///
     /// # Errors
-    /// [`Error::Usage`] if this process may not use that CPU.
+    /// Returns [`Error::Usage`] if this process may not use that CPU.
     pub fn take_thread(&mut self) -> Result<(), Error> {
         self.cpu.take().map_or(Ok(()), pin)
     }
@@ -112,7 +112,7 @@ impl<'a> EndConfig<'a> {
 /// Opens the device of `args` and creates an end on it.
 ///
 /// # Errors
-/// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
+/// Returns [`Error::Usage`], [`Error::Port`] or [`Error::Verbs`].
 pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> Result<End, Error> {
     args.check()?;
     if let Some(node) = args.socket {
@@ -125,7 +125,7 @@ pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> R
 /// Opens the device of `args` with a queue for each of its cores, and creates an end on each queue.
 ///
 /// # Errors
-/// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
+/// Returns [`Error::Usage`], [`Error::Port`] or [`Error::Verbs`].
 pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Cores, Error> {
     args.check()?;
     let mut allowed = allowed_cpus()?;
@@ -167,7 +167,7 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
 /// Creates an end on `port`.
 ///
 /// # Errors
-/// [`Error::System`], [`Error::Verbs`].
+/// Returns [`Error::System`] or [`Error::Verbs`].
 pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interrupt) -> Result<End, Error> {
     let port: Box<dyn Port> =
         match config.pcap {
@@ -232,7 +232,7 @@ pub fn has_one_cpu() -> bool {
 /// The CPUs that this process may use.
 ///
 /// # Errors
-/// [`Error::System`].
+/// Returns [`Error::System`].
 #[cfg(target_os = "linux")]
 pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
     use rustix::thread::{CpuSet, sched_getaffinity};
@@ -256,7 +256,7 @@ pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
 /// Pins the calling thread to `cpu`.
 ///
 /// # Errors
-/// [`Error::Usage`] if this process may not use that CPU.
+/// Returns [`Error::Usage`] if this process may not use that CPU.
 #[cfg(target_os = "linux")]
 pub fn pin(cpu: usize) -> Result<(), Error> {
     use rustix::thread::{CpuSet, sched_setaffinity};

@@ -179,7 +179,7 @@ impl Params {
     /// Checks that an option parser (or the private data of a peer) cannot make.
     ///
     /// # Errors
-    /// [`Error::Usage`] naming the option.
+    /// Returns [`Error::Usage`] naming the option.
     pub fn check(&self) -> Result<(), Error> {
         let usage = |text: String| Err(Error::Usage(text));
         let ranges = [

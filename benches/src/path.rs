@@ -159,7 +159,7 @@ impl Path {
     /// A queue pair to be connected.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn create_qp(&self, pd: &ProtectionDomain) -> Result<QueuePair, Error> {
         Ok(pd.create_qp(&QpInit {
             recv_cq: &self.recv_cq,
@@ -172,7 +172,7 @@ impl Path {
     /// Adds a connected queue pair and posts its receives.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn add(&mut self, qp: QueuePair, id: CmId) -> Result<(), Error> {
         let (index, at_a_time) = (self.flows.len(), self.receives_at_a_time);
         self.flows.push(Flow {
@@ -219,7 +219,7 @@ impl Path {
     /// Starts with messages of `size` bytes: all counts are zero again.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn begin(&mut self, size: u32) -> Result<(), Error> {
         self.size = size;
         self.totals = Totals::default();
@@ -277,7 +277,7 @@ impl Path {
     /// Polls the completion queues. Returns whether there were any completions.
     ///
     /// # Errors
-    /// [`Error::Completion`], [`Error::Verbs`].
+    /// Returns [`Error::Completion`] or [`Error::Verbs`].
     pub fn poll(&mut self) -> Result<bool, Error> {
         let moved = self.reap(true)? | self.reap(false)?;
         if self.params.test.has_credits() {

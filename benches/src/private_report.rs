@@ -70,7 +70,7 @@ impl FinalReport {
     /// Decodes the message.
     ///
     /// # Errors
-    /// [`Error::Exchange`].
+    /// Returns [`Error::Exchange`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let Some((header, first_error)) =
             bytes.split_at_checked(HEADER_BYTES).filter(|(h, _)| h.starts_with(MAGIC))

@@ -35,7 +35,7 @@ pub struct Profiling {
 /// Checks that this program can profile.
 ///
 /// # Errors
-/// [`Error::Usage`] with the command that builds a profiling program.
+/// Returns [`Error::Usage`] with the command that builds a profiling program.
 pub fn check_available() -> Result<(), Error> {
     if profile::AVAILABLE {
         return Ok(());

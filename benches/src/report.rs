@@ -23,7 +23,7 @@ const DISTRIBUTIONS: usize = 6;
 /// Writes the page to `path`, or the page and its plots into that directory, which is created if missing.
 ///
 /// # Errors
-/// [`Error::System`] if they cannot be written.
+/// Returns [`Error::System`] if they cannot be written.
 pub(crate) fn write(
     path: &Path,
     params: &Params,

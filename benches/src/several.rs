@@ -24,7 +24,7 @@ use crate::runs::Row;
 /// Runs the tests of `sweep` on all cores, with the queue pairs spread over them.
 ///
 /// # Errors
-/// The first error of any core.
+/// Returns the first error of any core.
 pub fn client(
     first: SocketAddr,
     sweep: &[Params],
@@ -100,7 +100,7 @@ struct Service {
 /// Serves clients on all cores.
 ///
 /// # Errors
-/// The first error of any core.
+/// Returns the first error of any core.
 pub fn server(
     args: &ServerArgs,
     fallback: Option<&Params>,

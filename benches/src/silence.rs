@@ -42,7 +42,7 @@ impl SilenceDetector {
     /// expensive checks.
     ///
     /// # Errors
-    /// [`Error::Silent`] if no TCP segment arrived within the time limit.
+    /// Returns [`Error::Silent`] if no TCP segment arrived within the time limit.
     #[inline]
     pub fn check(&mut self, end: &Endpoint, doing: &'static str) -> Result<bool, Error> {
         self.asked += 1;

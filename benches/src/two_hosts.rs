@@ -214,7 +214,7 @@ impl TwoHosts {
     /// Hosts at both ends of a wire, not connected.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn new(config: Config) -> Result<Self, Error> {
         let [a, b] = contexts()?;
         Self::on_wire(0, [&a, &b], config)
@@ -223,7 +223,7 @@ impl TwoHosts {
     /// Another wire between the same hosts, with its own engine at each end, not connected.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn another_wire(&self) -> Result<Self, Error> {
         let contexts = [self.a.engine.context(), self.b.engine.context()];
         Self::on_wire(self.place.wire + 1, contexts, self.config.clone())
@@ -248,7 +248,7 @@ impl TwoHosts {
     /// [`connect_all`](Self::connect_all).
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn on_queues(config: &Config, queues: usize, steering: LinkSteering) -> Result<Vec<Self>, Error> {
         let (ports_a, ports_b) = link::queues(&config.link, queues, steering);
         let [a, b] = contexts()?;
@@ -283,7 +283,7 @@ impl TwoHosts {
     /// Connects queue pairs until there are `count`.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Connect`].
+    /// Returns [`Error::Verbs`] or [`Error::Connect`].
     pub fn connect(&mut self, count: usize) -> Result<(), Error> {
         Self::connect_all(std::slice::from_mut(self), count)
     }
@@ -292,7 +292,7 @@ impl TwoHosts {
     /// arrive at the engines that have the connection.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Connect`].
+    /// Returns [`Error::Verbs`] or [`Error::Connect`].
     pub fn connect_all(all: &mut [Self], count: usize) -> Result<(), Error> {
         while let Some(least) = all.iter().map(|hosts| hosts.a.qps.len()).min().filter(|least| *least < count)
         {

@@ -19,7 +19,7 @@ pub(super) fn first(sysfs: &Path, address: &str, allowed: &[usize]) -> Vec<usize
 /// The CPUs of `allowed` that are on a NUMA node.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no such node, or none of its CPUs may be used.
+/// Returns [`Error::Usage`] if there is no such node, or none of its CPUs may be used.
 pub(super) fn of_node(sysfs: &Path, node: u32, allowed: &[usize]) -> Result<Vec<usize>, Error> {
     let file = sysfs.join(format!("devices/system/node/node{node}/cpulist"));
     let list = std::fs::read_to_string(file)

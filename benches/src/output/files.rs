@@ -12,7 +12,7 @@ use crate::report;
 /// Checks all files that the options name.
 ///
 /// # Errors
-/// [`Error::System`], naming the file.
+/// Returns [`Error::System`], naming the file.
 pub(crate) fn check(args: &TestArgs) -> Result<(), Error> {
     let is_stdout = |path: &&PathBuf| path.as_path() == Path::new(lines::STDOUT);
     let perftest_json = args.perftest_json();

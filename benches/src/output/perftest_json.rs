@@ -13,7 +13,7 @@ use crate::table::Unit;
 /// Writes the object of `row`.
 ///
 /// # Errors
-/// [`Error::System`] if the file cannot be written.
+/// Returns [`Error::System`] if the file cannot be written.
 pub(super) fn write(
     path: &Path,
     params: &Params,

@@ -14,7 +14,7 @@ impl Path {
     /// limit). Returns whether anything was posted.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn post(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         if self.params.rate.is_some() {
             return self.post_due(limit);
@@ -194,7 +194,7 @@ impl Path {
     /// and confirmed. Asks the peer for the confirmation if only the confirmation is missing.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn source_done(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         self.flush_posted()?;
         if limit.is_some_and(|limit| self.totals.posted < limit * self.flows.len() as u64) {
@@ -283,7 +283,7 @@ impl Path {
     /// The last byte of the exposed half's message, which the peer's Write sets.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     #[inline]
     pub fn last_byte(&self) -> Result<u8, Error> {
         let at = self.memory.exposed(0) + self.size as usize - 1;
@@ -293,7 +293,7 @@ impl Path {
     /// Posts message `number` whose last byte is `last`.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn post_ping(&mut self, number: u64, last: u8) -> Result<(), Error> {
         let request = self.request(0, number, true)?;
         if self.params.test == Test::WriteLat {
@@ -307,7 +307,7 @@ impl Path {
     /// Checks a Write's message except for its last byte, which is a counter.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn check_ping(&mut self, number: u64) -> Result<(), Error> {
         if !self.params.validate {
             return Ok(());

@@ -53,7 +53,7 @@ impl ControlLink {
     /// A link that is not connected.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn new(end: &mut Endpoint) -> Result<Self, Error> {
         let cq = end.create_cq(64)?;
         let memory = end.pd.reg_mr((RECEIVES + 1) * MESSAGE_BYTES, Access::LOCAL_WRITE)?;
@@ -66,7 +66,7 @@ impl ControlLink {
     /// Replaces the queue pair after a refused connection used it up.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn renew(&mut self, pd: &ProtectionDomain) -> Result<(), Error> {
         // The requests of the old queue pair are flushed; their completions are not needed.
         while self.cq.poll_one().is_some() {}
@@ -102,7 +102,7 @@ impl Control {
     /// Whether a message of the peer has arrived.
     ///
     /// # Errors
-    /// [`Error::Completion`].
+    /// Returns [`Error::Completion`].
     pub fn has_message(&mut self) -> Result<bool, Error> {
         self.reap()?;
         Ok(!self.inbox.is_empty())
@@ -111,7 +111,7 @@ impl Control {
     /// Sends our message and receives the peer's, in the order of our role. Calls `serve` meanwhile.
     ///
     /// # Errors
-    /// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
+    /// Returns [`Error::Silent`], [`Error::Disconnected`] or [`Error::Completion`].
     pub fn exchange(&mut self, end: &mut Endpoint, ours: &[u8], serve: OnIdle<'_>) -> Result<Vec<u8>, Error> {
         if self.is_client {
             self.send(end, ours, serve)?;
@@ -125,7 +125,7 @@ impl Control {
     /// perftest's first five messages: versions, cycle buffer, cache line, MTU.
     ///
     /// # Errors
-    /// [`Error::Exchange`] if the peer sends something else.
+    /// Returns [`Error::Exchange`] if the peer sends something else.
     pub fn prefix(&mut self, end: &mut Endpoint, mtu: u16) -> Result<(), Error> {
         let version = self.exchange(end, &wire::encode_version(), &mut nothing)?;
         wire::decode_version(&version)?;
@@ -141,7 +141,7 @@ impl Control {
     /// Exchanges destinations.
     ///
     /// # Errors
-    /// The errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
+    /// Returns the errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
     pub fn dest(&mut self, end: &mut Endpoint, ours: &Dest, serve: OnIdle<'_>) -> Result<Dest, Error> {
         Dest::decode(&self.exchange(end, &ours.encode(), serve)?)
     }
@@ -149,7 +149,7 @@ impl Control {
     /// Exchanges reports, five messages.
     ///
     /// # Errors
-    /// The errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
+    /// Returns the errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
     pub fn report(&mut self, end: &mut Endpoint, ours: &Report, serve: OnIdle<'_>) -> Result<Report, Error> {
         let mut theirs = [[0; 8]; 5];
         for (ours, theirs) in ours.encode().iter().zip(&mut theirs) {

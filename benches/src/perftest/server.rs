@@ -34,7 +34,7 @@ impl Server {
     /// Listens on `port`.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn listen(end: &mut End, port: u16) -> Result<Self, Error> {
         Ok(Self { listener: end.endpoint.listen(port, 64)? })
     }
@@ -43,7 +43,7 @@ impl Server {
     /// `fallback`.
     ///
     /// # Errors
-    /// [`Error::Usage`] for such a client without a fallback; connection errors.
+    /// Returns [`Error::Usage`] for such a client without a fallback; connection errors.
     pub fn accept(&self, end: &mut End, fallback: Option<&Params>) -> Result<Client, Error> {
         let end = &mut end.endpoint;
         let request = end.request(None)?;

@@ -53,7 +53,7 @@ impl Dest {
     /// Decodes the message.
     ///
     /// # Errors
-    /// [`Error::Exchange`] for another length.
+    /// Returns [`Error::Exchange`] for another length.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bytes: &[u8; DEST_BYTES] = exactly(bytes, "a destination")?;
         let word = |index: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[4 * index + i]));
@@ -79,7 +79,7 @@ pub fn encode_version() -> [u8; VERSION_BYTES] {
 /// Parses a version message as perftest does (`atof`).
 ///
 /// # Errors
-/// [`Error::Exchange`] for a version that is too old or unreadable.
+/// Returns [`Error::Exchange`] for a version that is too old or unreadable.
 pub fn decode_version(bytes: &[u8]) -> Result<f64, Error> {
     let bytes: &[u8; VERSION_BYTES] = exactly(bytes, "a version")?;
     let digits: String =
@@ -107,7 +107,7 @@ pub fn encode_mtu(mtu: u16) -> [u8; 2] {
 /// Parses an MTU message. Only its format is checked.
 ///
 /// # Errors
-/// [`Error::Exchange`].
+/// Returns [`Error::Exchange`].
 pub fn decode_mtu(bytes: &[u8]) -> Result<u8, Error> {
     let [digit, _nul] = exactly(bytes, "an MTU")?;
     if !(b'1'..=b'5').contains(digit) {

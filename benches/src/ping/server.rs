@@ -18,7 +18,7 @@ impl PingServer {
     /// Listens on `port`.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn listen(end: &mut Endpoint, port: u16) -> Result<Self, Error> {
         Ok(Self { listener: end.listen(port, 8)? })
     }

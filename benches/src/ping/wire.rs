@@ -30,7 +30,7 @@ impl Advert {
     /// Decodes an advert.
     ///
     /// # Errors
-    /// [`Error::Exchange`] for another length.
+    /// Returns [`Error::Exchange`] for another length.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bytes: &[u8; ADVERT_BYTES] = bytes
             .try_into()

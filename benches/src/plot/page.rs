@@ -56,7 +56,7 @@ impl Page {
     /// A chart, also to be written as `NAME.svg`.
     ///
     /// # Errors
-    /// The errors of [`Chart::svg`].
+    /// Returns the errors of [`Chart::svg`].
     pub fn chart(&mut self, name: &str, chart: &Chart) -> Result<(), DrawError> {
         let svg = chart.svg()?;
         self.put(format_args!("<figure>{svg}</figure>\n"));
@@ -76,7 +76,7 @@ impl Page {
     /// Writes `index.html` and each chart into `directory`, which is created if it is missing.
     ///
     /// # Errors
-    /// An error of the system.
+    /// Returns an error of the system.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
         std::fs::create_dir_all(directory)?;
         for (name, svg) in &self.drawings {

@@ -121,7 +121,7 @@ pub enum Ending {
 /// the peer sends on the control connection. On an error, the returned run covers the time until the error.
 ///
 /// # Errors
-/// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`], [`Error::Interrupted`].
+/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`] or [`Error::Interrupted`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,

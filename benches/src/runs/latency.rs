@@ -24,7 +24,7 @@ const DOING: &str = "measuring";
 /// Runs one size on the one queue pair. On an error, the row covers the time until the error.
 ///
 /// # Errors
-/// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`], [`Error::Interrupted`].
+/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`] or [`Error::Interrupted`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,

@@ -54,7 +54,7 @@ impl std::fmt::Display for RunCount {
 /// times. If all are disturbed, the least disturbed one counts.
 ///
 /// # Errors
-/// The first error of `run`; if the system does not report context switches.
+/// Returns the first error of `run`; if the system does not report context switches.
 pub(crate) fn undisturbed<T>(
     count: &Cell<RunCount>,
     repeats: u32,

@@ -164,7 +164,7 @@ fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
 /// Goodput that the target confirmed, Gb/s.
 ///
 /// # Errors
-/// If a program fails, or the target confirmed nothing.
+/// Fails if a program fails, or the target confirmed nothing.
 pub(crate) fn goodput(session: &Session, test: &Test, sender: SendingEnd) -> Result<f64> {
     let reports = session.undisturbed(|| vhost::run(session, test, sender))?;
     ensure!(

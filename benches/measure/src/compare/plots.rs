@@ -34,7 +34,7 @@ const SENDER: SendingEnd = SendingEnd::VirtioUser;
 /// were measured already.
 ///
 /// # Errors
-/// If something cannot be measured, drawn or written.
+/// Fails if something cannot be measured, drawn or written.
 pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<()> {
     let failed = |error: std::io::Error| lab_error!("{}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(failed)?;

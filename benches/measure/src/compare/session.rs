@@ -34,7 +34,7 @@ impl Session {
     /// program.
     ///
     /// # Errors
-    /// If the system does not report them.
+    /// Fails if the system does not report them.
     pub(crate) fn new(options: CompareOptions) -> Result<Self> {
         let own = std::env::current_exe()?;
         let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();
@@ -46,7 +46,7 @@ impl Session {
     /// The path of a program that was built with this one.
     ///
     /// # Errors
-    /// If the program was not built.
+    /// Fails if the program was not built.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
         let path = self.programs.join(name);
         if path.exists() {
@@ -58,7 +58,7 @@ impl Session {
     /// Runs pollers, ours or the kernel's, and again if they were disturbed.
     ///
     /// # Errors
-    /// The first error of `run`.
+    /// Returns the first error of `run`.
     pub(crate) fn undisturbed<T>(&self, run: impl FnMut() -> Result<T>) -> Result<T> {
         undisturbed(&self.runs, self.pace.repeats, run)
     }
@@ -66,7 +66,7 @@ impl Session {
     /// Another subcommand of this program, to be run as a process.
     ///
     /// # Errors
-    /// If the program was moved.
+    /// Fails if the program was moved.
     pub(crate) fn part(command: &str) -> Result<Run> {
         Ok(Run::new(std::env::current_exe()?).arg(command))
     }

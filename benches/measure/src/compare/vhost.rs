@@ -77,7 +77,7 @@ const CLIENT: &str = "10.90.0.2";
 /// Runs `test` so that its data comes from `sender`.
 ///
 /// # Errors
-/// If a program fails or does not end, with its output.
+/// Fails if a program fails or does not end, with its output.
 pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<EndReports> {
     let scratch = Scratch::new()?;
     let ends = Programs { session, test, scratch: &scratch, socket: scratch.file("wire.sock") };
@@ -158,7 +158,7 @@ pub(crate) fn wait_for_socket(socket: &Path) -> Result<()> {
 /// A number in a JSON document, by its path.
 ///
 /// # Errors
-/// If there is none.
+/// Fails if there is none.
 pub(crate) fn number(document: &Value, pointer: &str) -> Result<f64> {
     document.pointer(pointer).and_then(Value::as_f64).ok_or_else(|| lab_error!("no number at {pointer}"))
 }

@@ -58,7 +58,7 @@ impl Rate {
 /// Calls `work`, which returns the number of bytes that it moved, until `slice` is over.
 ///
 /// # Errors
-/// Errors of `work`.
+/// Returns errors of `work`.
 pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error>) -> Result<Rate, Error> {
     let start = Instant::now();
     let mut bytes = 0;
@@ -75,7 +75,7 @@ pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error
 /// each side is not counted.
 ///
 /// # Errors
-/// Errors of a side.
+/// Returns errors of a side.
 pub(crate) fn alternate<const N: usize>(
     time: Duration,
     mut sides: [&mut dyn FnMut(Duration) -> Result<Rate, Error>; N],

@@ -35,7 +35,7 @@ const READABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ);
 /// Compares both on this CPU.
 ///
 /// # Errors
-/// Errors of the engine.
+/// Returns errors of the engine.
 pub(crate) fn measure(cpu: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     // The thread of the engine that the tasks use may run on any CPU.

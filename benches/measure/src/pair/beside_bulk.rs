@@ -47,7 +47,7 @@ impl BesideBulk {
     /// Runs for `time`. `detail`: prints the percentiles on standard error.
     ///
     /// # Errors
-    /// Errors of the engines; [`Error::Silent`].
+    /// Returns errors of the engines, or [`Error::Silent`].
     pub(crate) fn measure(time: Duration, detail: bool) -> Result<Self, Error> {
         let link = LinkConfig { mtu: 9000, mbufs: 32_768, ..LinkConfig::default() };
         let bytes = PONG_AT + PING_BYTES;

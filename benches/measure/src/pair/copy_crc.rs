@@ -43,7 +43,7 @@ impl CopyCrc {
     /// Checks that a pass copies, and sums the copy.
     ///
     /// # Errors
-    /// [`Error::Validation`].
+    /// Returns [`Error::Validation`].
     pub(crate) fn validate(&mut self) -> Result<(), Error> {
         self.to.fill(0);
         let sums = self.pass();

@@ -21,7 +21,7 @@ const LOAD: Load =
 /// Measures with `open` queue pairs, against 64. `detail`: prints the engines' counters on standard error.
 ///
 /// # Errors
-/// Errors of the engines; [`Error::Validation`].
+/// Returns errors of the engines, or [`Error::Validation`].
 pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let traffic = |open| Traffic::new(virtual_wire(), open, LOAD);
     let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);

@@ -19,7 +19,7 @@ const ENGINES: [usize; 3] = [2, 4, 8];
 /// `queues_2`: as `cores_2`, but both cores have queues of one link, whose device hashes.
 ///
 /// # Errors
-/// Errors of the engines; [`Error::Validation`].
+/// Returns errors of the engines, or [`Error::Validation`].
 pub(crate) fn two_cores(cpus: [usize; 2], time: Duration) -> Result<Comparison, Error> {
     let mut both = Traffic::on_queues(virtual_wire(), 2, LinkSteering::Rss, 1, LOAD)?.into_iter();
     let (Some(first), Some(second)) = (both.next(), both.next()) else {
@@ -56,7 +56,7 @@ impl Shared {
 /// `engines_8`: the slowest of several numbers of engines against one, on one core.
 ///
 /// # Errors
-/// Errors of the engines; [`Error::Validation`].
+/// Returns errors of the engines, or [`Error::Validation`].
 pub(crate) fn one_core(time: Duration, detail: bool) -> Result<Comparison, Error> {
     let mut one = Shared::new(1)?;
     let [two, four, eight] = ENGINES.map(Shared::new);

@@ -29,7 +29,7 @@ const ANSWER: u8 = 1;
 /// Moves pieces of `bytes` over each stream.
 ///
 /// # Errors
-/// Errors of the endpoints.
+/// Returns errors of the endpoints.
 pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error> {
     // One thread of the runtime reads, and this thread writes.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -46,7 +46,7 @@ pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error>
 /// Sends requests of 64 bytes over each stream, one at a time, and reads an answer of one byte to each.
 ///
 /// # Errors
-/// Errors of the endpoints.
+/// Returns errors of the endpoints.
 pub(crate) fn measure_trips(time: Duration) -> Result<Comparison, Error> {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let over_tcp = runtime.block_on(over_tcp())?;

@@ -64,7 +64,7 @@ impl Traffic {
     /// The load on a wire with `qps` queue pairs.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Connect`].
+    /// Returns [`Error::Verbs`] or [`Error::Connect`].
     pub(crate) fn new(link: LinkConfig, qps: usize, load: Load) -> Result<Self, Error> {
         let config = Config { qps, depth: DEPTH, ..Config::new(link, load.bytes * load.active) };
         Self::between(TwoHosts::new(config)?, qps, load)
@@ -73,7 +73,7 @@ impl Traffic {
     /// The same load on another wire between the same hosts.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Connect`].
+    /// Returns [`Error::Verbs`] or [`Error::Connect`].
     pub(crate) fn on_another_wire(&self) -> Result<Self, Error> {
         Self::between(self.hosts.another_wire()?, self.open.len(), self.load)
     }
@@ -81,7 +81,7 @@ impl Traffic {
     /// The load with `qps` queue pairs on each of several engines, which are on the queues of one link.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Connect`].
+    /// Returns [`Error::Verbs`] or [`Error::Connect`].
     pub(crate) fn on_queues(
         link: LinkConfig,
         queues: usize,
@@ -118,7 +118,7 @@ impl Traffic {
     /// Draws the active queue pairs.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     fn draw(&mut self) -> Result<(), Error> {
         let active = self.load.active.min(self.order.len());
         for &qp in &self.order[..active] {
@@ -170,7 +170,7 @@ impl Traffic {
     /// Polls the engines a few times and handles completions. Returns the bytes that were placed.
     ///
     /// # Errors
-    /// The errors of [`run`](Self::run).
+    /// Returns the errors of [`run`](Self::run).
     pub(crate) fn step(&mut self) -> Result<u64, Error> {
         let before = self.placed_bytes();
         for _ in 0..POLLS {
@@ -189,7 +189,7 @@ impl Traffic {
     /// Continues for a time slice. Returns the bytes placed meanwhile.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Completion`].
+    /// Returns [`Error::Verbs`] or [`Error::Completion`].
     pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
         self.start()?;
         timed(slice, || self.step())
@@ -198,7 +198,7 @@ impl Traffic {
     /// Begins a time slice.
     ///
     /// # Errors
-    /// The errors of [`run`](Self::run).
+    /// Returns the errors of [`run`](Self::run).
     pub(crate) fn start(&mut self) -> Result<(), Error> {
         self.hosts.start_clock();
         if self.place.iter().all(Option::is_none) {
@@ -210,7 +210,7 @@ impl Traffic {
     /// Writes on every queue pair, some at a time, until each has had a few round trips.
     ///
     /// # Errors
-    /// The errors of [`run`](Self::run).
+    /// Returns the errors of [`run`](Self::run).
     pub(crate) fn warm_up(&mut self) -> Result<(), Error> {
         self.hosts.start_clock();
         for first in (0..self.open.len()).step_by(self.load.active) {
@@ -241,7 +241,7 @@ impl Traffic {
     /// active queue pair, for this many draws.
     ///
     /// # Errors
-    /// [`Error::Validation`], [`Error::Silent`], [`Error::Verbs`], [`Error::Completion`].
+    /// Returns [`Error::Validation`], [`Error::Silent`], [`Error::Verbs`] or [`Error::Completion`].
     pub(crate) fn validate(mut self, draws: u64) -> Result<(), Error> {
         self.hosts.start_clock();
         let depth = std::mem::replace(&mut self.load.depth, 0);

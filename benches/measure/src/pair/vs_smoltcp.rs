@@ -17,7 +17,7 @@ fn plain_wire() -> LinkConfig {
 }
 
 /// # Errors
-/// Errors of either stack; [`Error::Validation`].
+/// Returns errors of either stack, or [`Error::Validation`].
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = Traffic::new(plain_wire(), 1, LOAD)?;
     let mut theirs = Smoltcp::connect(&plain_wire(), MESSAGE_BYTES)?;

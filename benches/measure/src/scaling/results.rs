@@ -81,7 +81,7 @@ pub(super) fn efficiency(mtu: u16) -> f64 {
 
 impl Results {
     /// # Errors
-    /// If the text is no JSON, or has not the row `cores_2`.
+    /// Fails if the text is no JSON, or has not the row `cores_2`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let results: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let gain = results.cores_2.ours;

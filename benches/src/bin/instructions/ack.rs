@@ -74,7 +74,7 @@ fn feed(stack: &mut Stack, now: Instant, conn: ConnId) {
 /// Runs the load. Returns the number of acknowledgements that were counted.
 ///
 /// # Errors
-/// If the number of lost segments is not the expected one.
+/// Fails if the number of lost segments is not the expected one.
 pub(crate) fn run(holes: bool) -> Result<u64> {
     let pool = Mempool::heap("wire", 4096, 2048);
     let (mut a, mut b) = (stack(1), stack(2));

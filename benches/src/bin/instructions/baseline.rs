@@ -66,7 +66,7 @@ pub(crate) enum Verdict {
 
 impl Baseline {
     /// # Errors
-    /// If the text does not have the format of [`text`](Self::text).
+    /// Fails if the text does not have the format of [`text`](Self::text).
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut baseline = Self::default();
         for line in text.lines().filter(|line| *line != COLUMNS) {

@@ -19,7 +19,7 @@ impl Profile {
     /// Runs `row`. With `only`, the profile has only that side's function.
     ///
     /// # Errors
-    /// If valgrind does not start or the load fails.
+    /// Fails if valgrind does not start or the load fails.
     pub(crate) fn take(row: &NamedWork, only: Option<Side>, scratch: &Path) -> Result<Self> {
         let program = std::env::current_exe()?;
         let only = only.map(Side::function);

@@ -26,7 +26,7 @@ impl Stream {
     /// Finds the best settings over interfaces of `mtu`.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces, or without `iperf3`.
+    /// Fails without the privilege to create namespaces, or without `iperf3`.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         let quick = session.options.quick;
@@ -47,7 +47,7 @@ impl Stream {
     /// A stream with these settings over interfaces of `mtu`; tries no other settings.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn with(session: &Session, mtu: u16, settings: iperf3::StreamSettings) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         hosts.reshape(settings.shape)?;
@@ -68,7 +68,7 @@ impl Stream {
     /// Measures the goodput of all connections together, Gb/s.
     ///
     /// # Errors
-    /// When `iperf3` fails.
+    /// Fails if `iperf3` fails.
     pub(crate) fn goodput(&self, load: StreamLoad) -> Result<f64> {
         iperf3::streams(&self.hosts, self.settings, load)
     }
@@ -97,7 +97,7 @@ impl Small {
     /// Finds the settings with the shortest round trip for messages of `size` bytes.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn for_round_trips(session: &Session, size: u32) -> Result<Self> {
         Self::new(session, 1500, &ROUND_TRIP, |hosts, _manner| {
             small::round_trips(hosts, size, TRIAL_ROUND_TRIPS).map(|trips| -trips.median_us)
@@ -107,7 +107,7 @@ impl Small {
     /// Finds the settings with the highest rate of messages of `size` bytes over interfaces of `mtu`.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn for_rate(session: &Session, mtu: u16, size: u32) -> Result<Self> {
         Self::new(session, mtu, &RATE, |hosts, settings| {
             small::messages_per_s(hosts, size, settings, TRIAL_SECONDS)
@@ -132,7 +132,7 @@ impl Small {
     /// Small messages with these settings over interfaces of `mtu`; tries no other settings.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn with(session: &Session, mtu: u16, settings: small::MessageSettings) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         hosts.reshape(settings.shape)?;
@@ -147,7 +147,7 @@ impl Small {
     /// Measures round trips.
     ///
     /// # Errors
-    /// If a program fails.
+    /// Fails if a program fails.
     pub(crate) fn round_trips(&self, size: u32, count: u32) -> Result<RoundTrips> {
         small::round_trips(&self.hosts, size, count)
     }
@@ -155,7 +155,7 @@ impl Small {
     /// Measures messages a second.
     ///
     /// # Errors
-    /// If a program fails.
+    /// Fails if a program fails.
     pub(crate) fn messages_per_s(&self, size: u32, seconds: f64) -> Result<f64> {
         small::messages_per_s(&self.hosts, size, self.settings, seconds)
     }

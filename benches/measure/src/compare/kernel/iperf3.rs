@@ -88,7 +88,7 @@ pub(crate) const QUICK: usize = 2;
 /// Goodput of all connections together at the receiver, Gb/s. The interfaces have to be set up already.
 ///
 /// # Errors
-/// When `iperf3` fails.
+/// Fails if `iperf3` fails.
 pub(crate) fn streams(hosts: &KernelHosts, settings: StreamSettings, load: StreamLoad) -> Result<f64> {
     let client = Run::new("iperf3").args(["-c", hosts.address(settings.shape), "-J"]);
     let [_server, report] = hosts.run_both(ServerAndClient {

@@ -49,7 +49,7 @@ impl KernelHosts {
     /// Two hosts with interfaces of this MTU.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let ends = [Namespace::new()?, Namespace::new()?];
         let [left, right] = &ends;
@@ -67,7 +67,7 @@ impl KernelHosts {
     /// Changes the settings of both interfaces.
     ///
     /// # Errors
-    /// If the kernel or its tools do not support them.
+    /// Fails if the kernel or its tools do not support them.
     pub(crate) fn reshape(&self, shape: Shape) -> Result<()> {
         self.ends.iter().zip(self.cpus).try_for_each(|(end, cpu)| shape.apply(end, cpu))
     }
@@ -80,7 +80,7 @@ impl KernelHosts {
     /// Runs a server and a client, and returns their outputs: the server's, then the client's.
     ///
     /// # Errors
-    /// If one of them fails, with its output.
+    /// Fails if one of them fails, with its output.
     pub(crate) fn run_both(&self, programs: ServerAndClient) -> Result<[String; 2]> {
         let mut server = self.spawn(0, programs.server)?;
         server.wait_for(programs.ready, START)?;
@@ -116,7 +116,7 @@ impl<T> Measured<T> {
 /// that fail once are left out.
 ///
 /// # Errors
-/// If all fail: the error of the last one.
+/// Fails if all fail: the error of the last one.
 pub(crate) fn best<T: Copy>(
     candidates: &[T],
     rounds: usize,

@@ -54,7 +54,7 @@ pub(crate) struct Received {
 /// Listens, and prints [`READY`].
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     println!("{READY}");
@@ -64,7 +64,7 @@ pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
 /// Sends back the received bytes, `size` bytes at a time, until the peer closes.
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
     let mut stream = accept(listener)?;
     stream.set_nonblocking(true)?;
@@ -79,7 +79,7 @@ pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
 /// last byte.
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<RoundTrips> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -105,7 +105,7 @@ pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<Round
 /// arrived.
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn sink(listener: &TcpListener, block: bool) -> Result<Received> {
     let mut stream = accept(listener)?;
     stream.set_nonblocking(!block)?;
@@ -128,7 +128,7 @@ pub(crate) fn sink(listener: &TcpListener, block: bool) -> Result<Received> {
 /// Sends messages of `size` bytes for `time`, one call each.
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn source(address: SocketAddr, size: usize, time: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;

@@ -46,7 +46,7 @@ pub(crate) fn named(name: &str) -> Option<MessageSettings> {
 /// Round trips of messages of `size` bytes. The interfaces have to be set up already.
 ///
 /// # Errors
-/// If a program fails.
+/// Fails if a program fails.
 pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<RoundTrips> {
     let [address, size, count] = [address(hosts), size.to_string(), count.to_string()];
     let [_server, client] = hosts.run_both(ServerAndClient {
@@ -61,7 +61,7 @@ pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<
 /// already.
 ///
 /// # Errors
-/// If a program fails.
+/// Fails if a program fails.
 pub(crate) fn messages_per_s(
     hosts: &KernelHosts,
     size: u32,

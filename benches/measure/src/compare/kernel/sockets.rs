@@ -83,7 +83,7 @@ impl SocketWrites {
     /// Finds the settings with the highest goodput over interfaces of `mtu`.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn for_bulk(session: &Session, mtu: u16) -> Result<Self> {
         let all = if session.options.quick { &SETTINGS[..QUICK] } else { &SETTINGS };
         Self::new(session, mtu, all, |writes| writes.goodput(TRIAL_SECONDS))
@@ -92,7 +92,7 @@ impl SocketWrites {
     /// Finds the settings with the shortest round trip for messages of `size` bytes.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn for_round_trips(session: &Session, mtu: u16, size: u32) -> Result<Self> {
         Self::new(session, mtu, &SMALL, |writes| {
             writes.round_trips(size, TRIAL_ROUND_TRIPS).map(|trips| -trips.median_us)
@@ -129,7 +129,7 @@ impl SocketWrites {
     /// Goodput of Writes of 1 MiB as placed at the target, Gb/s.
     ///
     /// # Errors
-    /// If a program fails, or finds a wrong byte.
+    /// Fails if a program fails, or finds a wrong byte.
     pub(crate) fn goodput(&self, seconds: f64) -> Result<f64> {
         let [server, _client] = self.hosts.run_both(ServerAndClient {
             server: self.part("target", BULK)?,
@@ -144,7 +144,7 @@ impl SocketWrites {
     /// Round trips of Writes of `size` bytes.
     ///
     /// # Errors
-    /// If a program fails, or finds a wrong byte.
+    /// Fails if a program fails, or finds a wrong byte.
     pub(crate) fn round_trips(&self, size: u32, count: u32) -> Result<RoundTrips> {
         let [_server, client] = self.hosts.run_both(ServerAndClient {
             server: self.part("pong", size)?,

@@ -29,7 +29,7 @@ const SEED: u64 = 5;
 /// message.
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn write(address: SocketAddr, size: usize, emss: usize, time: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;

@@ -54,7 +54,7 @@ pub(crate) enum Sent {
 /// Sends frames of `bytes` for `time` after the peer has started.
 ///
 /// # Errors
-/// If no peer starts, or the device sends nothing.
+/// Fails if no peer starts, or the device sends nothing.
 pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Result<Sent> {
     let Some(maker) = FrameBuilder::new(port, bytes)? else { return Ok(Sent::NotOffered) };
     wait_for_peer(port)?;
@@ -80,7 +80,7 @@ pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Resul
 /// Counts frames until none have arrived for a while.
 ///
 /// # Errors
-/// If no frame arrives.
+/// Fails if no frame arrives.
 pub(crate) fn sink(port: &mut dyn Port) -> Result<ReceivedFrames> {
     let waiting = Instant::now();
     let mut burst = Burst::new();
@@ -105,7 +105,7 @@ pub(crate) fn sink(port: &mut dyn Port) -> Result<ReceivedFrames> {
 /// Sends a frame of `bytes` and waits for its return, `count` times. Returns the median in microseconds.
 ///
 /// # Errors
-/// If no peer starts, or a frame does not come back.
+/// Fails if no peer starts, or a frame does not come back.
 pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f64> {
     let maker =
         FrameBuilder::new(port, bytes)?.ok_or_else(|| lab_error!("{bytes} bytes do not fit a frame"))?;
@@ -134,7 +134,7 @@ pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f6
 /// Sends every frame back until none have arrived for a while.
 ///
 /// # Errors
-/// If no frame arrives.
+/// Fails if no frame arrives.
 pub(crate) fn pong(port: &mut dyn Port) -> Result<()> {
     let (mut last, mut came, mut burst) = (Instant::now(), false, Burst::new());
     loop {

@@ -100,7 +100,7 @@ impl Smoltcp {
     /// A connection over `link` for messages of `bytes`.
     ///
     /// # Errors
-    /// [`Error::Silent`], [`Error::Exchange`].
+    /// Returns [`Error::Silent`] or [`Error::Exchange`].
     pub(crate) fn connect(link: &LinkConfig, bytes: usize) -> Result<Self, Error> {
         let (client_port, server_port) = pair(link);
         let (mut client, mut server) = (Host::new(client_port, 2, 2), Host::new(server_port, 1, 1));
@@ -161,7 +161,7 @@ impl Smoltcp {
     /// Continues for a time slice. Returns the bytes placed meanwhile.
     ///
     /// # Errors
-    /// [`Error::Exchange`].
+    /// Returns [`Error::Exchange`].
     pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
         self.paused_us = self.clock.now_us() - self.stopped_us;
         self.writer.resume();
@@ -180,7 +180,7 @@ impl Smoltcp {
     /// every byte.
     ///
     /// # Errors
-    /// [`Error::Validation`], [`Error::Silent`], [`Error::Exchange`].
+    /// Returns [`Error::Validation`], [`Error::Silent`] or [`Error::Exchange`].
     pub(crate) fn validate(mut self) -> Result<(), Error> {
         self.paused_us = self.clock.now_us() - self.stopped_us;
         self.writer.stop_at_end();
