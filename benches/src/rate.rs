@@ -7,14 +7,14 @@
 /// The unit of `--rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// Bytes a second.
+    /// Bytes per second.
     Bytes(u64),
-    /// Messages a second.
+    /// Messages per second.
     Messages(u64),
 }
 
 impl Rate {
-    /// The rate in messages of `size` bytes a second.
+    /// The rate in messages of `size` bytes per second.
     pub fn messages_per_s(self, size: u32) -> f64 {
         match self {
             Self::Bytes(bytes) => bytes as f64 / f64::from(size.max(1)),

@@ -31,7 +31,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Bytes a second in one unit.
+    /// Bytes per second in one unit.
     fn factor(self) -> f64 {
         match self {
             Self::MebibytesPerSecond => 1_048_576.0,
@@ -52,7 +52,7 @@ impl Unit {
         bytes_per_s / self.factor()
     }
 
-    /// Bytes a second of a value in this unit.
+    /// Bytes per second of a value in this unit.
     pub fn to_bytes_per_s(self, value: f64) -> f64 {
         value * self.factor()
     }

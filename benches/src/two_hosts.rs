@@ -205,7 +205,7 @@ pub struct TwoHosts {
     next_port: u16,
     now_us: u64,
     clock: Clock,
-    /// Difference between virtual time and the clock, microseconds.
+    /// Difference between virtual time and the clock in microseconds.
     ahead_us: u64,
     _listener: CmId,
 }
@@ -362,7 +362,7 @@ impl TwoHosts {
         Some(port)
     }
 
-    /// The time of the last poll, microseconds.
+    /// The time of the last poll in microseconds.
     pub fn now_us(&self) -> u64 {
         self.now_us
     }

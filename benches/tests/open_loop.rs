@@ -50,7 +50,7 @@ impl Link for Stalling {}
 impl Sleep for Stalling {}
 impl Statistics for Stalling {}
 
-/// Messages a second, few enough for a busy machine.
+/// Messages per second, few enough for a busy machine.
 const RATE: u64 = 4_000;
 
 fn params(test: Test, options: &str) -> Params {

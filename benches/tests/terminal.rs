@@ -131,7 +131,7 @@ fn rows(screen: &Screen) -> Vec<String> {
     screen.lines().into_iter().filter(is_row).collect()
 }
 
-/// Each row of an endless run stays on the screen, although the dashboard is drawn below it five times a
+/// Each row of an endless run stays on the screen, although the dashboard is drawn below it five times per
 /// second, and is gone in the end.
 #[test]
 fn rows_of_an_endless_run_stay_above_the_dashboard() {

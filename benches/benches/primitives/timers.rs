@@ -9,7 +9,7 @@ use tcp_lite::bench::ConnTimers;
 
 const TIMERS: u32 = 10_000;
 
-/// Duration of a retransmission timer, microseconds.
+/// Duration of a retransmission timer in microseconds.
 const RTO_US: u64 = 200_000;
 
 fn at(us: u64) -> Option<Instant> {

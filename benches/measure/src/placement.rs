@@ -12,7 +12,7 @@ use testing::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, mea
 /// benefit
 #[derive(Debug, Args)]
 pub(crate) struct PlacementOptions {
-    /// Frames lost each way, percent.
+    /// Frames lost each way in percent.
     #[arg(long, default_value_t = 1.0, value_parser = percent)]
     loss: f64,
     /// Rate of the wire, each way: 10Gb/s, 200Mb/s.
@@ -36,7 +36,7 @@ pub(crate) struct PlacementOptions {
     /// Traffic: write+send, write+imm, write, send [default: all]
     #[arg(long, value_parser = traffic)]
     traffic: Vec<Traffic>,
-    /// MTU, bytes.
+    /// MTU in bytes.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
     /// Runs of each setting.

@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time up to a moment, seconds.
+/// CPU time up to a moment in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTime(f64);
 

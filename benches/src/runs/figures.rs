@@ -21,7 +21,7 @@ impl Default for Figures {
 /// The result of a run at a given rate.
 #[derive(Clone, Debug, Default)]
 pub struct LoadFigures {
-    /// Requested messages a second.
+    /// Requested messages per second.
     pub asked_messages_per_s: f64,
     /// True if latencies end when the target confirms the message; otherwise they end when TCP has accepted
     /// it.
@@ -58,7 +58,7 @@ pub struct CoreFigures {
     pub queue_pairs: u32,
     /// Messages on these queue pairs.
     pub messages: u64,
-    /// Bytes a second, over this core's own time.
+    /// Bytes per second, over this core's own time.
     pub bytes_per_s: f64,
     /// The same.
     pub messages_per_s: f64,
@@ -90,7 +90,7 @@ pub struct Row {
     pub profile: Option<Profiled>,
     /// Queue pairs that took part.
     pub queue_pairs: u32,
-    /// Start and end of a bandwidth test at this end, cycles.
+    /// Start and end of a bandwidth test at this end in cycles.
     pub span: (u64, u64),
     /// The work of each core, if there were several.
     pub cores: Vec<CoreFigures>,
@@ -121,10 +121,10 @@ pub struct BandwidthRow {
     pub bytes: u64,
     /// Messages on all queue pairs.
     pub iterations: u64,
-    /// Best part of the run, bytes a second; 0 if not measured.
+    /// Best part of the run, bytes per second; 0 if not measured.
     pub peak: f64,
-    /// Average over the whole run, bytes a second.
+    /// Average over the whole run, bytes per second.
     pub average: f64,
-    /// Messages a second.
+    /// Messages per second.
     pub messages_per_s: f64,
 }

@@ -73,7 +73,7 @@ fn of_core(cpu: usize, row: &Row) -> CoreFigures {
     }
 }
 
-/// The frequency of the clock that measures spans, cycles a second.
+/// The frequency of the clock that measures spans, cycles per second.
 pub fn span_hz() -> u64 {
     Clock::new().hz()
 }

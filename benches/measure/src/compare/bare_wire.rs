@@ -21,7 +21,7 @@ pub(crate) enum BareWireEnd {
         /// Bytes of a frame.
         #[arg(long)]
         bytes: usize,
-        /// Duration, milliseconds.
+        /// Duration in milliseconds.
         #[arg(long, default_value_t = 500)]
         ms: u64,
     },
@@ -55,7 +55,7 @@ pub(crate) struct Device {
     /// DPDK device.
     #[arg(long)]
     vdev: String,
-    /// MTU, bytes.
+    /// MTU in bytes.
     #[arg(long)]
     mtu: u16,
     /// CPU to run on.

@@ -15,7 +15,7 @@ use serde::Serialize;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// Involuntary context switches a second of both ends together from which a run counts as disturbed. On an
+/// Involuntary context switches per second of both ends together from which a run counts as disturbed. On an
 /// idle machine kernel threads cause some ten per second. A program that competes for the CPU causes one for
 /// each time slice of 3 or 4 ms: well over a hundred.
 const DISTURBED_PER_S: f64 = 60.0;
@@ -68,7 +68,7 @@ pub(crate) fn undisturbed<T>(
     })
 }
 
-/// Does the same as [`undisturbed`], for runs that return their context switches a second.
+/// Does the same as [`undisturbed`], for runs that return their context switches per second.
 fn quietest<T>(count: &Cell<RunCount>, repeats: u32, mut run: impl FnMut() -> Result<(T, f64)>) -> Result<T> {
     let mut quietest: Option<(T, f64)> = None;
     for _ in 0..=repeats {
@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// The index of the run whose figure is taken, from runs with these switches a second, and the counts.
+    /// The index of the run whose figure is taken, from runs with these switches per second, and the counts.
     fn take(switches: &[f64], repeats: u32) -> (usize, RunCount) {
         let (count, mut next) = (Cell::default(), 0);
         let taken = quietest(&count, repeats, || {

@@ -24,7 +24,7 @@ pub(crate) enum KernelIwarpEnd {
     Writer {
         #[command(flatten)]
         writes: Writes,
-        /// Duration, seconds.
+        /// Duration in seconds.
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
     },

@@ -47,7 +47,7 @@ pub(crate) enum KernelTcpEnd {
         /// Bytes of a message.
         #[arg(long, default_value_t = 64)]
         size: usize,
-        /// Duration, seconds.
+        /// Duration in seconds.
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
     },

@@ -187,7 +187,7 @@ fn kernel_stream(session: &Session) -> Result<f64> {
     iperf3::parse(&report)
 }
 
-/// The median round trip of 64 bytes between sockets that spin, us.
+/// The median round trip of 64 bytes between sockets that spin in us.
 fn kernel_round_trip(session: &Session) -> Result<f64> {
     let [address, count] = [format!("{HERE}:7401"), session.pace.round_trips.to_string()];
     session.undisturbed(|| {

@@ -299,8 +299,8 @@ impl SmallRow<'_> {
     }
 }
 
-/// Millions of messages a second: the number counted by the target's engine over the time until the target's
-/// confirmation. A small Write is one FPDU.
+/// Millions of messages per second: the number counted by the target's engine over the time until the
+/// target's confirmation. A small Write is one FPDU.
 fn counted_rate(reports: &EndReports) -> Result<f64> {
     let sent = number(&reports.client, "/results/0/iterations")?;
     let rate = number(&reports.client, "/results/0/msg_rate_mpps")?;

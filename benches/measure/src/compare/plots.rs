@@ -18,13 +18,13 @@ use crate::compare::over_vhost::{SMALL, goodput};
 use crate::compare::session::{Row, Session};
 use crate::compare::vhost::{self, SendingEnd, Test};
 
-/// Sizes of messages, bytes.
+/// Sizes of messages in bytes.
 const SIZES: [u32; 9] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 /// Numbers of connections.
 const CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
 
-/// MTU of the plots, bytes.
+/// MTU of the plots in bytes.
 const MTU: u16 = 9000;
 
 /// The end that sends: plots show one direction.

@@ -36,7 +36,7 @@ impl SendingEnd {
 pub(crate) struct Test {
     /// The name on `iwperf`'s command line.
     pub(crate) name: &'static str,
-    /// IP MTU, bytes.
+    /// IP MTU in bytes.
     pub(crate) mtu: u16,
     /// The test's options.
     pub(crate) options: Vec<String>,

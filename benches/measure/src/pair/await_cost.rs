@@ -21,7 +21,7 @@ use crate::pair::alternate::{Comparison, TIME_LIMIT};
 /// Bytes of a Read.
 const BYTES: usize = 64;
 
-/// Maximum extra cost of an await over a poll, microseconds.
+/// Maximum extra cost of an await over a poll in microseconds.
 const GOAL_US: f64 = 2.0;
 
 /// Number of Reads of one kind before the other kind's turn.

@@ -21,7 +21,7 @@ const BULK_BYTES: usize = 64 << 10;
 const BULK_DEPTH: usize = 8;
 const PING_BYTES: usize = 64;
 
-/// Maximum median of the ping-pong, microseconds.
+/// Maximum median of the ping-pong in microseconds.
 const LIMIT_US: f64 = 150.0;
 
 /// Index of the ping-pong's queue pair. Bulk queue pairs follow.
@@ -36,7 +36,7 @@ const PONG_AT: usize = PING_AT + PING_BYTES;
 
 /// The outcome of a run.
 pub(crate) struct BesideBulk {
-    /// Bytes a second of the slowest and the fastest queue pair.
+    /// Bytes per second of the slowest and the fastest queue pair.
     slowest: f64,
     fastest: f64,
     /// Round trips of the ping-pong.

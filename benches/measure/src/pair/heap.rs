@@ -10,7 +10,7 @@ use benches::two_hosts::Owner;
 
 const OWNERS: usize = 3;
 
-/// Width of a size class, bytes.
+/// Width of a size class in bytes.
 const STEP: usize = 8;
 
 /// Number of size classes. The last one has all larger sizes.

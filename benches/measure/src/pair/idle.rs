@@ -12,7 +12,7 @@ use dp::link::LinkConfig;
 use crate::pair::alternate::Comparison;
 use crate::pair::heap::Census;
 
-/// Goal for an idle queue pair, bytes.
+/// Goal for an idle queue pair in bytes.
 const GOAL_BYTES: f64 = 4096.0;
 
 /// Depth of each work queue.
@@ -22,7 +22,7 @@ const DEPTH: usize = 16;
 const SHORT: usize = 2;
 const DEEP: usize = 66;
 
-/// Virtual time in which the last acknowledgement is sent, microseconds.
+/// Virtual time in which the last acknowledgement is sent in microseconds.
 const REST_US: u64 = 60_000;
 
 /// Numbers of open queue pairs.

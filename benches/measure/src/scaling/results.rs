@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// Ethernet header, FCS, preamble and gap of a frame, bytes.
 const FRAME_OVERHEAD_BYTES: f64 = 38.0;
 
-/// Headers of IPv4 and of TCP with timestamps, bytes.
+/// Headers of IPv4 and of TCP with timestamps in bytes.
 const HEADER_BYTES: f64 = 52.0;
 
 /// Length, DDP and RDMAP header of a tagged segment, and CRC, bytes.
@@ -52,18 +52,18 @@ pub(super) struct CoreRate {
 }
 
 impl CoreRate {
-    /// Payload of an FPDU, bytes.
+    /// Payload of an FPDU in bytes.
     fn fpdu_bytes(&self) -> f64 {
         payload_bytes(self.mtu).min(f64::from(self.bytes))
     }
 
-    /// Maximum time of a core for an FPDU, ns.
+    /// Maximum time of a core for an FPDU in ns.
     pub(super) fn fpdu_ns(&self) -> f64 {
         self.fpdu_bytes() * 8.0 / self.goodput
     }
 }
 
-/// Payload of an FPDU that fills a segment, bytes.
+/// Payload of an FPDU that fills a segment in bytes.
 pub(super) fn payload_bytes(mtu: u16) -> f64 {
     // FPDUs have a multiple of four bytes.
     ((f64::from(mtu) - HEADER_BYTES - FPDU_OVERHEAD_BYTES) / 4.0).floor() * 4.0

@@ -152,7 +152,7 @@ impl Small {
         small::round_trips(&self.hosts, size, count)
     }
 
-    /// Measures messages a second.
+    /// Measures messages per second.
     ///
     /// # Errors
     /// Fails if a program fails.

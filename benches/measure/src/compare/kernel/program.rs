@@ -24,9 +24,9 @@ const STRIDE: u64 = 64;
 pub(crate) struct RoundTrips {
     /// Number of round trips.
     pub(crate) count: u64,
-    /// Median, microseconds.
+    /// Median in microseconds.
     pub(crate) median_us: f64,
-    /// 99th percentile, microseconds.
+    /// 99th percentile in microseconds.
     pub(crate) p99_us: f64,
     /// 99.9th percentile, microseconds.
     pub(crate) p999_us: f64,

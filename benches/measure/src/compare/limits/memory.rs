@@ -27,7 +27,7 @@ fn check(from: &[u8], _to: &mut [u8]) {
     black_box(checksum(CrcAlgorithm::Crc32Iscsi, from));
 }
 
-/// Bytes a second of `work` on `cpu`.
+/// Bytes per second of `work` on `cpu`.
 ///
 /// # Errors
 /// Fails if this process may not use that CPU.
