@@ -1,4 +1,5 @@
-//! Baselines on a pair of hosts. Each tries several settings and then measures with the best one.
+//! Baselines on a pair of hosts. Each baseline tries several settings, and then measures with the best
+//! settings.
 
 use serde_json::{Map, Value};
 use testing::lab::Result;
@@ -9,16 +10,16 @@ use super::small::{self, RATE, ROUND_TRIP};
 use super::{KernelHosts, Measured, best, iperf3};
 use crate::compare::session::Session;
 
-/// One stream of the kernel's TCP.
+/// One stream over the kernel's TCP.
 #[derive(Debug)]
 pub(crate) struct Stream {
     hosts: KernelHosts,
     settings: iperf3::StreamSettings,
-    /// The tried settings, with the median of their goodput, Gb/s.
+    /// The tried settings, with the median of their goodput in Gb/s.
     pub(crate) tried: Map<String, Value>,
     /// The tried settings, with the goodput of each run.
     pub(crate) runs: Map<String, Value>,
-    /// Medians with `sendfile`, without a copy at the sender. It is not the baseline.
+    /// Medians with `sendfile`, which avoids the copy at the sender. They are not the baseline.
     pub(crate) sendfile: Map<String, Value>,
 }
 
@@ -44,7 +45,7 @@ impl Stream {
         Ok(Self { hosts, settings, tried, runs, sendfile })
     }
 
-    /// A stream with these settings over interfaces of `mtu`; tries no other settings.
+    /// A stream with these settings over interfaces of `mtu`. No other settings are tried.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces.
@@ -60,12 +61,12 @@ impl Stream {
         self.settings.name()
     }
 
-    /// A description of the settings where messages have other lengths.
+    /// A description of the settings without the length of messages, for messages of other lengths.
     pub(crate) fn name_for_any_length(&self) -> String {
         self.settings.name_for_any_length()
     }
 
-    /// Measures the goodput of all connections together, Gb/s.
+    /// Measures the goodput of all connections together in Gb/s.
     ///
     /// # Errors
     /// Fails if `iperf3` fails.
@@ -81,14 +82,14 @@ fn by_name(
     all.iter().map(|tried| (tried.settings.name(), value(tried))).collect()
 }
 
-/// Small messages over the kernel's TCP with the best settings for the measurement.
+/// Small messages over the kernel's TCP, with the settings that are best for the measurement.
 #[derive(Debug)]
 pub(crate) struct Small {
     hosts: KernelHosts,
     settings: small::MessageSettings,
 }
 
-/// One trial of each kind.
+/// Duration in seconds of one trial of each kind.
 const TRIAL_SECONDS: f64 = 0.4;
 const TRIAL_ROUND_TRIPS: u32 = 20_000;
 const TRIAL: StreamLoad = StreamLoad { connections: 1, bytes: None, seconds: 1 };
@@ -129,7 +130,7 @@ impl Small {
         Ok(Self { hosts, settings })
     }
 
-    /// Small messages with these settings over interfaces of `mtu`; tries no other settings.
+    /// Small messages with these settings over interfaces of `mtu`. No other settings are tried.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces.
