@@ -31,7 +31,7 @@ fn config(offloads: Offloads) -> StackConfig {
     }
 }
 
-/// A header of a Write segment and one of a Send segment.
+/// A header of a Write segment, and a header of a Send segment.
 fn ddp() -> [(&'static str, Header); 2] {
     [
         ("ddp+rdmap tagged", Opcode::Write.tagged_header(Stag(0x100), 0x1_0000, true).into()),

@@ -1,5 +1,6 @@
-//! `vs_smoltcp`: our TCP under MPA against unmodified smoltcp sockets under the same MPA, both ends on one
-//! core: 1 MiB Writes, MTU 1500, no frame larger than that, and checksums in software on both sides.
+//! `vs_smoltcp`: our TCP below MPA, compared with unmodified smoltcp sockets below equal MPA code, with both
+//! ends on one core. The load is 1 MiB Writes at MTU 1500. No frame is larger than the MTU, and both sides
+//! compute checksums in software.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::pair::Running;
 use crate::wire::Wire;
 
-/// The programs, by their files' names.
+/// The programs, by the names of their files.
 pub(crate) const ALL: [&str; 38] = [
     "one_process",
     "destroyed",
@@ -52,8 +52,8 @@ pub(crate) const ALL: [&str; 38] = [
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Compiles a program and runs it over a `local` wire. If a check fails, the program prints it and exits
-/// with an error.
+/// Compiles a program and runs it over a `local` wire. If a check fails, the program prints the check and
+/// exits with an error.
 pub(crate) fn run(name: &str) -> Result<(), String> {
     run_over(name, &Wire::new()?).map(drop)
 }

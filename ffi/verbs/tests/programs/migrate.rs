@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::pair::Running;
 use crate::wire::Wire;
 
-/// How long each step may take.
+/// Maximum time of each step.
 const WITHIN: Duration = Duration::from_secs(30);
 
 /// The guest is this boot sector, for a processor in real mode. It sweeps over 128 pages again and again, and
@@ -56,7 +56,7 @@ const GUEST: &[u8] = &[
     0xeb, 0xeb,                         // jmp print
 ];
 
-/// Sweeps between two numbers that the guest prints.
+/// Number of sweeps between two numbers that the guest prints.
 const STEP: u32 = 256;
 
 pub(crate) fn guest_moves_and_goes_on() -> Result<(), String> {
@@ -79,8 +79,9 @@ pub(crate) fn guest_moves_and_goes_on() -> Result<(), String> {
     let printed = |end: &str| fs::read(folder.join(format!("{end}.printed"))).unwrap_or_default();
     wait_for("the guest prints", || Ok(printed("old").len() > 64))?;
     let mut monitor = Monitor::connect(&folder.join("old.monitor"))?;
-    // Without `rdma-pin-all`, QEMU 7.2 sometimes posts no Write for the pages that are dirty at the end:
-    // QEMU's trace (`qemu_rdma_write_one_post`) ends before, and a capture of the wire has no such Write.
+    // Without `rdma-pin-all`, QEMU 7.2 sometimes posts no Write for the pages that are dirty at the end.
+    // QEMU's trace (`qemu_rdma_write_one_post`) ends before these Writes, and a capture of the wire has no
+    // such Write.
     for monitor in [&mut monitor, &mut Monitor::connect(&folder.join("new.monitor"))?] {
         monitor.ask("migrate_set_capability rdma-pin-all on")?;
     }
