@@ -15,8 +15,8 @@ pub use crate::interrupt::Interrupt;
 /// How this thread waits after a poll in which nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
-    /// The thread spins while a test runs. It yields the core now and then, or after every idle poll if the
-    /// core is [shared](Driver::share_cpu).
+    /// The thread spins while a test runs. The thread yields the core now and then, or after every idle poll
+    /// if the core is [shared](Driver::share_cpu).
     Measuring,
     /// The thread yields at first and then sleeps, since the peer may never connect.
     Waiting,

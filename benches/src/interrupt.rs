@@ -55,8 +55,8 @@ impl Interrupt {
         }
     }
 
-    /// Makes an interrupt that signals do not set. This is for an end that learns from another end of this
-    /// process when the test is over.
+    /// Makes an interrupt that signals do not set, for an end that learns from another end of this process
+    /// when the test is over.
     pub fn of_failures_only(&self) -> Self {
         Self { by_signal: Arc::default(), by_failure: Arc::clone(&self.by_failure) }
     }

@@ -90,7 +90,7 @@ pub fn check() -> Result<(), Error> {
 pub fn end_when_output_is_lost(tool: &'static str) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // These are the words of the panic message of the standard library.
+        // The panic message of the standard library begins with these words.
         let Some(why) =
             panic.payload_as_str().and_then(|text| text.strip_prefix("failed printing to stdout: "))
         else {

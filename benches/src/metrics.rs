@@ -1,6 +1,7 @@
 //! `--metrics ADDR`: the counters of all engines of the process, in Prometheus's text format.
 //!
-//! [`iwarp::prometheus`] makes the responses. Its documentation says why no exporter crate is used.
+//! [`iwarp::prometheus`] makes the responses. The documentation of that module says why no exporter crate is
+//! used.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -93,7 +93,7 @@ fn port_of(first: SocketAddr, core: usize) -> Result<SocketAddr, Error> {
 struct Service {
     /// Number of cores that serve a client now.
     busy: AtomicUsize,
-    /// True if the first core has served its only client. This ends the cores that wait for another client.
+    /// True if the first core has served its only client. Cores that wait for another client then end.
     over: AtomicBool,
 }
 

@@ -1,5 +1,5 @@
-//! Two hosts on a wire in memory, with queue pairs between the hosts, in one thread and with fixed seeds.
-//! They serve to count or time parts of the data path.
+//! Two hosts on a wire in memory, with queue pairs between the hosts, in one thread and with fixed seeds. The
+//! two hosts serve to count or time parts of the data path.
 //!
 //! Time is virtual, so every run is equal, unless a benchmark that measures time starts the clock.
 
@@ -94,8 +94,8 @@ pub struct Host {
     pub engine: Engine,
     /// The completion queue of all work queues.
     pub cq: CompletionQueue,
-    /// The queue pairs. Those of A are in the order in which they connect, and those of B are in the order in
-    /// which B accepted them.
+    /// The queue pairs. A's queue pairs are in the order in which they connect. B's queue pairs are in the
+    /// order in which B accepted them.
     pub qps: Vec<QueuePair>,
     /// Memory with all access rights.
     pub memory: MemoryRegion,

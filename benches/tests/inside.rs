@@ -120,7 +120,8 @@ fn a_scraper_sees_a_run_move() {
         let has_sent = |name| samples.get(name).is_some_and(|count| *count > first[name]);
         placed(samples) > placed(&first) && sent.iter().all(has_sent)
     });
-    // There are the connections of two queue pairs, and the connection by which the ends exchange figures.
+    // The number counts the connections of two queue pairs, and the connection by which the ends exchange
+    // figures.
     const CONNECTIONS: f64 = 3.0;
     for context in ["0", "1"] {
         assert_eq!(later[&format!("uwarp_tcp_connections{{context=\"{context}\"}}")], CONNECTIONS);

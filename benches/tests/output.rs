@@ -92,7 +92,7 @@ fn output_that_is_lost_is_an_error() {
                 true => {
                     assert!(output.status.code() == Some(1) && is_told, "{line}: {}: {err}", output.status)
                 }
-                // It is not an error that the reader has gone.
+                // A reader that has gone is not an error.
                 false => assert!(output.status.success() && !err.contains("iwperf: "), "{line}: {err}"),
             }
         }

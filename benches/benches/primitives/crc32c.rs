@@ -1,5 +1,5 @@
-//! CRC32c and the copy from registered memory. The two are timed separately, one after the other, and in one
-//! pass.
+//! Times CRC32c and the copy from registered memory: each alone, the two one after the other, and the two in
+//! one pass.
 
 use std::hint::black_box;
 use std::sync::Arc;

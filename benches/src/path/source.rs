@@ -246,7 +246,7 @@ impl Path {
             let flow = &mut self.flows[index];
             let mut cell = [0; 4];
             self.memory.control.read_at(ControlCell::Credit.at(index), &mut cell)?;
-            // The cell counts modulo 2^32. It never counts more messages than were posted.
+            // The cell counts modulo 2^32. The cell never counts more messages than were posted.
             let ahead = u32::from_ne_bytes(cell).wrapping_sub(flow.confirmed as u32);
             if ahead > 0 && u64::from(ahead) <= flow.posted - flow.confirmed {
                 flow.confirmed += u64::from(ahead);

@@ -71,7 +71,7 @@ impl ControlLink {
     /// # Errors
     /// Returns [`Error::Verbs`].
     pub fn renew(&mut self, pd: &ProtectionDomain) -> Result<(), Error> {
-        // The requests of the old queue pair are flushed. Their completions are dropped.
+        // The requests of the old queue pair are flushed. The completions of these requests are dropped.
         while self.cq.poll_one().is_some() {}
         self.qp = create_qp(pd, &self.cq)?;
         self.post_receives()

@@ -23,10 +23,10 @@ use crate::silence::SilenceDetector;
 pub struct Part {
     /// Whether this end posts messages.
     pub source: bool,
-    /// Whether the peer posts messages. This end counts the Sends among them.
+    /// Whether the peer posts messages. If the messages are Sends, this end counts them.
     pub target: bool,
-    /// True if the peer is perftest. Then the target of Sends has to count them, because no other message
-    /// shows that all Sends have arrived.
+    /// True if the peer is perftest. In this case the target of Sends has to count the Sends, because no
+    /// message of perftest shows that all Sends have arrived.
     pub counts: bool,
 }
 

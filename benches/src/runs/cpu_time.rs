@@ -26,8 +26,8 @@ mod tests {
     #[test]
     fn work_takes_cpu_time() {
         let (start, time) = (CpuTime::now(), std::time::Instant::now());
-        // The loop ends after one percent of a second of CPU time. It may take longer, since other programs
-        // may use the CPU.
+        // The loop ends after one percent of a second of CPU time. The loop may take longer than that, since
+        // other programs may use the CPU.
         while start.percent_since(1.0) < 1.0 {
             assert!(time.elapsed() < std::time::Duration::from_secs(20), "no time counts");
             std::hint::spin_loop();

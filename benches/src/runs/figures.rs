@@ -26,8 +26,8 @@ pub struct LoadFigures {
     /// True if latencies end when the target confirms the message. Otherwise latencies end when TCP has
     /// accepted the message.
     pub confirmed: bool,
-    /// Number of messages that were due before the end but could not be posted. Their latencies are their
-    /// waits so far.
+    /// Number of messages that were due before the end but could not be posted. The latency of such a message
+    /// is its wait so far.
     pub unsent: u64,
     /// Latencies, measured from the time at which each message was due.
     pub latency: LatencySummary,

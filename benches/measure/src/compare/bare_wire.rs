@@ -1,4 +1,4 @@
-//! One end of a wire over which frames are sent without a protocol, on a DPDK device. This measures the limit
+//! One end of a wire on a DPDK device. Frames without a protocol are sent over the wire, to measure the limit
 //! of the wire.
 
 use std::process::ExitCode;

@@ -213,7 +213,7 @@ impl LocalHost {
             .map_err(|error| failed(&error))?;
         config.stack.derived_neighbors = Some([2, 0]);
         config.stack.address_probing = AddressProbing::Off;
-        // This is also the backlog of the kernel's listener in the baseline.
+        // The kernel's listener in the baseline has the same backlog.
         config.stack.limits.backlog = MANY;
         let engine = Engine::new(&context, port, config).map_err(|error| failed(&error))?;
         Ok(Self {

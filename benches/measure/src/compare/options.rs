@@ -50,8 +50,8 @@ impl CompareOptions {
 pub(crate) struct Pace {
     /// Number of pairs of each row. The number is odd, so that one of the pairs is the median.
     pub(crate) pairs: usize,
-    /// Number of runs of each setting of the baseline. The setting with the best median is chosen. This
-    /// number is also odd.
+    /// Number of runs of each setting of the baseline. The number is odd. The setting with the best median is
+    /// chosen.
     pub(crate) trials: usize,
     /// Maximum number of repeats of a run whose pollers lost their CPU.
     pub(crate) repeats: u32,

@@ -1,6 +1,6 @@
 //! The rows of unmodified programs on a local wire: perftest's tools with `libuwarp.so`, in two processes on
-//! two cores. They are compared with the kernel's TCP over loopback. They are also compared with `iwperf` on
-//! the same wire, which shows the cost of the functions of libibverbs and librdmacm.
+//! two cores. The rows are compared with the kernel's TCP over loopback, and with `iwperf` on a local wire.
+//! The comparison with `iwperf` shows the cost of the functions of libibverbs and librdmacm.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

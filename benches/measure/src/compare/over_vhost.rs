@@ -176,8 +176,8 @@ pub(crate) fn goodput(session: &Session, test: &Test, sender: SendingEnd) -> Res
     Ok(number(&reports.client, "/results/0/bytes_per_s")? * 8.0 / 1e9)
 }
 
-/// A row of the round trips of one run. It names a figure in the JSON of `iwperf` and the kernel's figure.
-/// `iwperf` reports half a round trip, as perftest does.
+/// A row of the round trips of one run. The row names a figure in the JSON of `iwperf`, and the corresponding
+/// figure of the kernel. `iwperf` reports half a round trip, as perftest does.
 struct Percentile {
     id: &'static str,
     ours: &'static str,
@@ -210,8 +210,8 @@ impl Percentile {
     }
 }
 
-/// Measures the whole round trip of two small Writes. Its percentiles are compared with the kernel's TCP, and
-/// its median with Writes over the kernel's sockets.
+/// Measures the whole round trip of two small Writes. The percentiles of the round trip are compared with the
+/// kernel's TCP, and the median with Writes over the kernel's sockets.
 fn round_trip(session: &Session, tally: &mut Tally) {
     let count = session.pace.round_trips;
     let test = Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}"));

@@ -66,7 +66,7 @@ pub(crate) fn measure(cpu: usize, time: Duration, detail: bool) -> Result<Compar
 struct LoopedHost {
     port: Box<dyn Port>,
     config: EngineConfig,
-    /// The other end of the host's wire. It is kept so that the link stays up.
+    /// The other end of the host's wire, which is kept so that the link stays up.
     other: Box<dyn Port>,
 }
 

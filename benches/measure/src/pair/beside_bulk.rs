@@ -27,8 +27,8 @@ const LIMIT_US: f64 = 150.0;
 /// Index of the ping-pong's queue pair. The bulk queue pairs follow this queue pair.
 const PING: usize = 0;
 
-/// Offset at which the ping-pong receives in each host's memory. This is after the source and the target of
-/// all bulk Writes.
+/// Offset at which the ping-pong receives in each host's memory. The offset is after the source and the
+/// target of all bulk Writes.
 const PING_AT: usize = BULK_BYTES;
 
 /// Offset from which the ping-pong sends.

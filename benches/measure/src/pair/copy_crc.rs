@@ -1,6 +1,6 @@
 //! The cost of copying bytes from one buffer to another and of computing their CRC. `memcpy` copies a block
-//! of 8 KiB, and `crc-fast` then reads the copy. This is done once for the sending end and once for the
-//! receiving end.
+//! of 8 KiB, and `crc-fast` then reads the copy. The loop copies and reads each block once for the sending
+//! end and once for the receiving end.
 
 use std::hint::black_box;
 

@@ -18,8 +18,8 @@ const WINDOW: u32 = 256 * 1448;
 /// Duration of a step. A round trip has eight steps.
 const STEP_US: i64 = 125;
 const STEPS_UNDER_WAY: usize = 4;
-/// Number of acknowledgements before counting starts. They cover more than a window, so that slow start is
-/// over.
+/// Number of acknowledgements before counting starts. These acknowledgements cover more than a window, so
+/// that slow start is over.
 const WARM_UP: u64 = 4096;
 /// Number of acknowledgements that are counted.
 const COUNTED: u64 = 20_000;

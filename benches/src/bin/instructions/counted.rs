@@ -9,7 +9,8 @@ use std::hint::black_box;
 /// The side whose instructions are counted. Each side has its own function below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The end that sends FPDUs. Its program's posts and polls and its engine's polls are counted.
+    /// The end that sends FPDUs. The posts and polls of the end's program and the polls of the end's engine
+    /// are counted.
     Sent,
     /// The end that receives FPDUs.
     Received,

@@ -27,7 +27,7 @@ use crate::ffi::abi::Outcome;
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
     items: Mutex<Items<T>>,
-    /// A counter on which threads wait. It changes when an item is added while a thread waits.
+    /// A counter on which threads wait. The counter changes when an item is added while a thread waits.
     added: AtomicU32,
 }
 

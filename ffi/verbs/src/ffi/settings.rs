@@ -95,7 +95,7 @@ impl Key {
     }
 }
 
-/// The value of a key; `None` if the key is not set.
+/// The value of a key, or `None` if the key is not set.
 ///
 /// # Errors
 /// Returns one line that describes the mistake in the variable or in the file.
@@ -107,7 +107,7 @@ pub(crate) fn get(key: Key) -> Result<Option<Setting>, String> {
     }
 }
 
-/// The text of a value; `None` if the key is not set, or after an error (which another call reports).
+/// The text of a value, or `None` if the key is not set, or after an error (which another call reports).
 pub(crate) fn text(key: Key) -> Option<String> {
     get(key).ok().flatten().map(|setting| setting.text)
 }

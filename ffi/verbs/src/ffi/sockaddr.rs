@@ -35,7 +35,7 @@ pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> 
 pub(crate) unsafe fn family(address: *const libc::sockaddr) -> i32 {
     // SAFETY: every socket address has a family.
     let place = unsafe { &raw const (*address).sa_family };
-    // SAFETY: the field is readable. It may have any alignment.
+    // SAFETY: the field is readable, and `read_unaligned` accepts any alignment.
     i32::from(unsafe { place.read_unaligned() })
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Pd {
     pub(crate) pd: ProtectionDomain,
     /// The number of objects that were made with the domain and are not destroyed.
     use_count: UseCount,
-    /// The parts of a parent domain; `None` for an ordinary domain.
+    /// The parts of a parent domain, or `None` for an ordinary domain.
     parent_of: Option<ParentDomain>,
 }
 

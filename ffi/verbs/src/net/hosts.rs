@@ -138,7 +138,7 @@ fn socket_for(remote: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::bind(SocketAddr::new(any, 0))
 }
 
-/// The kernel's source address for packets to `remote`; `None` if the kernel has no route.
+/// The kernel's source address for packets to `remote`, or `None` if the kernel has no route.
 ///
 /// # Errors
 /// Returns the system's error if no socket can be made for the query.

@@ -22,7 +22,7 @@ use super::message::{BYTES, Content, Message};
 /// names.
 const AT_ONCE: usize = 64;
 
-/// The names of the process. One thread answers questions about them.
+/// The names of the process, and the thread that answers questions about these names.
 pub(super) struct NameServer {
     waits: OwnedFd,
     names: Mutex<HashMap<u64, Arc<RegisteredName>>>,

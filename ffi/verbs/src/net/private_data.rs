@@ -1,8 +1,8 @@
 //! The data that two ends with this library exchange in a prefix of the private data of MPA's Request and
 //! Reply.
 //!
-//! The prefix is sent only if both ends are known to use this library. This is the case on wires where all
-//! peers use this library, and for the port of out-of-band connections. Other peers never get the prefix.
+//! The prefix is sent only if both ends are known to use this library: on wires where all peers use this
+//! library, and for the port of out-of-band connections. Other peers never get the prefix.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

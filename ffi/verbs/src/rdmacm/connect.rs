@@ -151,8 +151,8 @@ unsafe fn param_of(
     Ok(out)
 }
 
-/// Returns the queue pair to connect. This is the identifier's queue pair, or else the queue pair whose
-/// number is in the parameters.
+/// Returns the queue pair to connect: the identifier's queue pair or, if the identifier has none, the queue
+/// pair whose number is in the parameters.
 ///
 /// # Safety
 /// `param` is NULL or readable.

@@ -1,5 +1,5 @@
-//! Our own C programs (`c/`), which test behaviour that no packaged program tests. They are compiled with
-//! rdma-core's headers, and run with the library like any other program.
+//! Our own C programs (`c/`), which test behaviour that no packaged program tests. The programs are compiled
+//! with rdma-core's headers, and run with the library like any other program.
 
 use std::process::Command;
 use std::time::Duration;
@@ -86,7 +86,7 @@ pub(crate) fn compile(wire: &Wire, name: &str) -> Result<String, String> {
     Ok(path.to_owned())
 }
 
-/// Waits until a program ends, which has to succeed. Its output is in the file `output`.
+/// Waits until a program ends. The program has to succeed, and its output is in the file `output`.
 pub(crate) fn wait_for(output: &str, mut program: Running, wire: &Wire) -> Result<(), String> {
     let status = program.wait(LIMIT)?;
     match status.success() {

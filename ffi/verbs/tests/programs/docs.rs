@@ -84,8 +84,8 @@ impl Image {
         let child = child.spawn().map_err(|error| error.to_string())?;
         let group = Pid::from_raw(child.id() as i32);
         let output = child.wait_with_output().map_err(|error| error.to_string())?;
-        // This ends the programs that the command has left in the background. Errors are ignored, since all
-        // of these programs may have ended.
+        // The signal ends the programs that the command has left in the background. Errors are ignored, since
+        // all of these programs may have ended.
         if let Some(group) = group {
             let _ = kill_process_group(group, Signal::KILL);
         }

@@ -21,7 +21,7 @@ pub(crate) enum Privileges {
     All,
 }
 
-/// The two ends of a wire. Their namespaces are removed when the value is dropped.
+/// The two ends of a wire. The namespaces of the ends are removed when the value is dropped.
 pub(crate) struct Interfaces {
     namespaces: Vec<String>,
     /// For each end, the command prefix that runs a program at that end, and the wire without its address.

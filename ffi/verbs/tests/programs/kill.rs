@@ -34,8 +34,8 @@ enum LossSign {
     /// The program prints this text. Then it waits for its next client, or for a completion that never
     /// arrives.
     Text(&'static str),
-    /// The program only polls memory, as with every device, so it does not notice the loss. It ends by its
-    /// clock.
+    /// The program only polls memory, as with every device, so it does not notice the loss. The program ends
+    /// by its clock.
     Clock,
 }
 

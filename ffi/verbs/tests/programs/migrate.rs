@@ -12,10 +12,10 @@ use crate::wire::Wire;
 /// Maximum time of each step.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// The guest is this boot sector, for a processor in real mode. It sweeps over 128 pages again and again, and
-/// counts the sweeps. In each sweep it checks that the first word of each page has the number of the previous
-/// sweep, and adds one to the word. After each 256 sweeps the guest prints the number to the debug console.
-/// If a page is wrong, it prints all ones.
+/// The guest is this boot sector, for a processor in real mode. The guest sweeps over 128 pages again and
+/// again, and counts the sweeps. In each sweep the guest checks that the first word of each page has the
+/// number of the previous sweep, and adds one to the word. After each 256 sweeps the guest prints the number
+/// of sweeps to the debug console. If a page is wrong, the guest prints all ones.
 #[rustfmt::skip]
 const GUEST: &[u8] = &[
     0xfa,                               // cli
@@ -96,7 +96,7 @@ pub(crate) fn guest_moves_and_goes_on() -> Result<(), String> {
     if printed("old").len() != before.len() {
         return Err("the guest goes on where it was, too".into());
     }
-    // A number may be printed partly by the old QEMU and partly by the new one.
+    // A number may be printed partly by the old QEMU and partly by the new QEMU.
     let both = [before, printed("new")].concat();
     let numbers = both.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
     match numbers.enumerate().find(|(at, number)| *number != (*at as u32 + 1) * STEP) {

@@ -206,15 +206,16 @@ impl Running {
     }
 
     pub(crate) fn kill(&mut self) {
-        // This kills children that have left the process group. Errors are ignored: a child may have ended.
+        // The loop kills children that have left the process group. Errors are ignored: a child may have
+        // ended.
         let children = descendants(self.child.id());
         for &child in &children {
             if let Some(pid) = Pid::from_raw(child as i32) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
-        // This kills the program and its other children. Errors are ignored, since all of these processes may
-        // have ended.
+        // The signal kills the program and its other children. Errors are ignored, since all of these
+        // processes may have ended.
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process_group(group, Signal::KILL);
         }

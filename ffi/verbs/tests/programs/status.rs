@@ -32,8 +32,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Starts rping's server and its client. Both run until they are killed, and the server accepts more
-    /// clients.
+    /// Starts rping's server and its client. Server and client run until they are killed, and the server
+    /// accepts more clients.
     fn start(&self) -> Result<[Running; 2], String> {
         let mut server = Running::start(&self.wire, "server", "rping -s -P -a 127.0.0.1 -C 100000000")?;
         server.wait_to_listen(&self.wire)?;

@@ -19,7 +19,7 @@ pub(crate) struct Stream {
     pub(crate) tried: Map<String, Value>,
     /// The tried settings, with the goodput of each run.
     pub(crate) runs: Map<String, Value>,
-    /// Medians with `sendfile`, which avoids the copy at the sender. They are not the baseline.
+    /// Medians with `sendfile`, which avoids the copy at the sender. These medians are not the baseline.
     pub(crate) sendfile: Map<String, Value>,
 }
 

@@ -49,8 +49,8 @@ pub(crate) struct StreamLoad {
 const LONGEST: u32 = 1 << 20;
 
 impl StreamLoad {
-    /// The client's options. They follow the settings on the command line, so their length overrides the
-    /// length in the settings.
+    /// The client's options. On the command line, the options follow the settings, so the length in the
+    /// options overrides the length in the settings.
     fn options(self) -> Vec<String> {
         let Self { connections, bytes, seconds } = self;
         let mut options = format!("-t {seconds} -P {connections}");

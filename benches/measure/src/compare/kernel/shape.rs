@@ -16,7 +16,8 @@ pub(crate) enum Shape {
     Steered,
     /// GRO, with polling (NAPI) in place of the sender's interrupt.
     Gro,
-    /// Superframes of more than 64 KiB (BIG TCP). They use IPv6, which iproute2 has supported for longest.
+    /// Superframes of more than 64 KiB (BIG TCP). The superframes use IPv6, for which iproute2 has supported
+    /// BIG TCP for longest.
     BigTcp,
 }
 

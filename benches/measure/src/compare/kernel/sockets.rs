@@ -21,8 +21,8 @@ const BULK: u32 = 1 << 20;
 enum FpduBytes {
     /// The FPDU fits a TCP segment, as RFC 5044 section 5.1 recommends.
     Segment,
-    /// The longest FPDU that MPA allows. It needs fewer CRCs and headers, and works since the receiver places
-    /// bytes in order.
+    /// The longest FPDU that MPA allows. Such FPDUs need fewer CRCs and headers, and work since the receiver
+    /// places bytes in order.
     Longest,
 }
 

@@ -161,7 +161,7 @@ fn wait_for_peer(port: &mut dyn Port) -> Result<()> {
     Ok(())
 }
 
-/// Makes frames of one length. Their payload is the old contents of the buffers.
+/// Makes frames of one length. The payload of the frames is the old contents of the buffers.
 struct FrameBuilder {
     bytes: usize,
     /// The pool is larger than a ring, since a device returns buffers only when it gets new buffers.
