@@ -17,7 +17,7 @@ use crate::{documents, local, ping, several};
 /// Runs a command.
 ///
 /// # Errors
-/// Returns the error that ended it.
+/// Returns the error that ended the command.
 pub fn run(cli: Cli) -> Result<(), Error> {
     crate::log::start(cli.log.as_deref())?;
     if let Some(note) = cli.command.test_args().and_then(|args| args.perftest.note()) {

@@ -197,13 +197,14 @@ impl Driver {
         }
     }
 
-    /// Called if the caller found work. The next idle polls spin again before they yield.
+    /// Restarts the count of idle polls, so that the next idle polls spin before they yield. Called if the
+    /// caller found work.
     #[inline]
     pub fn busy(&mut self) {
         (self.idle_polls, self.armed) = (0, false);
     }
 
-    /// Called if neither the engine nor the caller found work. Spins, yields or sleeps.
+    /// Spins, yields or sleeps. Called if the engine and the caller found no work.
     ///
     /// # Errors
     /// Returns an error of the completion channel.

@@ -133,8 +133,8 @@ impl Latencies {
         cycles as f64 * 1e6 / hz as f64 / self.divisor
     }
 
-    /// The whole distribution, with as many points as the number of samples allows. Without samples, it is
-    /// empty.
+    /// The whole distribution, with as many points as the number of samples allows. Without samples, the
+    /// distribution is empty.
     pub fn distribution(&self) -> Distribution {
         let count = self.round_trip_ns.len();
         // The largest sample is the last point, in the middle of its share.

@@ -78,8 +78,8 @@ impl Schedule {
         self.due(self.taken) <= now
     }
 
-    /// Removes the next message, and returns the time at which the message was due. Call it only if [a
-    /// message is due](Self::is_due).
+    /// Removes the next message, and returns the time at which the message was due. Call this function only
+    /// if [a message is due](Self::is_due).
     #[inline]
     pub fn take(&mut self) -> u64 {
         let due = self.due(self.taken);

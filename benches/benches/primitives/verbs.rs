@@ -1,4 +1,5 @@
-//! Times the calls that post a Write and poll its completion. The engine's work between them is not timed.
+//! Times the calls that post a Write and poll its completion. The engine's work between these calls is not
+//! timed.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use iwarp::verbs::{SendFlags, SendOp, SendRequest, WcStatus};
 
 const BYTES: usize = 64;
 
-/// Number of requests posted before the engines are polled. The send queue has room for all of them.
+/// Number of requests posted before the engines are polled. The send queue has room for all these requests.
 const BATCH: u64 = 64;
 
 /// The call that is timed.

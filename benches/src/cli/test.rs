@@ -127,8 +127,8 @@ pub struct TestArgs {
     #[arg(long)]
     pub markers: bool,
     /// Do not ask for CRCs. CRCs are used if the peer asks for them, so a server needs this option too. Use
-    /// it only for paths that are protected against undetected errors at least as well as by an end-to-end
-    /// CRC32c.
+    /// this option only for paths that are protected against undetected errors at least as well as by an
+    /// end-to-end CRC32c.
     #[arg(long)]
     pub no_crc: bool,
     /// Check every byte at the target (needs iwperf on both ends).

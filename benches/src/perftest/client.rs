@@ -21,7 +21,7 @@ use crate::table::Unit;
 pub struct Outcome {
     /// Whether the peer is iwperf.
     pub with_iwperf: bool,
-    /// The peer's final message, if it is iwperf.
+    /// The peer's final message, if the peer is iwperf.
     pub peer: Option<FinalReport>,
     /// Number of messages that validation checked at this end.
     pub messages_checked: u64,

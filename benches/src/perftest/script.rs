@@ -9,10 +9,10 @@
 //! | read-lat, atomic-lat | sync, places, places, sync | run | close |
 //! | send-lat | places, sync, places | sync, run | close |
 //!
-//! *Places*: the ends exchange one destination per queue pair. If the test has credits, they first exchange
-//! the destinations of the credit cells. *Sync* and *close* send the destination of the first queue pair
-//! again. The target of a one-way test waits in the sync (or close) after the run. A warm-up counts as one
-//! more size before the others. If both ends are iwperf, each end sends one more message at the end
+//! *Places*: the ends exchange one destination per queue pair. If the test has credits, the ends first
+//! exchange the destinations of the credit cells. *Sync* and *close* send the destination of the first queue
+//! pair again. The target of a one-way test waits in the sync (or close) after the run. A warm-up counts as
+//! one more size before the others. If both ends are iwperf, each end sends one more message at the end
 //! ([`FinalReport`]).
 
 use crate::endpoint::Endpoint;

@@ -45,7 +45,7 @@ pub struct Run {
     load: Option<LoadFigures>,
     cpu_percent: f64,
     is_partial: bool,
-    /// The profile of this end's thread, if it was profiled.
+    /// The profile of this end's thread, if the thread was profiled.
     pub profile: Option<Profiled>,
 }
 
@@ -56,7 +56,7 @@ impl Run {
         self.busy_cycles = end.driver.counters().busy_cycles - self.busy_at_start;
     }
 
-    /// Counts the received messages. Called at the end that was the target.
+    /// Sets the number of received messages as the result of the run. Called by the end that was the target.
     pub fn received(&mut self, path: &Path) {
         self.messages = path.received();
     }

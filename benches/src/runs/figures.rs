@@ -87,7 +87,7 @@ pub struct Row {
     pub distribution: Distribution,
     /// The figures of a run at a given rate, if this end was its source.
     pub load: Option<LoadFigures>,
-    /// The profile of this end's thread, if it was profiled.
+    /// The profile of this end's thread, if the thread was profiled.
     pub profile: Option<Profiled>,
     /// Number of queue pairs that took part.
     pub queue_pairs: u32,

@@ -35,7 +35,8 @@ struct Bulk {
     default: &'static str,
     /// The row of Writes against Writes over the kernel's sockets.
     sockets: &'static str,
-    /// Rows that are compared with these Writes. Each has the name of the row, the test and the options.
+    /// Rows that are compared with these Writes. Each element has the name of the row, the test and the
+    /// options.
     others: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -49,7 +50,7 @@ const AT_9000: Bulk = Bulk {
     others: &[("send", "send-bw", ""), ("read", "read-bw", ""), ("markers", "write-bw", "--markers")],
 };
 
-/// Runs in which the target checks every byte. Each has the names of its rows, the test, the MTU and the
+/// Runs in which the target checks every byte. Each run has the names of its rows, the test, the MTU and the
 /// options.
 const CHECKED: [(&[&str], &str, u16, &str); 7] = [
     (&["write_1500", "default_1500", "sockets_1500"], "write-bw", 1500, "-s 1M -n 100"),

@@ -54,7 +54,7 @@ impl Test {
 pub(crate) struct EndReports {
     /// The end that requested the test.
     pub(crate) client: Value,
-    /// The other end.
+    /// The end that served the test.
     pub(crate) server: Value,
 }
 
@@ -82,7 +82,7 @@ const CLIENT: &str = "10.90.0.2";
 pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<EndReports> {
     let scratch = Scratch::new()?;
     let ends = Programs { session, test, scratch: &scratch, socket: scratch.file("wire.sock") };
-    // The end that receives the data requests Reads.
+    // For Reads, the client is the end that receives the data.
     let client_is_vhost = (sender == SendingEnd::Vhost) == (test.name != "read-bw");
     let first = if client_is_vhost { ends.client(true) } else { ends.server(true) }?;
     wait_for_socket(&ends.socket)?;

@@ -58,7 +58,8 @@ impl BesideBulk {
             (0..BULK_DEPTH).try_for_each(|_| write_bulk(&hosts, qp))?;
         }
         let mut done = [0; 1 + BULK];
-        // The first run, of a tenth of the time, is not counted, since the congestion windows open during it.
+        // The first run, of a tenth of the time, is not counted, since the congestion windows open during
+        // this run.
         ping_pong(&mut hosts, time / 10, &mut [0; 1 + BULK])?;
         let trips = ping_pong(&mut hosts, time, &mut done)?.summary(0);
         let rates = done[1..].iter().map(|&n| (n * BULK_BYTES) as f64 / time.as_secs_f64());

@@ -35,7 +35,8 @@ pub(crate) struct Load {
     pub(crate) depth: usize,
     /// Number of queue pairs that are active at a time.
     pub(crate) active: usize,
-    /// Time after which the active queue pairs are drawn again. `None` means that they never change.
+    /// Time after which the active queue pairs are drawn again. `None` means that the active queue pairs
+    /// never change.
     pub(crate) redraw: Option<Duration>,
     /// Seed of the draws.
     pub(crate) seed: u64,

@@ -68,9 +68,9 @@ impl<T> EventQueue<T> {
         LockedQueue { queue: self, items: self.items.lock().expect("no holder of this lock panics") }
     }
 
-    /// Takes the oldest item. If the queue is empty, the call waits, or fails with `EAGAIN` if the program
-    /// has made the descriptor non-blocking. During the call the engine runs on its own thread or in this
-    /// thread. A signal ends the wait with `EINTR`.
+    /// Removes the oldest item, and returns the result of `take` for this item. If the queue is empty, the
+    /// call waits, or fails with `EAGAIN` if the program has made the descriptor non-blocking. During the
+    /// call the engine runs on its own thread or in this thread. A signal ends the wait with `EINTR`.
     ///
     /// `take` is called with the item while the queue is locked. So a thread that removes the items of an
     /// object either finds the item, or sees the effect of `take`.

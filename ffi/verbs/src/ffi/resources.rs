@@ -56,7 +56,7 @@ pub(crate) fn check_for_start() -> Result<(), StartError> {
     })
 }
 
-/// Checks that there is memory for an object whose queues take `bytes` bytes.
+/// Checks that there is memory for an object whose queues need `bytes` bytes.
 ///
 /// # Errors
 /// Returns `ENOMEM` if memory is missing, and writes a line to the log.

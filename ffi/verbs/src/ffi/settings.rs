@@ -53,8 +53,8 @@ impl Setting {
         }
     }
 
-    /// A prefix for errors about the value: the file and line in which it is set. Empty if an environment
-    /// variable sets the value.
+    /// A prefix for errors about the value: the file and the line in which the value is set. The prefix is
+    /// empty if an environment variable sets the value.
     pub(crate) fn origin(&self) -> String {
         match &self.place {
             Place::Environment(_) => String::new(),

@@ -33,7 +33,7 @@ pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
     if !was_pending && is_sigpipe_pending() {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `pipe` and `now` are valid, and the pointer for the signal's data may be NULL. The call
-        // takes the pending SIGPIPE, which this thread has blocked.
+        // consumes the pending SIGPIPE, which this thread has blocked.
         unsafe { libc::sigtimedwait(&raw const pipe, ptr::null_mut(), &raw const now) };
     }
     mask(libc::SIG_SETMASK, &before);

@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut sys::ibv_
         // SAFETY: the field is never changed.
         let context = unsafe { (*this.c.get()).context };
         CHANNELS.remove(channel as usize);
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(channel.cast::<CompChannel>()) });
         // SAFETY: a context is not freed while it has objects.
         unsafe { OpenDevice::of(context) }.remove();

@@ -283,7 +283,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
             // SAFETY: a channel is not destroyed while it has completion queues.
             unsafe { CompChannel::of(channel) }.remove();
         }
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
         // SAFETY: a context is not freed while it has objects.
         unsafe { OpenDevice::of(context) }.remove();

@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Takes the next completion, and sets the fields that programs read without a call. The calling thread has
+/// Polls the next completion, and sets the fields that programs read without a call. The calling thread has
 /// entered the critical section.
 fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> Outcome<()> {
     // SAFETY: the caller passes a queue that is valid during the call.

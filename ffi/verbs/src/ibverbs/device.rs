@@ -181,7 +181,7 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut sys::ibv_context)
         if open.objects.in_use() {
             return Ok(());
         }
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(ptr::from_ref(open).cast_mut()) });
         Ok(())
     })

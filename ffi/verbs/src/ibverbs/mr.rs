@@ -273,7 +273,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
         let pd = unsafe { (*this.c.get()).pd };
         // SAFETY: a domain is not deallocated while it has regions.
         unsafe { Pd::of(pd) }.remove();
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
         Ok(())
     })

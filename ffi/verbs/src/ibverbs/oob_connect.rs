@@ -36,7 +36,7 @@ pub(crate) struct OobConnection {
 type QpName = ([u8; 16], u32);
 
 /// Starts to listen for out-of-band connections, unless this process already listens. Called when a queue
-/// pair enters INIT: from now on a peer may connect to the queue pair.
+/// pair enters INIT, after which a peer may connect to the queue pair.
 pub(crate) fn prepare(process: &Process) -> Outcome<()> {
     let mut state = process.oob.state();
     if state.listener.is_some() {

@@ -143,7 +143,7 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
             return Err(EBUSY);
         }
         let context = domain.context();
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         let gone = unsafe { Box::from_raw(pd.cast::<Pd>()) };
         if let Some(ParentDomain { pd, td }) = gone.parent_of {
             // SAFETY: a domain is not deallocated while a parent domain uses it.
@@ -213,7 +213,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut sys::ibv_td) -> c_int {
         if unsafe { Td::of(td) }.use_count.in_use() {
             return Err(EBUSY);
         }
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         let gone = unsafe { Box::from_raw(td.cast::<Td>()) };
         let context = gone.c.into_inner().context;
         // SAFETY: a context is not freed while it has objects.

@@ -552,7 +552,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
         if let Some(srq) = this.init.srq() {
             srq.remove();
         }
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
         // SAFETY: a domain is not deallocated while it has queue pairs.
         unsafe { Pd::of(pd) }.remove();

@@ -160,7 +160,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::ibv_srq) -> c_int
         let open = unsafe { OpenDevice::of(domain.context()) };
         open.process.async_events.forget(ObjectKind::Srq, this.srq.srq_num());
         open.process.async_events.remove(srq as usize);
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
         domain.remove();
         open.remove();

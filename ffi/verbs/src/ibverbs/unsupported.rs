@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
 #[unsafe(export_name = "uw_ibv_destroy_ah")]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut sys::ibv_ah) -> c_int {
     abi::status(|| {
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(ah) });
         Ok(())
     })

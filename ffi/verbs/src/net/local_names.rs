@@ -291,7 +291,7 @@ impl Drop for LocalNameLease {
         if self.held.is_ours()
             && let Some(path) = &self.path
         {
-            // Errors are ignored: the next process that takes the name uses the file, since the lock ends
+            // Errors are ignored: the next process that reserves the name uses the file, since the lock ends
             // with this process.
             let _ = fs::remove_file(path);
         }

@@ -180,8 +180,8 @@ pub(super) fn whole(kind: libc::c_int) -> libc::flock {
     libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Takes or releases a lock. The lock belongs to the open file, and ends when the last descriptor of the open
-/// file is closed.
+/// Locks or unlocks a range of a file. The lock belongs to the open file, and ends when the last descriptor
+/// of the open file is closed.
 pub(super) fn lock(file: impl AsFd, lock: libc::flock) -> Result<(), NameError> {
     let fd = file.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open, and the kernel only reads `lock`.

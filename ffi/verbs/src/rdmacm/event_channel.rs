@@ -124,8 +124,8 @@ impl EventChannel {
     /// No thread uses the channel during or after the call.
     pub(crate) unsafe fn destroy(channel: *mut sys::rdma_event_channel) {
         if CHANNELS.remove(channel as usize).is_some() {
-            // SAFETY: the address is that of a leaked `Box`, since the channel was not destroyed, and the
-            // caller does not use it again.
+            // SAFETY: this is the address of a leaked `Box`, since the channel was not destroyed, and the
+            // caller does not use the address again.
             drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
         }
     }
@@ -195,7 +195,7 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut sys::rdma_cm_event
         if event.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         let event = unsafe { Box::from_raw(event.cast::<Event>()) };
         event.pending_acks.ack(1);
         Ok(0)

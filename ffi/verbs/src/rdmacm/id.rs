@@ -350,8 +350,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     this.forget_event();
     this.pending_acks.wait();
     let (channel, sync) = (this.fields().channel, this.is_sync());
-    // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again. The engine's
-    // identifier is dropped, so a listener stops.
+    // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again. The
+    // engine's identifier is dropped, so a listener stops.
     drop(unsafe { Box::from_raw(id.cast::<Id>()) });
     if sync {
         // SAFETY: a synchronous identifier has its own channel.

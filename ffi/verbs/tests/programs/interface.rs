@@ -122,7 +122,7 @@ impl Interfaces {
         (words.into(), format!("{kind}{}", ["a", "b"][end]))
     }
 
-    /// Takes down the link of an end's interface.
+    /// Sets the link of an end's interface down.
     pub(crate) fn take_link(&self, end: usize) -> Result<(), String> {
         ip(&format!("-n {} link set v{} down", self.namespaces[end], ["a", "b"][end]))
     }

@@ -60,8 +60,8 @@ impl Victims {
     }
 }
 
-/// Programs that connect by rdma_cm. Each has more work than it can finish before the kill. (The basic tools
-/// `ibv_devices` and `ibv_devinfo` have no peer.)
+/// Programs that connect by rdma_cm. Each program has more work than it can finish before the kill. (The
+/// basic tools `ibv_devices` and `ibv_devinfo` have no peer.)
 fn victims() -> Vec<Victims> {
     let mut all = vec![
         Victims::new("rping", "rping -s -a 127.0.0.1 -C 1000000", "rping -c -a 127.0.0.1 -v -C 1000000"),

@@ -106,7 +106,7 @@ fn both_ends() -> Result<(), String> {
     }
     let shows = [" -> ", "  established\n", "  link up", "  retransmits ", "  listens at "];
     check(shows.iter().all(|part| text.contains(part)), &text)?;
-    // `uwarp ls` does not take the folder of the status sockets for a wire.
+    // `uwarp ls` does not regard the folder of the status sockets as a wire.
     let launcher = stage.wire.launcher()?.display().to_string();
     let listed = stage.wire.command(0, &[&launcher, "ls"]).output().map_err(|error| error.to_string())?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();

@@ -154,7 +154,7 @@ impl Wire {
         self.rendezvous().join("default")
     }
 
-    /// Takes the link of an end down, for a wire between interfaces.
+    /// Sets the link of an end down, on a wire between interfaces.
     pub(crate) fn take_link(&self, end: usize) -> Result<(), String> {
         self.interfaces.as_ref().ok_or("a wire in memory has no link")?.take_link(end)
     }
@@ -170,7 +170,7 @@ impl Wire {
     }
 
     /// A command that runs a program with the library at end `end`. The program has the privileges that the
-    /// wire needs. On a `local` wire it runs as an ordinary user without capabilities.
+    /// wire needs. On a `local` wire the program runs as an ordinary user without capabilities.
     pub(crate) fn command(&self, end: usize, words: &[&str]) -> Command {
         let mut before = Vec::new();
         let mut net = None;

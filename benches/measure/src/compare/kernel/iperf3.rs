@@ -65,7 +65,7 @@ impl StreamLoad {
 pub(crate) const DEFAULT: StreamSettings = StreamSettings { options: "", shape: Shape::Plain };
 
 /// The settings to try for the best stream. The kernel copies the sender's bytes, as we copy ours into
-/// packets. The system's default congestion control may pace.
+/// packets. The system's default congestion control may pace the stream.
 pub(crate) const COPYING: [StreamSettings; 7] = [
     StreamSettings { options: "-C cubic -l 1M", shape: Shape::Plain },
     DEFAULT,

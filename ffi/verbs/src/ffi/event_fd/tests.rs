@@ -183,9 +183,9 @@ struct EventOwner {
     pending_acks: PendingAcks,
 }
 
-/// Threads take events while other threads destroy the objects. Destroying an object waits until all taken
-/// events of the object are acknowledged. After that no event of the object is taken. At the end the
-/// descriptor is not readable.
+/// Threads read events while other threads destroy the objects. Destroying an object waits until all events
+/// of the object that were read are acknowledged. After the destruction, no thread reads an event of the
+/// object. At the end the descriptor is not readable.
 #[test]
 fn no_event_of_a_destroyed_object_is_taken() {
     const GETTERS: usize = 3;
