@@ -175,7 +175,8 @@ struct Counters {
 pub(crate) fn write(path: &Path, results: &Results<'_>) -> Result<(), Error> {
     let Results { params, unit, rows, target, outcome, counters, hz, .. } = *results;
     let profiled = |rows: &[Row]| rows.iter().any(|row| row.profile.is_some());
-    // Measuring the cost of a scope takes some milliseconds, so it is done only if a row has a profile.
+    // Measuring the cost of a scope takes some milliseconds, so the cost is measured only if a row has a
+    // profile.
     let scope_cycles = if profiled(rows) { dp::profile::scope_cycles() } else { 0.0 };
     let document = Document {
         iwperf: results.provenance,

@@ -243,7 +243,7 @@ impl Path {
         self.totals.posted
     }
 
-    /// Number of messages on all queue pairs whose request has completed.
+    /// Number of messages whose request has completed, counted over all queue pairs.
     pub fn completed(&self) -> u64 {
         self.totals.completed
     }

@@ -21,8 +21,8 @@ impl Rendezvous {
     /// # Errors
     /// Returns the errors of `poll`.
     pub fn meet<E>(&self, mut poll: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-        // A party enters the next round only after the present round. So the round is over when `arrived`
-        // reaches a multiple of `parties`.
+        // A party enters the next round only when the present round is over. So the round is over when
+        // `arrived` reaches a multiple of `parties`.
         let ticket = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (ticket / self.parties + 1) * self.parties;
         while self.arrived.load(Ordering::Acquire) < all {

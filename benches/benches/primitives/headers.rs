@@ -39,7 +39,7 @@ fn ddp() -> [(&'static str, Header); 2] {
     ]
 }
 
-/// Ethernet, IP and TCP headers of a segment without payload, with a name.
+/// Three names, each with the Ethernet, IP and TCP headers of a segment without payload.
 fn segments() -> [(&'static str, SegmentHeaders); 3] {
     let (none, all) =
         (config(Offloads::empty()), config(Offloads::TX_TCP_CHECKSUM | Offloads::TX_IPV4_CHECKSUM));

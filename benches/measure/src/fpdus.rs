@@ -35,7 +35,7 @@ impl Writer {
     pub(crate) fn new(message: Vec<u8>, emss: usize) -> Self {
         let framer = Framer::new(false, true);
         let mut segmenter = Segmenter::tagged(0);
-        // The segmenter starts without a message in progress.
+        // The segmenter is advanced to its end, so that no message is in progress.
         segmenter.next(u32::MAX);
         Self { mulpdu: framer.mulpdu(emss), framer, message, segmenter, left: Some(0), sent_bytes: 0 }
     }

@@ -290,7 +290,7 @@ mod tests {
             assert!(svg.contains(word), "{word}: {svg}");
         }
         assert!(!svg.contains("<&>"), "not escaped");
-        // Each measured point has a mark; reference lines have no marks.
+        // Each measured point has a mark, and reference lines have no marks.
         assert_eq!(svg.matches("<circle").count(), 3, "{svg}");
     }
 

@@ -53,7 +53,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
             }
         }
         if wants("shim_read_64") {
-            // perftest reports the whole round trip of a Read, unlike that of a Write or Send.
+            // perftest reports the whole round trip of a Read, but half the round trip of a Write or Send.
             let whole = latency(session, "ib_read_lat");
             tally.add("shim_read_64", "both", pair(&whole, kernel_round_trip(session)));
         }

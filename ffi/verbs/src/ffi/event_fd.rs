@@ -156,7 +156,7 @@ impl<T> LockedQueue<'_, T> {
     fn uncount(&self) -> Outcome<()> {
         let mut bytes = [0; 8];
         match rustix::io::read(&self.queue.fd, &mut bytes) {
-            // The program itself has read from the descriptor.
+            // `AGAIN` means that the program itself has read from the descriptor.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -79,7 +79,7 @@ fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, ba
     if let Some(name) = &mut state.name {
         net.publish(name, port)?;
     }
-    // This field is set last: if the call fails, the program may repeat the call.
+    // The field `cm` is set last, so that the program may repeat the call if it fails.
     state.cm = Some(cm);
     Ok(())
 }

@@ -333,8 +333,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     };
     if let Some(cm) = &cm {
         this.process.ids.remove(cm);
-        // As in the kernel, a queue pair that the program has not destroyed loses its connection, and a
-        // request that is neither accepted nor rejected is rejected.
+        // As in the kernel, a queue pair that the program has not destroyed loses its connection. A request
+        // that the program has not yet accepted or rejected is rejected.
         cm.disconnect();
         if undecided {
             // This poll sends the rejection, since the process may end now.
