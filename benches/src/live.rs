@@ -1,6 +1,6 @@
-//! The display of a run in progress. On a terminal this is a small dashboard. Without a terminal, a run by
-//! time prints a line per second. Both displays go to standard error, so that other programs can parse the
-//! table.
+//! The display of a run in progress. On a terminal the display is a small dashboard. Without a terminal, a
+//! run by time prints a line per second. Both displays go to standard error, so that other programs can parse
+//! the table.
 
 use std::io::IsTerminal;
 

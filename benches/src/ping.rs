@@ -1,8 +1,8 @@
 //! `iwperf ping` and `iwperf pong` speak `rping`'s wire protocol, so that either end can be `rping`.
 //!
-//! In a round, the client Sends the address of its source, and the server Reads it and answers with a Send.
-//! Then the client Sends the address of its sink, and the server Writes the data to the sink and answers with
-//! a Send. Every Send is 16 bytes ([`wire::Advert`]).
+//! In a round, the client Sends the address of its source, and the server Reads the source and answers with a
+//! Send. Then the client Sends the address of its sink, and the server Writes the data to the sink and
+//! answers with a Send. Every Send is 16 bytes ([`wire::Advert`]).
 
 pub mod client;
 mod link;

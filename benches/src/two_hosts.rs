@@ -1,7 +1,7 @@
 //! Two hosts on a wire in memory, with queue pairs between the hosts, in one thread and with fixed seeds. The
 //! two hosts serve to count or time parts of the data path.
 //!
-//! Time is virtual, so every run is equal, unless a benchmark that measures time starts the clock.
+//! Time is virtual, so all runs are equal, unless a benchmark that measures time starts the clock.
 
 use std::cell::Cell;
 use std::net::SocketAddr;

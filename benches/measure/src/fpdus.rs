@@ -1,11 +1,11 @@
-//! Writes as FPDUs in a byte stream, and their placement. This is the part of iWARP that does not depend on
-//! the TCP below it. The baselines that are not uwarp use this module: smoltcp's sockets
-//! (`pair/smoltcp_sockets`) and the kernel's sockets (`compare/kernel/writes.rs`).
+//! Writes as FPDUs in a byte stream, and their placement: the part of iWARP that does not depend on the TCP
+//! below it. The baselines that are not uwarp use this module: smoltcp's sockets (`pair/smoltcp_sockets`) and
+//! the kernel's sockets (`compare/kernel/writes.rs`).
 //!
-//! The code of the crate `iwarp` frames with MPA's length, pad and CRC32c and with DDP's tagged header, and
-//! computes the CRC of the message while it copies the message. The target checks the CRC, the STag and the
-//! bounds before it places the payload. There are no markers, startup exchange, queue pairs, completions or
-//! registered memory.
+//! The crate `iwarp` provides the framing: MPA's length, pad and CRC32c, and DDP's tagged header. The code of
+//! the crate computes the CRC of the message while it copies the message. The target checks the CRC, the STag
+//! and the bounds before it places the payload. There are no markers, startup exchange, queue pairs,
+//! completions or registered memory.
 
 use benches::errors::Error;
 use iwarp::ddp::{Header, Segmenter, TaggedHeader};

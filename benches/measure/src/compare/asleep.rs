@@ -1,7 +1,7 @@
 //! The rows of processes that sleep until a frame arrives, compared with a Unix socket: on a local wire, over
 //! vhost-user, and over packet sockets at both ends of a veth pair.
 //!
-//! A round trip is two wake-ups.
+//! A round trip needs two wake-ups.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
 //! The system's allocator, with counters of live allocations by owner and by size.
 //!
 //! Allocations and deallocations count for the [`Owner`] whose work runs. If an object were allocated by one
-//! owner and freed by another, the counters would be wrong. No code here does this.
+//! owner and freed by another, the counters would be wrong. No code here frees an object of another owner.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
