@@ -119,10 +119,10 @@ pub struct ServerArgs {
     /// Serve clients one after another instead of ending after the first client.
     #[arg(short = 'P', long)]
     pub persistent: bool,
-    /// Test.
+    /// The options of the test.
     #[command(flatten)]
     pub args: TestArgs,
-    /// Network.
+    /// The options of the network.
     #[command(flatten)]
     pub net: NetArgs,
 }
@@ -139,10 +139,10 @@ pub struct ClientArgs {
     /// Port of the server [default: 18515].
     #[arg(short, long)]
     pub port: Option<u16>,
-    /// Test.
+    /// The options of the test.
     #[command(flatten)]
     pub args: TestArgs,
-    /// Network.
+    /// The options of the network.
     #[command(flatten)]
     pub net: NetArgs,
 }
@@ -179,7 +179,7 @@ pub struct LocalArgs {
     /// Seconds to wait for a peer from which nothing arrives.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = net::parse_seconds)]
     pub timeout: std::time::Duration,
-    /// Test.
+    /// The options of the test.
     #[command(flatten)]
     pub args: TestArgs,
 }
@@ -196,10 +196,10 @@ pub struct PingClientArgs {
     /// Port of the server [default: 7174, as in rping].
     #[arg(short, long)]
     pub port: Option<u16>,
-    /// Rounds.
+    /// The options of the rounds.
     #[command(flatten)]
     pub ping: PingArgs,
-    /// Network.
+    /// The options of the network.
     #[command(flatten)]
     pub net: NetArgs,
 }
@@ -213,10 +213,10 @@ pub struct PongArgs {
     /// Serve clients one after another.
     #[arg(short = 'P', long)]
     pub persistent: bool,
-    /// Rounds.
+    /// The options of the rounds.
     #[command(flatten)]
     pub ping: PingArgs,
-    /// Network.
+    /// The options of the network.
     #[command(flatten)]
     pub net: NetArgs,
 }

@@ -44,7 +44,7 @@ struct Document<'a> {
     validation: Option<Validation>,
     peer_cost: Option<Cost>,
     counters: Counters,
-    /// The counters of each engine, if there are several.
+    /// The counters of each engine, if there are several engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     engines: Vec<Counters>,
 }

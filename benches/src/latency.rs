@@ -21,9 +21,9 @@ pub struct LatencySummary {
     pub p90_us: f64,
     /// 99th percentile in microseconds.
     pub p99_us: f64,
-    /// 99.9th percentile, microseconds.
+    /// 99.9th percentile in microseconds.
     pub p999_us: f64,
-    /// 99.99th percentile, microseconds.
+    /// 99.99th percentile in microseconds.
     pub p9999_us: f64,
 }
 
@@ -42,7 +42,7 @@ pub struct Latencies {
     divisor: f64,
 }
 
-/// Number of points of a distribution each time the share above the quantile halves.
+/// Number of points of a distribution for each halving of the share above the quantile.
 const POINTS_PER_HALVING: u32 = 4;
 
 impl Default for Latencies {

@@ -24,8 +24,8 @@ pub const MAX_RX_DEPTH: u32 = 16_384;
 /// Minimum length in bytes of each half of a queue pair's buffer (perftest's cycle buffer).
 pub const CYCLE_BUFFER: u32 = 4096;
 
-/// Maximum number of queue pairs of one end. A stack has more connections than this, and a `wr_id` has 16
-/// bits for the number of the queue pair.
+/// Maximum number of queue pairs of one end. A stack can have more connections, and a `wr_id` has 16 bits for
+/// the number of the queue pair.
 pub const MAX_QPS: u32 = 16_000;
 
 /// Number of requests of a queue pair in addition to the data: marks and credits.
@@ -48,7 +48,7 @@ pub const MAX_RATE: u64 = 1_000_000_000_000;
 pub struct Params {
     /// The test.
     pub test: Test,
-    /// Number of bytes of a message. With `all`, of the largest message.
+    /// Number of bytes of a message. With `all`, this is the number of bytes of the largest message.
     pub size: u32,
     /// Number of messages of each queue pair, or 0 if `duration_s` is set.
     pub iters: u32,
@@ -124,7 +124,7 @@ impl Params {
     }
 
     /// Number of receives that are posted again at a time. The source has credits for the other receives, and
-    /// can send while these are posted.
+    /// can send while these receives are posted.
     pub fn receives_at_a_time(&self) -> u32 {
         self.recv_post_list.min(self.receives() / 2).max(1)
     }

@@ -33,7 +33,7 @@ pub struct Dest {
     /// Tagged offset of the memory. In a Send bandwidth test, this is the tagged offset of the credit cell
     /// (see [`script`](super::script)).
     pub vaddr: u64,
-    /// The GID, which is only displayed. siw sets its first bytes to its MAC address.
+    /// The GID, which is only displayed. siw puts its MAC address into the first bytes of the GID.
     pub gid: [u8; 16],
 }
 

@@ -349,7 +349,7 @@ fn connection_ended(
 /// Finds the peak of a run: the shortest time in which a tenth of the run completed.
 ///
 /// perftest's peak is the shortest time from one post to its completion. With a send buffer between the two,
-/// this time would measure a copy. A tenth of the run, in contrast, drains at the speed of the wire.
+/// this time would measure a copy. A tenth of the run, in contrast, is sent at the speed of the wire.
 #[derive(Debug)]
 struct Meter {
     /// Number of messages of a tenth of the run, or 0 if the user wants no peak.

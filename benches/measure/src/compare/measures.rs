@@ -18,7 +18,7 @@ impl Direction {
         }
     }
 
-    /// The worse of two ratios.
+    /// Whether `ratio` is worse than `than`.
     pub(crate) fn is_worse(self, ratio: f64, than: f64) -> bool {
         match self {
             Self::HigherIsBetter => ratio < than,

@@ -22,7 +22,7 @@ use crate::pair::alternate::{Comparison, TIME_LIMIT};
 /// Number of bytes of a Read.
 const BYTES: usize = 64;
 
-/// Maximum extra cost of an await over a poll in microseconds.
+/// Maximum extra cost in microseconds of an await over a poll.
 const GOAL_US: f64 = 2.0;
 
 /// Number of Reads of one host before the other host's turn.

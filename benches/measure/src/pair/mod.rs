@@ -77,7 +77,8 @@ enum Id {
     /// The gain of a second core if the engines of both cores are on two queues of one device
     #[value(name = "queues_2")]
     Queues2,
-    /// 2, 4 and 8 engines on queues of one device and on one core: the slowest number, against one engine
+    /// 2, 4 and 8 engines on queues of one device and on one core: the slowest of these numbers of engines,
+    /// against one engine
     #[value(name = "engines_8")]
     Engines8,
     /// The extra time of an awaited 64 B Read over a polled 64 B Read, against 2 us

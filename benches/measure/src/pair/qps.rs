@@ -19,8 +19,8 @@ const ACTIVE: usize = 64;
 const LOAD: Load =
     Load { bytes: 64 << 10, depth: 4, active: ACTIVE, redraw: Some(Duration::from_millis(10)), seed: 64 };
 
-/// Compares `open` open queue pairs with 64 open queue pairs. If `detail` is true, prints the engines'
-/// counters on standard error.
+/// Compares the traffic with `open` open queue pairs and the traffic with 64 open queue pairs. If `detail` is
+/// true, prints the engines' counters on standard error.
 ///
 /// # Errors
 /// Returns errors of the engines, or [`Error::Validation`].

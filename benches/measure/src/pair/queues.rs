@@ -54,7 +54,8 @@ impl Shared {
     }
 }
 
-/// `engines_8`: compares several numbers of engines with one engine, on one core. The slowest number counts.
+/// `engines_8`: compares several numbers of engines with one engine, on one core. The number of engines with
+/// the lowest rate counts.
 ///
 /// # Errors
 /// Returns errors of the engines, or [`Error::Validation`].

@@ -111,9 +111,9 @@ impl Qp {
         result
     }
 
-    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`. No other thread gets
-    /// there until the returned guard is dropped. Must be called before [`current`](Self::current) is locked,
-    /// since the other thread needs that lock.
+    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`. No other thread can begin
+    /// such a section until the returned guard is dropped. Must be called before [`current`](Self::current)
+    /// is locked, since the other thread needs that lock.
     pub(crate) fn posting(&self) -> Outcome<Option<SectionGuard<'_, WrBatch>>> {
         self.batch.as_ref().map(CriticalSection::lock).transpose()
     }

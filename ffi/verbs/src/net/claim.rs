@@ -26,7 +26,7 @@ pub(crate) enum Conflict {
 
 impl Claim {
     /// The claim of an identifier that is bound to `address`. If `family_only` is `None`, an IPv4 address
-    /// claims only its own family, and an IPv6 address claims both.
+    /// claims only its own family, and an IPv6 address claims both families.
     pub(crate) fn new(address: IpAddr, family_only: Option<bool>, reuses: bool) -> Self {
         let address = address.to_canonical();
         Self { address, family_only: family_only.unwrap_or(address.is_ipv4()), reuses }

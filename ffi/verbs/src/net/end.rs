@@ -233,7 +233,7 @@ impl Net {
     }
 
     /// Whether peers can reach a listener with this claim. If programs use the addresses on the wire, peers
-    /// cannot reach a listener that accepts only the other address family than the wire's.
+    /// cannot reach a listener that accepts only an address family other than the wire's.
     pub(crate) fn reaches(&self, claim: &Claim) -> bool {
         self.is_private() || !claim.family_only || claim.address.is_ipv4() == self.address.is_ipv4()
     }

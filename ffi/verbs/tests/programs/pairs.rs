@@ -272,8 +272,9 @@ fn write_scripts(folder: &Path) -> Result<(), String> {
     })
 }
 
-/// Programs with ordinary sockets. Both ends wait by `select`. The listening end may notice a connection only
-/// after five seconds, since rsockets wait for a descriptor whose events another thread of rsockets reads.
+/// Programs with ordinary sockets. Both ends wait with `select`. The listening end may notice a connection
+/// only after five seconds, since rsockets wait for a descriptor whose events another thread of rsockets
+/// reads.
 fn iperf() -> Pair {
     let server = "sh with_rsockets iperf3 -s -1";
     let client = format!("sh with_rsockets iperf3 -c {ADDR} -n 20M");
@@ -283,7 +284,7 @@ fn iperf() -> Pair {
     }
 }
 
-/// A client with ordinary sockets that waits by `poll`.
+/// A client with ordinary sockets, which waits with `poll`.
 fn curl() -> Pair {
     let after = |folder: &Path| {
         let body = fs::read(folder.join("body")).map_err(|error| format!("body: {error}"))?;

@@ -66,7 +66,7 @@ impl Stream {
         self.settings.name_for_any_length()
     }
 
-    /// Measures the goodput of all connections together in Gb/s.
+    /// Measures the goodput in Gb/s of all connections together.
     ///
     /// # Errors
     /// Fails if `iperf3` fails.

@@ -19,7 +19,7 @@ use frames::ReceivedFrames;
 const FRAMES: [(&str, u32, u16); 3] =
     [("frames_1514", 1514, 1500), ("frames_9014", 9014, 9000), ("superframes", 62 << 10, 9000)];
 
-/// Duration of sending in one run in milliseconds.
+/// Duration in milliseconds of sending in one run.
 const SEND_MS: u32 = 500;
 
 /// Number of runs of each measurement. The median counts.
