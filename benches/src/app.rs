@@ -1,4 +1,4 @@
-//! The commands of the command line, from their options to their output.
+//! Runs the commands of the command line, from their options to their output.
 
 use dp::Clock;
 
@@ -17,7 +17,7 @@ use crate::{documents, local, ping, several};
 /// Runs a command.
 ///
 /// # Errors
-/// The error that ended it.
+/// Returns the error that ended the command.
 pub fn run(cli: Cli) -> Result<(), Error> {
     crate::log::start(cli.log.as_deref())?;
     if let Some(note) = cli.command.test_args().and_then(|args| args.perftest.note()) {
@@ -95,7 +95,7 @@ fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
             .and_then(|mut client| serve(&server, &mut end, &mut client, args));
         match served {
             Ok(()) if args.persistent => {}
-            // The error of one client does not end the server.
+            // A server continues after an error of one client.
             Err(error) if args.persistent && !matches!(error, Error::Interrupted) => {
                 tell(&format!("iwperf: {error}"))
             }
@@ -184,7 +184,7 @@ fn check_cores(cores: u32, sweep: &[Params]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The CPUs for `--cores`: the first of those that this process may use.
+/// The CPUs for `--cores`: the first `cores` CPUs that this process may use.
 fn cpus(args: &LocalArgs, params: &Params, cores: u32) -> Result<Vec<usize>, Error> {
     let usage = |text: String| Err(Error::Usage(text));
     check_cores(cores, std::slice::from_ref(params))?;

@@ -1,8 +1,8 @@
 //! Runs a program under callgrind, and reads its profile.
 //!
 //! The process has an empty environment and a fixed working directory, so that its stack does not depend on
-//! the caller. Valgrind maps at fixed addresses and presents every x86-64 CPU with AVX2 as the same
-//! processor, without AVX-512. So every such machine runs the same code, in our crates and in libc.
+//! the caller. Valgrind maps memory at fixed addresses, and presents every x86-64 CPU with AVX2 as the same
+//! processor without AVX-512. So on every such machine, our crates and libc run the same code.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// The cost of a piece of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Executed {
-    /// Instructions.
+    /// Number of instructions.
     pub instructions: u64,
     /// Number of these instructions that lock the bus: atomic read-modify-write operations, and fences. Such
     /// an instruction waits for all earlier stores, which takes some 20 cycles.
@@ -45,7 +45,7 @@ impl Callgrind {
     /// name contains `only`.
     ///
     /// # Errors
-    /// If valgrind does not start or the program fails.
+    /// Fails if valgrind does not start or the program fails.
     pub fn run(program: &Path, args: &[&str], only: Option<&str>, file: &Path) -> Result<Self> {
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--demangle=no"]);
@@ -69,23 +69,24 @@ impl Callgrind {
         Ok(Self { said, profile: std::fs::read_to_string(file)? })
     }
 
-    /// The line of the program's output that begins with this word; empty if no line does.
+    /// The line of the program's output that begins with `word`, or an empty text if no line does.
     pub fn said(&self, word: &str) -> &str {
         self.said.get(word).map_or("", String::as_str)
     }
 
-    /// Instructions of all calls of the function with `name` in its name, and of all functions called by it.
+    /// Number of instructions of all calls of the function whose name contains `name`, including the
+    /// functions that it calls.
     ///
     /// # Errors
-    /// If the profile has no such call.
+    /// Fails if the profile has no such call.
     pub fn instructions(&self, name: &str) -> Result<u64> {
         self.cost(name).map(|cost| cost.instructions)
     }
 
-    /// Cost of all calls of the function with `name` in its name, and of all functions called by it.
+    /// Cost of all calls of the function whose name contains `name`, including the functions that it calls.
     ///
     /// # Errors
-    /// If the profile has no such call.
+    /// Fails if the profile has no such call.
     pub fn cost(&self, name: &str) -> Result<Executed> {
         match inclusive(&self.profile, name) {
             Executed { instructions: 0, .. } => Err(format!("the profile has no call of {name}").into()),
@@ -93,7 +94,8 @@ impl Callgrind {
         }
     }
 
-    /// Instructions by source file. Inlined instructions count for the file they come from.
+    /// Number of instructions by source file. An inlined instruction counts for the file that contains its
+    /// source.
     pub fn files(&self) -> Vec<(String, u64)> {
         let mut files: Vec<_> = by_file(&self.profile).into_iter().collect();
         files.sort_by_key(|(_, cost)| std::cmp::Reverse(*cost));
@@ -101,7 +103,7 @@ impl Callgrind {
     }
 }
 
-/// Cost of all calls of the function with `name` in its name, and of all functions called by it.
+/// Cost of all calls of the function whose name contains `name`, including the functions that it calls.
 fn inclusive(profile: &str, name: &str) -> Executed {
     let (mut all, mut is_it) = (Executed::default(), false);
     let mut lines = profile.lines();
@@ -117,7 +119,7 @@ fn inclusive(profile: &str, name: &str) -> Executed {
     all
 }
 
-/// Instructions by file, without callees.
+/// Number of instructions by file, without the called functions.
 fn by_file(profile: &str) -> BTreeMap<String, u64> {
     let (mut files, mut file) = (BTreeMap::new(), String::new());
     let mut lines = profile.lines();
@@ -133,14 +135,14 @@ fn by_file(profile: &str) -> BTreeMap<String, u64> {
     files
 }
 
-/// The costs in a line, after its position. Zeros at the end of a line are left out.
+/// The costs in a line, which follow the position. Valgrind omits zeros at the end of a line.
 fn cost(line: &str) -> Executed {
     let mut costs = line.split(' ').skip(1).map(|cost| cost.parse().unwrap_or(0));
     let mut next = || costs.next().unwrap_or(0);
     Executed { instructions: next(), locked: next() }
 }
 
-/// The path of a source file, from its crate's folder on.
+/// The path of a source file, beginning with the folder of its crate.
 fn short(path: &str) -> String {
     let Some((before, within)) = path.rsplit_once("/src/") else { return path.to_owned() };
     let package = before.rsplit('/').next().unwrap_or(before);

@@ -1,4 +1,5 @@
-//! The command line: perftest's options with perftest's meanings, and the options of the network.
+//! The command line: perftest's options with the meanings that they have in perftest, and the options of the
+//! network.
 
 mod net;
 mod perftest;
@@ -29,13 +30,13 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
-    /// Answer Prometheus at this address and port with all counters: http://ADDR/metrics. Anybody who
-    /// reaches it may ask.
+    /// Answer Prometheus at this address and port with all counters: http://ADDR/metrics. Anybody who reaches
+    /// the port may read the counters.
     #[arg(long, global = true, value_name = "ADDR:PORT")]
     pub metrics: Option<SocketAddr>,
-    /// Print events of connections, startup, Terminates, timeouts and links on standard error: those of a
-    /// level (error, warn, info, debug, trace), or by crate, as iwarp=debug,tcp_lite=warn. Without the
-    /// option, the variable RUST_LOG has the filter.
+    /// Print events of connections, startup, Terminates, timeouts and links on standard error. The filter is
+    /// a level (error, warn, info, debug, trace), or has levels by crate, as iwarp=debug,tcp_lite=warn.
+    /// Without the option, the variable RUST_LOG has the filter.
     #[arg(long, global = true, value_name = "FILTER")]
     pub log: Option<String>,
 }
@@ -43,7 +44,7 @@ pub struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Wait for a client and run the test it asks for.
+    /// Wait for a client and run the test that the client asks for.
     Server(ServerArgs),
     /// Bandwidth of RDMA Writes (ib_write_bw -R).
     WriteBw(ClientArgs),
@@ -51,9 +52,9 @@ pub enum Command {
     ReadBw(ClientArgs),
     /// Bandwidth of Sends (ib_send_bw -R).
     SendBw(ClientArgs),
-    /// Bandwidth of RDMA Writes with Immediate Data, each of which uses up a receive of the server.
+    /// Bandwidth of RDMA Writes with Immediate Data, each of which consumes a receive of the server.
     WriteImmBw(ClientArgs),
-    /// Rate of atomics, --atomic_type fetch and add or compare and swap (ib_atomic_bw -R).
+    /// Rate of atomics: fetch and add, or compare and swap (--atomic_type; ib_atomic_bw -R).
     AtomicBw(ClientArgs),
     /// Latency of RDMA Writes: half a round trip (ib_write_lat -R).
     WriteLat(ClientArgs),
@@ -63,7 +64,7 @@ pub enum Command {
     SendLat(ClientArgs),
     /// Latency of atomics: a round trip (ib_atomic_lat -R).
     AtomicLat(ClientArgs),
-    /// Both ends in this process over a wire in memory: needs no device, privilege or setup.
+    /// Run both ends in this process over a wire in memory, without a device, privilege or setup.
     Local(LocalArgs),
     /// rping's client.
     #[command(disable_version_flag = true)]
@@ -71,22 +72,22 @@ pub enum Command {
     /// rping's server.
     #[command(disable_version_flag = true)]
     Pong(PongArgs),
-    /// Print the completions of a shell: put them where the shell finds them.
+    /// Print the completions of a shell, which you put into the file that the shell reads.
     #[command(disable_version_flag = true)]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
     },
-    /// Print the man page, or make those of all commands in a folder.
+    /// Print the man page, or write the man pages of all commands into a folder.
     #[command(disable_version_flag = true)]
     Man {
-        /// The folder, which is there.
+        /// An existing folder.
         folder: Option<PathBuf>,
     },
 }
 
 impl Command {
-    /// The options of the test, if it is one.
+    /// The options of the test, or `None` if the command is not a test.
     pub fn test_args(&self) -> Option<&TestArgs> {
         match self {
             Self::Server(args) => Some(&args.args),
@@ -109,19 +110,19 @@ impl Command {
 #[derive(Debug, clap::Args)]
 pub struct ServerArgs {
     /// The test, for a client that is perftest's own tool: give both ends the same options. An iwperf client
-    /// sends its test by itself.
+    /// sends its test to the server.
     #[arg(long, value_enum)]
     pub test: Option<Test>,
     /// Port to listen on.
     #[arg(short, long, default_value_t = DEFAULT_PORT)]
     pub port: u16,
-    /// Serve clients one after another instead of ending after the first.
+    /// Serve clients one after another instead of ending after the first client.
     #[arg(short = 'P', long)]
     pub persistent: bool,
-    /// Test.
+    /// The options of the test.
     #[command(flatten)]
     pub args: TestArgs,
-    /// Network.
+    /// The options of the network.
     #[command(flatten)]
     pub net: NetArgs,
 }
@@ -138,10 +139,10 @@ pub struct ClientArgs {
     /// Port of the server [default: 18515].
     #[arg(short, long)]
     pub port: Option<u16>,
-    /// Test.
+    /// The options of the test.
     #[command(flatten)]
     pub args: TestArgs,
-    /// Network.
+    /// The options of the network.
     #[command(flatten)]
     pub net: NetArgs,
 }
@@ -155,29 +156,30 @@ pub struct LocalArgs {
     /// Port that both ends use.
     #[arg(short, long, default_value_t = DEFAULT_PORT)]
     pub port: u16,
-    /// Between IPv6 addresses.
+    /// Use IPv6 addresses.
     #[arg(short = '6', long)]
     pub ipv6: bool,
     /// IP MTU of the wire.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: u16,
-    /// Frames that the wire loses, per million (seeded: the same ones each time).
+    /// Frames that the wire loses, per million. A seed chooses the lost frames, so each run loses the same
+    /// frames.
     #[arg(long, default_value_t = 0, value_name = "PPM")]
     pub drop_ppm: u32,
     /// Type of service or traffic class of the packets: DSCP times 4.
     #[arg(short = 'T', long, alias = "tclass", value_name = "0-255", value_parser = clap::value_parser!(u8))]
     pub tos: Option<u8>,
-    /// Run on this many CPUs, each with both ends of its own wire; the queue pairs are spread over them. A
-    /// list (1,2,4) does a run for each.
+    /// Run on this many CPUs, each with both ends of its own wire. The queue pairs are spread over the CPUs.
+    /// With a list (1,2,4), do a run for each number.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub cores: Vec<u32>,
     /// Write the frames at the client's end of the wire to this file (pcapng).
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Seconds to wait for an end from which nothing arrives.
+    /// Seconds to wait for a peer from which nothing arrives.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = net::parse_seconds)]
     pub timeout: std::time::Duration,
-    /// Test.
+    /// The options of the test.
     #[command(flatten)]
     pub args: TestArgs,
 }
@@ -191,13 +193,13 @@ pub struct PingClientArgs {
         help = "The server: HOST, HOST:PORT or [IPv6]:PORT; a name or an address"
     )]
     pub remote: Remote,
-    /// Port of the server [default: 7174, that of rping].
+    /// Port of the server [default: 7174, as in rping].
     #[arg(short, long)]
     pub port: Option<u16>,
-    /// Rounds.
+    /// The options of the rounds.
     #[command(flatten)]
     pub ping: PingArgs,
-    /// Network.
+    /// The options of the network.
     #[command(flatten)]
     pub net: NetArgs,
 }
@@ -211,10 +213,10 @@ pub struct PongArgs {
     /// Serve clients one after another.
     #[arg(short = 'P', long)]
     pub persistent: bool,
-    /// Rounds.
+    /// The options of the rounds.
     #[command(flatten)]
     pub ping: PingArgs,
-    /// Network.
+    /// The options of the network.
     #[command(flatten)]
     pub net: NetArgs,
 }

@@ -1,4 +1,4 @@
-//! A test on several cores at once: a thread for each, whose rows are added up.
+//! Runs a test on several cores at once, with a thread for each core, and adds up the threads' rows.
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
@@ -7,11 +7,11 @@ use crate::driver::Interrupt;
 use crate::errors::Error;
 use crate::runs::{OnRow, Row, merge};
 
-/// Calls `run` with the state of each core, in a thread for each, and `on_row` with each sum of their rows.
-/// `cpus` are the CPUs that the rows name. Returns the results of all cores.
+/// Calls `run` in a thread for each core, with the state of that core. Calls `on_row` with each sum of the
+/// cores' rows. `cpus` are the CPUs that the rows name. Returns the results of all cores.
 ///
 /// # Errors
-/// The error of the core that failed first; it interrupts the other cores.
+/// Returns the error of the core that failed first. That core interrupts the other cores.
 pub fn together<S: Send, T: Send>(
     states: Vec<S>,
     cpus: &[usize],
@@ -53,8 +53,8 @@ pub fn together<S: Send, T: Send>(
     })
 }
 
-/// The cause among two errors: an end that was interrupted or lost its peer only shows that the other end
-/// failed.
+/// Returns the error that is the cause, if one of two results is an error. An end that was interrupted or has
+/// lost its peer only shows that the other end failed.
 pub fn first_cause<A, B>(ran: Result<A, Error>, served: Result<B, Error>) -> Result<(A, B), Error> {
     match (ran, served) {
         (

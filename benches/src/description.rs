@@ -1,17 +1,17 @@
-//! A test described in one line.
+//! Describes a test in one line.
 
 use crate::params::Params;
 use crate::rate::Rate;
 use crate::runs::Row;
 use crate::table::Unit;
 
-/// The test in one line.
+/// Describes the test in one line.
 pub(crate) fn description(params: &Params) -> String {
     let plural = if params.qps == 1 { "" } else { "s" };
     with_queue_pairs(params, &format!("{} queue pair{plural}", params.qps))
 }
 
-/// Several runs of a test in one line, with the message sizes and numbers of queue pairs of their `rows`.
+/// Describes several runs of a test in one line, with the message sizes and numbers of queue pairs of `rows`.
 pub(crate) fn of_rows(params: &Params, rows: &[Row]) -> String {
     let range = |number: fn(&Row) -> u32, one: &str, many: &str| {
         let numbers = || rows.iter().map(number);

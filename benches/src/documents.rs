@@ -14,17 +14,18 @@ use crate::lines;
 /// Prints the completions of a shell.
 ///
 /// # Errors
-/// [`Error::System`] if they cannot be written.
+/// Returns [`Error::System`] if the completions cannot be written.
 pub fn completions(shell: Shell) -> Result<(), Error> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "iwperf", &mut text);
     lines::print(&text)
 }
 
-/// Prints the page of the program, or makes a page for it and for each command in a folder.
+/// Prints the man page of the program, or writes a man page for the program and for each command into a
+/// folder.
 ///
 /// # Errors
-/// [`Error::System`] if a page cannot be written.
+/// Returns [`Error::System`] if a page cannot be written.
 pub fn man(folder: Option<&Path>) -> Result<(), Error> {
     let Some(folder) = folder else {
         let mut text = Vec::new();

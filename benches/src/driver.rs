@@ -1,4 +1,5 @@
-//! Polls the engine: this thread, between polls of its queues, or a thread of the engine (`--events`).
+//! Polls the engine. Either this thread polls the engine between polls of its queues, or a thread of the
+//! engine does (`--events`).
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -11,20 +12,20 @@ use rustix::io::Errno;
 use crate::errors::Error;
 pub use crate::interrupt::Interrupt;
 
-/// How this thread waits when nothing happened.
+/// How this thread waits after a poll in which nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitMode {
-    /// Spins while a test runs. Yields the core now and then, or every time if it is
-    /// [shared](Driver::share_cpu).
+    /// The thread spins while a test runs. The thread yields the core now and then, or after every idle poll
+    /// if the core is [shared](Driver::share_cpu).
     Measuring,
-    /// Yields, then sleeps: the peer may never come.
+    /// The thread yields at first and then sleeps, since the peer may never connect.
     Waiting,
 }
 
-/// Idle polls that [`WaitMode::Measuring`] spins before it yields.
+/// Number of idle polls after which [`WaitMode::Measuring`] yields instead of spinning.
 const SPIN_POLLS: u32 = 2_000;
 
-/// Idle polls that [`WaitMode::Waiting`] yields before it sleeps.
+/// Number of idle polls after which [`WaitMode::Waiting`] sleeps instead of yielding.
 const YIELD_POLLS: u32 = 200;
 
 /// Maximum sleep if nothing signals the arrival of frames.
@@ -33,11 +34,11 @@ const NAP: Duration = Duration::from_micros(200);
 /// Maximum time that the end of a run waits for a full port.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(1);
 
-/// If the engine's next deadline is nearer than this, frames wait for a full port, which the engine tries
-/// again within a millisecond.
+/// A deadline of the engine that is nearer than this many microseconds means that frames wait for a full
+/// port. The engine tries a full port again within a millisecond.
 const FULL_PORT_US: i64 = 2_000;
 
-/// Maximum wait for an event before other conditions are checked: the interrupt, and a silent peer.
+/// Maximum wait for an event before the thread checks for an interrupt and for a silent peer.
 const EVENT_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 enum Poller {
@@ -45,33 +46,34 @@ enum Poller {
     Thread(EngineThread),
 }
 
-/// Polls the engine, or sleeps while another thread does.
+/// Polls the engine, or sleeps while another thread polls the engine.
 pub struct Driver {
     mover: Poller,
     interrupt: Interrupt,
-    /// True while a run that a signal has interrupted is being ended in order.
+    /// True during the orderly end of a run that a signal has interrupted.
     concluding: bool,
     wait_mode: WaitMode,
     spin_polls: u32,
     idle_polls: u32,
     was_idle: bool,
     channel: Option<CompletionChannel>,
-    /// Readable while events of connections wait.
+    /// A descriptor that is readable while events of connections wait.
     connections: Option<OwnedFd>,
     armed: bool,
     queues: Vec<CompletionQueue>,
 }
 
 impl Driver {
-    /// A driver that polls `engine` on this thread.
+    /// Makes a driver that polls `engine` on this thread.
     pub fn inline(engine: Engine, interrupt: Interrupt) -> Self {
         Self::new(Poller::Inline(Box::new(engine)), None, interrupt)
     }
 
-    /// A driver with a thread that polls `engine`. This thread sleeps on `channel` between completions.
+    /// Makes a driver whose engine has its own thread. The calling thread sleeps on `channel` between
+    /// completions.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if no thread can be created.
+    /// Returns [`Error::Verbs`] if no thread can be created.
     pub fn threaded(
         engine: Engine,
         channel: CompletionChannel,
@@ -98,7 +100,7 @@ impl Driver {
         }
     }
 
-    /// The channel for the completion events of completion queues, if any.
+    /// The channel for the completion events of completion queues, or `None` if this thread polls.
     pub fn channel(&self) -> Option<&CompletionChannel> {
         self.channel.as_ref()
     }
@@ -110,10 +112,11 @@ impl Driver {
         }
     }
 
-    /// Makes events of connections, which make `channel` readable, wake this thread.
+    /// Makes events of connections wake this thread. The descriptor `channel` is readable while such events
+    /// wait.
     ///
     /// # Errors
-    /// An error of the system.
+    /// Returns an error of the system.
     pub fn watch_connections(&mut self, channel: BorrowedFd<'_>) -> Result<(), Error> {
         if self.channel.is_some() {
             self.connections = Some(channel.try_clone_to_owned()?);
@@ -121,12 +124,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether idle polls sleep.
+    /// Whether this thread sleeps after idle polls.
     pub fn sleeps(&self) -> bool {
         self.channel.is_some() || self.wait_mode == WaitMode::Waiting
     }
 
-    /// The other end runs on the same CPU, so idle polls yield to it.
+    /// Makes each idle poll yield the core, since the other end runs on the same CPU.
     pub fn share_cpu(&mut self) {
         self.spin_polls = 0;
     }
@@ -136,10 +139,11 @@ impl Driver {
         (self.wait_mode, self.idle_polls) = (wait_mode, 0);
     }
 
-    /// Polls once. Returns whether the engine did anything; with a thread, always false.
+    /// Polls once. Returns whether the engine did anything. If the engine has its own thread, always returns
+    /// false.
     ///
     /// # Errors
-    /// [`Error::Interrupted`].
+    /// Returns [`Error::Interrupted`].
     #[inline]
     pub fn poll(&mut self) -> Result<bool, Error> {
         if self.interrupt.is_raised() && !(self.concluding && self.interrupt.is_signal()) {
@@ -152,28 +156,29 @@ impl Driver {
         })
     }
 
-    /// Begins the orderly end of a run that a signal has interrupted: polls continue. Returns `false` if the
-    /// cause was no signal.
+    /// Begins the orderly end of a run that a signal has interrupted, during which polls continue. Returns
+    /// `false` if the interrupt was not caused by a signal.
     pub fn conclude(&mut self) -> bool {
         self.concluding = self.interrupt.is_signal();
         self.concluding
     }
 
-    /// Whether a signal has interrupted a run, and the run was ended in order.
+    /// Whether a signal has interrupted the run, and the run ends in an orderly way.
     pub fn is_concluding(&self) -> bool {
         self.concluding
     }
 
-    /// An error after a run that a signal has interrupted.
+    /// Returns an error if a signal has interrupted the run.
     ///
     /// # Errors
-    /// [`Error::Interrupted`].
+    /// Returns [`Error::Interrupted`].
     pub fn interrupted(&self) -> Result<(), Error> {
         if self.concluding { Err(Error::Interrupted) } else { Ok(()) }
     }
 
-    /// Polls for `time`, interrupted or not, so that the peer learns of dropped connections. Continues, for
-    /// at most a second, while frames wait for a full port: its other end may have no processor.
+    /// Polls for `time`, even after an interrupt, so that the peer learns of dropped connections. While
+    /// frames wait for a full port, polling continues for at most a second in total, since the peer may be
+    /// waiting for a processor.
     pub fn linger(&mut self, time: Duration) {
         let begun = Instant::now();
         loop {
@@ -192,21 +197,23 @@ impl Driver {
         }
     }
 
-    /// The caller found work: spins again before it yields.
+    /// Restarts the count of idle polls, so that the next idle polls spin before they yield. Called if the
+    /// caller found work.
     #[inline]
     pub fn busy(&mut self) {
         (self.idle_polls, self.armed) = (0, false);
     }
 
-    /// Neither the engine nor the caller found work: yields or sleeps.
+    /// Spins, yields or sleeps. Called if the engine and the caller found no work.
     ///
     /// # Errors
-    /// An error of the completion channel.
+    /// Returns an error of the completion channel.
     pub fn idle(&mut self) -> Result<(), Error> {
         self.idle_polls = self.idle_polls.saturating_add(1);
         self.was_idle = true;
         if let Some(channel) = &self.channel {
-            // Arm, let the caller poll once more, and only then sleep, so that no completion is missed.
+            // The first idle call arms the channel, then the caller polls once more, and the next idle call
+            // sleeps. So no completion is missed.
             if self.armed {
                 let mut fds = vec![PollFd::new(channel, PollFlags::IN)];
                 fds.extend(self.connections.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));

@@ -1,4 +1,4 @@
-//! One end of a test: a context, its driver, and connections with time limits.
+//! One end of a test: a context, the driver that polls it, and connections with time limits.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,14 +19,14 @@ use crate::private;
 use crate::rendezvous::Rendezvous;
 use crate::shown::Shown;
 
-/// How long a connection that a server refuses is retried: the server may be about to listen. A user who has
-/// not started the server gets the error soon.
+/// Time for which a connection is tried again after the server refuses it, since the server may be about to
+/// listen. The time is short, so that a user who has not started the server gets the error soon.
 pub const STARTING: Duration = Duration::from_secs(1);
 
 /// Private data of the peer.
 pub type PrivateData = Vec<u8>;
 
-/// One end.
+/// One end of a test.
 pub struct Endpoint {
     /// The context of all objects.
     pub context: Context,
@@ -34,19 +34,19 @@ pub struct Endpoint {
     pub pd: ProtectionDomain,
     /// Polls the engine.
     pub driver: Driver,
-    /// Clock for latencies.
+    /// The clock that measures latencies.
     pub clock: Clock,
     /// Time limit for a peer from which nothing arrives.
     pub timeout: Duration,
     /// Whether to profile by layer.
     pub profile: bool,
-    /// Whether each latency is wanted.
+    /// Whether the user wants each latency.
     pub keeps_samples: bool,
     /// The rendezvous with the other cores before each run.
     pub rendezvous: Option<Arc<Rendezvous>>,
-    /// The engine of its connections, if the context has several.
+    /// The engine of this end's connections, if the context has several engines.
     pub engine: Option<usize>,
-    /// Makes the context visible to `uwarp status`; set at one of its ends.
+    /// Makes the context visible to `uwarp status`. Only one of the ends of a context has this value.
     pub shown: Option<Shown>,
     events: EventChannel,
     waiting: VecDeque<CmEvent>,
@@ -54,7 +54,7 @@ pub struct Endpoint {
 
 /// A connection request of a peer.
 pub struct Request {
-    /// The identifier, to accept or reject.
+    /// The identifier with which the request is accepted or rejected.
     pub id: CmId,
     /// Private data of the request.
     pub private_data: PrivateData,
@@ -63,10 +63,10 @@ pub struct Request {
 }
 
 impl Endpoint {
-    /// An end on `context`, whose engine `driver` polls.
+    /// Makes an end on `context`. `driver` polls the engine of the context.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn new(context: Context, mut driver: Driver, timeout: Duration) -> Result<Self, Error> {
         let (pd, events) = (context.alloc_pd()?, context.create_event_channel()?);
         driver.watch_connections(events.as_fd())?;
@@ -86,10 +86,10 @@ impl Endpoint {
         })
     }
 
-    /// A completion queue that wakes this thread, if it sleeps.
+    /// Creates a completion queue. Completions wake this thread, if it sleeps.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn create_cq(&mut self, entries: usize) -> Result<CompletionQueue, Error> {
         let queue = self.context.create_cq(entries, self.driver.channel())?;
         self.driver.watch(&queue);
@@ -99,7 +99,8 @@ impl Endpoint {
     /// Polls the engine until `look` finds something.
     ///
     /// # Errors
-    /// [`Error::Silent`] after `timeout` (`None`: never), errors of `look`, or an interrupt.
+    /// Returns [`Error::Silent`] after `timeout` (`None` means that there is no limit),
+    /// [`Error::Interrupted`], or an error of `look`.
     pub fn wait<T>(
         &mut self,
         doing: &'static str,
@@ -127,7 +128,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes the oldest event that `wanted` accepts. Other events stay queued.
+    /// Removes and returns the oldest event that `wanted` accepts. Other events stay queued.
     fn take_event<T>(&mut self, mut wanted: impl FnMut(&CmEvent) -> Option<T>) -> Option<T> {
         while let Some(event) = self.events.poll() {
             self.waiting.push_back(event);
@@ -138,7 +139,7 @@ impl Endpoint {
         Some(found)
     }
 
-    /// Whether connection `id` has ended, and its error.
+    /// Returns `Some` if connection `id` has ended, with the error of the connection if there was an error.
     pub fn ended(&mut self, id: &CmId) -> Option<Option<ConnectionError>> {
         while let Some(event) = self.events.poll() {
             self.waiting.push_back(event);
@@ -152,17 +153,18 @@ impl Endpoint {
     /// Listens on `port`.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn listen(&mut self, port: u16, backlog: usize) -> Result<CmId, Error> {
         let id = self.context.create_id(&self.events);
         id.listen(port, backlog, self.timeout)?;
         Ok(id)
     }
 
-    /// The next connection request. With `timeout` `None` it waits without limit, and sleeps between polls.
+    /// Waits for the next connection request, and sleeps between polls. If `timeout` is `None`, waits without
+    /// limit.
     ///
     /// # Errors
-    /// [`Error::Silent`] or an interrupt.
+    /// Returns [`Error::Silent`] or [`Error::Interrupted`].
     pub fn request(&mut self, timeout: Option<Duration>) -> Result<Request, Error> {
         self.driver.set_wait_mode(WaitMode::Waiting);
         let request = self.wait("waiting for a connection", timeout, |end| {
@@ -182,7 +184,7 @@ impl Endpoint {
     /// Accepts `request` on `qp`.
     ///
     /// # Errors
-    /// [`Error::Accept`], [`Error::Silent`].
+    /// Returns [`Error::Accept`] or [`Error::Silent`].
     pub fn accept(&mut self, request: &Request, qp: &QueuePair, param: &ConnParam) -> Result<(), Error> {
         request.id.accept(qp, param)?;
         match self.established(&request.id, request.remote) {
@@ -191,12 +193,12 @@ impl Endpoint {
         }
     }
 
-    /// Connects a queue pair to `remote`. Returns it with its identifier and the peer's private data. Retries
-    /// after a refusal, with a new queue pair, for as long as `patience`: perftest's server listens again for
-    /// its data connections, and may not listen yet.
+    /// Connects a queue pair to `remote`. Returns the queue pair, its identifier and the peer's private data.
+    /// After a refusal, tries again with a new queue pair until `patience` is over. perftest's server listens
+    /// again for its data connections, and may not listen yet.
     ///
     /// # Errors
-    /// [`Error::Connect`], [`Error::Rejected`], [`Error::Silent`].
+    /// Returns [`Error::Connect`], [`Error::Rejected`] or [`Error::Silent`].
     pub fn connect(
         &mut self,
         mut create_qp: impl FnMut() -> Result<QueuePair, Error>,
@@ -225,13 +227,14 @@ impl Endpoint {
     /// Polls the engine for `time`.
     ///
     /// # Errors
-    /// An interrupt.
+    /// Returns [`Error::Interrupted`].
     pub fn pause(&mut self, time: Duration) -> Result<(), Error> {
         let end = Instant::now() + time;
         self.wait("pausing", None, |_| Ok((Instant::now() >= end).then_some(())))
     }
 
-    /// Waits until connection `id` has ended. Ends it after the time limit.
+    /// Disconnects `id`, and waits until the connection has ended. After the time limit, aborts the
+    /// connection.
     pub fn finish(&mut self, id: &CmId) -> Result<(), Error> {
         id.disconnect();
         match self.wait("closing", Some(self.timeout), |end| Ok(end.ended(id))) {
@@ -245,7 +248,7 @@ impl Endpoint {
     }
 
     fn established(&mut self, id: &CmId, remote: SocketAddr) -> Result<PrivateData, Error> {
-        // The connection has its own time limit. This limit applies only if the event never comes.
+        // The connection has its own time limit. The limit here applies only if the event never comes.
         let silence = self.timeout + Duration::from_secs(2);
         let id = id.clone();
         let failed = |reason| Error::Connect { remote, reason };
@@ -266,7 +269,7 @@ impl Endpoint {
                     CmEventKind::Disconnected { error, .. } => {
                         Err(failed(error.map_or(NotConnected::Closed, NotConnected::Error)))
                     }
-                    // Events of other connections, or of streaming mode, which is not used here.
+                    // The event belongs to another connection, or to streaming mode, which is not used here.
                     _ => return None,
                 })
             });
@@ -278,7 +281,7 @@ impl Endpoint {
 /// The parameters of the connections of a test.
 ///
 /// # Errors
-/// [`Error::Verbs`] for more than [`MAX_PRIVATE_DATA`] bytes.
+/// Returns [`Error::Verbs`] if there are more than [`MAX_PRIVATE_DATA`] bytes of private data.
 pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Result<ConnParam, Error> {
     debug_assert!(private_data.len() <= MAX_PRIVATE_DATA);
     // perftest announces no read depth if the test has no Reads.
@@ -296,10 +299,10 @@ pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Re
     Ok(param.with_private_data(private_data)?)
 }
 
-/// `Ok` if the request succeeded.
+/// Returns `Ok` if the request succeeded.
 ///
 /// # Errors
-/// [`Error::Completion`].
+/// Returns [`Error::Completion`].
 pub fn checked(completion: &WorkCompletion, what: &'static str) -> Result<(), Error> {
     match completion.status {
         WcStatus::Success => Ok(()),

@@ -1,4 +1,4 @@
-//! The errors that can end a run: one clear line each, and the exit status.
+//! The errors that can end a run. Each error has one clear line and an exit status.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,10 +12,11 @@ pub enum Error {
     /// An invalid option or combination of options.
     #[error("{0}")]
     Usage(String),
-    /// The port could not be opened: no such device, driver missing, too little memory.
+    /// The port could not be opened, for instance because the device does not exist, its driver is missing,
+    /// or memory is short.
     #[error("cannot open the port: {0}")]
     Port(String),
-    /// The peer did not answer, refused, or rejected.
+    /// The peer did not answer, refused the connection, or rejected it.
     #[error("cannot connect to {remote}: {reason}")]
     Connect {
         /// The peer's address.
@@ -23,7 +24,7 @@ pub enum Error {
         /// The cause.
         reason: NotConnected,
     },
-    /// A peer has connected, and the connection was not established.
+    /// A peer has connected, but the connection was not established.
     #[error("the connection from {remote} was not established: {reason}")]
     Accept {
         /// The peer's address.
@@ -36,13 +37,13 @@ pub enum Error {
     Rejected {
         /// The server's address.
         remote: SocketAddr,
-        /// The reason of the rejection.
+        /// The reason for the rejection.
         reason: String,
     },
     /// Nothing arrived from the peer within the time limit.
     #[error("the peer was silent for {} s while {doing}", .after.as_secs_f32())]
     Silent {
-        /// The activity of this end at that time.
+        /// What this end was doing at that time.
         doing: &'static str,
         /// The time limit.
         after: Duration,
@@ -50,15 +51,15 @@ pub enum Error {
     /// The connection ended during the test.
     #[error("the connection ended while {doing}: {}", ending(*.error))]
     Disconnected {
-        /// The activity of this end at that time.
+        /// What this end was doing at that time.
         doing: &'static str,
-        /// The error, if it did not end gracefully.
+        /// The error of the connection, or `None` if the connection ended gracefully.
         error: Option<ConnectionError>,
     },
-    /// Ctrl-C or SIGTERM ended the peer, another iwperf, during the test.
+    /// Ctrl-C or SIGTERM ended the peer during the test, and the peer is another iwperf.
     #[error("the connection ended while {doing}: the peer was interrupted, by Ctrl-C or SIGTERM")]
     PeerInterrupted {
-        /// The activity of this end at that time.
+        /// What this end was doing at that time.
         doing: &'static str,
     },
     /// A work request failed.
@@ -74,13 +75,13 @@ pub enum Error {
     /// The peer sent a message that is not part of perftest's exchange.
     #[error("the peer does not follow perftest's exchange: {0}")]
     Exchange(String),
-    /// `--validate` found bytes that differ from those sent.
+    /// `--validate` found bytes that differ from the bytes that were sent.
     #[error("validation failed: {0}")]
     Validation(String),
-    /// Slower than `--limit_bw` or `--limit_msgrate` allow.
+    /// The run was slower than `--limit_bw` or `--limit_msgrate` allow.
     #[error("{0}")]
     Limit(String),
-    /// Ctrl-C or SIGTERM.
+    /// Ctrl-C or SIGTERM ended this process.
     #[error("interrupted")]
     Interrupted,
     /// A verbs call failed.
@@ -106,8 +107,8 @@ impl Error {
         }
     }
 
-    /// Whether the error shows only that a connection has ended, and not why: a flushed request, or a
-    /// request that the queue pair refuses. The event of the connection has the reason.
+    /// Whether the error shows only that a connection has ended, but not why. Such errors are a flushed
+    /// request, and a request that the queue pair refuses. The event of the connection has the reason.
     pub(crate) fn lacks_its_reason(&self) -> bool {
         matches!(
             self,
@@ -120,10 +121,10 @@ impl Error {
 /// Why a connection was not made. `Display` names the options that help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotConnected {
-    /// The error that our stack or the peer's reports.
+    /// The error that our stack or the peer's stack reports.
     #[error("{}", advice(*.0))]
     Error(ConnectionError),
-    /// The peer has closed the connection before it was established.
+    /// The peer has closed the connection before the connection was established.
     #[error("closed by the peer")]
     Closed,
     /// Another reason, in words.
@@ -140,18 +141,18 @@ impl NotConnected {
         }
     }
 
-    /// Whether the peer exists, and no process listens at its port.
+    /// Whether the peer exists but no process listens at its port.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Error(ConnectionError::Tcp(CloseReason::Refused)))
     }
 }
 
-/// How a connection has ended during a test.
+/// Describes how a connection has ended during a test.
 fn ending(error: Option<ConnectionError>) -> String {
     match error {
         None => "closed by the peer".into(),
-        // When an error ends iwperf, its connections are reset. When a signal ends another program, its
-        // connections are reset, too.
+        // When an error ends iwperf, its connections are reset. When a signal ends another program, that
+        // program's connections are also reset.
         Some(error @ ConnectionError::Tcp(CloseReason::Reset)) => {
             format!("{error}, which was interrupted or has failed: see its output")
         }

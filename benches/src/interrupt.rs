@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::errors::Error;
 
-/// Set by Ctrl-C and SIGTERM, or by another end that has failed; checked in every poll.
+/// A flag that Ctrl-C and SIGTERM set, and that another end sets when it fails. Every poll checks the flag.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     by_signal: Arc<AtomicBool>,
@@ -13,10 +13,10 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// An interrupt that SIGINT and SIGTERM set. A second signal ends the process at once.
+    /// Makes an interrupt that SIGINT and SIGTERM set. A second signal ends the process at once.
     ///
     /// # Errors
-    /// An error of the system.
+    /// Returns an error of the system.
     pub fn on_signals() -> Result<Self, Error> {
         let interrupt = Self::default();
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -27,7 +27,7 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Sets the interrupt: used when the other end of a local test has failed.
+    /// Sets the interrupt, because another end in this process has failed.
     pub fn raise(&self) {
         self.by_failure.store(true, Ordering::Relaxed);
     }
@@ -37,12 +37,13 @@ impl Interrupt {
         self.by_signal.load(Ordering::Relaxed) || self.by_failure.load(Ordering::Relaxed)
     }
 
-    /// Whether a signal has set the interrupt, and no end has failed.
+    /// Whether a signal has set the interrupt, but no failed end has set it.
     pub fn is_signal(&self) -> bool {
         self.by_signal.load(Ordering::Relaxed) && !self.by_failure.load(Ordering::Relaxed)
     }
 
-    /// The cause of an error, if a signal came: a connection that ends then shows only that.
+    /// Returns the cause of `error`: if a signal came, an ended connection is only an effect of the signal,
+    /// and the cause is the interrupt.
     pub fn explain(&self, error: Error) -> Error {
         match error {
             Error::Disconnected { .. } | Error::PeerInterrupted { .. }
@@ -54,8 +55,8 @@ impl Interrupt {
         }
     }
 
-    /// An interrupt that signals do not set, for an end that learns from another end of this process when
-    /// the test is over.
+    /// Makes an interrupt that signals do not set, for an end that learns from another end of this process
+    /// when the test is over.
     pub fn of_failures_only(&self) -> Self {
         Self { by_signal: Arc::default(), by_failure: Arc::clone(&self.by_failure) }
     }

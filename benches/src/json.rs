@@ -38,13 +38,13 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_early: Option<&'a str>,
     results: Vec<Entry>,
-    /// The profile of the target's end, row by row, if both ends are in this process and profiled.
+    /// The profile of each row of the target, if both ends are in this process and are profiled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     target_profiles: Vec<Breakdown>,
     validation: Option<Validation>,
     peer_cost: Option<Cost>,
     counters: Counters,
-    /// The counters of each engine, if there are several.
+    /// The counters of each engine, if there are several engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     engines: Vec<Counters>,
 }
@@ -76,26 +76,26 @@ struct Entry {
     bytes: u32,
     iterations: u64,
     queue_pairs: u32,
-    /// The figures of each core; the rest of the entry is their sum.
+    /// The figures of each core. The other figures of the entry are sums over the cores.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     cores: Vec<CoreFigures>,
     #[serde(flatten)]
     figures: EntryFigures,
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<LoadEntry>,
-    /// Quantiles with latencies, microseconds.
+    /// Quantiles with their latencies in microseconds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     distribution: Distribution,
     cost: Cost,
-    /// CPU time of this process, percent of one CPU.
+    /// CPU time of this process in percent of one CPU.
     cpu_percent: f64,
     /// True if the run was interrupted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     partial: bool,
-    /// Bytes a second that were sent and received, in a run in both directions.
+    /// Bytes per second that were sent and received, if both ends sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     ways_bytes_per_s: Option<[f64; 2]>,
-    /// Each latency in the order of measurement, microseconds (-U, -H).
+    /// Each latency in microseconds, in the order of measurement (-U, -H).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     samples_us: Vec<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -108,7 +108,7 @@ struct LoadEntry {
     asked_messages_per_s: f64,
     confirmed_by_target: bool,
     unsent: u64,
-    /// Latencies, each from the time at which the message was due.
+    /// Latencies, measured from the time at which each message was due.
     latency: LatencySummary,
 }
 
@@ -140,7 +140,7 @@ struct Validation {
     messages_checked_by_peer: u64,
 }
 
-/// The most useful counters; `--stats` prints them all.
+/// The most useful counters. `--stats` prints all counters.
 #[derive(Serialize)]
 struct Counters {
     rx_frames: u64,
@@ -171,11 +171,12 @@ struct Counters {
 /// Writes the document.
 ///
 /// # Errors
-/// [`Error::System`] if the file cannot be written.
+/// Returns [`Error::System`] if the file cannot be written.
 pub(crate) fn write(path: &Path, results: &Results<'_>) -> Result<(), Error> {
     let Results { params, unit, rows, target, outcome, counters, hz, .. } = *results;
     let profiled = |rows: &[Row]| rows.iter().any(|row| row.profile.is_some());
-    // The measurement takes some milliseconds, so it is made only if needed.
+    // Measuring the cost of a scope takes some milliseconds, so the cost is measured only if a row has a
+    // profile.
     let scope_cycles = if profiled(rows) { dp::profile::scope_cycles() } else { 0.0 };
     let document = Document {
         iwperf: results.provenance,

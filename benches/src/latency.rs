@@ -1,47 +1,48 @@
-//! Latencies of one run in an HDR histogram, with perftest's seven figures.
+//! Latencies of one run in an HDR histogram, and the seven figures that perftest reports.
 
 use hdrhistogram::Histogram;
 
 /// The figures of a latency table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct LatencySummary {
-    /// Messages of each end.
+    /// Number of messages of each end.
     pub iterations: u64,
-    /// Minimum, microseconds.
+    /// Minimum in microseconds.
     pub min_us: f64,
-    /// Maximum, microseconds.
+    /// Maximum in microseconds.
     pub max_us: f64,
-    /// Median, microseconds.
+    /// Median in microseconds.
     pub typical_us: f64,
-    /// Mean, microseconds.
+    /// Mean in microseconds.
     pub avg_us: f64,
-    /// Standard deviation, microseconds.
+    /// Standard deviation in microseconds.
     pub stdev_us: f64,
-    /// 90th percentile, microseconds.
+    /// 90th percentile in microseconds.
     pub p90_us: f64,
-    /// 99th percentile, microseconds.
+    /// 99th percentile in microseconds.
     pub p99_us: f64,
-    /// 99.9th percentile, microseconds.
+    /// 99.9th percentile in microseconds.
     pub p999_us: f64,
-    /// 99.99th percentile, microseconds.
+    /// 99.99th percentile in microseconds.
     pub p9999_us: f64,
 }
 
-/// Latencies by quantile: (from 0 to below 1, microseconds). The points are closer together towards 1.
+/// Latencies by quantile. Each point is a quantile from 0 to below 1, and a latency in microseconds. The
+/// points are closer together towards 1.
 pub type Distribution = Vec<(f64, f64)>;
 
-/// Round trips of one run, with three significant digits. Recording allocates nothing.
+/// The round trips of one run, with three significant digits. Recording allocates no memory.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     round_trip_ns: Histogram<u64>,
-    /// The shortest and the longest round trip, which the histogram rounds, microseconds; infinity and 0
-    /// without any.
+    /// The exact shortest and longest round trip in microseconds, which the histogram rounds. Without round
+    /// trips these are infinity and 0.
     extremes_us: [f64; 2],
-    /// 2 if half the round trip is reported.
+    /// 2 if half of the round trip is reported, otherwise 1.
     divisor: f64,
 }
 
-/// Points of a distribution per halving of the remaining share above a quantile.
+/// Number of points of a distribution for each halving of the share above the quantile.
 const POINTS_PER_HALVING: u32 = 4;
 
 impl Default for Latencies {
@@ -50,11 +51,12 @@ impl Default for Latencies {
     }
 }
 
-/// Maximum round trip that the histogram records exactly; longer ones count as this long.
+/// Maximum round trip that the histogram records exactly. A longer round trip is recorded as this maximum.
 const LONGEST_NS: u64 = 60_000_000_000;
 
 impl Latencies {
-    /// With `half`, half of the round trip is reported (Write and Send), otherwise all of it (Read).
+    /// Makes an empty histogram. If `half` is true (Write and Send), half of the round trip is reported,
+    /// otherwise the whole round trip (Read).
     pub fn new(half: bool) -> Self {
         let round_trip_ns = Histogram::new_with_bounds(1, LONGEST_NS, 3)
             // The bounds are constants for which the constructor cannot fail.
@@ -62,7 +64,7 @@ impl Latencies {
         Self { round_trip_ns, extremes_us: [f64::INFINITY, 0.0], divisor: if half { 2.0 } else { 1.0 } }
     }
 
-    /// Records a round trip of `cycles` of a counter with `hz` a second.
+    /// Records a round trip of `cycles` of a counter that counts `hz` cycles per second.
     #[inline]
     pub fn record_cycles(&mut self, cycles: u64, hz: u64) {
         let ns = (u128::from(cycles) * 1_000_000_000 / u128::from(hz)).min(u64::MAX.into()) as u64;
@@ -71,7 +73,7 @@ impl Latencies {
 
     /// Adds the round trips of `other`.
     pub fn add(&mut self, other: &Self) {
-        // Both have the same bounds, so nothing is too large.
+        // Both histograms have the same bounds, so no value is too large.
         let added = self.round_trip_ns.add(&other.round_trip_ns);
         debug_assert!(added.is_ok(), "{added:?}");
         let ([least, most], [others_least, others_most]) = (self.extremes_us, other.extremes_us);
@@ -95,14 +97,15 @@ impl Latencies {
         self.extremes_us = [least.min(us), most.max(us)];
     }
 
-    /// A value of the histogram as reported, microseconds. The histogram rounds; the result is clamped to
-    /// the extremes.
+    /// The value in microseconds that is reported for a value of the histogram. Since the histogram rounds,
+    /// the result is limited to the extremes.
     fn reported_us(&self, ns: f64) -> f64 {
         let [least, most] = self.extremes_us;
         (ns / 1000.0).max(least).min(most) / self.divisor
     }
 
-    /// The figures. `iterations` is the number shown in the table (perftest measures one less than it runs).
+    /// The figures of the run. `iterations` is the number shown in the table (perftest measures one message
+    /// less than it runs).
     pub fn summary(&self, iterations: u64) -> LatencySummary {
         let at = |quantile| self.reported_us(self.round_trip_ns.value_at_quantile(quantile) as f64);
         let [least, most] = self.extremes_us;
@@ -120,17 +123,18 @@ impl Latencies {
         }
     }
 
-    /// The median and the 99th percentile, microseconds.
+    /// The median and the 99th percentile in microseconds.
     pub fn median_and_p99_us(&self) -> [f64; 2] {
         [0.5, 0.99].map(|quantile| self.reported_us(self.round_trip_ns.value_at_quantile(quantile) as f64))
     }
 
-    /// The reported value, in microseconds, of a round trip of `cycles` at `hz` cycles a second.
+    /// The value in microseconds that is reported for a round trip of `cycles` at `hz` cycles per second.
     pub fn us(&self, cycles: u64, hz: u64) -> f64 {
         cycles as f64 * 1e6 / hz as f64 / self.divisor
     }
 
-    /// The whole distribution, as far as the number of samples allows; empty without samples.
+    /// The whole distribution, with as many points as the number of samples allows. Without samples, the
+    /// distribution is empty.
     pub fn distribution(&self) -> Distribution {
         let count = self.round_trip_ns.len();
         // The largest sample is the last point, in the middle of its share.

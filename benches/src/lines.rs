@@ -1,6 +1,6 @@
-//! Lines of output. A closed pipe, whose reader has gone, must not end a test or a server; `println!` and
-//! `eprintln!` would panic. Any other failure of standard output is an error at the end of a run
-//! ([`check`]).
+//! Lines of output. If the reader of a pipe has gone, the closed pipe must not end a test or a server, but
+//! `println!` and `eprintln!` would panic. Any other failure of standard output is an error at the end of a
+//! run ([`check`]).
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write, stderr, stdout};
@@ -24,19 +24,19 @@ static LOST: Mutex<Option<io::Error>> = Mutex::new(None);
 /// The dashboard that is shown on the terminal.
 static DASHBOARD: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Prints a line on standard output, or on standard error after `step_aside`.
+/// Prints a line on standard output, or on standard error after [`step_aside`].
 pub fn say(line: &str) {
     if ASIDE.load(Ordering::Relaxed) {
         return tell(line);
     }
-    // A document that is printed later reports the same error.
+    // The error is ignored here: a document that is printed later reports it.
     let _ = print(format!("{line}\n").as_bytes());
 }
 
 /// Prints a line on standard error.
 pub fn tell(line: &str) {
     apart(|| {
-        // No other place is left to report this failure.
+        // The error is ignored, since no other place is left to report it.
         let _gone = stderr().lock().write_all(format!("{line}\n").as_bytes());
     });
 }
@@ -44,7 +44,7 @@ pub fn tell(line: &str) {
 /// Writes a document to a file, or to standard output if its name is `-`.
 ///
 /// # Errors
-/// [`Error::System`], naming the file.
+/// Returns [`Error::System`], which names the file.
 pub fn save(path: &Path, document: &[u8]) -> Result<(), Error> {
     if path == Path::new(STDOUT) {
         return print(document);
@@ -53,7 +53,7 @@ pub fn save(path: &Path, document: &[u8]) -> Result<(), Error> {
     File::create(path).and_then(|mut file| file.write_all(document)).map_err(failed)
 }
 
-/// Lines go to standard error from now on, so that standard output contains only the document.
+/// From now on, prints lines on standard error, so that standard output contains only the document.
 pub fn step_aside() {
     ASIDE.store(true, Ordering::Relaxed);
 }
@@ -61,7 +61,7 @@ pub fn step_aside() {
 /// Prints on standard output. A closed pipe is not an error.
 ///
 /// # Errors
-/// [`Error::System`].
+/// Returns [`Error::System`].
 pub fn print(text: &[u8]) -> Result<(), Error> {
     let mut written = Ok(());
     apart(|| {
@@ -80,17 +80,17 @@ pub fn print(text: &[u8]) -> Result<(), Error> {
 /// Checks that all lines could be written to standard output.
 ///
 /// # Errors
-/// [`Error::System`] with the first error.
+/// Returns [`Error::System`] with the first error.
 pub fn check() -> Result<(), Error> {
     lost().as_ref().map_or(Ok(()), |source| Err(unwritten(copy(source))))
 }
 
-/// For tools that use `println!`, which panics if standard output cannot be written: `tool` then ends with
-/// one line and status 1, and silently if the reader of a pipe has gone.
+/// Sets a panic hook for tools that use `println!`, which panics if standard output cannot be written. In
+/// this case `tool` ends with one line and status 1. If the reader of a pipe has gone, `tool` ends silently.
 pub fn end_when_output_is_lost(tool: &'static str) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        // The standard library uses these words.
+        // The panic message of the standard library begins with these words.
         let Some(why) =
             panic.payload_as_str().and_then(|text| text.strip_prefix("failed printing to stdout: "))
         else {
@@ -104,12 +104,12 @@ pub fn end_when_output_is_lost(tool: &'static str) {
     }));
 }
 
-/// Lines are printed above this dashboard from now on, or on the bare terminal.
+/// From now on, prints lines above this dashboard, or without a dashboard if `bar` is `None`.
 pub(crate) fn above(bar: Option<ProgressBar>) {
     *dashboard() = bar;
 }
 
-/// Prints with the dashboard removed; the dashboard is drawn again below.
+/// Removes the dashboard, prints by `act`, and draws the dashboard again below.
 fn apart(mut act: impl FnMut()) {
     match &*dashboard() {
         Some(bar) => bar.suspend(act),

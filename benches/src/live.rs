@@ -1,5 +1,6 @@
-//! The display of a run in progress: a small dashboard on a terminal; without a terminal, a line per second
-//! for a run by time. Both go to standard error, so that the table can be parsed.
+//! The display of a run in progress. On a terminal the display is a small dashboard. Without a terminal, a
+//! run by time prints a line per second. Both displays go to standard error, so that other programs can parse
+//! the table.
 
 use std::io::IsTerminal;
 
@@ -11,36 +12,36 @@ use crate::lines::{self, tell};
 use crate::log;
 use crate::table::Unit;
 
-/// Times a second that the dashboard is drawn.
+/// How many times per second the dashboard is drawn.
 const DRAWN_PER_S: u64 = 5;
 
 /// The state of a run at a moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot {
-    /// Now, cycles.
+    /// The present time in cycles.
     pub now: u64,
-    /// Messages so far.
+    /// Number of messages so far.
     pub messages: u64,
-    /// Bytes of each.
+    /// Number of bytes of each message.
     pub size: u32,
     /// The counters of this end.
     pub counters: EngineCounters,
-    /// The median and the 99th percentile of the latencies so far, microseconds.
+    /// The median and the 99th percentile of the latencies so far, in microseconds.
     pub latency_us: Option<[f64; 2]>,
 }
 
-/// The view of one run. A call costs one comparison, except when the view is due.
+/// The display of one run. A check whether to update the display costs one comparison.
 pub struct Live {
     bar: Option<ProgressBar>,
     unit: Unit,
     hz: u64,
-    /// Total number of messages, 0 if the run ends by time.
+    /// Total number of messages, or 0 if the run ends by time.
     total: u64,
-    /// Cycles between two views; 0: nothing is shown.
+    /// Cycles between two updates, or 0 if nothing is shown.
     period: u64,
     next: u64,
     started: u64,
-    /// Duration of the run, cycles; 0: until it is interrupted.
+    /// Duration of the run in cycles, or 0 if the run does not end by time.
     span: u64,
     before: Option<Snapshot>,
 }
@@ -55,7 +56,7 @@ struct Rates {
 }
 
 impl Live {
-    /// Shows nothing.
+    /// A display that shows nothing.
     pub fn hidden() -> Self {
         Self {
             bar: None,
@@ -70,7 +71,8 @@ impl Live {
         }
     }
 
-    /// The view of a run of `total` messages, or by time if that is 0. `hz`: cycles a second.
+    /// The display of a run of `total` messages, or of a run by time if `total` is 0. `hz` is the number of
+    /// cycles per second.
     pub fn new(label: &str, total: u64, unit: Unit, hz: u64) -> Self {
         // Events of `--log` would disturb a dashboard.
         let is_dashboard = std::io::stderr().is_terminal() && !log::is_on();
@@ -85,7 +87,8 @@ impl Live {
         Self { bar, unit, total, period, hz, ..Self::hidden() }
     }
 
-    /// The run begins. It ends at `deadline`, if it ends by time; 0: it does not end by itself.
+    /// Begins the display. A run by time ends at `deadline`. If `deadline` is 0, the run does not end by
+    /// time.
     pub fn start(&mut self, moment: Snapshot, deadline: u64) {
         if self.period == 0 {
             return;
@@ -99,7 +102,7 @@ impl Live {
         }
     }
 
-    /// Whether a moment is to be shown.
+    /// Whether the display is to be updated.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.period > 0 && Clock::cycles() >= self.next
@@ -110,7 +113,7 @@ impl Live {
         let Some(before) = self.before else { return };
         self.next += self.period * ((moment.now.saturating_sub(self.next)) / self.period + 1);
         let elapsed = moment.now - self.started;
-        // The table contains the last second.
+        // The last second needs no line, since the table follows.
         if self.bar.is_none() && self.span > 0 && elapsed + self.period / 2 > self.span {
             return;
         }
@@ -148,7 +151,7 @@ fn progress_bar(label: &str, total: u64, target: ProgressDrawTarget) -> Progress
     bar
 }
 
-/// For an endless run only the time is shown, since there is no finished share.
+/// Sets the style of the dashboard. An endless run has no progress bar, so only its time is shown.
 fn set_style(bar: &ProgressBar, is_endless: bool) {
     let style = match is_endless {
         true => "{prefix}  {elapsed}\n{msg}",
@@ -219,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// A terminal that keeps what is written.
+    /// A terminal that stores what is written to it.
     #[derive(Clone, Debug, Default)]
     struct Terminal(Arc<Mutex<String>>);
 

@@ -19,32 +19,32 @@ use crate::rendezvous::Rendezvous;
 use crate::runs::{OnRow, Row};
 use crate::table::Unit;
 
-/// The wire between both ends.
+/// The wire between the two ends.
 #[derive(Clone, Debug)]
 pub struct Wire<'a> {
     /// Whether the wire uses IPv6 addresses.
     pub ipv6: bool,
     /// IP MTU.
     pub mtu: u16,
-    /// Frames lost per million, in each direction.
+    /// Number of frames per million that the wire loses in each direction.
     pub drop_ppm: u32,
     /// Traffic class of TCP's packets.
     pub tos: u8,
     /// Capture file for the client's port.
     pub pcap: Option<&'a Path>,
-    /// Time limit for an end from which nothing arrives.
+    /// Time limit for a peer from which nothing arrives.
     pub timeout: Duration,
     /// Whether to profile both ends by layer.
     pub profile: bool,
-    /// Whether each latency is wanted.
+    /// Whether the user wants each latency.
     pub keeps_samples: bool,
-    /// Port that the server listens on.
+    /// The port on which the server listens.
     pub port: u16,
-    /// The core of both ends; `None`: any, with a thread for each end.
+    /// The core of both ends. `None` means any core, with a thread for each end.
     pub core: Option<Core>,
 }
 
-/// One of several cores. Each has its own wire with both ends.
+/// One of several cores. Each core has its own wire with both ends.
 #[derive(Clone, Debug)]
 pub struct Core {
     /// Number of the CPU.
@@ -63,13 +63,13 @@ pub struct Ended {
     pub target: Vec<Row>,
 }
 
-/// Large buffers of each end, for bulk data.
+/// Number of large buffers of each end for bulk data.
 const BULK_MBUFS: usize = 512;
 
-/// Runs `params` between two ends.
+/// Runs the test `params` between two ends.
 ///
 /// # Errors
-/// The first error of either end.
+/// Returns the first error of either end.
 pub fn run(
     wire: &Wire<'_>,
     params: &Params,
@@ -85,18 +85,18 @@ pub fn run(
         seed: params.seed,
         bulk_mbufs: BULK_MBUFS,
         checksum_offload: true,
-        // A lossy wire loses frames of the MTU, as a real one does.
+        // A lossy wire loses single frames of MTU size, as a real wire does.
         tso: if wire.drop_ppm > 0 { LinkTso::Cut } else { LinkTso::Whole },
         ..Default::default()
     };
     run_between(link::pair(&link), wire, params, unit, interrupt, on_row)
 }
 
-/// Runs `params` on several cores at once, with the queue pairs spread over them. A row is the sum of all
-/// cores.
+/// Runs the test `params` on several cores at once, with the queue pairs spread over the cores. A row is the
+/// sum of all cores.
 ///
 /// # Errors
-/// The first error of any end.
+/// Returns the first error of any end.
 pub fn run_cores(
     wire: &Wire<'_>,
     params: &Params,
@@ -113,10 +113,11 @@ pub fn run_cores(
     })
 }
 
-/// Runs `params` between the client's and the server's end of another wire. The other fields of `wire` apply.
+/// Runs the test `params` over another wire, whose two ports the caller passes. The other fields of `wire`
+/// apply.
 ///
 /// # Errors
-/// The errors of [`run`].
+/// Returns the errors of [`run`].
 pub fn run_between(
     (client_port, server_port): (Box<dyn Port>, Box<dyn Port>),
     wire: &Wire<'_>,
@@ -142,13 +143,15 @@ pub fn run_between(
     let remote = SocketAddr::new(address(wire.ipv6, 1), wire.port);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
-            // The client ends the test in order when a signal comes.
+            // When a signal comes, the client ends the test in an orderly way, so signals do not interrupt
+            // the server.
             let told = interrupt.of_failures_only();
             let served = make_end(server_port, &config(1, None), &told).and_then(|mut end| {
                 end.endpoint.profile = wire.profile;
                 serve(&mut end, wire.port, unit)
             });
-            // Otherwise the client would wait until its time limit, and would report the timeout instead.
+            // The interrupt is raised because the client would otherwise wait until its time limit, and would
+            // report the timeout instead of the server's error.
             served.inspect_err(|_| interrupt.raise())
         });
         let ran = make_end(client_port, &config(2, wire.pcap), interrupt).and_then(|mut end| {
@@ -157,7 +160,7 @@ pub fn run_between(
             end.endpoint.rendezvous = wire.core.as_ref().map(|core| Arc::clone(&core.rendezvous));
             let outcome = client::run(&mut end, remote, params, unit, on_row)?;
             end.endpoint.driver.set_wait_mode(WaitMode::Waiting);
-            // The other end may still need an answer.
+            // The client still polls, since the server may need an answer.
             while !server.is_finished() {
                 if !end.endpoint.driver.poll()? {
                     end.endpoint.driver.idle()?;

@@ -2,15 +2,15 @@
 
 use crate::errors::Error;
 
-/// The variable of the environment that stands for the option, as in most programs in Rust.
+/// The environment variable that is used without the option, as in most Rust programs.
 #[cfg(feature = "tracing")]
 const VARIABLE: &str = "RUST_LOG";
 
-/// Shows the events that a filter selects, until the process ends: `filter` (the option), or otherwise the
+/// Shows the events that a filter selects until the process ends. The filter is `option`, or otherwise the
 /// variable `RUST_LOG`. Without a filter, no events are shown.
 ///
 /// # Errors
-/// [`Error::Usage`] if the filter is none.
+/// Returns [`Error::Usage`] if the text is not a filter.
 #[cfg(feature = "tracing")]
 pub fn start(option: Option<&str>) -> Result<(), Error> {
     use std::io::IsTerminal;
@@ -33,7 +33,7 @@ pub fn start(option: Option<&str>) -> Result<(), Error> {
             "give a level (error, warn, info, debug, trace) or CRATE=LEVEL,.. of dp, tcp_lite and iwarp";
         Error::Usage(format!("{origin} {filter}: {why}: {remedy}"))
     };
-    // A filter may be the name of any target, so a misspelt level would select nothing.
+    // A filter may be the name of any target, so a misspelt level would select no events.
     let is_known = |word: &str| word.contains('=') || word.parse::<LevelFilter>().is_ok() || is_ours(word);
     if let Some(word) = option.and_then(|filter| filter.split(',').find(|word| !is_known(word))) {
         return Err(refused(format!("no level and no crate ({word})")));
@@ -47,7 +47,7 @@ pub fn start(option: Option<&str>) -> Result<(), Error> {
 /// Refuses the option, since this build emits no events.
 ///
 /// # Errors
-/// [`Error::Usage`] with the command that builds a program with events.
+/// Returns [`Error::Usage`] with the command that builds a program with events.
 #[cfg(not(feature = "tracing"))]
 pub fn start(option: Option<&str>) -> Result<(), Error> {
     let build = "cargo build --release -p benches --features tracing";

@@ -1,24 +1,24 @@
-//! A description of the machine, shown with figures.
+//! A description of the machine, which is shown with the figures.
 
 use serde::Serialize;
 
-/// The properties that figures depend on.
+/// The properties on which figures depend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MachineInfo {
     /// The processor's model name, with its family and model.
     pub cpu: String,
-    /// Cores that this process may use.
+    /// Number of cores that this process may use.
     pub cores: usize,
-    /// Memory, MiB.
+    /// Memory in MiB.
     pub memory_mib: u64,
-    /// Whether a hypervisor runs it.
+    /// Whether a hypervisor runs the machine.
     pub is_virtual: bool,
-    /// Kernel and its release.
+    /// The name and the release of the kernel.
     pub kernel: String,
 }
 
 impl MachineInfo {
-    /// This machine.
+    /// Describes this machine.
     pub fn here() -> Self {
         let [cpuinfo, meminfo, release] = ["cpuinfo", "meminfo", "sys/kernel/osrelease"]
             .map(|file| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default());
@@ -56,7 +56,7 @@ impl std::fmt::Display for MachineInfo {
     }
 }
 
-/// The first value of this name in a file of lines `name: value`.
+/// The first value called `name` in a file of lines `name: value`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     fields.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())

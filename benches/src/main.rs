@@ -1,4 +1,5 @@
-//! The program: parses the command line, runs it, and turns an error into one line and an exit status.
+//! The program: parses the command line, runs the command, and turns an error into one line and an exit
+//! status.
 
 use std::process::ExitCode;
 
@@ -20,9 +21,9 @@ fn main() -> ExitCode {
             tell(&format!("iwperf: {}", one_line(&error)));
             return ExitCode::from(USAGE);
         }
-        // An argument is missing: clap prints the help.
+        // If an argument is missing, clap prints the help.
         Err(error) if error.use_stderr() => error.exit(),
-        // Help or version.
+        // The user has asked for the help or the version.
         Err(help) => return end(lines::print(help.to_string().as_bytes())),
     };
     end(benches::app::run(cli).and_then(|()| lines::check()))

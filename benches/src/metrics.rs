@@ -1,6 +1,7 @@
-//! `--metrics ADDR`: the counters of all engines of the process, as Prometheus reads them.
+//! `--metrics ADDR`: the counters of all engines of the process, in Prometheus's text format.
 //!
-//! [`iwarp::prometheus`] makes the answers, and says why no exporter crate makes them.
+//! [`iwarp::prometheus`] makes the responses. The documentation of that module says why no exporter crate is
+//! used.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,15 +13,17 @@ use iwarp::verbs::{Context, ContextStatus};
 use crate::errors::Error;
 use crate::shown;
 
-/// Maximum time for the engines to answer.
+/// Maximum time that the engines may take to report their counters.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Maximum time of a client for its request, and then for the response. The next client waits meanwhile.
+/// Maximum time of a client for its request, and again for the response. During this time the next client
+/// waits.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Answers at `address` until the process ends. Returns the address; port 0 is replaced by the chosen port.
+/// Answers requests at `address` until the process ends. Returns the address. If the port is 0, the system
+/// chooses a port, which is in the returned address.
 ///
 /// # Errors
-/// [`Error::System`] if the address cannot be used.
+/// Returns [`Error::System`] if the address cannot be used.
 pub fn serve(address: SocketAddr) -> Result<SocketAddr, Error> {
     let failed = |source| Error::System { what: format!("--metrics {address}: cannot listen there"), source };
     let listener = TcpListener::bind(address).map_err(failed)?;
@@ -41,7 +44,8 @@ fn answer(mut client: TcpStream, patience: Duration) -> io::Result<()> {
     let mut request = Vec::new();
     let mut part = [0; 1024];
     let line = loop {
-        // One limit for all parts of the request, so it also ends a client that sends a byte now and then.
+        // One time limit covers all parts of the request, so the limit also ends a client that sends a byte
+        // now and then.
         let left = patience.saturating_sub(begun.elapsed());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -78,7 +82,7 @@ mod tests {
             let answered = scope.spawn(move || answer(server, Duration::from_millis(200)));
             // This client never finishes the header, and is never silent for long.
             while !answered.is_finished() && begun.elapsed() < LIMIT {
-                // The other end may have closed the connection.
+                // An error is ignored, since the server may have closed the connection.
                 let _ = client.write_all(b"x");
                 std::thread::sleep(Duration::from_millis(20));
             }

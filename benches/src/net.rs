@@ -21,39 +21,39 @@ use crate::endpoint::Endpoint;
 use crate::errors::Error;
 use crate::shown::Shown;
 
-/// One end, with the properties of its port that the exchange needs.
+/// One end of a test, with the properties of its port that the exchange needs.
 pub struct End {
-    /// The end.
+    /// The endpoint.
     pub endpoint: Endpoint,
     /// IP MTU.
     pub mtu: u16,
     mac: [u8; 6],
-    /// The statistics of its device, if that has any.
+    /// The statistics of the end's device, if the device has statistics.
     pub device_stats: Option<DeviceStats>,
-    /// The CPU for the thread that polls it, if it is not pinned yet.
+    /// The CPU for the thread that polls the end, if the thread is not pinned yet.
     cpu: Option<usize>,
 }
 
 /// The ends on several queues of a device.
 pub struct Cores {
-    /// One for each queue. They have one context, and one address.
+    /// One end for each queue. All ends share one context and one address.
     pub ends: Vec<End>,
-    /// The CPU of each.
+    /// The CPU of each end.
     pub cpus: Vec<usize>,
 }
 
 impl End {
-    /// The value of siw in a destination's GID: the MAC address, then zeros.
+    /// The GID that siw puts into a destination: the MAC address, followed by zeros.
     pub fn gid(&self) -> [u8; 16] {
         let mut gid = [0; 16];
         gid[..6].copy_from_slice(&self.mac);
         gid
     }
 
-    /// Pins the calling thread, which will poll the end, to the CPU of the end.
+    /// Pins the calling thread, which will poll this end, to the end's CPU.
     ///
     /// # Errors
-    /// [`Error::Usage`] if this process may not use that CPU.
+    /// Returns [`Error::Usage`] if this process may not use that CPU.
     pub fn take_thread(&mut self) -> Result<(), Error> {
         self.cpu.take().map_or(Ok(()), pin)
     }
@@ -62,9 +62,9 @@ impl End {
 /// The parameters of an end on a port.
 #[derive(Clone, Debug)]
 pub struct EndConfig<'a> {
-    /// Addresses with prefix lengths.
+    /// Addresses with their prefix lengths.
     pub ips: Vec<String>,
-    /// Routers.
+    /// Addresses of routers.
     pub gateways: Vec<std::net::IpAddr>,
     /// VLAN id.
     pub vlan: Option<u16>,
@@ -72,25 +72,25 @@ pub struct EndConfig<'a> {
     pub tos: u8,
     /// Capture file.
     pub pcap: Option<&'a Path>,
-    /// CPU for this thread, or for the engine's.
+    /// The CPU for this thread, or for the engine's thread.
     pub cpu: Option<usize>,
-    /// The other end may run on the same CPU, so idle polls yield to it.
+    /// Whether the peer may run on the same CPU. In this case idle polls yield the CPU.
     pub shares_cpu: bool,
-    /// Sleep on completion events, with the engine in a thread.
+    /// Whether this end sleeps on completion events while the engine runs in its own thread.
     pub events: bool,
     /// Whether this end asks for CRCs.
     pub crc: bool,
     /// Time limit for a peer from which nothing arrives.
     pub timeout: Duration,
-    /// How long connections stay up without a link, if not the engine's default.
+    /// How long connections survive without a link. `None` means the engine's default.
     pub link_timeout: Option<Duration>,
-    /// The wire is a local one.
+    /// Whether the wire is a local wire.
     pub is_local_wire: bool,
 }
 
 impl<'a> EndConfig<'a> {
-    /// The parameters for these options. Must be called before EAL starts, which pins this thread to one CPU:
-    /// a process that may use only one CPU without `--cpu` may share it with the other end.
+    /// Returns the parameters for these options. Must be called before EAL starts, since EAL pins this thread
+    /// to one CPU. A process that may use only one CPU, and has no `--cpu`, may share the CPU with the peer.
     pub fn new(args: &'a NetArgs, events: bool, crc: bool) -> Self {
         Self {
             ips: args.ips.clone(),
@@ -112,7 +112,7 @@ impl<'a> EndConfig<'a> {
 /// Opens the device of `args` and creates an end on it.
 ///
 /// # Errors
-/// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
+/// Returns [`Error::Usage`], [`Error::Port`] or [`Error::Verbs`].
 pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> Result<End, Error> {
     args.check()?;
     if let Some(node) = args.socket {
@@ -125,7 +125,7 @@ pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> R
 /// Opens the device of `args` with a queue for each of its cores, and creates an end on each queue.
 ///
 /// # Errors
-/// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
+/// Returns [`Error::Usage`], [`Error::Port`] or [`Error::Verbs`].
 pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Cores, Error> {
     args.check()?;
     let mut allowed = allowed_cpus()?;
@@ -140,7 +140,7 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
         None => (0..count).map(|core| allowed[core % allowed.len()]).collect(),
     };
     let mut config = EndConfig::new(args, false, crc);
-    // Threads that share a CPU yield it to each other.
+    // Threads that share a CPU yield the CPU to each other.
     config.shares_cpu = args.cpu.is_none() && count > allowed.len();
     let ports = open_device(args)?;
     let (mtu, mac) = (ports[0].info().mtu, ports[0].info().mac);
@@ -167,7 +167,7 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
 /// Creates an end on `port`.
 ///
 /// # Errors
-/// [`Error::System`], [`Error::Verbs`].
+/// Returns [`Error::System`] or [`Error::Verbs`].
 pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interrupt) -> Result<End, Error> {
     let port: Box<dyn Port> =
         match config.pcap {
@@ -199,7 +199,7 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
     Ok(End { endpoint, mtu: info.mtu, mac: info.mac, device_stats, cpu: None })
 }
 
-/// The configuration of the engines on this port.
+/// The configuration of the engines on the device of `port`.
 fn engine_config(port: &dyn Port, config: &EndConfig<'_>) -> Result<EngineConfig, Error> {
     let ips: Vec<&str> = config.ips.iter().map(String::as_str).collect();
     let mut engine_config = EngineConfig::new(port, &ips)?;
@@ -232,7 +232,7 @@ pub fn has_one_cpu() -> bool {
 /// The CPUs that this process may use.
 ///
 /// # Errors
-/// [`Error::System`].
+/// Returns [`Error::System`].
 #[cfg(target_os = "linux")]
 pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
     use rustix::thread::{CpuSet, sched_getaffinity};
@@ -247,7 +247,7 @@ pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
 /// The CPUs that this process may use.
 ///
 /// # Errors
-/// [`Error::Usage`]: threads cannot be pinned here.
+/// Returns [`Error::Usage`], since threads cannot be pinned on this system.
 #[cfg(not(target_os = "linux"))]
 pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
     Err(Error::Usage("--cores works on Linux only".into()))
@@ -256,7 +256,7 @@ pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
 /// Pins the calling thread to `cpu`.
 ///
 /// # Errors
-/// [`Error::Usage`] if this process may not use that CPU.
+/// Returns [`Error::Usage`] if this process may not use that CPU.
 #[cfg(target_os = "linux")]
 pub fn pin(cpu: usize) -> Result<(), Error> {
     use rustix::thread::{CpuSet, sched_setaffinity};
@@ -267,10 +267,10 @@ pub fn pin(cpu: usize) -> Result<(), Error> {
     sched_setaffinity(None, &set).map_err(|error| Error::Usage(format!("--cpu {cpu}: {error}")))
 }
 
-/// Pinning is not supported here.
+/// Fails, since pinning is not supported on this system.
 ///
 /// # Errors
-/// [`Error::Usage`], always.
+/// Always returns [`Error::Usage`].
 #[cfg(not(target_os = "linux"))]
 pub fn pin(_cpu: usize) -> Result<(), Error> {
     Err(Error::Usage("--cpu works on Linux only".into()))

@@ -1,4 +1,4 @@
-//! The output: headings, rows as they are measured, costs, and the requested files.
+//! The output: headings, rows (printed as they are measured), costs, and the requested files.
 
 pub(crate) mod files;
 mod limits;
@@ -29,21 +29,21 @@ pub struct Output<'a> {
     test: Test,
     args: &'a TestArgs,
     unit: Unit,
-    /// Rows have latencies under a given rate.
+    /// Whether rows have latencies under a given rate.
     loaded: bool,
     rows: Vec<Row>,
     target: Vec<Row>,
-    /// The lines so far, if they are printed together at the end.
+    /// The lines so far, if all lines are printed together at the end.
     held: Option<RefCell<String>>,
 }
 
-/// The end of a test.
+/// The results at the end of a test.
 pub struct Conclusion<'a> {
-    /// The parameters of its first run.
+    /// The parameters of the first run of the test.
     pub params: &'a Params,
     /// The counters of each engine.
     pub counters: &'a [EngineCounters],
-    /// Cycles a second.
+    /// Cycles per second.
     pub hz: u64,
     /// The results besides the rows.
     pub outcome: &'a Outcome,
@@ -52,18 +52,19 @@ pub struct Conclusion<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// An output without rows.
+    /// Makes an output without rows.
     pub fn new(test: Test, args: &'a TestArgs) -> Self {
         let unit = args.unit();
         Self { test, args, unit, loaded: false, rows: Vec::new(), target: Vec::new(), held: None }
     }
 
-    /// As [`new`](Self::new). All lines are printed together at the end, since other threads print as well.
+    /// Like [`new`](Self::new), but prints all lines together at the end, since other threads also print.
     pub fn held(test: Test, args: &'a TestArgs) -> Self {
         Self { held: Some(RefCell::default()), ..Self::new(test, args) }
     }
 
-    /// Prints the heading of a run, for an end that posts messages (`is_source`) or only receives them.
+    /// Prints the heading of a run. `is_source` is true for an end that posts messages, and false for an end
+    /// that only receives.
     pub fn heading(&mut self, params: &Params, is_source: bool) {
         self.loaded = params.rate.is_some() && is_source;
         self.print(&heading(params));
@@ -104,7 +105,7 @@ impl<'a> Output<'a> {
         self.rows.push(row);
     }
 
-    /// Prints each latency, as perftest does, and the header once more.
+    /// Prints each latency, as perftest does, and the header again.
     fn samples(&self, row: &Row) {
         let print = |samples: &[f64]| {
             let lines = samples.iter().enumerate().map(|(index, us)| format!("{}, {us:.3}\n", index + 1));
@@ -125,7 +126,7 @@ impl<'a> Output<'a> {
         self.print(&self.header());
     }
 
-    /// Prints the figures of each direction under the names of perftest.
+    /// Prints the figures of each direction under perftest's names.
     fn ways(&self, ways: &[BandwidthRow; 2]) {
         for (name, way) in ["Local", "Remote"].iter().zip(ways) {
             self.print(table::LINE);
@@ -141,16 +142,17 @@ impl<'a> Output<'a> {
         self.target.extend(rows);
     }
 
-    /// Prints the counts of the device that are not zero, if the counters are wanted.
+    /// Prints the counts of the device that are not zero, if the user wants counters.
     pub fn device(&self, stats: Option<&DeviceStats>) {
         let wanted = stats.filter(|_| self.args.stats);
         wanted.into_iter().flat_map(|stats| device_lines(&stats.read())).for_each(|line| self.print(&line));
     }
 
-    /// Prints the result of validation and the counters, and writes the files. Without a row it does nothing.
+    /// Prints the result of validation and the counters, and writes the files. If the test ended early
+    /// without a row, this function only returns the error.
     ///
     /// # Errors
-    /// That of `end`; [`Error::System`] when a file cannot be written; [`Error::Limit`].
+    /// Returns the error of `end`, [`Error::System`] if a file cannot be written, or [`Error::Limit`].
     pub fn end(&self, end: Conclusion<'_>) -> Result<(), Error> {
         let Conclusion { params, counters, hz, outcome, ended } = end;
         if ended.is_err() && self.rows.is_empty() {
@@ -234,7 +236,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Load and messages of each of several cores.
+    /// Prints the load and the number of messages of each of several cores.
     fn cores(&self) {
         for row in &self.rows {
             for core in &row.cores {
@@ -252,7 +254,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// The cost of an FPDU, layer by layer, at this end and at the target.
+    /// Prints the cost of an FPDU by layer at this end and at the target.
     fn profiles(&self, hz: u64) {
         let profiled = |row: &'_ Row| row.profile.is_some();
         if !self.rows.iter().any(profiled) {
@@ -275,10 +277,10 @@ impl<'a> Output<'a> {
     }
 }
 
-/// A note on how the test ended, if not as planned.
+/// A note on how the test ended, if the test did not end as planned.
 ///
-/// An endless run has a row for each interval, and then a row for the whole run: the peer confirms the
-/// whole.
+/// An endless run has a row for each interval, and then a row for the whole run, since the peer confirms the
+/// run as a whole.
 fn ending_note(
     ended: &Result<(), Error>,
     is_endless: bool,
@@ -301,7 +303,8 @@ fn ending_note(
     }
 }
 
-/// The number of measured cycles. The last row of an endless run spans those before it.
+/// The number of measured cycles. The last row of an endless run covers the rows before it, whose cycles are
+/// counted only once.
 fn measured_cycles(rows: &[Row]) -> u64 {
     let mut spans: Vec<_> = rows.iter().map(|row| row.span).collect();
     spans.sort_unstable();
@@ -319,7 +322,7 @@ fn heading(params: &Params) -> String {
 
 /// A remark on the figures of a run at a given rate.
 fn load_note(load: &LoadFigures) -> Option<String> {
-    // Up to 1 % is normal: at the end of any run, a few messages have just become due.
+    // Up to 1 % of the messages is normal, since a few messages have just become due at the end of any run.
     if load.unsent * 100 > load.latency.iterations {
         return Some(format!(
             " too much: {} messages that were due were not posted in time; their latency is the wait so far",
@@ -330,7 +333,7 @@ fn load_note(load: &LoadFigures) -> Option<String> {
         .then(|| " latency until TCP took the message: only an iwperf target confirms arrival".into())
 }
 
-/// The cost of a message and of a byte at this end, row by row.
+/// The cost of a message and of a byte at this end, in a line per row.
 fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
     let line = |row: &Row| {
         let cycles = row.busy_cycles as f64;
@@ -348,7 +351,7 @@ fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// The spread of runs that were repeated.
+/// The spread of repeated runs.
 fn repeat_lines(rows: &[Row], unit: Unit) -> Vec<String> {
     let line = |group: &Vec<&Row>| {
         let figure = |row: &&Row| match &row.figures {
@@ -369,7 +372,7 @@ fn repeat_lines(rows: &[Row], unit: Unit) -> Vec<String> {
     grouped(whole).iter().filter(|group| group.len() > 1).filter_map(line).collect()
 }
 
-/// How work is spread over several engines.
+/// How the work is spread over several engines.
 fn spread_lines(counters: &[EngineCounters]) -> Vec<String> {
     type Count = fn(&EngineCounters) -> u64;
     let line = |(name, count): (&str, Count)| {
@@ -387,7 +390,7 @@ fn spread_lines(counters: &[EngineCounters]) -> Vec<String> {
     if counters.len() > 1 { counts.into_iter().filter_map(line).collect() } else { Vec::new() }
 }
 
-/// The counts of a device that are not zero, in the order of its driver.
+/// The counts of a device that are not zero, in the driver's order.
 fn device_lines(stats: &[DeviceStat]) -> Vec<String> {
     let told = stats.iter().filter(|stat| stat.value != 0);
     told.map(|DeviceStat { name, value }| format!(" device: {name} {value}")).collect()

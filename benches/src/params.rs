@@ -1,4 +1,4 @@
-//! The parameters of a test that both ends agree on, with perftest's defaults.
+//! The parameters of a test on which both ends agree, with perftest's defaults.
 
 mod test;
 
@@ -12,88 +12,89 @@ use crate::rate::Rate;
 /// Default port of perftest's tools and of iwperf.
 pub const DEFAULT_PORT: u16 = 18515;
 
-/// Largest message of an `--all` sweep (perftest's `MAX_SIZE`), bytes.
+/// Largest message of an `--all` sweep in bytes (perftest's `MAX_SIZE`).
 pub const MAX_SIZE: u32 = 8 << 20;
 
-/// Receives that a target of Sends keeps posted on each queue pair (perftest's `DEF_RX_SEND`).
+/// Number of receives that a target of Sends keeps posted on each queue pair (perftest's `DEF_RX_SEND`).
 pub const RX_DEPTH_SEND: u32 = 512;
 
-/// Highest number of receives of a queue pair.
+/// Maximum number of receives of a queue pair.
 pub const MAX_RX_DEPTH: u32 = 16_384;
 
-/// Minimum length of each half of a queue pair's buffer (perftest's cycle buffer), bytes.
+/// Minimum length in bytes of each half of a queue pair's buffer (perftest's cycle buffer).
 pub const CYCLE_BUFFER: u32 = 4096;
 
-/// Queue pairs of one end: fewer than the connections of a stack, and a `wr_id` has 16 bits for their number.
+/// Maximum number of queue pairs of one end. A stack can have more connections, and a `wr_id` has 16 bits for
+/// the number of the queue pair.
 pub const MAX_QPS: u32 = 16_000;
 
-/// Requests of a queue pair beside the data: marks and credits.
+/// Number of requests of a queue pair in addition to the data: marks and credits.
 pub(crate) const EXTRA_SENDS: u32 = 32;
 
 /// Maximum number of outstanding Reads that confirm messages of a run at a given rate.
 pub(crate) const FLUSHES: u32 = 16;
 
-/// Above this length of one half of all buffers, queue pairs share buffers, bytes.
+/// If one half of all buffers would be longer than this number of bytes, queue pairs share buffers.
 const SHARED_BYTES: usize = 256 << 20;
 
 /// Minimum and maximum number of messages of a warm-up.
 const WARM_UP_MESSAGES: [u32; 2] = [10, 1000];
 
-/// Highest rate, bytes or messages a second.
+/// Maximum rate, in bytes or messages per second.
 pub const MAX_RATE: u64 = 1_000_000_000_000;
 
-/// A test with all defaults resolved.
+/// A test whose defaults are all resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
     /// The test.
     pub test: Test,
-    /// Bytes of a message (of the largest, with `all`).
+    /// Number of bytes of a message. With `all`, this is the number of bytes of the largest message.
     pub size: u32,
-    /// Messages of each queue pair; 0 if `duration_s` is set.
+    /// Number of messages of each queue pair, or 0 if `duration_s` is set.
     pub iters: u32,
-    /// Seconds to run; 0 if `iters` is set.
+    /// Number of seconds to run, or 0 if `iters` is set.
     pub duration_s: u32,
-    /// All sizes from 2 bytes to 8 MiB, doubling.
+    /// Whether to run all sizes from 2 bytes to 8 MiB, each twice the previous size.
     pub all: bool,
-    /// Both ends send at the same time.
+    /// Whether both ends send at the same time.
     pub bidirectional: bool,
-    /// Requests outstanding on each queue pair.
+    /// Number of outstanding requests on each queue pair.
     pub tx_depth: u32,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub qps: u32,
-    /// A completion is requested every this many messages.
+    /// A completion is requested for every this many messages.
     pub cq_mod: u32,
-    /// Requests posted with one doorbell.
+    /// Number of requests posted with one doorbell.
     pub post_list: u32,
-    /// Messages of up to this many bytes are copied when they are posted.
+    /// Messages of at most this many bytes are copied when they are posted.
     pub inline: u32,
-    /// Outstanding Reads on each queue pair.
+    /// Number of outstanding Reads on each queue pair.
     pub outs: u32,
-    /// Wait for completions by events instead of polling.
+    /// Whether to wait for completions by events instead of polling.
     pub events: bool,
-    /// Check every byte at the target.
+    /// Whether the target checks every byte.
     pub validate: bool,
-    /// Send without a copy.
+    /// Whether to send without a copy.
     pub zero_copy: bool,
-    /// Ask the peer for markers.
+    /// Whether to ask the peer for markers.
     pub markers: bool,
     /// Whether this end asks for CRCs.
     pub crc: bool,
     /// Seed of the patterns.
     pub seed: u64,
-    /// Rate of all queue pairs together; `None`: as fast as possible.
+    /// Rate of all queue pairs together. `None` means as fast as possible.
     pub rate: Option<Rate>,
-    /// Messages that are due at once, with a rate.
+    /// Number of messages that are due at the same time, if there is a rate.
     pub burst: u32,
-    /// Receives that a target keeps posted on each queue pair, where messages need them.
+    /// Number of receives that a target keeps posted on each queue pair, if messages need receives.
     pub rx_depth: u32,
-    /// Receives posted at a time.
+    /// Number of receives posted at a time.
     pub recv_post_list: u32,
     /// The operation of atomic tests.
     pub atomic: AtomicKind,
-    /// Send some messages before the first measurement.
+    /// Whether to send some messages before the first measurement.
     pub warm_up: bool,
-    /// Run until interrupted, with a row every `duration_s` seconds.
+    /// Whether to run until interrupted, with a row every `duration_s` seconds.
     pub endless: bool,
 }
 
@@ -103,33 +104,33 @@ impl Params {
         if self.all { (1..24).map(|power| 1 << power).collect() } else { vec![self.size] }
     }
 
-    /// Receives kept posted on each queue pair for the peer's messages.
+    /// Number of receives that are kept posted on each queue pair for the peer's messages.
     pub fn receives(&self) -> u32 {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), self.rx_depth, self.qps)
         } else if self.iters > 0 {
-            // As in both ends of perftest: a credit is for a third of this depth, and the sender stops after
-            // this many messages without a credit.
+            // Both ends of perftest do the same: a credit covers a third of this depth, and the sender stops
+            // after this many messages without a credit.
             self.rx_depth.min(self.iters)
         } else {
             self.rx_depth
         }
     }
 
-    /// Depth of a queue pair's send queue: the data, and the other requests.
+    /// Depth of a queue pair's send queue, which holds the data and the other requests.
     pub fn sends(&self) -> u32 {
         let flushes = if self.rate.is_some() { FLUSHES } else { 0 };
         self.tx_depth + EXTRA_SENDS + flushes
     }
 
-    /// Number of receives that are posted again at a time; meanwhile the source has credits for the other
-    /// receives.
+    /// Number of receives that are posted again at a time. The source has credits for the other receives, and
+    /// can send while these receives are posted.
     pub fn receives_at_a_time(&self) -> u32 {
         self.recv_post_list.min(self.receives() / 2).max(1)
     }
 
-    /// Messages of `size` bytes with their own place in each half of a queue pair's buffer: 1 unless
-    /// validating, because only validation checks each message.
+    /// Number of messages of `size` bytes that have their own place in each half of a queue pair's buffer.
+    /// The number is 1 without validation, because only validation checks each message.
     pub fn slots(&self, size: u32) -> u32 {
         if !self.validate || self.test.is_latency() {
             1
@@ -140,28 +141,28 @@ impl Params {
         }
     }
 
-    /// Messages of each queue pair before the first measurement: enough to fill the queue a few times, in
-    /// little time. An even number: the last byte of a Write counts messages, and must differ from that byte
-    /// of the first measured message.
+    /// Number of messages of each queue pair before the first measurement. The messages fill the queue a few
+    /// times, and take little time. The number is even: the last byte of a Write counts messages, and must
+    /// differ from that byte of the first measured message.
     pub fn warm_up_messages(&self) -> u64 {
         u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }
 
-    /// Distance of two slots, bytes: a message and, when validating, a guard.
+    /// Distance of two slots in bytes: a message, followed by a guard if messages are validated.
     pub fn stride(&self, size: u32) -> usize {
         let guard = if self.validate { GUARD_BYTES } else { 0 };
         (size as usize + guard).next_multiple_of(64)
     }
 
-    /// Bytes of one half of a queue pair's buffer.
+    /// Number of bytes of one half of a queue pair's buffer.
     pub fn half_bytes(&self) -> usize {
         let largest = |size: u32| self.stride(size) * self.slots(size) as usize;
         let most = self.sizes().into_iter().map(largest).max().unwrap_or(0);
         most.max(CYCLE_BUFFER as usize).next_multiple_of(64)
     }
 
-    /// Number of buffers: one for each queue pair, unless that takes too much memory. Validation needs
-    /// separate buffers.
+    /// Number of buffers. Each queue pair has its own buffer, unless the buffers need too much memory.
+    /// Validation needs separate buffers.
     pub fn buffers(&self) -> u32 {
         if self.validate {
             return self.qps;
@@ -170,16 +171,17 @@ impl Params {
         (fit as u32).clamp(1, self.qps)
     }
 
-    /// The share of core `index` of `cores`: its queue pairs, and its part of the rate.
+    /// The parameters for core `index` of `cores`, with its share of the queue pairs and of the rate.
     pub fn share(&self, index: u32, cores: u32) -> Self {
         let rate = self.rate.map(|rate| rate.share(index.into(), cores.into()));
         Self { qps: self.qps / cores + u32::from(index < self.qps % cores), rate, ..self.clone() }
     }
 
-    /// Checks that an option parser (or the private data of a peer) cannot make.
+    /// Checks combinations of parameters, which an option parser (or the decoder of a peer's private data)
+    /// cannot check.
     ///
     /// # Errors
-    /// [`Error::Usage`] naming the option.
+    /// Returns [`Error::Usage`], which names the option.
     pub fn check(&self) -> Result<(), Error> {
         let usage = |text: String| Err(Error::Usage(text));
         let ranges = [
@@ -281,10 +283,10 @@ impl Params {
     }
 }
 
-/// Length of the guard between two messages.
+/// Length in bytes of the guard between two messages.
 pub const GUARD_BYTES: usize = 64;
 
-/// Memory that validation may use for one half of all buffers, bytes.
+/// Memory in bytes that validation may use for one half of all buffers.
 const VALIDATION_BYTES: usize = 32 << 20;
 
 fn slots_for(stride: usize, wanted: u32, qps: u32) -> u32 {

@@ -1,12 +1,12 @@
 //! The data path of a test: queue pairs, their memory, and the handling of completions.
 //!
-//! Each queue pair has two halves of one region: the *local* half that its own requests use, and the
-//! *exposed* half that the peer writes to, reads from, or sends into. A small second region holds, per queue
-//! pair, the credit cell of Sends and the messages between two iwperfs ([`mark`]).
+//! Each queue pair has two halves of one region. The *local* half is used by the queue pair's own requests.
+//! The peer writes to, reads from, or sends into the *exposed* half. A small second region holds, for each
+//! queue pair, the credit cell of Sends and the messages between two iwperfs ([`mark`]).
 //!
 //! Sends need credits, because iWARP ends a connection whose Send finds no receive. perftest on iWARP uses
-//! credits: from time to time the receiver writes the number of messages it has taken (32 bits, in the
-//! machine's byte order) to the address in the sender's [`Dest`].
+//! credits: from time to time the receiver writes the number of messages that it has received (32 bits, in
+//! the machine's byte order) to the address in the sender's [`Dest`].
 
 mod layout;
 pub mod mark;
@@ -29,10 +29,10 @@ use crate::params::{Params, Test, Verb};
 use crate::perftest::wire::Dest;
 use layout::{ControlCell, Kind, Memory, WrId};
 
-/// Receives posted for marks.
+/// Number of receives posted for marks.
 const MARK_RECEIVES: u32 = layout::MARK_SLOTS as u32;
 
-/// Completions reaped at a time.
+/// Maximum number of completions polled at a time.
 const BATCH: usize = 64;
 
 /// The data path of one end.
@@ -43,7 +43,7 @@ pub struct Path {
     pub flows: Vec<Flow>,
     /// The first difference that validation found.
     pub first_error: Option<String>,
-    /// Messages that this end has validated.
+    /// Number of messages that this end has validated.
     pub messages_checked: u64,
     is_client: bool,
     with_iwperf: bool,
@@ -68,20 +68,20 @@ struct Totals {
     completed: u64,
 }
 
-/// One queue pair and its counts, which restart with every size.
+/// One queue pair and its counts. The counts restart with every size.
 pub struct Flow {
     /// The connection of the queue pair.
     pub id: CmId,
     /// The location of the peer's memory.
     pub remote: Dest,
     qp: QueuePair,
-    /// Messages posted.
+    /// Number of messages posted.
     pub posted: u64,
-    /// Messages whose request has completed.
+    /// Number of messages whose request has completed.
     pub completed: u64,
-    /// Messages that the peer has confirmed.
+    /// Number of messages that the peer has confirmed.
     pub confirmed: u64,
-    /// Messages received.
+    /// Number of messages received.
     pub received: u64,
     unsignaled: bool,
     asking: bool,
@@ -89,10 +89,10 @@ pub struct Flow {
     credit_told: u64,
     /// The location of the peer's credit cell.
     pub credit: Dest,
-    /// Completed receives that are to be posted again together.
+    /// Completed receives, which will be posted again together.
     taken: Vec<u32>,
     extra_in_flight: usize,
-    /// Atomics posted in earlier runs: the word of the peer has counted them.
+    /// Number of atomics posted in earlier runs, which the peer's word has counted.
     atomics_before: u64,
 }
 
@@ -106,10 +106,10 @@ pub enum Purpose {
 }
 
 impl Path {
-    /// Regions and completion queues for `params`; no queue pair yet.
+    /// Creates the regions and completion queues for `params`, but no queue pair.
     ///
     /// # Errors
-    /// [`Error::Verbs`], also for too little memory.
+    /// Returns [`Error::Verbs`], for instance if memory is short.
     pub fn new(
         end: &mut Endpoint,
         params: &Params,
@@ -156,10 +156,10 @@ impl Path {
         Ok(path)
     }
 
-    /// A queue pair to be connected.
+    /// Creates a queue pair that will be connected.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn create_qp(&self, pd: &ProtectionDomain) -> Result<QueuePair, Error> {
         Ok(pd.create_qp(&QpInit {
             recv_cq: &self.recv_cq,
@@ -172,7 +172,7 @@ impl Path {
     /// Adds a connected queue pair and posts its receives.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn add(&mut self, qp: QueuePair, id: CmId) -> Result<(), Error> {
         let (index, at_a_time) = (self.flows.len(), self.receives_at_a_time);
         self.flows.push(Flow {
@@ -202,8 +202,8 @@ impl Path {
         }
     }
 
-    /// The data that the peer gets about queue pair `index`. Sends need only the cell, whose location is
-    /// then sent for both purposes, as in perftest.
+    /// The description of queue pair `index` that the peer gets. A test of Sends needs only the credit cell,
+    /// whose location is then sent for both purposes, as in perftest.
     pub fn dest(&self, index: usize, place: Purpose, out_reads: u32, gid: [u8; 16]) -> Dest {
         let Memory { data, control, .. } = &*self.memory;
         let has_cell = self.params.test.has_credits();
@@ -216,10 +216,10 @@ impl Path {
         Dest { lid: 0, out_reads, qpn, psn: 0, rkey, vaddr, gid }
     }
 
-    /// Starts with messages of `size` bytes: all counts are zero again.
+    /// Starts a run with messages of `size` bytes, and sets all counts to zero.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn begin(&mut self, size: u32) -> Result<(), Error> {
         self.size = size;
         self.totals = Totals::default();
@@ -238,29 +238,29 @@ impl Path {
         Ok(())
     }
 
-    /// Messages posted on all queue pairs.
+    /// Number of messages posted on all queue pairs.
     pub fn posted(&self) -> u64 {
         self.totals.posted
     }
 
-    /// Messages whose request has completed, on all queue pairs.
+    /// Number of messages whose request has completed, counted over all queue pairs.
     pub fn completed(&self) -> u64 {
         self.totals.completed
     }
 
-    /// Messages received, on all queue pairs.
+    /// Number of messages received on all queue pairs.
     pub fn received(&self) -> u64 {
         self.flows.iter().map(|flow| flow.received).sum()
     }
 
-    /// Called when queue pair `index` may have room for a message.
+    /// Adds queue pair `index` to the queue pairs that may have room for a message.
     fn wake(&mut self, index: usize) {
         if !std::mem::replace(&mut self.flows[index].is_ready, true) {
             self.ready.push_back(index);
         }
     }
 
-    /// Bytes of a message now.
+    /// Number of bytes of a message in the present run.
     pub fn size(&self) -> u32 {
         self.size
     }
@@ -274,16 +274,16 @@ impl Path {
         self.with_iwperf && self.params.test == Test::WriteBw
     }
 
-    /// Polls the completion queues. Returns whether there were any completions.
+    /// Polls the completion queues. Returns whether there was a completion.
     ///
     /// # Errors
-    /// [`Error::Completion`], [`Error::Verbs`].
+    /// Returns [`Error::Completion`] or [`Error::Verbs`].
     pub fn poll(&mut self) -> Result<bool, Error> {
         let moved = self.reap(true)? | self.reap(false)?;
         if self.params.test.has_credits() {
             self.look_at_credit()?;
             if !moved && self.with_iwperf {
-                // Idle: send the remaining credits, which confirm the last messages.
+                // This end is idle, so it sends the remaining credits, which confirm the last messages.
                 (0..self.flows.len()).try_for_each(|index| {
                     self.post_taken(index, 1)?;
                     self.send_credit(index, 1)

@@ -1,8 +1,8 @@
-//! `iwperf ping` and `iwperf pong`: `rping` with its wire protocol, so that either end can be `rping`.
+//! `iwperf ping` and `iwperf pong` speak `rping`'s wire protocol, so that either end can be `rping`.
 //!
-//! In a round, the client Sends the address of its source, and the server Reads it and answers with a Send.
-//! Then the client Sends the address of its sink, and the server Writes the data there and answers with a
-//! Send. Every Send is 16 bytes ([`wire::Advert`]).
+//! In a round, the client Sends the address of its source, and the server Reads the source and answers with a
+//! Send. Then the client Sends the address of its sink, and the server Writes the data to the sink and
+//! answers with a Send. Every Send is 16 bytes ([`wire::Advert`]).
 
 pub mod client;
 mod link;
@@ -12,7 +12,7 @@ pub mod wire;
 /// rping's port.
 pub const DEFAULT_PORT: u16 = 7174;
 
-/// The largest data of a round, bytes (rping's `RPING_BUFSIZE` less one).
+/// Maximum number of bytes of the data of a round (rping's `RPING_BUFSIZE` less one).
 pub const MAX_BYTES: u32 = 65_535;
 
 /// Called with the lines of `--verbose`.

@@ -1,6 +1,7 @@
 //! Private data of MPA startup between two iwperfs. perftest ignores it.
 //!
-//! A client's Request on the control connection carries a [`Hello`], all fields big-endian:
+//! The private data of a client's Request on the control connection is a [`Hello`], with all fields
+//! big-endian:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -12,8 +13,9 @@
 //! | 8 | seed |
 //! | 8 | bytes or messages a second (see the flags), 0 for as fast as possible |
 //!
-//! The server's Reply carries the first six bytes; a rejection, `iwpf`, the format, 0xff and the reason in
-//! UTF-8. A Request on a data connection carries `iwpf`, the format, 0xfe and the queue pair's number (BE16).
+//! The server's Reply carries the first six bytes. A rejection carries `iwpf`, the format, 0xff and the
+//! reason in UTF-8. A Request on a data connection carries `iwpf`, the format, 0xfe and the number of the
+//! queue pair (BE16).
 
 use crate::params::{AtomicKind, Params, Test};
 use crate::rate::Rate;
@@ -23,7 +25,7 @@ const FORMAT: u8 = 3;
 const REJECTED: u8 = 0xff;
 const HELLO_BYTES: usize = 72;
 
-/// Flags of a [`Hello`], in the order of their bits.
+/// Number of flags of a [`Hello`], in the order of their bits.
 const FLAGS: usize = 11;
 
 /// The test that a client requests.
@@ -76,10 +78,10 @@ impl Hello {
         out
     }
 
-    /// Parses a client's private data. `Ok(None)`: the client is not iwperf.
+    /// Parses a client's private data. `Ok(None)` means that the client is not iwperf.
     ///
     /// # Errors
-    /// A message for the client.
+    /// Returns a message for the client.
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, String> {
         let Some((format, rest)) = after_magic(bytes) else { return Ok(None) };
         if format != FORMAT {
@@ -151,7 +153,7 @@ pub fn is_welcome(bytes: &[u8]) -> bool {
 pub fn rejection(reason: &str) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend([FORMAT, REJECTED]);
-    // Short enough for peers that accept at most 256 bytes of private data.
+    // The reason is short enough for peers that accept at most 256 bytes of private data.
     out.extend(reason.bytes().take(200));
     out
 }

@@ -1,8 +1,8 @@
 //! The messages of two iwperfs after the test: costs, and errors found by validation.
 //!
-//! Each end sends one message on the control connection, big-endian: `cost`, 1 byte (1 if interrupted), 3
-//! reserved, busy cycles (8), cycles a second (8), bytes placed (8), messages checked (8), then the first
-//! error in UTF-8, empty if there was no error.
+//! Each end sends one big-endian message on the control connection: `cost`, 1 byte (1 if interrupted), 3
+//! reserved bytes, busy cycles (8), cycles per second (8), bytes placed (8), messages checked (8), and the
+//! first error in UTF-8, which is empty if there was no error.
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
@@ -15,22 +15,22 @@ const HEADER_BYTES: usize = 40;
 /// The final message of one end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FinalReport {
-    /// Cycles spent on frames since the engine was created.
+    /// Number of cycles spent on frames since the engine was created.
     pub busy_cycles: u64,
-    /// Cycles a second.
+    /// Cycles per second.
     pub hz: u64,
-    /// Bytes placed into the end's registered memory.
+    /// Number of bytes placed into the end's registered memory.
     pub placed_bytes: u64,
-    /// Messages that validation checked.
+    /// Number of messages that validation checked.
     pub messages_checked: u64,
     /// True if a signal has ended this end's run early.
     pub interrupted: bool,
-    /// The first error that it found.
+    /// The first error that validation found.
     pub first_error: Option<String>,
 }
 
 impl FinalReport {
-    /// The message of this end.
+    /// Makes the final message of this end.
     pub fn of(end: &Endpoint, path: &Path) -> Self {
         let counters = end.driver.counters();
         Self {
@@ -43,7 +43,7 @@ impl FinalReport {
         }
     }
 
-    /// The sum of two peers that ran at the same time on one machine.
+    /// Adds up the messages of two peers that ran at the same time on one machine.
     pub fn merged(self, other: Self) -> Self {
         Self {
             busy_cycles: self.busy_cycles + other.busy_cycles,
@@ -70,7 +70,7 @@ impl FinalReport {
     /// Decodes the message.
     ///
     /// # Errors
-    /// [`Error::Exchange`].
+    /// Returns [`Error::Exchange`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let Some((header, first_error)) =
             bytes.split_at_checked(HEADER_BYTES).filter(|(h, _)| h.starts_with(MAGIC))

@@ -1,8 +1,8 @@
 //! `--profile`: the cost of an FPDU by layer.
 //!
-//! [`dp::profile`] takes the time stamps. This module starts and stops it around a run, divides the cycles by
-//! the FPDUs that this end sent and received in the run, and prints them. Idle polls are shown separately and
-//! not divided.
+//! [`dp::profile`] takes the time stamps. This module starts and stops the profile around a run, divides the
+//! cycles by the number of FPDUs that this end sent and received in the run, and prints the results. Idle
+//! polls are shown separately and not divided.
 
 use dp::profile::{self, Layer, Profile};
 use serde::Serialize;
@@ -15,12 +15,12 @@ use crate::errors::Error;
 pub struct Profiled {
     /// Cycles by layer.
     pub profile: Profile,
-    /// FPDUs sent and received.
+    /// Number of FPDUs sent and received.
     pub fpdus: u64,
 }
 
 impl Profiled {
-    /// The sum of two threads.
+    /// Adds up the profiles of two threads.
     pub fn merged(self, other: Self) -> Self {
         Self { profile: self.profile.merged(&other.profile), fpdus: self.fpdus + other.fpdus }
     }
@@ -35,7 +35,7 @@ pub struct Profiling {
 /// Checks that this program can profile.
 ///
 /// # Errors
-/// [`Error::Usage`] with the command that builds a profiling program.
+/// Returns [`Error::Usage`] with the command that builds a profiling program.
 pub fn check_available() -> Result<(), Error> {
     if profile::AVAILABLE {
         return Ok(());
@@ -66,49 +66,50 @@ fn fpdus(end: &Endpoint) -> u64 {
     counters.tx_fpdus + counters.rx_fpdus
 }
 
-/// [`Profiled`] as figures, for a table and for JSON.
+/// A [`Profiled`] as figures, for a table and for JSON.
 #[derive(Clone, Debug, Serialize)]
 pub struct Breakdown {
-    /// FPDUs sent and received.
+    /// Number of FPDUs sent and received.
     pub fpdus: u64,
-    /// Sum of all layers.
+    /// Cycles per FPDU, summed over all layers.
     pub cycles_per_fpdu: f64,
-    /// The same in nanoseconds.
+    /// Nanoseconds per FPDU, summed over all layers.
     pub ns_per_fpdu: f64,
-    /// Layers with any cycles, in the order in which a packet passes them.
+    /// Layers that have cycles, in the order in which a packet passes them.
     pub layers: Vec<LayerCost>,
-    /// Cost of the time stamps, included in the above.
+    /// Cost of the time stamps, which is included in the cost of the layers.
     pub stamps: StampCost,
-    /// Cycles of idle polls; not included in the above.
+    /// Cycles of idle polls, which are not included in the cost of the layers.
     pub idle_cycles: u64,
 }
 
-/// One layer.
+/// The cost of one layer.
 #[derive(Clone, Debug, Serialize)]
 pub struct LayerCost {
     /// Name of the layer.
     pub layer: &'static str,
-    /// Exclusive cycles: without the layers that it called.
+    /// Exclusive cycles per FPDU: without the layers that this layer called.
     pub cycles_per_fpdu: f64,
-    /// The same in nanoseconds.
+    /// Exclusive nanoseconds per FPDU.
     pub ns_per_fpdu: f64,
-    /// Share of the sum of all layers.
+    /// This layer's share of the sum of all layers.
     pub share: f64,
-    /// How often the layer was entered.
+    /// How often the layer was entered per FPDU.
     pub scopes_per_fpdu: f64,
 }
 
 /// The cost of measuring.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct StampCost {
-    /// Cost of an empty scope: two time stamps.
+    /// Cost of an empty scope, which has two time stamps.
     pub cycles_per_scope: f64,
     /// Cost of all scopes of an FPDU.
     pub cycles_per_fpdu: f64,
 }
 
 impl Breakdown {
-    /// The figures for a machine with `hz` cycles a second, where an empty scope takes `scope_cycles`.
+    /// Calculates the figures for a machine with `hz` cycles per second, on which an empty scope takes
+    /// `scope_cycles`.
     pub fn new(profiled: &Profiled, hz: u64, scope_cycles: f64) -> Self {
         let Profiled { profile, fpdus } = profiled;
         let (busy, count) = (profile.busy(), (*fpdus).max(1) as f64);
@@ -183,7 +184,7 @@ mod tests {
         assert_eq!(breakdown.lines("t").len(), 3);
     }
 
-    // The figures of an invented run have to add up.
+    // The test invents a run, and checks that its figures add up.
     #[test]
     #[cfg(feature = "profile")]
     fn shares_add_up_and_figures_are_per_fpdu() {

@@ -1,4 +1,4 @@
-//! Where, when and how a measurement was made.
+//! The place, time and method of a measurement.
 
 use std::time::SystemTime;
 
@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use crate::machine::MachineInfo;
 
-/// The origin of the results, written to every file of results.
+/// The origin of the results, which is written to every file of results.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Provenance {
     /// Version of iwperf.
     pub(crate) version: &'static str,
-    /// When the results were written, UTC (RFC 3339).
+    /// The time at which the results were written, in UTC (RFC 3339).
     pub(crate) time: String,
     /// Name of the host.
     pub(crate) host: String,
@@ -22,7 +22,7 @@ pub(crate) struct Provenance {
 }
 
 impl Provenance {
-    /// The provenance of results of this process, now.
+    /// Describes the origin of results that this process writes now.
     pub(crate) fn here() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self {
@@ -50,7 +50,7 @@ fn command_line(words: impl Iterator<Item = String>) -> String {
             format!("'{}'", word.replace('\'', r"'\''"))
         }
     };
-    // The first word is a path of this machine.
+    // The first word is omitted, since it is a path of this machine.
     let words = words.skip(1).map(quoted);
     ["iwperf".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }

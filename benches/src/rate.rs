@@ -1,20 +1,21 @@
-//! Load at a given rate: the times at which messages are due, independent of earlier messages.
+//! Load at a given rate: the times at which messages are due, regardless of earlier messages.
 //!
-//! The schedule is *open*: message *i* is due at its time even if the target stalls, and its latency is
-//! measured from that time. A closed loop sends nothing while it waits, so a stall of any length affects
-//! only one message ("coordinated omission"). Here a stall affects every message that was due meanwhile.
+//! The schedule is *open*: message *i* is due at its time even if the target stalls, and the latency of the
+//! message is measured from that time. A closed loop sends nothing while it waits, so a stall of any length
+//! affects only one message ("coordinated omission"). Here a stall affects every message that is due during
+//! the stall.
 
 /// The unit of `--rate_limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// Bytes a second.
+    /// A number of bytes per second.
     Bytes(u64),
-    /// Messages a second.
+    /// A number of messages per second.
     Messages(u64),
 }
 
 impl Rate {
-    /// The rate in messages of `size` bytes a second.
+    /// The rate in messages of `size` bytes per second.
     pub fn messages_per_s(self, size: u32) -> f64 {
         match self {
             Self::Bytes(bytes) => bytes as f64 / f64::from(size.max(1)),
@@ -22,7 +23,7 @@ impl Rate {
         }
     }
 
-    /// The part with this index, of `parts` equal parts.
+    /// Divides the rate into `parts` equal parts, and returns the part with this index.
     pub fn share(self, index: u64, parts: u64) -> Self {
         let share = |number: u64| (number / parts + u64::from(index < number % parts)).max(1);
         match self {
@@ -31,7 +32,7 @@ impl Rate {
         }
     }
 
-    /// The rate as a number, in its own unit.
+    /// The rate as a number of bytes or messages per second.
     pub fn per_s(self) -> u64 {
         match self {
             Self::Bytes(number) | Self::Messages(number) => number,
@@ -49,21 +50,22 @@ pub struct Schedule {
     taken: u64,
 }
 
-/// Fraction bits of [`Schedule::period`]: a schedule of a day drifts by less than a cycle.
+/// Number of fraction bits of [`Schedule::period`]. With these bits, a schedule of a day drifts by less than
+/// a cycle.
 const FRACTION_BITS: u32 = 32;
 
 impl Schedule {
-    /// A schedule from `start` on: `messages_per_s` messages in each `hz` cycles, in bursts of `burst` (at
-    /// least 1).
+    /// Makes a schedule that begins at `start`. In each `hz` cycles, `messages_per_s` messages are due, in
+    /// bursts of `burst` messages (at least 1).
     pub fn new(start: u64, hz: u64, messages_per_s: f64, burst: u32) -> Self {
         let burst = burst.max(1);
         let cycles = hz as f64 * f64::from(burst) / messages_per_s;
-        // A rate that is too slow for the type means never, since `as` saturates.
+        // If the rate is too slow for the type, `as` saturates, and no message is ever due.
         let period = (cycles * (1u64 << FRACTION_BITS) as f64) as u128;
         Self { start, period, burst: burst.into(), taken: 0 }
     }
 
-    /// When message `number` is due.
+    /// The time at which message `number` is due.
     pub fn due(&self, number: u64) -> u64 {
         let bursts = u128::from(number / self.burst);
         let after = bursts.saturating_mul(self.period) >> FRACTION_BITS;
@@ -76,7 +78,8 @@ impl Schedule {
         self.due(self.taken) <= now
     }
 
-    /// Takes the next message and returns when it was due. Call it only if [one is due](Self::is_due).
+    /// Removes the next message, and returns the time at which the message was due. Call this function only
+    /// if [a message is due](Self::is_due).
     #[inline]
     pub fn take(&mut self) -> u64 {
         let due = self.due(self.taken);
@@ -92,7 +95,8 @@ mod tests {
 
     const HZ: u64 = 3_000_000_000;
 
-    /// Takes all messages that are due at `now`: (due, waited).
+    /// Removes all messages that are due at `now`. Returns, for each message, when it was due and how long it
+    /// waited.
     fn take_all(schedule: &mut Schedule, now: u64) -> Vec<(u64, u64)> {
         let mut taken = Vec::new();
         while schedule.is_due(now) {
@@ -103,7 +107,8 @@ mod tests {
     }
 
     proptest! {
-        // At any time, no message was sent early, and as many messages were sent as the rate demands.
+        // At any time, no message was sent early, and the number of sent messages is the number that the rate
+        // demands.
         #[test]
         fn never_early_never_lost(
             rate in 1.0..50_000_000f64,
@@ -126,7 +131,8 @@ mod tests {
         }
 
         // The latency of messages that waited because of a stall includes the wait: the first message has
-        // waited for the whole stall, and each later message for one period less.
+        // waited for the whole stall, and each later message has waited one period less than the message
+        // before it.
         #[test]
         fn a_backlog_is_charged_to_those_that_waited(rate in 1_000.0..10_000_000f64, stall_us in 1_000..50_000u64) {
             let mut schedule = Schedule::new(0, HZ, rate, 1);

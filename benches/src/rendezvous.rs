@@ -1,4 +1,4 @@
-//! Cores that begin a run together.
+//! A barrier for cores that begin a run together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,18 +10,19 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// A barrier for `parties` threads.
+    /// Makes a barrier for `parties` threads.
     pub fn new(parties: usize) -> Self {
         Self { parties: parties as u64, arrived: Default::default() }
     }
 
-    /// Waits until all parties have called this. Calls `poll` meanwhile; its error ends the wait.
+    /// Waits until all parties have called this function. Calls `poll` during the wait. An error of `poll`
+    /// ends the wait.
     ///
     /// # Errors
-    /// Those of `poll`.
+    /// Returns the errors of `poll`.
     pub fn meet<E>(&self, mut poll: impl FnMut() -> Result<(), E>) -> Result<(), E> {
-        // A party enters the next round only after this one, so the round is over when `arrived` reaches a
-        // multiple of `parties`.
+        // A party enters the next round only when the present round is over. So the round is over when
+        // `arrived` reaches a multiple of `parties`.
         let ticket = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (ticket / self.parties + 1) * self.parties;
         while self.arrived.load(Ordering::Acquire) < all {
@@ -42,7 +43,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for meeting in 0..100 {
-                        // All parties have left the previous meeting.
+                        // At this time all parties have left the previous meeting.
                         let left = through.load(Ordering::SeqCst);
                         assert!(left >= meeting * 3 - meeting.min(1) * 2, "{left} at {meeting}");
                         rendezvous

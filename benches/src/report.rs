@@ -1,7 +1,8 @@
 //! `--report DIR`: the results as a page of plots.
 //!
-//! The plots depend on the results: bandwidth and message rate over the message size if there were several,
-//! latency over it likewise, and each distribution of latencies that was recorded.
+//! The plots depend on the results. If there are several message sizes, there are plots of bandwidth, message
+//! rate and latency over the message size. If distributions of latencies were recorded, there is a plot of
+//! the distributions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,13 +18,14 @@ use crate::runs::repeats::{Spread, grouped};
 use crate::runs::{BandwidthRow, Figures, Row};
 use crate::table::Unit;
 
-/// Maximum distributions in one plot: more lines could not be distinguished.
+/// Maximum number of distributions in one plot. Readers could not distinguish more lines.
 const DISTRIBUTIONS: usize = 6;
 
-/// Writes the page to `path`, or the page and its plots into that directory, which is created if missing.
+/// Writes the page to the file `path`, or the page and its plots into the directory `path`, which is created
+/// if it is missing.
 ///
 /// # Errors
-/// [`Error::System`] if they cannot be written.
+/// Returns [`Error::System`] if the files cannot be written.
 pub(crate) fn write(
     path: &Path,
     params: &Params,
@@ -40,7 +42,7 @@ pub(crate) fn write(
     page.write(path).map_err(failed)
 }
 
-/// Whether `path` names the page itself; otherwise it names a directory.
+/// Whether `path` names the page itself (true) or a directory (false).
 pub(crate) fn is_page(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("html"))
 }
@@ -58,7 +60,8 @@ fn page(params: &Params, unit: Unit, rows: &[Row], provenance: &Provenance) -> R
     let noted = |chart: Chart| Chart { notes: notes.clone(), ..chart };
     let has_bandwidth = rows.iter().any(|row| bandwidth_of(row).is_some());
     let has_latency = rows.iter().any(|row| latency_of(row).is_some());
-    // A sweep of queue pairs or cores has its own axis. Sizes are plotted if only they change.
+    // A sweep of queue pairs or cores has its own axis. The message size is an axis only if nothing else
+    // changes.
     let (by_queue_pairs, by_cores) = (distinct(rows, queue_pairs) > 1, distinct(rows, cores) > 1);
     let by_size = !by_queue_pairs && !by_cores && distinct(rows, |row| row.size.into()) > 1;
     if by_queue_pairs {
@@ -121,7 +124,8 @@ fn distinct(rows: &[Row], what: impl Fn(&Row) -> u64) -> usize {
 /// Rows of one kind.
 type Group<'a> = Vec<&'a Row>;
 
-/// A line with a point for each group: the median of its runs, with a band around it if there are several.
+/// A line with a point for each group. The point is the median of the group's runs. If there are several
+/// runs, a band shows their spread.
 fn line(
     name: impl Into<String>,
     groups: &[&Group<'_>],
@@ -184,7 +188,7 @@ fn size_chart(title: &str, y: Axis, groups: &[Group<'_>], figures: &[Figure<'_>]
 
 fn bandwidth_chart(unit: Unit, groups: &[Group<'_>]) -> Chart {
     let average = |row: &Row| bandwidth_of(row).map(|figures| unit.of(figures.average));
-    // With -N, no peak was measured.
+    // If the test ran with -N, no peak was measured.
     let peak = |row: &Row| bandwidth_of(row).map(|f| unit.of(f.peak)).filter(|peak| *peak > 0.0);
     let figures: [Figure<'_>; 2] = [("average", &average), ("peak (best tenth)", &peak)];
     let shown = if groups.iter().flatten().any(|row| peak(row).is_some()) { 2 } else { 1 };
@@ -203,7 +207,7 @@ fn latency_chart(groups: &[Group<'_>]) -> Chart {
     size_chart("Latency", Axis::log10("microseconds"), groups, &figures)
 }
 
-/// The distributions of some of `rows`, including the first and the last; `None` if no latencies were
+/// The distributions of some of `rows`, including the first row and the last row. `None` if no latencies were
 /// recorded.
 fn distribution_chart(rows: &[Row]) -> Option<Chart> {
     let recorded: Vec<&Row> = rows.iter().filter(|row| !row.distribution.is_empty()).collect();
@@ -221,7 +225,8 @@ fn distribution_chart(rows: &[Row]) -> Option<Chart> {
     })
 }
 
-/// At most `most` of the numbers below `count`, evenly spaced, including the first and the last.
+/// At most `most` of the numbers below `count`. The numbers are evenly spaced, and include the first and the
+/// last number.
 fn evenly(count: usize, most: usize) -> impl Iterator<Item = usize> {
     let shown = count.min(most);
     (0..shown).map(move |n| if shown == 1 { 0 } else { n * (count - 1) / (shown - 1) })

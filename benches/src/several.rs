@@ -1,7 +1,7 @@
-//! Client and server on several cores of one device: each core has a queue of the device, an engine on it and
-//! a thread that polls it. All engines have one address. Core `n` of the client talks to port `PORT + n` of
-//! the server, on which core `n` of the server listens; the server's device decides which engine carries the
-//! connection.
+//! Client and server on several cores of one device. Each core has a queue of the device, an engine on the
+//! queue, and a thread that polls the engine. All engines have one address. Core `n` of the client connects
+//! to port `PORT + n` of the server, on which core `n` of the server listens. The server's device decides
+//! which engine carries the connection.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use crate::runs::Row;
 /// Runs the tests of `sweep` on all cores, with the queue pairs spread over them.
 ///
 /// # Errors
-/// The first error of any core.
+/// Returns the first error of any core.
 pub fn client(
     first: SocketAddr,
     sweep: &[Params],
@@ -68,8 +68,8 @@ pub fn client(
     ended
 }
 
-/// Polls the engine of a finished core until all cores have finished, since it may carry connections of
-/// other cores.
+/// Polls the engine of a finished core until all cores have finished, since this engine may carry connections
+/// of other cores.
 fn keep_polling(end: &mut End, over: &Rendezvous) -> Result<(), Error> {
     end.endpoint.driver.set_wait_mode(WaitMode::Measuring);
     over.meet(|| {
@@ -91,16 +91,16 @@ fn port_of(first: SocketAddr, core: usize) -> Result<SocketAddr, Error> {
 /// The state that the cores of a server share.
 #[derive(Default)]
 struct Service {
-    /// Cores that serve a client now.
+    /// Number of cores that serve a client now.
     busy: AtomicUsize,
-    /// The first core has served its only client, and ends the cores that wait for another.
+    /// True if the first core has served its only client. Cores that wait for another client then end.
     over: AtomicBool,
 }
 
 /// Serves clients on all cores.
 ///
 /// # Errors
-/// The first error of any core.
+/// Returns the first error of any core.
 pub fn server(
     args: &ServerArgs,
     fallback: Option<&Params>,
@@ -178,7 +178,7 @@ fn serve_one(
     let (outcome, ended) =
         served.map_or_else(|error| (Outcome::default(), Err(error)), |done| (done, Ok(())));
     let counters = [end.endpoint.driver.counters()];
-    // The end prints all lines that were held.
+    // The call to `end` prints all lines that were held.
     output.device(end.device_stats.as_ref());
     let hz = end.endpoint.clock.hz();
     let ended =

@@ -7,7 +7,7 @@ use iwarp::verbs::Context;
 
 static CONTEXTS: Mutex<Vec<(u64, Context)>> = Mutex::new(Vec::new());
 
-/// Keeps a context visible until dropped.
+/// Keeps a context visible until the value is dropped.
 pub struct Shown {
     number: u64,
     #[cfg(target_os = "linux")]
@@ -15,8 +15,8 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Makes a context visible. If the system refuses the socket for `uwarp status`, the test runs
-    /// nevertheless.
+    /// Makes a context visible. If the system refuses the socket for `uwarp status`, the test runs without
+    /// the socket.
     pub fn new(context: &Context) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
 
-/// Detects silence of the peer. Cheap enough to call in every idle poll.
+/// Detects a silent peer. A check is cheap enough for every idle poll.
 #[derive(Debug)]
 pub struct SilenceDetector {
     timeout: Duration,
@@ -20,29 +20,29 @@ struct Silence {
     next_look: Instant,
 }
 
-/// The system's clock is read in one of this many calls.
+/// The system's clock is read in one of this many checks.
 const CALLS_PER_LOOK: u32 = 64;
 
-/// Reads of the counters within one time limit.
+/// Number of times that the counters are read within one time limit.
 const LOOKS: u32 = 20;
 
 impl SilenceDetector {
-    /// A detector with the time limit of `end`.
+    /// Makes a detector with the time limit of `end`.
     pub fn new(end: &Endpoint) -> Self {
         Self { timeout: end.timeout, asked: 0, silence: None, segments_seen: u64::MAX }
     }
 
-    /// Called on progress, which shows that the peer is alive.
+    /// Restarts the time limit. Called on progress, which shows that the peer is alive.
     #[inline]
     pub fn renew(&mut self) {
         self.silence = None;
     }
 
-    /// To be called after an idle poll. Returns true from time to time, when the caller should make its
-    /// expensive checks.
+    /// Checks for silence. Call this after each idle poll. Returns true from time to time, and the caller
+    /// should then make its expensive checks.
     ///
     /// # Errors
-    /// [`Error::Silent`] if no TCP segment arrived within the time limit.
+    /// Returns [`Error::Silent`] if no TCP segment arrived within the time limit.
     #[inline]
     pub fn check(&mut self, end: &Endpoint, doing: &'static str) -> Result<bool, Error> {
         self.asked += 1;

@@ -8,14 +8,14 @@ use crate::runs::{BandwidthRow, LoadFigures};
 pub const LINE: &str =
     "---------------------------------------------------------------------------------------";
 
-/// Columns of a latency table.
+/// The header of a latency table.
 pub const LATENCY_HEADER: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    \
      t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] ";
 
-/// The column of `--cpu_util`.
+/// The header of the column of `--cpu_util`.
 pub const CPU_HEADER: &str = "    CPU_Util[%]";
 
-/// The cell of this column.
+/// The cell of the column of `--cpu_util`.
 pub fn cpu_cell(percent: f64) -> String {
     format!("         {percent:<7.2}")
 }
@@ -31,7 +31,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Bytes a second in one unit.
+    /// Bytes per second of one unit.
     fn factor(self) -> f64 {
         match self {
             Self::MebibytesPerSecond => 1_048_576.0,
@@ -47,18 +47,18 @@ impl Unit {
         }
     }
 
-    /// `bytes_per_s` in this unit.
+    /// Converts `bytes_per_s` to this unit.
     pub fn of(self, bytes_per_s: f64) -> f64 {
         bytes_per_s / self.factor()
     }
 
-    /// Bytes a second of a value in this unit.
+    /// Converts a value in this unit to bytes per second.
     pub fn to_bytes_per_s(self, value: f64) -> f64 {
         value * self.factor()
     }
 }
 
-/// Columns of a bandwidth table.
+/// The header of a bandwidth table.
 pub fn bandwidth_header(unit: Unit) -> String {
     let unit = unit.name();
     format!(" #bytes     #iterations    BW peak[{unit}]    BW average[{unit}]   MsgRate[Mpps]")
@@ -68,7 +68,7 @@ pub fn bandwidth_header(unit: Unit) -> String {
 pub fn bandwidth_row(row: &BandwidthRow, unit: Unit) -> String {
     let BandwidthRow { bytes, iterations, peak, average, messages_per_s } = *row;
     let (peak, average, rate) = (unit.of(peak), unit.of(average), messages_per_s / 1e6);
-    // perftest writes more digits where Gb/s would read 0.0.
+    // perftest writes more digits if a value in Gb/s would be shown as 0.0.
     if unit == Unit::GigabitsPerSecond && average < 0.1 {
         return format!(
             " {bytes:<7}    {iterations:<10}       {peak:<7.6}            {average:<7.6}            {rate:<7.6}"
@@ -77,7 +77,7 @@ pub fn bandwidth_row(row: &BandwidthRow, unit: Unit) -> String {
     format!(" {bytes:<7}    {iterations:<10}       {peak:<7.2}            {average:<7.2}\t\t   {rate:<7.6}")
 }
 
-/// Columns of a table of runs at a given rate.
+/// The header of a table of runs at a given rate.
 pub fn load_header(unit: Unit) -> String {
     let average = format!("BW average[{}]", unit.name());
     format!(

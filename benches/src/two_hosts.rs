@@ -1,7 +1,7 @@
-//! Two hosts on a wire in memory with queue pairs between them, in one thread, with fixed seeds: for counting
-//! or timing parts of the data path.
+//! Two hosts on a wire in memory, with queue pairs between the hosts, in one thread and with fixed seeds. The
+//! two hosts serve to count or time parts of the data path.
 //!
-//! Time is virtual, so every run is the same, unless a benchmark that measures time starts the clock.
+//! Time is virtual, so all runs are equal, unless a benchmark that measures time starts the clock.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -18,24 +18,24 @@ use tcp_lite::Instant;
 
 use crate::errors::{Error, NotConnected};
 
-/// Virtual time between two polls of an engine, microseconds: a round trip is one or two polls.
+/// Virtual time in microseconds between two polls of an engine. A round trip takes one or two polls.
 const POLL_US: u64 = 20;
 
-/// Polls within which two hosts have to be connected.
+/// Maximum number of polls until two hosts are connected.
 const MAX_POLLS: u64 = 10_000;
 
-/// Connections set up at a time: fewer than a listener's backlog.
+/// Number of connections that are set up at a time, which is smaller than a listener's backlog.
 const AT_A_TIME: usize = 64;
 
-/// Port of the listener of the first engine.
+/// The port of the first engine's listener.
 const PORT: u16 = 7471;
 
-/// The first local port of connections whose frames have to arrive at one queue.
+/// The first local port to try for connections whose frames have to arrive at one queue.
 const FIRST_LOCAL_PORT: u16 = 10_000;
 
 thread_local!(static OWNER: Cell<Owner> = const { Cell::new(Owner::Program) });
 
-/// The owner of the work that a thread does, for an allocator that counts memory by owner.
+/// The owner of the work of a thread, for an allocator that counts memory by owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// The benchmark itself.
@@ -65,13 +65,14 @@ impl Owner {
 /// The parameters of two hosts.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The wire between them.
+    /// The wire between the hosts.
     pub link: LinkConfig,
-    /// Maximum queue pairs of a host; its completion queue has room for all their requests.
+    /// Maximum number of queue pairs of a host. The host's completion queue has room for the requests of all
+    /// its queue pairs.
     pub qps: usize,
-    /// Requests of each work queue.
+    /// Maximum number of requests of each work queue.
     pub depth: usize,
-    /// Bytes of each host's memory.
+    /// Number of bytes of each host's memory.
     pub bytes: usize,
     /// Whether both ends ask for markers.
     pub markers: bool,
@@ -80,7 +81,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// One queue pair without markers, with 128 requests in each work queue.
+    /// The parameters for one queue pair without markers, with 128 requests in each work queue.
     pub fn new(link: LinkConfig, bytes: usize) -> Self {
         Self { link, qps: 1, depth: 128, bytes, markers: false, ib_semantics: false }
     }
@@ -88,19 +89,21 @@ impl Config {
 
 /// One of the two hosts.
 pub struct Host {
-    /// Polled by its owner with [`poll_at`](Self::poll_at), or by [`TwoHosts`].
+    /// The engine. The owner of the host polls the engine with [`poll_at`](Self::poll_at), or [`TwoHosts`]
+    /// polls it.
     pub engine: Engine,
-    /// Completion queue of all work queues.
+    /// The completion queue of all work queues.
     pub cq: CompletionQueue,
-    /// The queue pairs: A's in the order in which they connect, B's in the order in which B accepted them.
+    /// The queue pairs. A's queue pairs are in the order in which they connect. B's queue pairs are in the
+    /// order in which B accepted them.
     pub qps: Vec<QueuePair>,
-    /// Memory with all rights.
+    /// Memory with all access rights.
     pub memory: MemoryRegion,
     owner: Owner,
     depth: usize,
     events: EventChannel,
     pd: ProtectionDomain,
-    /// Dropping one would close its connection.
+    /// The identifiers, which are kept because dropping an identifier would close its connection.
     ids: Vec<CmId>,
 }
 
@@ -127,7 +130,7 @@ impl Host {
         self.engine.poll_at(Instant::from_micros(now_us as i64));
     }
 
-    /// Address of the beginning of its memory, for the other host.
+    /// The address of the beginning of this host's memory, which the other host uses.
     pub fn remote(&self) -> RemoteAddr {
         RemoteAddr { addr: self.memory.addr(), rkey: self.memory.rkey() }
     }
@@ -145,7 +148,7 @@ impl Host {
         Ok(())
     }
 
-    /// Accepts all requests. Returns how many connections were established.
+    /// Accepts all requests. Returns the number of connections that were established.
     fn handle_events(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<usize, Error> {
         let mut established = 0;
         while let Some(event) = self.events.poll() {
@@ -169,9 +172,9 @@ impl Host {
 /// The position of two connected engines among the engines of their hosts.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// Number of the wire, a part of the addresses.
+    /// Number of the wire, which is a part of the addresses.
     wire: u8,
-    /// Index of the engine of either host.
+    /// Index of the engine, which is equal at both hosts.
     engine: usize,
 }
 
@@ -180,7 +183,7 @@ impl Place {
         [10, 0, self.wire, owner as u8]
     }
 
-    /// The address and port of its listener.
+    /// The address and the port of the listener of this engine.
     fn listener(self) -> SocketAddr {
         (self.address(Owner::Server), PORT + self.engine as u16).into()
     }
@@ -201,29 +204,29 @@ pub struct TwoHosts {
     pub b: Host,
     config: Config,
     place: Place,
-    /// With a hashing device: the next local port to try.
+    /// The next local port to try, if the device hashes.
     next_port: u16,
     now_us: u64,
     clock: Clock,
-    /// Difference between virtual time and the clock, microseconds.
+    /// Difference between virtual time and the clock in microseconds.
     ahead_us: u64,
     _listener: CmId,
 }
 
 impl TwoHosts {
-    /// Hosts at both ends of a wire, not connected.
+    /// Makes two unconnected hosts at the ends of a wire.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn new(config: Config) -> Result<Self, Error> {
         let [a, b] = contexts()?;
         Self::on_wire(0, [&a, &b], config)
     }
 
-    /// Another wire between the same hosts, with its own engine at each end, not connected.
+    /// Makes another wire between the same hosts, with its own unconnected engine at each end.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn another_wire(&self) -> Result<Self, Error> {
         let contexts = [self.a.engine.context(), self.b.engine.context()];
         Self::on_wire(self.place.wire + 1, contexts, self.config.clone())
@@ -240,15 +243,15 @@ impl TwoHosts {
         Self::between(place, engines, config)
     }
 
-    /// Two hosts with several engines each, on the queues of one link, not connected. Each value has the
-    /// engine of one queue of either host, and connections between these two. All engines of a host have one
-    /// address. `config` is for each.
+    /// Makes two unconnected hosts that have several engines each, on the queues of one link. Each returned
+    /// value has the engine of one queue of each host, and the connections between these two engines. All
+    /// engines of a host have one address. `config` applies to each value.
     ///
-    /// The first engine of a host answers ARP for all, so they are connected with
+    /// Since only the first engine of each host answers ARP, connect the engines with
     /// [`connect_all`](Self::connect_all).
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn on_queues(config: &Config, queues: usize, steering: LinkSteering) -> Result<Vec<Self>, Error> {
         let (ports_a, ports_b) = link::queues(&config.link, queues, steering);
         let [a, b] = contexts()?;
@@ -280,19 +283,19 @@ impl TwoHosts {
         })
     }
 
-    /// Connects queue pairs until there are `count`.
+    /// Connects queue pairs until there are `count` connected queue pairs.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Connect`].
+    /// Returns [`Error::Verbs`] or [`Error::Connect`].
     pub fn connect(&mut self, count: usize) -> Result<(), Error> {
         Self::connect_all(std::slice::from_mut(self), count)
     }
 
-    /// Calls [`connect`](Self::connect) for all of these. If their devices hash, the frames of a connection
-    /// arrive at the engines that have the connection.
+    /// Calls [`connect`](Self::connect) for each of `all`. If the devices hash, the local ports are chosen so
+    /// that the frames of a connection arrive at the engines that have the connection.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Connect`].
+    /// Returns [`Error::Verbs`] or [`Error::Connect`].
     pub fn connect_all(all: &mut [Self], count: usize) -> Result<(), Error> {
         while let Some(least) = all.iter().map(|hosts| hosts.a.qps.len()).min().filter(|least| *least < count)
         {
@@ -321,7 +324,7 @@ impl TwoHosts {
         Ok(())
     }
 
-    /// Begins this many connections.
+    /// Begins to connect `count` queue pairs.
     fn begin(&mut self, count: usize) -> Result<(), Error> {
         for _ in 0..count {
             let param = ConnParam { local_port: self.local_port(), ..self.param() };
@@ -330,7 +333,7 @@ impl TwoHosts {
         Ok(())
     }
 
-    /// Accepts all requests. Returns how many ends of connections were established.
+    /// Accepts all requests. Returns the number of ends of connections that were established.
     fn handle_events(&mut self) -> Result<usize, Error> {
         let (remote, param) = (self.place.listener(), self.param());
         let mut established = 0;
@@ -346,7 +349,8 @@ impl TwoHosts {
         ConnParam { markers, ib_semantics, engine, ..ConnParam::default() }
     }
 
-    /// The next port with which the frames of both directions arrive at our queues. `None`: any does.
+    /// The next local port with which the frames of both directions arrive at our queues. `None` means that
+    /// any port will do.
     fn local_port(&mut self) -> Option<u16> {
         let [a, b] = [&self.a, &self.b].map(|host| &host.engine.port_info().queue);
         let (Some(rss_a), Some(rss_b)) = (&a.rss, &b.rss) else { return None };
@@ -362,7 +366,7 @@ impl TwoHosts {
         Some(port)
     }
 
-    /// The time of the last poll, microseconds.
+    /// The time of the last poll in microseconds.
     pub fn now_us(&self) -> u64 {
         self.now_us
     }
@@ -379,13 +383,13 @@ impl TwoHosts {
         self.poll_both();
     }
 
-    /// From now on time follows the clock, starting at the time of the last poll, so that no timer expires
+    /// From now on, time follows the clock, beginning with the time of the last poll. So no timer expires
     /// because of a pause.
     pub fn start_clock(&mut self) {
         self.ahead_us = self.now_us.wrapping_sub(self.clock.now_us());
     }
 
-    /// Polls both at the time of the clock, which [`start_clock`](Self::start_clock) has started.
+    /// Polls both hosts at the time of the clock, which [`start_clock`](Self::start_clock) has started.
     #[inline]
     pub fn poll_by_clock(&mut self) {
         self.now_us = self.clock.now_us().wrapping_add(self.ahead_us);
@@ -463,7 +467,7 @@ mod tests {
                     assert_eq!(host.qps.len(), 5);
                     let counters = host.engine.counters();
                     assert!(counters.stack.rx_segments > 10, "{steering:?}: {counters:?}");
-                    // Only ARP is handed over, since the first engine answers it.
+                    // Only ARP packets are handed over to another engine, since the first engine answers ARP.
                     let arp_alone = counters.stack.handed_over <= 1 && counters.stack.rx_handed_over <= 3;
                     assert!(arp_alone, "{steering:?}: {counters:?}");
                 }

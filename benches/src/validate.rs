@@ -1,29 +1,30 @@
-//! Patterns that identify each message, and the check at the target.
+//! Patterns that identify each message, and the check of the patterns at the target.
 //!
-//! Every message has a key made from the seed, the direction, the queue pair, its size and its number. Its
-//! bytes are a keyed sequence of 64-bit words. So flipped, lost, duplicated and misplaced bytes are detected.
-//! Between messages there are guards that must stay [`GUARD`].
+//! Every message has a key made from the seed, the direction, the queue pair, the size and the number of the
+//! message. The bytes of the message are a sequence of 64-bit words that depends on the key. So flipped,
+//! lost, duplicated and misplaced bytes are detected. Between messages there are guards, whose bytes must
+//! keep the value [`GUARD`].
 
-/// Contents of memory where no bytes may be placed, and of all memory before the first placement.
+/// Contents of memory into which no bytes may be placed, and of all memory before the first placement.
 pub const GUARD: u8 = 0xa5;
 
 /// Identifies one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The seed of both ends.
+    /// The seed on which both ends have agreed.
     pub seed: u64,
-    /// Whether the client sent it.
+    /// Whether the client sent the message.
     pub from_client: bool,
-    /// Queue pair, from 0.
+    /// Number of the queue pair, starting with 0.
     pub qp: u32,
     /// Length of the message.
     pub size: u32,
-    /// Number on its queue pair, from 0.
+    /// Number of the message on its queue pair, starting with 0.
     pub number: u64,
 }
 
 impl Message {
-    /// The key of its pattern.
+    /// The key of the message's pattern.
     pub fn key(&self) -> u64 {
         let Self { seed, from_client, qp, size, number } = *self;
         let mut key = mix(seed ^ u64::from(from_client));
@@ -46,7 +47,8 @@ pub fn fill(key: u64, offset: u64, out: &mut [u8]) {
     }
 }
 
-/// The first byte of `bytes` that differs from the pattern of `key` from `offset` on.
+/// The index of the first byte of `bytes` that differs from the pattern of `key` from byte `offset` on, or
+/// `None` if no byte differs.
 pub fn first_difference(key: u64, offset: u64, bytes: &[u8]) -> Option<usize> {
     let mut expected = [0; 512];
     for (index, chunk) in bytes.chunks(expected.len()).enumerate() {
@@ -61,7 +63,7 @@ pub fn first_difference(key: u64, offset: u64, bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// The first byte of `bytes` that differs from [`GUARD`].
+/// The index of the first byte of `bytes` that differs from [`GUARD`], or `None` if no byte differs.
 pub fn first_touched(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|&byte| byte != GUARD)
 }
@@ -77,7 +79,7 @@ fn word(key: u64, index: u64) -> u64 {
     mix(key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
 }
 
-/// The finaliser of SplitMix64: every input bit changes half of the output bits on average.
+/// The finaliser of SplitMix64: each input bit changes half of the output bits on average.
 fn mix(mut z: u64) -> u64 {
     z = z.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! `iwperf completions` and `iwperf man`, judged by the programs that read them.
+//! `iwperf completions` and `iwperf man`, checked by the programs that read their output.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ fn iwperf(arguments: &[&str]) -> String {
     text(output.expect("the binary was built with this test"))
 }
 
-/// The output of a program, which has to succeed and to print nothing on standard error.
+/// Returns the output of a program, which has to succeed and to print nothing on standard error.
 fn text(output: Output) -> String {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.is_empty(), "{}: {told}", output.status);
@@ -29,7 +29,7 @@ fn bash(options: &[&str], script: &str) -> String {
     text(child.wait_with_output().expect("it was started"))
 }
 
-/// The completions of the last word, as bash finds them.
+/// The completions that bash finds for the last word.
 fn completed(words: &[&str]) -> Vec<String> {
     let (last, quoted) = (words.len() - 1, words.join("' '"));
     let script = iwperf(&["completions", "bash"]);
@@ -58,12 +58,12 @@ fn other_shells_have_their_completions() {
     }
 }
 
-/// A folder that is removed with it.
+/// A folder that is removed when the value is dropped.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // If this fails, the folder remains among the temporary files.
+        // If the removal fails, the folder remains among the temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The view of other programs on a run: `--metrics`, which a scraper reads during it, and the socket of
+//! The view of other programs on a run: `--metrics`, which a scraper reads during the run, and the socket of
 //! `uwarp status`.
 #![cfg(target_os = "linux")]
 
@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The maximum duration of any step, even if other programs use the processors.
+/// Maximum duration of any step, even if other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A run that is longer than any test. It is stopped with this value, and its folder removed.
+/// A run that is longer than any test. When the value is dropped, the run is stopped and its folder is
+/// removed.
 struct Run {
     child: Child,
-    /// Its progress.
+    /// The standard error of the run, which shows its progress.
     _errors: BufReader<ChildStderr>,
     folder: PathBuf,
     address: String,
@@ -40,7 +41,7 @@ impl Run {
         Self { child, _errors: errors, folder, address }
     }
 
-    /// The answer to a request for a path: the line with the status, and the body.
+    /// Returns the response to a request for a path: the line with the status, and the body.
     fn get(&self, request: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -53,7 +54,7 @@ impl Run {
         (header.lines().next().unwrap().to_owned(), body.to_owned())
     }
 
-    /// The samples, once `is_wanted`.
+    /// Waits until `is_wanted` returns true for the samples, and returns the samples.
     fn samples(&self, is_wanted: impl Fn(&HashMap<String, f64>) -> bool) -> HashMap<String, f64> {
         let begun = Instant::now();
         loop {
@@ -77,7 +78,8 @@ impl Drop for Run {
     }
 }
 
-/// The samples of a text in Prometheus' format. Each has a type and a help before it.
+/// Parses the samples of a text in Prometheus's format. Before each sample, the text has its help and its
+/// type.
 fn parse(text: &str) -> HashMap<String, f64> {
     let mut samples = HashMap::new();
     let (mut helped, mut typed) = ("", "");
@@ -108,7 +110,8 @@ fn a_scraper_sees_a_run_move() {
     let placed = |samples: &HashMap<String, f64>| {
         [PLACED, PLACED_TOO].iter().filter_map(|name| samples.get(*name)).sum::<f64>()
     };
-    // An engine may be asked twice before it sends anything. The samples lack an engine that answers late.
+    // An engine may be asked twice before it sends any data. If an engine answers late, its samples are
+    // missing.
     let sent = ["0", "1"]
         .map(|context| format!("uwarp_tcp_tx_segments_total{{context=\"{context}\",engine=\"0\"}}"));
     let first =
@@ -117,7 +120,8 @@ fn a_scraper_sees_a_run_move() {
         let has_sent = |name| samples.get(name).is_some_and(|count| *count > first[name]);
         placed(samples) > placed(&first) && sent.iter().all(has_sent)
     });
-    // The connections of the queue pairs, and the connection by which the ends exchange figures.
+    // The number counts the connections of two queue pairs, and the connection by which the ends exchange
+    // figures.
     const CONNECTIONS: f64 = 3.0;
     for context in ["0", "1"] {
         assert_eq!(later[&format!("uwarp_tcp_connections{{context=\"{context}\"}}")], CONNECTIONS);
@@ -143,7 +147,7 @@ fn a_run_is_shown_while_it_lasts() {
         if found.silent.is_empty() {
             break found;
         }
-        // The process was not scheduled in time.
+        // The search is repeated if the process was not scheduled in time.
         assert!(begun.elapsed() < PATIENCE, "{found:?}");
     };
     let pids: Vec<u32> = found.answered.iter().map(|process| process.pid).collect();

@@ -1,4 +1,4 @@
-//! Ctrl-C at either end of a test over a wire between two processes: both print the results so far.
+//! Ctrl-C at either end of a test over a wire between two processes. Both ends print the results so far.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Read};
@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The maximum duration of any step, even if other programs use the processors.
+/// Maximum duration of any step, even if other programs use the processors.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// FPDUs of a test that is under way: more than are open at a time, so some messages are complete.
+/// Minimum number of FPDUs of a test that is in progress. Fewer FPDUs are outstanding at a time, so some
+/// messages are complete.
 const FPDUS: u64 = 1000;
 
-/// The folder of a wire, and of the sockets by which its processes show themselves. It is removed in the end.
+/// The folder of a wire, and of the status sockets of its processes. The folder is removed when the value is
+/// dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -38,7 +40,7 @@ impl Folder {
             .expect("the binary was built with this test")
     }
 
-    /// The FPDUs that both processes have received so far.
+    /// The number of FPDUs that both processes together have received so far.
     fn fpdus(&self) -> u64 {
         let processes = iwarp::status::processes(&self.0.join(".status")).unwrap().answered;
         let engines = processes.iter().flat_map(|process| &process.engines);
@@ -57,12 +59,12 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // If this fails, the folder remains among the temporary files.
+        // If the removal fails, the folder remains among the temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// A process, and its output so far.
+/// The exit status of a process, and its output.
 struct Ran {
     status: Option<i32>,
     out: String,
@@ -80,7 +82,8 @@ fn is_row(line: &str, size: &str) -> bool {
     line.split_whitespace().next() == Some(size)
 }
 
-/// The end of a process that has printed `so_far` and prints more to `out`.
+/// Waits until a process has ended. The process has printed `so_far`, and prints the rest of its output to
+/// `out`.
 fn finish(mut child: Child, so_far: String, mut out: impl Read) -> Ran {
     let mut ran = Ran { status: None, out: so_far, err: String::new() };
     out.read_to_string(&mut ran.out).unwrap();
@@ -89,8 +92,8 @@ fn finish(mut child: Child, so_far: String, mut out: impl Read) -> Ran {
     ran
 }
 
-/// Runs the client's test, and interrupts one side when messages have arrived, after a row of the client for
-/// messages of size `row` if one is to come before. Returns client and server.
+/// Runs the client's test, and interrupts one side when messages have arrived. If `row` is given, the client
+/// must first have printed a row for messages of this size. Returns the client and the server.
 fn interrupt(side: Side, test: &str, row: Option<&str>) -> [Ran; 2] {
     let folder = Folder::new();
     let mut server = folder.start(1, "server");
@@ -110,7 +113,7 @@ fn interrupt(side: Side, test: &str, row: Option<&str>) -> [Ran; 2] {
     [finish(client, printed, output), finish(server, first, lines)]
 }
 
-/// The messages of the last row.
+/// The number of messages in the last row.
 fn messages(ran: &Ran) -> f64 {
     let numbers = |line: &str| line.split_whitespace().map(|w| w.parse().ok()).collect::<Option<Vec<f64>>>();
     let rows: Vec<_> = ran.out.lines().filter_map(numbers).filter(|row| row.len() >= 5).collect();
@@ -157,7 +160,8 @@ fn other_tests_tell_what_was_measured_at_both_ends() {
     }
 }
 
-/// Interrupts the client of an endless test: it has shown a row every second, and ends the test in order.
+/// Interrupts the client of an endless test. The client has printed a row every second, and ends the test in
+/// an orderly way.
 fn end_endless(test: &str) {
     let size = test.split_once("-s ").map_or("65536", |(_, rest)| rest.split(' ').next().unwrap());
     let [client, server] = interrupt(Side::Client, &format!("{test} --run_infinitely -D 1"), Some(size));

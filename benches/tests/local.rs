@@ -9,7 +9,7 @@ const TESTS: [&str; 7] =
 
 const ATOMICS: [&str; 2] = ["atomic-bw", "atomic-lat"];
 
-/// Runs it, expects success, and returns the rows of its table.
+/// Runs a test, which has to succeed, and returns the rows of its table.
 fn rows(test: &str, options: &str) -> Vec<Vec<f64>> {
     let output = local(test, options);
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -168,7 +168,7 @@ fn a_given_rate_is_not_exceeded_and_has_latencies() {
                 size == 100.0 && (options.contains("-D") || messages == 1500.0),
                 "{test} {options}: {row:?}"
             );
-            // In a bidirectional run each end has the rate.
+            // In a bidirectional run, each end sends at the given rate.
             let ways = if options == "-b" { 2.0 } else { 1.0 };
             assert!(asked == 0.005 && rate <= ways * 0.00505, "{test} {options}: {row:?}");
             assert!(0.0 < p50 && p50 <= p99 && p99 <= most, "{test} {options}: {row:?}");
@@ -213,10 +213,11 @@ fn a_profile_has_the_layers_of_both_ends_and_adds_up() {
             here["fpdus"].as_u64().unwrap() >= 400
                 && here["stamps"]["cycles_per_scope"].as_f64().unwrap() > 0.0
         );
-        // The source of Writes receives only acknowledgements and one short Send; that of Reads receives all
-        // data.
+        // The source of Writes receives only acknowledgements and one short Send. The source of Reads
+        // receives all data.
         if test == "write-bw" || test == "read-bw" {
-            // The counts are compared, since a placement takes about as long as writing a Read Request.
+            // The counts are compared and not the times, since a placement takes about as long as writing a
+            // Read Request.
             let few = of(here, "placement", "scopes_per_fpdu") < of(here, "fetch + CRC", "scopes_per_fpdu");
             assert_eq!(few, test == "write-bw", "{test}: {here}");
         }
@@ -258,7 +259,7 @@ fn cores_add_up() {
         assert_eq!((each.len(), sum("messages"), sum("queue_pairs")), (cores, 300, 5), "{test}: {json}");
         let checked = &json["validation"];
         assert_eq!(checked["messages_checked_by_peer"], 300, "{test}: {checked}");
-        // The time of a core is at most the time of the whole run.
+        // Each core's own time is at most the time of the whole run.
         let all = entry["bytes_per_s"].as_f64().unwrap();
         let own: f64 = each.iter().map(|core| core["bytes_per_s"].as_f64().unwrap()).sum();
         assert!(all <= 2.0 * own * 1.001, "{test}: {json}");
@@ -290,7 +291,7 @@ fn a_report_holds_the_plots_of_what_was_measured() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// The line of the chapter on CI (`docs/ci.md`), and a limit that no machine reaches.
+/// Runs the command of the chapter on CI (`docs/ci.md`), also with a limit that no machine reaches.
 #[test]
 fn a_limit_fails_a_job() {
     let chapter = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/ci.md")).unwrap();

@@ -1,4 +1,5 @@
-//! Load at a given rate is an open loop: messages that wait because the target stalls count with their wait.
+//! Load at a given rate is an open loop: if messages wait because the target stalls, their latencies include
+//! the wait.
 
 use std::cell::RefCell;
 use std::thread::sleep;
@@ -14,7 +15,7 @@ use clap::Parser;
 use dp::link::{self, LinkConfig};
 use dp::{Below, Burst, Link, Port, PortBase, PortLayer, Sleep, Statistics};
 
-/// A port that sleeps once, after it has received some frames, so its whole engine stalls.
+/// A port that sleeps once, after it has received some frames. So the port's whole engine stalls.
 struct Stalling {
     port: Box<dyn Port>,
     frames_before: u64,
@@ -50,7 +51,7 @@ impl Link for Stalling {}
 impl Sleep for Stalling {}
 impl Statistics for Stalling {}
 
-/// Messages a second, few enough for a busy machine.
+/// Messages per second. The rate is low enough for a busy machine.
 const RATE: u64 = 4_000;
 
 fn params(test: Test, options: &str) -> Params {
@@ -93,12 +94,12 @@ fn load(params: &Params, stall: Duration) -> (Row, LoadFigures) {
 fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
     assert_eq!(params(Test::WriteBw, "").rate, Some(Rate::Messages(RATE)));
     for test in [Test::WriteBw, Test::ReadBw, Test::SendBw] {
-        // A quarter of the messages is due during the stall, and waits 200 ms on average. Few of them can be
-        // posted.
+        // A quarter of the messages are due during the stall, and wait 200 ms on average. Few of these
+        // messages can be posted during the stall.
         let (row, load) = load(&params(test, "-n 6000 -t 16"), Duration::from_millis(400));
         let l = &load.latency;
         assert_eq!((row.messages, l.iterations, load.confirmed), (6000, 6000, true), "{test:?}");
-        // In a closed loop only 16 messages would wait, which does not show at 99 %.
+        // In a closed loop only 16 messages would wait, which would not affect the 99th percentile.
         assert!(l.p99_us > 350_000.0 && l.p9999_us > 380_000.0, "{test:?}: {l:?}");
         // The stall adds nothing to the latency of earlier messages. A busy machine has stalls of its own.
         assert!(l.min_us < 200_000.0, "{test:?}: {l:?}");
@@ -107,7 +108,7 @@ fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
 
 #[test]
 fn what_could_not_even_be_posted_is_charged_too() {
-    // One message at a time, and a stall until the end of the time.
+    // There is one message at a time, and the stall lasts until the end of the test.
     let params = params(Test::WriteBw, "-D 1 -t 1");
     let (_, load) = load(&params, Duration::from_millis(1500));
     assert!(load.unsent > RATE / 4, "{load:?}");

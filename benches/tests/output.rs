@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use common::local;
 use serde_json::Value;
 
-/// Runs it, expects success, and returns what it printed: the output and the errors.
+/// Runs a test, which has to succeed, and returns its standard output and standard error.
 fn printed(test: &str, options: &str) -> (String, String) {
     let output = local(test, options);
     let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
@@ -37,7 +37,7 @@ fn a_file_that_cannot_be_written_costs_no_run() {
     }
 }
 
-/// `-` is standard output, which has the document alone: the table is on standard error.
+/// `-` is standard output. Standard output contains only the document, since the table is on standard error.
 #[test]
 fn a_document_on_standard_output_is_there_alone() {
     for option in ["--json -", "--out_json_file -", "--out_json --out_json_file=-"] {
@@ -56,7 +56,7 @@ fn a_document_on_standard_output_is_there_alone() {
     assert!(refused.status.code() == Some(2) && err.contains("room for one document"), "{err}");
 }
 
-/// Each way to print something, and a file.
+/// Tests each kind of output, on standard output and in a file.
 #[test]
 fn output_that_is_lost_is_an_error() {
     let lines = [
@@ -75,7 +75,7 @@ fn output_that_is_lost_is_an_error() {
     ];
     for line in lines {
         for is_full in [true, false] {
-            // A file that cannot be written has nothing to do with standard output.
+            // The error of a file that cannot be written does not depend on standard output.
             let has_file = line.contains("/dev/full");
             let (reader, writer) = std::io::pipe().unwrap();
             drop(reader);
@@ -92,15 +92,15 @@ fn output_that_is_lost_is_an_error() {
                 true => {
                     assert!(output.status.code() == Some(1) && is_told, "{line}: {}: {err}", output.status)
                 }
-                // If the reader has gone, this is no error.
+                // A reader that has gone is not an error.
                 false => assert!(output.status.success() && !err.contains("iwperf: "), "{line}: {err}"),
             }
         }
     }
 }
 
-/// So many queue pairs that their requests do not fit into a completion queue: the message has an option that
-/// helps, with a value that does.
+/// The requests of this many queue pairs do not fit into a completion queue. The message names an option that
+/// helps, with a value that is small enough.
 #[test]
 fn queue_pairs_and_depths_that_do_not_fit_are_told_with_a_depth_that_does() {
     for (test, options, says) in [
@@ -125,7 +125,7 @@ fn queue_pairs_and_depths_that_do_not_fit_are_told_with_a_depth_that_does() {
         };
         let depth: u32 = depth.parse().unwrap();
         assert_eq!(local(test, &with(depth + 1)).status.code(), Some(2), "{}", with(depth + 1));
-        // Creating so many queue pairs takes time.
+        // Creating 16000 queue pairs takes long, so only the lines with 100 queue pairs are run.
         if options.contains("-q 100 ") {
             printed(test, &format!("{} -s 64", with(depth)));
         }
@@ -198,7 +198,7 @@ fn samples_are_printed_as_perftest_does() {
     for (test, count) in [("send-lat", 39), ("write-lat", 39), ("atomic-lat", 40)] {
         let (out, _) = printed(test, "-n 40 -H");
         let samples = samples(&out);
-        // An end that answers does not know how long its last message took.
+        // An end that answers does not know how long its last message took, so one sample may be missing.
         assert!(samples.len() == count || samples.len() == 39, "{test}: {out}");
         assert!(samples.is_sorted() && samples[0] > 0.0, "{test}: {samples:?}");
     }

@@ -1,9 +1,9 @@
-//! When a test cannot start, `iwperf` prints one line that says what to do.
+//! When a test cannot start, `iwperf` prints one line that tells the user what to do.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// The output of `iwperf` with `options`, which fail.
+/// Runs `iwperf` with `options`, which fails, and returns its output.
 fn told(options: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_iwperf"))
         .args(options.split_whitespace())
@@ -15,7 +15,7 @@ fn told(options: &str) -> String {
     told
 }
 
-/// A wire of this process alone, in memory.
+/// The name of a wire in memory that only this process uses.
 fn wire() -> String {
     format!("--wire start-errors-{} --timeout 5", std::process::id())
 }

@@ -3,11 +3,11 @@
 
 use std::process::{Command, Stdio};
 
-/// Columns and lines of the terminal.
+/// Numbers of columns and lines of the terminal.
 const COLUMNS: usize = 130;
 const LINES: usize = 60;
 
-/// The screen of a terminal that gets some bytes: text, ends of lines, and the sequences of ECMA-48 that move
+/// The screen of a terminal that receives bytes: text, ends of lines, and the sequences of ECMA-48 that move
 /// the cursor and erase.
 struct Screen {
     cells: Vec<Vec<char>>,
@@ -49,7 +49,7 @@ impl Screen {
         self.column += 1;
     }
 
-    /// The rest of a control sequence (ECMA-48 section 5.4).
+    /// Executes the rest of a control sequence (ECMA-48 section 5.4).
     fn obey(&mut self, chars: &mut impl Iterator<Item = char>) {
         assert_eq!(chars.next(), Some('['), "no control sequence");
         let mut parameters = String::new();
@@ -83,7 +83,7 @@ impl Screen {
                     self.cells.iter_mut().for_each(|line| line.fill(' '));
                 }
             }
-            // Colours, and showing or hiding the cursor.
+            // These sequences set colours, or show or hide the cursor.
             'm' | 'h' | 'l' => {}
             other => panic!("the sequence {parameters}{other} is not known here"),
         }
@@ -94,8 +94,8 @@ impl Screen {
     }
 }
 
-/// Runs `iwperf` in the terminal of `script`, and returns all that it writes there. It is interrupted after
-/// so many rows, if that is not 0.
+/// Runs `iwperf` in the terminal of `script`, and returns all text that `iwperf` writes to the terminal. If
+/// `seconds` is not 0, `iwperf` is interrupted after this time.
 fn on_a_terminal(words: &str, seconds: u32) -> String {
     let program = env!("CARGO_BIN_EXE_iwperf");
     let line = format!(
@@ -117,7 +117,7 @@ fn on_a_terminal(words: &str, seconds: u32) -> String {
     assert!(status.success(), "{status}");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
-    // The lines of `script` itself.
+    // The first line and the last lines are written by `script` itself.
     let (_, text) = text.split_once('\n').unwrap();
     text.rsplit_once("\nScript done").map_or(text, |(text, _)| text).to_owned()
 }
@@ -131,8 +131,8 @@ fn rows(screen: &Screen) -> Vec<String> {
     screen.lines().into_iter().filter(is_row).collect()
 }
 
-/// Each row of an endless run stays on the screen, although the dashboard is drawn below it five times a
-/// second, and is gone in the end.
+/// Each row of an endless run stays on the screen, although the dashboard is drawn below it five times per
+/// second. At the end the dashboard is gone.
 #[test]
 fn rows_of_an_endless_run_stay_above_the_dashboard() {
     let text = on_a_terminal("local write-bw --run_infinitely -D 1 -s 4096", 5);
@@ -140,7 +140,8 @@ fn rows_of_an_endless_run_stay_above_the_dashboard() {
     let screen = Screen::showing(&text);
     let seen = screen.lines().join("\n");
     let rows = rows(&screen);
-    // One line per interval, and one for the whole run. A busy machine may miss some intervals.
+    // The output has one line per interval, and one line for the whole run. A busy machine may miss some
+    // intervals.
     let printed = text.matches("\n 4096 ").count().max(text.matches(" 4096    ").count());
     assert!(rows.len() >= 3, "{} rows are seen:\n{seen}\n{text:?}", rows.len());
     assert_eq!(rows.len(), printed, "rows are written, and not seen:\n{seen}");
@@ -149,7 +150,7 @@ fn rows_of_an_endless_run_stay_above_the_dashboard() {
     assert!(of_table.iter().all(|word| seen.contains(word)), "{seen}");
 }
 
-/// A table of many sizes is on the screen as it would be in a file.
+/// A table of many sizes appears on the screen as it would appear in a file.
 #[test]
 fn a_table_is_whole_on_the_screen() {
     let text = on_a_terminal("local write-bw -a -n 300", 120);

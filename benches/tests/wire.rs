@@ -3,12 +3,12 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// A server that ends with the test.
+/// A server that is killed when the value is dropped.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // If this fails, the process has ended already.
+        // An error means that the process has already ended.
         let _ended = self.0.kill();
         let _status = self.0.wait();
     }
@@ -29,7 +29,7 @@ fn serve(wire: &str, words: &str) -> Server {
     let mut first = String::new();
     lines.read_line(&mut first).unwrap();
     assert!(first.contains("listening"), "{first}");
-    // The server continues to write to this pipe.
+    // The rest of the pipe is read, since the server continues to write to it.
     std::thread::spawn(move || lines.lines().map_while(Result::ok).for_each(drop));
     server
 }

@@ -1,15 +1,16 @@
 //! Generates the bindings to rdma-core's headers, and gives the symbols of the library their versions.
 //!
-//! If something is missing, the error is one line that names the package to install.
+//! If a package is missing, the error is one line that names the package.
 
 use std::panic;
 use std::path::{Path, PathBuf};
 
-/// Types and constants of the headers. The functions are not bound, since this library defines them itself.
+/// The types and constants of the headers for which bindings are generated. There are no bindings of
+/// functions, since this library defines the functions itself.
 const TYPES: &[&str] = &["ibv_.*", "verbs_context", "rdma_.*", "_compat_ibv_port_attr"];
 const CONSTANTS: &[&str] = &["IBV_.*", "RDMA_.*", "RAI_.*", "__VERBS_ABI_IS_EXTENDED"];
 
-/// Private functions of libibverbs that drivers of releases after 44 call.
+/// Private functions of libibverbs that drivers call in releases after 44.
 const LATER_DRIVER_CALLS: &[&str] = &[
     "ibv_cmd_alloc_dmah",
     "ibv_cmd_create_comp_cntr",
@@ -49,7 +50,7 @@ fn main() {
 /// Exports each function under its name and version.
 ///
 /// The compiler exports functions without versions by its own linker script, which takes precedence over
-/// ours. So in Rust our functions have names with a prefix, and the linker defines the names of libibverbs
+/// ours. So our functions have names with a prefix in Rust, and the linker defines the names of libibverbs
 /// and librdmacm as aliases.
 fn version_symbols(out: &Path) -> Result<(), String> {
     let map = Path::new(env!("CARGO_MANIFEST_DIR")).join("uwarp.map");
@@ -94,7 +95,7 @@ fn symbols(map: &str) -> Vec<Symbol<'_>> {
 }
 
 /// Makes a linker script that also defines libibverbs's private names under the versions of later releases,
-/// since each release has its own version node. Drivers call the same functions in all releases.
+/// since each release has its own version node. Drivers of all releases call the same functions.
 fn later_versions(map: &str, symbols: &[Symbol<'_>]) -> String {
     const PRIVATE: &str = "IBVERBS_PRIVATE_";
     const REGISTER: &str = "verbs_register_driver_";
@@ -116,10 +117,10 @@ fn later_versions(map: &str, symbols: &[Symbol<'_>]) -> String {
     script
 }
 
-/// Builds a stub library to link programs with. It has the name and the symbol versions of rdma-core's
-/// library, so that a program linked with it runs on both. The stub's functions do nothing: the dynamic
-/// linker uses the functions of libuwarp.so in their place (`DT_FILTER`), even for a program that opens the
-/// stub with `dlopen`.
+/// Builds a stub library with which programs are linked. The stub has the name and the symbol versions of
+/// rdma-core's library, so a program that is linked with it runs with either library. The stub's functions do
+/// nothing. The dynamic linker uses the functions of libuwarp.so in their place (`DT_FILTER`), even for a
+/// program that opens the stub with `dlopen`.
 fn stand_in<'a>(
     out: &Path,
     library: &str,

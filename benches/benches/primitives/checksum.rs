@@ -5,14 +5,14 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use tcp_lite::bench::internet_checksum;
 
-/// A header, a small message, the payload of a segment at MTU 1500 and at 9000, and more than the first-level
-/// cache holds.
+/// The lengths of a header, a small message, the payload of a segment at MTU 1500 and at MTU 9000, and more
+/// bytes than the first-level cache holds.
 const LENGTHS: [usize; 7] = [20, 64, 512, 1448, 4096, 8948, 65_536];
 
 pub(crate) fn all(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("internet checksum");
     for len in LENGTHS {
-        // After Ethernet, IPv4 and TCP headers, at its offset in a packet.
+        // The bytes begin after Ethernet, IPv4 and TCP headers, as the payload does in a packet.
         let packet: Vec<u8> = (0..66 + len).map(|at| (at * 31 + at / 253) as u8).collect();
         let payload = &packet[66..];
         assert_eq!(internet_checksum(payload), !smoltcp::wire::checksum::data(payload));

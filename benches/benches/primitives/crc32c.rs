@@ -1,4 +1,5 @@
-//! CRC32c and the copy from registered memory: separately, one after the other, and in one pass.
+//! Times CRC32c and the copy from registered memory: each alone, the two one after the other, and the two in
+//! one pass.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -8,10 +9,10 @@ use dp::Region;
 use iwarp::memory::{Access, Accessor, MemoryTable, PdId, RegisterOptions, Registration, Source, StreamId};
 use iwarp::mpa::Crc32c;
 
-/// Small messages, the payload of a segment at MTU 1500 and at 9000, and more than the first-level cache
-/// holds.
+/// The lengths of small messages, the payload of a segment at MTU 1500 and at MTU 9000, and more bytes than
+/// the first-level cache holds.
 const LENGTHS: [usize; 8] = [16, 64, 200, 512, 1428, 4096, 8932, 65_536];
-/// Packets used in rotation, so that a buffer is reused only after others.
+/// Number of packets used in rotation, so that a buffer is reused only after the other buffers.
 const PACKETS: usize = 8;
 /// Offset of a payload in a packet: after Ethernet, IPv4, TCP, the FPDU's length and a tagged header.
 const PAYLOAD_AT: usize = 14 + 20 + 20 + 2 + 14;
@@ -21,7 +22,7 @@ const FILL: u8 = 0x5a;
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 
-/// The CRC of received bytes.
+/// Times the CRC of received bytes.
 pub(crate) fn alone(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("crc32c");
     for len in LENGTHS {
@@ -44,7 +45,7 @@ pub(crate) fn alone(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The send path: bytes are copied out of registered memory, with a CRC.
+/// Times the send path, which copies bytes out of registered memory and computes their CRC.
 pub(crate) fn copies(criterion: &mut Criterion) {
     copy(criterion, "copy", |source, out| {
         let mut crc = Crc32c::unused();

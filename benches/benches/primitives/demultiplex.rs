@@ -1,4 +1,4 @@
-//! Looks up the connection of a segment, among few and many connections.
+//! Times the lookup of a segment's connection among few and many connections.
 
 use std::hint::black_box;
 

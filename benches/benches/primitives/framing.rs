@@ -1,8 +1,9 @@
-//! Frames and deframes FPDUs, with markers and without: inserting markers, and extracting the ULPDU from
-//! between them.
+//! Frames and deframes FPDUs, with and without markers. Framing inserts the markers, and deframing extracts
+//! the ULPDU from between the markers.
 //!
-//! With CRC and without: markers cut the bytes into runs of 508, which slows the CRC most. (Sent bytes are
-//! copied from registered memory and summed in one pass: `sum.rs`. Here the ULPDU is copied from a slice.)
+//! All cases run with and without CRC, since markers cut the bytes into runs of 508, which slows the CRC
+//! most. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their CRC
+//! in one pass. Here the ULPDU is copied from a slice.)
 
 use std::hint::black_box;
 
@@ -10,11 +11,11 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use dp::{Mbuf, Mempool};
 use iwarp::mpa::{Deframed, Deframer, Framer, HeldSlab};
 
-/// ULPDUs of full segments at MTU 1500 and 9000.
+/// Lengths of ULPDUs that fill segments at MTU 1500 and at MTU 9000.
 const LENGTHS: [usize; 2] = [1402, 8862];
 
-/// After this many FPDUs of one size, the position relative to the markers repeats: there are 127 times 4
-/// bytes between two markers.
+/// Number of FPDUs of one size after which the position relative to the markers repeats, since there are 127
+/// times 4 bytes between two markers.
 const CYCLE: usize = 127;
 
 const WAYS: [(&str, bool, bool); 4] = [
@@ -74,7 +75,7 @@ pub(crate) fn deframe(criterion: &mut Criterion) {
 struct Receiver {
     deframer: Deframer,
     slab: HeldSlab,
-    /// The last ULPDU, and the number of ULPDUs.
+    /// The last ULPDU. The next field is the number of ULPDUs.
     out: Vec<u8>,
     count: usize,
     offset: u64,
@@ -117,7 +118,7 @@ impl Receiver {
     }
 }
 
-/// FPDUs that can be repeated without end: only the position relative to the last marker matters.
+/// Makes FPDUs that can be repeated without end, since only the position relative to the last marker matters.
 fn cycle(ulpdu: &[u8], markers: bool, crc: bool) -> Vec<Mbuf> {
     let mut framer = Framer::new(markers, crc);
     let pool = Mempool::heap("fpdus", CYCLE, 16 << 10);

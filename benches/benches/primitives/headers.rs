@@ -31,7 +31,7 @@ fn config(offloads: Offloads) -> StackConfig {
     }
 }
 
-/// A header of a Write segment and one of a Send segment.
+/// A header of a Write segment, and a header of a Send segment.
 fn ddp() -> [(&'static str, Header); 2] {
     [
         ("ddp+rdmap tagged", Opcode::Write.tagged_header(Stag(0x100), 0x1_0000, true).into()),
@@ -39,7 +39,7 @@ fn ddp() -> [(&'static str, Header); 2] {
     ]
 }
 
-/// Ethernet, IP and TCP headers of a segment without payload, with a name.
+/// Three names, each with the Ethernet, IP and TCP headers of a segment without payload.
 fn segments() -> [(&'static str, SegmentHeaders); 3] {
     let (none, all) =
         (config(Offloads::empty()), config(Offloads::TX_TCP_CHECKSUM | Offloads::TX_IPV4_CHECKSUM));

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 
-/// About a minute for all. Many short runs are more reliable than few long ones on a shared machine.
+/// A configuration with which all benchmarks together take about a minute. On a shared machine, many short
+/// runs are more reliable than few long runs.
 fn briefly() -> Criterion {
     Criterion::default()
         .warm_up_time(Duration::from_millis(100))

@@ -1,4 +1,4 @@
-//! The timer wheel, with as many timers as an engine has connections.
+//! Times the timer wheel, with as many timers as an engine has connections.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant as Stopwatch};
@@ -9,14 +9,14 @@ use tcp_lite::bench::ConnTimers;
 
 const TIMERS: u32 = 10_000;
 
-/// Duration of a retransmission timer, microseconds.
+/// Duration of a retransmission timer in microseconds.
 const RTO_US: u64 = 200_000;
 
 fn at(us: u64) -> Option<Instant> {
     Some(Instant::from_micros(us as i64))
 }
 
-/// Some microseconds beyond the RTO, different for each timer.
+/// A deadline that is some microseconds after the RTO, and differs for each timer.
 fn deadline(slot: u32) -> u64 {
     RTO_US + u64::from(slot) * 37 % 5000
 }
@@ -27,8 +27,8 @@ fn armed() -> ConnTimers {
     wheel
 }
 
-/// The time that `act` takes for `iterations` timers. `make` makes a wheel before each round of all timers,
-/// which is not timed.
+/// Returns the time that `act` takes for `iterations` timers. Before each round of all timers, `make` makes a
+/// wheel. The time of `make` is not counted.
 fn rounds(
     iterations: u64,
     mut make: impl FnMut() -> ConnTimers,
@@ -59,7 +59,7 @@ pub(crate) fn all(criterion: &mut Criterion) {
     group.bench_function("cancel", |bencher| {
         bencher.iter_custom(|count| rounds(count, armed, |wheel, slot| wheel.set(slot, black_box(None))));
     });
-    // Rearms a timer a little later, as each acknowledgement does.
+    // This benchmark sets a timer to a slightly later time, as each acknowledgement does.
     let (mut wheel, mut slot, mut now_us) = (armed(), 0, 0);
     group.bench_function("re-arm", |bencher| {
         bencher.iter(|| {
@@ -68,8 +68,8 @@ pub(crate) fn all(criterion: &mut Criterion) {
             wheel.set(black_box(slot), at(RTO_US + now_us));
         });
     });
-    // Advances by ten microseconds, as each poll of an engine does. A round ends before the first timer is
-    // due.
+    // This benchmark advances by ten microseconds, as each poll of an engine does. A round ends before the
+    // first timer is due.
     group.bench_function("advance, nothing due", |bencher| {
         bencher.iter_custom(|count| {
             rounds(count, armed, |wheel, round| {
@@ -88,12 +88,12 @@ pub(crate) fn all(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The next timer that is due at `until_us`.
+/// Removes and returns the next timer that is due at `until_us`.
 fn fire(wheel: &mut ConnTimers, until_us: u64) -> Option<u32> {
     wheel.expired(black_box(Instant::from_micros(until_us as i64)))
 }
 
-/// Checks that each armed timer fires once and not early, and that no cancelled one fires.
+/// Checks that each armed timer fires once and not early, and that no cancelled timer fires.
 fn check() {
     let mut wheel = armed();
     assert_eq!(fire(&mut wheel, RTO_US - 1), None);

@@ -1,4 +1,5 @@
-//! Times the calls that post a Write and poll its completion. The engine's work between them is not timed.
+//! Times the calls that post a Write and poll its completion. The engine's work between these calls is not
+//! timed.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use iwarp::verbs::{SendFlags, SendOp, SendRequest, WcStatus};
 
 const BYTES: usize = 64;
 
-/// Requests posted before the engines are polled: no more than the send queue has room for.
+/// Number of requests posted before the engines are polled. The send queue has room for all these requests.
 const BATCH: u64 = 64;
 
 /// The call that is timed.
@@ -43,7 +44,8 @@ pub(crate) fn all(criterion: &mut Criterion) {
     assert!(hosts.a.engine.counters().tx_fpdus >= BATCH, "every Write was sent");
 }
 
-/// Posts `count` requests and polls their completions. Returns the time of one of the two.
+/// Posts `count` requests and polls their completions. Returns the time of the posts or of the polls, as
+/// `timed` says.
 fn batches(hosts: &mut TwoHosts, request: &SendRequest, count: u64, timed: Timed) -> Duration {
     let qp = hosts.a.qps[0].clone();
     let (mut time, mut left) = (Duration::ZERO, count);

@@ -1,10 +1,11 @@
-//! Writes as FPDUs in a byte stream, and their placement: the part of iWARP that is the same over any TCP.
-//! The baselines that are not uwarp use it: smoltcp's sockets (`pair/smoltcp_sockets`) and the kernel's
-//! (`compare/kernel/writes.rs`).
+//! Writes as FPDUs in a byte stream, and their placement: the part of iWARP that does not depend on the TCP
+//! below it. The baselines that are not uwarp use this module: smoltcp's sockets (`pair/smoltcp_sockets`) and
+//! the kernel's sockets (`compare/kernel/writes.rs`).
 //!
-//! The code of the crate `iwarp` frames with MPA's length, pad and CRC32c and DDP's tagged header, and sums
-//! the message as it copies it. The target checks the CRC, the STag and the bounds before it places. There
-//! are no markers, no startup exchange, no queue pairs, no completions and no registered memory.
+//! The crate `iwarp` provides the framing: MPA's length, pad and CRC32c, and DDP's tagged header. The code of
+//! the crate computes the CRC of the message while it copies the message. The target checks the CRC, the STag
+//! and the bounds before it places the payload. There are no markers, startup exchange, queue pairs,
+//! completions or registered memory.
 
 use benches::errors::Error;
 use iwarp::ddp::{Header, Segmenter, TaggedHeader};
@@ -12,7 +13,7 @@ use iwarp::memory::Stag;
 use iwarp::mpa::{CRC_BYTES, Crc32c, Framer, LENGTH_BYTES, fpdu_bytes};
 use iwarp::rdmap::Opcode;
 
-/// The one region of the target.
+/// The STag of the only region of the target.
 const STAG: Stag = Stag(0x100);
 
 /// RDMAP's version 1 and the opcode of a Write (RFC 5040 section 4.1).
@@ -24,17 +25,17 @@ pub(crate) struct Writer {
     mulpdu: usize,
     message: Vec<u8>,
     segmenter: Segmenter,
-    /// Number of messages that have not begun; `None`: unlimited.
+    /// Number of messages that have not begun. `None` means that the number is unlimited.
     left: Option<u64>,
     sent_bytes: u64,
 }
 
 impl Writer {
-    /// A sender whose FPDUs fit segments of `emss` bytes.
+    /// Makes a sender whose FPDUs fit into segments of `emss` bytes.
     pub(crate) fn new(message: Vec<u8>, emss: usize) -> Self {
         let framer = Framer::new(false, true);
         let mut segmenter = Segmenter::tagged(0);
-        // No message is in progress.
+        // The segmenter is advanced to its end, so that no message is in progress.
         segmenter.next(u32::MAX);
         Self { mulpdu: framer.mulpdu(emss), framer, message, segmenter, left: Some(0), sent_bytes: 0 }
     }
@@ -47,12 +48,12 @@ impl Writer {
         self.sent_bytes
     }
 
-    /// Sends without limit.
+    /// From now on, sends without limit.
     pub(crate) fn resume(&mut self) {
         self.left = None;
     }
 
-    /// Begins no further message.
+    /// From now on, begins no further message.
     pub(crate) fn stop_at_end(&mut self) {
         self.left = Some(0);
     }
@@ -63,7 +64,7 @@ impl Writer {
         self.left = Some(1);
     }
 
-    /// Sends the same message once more, after the message in progress.
+    /// Sends the present message once more, after the message in progress.
     pub(crate) fn begin_again(&mut self) {
         self.left = Some(1);
     }
@@ -73,8 +74,8 @@ impl Writer {
         self.left == Some(0) && self.segmenter.is_done()
     }
 
-    /// Bytes of the next FPDU on the wire. Begins the next message if none is in progress; `None` if no
-    /// message is left.
+    /// Number of bytes of the next FPDU on the wire, or `None` if no message is left. Begins the next message
+    /// if no message is in progress.
     pub(crate) fn next_bytes(&mut self) -> Option<usize> {
         if !self.begin_next() {
             return None;
@@ -83,7 +84,8 @@ impl Writer {
         Some(self.framer.wire_len(TaggedHeader::LEN + next.len as usize))
     }
 
-    /// Begins the next message if none is in progress. Returns whether there is one.
+    /// Begins the next message if no message is in progress. Returns whether a message is in progress
+    /// afterwards.
     fn begin_next(&mut self) -> bool {
         if self.segmenter.is_done() {
             match &mut self.left {
@@ -96,7 +98,7 @@ impl Writer {
         true
     }
 
-    /// Frames the next FPDU into `room`, which has exactly its length.
+    /// Frames the next FPDU into `room`, whose length is exactly that of the FPDU.
     pub(crate) fn frame(&mut self, room: &mut [u8]) {
         let Some(segment) = self.segmenter.next(self.mulpdu as u32) else { return };
         let header =
@@ -114,7 +116,7 @@ impl Writer {
 pub(crate) struct Target {
     target: Vec<u8>,
     placed_bytes: u64,
-    /// The beginning of an FPDU whose rest is at the front of the socket's buffer.
+    /// The beginning of an FPDU whose rest will be at the front of the socket's buffer.
     apart: Vec<u8>,
 }
 
@@ -127,7 +129,7 @@ impl Target {
         &self.target
     }
 
-    /// Bytes placed so far.
+    /// Number of bytes placed so far.
     pub(crate) fn placed_bytes(&self) -> u64 {
         self.placed_bytes
     }
@@ -136,8 +138,8 @@ impl Target {
         self.target.fill(0);
     }
 
-    /// Receives FPDUs from `bytes`. With `goes_on` it consumes all bytes, since the stream continues in
-    /// another slice. Returns how many bytes it consumed.
+    /// Receives FPDUs from `bytes`. Returns the number of consumed bytes. If `goes_on` is true, the stream
+    /// continues in another slice, and all bytes are consumed.
     pub(crate) fn take(&mut self, bytes: &[u8], goes_on: bool) -> Result<usize, Error> {
         let mut at = 0;
         if !self.apart.is_empty() {
@@ -154,8 +156,8 @@ impl Target {
         Ok(at)
     }
 
-    /// Completes the FPDU that began in another slice, if all of it has arrived. Returns how many bytes it
-    /// consumed.
+    /// Completes the FPDU that began in another slice, if the whole FPDU has arrived. Returns the number of
+    /// consumed bytes.
     fn complete(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         let before = self.apart.len();
         let mut apart = std::mem::take(&mut self.apart);
@@ -203,12 +205,12 @@ impl Target {
     }
 }
 
-/// The value of the length field at the front.
+/// The value of the length field at the front of `bytes`.
 fn ulpdu_bytes(bytes: &[u8]) -> Option<usize> {
     Some(usize::from(u16::from_be_bytes(*bytes.first_chunk()?)))
 }
 
-/// The FPDU at the front of `bytes`, if all of it has arrived.
+/// The FPDU at the front of `bytes`, if the whole FPDU has arrived.
 fn first_fpdu(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(..fpdu_bytes(ulpdu_bytes(bytes)?))
 }

@@ -9,7 +9,7 @@
 //! | `scaling/` | the number of cores for high rates, computed from a table |
 //! | `pacing.rs`, `reach.rs`, `placement.rs` | tables in virtual time, on the simulator's wire |
 //!
-//! Only `compare`, and the ends of wires that it runs, need DPDK or privileges.
+//! Only `compare` and the helper processes that it starts need DPDK or privileges.
 
 #![deny(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! The effect of pacing on a path with a short queue: goodput, loss at the queue, and the time of short
-//! transfers, with pacing and without, on the simulator's clock. The table is the same on every machine.
+//! transfers, with and without pacing, on the simulator's clock. The table is equal on all machines.
 use std::process::ExitCode;
 
 use clap::Args;
@@ -10,30 +10,30 @@ use testing::sim::setup::{HostSetup, Setup, Work};
 use testing::sim::steering::SteeringPlan;
 use testing::sim::world::{Chunks, EndPlan, StreamPlan};
 
-/// Round trip in microseconds, and bytes in a millisecond.
+/// Round trip in microseconds, and number of bytes in a millisecond.
 const PATHS: [(u64, u64); 5] =
     [(20, 1_250_000), (100, 1_250_000), (1000, 125_000), (10_000, 25_000), (50_000, 25_000)];
 
 /// Length of the queue in hundredths of the bandwidth-delay product.
 const QUEUES: [u64; 4] = [10, 25, 50, 100];
 
-/// Short transfers measured for each cell of the table.
+/// Number of short transfers measured for each cell of the table.
 const SHORT: u64 = 20;
 
 const MTU: u16 = 1500;
 
-/// Goodput, loss and short transfers with pacing and without, by round trip and queue
+/// Goodput, loss and short transfers with and without pacing, by round trip and queue
 #[derive(Debug, Args)]
 pub(crate) struct PacingOptions {
-    /// Duration of a bulk transfer, round trips, if it were alone and nothing were lost
+    /// Duration in round trips of a bulk transfer that has the path for itself and loses no frames
     #[arg(long, default_value_t = 30)]
     rounds: u64,
-    /// Segments of a burst
+    /// Number of segments of a burst
     #[arg(long, default_value_t = 4)]
     burst: u8,
 }
 
-/// One path and one way to send on it.
+/// One path, and one way to send on this path.
 #[derive(Clone, Copy)]
 struct Case {
     rtt_us: u64,
@@ -47,7 +47,7 @@ impl Case {
         self.rtt_us * self.rate / 1000
     }
 
-    /// `count` transfers of this many bytes at once.
+    /// Runs `count` transfers of `bytes` bytes each at the same time.
     fn transfer(&self, count: usize, bytes: u64) -> Result<Stats, String> {
         let tcp = TcpConfig {
             pacing: self.pacing,
@@ -78,7 +78,7 @@ impl Case {
             closes_last: false,
         };
         let plan = StreamPlan::new(0, [end(bytes), end(0)]);
-        // At least two frames, since acknowledgements of the peer may wait there too.
+        // The queue has room for at least two frames, since acknowledgements of the peer may also wait there.
         let queue = (self.bdp() * self.queue / 100).max(2 * u64::from(MTU) + 28);
         let link = |queue| Plan::clean(self.rate, self.rtt_us / 2, queue);
         let setup = Setup {
@@ -95,8 +95,8 @@ impl Case {
         stats.map_err(|violation| format!("{}\n{}", violation.what, violation.state))
     }
 
-    /// Goodput in hundredths of the rate, frames lost per thousand, and the median and the slowest of short
-    /// transfers in hundredths of a round trip.
+    /// Measures goodput in hundredths of the rate, frames lost per thousand, and the median and the maximum
+    /// time of short transfers in hundredths of a round trip.
     fn measure(&self, rounds: u64) -> Result<[u64; 6], String> {
         let bytes = self.bdp() * rounds;
         let share = |stats: &Stats| {
@@ -107,7 +107,7 @@ impl Case {
         let four = share(&self.transfer(4, bytes / 4)?);
         let mut times = Vec::new();
         for nr in 1..=SHORT {
-            // From a few segments to four round trips.
+            // The lengths of the short transfers range from a few segments to four round trips.
             let stats = self.transfer(1, 1448 * 4 + self.bdp() * 4 * nr / SHORT)?;
             times.push(stats.time_us * 100 / self.rtt_us);
         }

@@ -1,8 +1,8 @@
-//! Distinguishable bytes. The same seed gives the same bytes.
+//! Distinguishable bytes. Equal seeds give equal bytes.
 
 use testkit::dice::Dice;
 
-/// Bytes that differ for each seed and place.
+/// Bytes that depend on the seed and on their place.
 pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut dice = Dice::split_mix(seed);
     let mut bytes = Vec::with_capacity(count + 8);
@@ -13,7 +13,7 @@ pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// The place where `got` first differs from `expected`.
+/// The index of the first byte of `got` that differs from `expected`, or `None` if no byte differs.
 pub(crate) fn difference(expected: &[u8], got: &[u8]) -> Option<usize> {
     if expected.len() != got.len() {
         return Some(expected.len().min(got.len()));

@@ -1,21 +1,21 @@
 //! Measures out-of-order placement: the benefit of markers when segments are lost.
 //!
-//! First in virtual time, on the simulator's wire: the same options and seeds print the same figures. Then in
-//! real time, on this machine: the work left when a hole is filled. `tests/PLACEMENT.md` explains the
-//! figures.
+//! The first measurement is in virtual time, on the simulator's wire, so equal options and seeds print equal
+//! figures. The second measurement is in real time, on this machine: the work that is left when a hole is
+//! filled. `tests/PLACEMENT.md` explains the figures.
 use std::process::ExitCode;
 
 use clap::Args;
 use testing::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, measure};
 
-/// Measures the payload that is placed before the hole in front of it is filled, the memory it holds, and its
-/// benefit
+/// Measures the payload that is placed before the hole in front of it is filled, the memory that holes cause
+/// to be held, and the benefit of placing early
 #[derive(Debug, Args)]
 pub(crate) struct PlacementOptions {
-    /// Frames lost each way, percent.
+    /// Percentage of the frames that are lost in each direction.
     #[arg(long, default_value_t = 1.0, value_parser = percent)]
     loss: f64,
-    /// Rate of the wire, each way: 10Gb/s, 200Mb/s.
+    /// Rate of the wire in each direction: 10Gb/s, 200Mb/s.
     #[arg(long, default_value = "10Gb/s", value_parser = rate)]
     rate: u64,
     /// Round-trip time of the empty wire: 100us, 10ms.
@@ -24,25 +24,25 @@ pub(crate) struct PlacementOptions {
     /// Bytes of a message: 64K, 1M.
     #[arg(long, default_value = "64K", value_parser = size)]
     message: usize,
-    /// Messages of each connection in a run.
+    /// Number of messages of each connection in a run.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     messages: u64,
-    /// Connections.
+    /// Number of connections.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32))]
     connections: u16,
-    /// Load of all messages together, percent of the wire's rate; bulk is measured, too
+    /// Load of all messages together, in percent of the wire's rate. Bulk transfers are also measured
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100))]
     load: u32,
     /// Traffic: write+send, write+imm, write, send [default: all]
     #[arg(long, value_parser = traffic)]
     traffic: Vec<Traffic>,
-    /// MTU, bytes.
+    /// MTU in bytes.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
-    /// Runs of each setting.
+    /// Number of runs of each setting.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// Holes timed for each window; 0: none
+    /// Number of holes that are timed for each window. 0 means none
     #[arg(long, default_value_t = 51)]
     holes: usize,
 }
@@ -60,20 +60,20 @@ fn number(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
     value.ok_or_else(|| format!("{text} is out of range"))
 }
 
-/// Megabits a second.
+/// Parses a rate, and returns it in megabits per second.
 fn rate(text: &str) -> Result<u64, String> {
     number(text, &[("Gb/s", 1000), ("Mb/s", 1)])
 }
 
-/// Microseconds.
+/// Parses a time, and returns it in microseconds.
 fn time(text: &str) -> Result<u64, String> {
     number(text, &[("us", 1), ("ms", 1000), ("s", 1_000_000)])
 }
 
-/// Bytes.
+/// Parses a size, and returns it in bytes.
 fn size(text: &str) -> Result<usize, String> {
     let bytes = number(text, &[("K", 1 << 10), ("M", 1 << 20), ("", 1)])? as usize;
-    // The last bytes of a message have to identify it.
+    // A message needs some length, since its last bytes have to identify it.
     if (16..=1 << 24).contains(&bytes) { Ok(bytes) } else { Err("from 16 bytes to 16M".into()) }
 }
 

@@ -1,25 +1,25 @@
-//! The share of a wire that one connection reaches, with and without markers. The table is the same on every
-//! machine.
+//! The share of a wire that one connection reaches, with and without markers. The table is equal on all
+//! machines.
 use std::process::ExitCode;
 
 use clap::Args;
 use tcp_lite::TcpConfig;
 use testing::reach::Path;
 
-/// Megabits a second, and round trip in microseconds.
+/// Megabits per second, and round trip in microseconds.
 const PATHS: [(u64, u64); 6] =
     [(200, 10_000), (200, 50_000), (600, 50_000), (1000, 10_000), (10_000, 1000), (10_000, 3000)];
 
 /// Prints the share of a wire that one connection reaches, with markers and without
 #[derive(Debug, Args)]
 pub(crate) struct ReachOptions {
-    /// Round trips before the measurement, and as many during it
+    /// Number of round trips before the measurement, and again during the measurement
     #[arg(long, default_value_t = 30)]
     rounds: u64,
-    /// Length of the queue in front of the wire, hundredths of the bandwidth-delay product
+    /// Length of the queue in front of the wire, in hundredths of the bandwidth-delay product
     #[arg(long, value_delimiter = ',', default_values_t = [25, 100])]
     queues: Vec<u64>,
-    /// Send buffer and receive window, bytes [default: those of the library]
+    /// Send buffer and receive window in bytes [default: those of the library]
     #[arg(long)]
     window: Option<u32>,
 }

@@ -1,9 +1,9 @@
-//! `measure scaling`: computes from the results of `scripts/compare` the number of cores for 100, 200 and
-//! 400 Gb/s, and the other limits of these rates.
+//! `measure scaling`: computes how many cores 100, 200 and 400 Gb/s need, and the other limits of these
+//! rates. The input is the results of `scripts/compare`.
 //!
-//! The results contain the goodput with one core at each end, of which the slower one is always busy. So a
+//! The results contain the goodput with one core at each end. The slower of these cores is always busy. So a
 //! core needs at most `payload bits / goodput` for each FPDU. Each further core is assumed to add as much as
-//! the second one in `cores_2`.
+//! the second core adds in `cores_2`.
 
 mod results;
 mod table;
@@ -27,9 +27,9 @@ const DOCUMENT: &str = "docs/performance.md";
 /// Cores for 100, 200 and 400 Gb/s, computed from results of `measure compare --json`
 #[derive(Args, Debug)]
 pub(crate) struct ScalingOptions {
-    /// Results; by default those of the table in docs/performance.md
+    /// File with the results. Without this option: the results of the table in docs/performance.md
     json: Option<PathBuf>,
-    /// Fail if the table in docs/performance.md is not that of the results
+    /// Fail if the table in docs/performance.md differs from the table of the results
     #[arg(long, conflicts_with = "write")]
     check: bool,
     /// Put the table into docs/performance.md
@@ -77,8 +77,8 @@ fn read(path: &PathBuf) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The document in front of the table, the table, and the document behind it. The markers are not in the
-/// table.
+/// Splits the document into the text before the table, the table, and the text after the table. The table
+/// does not include the markers.
 fn parts(document: &str) -> Result<[&str; 3], String> {
     let missing = || format!("{DOCUMENT} has no lines {} and {}", MARKERS[0], MARKERS[1]);
     let first = format!("{}\n", MARKERS[0]);
@@ -87,7 +87,7 @@ fn parts(document: &str) -> Result<[&str; 3], String> {
     Ok([&document[..begin], &document[begin..end], &document[end..]])
 }
 
-/// The document with this table.
+/// Returns the document with this table in place of its table.
 fn with(document: &str, table: &str) -> Result<String, String> {
     let [before, _, behind] = parts(document)?;
     Ok([before, table, behind].concat())

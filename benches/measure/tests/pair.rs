@@ -1,4 +1,5 @@
-//! `measure pair`: each comparison runs, checks its data (it fails otherwise), and prints plausible figures.
+//! `measure pair`: each comparison runs, checks its data (a wrong byte makes the run fail), and prints
+//! plausible figures.
 
 use std::process::{Command, Output};
 
@@ -11,11 +12,11 @@ fn measure(arguments: &[&str]) -> Output {
         .expect("the binary was built with this test")
 }
 
-/// Seconds of a run: several turns of the scheduler for each side, since other programs may use CPU 0 as
-/// well.
+/// Seconds of a run. Each side gets several turns of the scheduler in this time, since other programs may
+/// also use CPU 0.
 const SHORT: &str = "0.3";
 
-/// The same as [`SHORT`], for a figure that is the ratio of six parts of the run.
+/// Seconds of a run whose figure is the ratio of six parts of the run.
 const OF_SIX_PARTS: &str = "1.5";
 
 /// The figures of both sides, after a short run on CPU 0.
@@ -29,7 +30,7 @@ fn both_sides(id: &str, unit: &str, seconds: &str) -> [f64; 2] {
     ["ours", "theirs"].map(|side| line[side].as_f64().unwrap())
 }
 
-/// Rates that no machine has, or impossible ratios, are errors of the measurement.
+/// Checks the figures: rates that no machine has, or impossible ratios, are errors of the measurement.
 fn is_plausible(id: &str, sides: [f64; 2], bounds: [f64; 2]) {
     let [least, most] = bounds;
     for side in sides {
@@ -61,7 +62,7 @@ fn a_second_core_gains_no_more_than_another_one() {
     }
 }
 
-/// The figure is the same in each run and on each machine, and within the goal of `compare/measures.rs`.
+/// The figure is equal in each run and on each machine, and is within the goal of `compare/measures.rs`.
 #[test]
 fn an_idle_queue_pair_takes_some_memory_and_no_more_than_its_goal() {
     let [ours, theirs] = both_sides("idle_qp_bytes", "bytes", SHORT);

@@ -1,4 +1,5 @@
-//! `measure compare` as its users run it: measured rows, and a row that cannot be measured.
+//! Runs `measure compare` as its users run it, with rows that can be measured and a row that cannot be
+//! measured.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -37,7 +38,7 @@ fn read(json: &Path) -> Result<Value> {
 }
 
 fn a_row_is_measured_and_written() -> Result<()> {
-    // The program is built into the folder where `compare` looks for it.
+    // The program is built into the folder in which `compare` searches.
     programs::iwperf()?;
     let scratch = Scratch::new()?;
     let json = scratch.file("compare.json");
@@ -81,7 +82,7 @@ fn writes_over_sockets_are_a_baseline() -> Result<()> {
 
 fn a_row_that_cannot_be_measured_fails_the_run() -> Result<()> {
     let scratch = Scratch::new()?;
-    // The program is alone in its folder, so it finds none of the programs that it runs.
+    // The program is alone in its folder, so it finds none of the programs that it has to run.
     let (alone, json) = (scratch.file("measure"), scratch.file("compare.json"));
     std::fs::copy(env!("CARGO_BIN_EXE_measure"), &alone)?;
     let run = Run::new(&alone).args(["compare", "--quick", "--only", "markers", "--json"]).arg(&json);

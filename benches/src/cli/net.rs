@@ -1,4 +1,4 @@
-//! NET: port, addresses and time limits.
+//! The options NET: port, addresses and time limits.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,73 +10,76 @@ use crate::errors::Error;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Network")]
 pub struct NetArgs {
-    /// Our address with its prefix length, 10.0.0.1/24 or fd00::1/64; may be given for both families.
+    /// Our address with its prefix length, as 10.0.0.1/24 or fd00::1/64. One address of each family may be
+    /// given.
     #[arg(long = "ip", value_name = "ADDR/LEN", value_parser = parse_cidr, required = true)]
     pub ips: Vec<String>,
-    /// Router for other networks; at most one for each family.
+    /// Router for other networks: at most one router for each family.
     #[arg(long, value_name = "ADDR")]
     pub gateway: Vec<IpAddr>,
     /// VLAN tag of all frames.
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
     /// Type of service (IPv4) or traffic class (IPv6) of all TCP packets: DSCP times 4. TCP sets the lowest
-    /// two bits, those of ECN.
+    /// two bits, which are the ECN bits.
     #[arg(short = 'T', long, alias = "tclass", value_name = "0-255", value_parser = clap::value_parser!(u8))]
     pub tos: Option<u8>,
-    /// A NIC by its PCI address, 0000:03:00.0 or 03:00.0, bound to vfio-pci or uio_pci_generic (docs/NIC.md).
-    /// Tested with NICs that QEMU emulates (e1000, e1000e, igb, virtio, vmxnet3), not with hardware.
+    /// A NIC by its PCI address, as 0000:03:00.0 or 03:00.0, bound to vfio-pci or uio_pci_generic
+    /// (docs/NIC.md). Tested with NICs that QEMU emulates (e1000, e1000e, igb, virtio, vmxnet3), not with
+    /// hardware.
     #[arg(long, value_name = "ADDR", conflicts_with = "vdev")]
     pub pci: Option<String>,
-    /// A virtual device by its DPDK string, net_af_packet0,iface=eth0.
+    /// A virtual device by its DPDK string, as net_af_packet0,iface=eth0.
     #[arg(long, value_name = "STRING")]
     pub vdev: Option<String>,
-    /// An ordinary interface, eth0, shared with the kernel: needs CAP_NET_RAW, no DPDK. The addresses (--ip)
-    /// must not be those of the kernel.
+    /// An ordinary interface, as eth0, shared with the kernel: needs CAP_NET_RAW, but not DPDK. The addresses
+    /// (--ip) must not be addresses of the kernel.
     #[arg(long, value_name = "IF", conflicts_with_all = ["vdev", "pci", "no_huge", "eal"])]
     pub packet: Option<String>,
-    /// With --packet: an Ethernet address of our own, 02:00:00:00:00:01, where the network delivers frames to
-    /// more than one address of the interface.
+    /// With --packet: an Ethernet address of our own, as 02:00:00:00:00:01, for networks that deliver frames
+    /// to more than one address of the interface.
     #[arg(long, value_name = "MAC", requires = "packet", conflicts_with_all = ["vdev", "pci"], value_parser = parse_mac)]
     pub mac: Option<[u8; 6]>,
     /// A wire in shared memory between processes of this user, by its name: needs no device and no privilege.
-    /// Its addresses are those of 100.64.0.0/16.
+    /// Addresses on the wire are in 100.64.0.0/16.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["vdev", "pci", "packet", "mac", "vlan", "no_huge", "eal"])]
     pub wire: Option<String>,
     /// Run without hugepages (slower; needs no privilege).
     #[arg(long)]
     pub no_huge: bool,
-    /// IP MTU, 1500 by default; with --packet that of the interface, with --wire 9000.
+    /// IP MTU. Without this option: 1500, with --packet the MTU of the interface, and with --wire 9000.
     #[arg(long, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: Option<u16>,
-    /// Receive descriptors, 1024 by default. Use few where a full ring makes the sender wait, as on a
-    /// vhost-user wire without a switch, so that their buffers stay in the cache. Elsewhere bursts need many.
+    /// Receive descriptors, 1024 by default. Use few descriptors if a full ring makes the sender wait, as on
+    /// a vhost-user wire without a switch, so that the packet buffers stay in the cache. On other wires,
+    /// bursts need many descriptors.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(32..=32768))]
     pub rx_desc: Option<u16>,
     /// Offloads to use, if the device has them: tx-checksum, rx-checksum, tso, lro, multi-segment, scatter,
-    /// rss, external, none, all; by default all. Several with commas between them. '-' before one leaves it
-    /// out: -tso,-lro is all others.
+    /// rss, external, none, all. The default is all. Separate several offloads by commas. With '-' before
+    /// each name, use all offloads except these: -tso,-lro.
     #[arg(long, value_name = "LIST", allow_hyphen_values = true, conflicts_with = "wire")]
     pub offloads: Option<dp::Offloads>,
-    /// More arguments for DPDK's EAL, passed as they are.
+    /// More arguments for DPDK's EAL, which are passed unchanged.
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     pub eal: Option<String>,
-    /// CPU to run on; with --cores the first of as many.
+    /// CPU to run on. With --cores, the first of that many CPUs.
     #[arg(long, value_name = "N")]
     pub cpu: Option<usize>,
-    /// NUMA node of the packet buffers, by default that of the device, and of the CPUs of --cores without
-    /// --cpu.
+    /// NUMA node of the packet buffers (by default that of the device). If --cores is given without --cpu,
+    /// also the node of the CPUs.
     #[arg(long, value_name = "NODE", conflicts_with_all = ["packet", "wire"])]
     pub socket: Option<u32>,
-    /// Use so many queues of the device, each with an engine and a CPU of its own, near a NIC if --cpu does
-    /// not say which; all have one address. The server listens on as many ports, the client talks to one
-    /// from each core.
+    /// Use this many queues of the device, each with its own engine and its own CPU. Without --cpu, the CPUs
+    /// are near the NIC. All engines have one address. The server listens on this many ports, and each core
+    /// of the client connects to one of these ports.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["packet", "wire", "pcap"], value_parser = clap::value_parser!(u16).range(1..=64))]
     pub cores: u16,
     /// Seconds to wait for a connection, or for a peer from which nothing arrives.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     pub timeout: Duration,
-    /// Seconds that connections stay up without a link; by default 10, or half a second if the wire has only
-    /// one peer (vhost-user).
+    /// Seconds that connections survive without a link. Without this option: 10, or half a second if the wire
+    /// has only one peer (vhost-user).
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub link_timeout: Option<Duration>,
     /// Write the frames of the port to this file (pcapng).
@@ -88,7 +91,7 @@ impl NetArgs {
     /// Checks combinations of options.
     ///
     /// # Errors
-    /// [`Error::Usage`] without a device.
+    /// Returns [`Error::Usage`] if no device is given.
     pub fn check(&self) -> Result<(), Error> {
         let devices = [&self.pci, &self.vdev, &self.packet, &self.wire];
         if devices.iter().all(|device| device.is_none()) {
@@ -106,7 +109,7 @@ impl NetArgs {
         self.ips.iter().filter_map(|ip| ip.split_once('/')?.0.parse().ok()).collect()
     }
 
-    /// The raw EAL arguments, separately.
+    /// The arguments of `--eal`, one per element.
     pub fn eal_args(&self) -> Vec<String> {
         self.eal.as_deref().unwrap_or("").split_whitespace().map(str::to_owned).collect()
     }

@@ -1,6 +1,6 @@
-//! Options of perftest that have no effect here, so that its scripts run as they are.
+//! Options of perftest that have no effect here, so that perftest's scripts run unchanged.
 
-/// Accepted, and explained in one line.
+/// The options are accepted, and one line explains those that were given.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Accepted from perftest, without an effect")]
 pub struct PerftestArgs {
@@ -10,19 +10,19 @@ pub struct PerftestArgs {
     /// There is no warning about the CPU's frequency.
     #[arg(short = 'F', long = "CPU-freq")]
     pub cpu_freq: bool,
-    /// The device is that of --wire, --packet, --vdev or --pci.
+    /// The device is chosen by --wire, --packet, --vdev or --pci.
     #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
     pub ib_dev: Option<String>,
     /// A device has one port.
     #[arg(short = 'i', long = "ib-port", value_name = "N")]
     pub ib_port: Option<String>,
-    /// Addresses are those of --ip.
+    /// The addresses are set by --ip.
     #[arg(short = 'x', long = "gid-index", value_name = "N")]
     pub gid_index: Option<String>,
-    /// An RDMA MTU: the size of a packet is that of --mtu.
+    /// The size of a packet depends on --mtu, not on an RDMA MTU.
     #[arg(short = 'm', value_name = "BYTES")]
     pub rdma_mtu: Option<String>,
-    /// A service level: use --tos or --vlan.
+    /// There is no service level: use --tos or --vlan.
     #[arg(short = 'S', long = "sl", value_name = "N")]
     pub service_level: Option<String>,
     /// TCP retransmits: use --timeout.
@@ -34,7 +34,7 @@ pub struct PerftestArgs {
 }
 
 impl PerftestArgs {
-    /// One line about the options that were given; `None` if there were none.
+    /// One line about the options that were given, or `None` if no such option was given.
     pub fn note(&self) -> Option<String> {
         let flags = [
             (self.rdma_cm, "-R", "connections are always made by address"),

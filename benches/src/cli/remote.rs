@@ -19,11 +19,12 @@ enum Named {
 }
 
 impl Remote {
-    /// Its address, of a family that we have an address of. `port` is that of `--port`; without one anywhere
-    /// it is `default_port`. Names are resolved by the system.
+    /// Returns the address of the server. If the host is given by name, the system resolves the name, and the
+    /// address belongs to a family of which we have an address. `port` is the value of `--port`. If no port
+    /// is given anywhere, the port is `default_port`.
     ///
     /// # Errors
-    /// [`Error::Usage`]: two ports, a name that has no such address.
+    /// Returns [`Error::Usage`] if two different ports are given, or if the name has no such address.
     pub fn resolve(
         &self,
         port: Option<u16>,
@@ -48,7 +49,7 @@ impl Remote {
     }
 }
 
-/// The first address of one of our families.
+/// The first address that belongs to a family of which we have an address.
 fn choose(name: &str, found: &[SocketAddr], ours: &[IpAddr]) -> Result<SocketAddr, Error> {
     let fits = |address: &&SocketAddr| ours.iter().any(|our| our.is_ipv4() == address.is_ipv4());
     found.iter().find(fits).copied().ok_or_else(|| {
@@ -72,7 +73,7 @@ impl FromStr for Remote {
             Some((name, port)) => (name, Some(port.parse().map_err(|_| WRONG)?)),
             None => (text, None),
         };
-        // The system's resolver would accept addresses in other notations; here they are errors.
+        // The system's resolver would accept addresses in other notations. Here such addresses are errors.
         let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
         let numeric = name.chars().all(|c| c.is_ascii_digit() || c == '.');
         if name.is_empty() || numeric || !name.chars().all(is_name) {

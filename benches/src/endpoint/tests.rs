@@ -29,7 +29,7 @@ fn end(port: Box<dyn dp::Port>, last: u8) -> End {
     make_end(port, &config, &Interrupt::default()).unwrap()
 }
 
-/// Connects to a host on the same wire that begins to listen when `listens_at` attempts have begun. Returns
+/// Connects to a host on the same wire, which begins to listen when `listens_at` attempts have begun. Returns
 /// the outcome and the number of attempts.
 fn connect(remote: &str, listens_at: Option<u32>, patience: Duration) -> (Result<(), Error>, u32) {
     let (here, there) = link::pair(&LinkConfig::default());
@@ -77,7 +77,7 @@ fn a_server_that_does_not_listen_yet_is_tried_again() {
     assert!((2..10).contains(&tries), "{tries} tries");
 }
 
-/// Beyond the second that the first connection has.
+/// With more patience, attempts go on after the second ([`STARTING`]) that the first connection has.
 #[test]
 fn it_is_tried_again_as_long_as_its_caller_says() {
     let (connected, tries) = connect("10.0.0.1:4000", Some(15), Duration::from_secs(20));

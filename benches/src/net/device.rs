@@ -7,10 +7,10 @@ use dp::eal::{Cores, Eal, EalConfig, Memory};
 use crate::cli::NetArgs;
 use crate::errors::Error;
 
-/// MiB of DPDK's memory: pools of some thousand jumbo buffers and the rings, for this many queues.
+/// MiB of DPDK's memory for one queue: pools of some thousand jumbo buffers, and the rings.
 const MEMORY_MIB: u32 = 512;
 const MEMORY_QUEUES: u16 = 4;
-/// MiB for each further queue.
+/// MiB of DPDK's memory for each further queue.
 const MEMORY_MIB_FOR_QUEUE: u32 = 128;
 
 /// Opens the device of the options, with as many queues as cores.

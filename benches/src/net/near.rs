@@ -5,9 +5,9 @@ use std::path::Path;
 
 use crate::errors::Error;
 
-/// `allowed`, with the CPUs near the PCI device `address` first. In `sysfs`, usually `/sys`.
+/// Returns `allowed` with the CPUs near the PCI device `address` first. `sysfs` is usually `/sys`.
 pub(super) fn first(sysfs: &Path, address: &str, allowed: &[usize]) -> Vec<usize> {
-    // Linux names devices with their domain.
+    // Linux names PCI devices with their domain.
     let name = if address.matches(':').count() == 1 { format!("0000:{address}") } else { address.to_owned() };
     let file = sysfs.join("bus/pci/devices").join(name.to_lowercase()).join("local_cpulist");
     let near = std::fs::read_to_string(file).map(|list| cpus(&list)).unwrap_or_default();
@@ -19,7 +19,7 @@ pub(super) fn first(sysfs: &Path, address: &str, allowed: &[usize]) -> Vec<usize
 /// The CPUs of `allowed` that are on a NUMA node.
 ///
 /// # Errors
-/// [`Error::Usage`] if there is no such node, or none of its CPUs may be used.
+/// Returns [`Error::Usage`] if the node does not exist, or if this process may use none of its CPUs.
 pub(super) fn of_node(sysfs: &Path, node: u32, allowed: &[usize]) -> Result<Vec<usize>, Error> {
     let file = sysfs.join(format!("devices/system/node/node{node}/cpulist"));
     let list = std::fs::read_to_string(file)

@@ -1,4 +1,4 @@
-//! Opens a local wire, between processes of this user, from the options.
+//! Opens a local wire between processes of this user from the options.
 
 use std::net::Ipv4Addr;
 
@@ -8,10 +8,10 @@ use dp::local::{self, LocalConfig};
 use crate::cli::NetArgs;
 use crate::errors::Error;
 
-/// The first two bytes of all addresses of a local wire. The other two are the number of the station.
+/// The first two bytes of all addresses of a local wire. The last two bytes are the number of the station.
 const NETWORK: [u8; 2] = [100, 64];
 
-/// The first two bytes of an Ethernet address there. The IPv4 address follows.
+/// The first two bytes of an Ethernet address on a local wire. The other four bytes are the IPv4 address.
 pub(super) const DERIVED_NEIGHBORS: [u8; 2] = [0x02, 0x00];
 
 pub(super) fn open(args: &NetArgs, name: &str) -> Result<Box<dyn Port>, Error> {

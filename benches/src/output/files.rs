@@ -1,4 +1,4 @@
-//! Checks files before a run, so that an unwritable file does not cost the results.
+//! Checks files before a run, so that no results are lost because a file cannot be written.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -12,7 +12,7 @@ use crate::report;
 /// Checks all files that the options name.
 ///
 /// # Errors
-/// [`Error::System`], naming the file.
+/// Returns [`Error::System`], which names the file.
 pub(crate) fn check(args: &TestArgs) -> Result<(), Error> {
     let is_stdout = |path: &&PathBuf| path.as_path() == Path::new(lines::STDOUT);
     let perftest_json = args.perftest_json();

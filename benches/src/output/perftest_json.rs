@@ -1,4 +1,4 @@
-//! `--out_json`: the last row under the names that perftest gives its figures.
+//! `--out_json`: the last row as JSON, with perftest's names for its figures.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::table::Unit;
 /// Writes the object of `row`.
 ///
 /// # Errors
-/// [`Error::System`] if the file cannot be written.
+/// Returns [`Error::System`] if the file cannot be written.
 pub(super) fn write(
     path: &Path,
     params: &Params,
@@ -87,7 +87,7 @@ fn test_info(params: &Params) -> Value {
     info.into()
 }
 
-/// RDMA_Write_BW_Test, Atomic_FETCH_AND_ADD_Latency_Test.
+/// The name of the test, as RDMA_Write_BW_Test or Atomic_FETCH_AND_ADD_Latency_Test.
 fn test_name(params: &Params) -> String {
     let verb = match (params.test.verb(), params.atomic) {
         (Verb::Write, _) => "RDMA_Write_",

@@ -10,8 +10,8 @@ const GROUPS: [(&str, &str); 4] = [
     ("RDMA", "EngineCounters"),
 ];
 
-/// The lines of a table. `seconds`: the time that was measured; the exchange before and after it counts as
-/// well, and is short.
+/// The lines of the table. `seconds` is the measured time. The counters also include the short exchange
+/// before and after the measured time.
 pub(super) fn lines(counters: &EngineCounters, seconds: f64) -> Vec<String> {
     let mut counted = Vec::new();
     counters.for_each(&mut |metric| {

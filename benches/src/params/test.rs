@@ -1,6 +1,6 @@
 //! The tests and their operations.
 
-/// A test: the figure that is measured.
+/// A test, named by its operation and by the figure that it measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
@@ -40,12 +40,12 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether the peer answers each request, so that its completion confirms it.
+    /// Whether the peer answers each request. The completion of such a request confirms the message.
     pub fn is_answered(self) -> bool {
         matches!(self, Self::Read | Self::Atomic)
     }
 
-    /// Whether each request uses up a receive of the peer.
+    /// Whether each request consumes a receive of the peer.
     pub fn uses_receives(self) -> bool {
         matches!(self, Self::Send | Self::WriteImmediate)
     }
@@ -54,7 +54,7 @@ impl Verb {
 /// The operation of an atomic test, by perftest's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
 pub enum AtomicKind {
-    /// Compare and swap; each succeeds.
+    /// Compare and swap. Each operation succeeds.
     #[value(name = "CMP_AND_SWAP")]
     #[serde(rename = "CMP_AND_SWAP")]
     CompareSwap,
@@ -65,7 +65,7 @@ pub enum AtomicKind {
     FetchAdd,
 }
 
-/// Bytes of an atomic.
+/// Number of bytes of an atomic.
 pub const ATOMIC_BYTES: u32 = 8;
 
 impl Test {
@@ -93,7 +93,7 @@ impl Test {
         }
     }
 
-    /// Whether the test measures latency, and not bandwidth.
+    /// Whether the test measures latency (true) or bandwidth (false).
     pub fn is_latency(self) -> bool {
         matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat | Self::AtomicLat)
     }

@@ -4,18 +4,18 @@ use iwarp::verbs::MemoryRegion;
 
 use super::mark::Mark;
 
-/// Bytes of the control region for each queue pair.
+/// Number of bytes of the control region for each queue pair.
 pub(super) const CONTROL_BYTES: usize = 1024;
 
-/// Receive buffers for marks.
+/// Number of receive buffers for marks.
 pub(super) const MARK_SLOTS: usize = 8;
 
 /// Parts of the control region, each on its own cache line.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlCell {
-    /// The peer writes the number of Sends that it has received here.
+    /// The cell into which the peer writes the number of Sends that it has received.
     Credit,
-    /// Source of our writes to the peer's credit cell.
+    /// The source of our writes to the peer's credit cell.
     CreditOut,
     /// A mark to be sent.
     MarkOut,
@@ -43,17 +43,18 @@ pub(super) struct Memory {
     pub(super) data: MemoryRegion,
     pub(super) control: MemoryRegion,
     pub(super) half: usize,
-    /// Buffers: one for each queue pair, or fewer that they share.
+    /// Number of buffers: one for each queue pair, or fewer buffers that queue pairs share.
     pub(super) buffers: usize,
 }
 
 impl Memory {
-    /// Offset of the half for queue pair `index`'s own requests.
+    /// Offset of the half that queue pair `index`'s own requests use.
     pub(super) fn local(&self, index: usize) -> usize {
         index % self.buffers * self.half
     }
 
-    /// Offset of the half for the peer of queue pair `index`. As in perftest, it is after all local halves.
+    /// Offset of the half that the peer of queue pair `index` uses. As in perftest, this half is after all
+    /// local halves.
     pub(super) fn exposed(&self, index: usize) -> usize {
         (self.buffers + index % self.buffers) * self.half
     }
@@ -68,11 +69,11 @@ pub(super) enum Kind {
     Mark,
     /// A credit.
     Credit,
-    /// A zero-length Read, after the messages that it confirms.
+    /// A zero-length Read after the messages that the Read confirms.
     Flush,
 }
 
-/// The fields of a `wr_id`: 8 bits kind, 16 bits queue pair, 40 bits number.
+/// The fields of a `wr_id`: 8 bits for the kind, 16 bits for the queue pair, and 40 bits for the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WrId {
     pub(super) kind: Kind,

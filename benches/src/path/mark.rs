@@ -1,9 +1,9 @@
-//! Marks: Sends on a data connection with which two iwperfs confirm Writes.
+//! Marks: Sends on a data connection by which two iwperfs confirm Writes.
 //!
 //! A mark follows the Writes that it covers in the same stream. So these Writes are placed when the receive
-//! of the mark completes. The target checks them, if validation is on, and answers. Layout, big-endian:
-//! `mark`, 1 byte 0 (question) or 1 (answer), 1 byte 1 (correct) or 0, 2 reserved, size (4), 4 reserved,
-//! first message (8), count (8).
+//! of the mark completes. The target checks the Writes, if validation is on, and answers. The layout is
+//! big-endian: `mark`, 1 byte 0 (question) or 1 (answer), 1 byte 1 (correct) or 0 (wrong), 2 reserved bytes,
+//! size (4), 4 reserved bytes, first message (8), count (8).
 
 use crate::errors::Error;
 
@@ -14,18 +14,18 @@ pub struct Mark {
     pub is_answer: bool,
     /// Whether all messages checked so far are correct.
     pub good: bool,
-    /// Bytes of each message.
+    /// Number of bytes of each message.
     pub size: u32,
-    /// The first message it covers.
+    /// Number of the first message that the mark covers.
     pub first: u64,
-    /// Number of messages it covers.
+    /// Number of messages that the mark covers.
     pub count: u64,
 }
 
 const MAGIC: &[u8; 4] = b"mark";
 
 impl Mark {
-    /// Bytes on the wire.
+    /// Number of bytes of a mark on the wire.
     pub const BYTES: usize = 32;
 
     /// Encodes the mark.
@@ -42,7 +42,7 @@ impl Mark {
     /// Decodes a mark.
     ///
     /// # Errors
-    /// [`Error::Exchange`].
+    /// Returns [`Error::Exchange`].
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bytes: &[u8; Self::BYTES] = crate::perftest::wire::exactly(bytes, "a mark")?;
         let long = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));

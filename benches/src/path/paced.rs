@@ -1,14 +1,15 @@
-//! The state of a run at a given rate: due messages, and confirmed messages. `pacing` posts them.
+//! The state of a run at a given rate: due messages, and confirmed messages. The module `pacing` posts the
+//! messages.
 
 use std::collections::VecDeque;
 
 use crate::latency::Latencies;
 use crate::rate::Schedule;
 
-/// Maximum zero-length Reads in flight on one queue pair.
+/// Maximum number of zero-length Reads in flight on one queue pair.
 pub(super) const FLUSHES: u32 = crate::params::FLUSHES;
 
-/// One run at a rate.
+/// One run at a given rate.
 pub(super) struct Paced {
     pub(super) schedule: Schedule,
     pub(super) asked_messages_per_s: f64,
@@ -16,17 +17,17 @@ pub(super) struct Paced {
     /// True if zero-length Reads confirm messages.
     pub(super) by_flush: bool,
     pub(super) hz: u64,
-    /// Queue pair of the next message.
+    /// The queue pair for the next message.
     pub(super) next: usize,
     pub(super) flows: Vec<PacedFlow>,
-    /// Queue pairs with messages after their last zero-length Read.
+    /// Queue pairs that have posted messages after their last zero-length Read.
     pub(super) unflushed: Vec<usize>,
     pub(super) unsent: u64,
 }
 
 #[derive(Default)]
 pub(super) struct PacedFlow {
-    /// When the messages in flight were due, oldest first.
+    /// The times at which the messages in flight were due, oldest first.
     pub(super) due: VecDeque<u64>,
     pub(super) confirmed: u64,
     pub(super) flushes_in_flight: u32,
@@ -34,7 +35,8 @@ pub(super) struct PacedFlow {
 }
 
 impl Paced {
-    /// Message `count` of queue pair `index` and all before it have reached the target.
+    /// Records the latencies of message `count` of queue pair `index` and of all messages before it. Called
+    /// when the target has these messages.
     pub(super) fn confirm(&mut self, index: usize, count: u64, now: u64) {
         let Self { flows, latencies, hz, .. } = self;
         let flow = &mut flows[index];

@@ -2,11 +2,12 @@
 //! confirmed it.
 //!
 //! A Read has arrived when it completes. A Write or Send completes when TCP has accepted it, which shows
-//! nothing about the target. So a zero-length Read follows: the target answers it only after its RDMAP has
-//! delivered all earlier messages (RFC 5040 section 5.5). One such Read covers all messages posted since the
-//! previous one. A peer that is not iwperf may allow no Reads; then a latency ends with the completion.
+//! nothing about the target. So a zero-length Read follows. The target answers this Read only after its RDMAP
+//! has delivered all earlier messages (RFC 5040 section 5.5). One such Read covers all messages posted since
+//! the previous such Read. A peer that is not iwperf may allow no Reads. In that case a latency ends with the
+//! completion of the message.
 //!
-//! So a latency is a full round trip, plus the time that the message waited before it could be posted.
+//! So a latency is a full round trip, plus the time that the message has waited before it could be posted.
 
 use std::collections::VecDeque;
 
@@ -22,8 +23,8 @@ use crate::rate::Schedule;
 use crate::runs::LoadFigures;
 
 impl Path {
-    /// Begins to post at the rate of the parameters, if they have one. The first message is due at `start`
-    /// (cycles).
+    /// Begins to post at the rate of the parameters, if the parameters have a rate. The first message is due
+    /// at `start` (in cycles).
     pub fn start_pacing(&mut self, start: u64, hz: u64) {
         let Some(rate) = self.params.rate else { return };
         let asked_messages_per_s = rate.messages_per_s(self.size);
@@ -47,7 +48,7 @@ impl Path {
         self.with_iwperf && self.params.rate.is_some() && !self.params.test.verb().is_answered()
     }
 
-    /// Posts the messages that are due and fit. Returns whether a message was posted.
+    /// Posts the messages that are due, as far as there is room. Returns whether a message was posted.
     pub(super) fn post_due(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         self.ask_where_full(limit)?;
         let now = Clock::cycles();
@@ -81,7 +82,7 @@ impl Path {
         Some(index)
     }
 
-    /// Posts a zero-length Read after the posted messages.
+    /// Posts a zero-length Read on each queue pair that has posted messages since its last such Read.
     pub(super) fn flush_posted(&mut self) -> Result<(), Error> {
         let (Some(paced), most) = (&mut self.paced, FLUSHES.min(self.params.outs)) else { return Ok(()) };
         let mut failure = None;
@@ -110,14 +111,14 @@ impl Path {
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Called when a zero-length Read has completed.
+    /// Confirms the messages before a zero-length Read that has completed.
     pub(super) fn on_flush(&mut self, index: usize, posted: u64) {
         let Some(paced) = &mut self.paced else { return };
         paced.flows[index].flushes_in_flight -= 1;
         paced.confirm(index, posted, Clock::cycles());
     }
 
-    /// Called when a message has completed.
+    /// Confirms messages by the completion of a message, if no zero-length Read confirms them.
     pub(super) fn on_paced_completion(&mut self, index: usize, completed: u64) {
         let Some(paced) = &mut self.paced else { return };
         if !paced.by_flush {
@@ -130,7 +131,7 @@ impl Path {
         self.paced.as_ref().is_none_or(|paced| paced.flows.iter().all(|flow| flow.due.is_empty()))
     }
 
-    /// Ends a run by time at `now`. The latency of due messages that were not posted is their wait so far.
+    /// Ends a run by time at `now`. The latency of a due message that was not posted is its wait so far.
     pub fn stop_pacing(&mut self, now: u64) {
         let Some(paced) = &mut self.paced else { return };
         while paced.schedule.is_due(now) {
@@ -140,7 +141,7 @@ impl Path {
         }
     }
 
-    /// The figures of the run that has just ended, if it had a rate.
+    /// The figures of the run that has just ended, if the run had a rate.
     pub fn take_load(&mut self) -> Option<LoadFigures> {
         let Paced { latencies, asked_messages_per_s, by_flush, unsent, .. } = *self.paced.take()?;
         Some(LoadFigures {

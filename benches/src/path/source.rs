@@ -1,4 +1,4 @@
-//! The source's part: posts messages, and tracks which of them the peer has.
+//! The source's part: posts messages, and records which of them the peer has received.
 
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
 
@@ -10,11 +10,11 @@ use crate::perftest::wire::Dest;
 use crate::validate::{self, GUARD, Message};
 
 impl Path {
-    /// Posts as many of the `limit` messages of each queue pair as depth, credit and window allow (`None`: no
-    /// limit). Returns whether anything was posted.
+    /// Posts as many of the first `limit` messages of each queue pair as depth, credits and window allow.
+    /// `None` means that there is no limit. Returns whether a message was posted.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn post(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         if self.params.rate.is_some() {
             return self.post_due(limit);
@@ -96,10 +96,10 @@ impl Path {
         outcome
     }
 
-    /// Number of messages for each requested completion: at most the number of slots.
+    /// Number of messages for each requested completion. The number is at most the number of slots.
     pub(super) fn completion_period(&self) -> u32 {
         if self.params.rate.is_some() && !self.confirms_by_flush() {
-            // The completion ends a latency.
+            // Each message needs a completion, since the completion ends a latency.
             1
         } else if self.params.validate {
             self.params.cq_mod.min(self.params.slots(self.size))
@@ -150,7 +150,7 @@ impl Path {
         Ok(SendRequest::new(WrId::data(index, number).encode(), op, sge).flags(flags))
     }
 
-    /// The operation of atomic `number`: the peer's word, which begins with 0, counts the atomics.
+    /// The operation of atomic `number`. The peer's word, which begins with 0, counts the atomics.
     fn atomic(&self, index: usize, number: u64) -> AtomicOp {
         let count = self.flows[index].atomics_before + number;
         match self.params.atomic {
@@ -190,11 +190,12 @@ impl Path {
         Message { seed: self.params.seed, from_client, qp: index as u32, size: self.size, number }
     }
 
-    /// Whether all `flows` have posted `limit` messages (`None`: those posted so far), and all are completed
-    /// and confirmed. Asks the peer for the confirmation if only the confirmation is missing.
+    /// Whether all queue pairs have posted `limit` messages, and all these messages are completed and
+    /// confirmed. `None` means the messages posted so far. If only the confirmation is missing, asks the peer
+    /// for the confirmation.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn source_done(&mut self, limit: Option<u64>) -> Result<bool, Error> {
         self.flush_posted()?;
         if limit.is_some_and(|limit| self.totals.posted < limit * self.flows.len() as u64) {
@@ -204,7 +205,8 @@ impl Path {
         self.ask_where_full(limit)?;
         for index in 0..self.flows.len() {
             if limit.is_none() && self.flows[index].unsignaled {
-                // The time ended within a completion period: one more message requests a completion.
+                // The time ended within a completion period, so one more message is posted to request a
+                // completion.
                 let end = Some(self.flows[index].posted + 1);
                 if self.may_post(index, end).is_some() {
                     self.post_messages(index, 1, end)?;
@@ -224,7 +226,8 @@ impl Path {
         Ok(done)
     }
 
-    /// Asks for the confirmation of Writes where validation allows no further messages without it.
+    /// Asks for the confirmation of Writes on each queue pair that, because of validation, cannot post
+    /// further messages before the confirmation.
     pub(super) fn ask_where_full(&mut self, limit: Option<u64>) -> Result<(), Error> {
         if !self.params.validate || !self.uses_marks() {
             return Ok(());
@@ -243,7 +246,7 @@ impl Path {
             let flow = &mut self.flows[index];
             let mut cell = [0; 4];
             self.memory.control.read_at(ControlCell::Credit.at(index), &mut cell)?;
-            // The cell counts modulo 2^32, and never more messages than were posted.
+            // The cell counts modulo 2^32. The cell never counts more messages than were posted.
             let ahead = u32::from_ne_bytes(cell).wrapping_sub(flow.confirmed as u32);
             if ahead > 0 && u64::from(ahead) <= flow.posted - flow.confirmed {
                 flow.confirmed += u64::from(ahead);
@@ -274,26 +277,27 @@ impl Path {
         Ok(())
     }
 
-    /// Offset of read `number` in the peer's exposed half: different each time when validating.
+    /// Offset of Read `number` in the peer's exposed half. With validation, successive Reads have different
+    /// offsets.
     pub(super) fn read_offset(&self, number: u64) -> usize {
         let room = self.memory.half - self.size as usize;
         if self.params.validate { (number as usize).wrapping_mul(7919) % (room + 1) } else { 0 }
     }
 
-    /// The last byte of the exposed half's message, which the peer's Write sets.
+    /// The last byte of the message in the exposed half, which the peer's Write sets.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     #[inline]
     pub fn last_byte(&self) -> Result<u8, Error> {
         let at = self.memory.exposed(0) + self.size as usize - 1;
         Ok(self.memory.data.load_u8(at)?)
     }
 
-    /// Posts message `number` whose last byte is `last`.
+    /// Posts message `number`, whose last byte is `last`.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn post_ping(&mut self, number: u64, last: u8) -> Result<(), Error> {
         let request = self.request(0, number, true)?;
         if self.params.test == Test::WriteLat {
@@ -304,10 +308,10 @@ impl Path {
         Ok(())
     }
 
-    /// Checks a Write's message except for its last byte, which is a counter.
+    /// Checks the message of a Write except for its last byte, which is a counter.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn check_ping(&mut self, number: u64) -> Result<(), Error> {
         if !self.params.validate {
             return Ok(());

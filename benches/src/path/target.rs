@@ -1,4 +1,4 @@
-//! The target's part: receives, checks, credits and answers to marks.
+//! The target's part: receives messages, checks them, sends credits, and answers marks.
 
 use iwarp::verbs::{
     QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError, WorkCompletion,
@@ -14,7 +14,7 @@ use crate::perftest::wire::Dest;
 use crate::validate::{self, GUARD, Message};
 
 impl Path {
-    /// Fills the exposed halves with their initial contents.
+    /// Fills the exposed halves with the initial contents.
     pub(super) fn fill_exposed(&self) -> Result<(), Error> {
         if !self.params.validate
             || self.params.test == Test::WriteLat
@@ -73,7 +73,7 @@ impl Path {
         if own { slot as usize * self.params.stride(self.params.size) } else { 0 }
     }
 
-    /// Posts the completed receives again, if there are at least `least`.
+    /// Posts the completed receives again, if there are at least `least` of them.
     pub(super) fn post_taken(&mut self, index: usize, least: usize) -> Result<(), Error> {
         if self.flows[index].taken.len() < least.max(1) {
             return Ok(());
@@ -132,7 +132,8 @@ impl Path {
         self.check_message(index, number, self.memory.exposed(index) + offset, stride)
     }
 
-    /// Checks the message at `at` and the guard up to `span` bytes, and overwrites the message with guards.
+    /// Checks the message at `at` and the guard behind it, which together have `span` bytes. Then overwrites
+    /// the message and the guard with guard bytes.
     pub(super) fn check_message(
         &mut self,
         index: usize,
@@ -158,11 +159,11 @@ impl Path {
         self.first_error.get_or_insert(first_error);
     }
 
-    /// Sends a credit to the sender if this end has received `step` more messages than the sender knows.
+    /// Sends a credit to the sender if this end has received at least `step` messages since its last credit.
     pub(super) fn send_credit(&mut self, index: usize, step: u64) -> Result<(), Error> {
         let flow = &mut self.flows[index];
         let nowhere = flow.credit.rkey == 0;
-        // A credit is for a receive that is posted again.
+        // A credit counts only receives that are posted again.
         let count = flow.received - flow.taken.len() as u64;
         if count.saturating_sub(flow.credit_told) < step
             || flow.extra_in_flight >= EXTRA_SENDS as usize / 2
@@ -181,9 +182,9 @@ impl Path {
             .post_send(&SendRequest::new(wr_id.encode(), op, self.memory.control.sge(at, 4)).flags(flags))
         {
             Ok(()) => (flow.credit_told, flow.extra_in_flight) = (count, flow.extra_in_flight + 1),
-            // The queue is full of our own messages: the next poll sends the credit.
+            // The queue is full of our own messages. The next poll tries again to send the credit.
             Err(VerbsError::QueueFull(_)) => {}
-            // The peer has sent all its messages, and closes.
+            // The peer has sent all its messages, and closes the connection.
             Err(VerbsError::InvalidState(QpState::Closing)) => {}
             Err(error) => return Err(error.into()),
         }

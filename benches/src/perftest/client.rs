@@ -21,14 +21,14 @@ use crate::table::Unit;
 pub struct Outcome {
     /// Whether the peer is iwperf.
     pub with_iwperf: bool,
-    /// The peer's final message, if it is iwperf.
+    /// The peer's final message, if the peer is iwperf.
     pub peer: Option<FinalReport>,
-    /// Messages that validation checked at this end.
+    /// Number of messages that validation checked at this end.
     pub messages_checked: u64,
 }
 
 impl Outcome {
-    /// The sum of two ends that measured at the same time.
+    /// Merges the results of two ends that measured at the same time.
     pub fn merged(self, other: Self) -> Self {
         let peers = self.peer.into_iter().chain(other.peer);
         Self {
@@ -39,10 +39,10 @@ impl Outcome {
     }
 }
 
-/// Runs `params` against the server at `remote`.
+/// Runs the test `params` against the server at `remote`.
 ///
 /// # Errors
-/// Any error that ends a test.
+/// Returns any error that ends a test.
 pub fn run(
     end: &mut End,
     remote: SocketAddr,
@@ -68,12 +68,12 @@ pub fn run(
     finish(end, &control, &path, peer, with_iwperf)
 }
 
-/// Maximum time that an interrupted end waits until its peer has noticed: the peer may have no processor. A
-/// second signal ends the process at once.
+/// Maximum time that an interrupted end waits until its peer has noticed the interrupt. The peer may be
+/// waiting for a processor. A second signal ends the process at once.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 
 /// Ends the connections after an error, while their memory still exists, so that the peer learns of the end.
-/// Returns the cause.
+/// Returns the cause of the error.
 ///
 /// An end that fails resets all connections. An interrupted end closes the control connection gracefully,
 /// which another iwperf recognizes.
@@ -101,8 +101,9 @@ pub(super) fn leave(
     error
 }
 
-/// Finds the event with the reason, if the error shows only that a connection has ended. Whether the peer
-/// was interrupted shows only in the end of the control connection, not of a data connection.
+/// Finds the event with the reason, if the error shows only that a connection has ended. Only the end of the
+/// control connection shows whether the peer was interrupted. The end of a data connection does not show
+/// this.
 fn explained(end: &mut Endpoint, control: &Control, path: &Path, with_iwperf: bool, error: Error) -> Error {
     const TIME_LIMIT: Duration = Duration::from_millis(500);
     let doing = "measuring";
@@ -123,10 +124,11 @@ fn explained(end: &mut Endpoint, control: &Control, path: &Path, with_iwperf: bo
     error
 }
 
-/// Time for perftest to see the completion of a Write whose data has arrived here, and to close.
+/// Time in which perftest sees the completion of a Write whose data has arrived here, and closes the
+/// connection.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// Closes the connections and reports errors found by validation.
+/// Closes the connections, and reports the errors that validation found.
 pub(super) fn finish(
     end: &mut Endpoint,
     control: &Control,
@@ -169,7 +171,7 @@ fn connect_control(
     let hello = Hello(params.clone()).encode();
     let mut param = conn_param(params, end.timeout, &hello)?;
     (param.responder_resources, param.initiator_depth) = (0, 0);
-    // A refused connection uses up its queue pair, so each attempt makes a new one.
+    // A refused connection makes its queue pair unusable, so each attempt makes a new queue pair.
     let mut link = ControlLink::new(end)?;
     let mut tried = false;
     let pd = end.pd.clone();

@@ -1,4 +1,5 @@
-//! The control connection: Sends, client first and strictly alternating.
+//! The control connection, which carries only Sends. The client sends first, and the two ends strictly
+//! alternate.
 
 use std::collections::VecDeque;
 
@@ -13,10 +14,12 @@ use crate::errors::Error;
 use crate::params::CYCLE_BUFFER;
 use crate::perftest::wire::{self, Dest, Report};
 
-/// Bytes of a receive: perftest's messages have at most 56, ours between two iwperfs more.
+/// Number of bytes of a receive. perftest's messages have at most 56 bytes, and the messages between two
+/// iwperfs are longer.
 pub const MESSAGE_BYTES: usize = 256;
 
-/// Receives kept posted. perftest needs one receive; the others are for a peer that sends ahead.
+/// Number of receives kept posted. perftest needs one receive. The other receives are for a peer that sends
+/// ahead.
 const RECEIVES: usize = 4;
 
 /// Cache line size, as perftest announces it.
@@ -25,7 +28,7 @@ const CACHE_LINE: u32 = 64;
 /// Called while this end waits for a message: polls the data path, and returns whether the poll did any work.
 pub type OnIdle<'a> = &'a mut dyn FnMut() -> Result<bool, Error>;
 
-/// Polls nothing.
+/// An [`OnIdle`] that polls nothing.
 pub fn nothing() -> Result<bool, Error> {
     Ok(false)
 }
@@ -41,19 +44,19 @@ pub struct Control {
     sends_posted: u64,
 }
 
-/// A queue pair for control messages with posted receives, not connected yet.
+/// An unconnected queue pair for control messages, with posted receives.
 pub struct ControlLink {
-    /// The queue pair, to connect or accept with.
+    /// The queue pair with which to connect or accept.
     pub qp: QueuePair,
     cq: CompletionQueue,
     memory: MemoryRegion,
 }
 
 impl ControlLink {
-    /// A link that is not connected.
+    /// Makes a link that is not connected.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn new(end: &mut Endpoint) -> Result<Self, Error> {
         let cq = end.create_cq(64)?;
         let memory = end.pd.reg_mr((RECEIVES + 1) * MESSAGE_BYTES, Access::LOCAL_WRITE)?;
@@ -63,12 +66,12 @@ impl ControlLink {
         Ok(link)
     }
 
-    /// Replaces the queue pair after a refused connection used it up.
+    /// Replaces the queue pair after a refused connection has made it unusable.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn renew(&mut self, pd: &ProtectionDomain) -> Result<(), Error> {
-        // The requests of the old queue pair are flushed; their completions are not needed.
+        // The requests of the old queue pair are flushed. The completions of these requests are dropped.
         while self.cq.poll_one().is_some() {}
         self.qp = create_qp(pd, &self.cq)?;
         self.post_receives()
@@ -89,12 +92,12 @@ fn create_qp(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<QueuePair, E
 }
 
 impl Control {
-    /// A control connection on a connected link.
+    /// Makes the control connection on a connected link.
     pub fn new(link: ControlLink, id: CmId, is_client: bool) -> Self {
         Self { is_client, id, link, inbox: VecDeque::new(), sends_done: 0, sends_posted: 0 }
     }
 
-    /// The connection.
+    /// The identifier of the connection.
     pub fn id(&self) -> &CmId {
         &self.id
     }
@@ -102,16 +105,17 @@ impl Control {
     /// Whether a message of the peer has arrived.
     ///
     /// # Errors
-    /// [`Error::Completion`].
+    /// Returns [`Error::Completion`].
     pub fn has_message(&mut self) -> Result<bool, Error> {
         self.reap()?;
         Ok(!self.inbox.is_empty())
     }
 
-    /// Sends our message and receives the peer's, in the order of our role. Calls `serve` meanwhile.
+    /// Sends our message and receives the peer's message. The client sends first, and the server receives
+    /// first. Calls `serve` while it waits.
     ///
     /// # Errors
-    /// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
+    /// Returns [`Error::Silent`], [`Error::Disconnected`] or [`Error::Completion`].
     pub fn exchange(&mut self, end: &mut Endpoint, ours: &[u8], serve: OnIdle<'_>) -> Result<Vec<u8>, Error> {
         if self.is_client {
             self.send(end, ours, serve)?;
@@ -122,10 +126,10 @@ impl Control {
         Ok(theirs)
     }
 
-    /// perftest's first five messages: versions, cycle buffer, cache line, MTU.
+    /// Exchanges perftest's first five messages: versions, cycle buffer, cache line and MTU.
     ///
     /// # Errors
-    /// [`Error::Exchange`] if the peer sends something else.
+    /// Returns [`Error::Exchange`] if the peer sends something else.
     pub fn prefix(&mut self, end: &mut Endpoint, mtu: u16) -> Result<(), Error> {
         let version = self.exchange(end, &wire::encode_version(), &mut nothing)?;
         wire::decode_version(&version)?;
@@ -141,15 +145,15 @@ impl Control {
     /// Exchanges destinations.
     ///
     /// # Errors
-    /// The errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
+    /// Returns the errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
     pub fn dest(&mut self, end: &mut Endpoint, ours: &Dest, serve: OnIdle<'_>) -> Result<Dest, Error> {
         Dest::decode(&self.exchange(end, &ours.encode(), serve)?)
     }
 
-    /// Exchanges reports, five messages.
+    /// Exchanges reports, which have five messages.
     ///
     /// # Errors
-    /// The errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
+    /// Returns the errors of [`exchange`](Self::exchange), and [`Error::Exchange`].
     pub fn report(&mut self, end: &mut Endpoint, ours: &Report, serve: OnIdle<'_>) -> Result<Report, Error> {
         let mut theirs = [[0; 8]; 5];
         for (ours, theirs) in ours.encode().iter().zip(&mut theirs) {
@@ -205,7 +209,7 @@ impl Control {
         while let Some(completion) = self.link.cq.poll_one() {
             moved = true;
             match completion.opcode {
-                // A receive flushed by the peer's close: the event has the reason.
+                // The peer's close has flushed a receive. The event of the connection has the reason.
                 WcOpcode::Recv if completion.status == iwarp::verbs::WcStatus::WrFlushError => {}
                 WcOpcode::Recv => {
                     checked(&completion, "a control receive")?;
@@ -213,7 +217,8 @@ impl Control {
                     let mut bytes = vec![0; (completion.byte_len as usize).min(MESSAGE_BYTES)];
                     self.link.memory.read_at(slot * MESSAGE_BYTES, &mut bytes)?;
                     self.inbox.push_back(bytes);
-                    // The peer may have closed already; then nothing more arrives.
+                    // Posting fails if the peer has already closed the connection, after which no message
+                    // arrives.
                     let _closing = self.link.post_recv(slot);
                 }
                 _ => {

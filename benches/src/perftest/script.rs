@@ -9,10 +9,11 @@
 //! | read-lat, atomic-lat | sync, places, places, sync | run | close |
 //! | send-lat | places, sync, places | sync, run | close |
 //!
-//! *Places*: the ends exchange one destination per queue pair (before these, the destination of the credit
-//! cell, if the test has credits). *Sync* and *close* send the destination of the first queue pair again. The
-//! target of a one-way test waits in the sync (or close) after the run. A warm-up counts as one more size, in
-//! front of the others. If both ends are iwperf, each sends one more message at the end ([`FinalReport`]).
+//! *Places*: the ends exchange one destination per queue pair. If the test has credits, the ends first
+//! exchange the destinations of the credit cells. *Sync* and *close* send the destination of the first queue
+//! pair again. The target of a one-way test waits in the sync (or close) after the run. A warm-up counts as
+//! one more size before the others. If both ends are iwperf, each end sends one more message at the end
+//! ([`FinalReport`]).
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
@@ -36,17 +37,17 @@ pub struct Script<'a> {
     pub path: &'a mut Path,
     /// Whether the peer is iwperf.
     pub with_iwperf: bool,
-    /// Unit of reports.
+    /// The unit of bandwidth in reports.
     pub unit: Unit,
-    /// The value of siw in a destination's GID: the MAC address.
+    /// The GID that siw puts into a destination: the MAC address, followed by zeros.
     pub gid: [u8; 16],
 }
 
 impl Script<'_> {
-    /// Runs the whole test. Returns the peer's final message, if it is iwperf.
+    /// Runs the whole test. Returns the peer's final message, if the peer is iwperf.
     ///
     /// # Errors
-    /// Any error that ends a test.
+    /// Returns any error that ends a test.
     pub fn run(&mut self, on_row: OnRow<'_>) -> Result<Option<FinalReport>, Error> {
         self.prepare()?;
         match self.params().test {
@@ -58,7 +59,8 @@ impl Script<'_> {
             return Ok(None);
         }
         let ours = FinalReport::of(self.end, self.path).encode();
-        // The measurements are done. The data path is not polled, since the peer may have closed it already.
+        // The measurements are done. The data path is not polled, since the peer may already have closed the
+        // data connections.
         let theirs = self.control.exchange(self.end, &ours, &mut nothing)?;
         FinalReport::decode(&theirs).map(Some)
     }
@@ -111,7 +113,7 @@ impl Script<'_> {
         Ok(())
     }
 
-    /// Both ends wait for each other. Polls the data path meanwhile.
+    /// Waits for the peer, which also waits for this end. Polls the data path during the wait.
     fn sync(&mut self) -> Result<(), Error> {
         let ours = self.own_dest(0, Purpose::Data);
         let path = &mut *self.path;
@@ -132,12 +134,12 @@ impl Script<'_> {
         }
     }
 
-    /// Runs messages of the size that has begun. After an error, reports the results up to the error.
+    /// Runs messages of the size that was begun. After an error, reports the results up to the error.
     fn measure(&mut self, warms_up: bool, on_row: OnRow<'_>) -> Result<bandwidth::Run, Error> {
         let (params, with_iwperf) = (self.params(), self.with_iwperf);
         let iters = (params.iters > 0).then_some(u64::from(params.iters));
         let (limit, part) = (if warms_up { Some(params.warm_up_messages()) } else { iters }, self.part());
-        // A target of Sends counts them, or waits for the next size.
+        // A target of Sends counts the Sends, or waits for the next size.
         let knows_the_end = !params.test.verb().uses_receives() || (with_iwperf && !params.all);
         let both_end = !params.bidirectional || (params.endless && with_iwperf);
         let course = RunPlan {
@@ -163,7 +165,7 @@ impl Script<'_> {
         ended.map(|()| run)
     }
 
-    /// The view of a run of `limit` messages on each queue pair.
+    /// The display of a run of `limit` messages on each queue pair.
     fn live(&self, limit: Option<u64>, is_hidden: bool) -> Live {
         let params = self.params();
         if is_hidden || !self.is_client() {
@@ -174,9 +176,9 @@ impl Script<'_> {
         Live::new(&label, total, self.unit, self.end.clock.hz())
     }
 
-    /// The sizes in order, each with whether it is only run to warm up. An iwperf target knows of the
-    /// warm-up. perftest does not, so only operations that need no action of the target can be warmed up
-    /// with it.
+    /// The sizes in order. Each size is marked true if its run is only a warm-up. An iwperf target knows of
+    /// the warm-up. perftest does not know of it, so with perftest only operations that need no action of the
+    /// target can be warmed up.
     fn courses(&self, target_acts: bool) -> Vec<(u32, bool)> {
         let sizes = self.params().sizes();
         let warms_up = self.params().warm_up && (self.with_iwperf || !target_acts);
@@ -186,10 +188,11 @@ impl Script<'_> {
 
     fn one_sided_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
         let Params { bidirectional: both, all, endless, .. } = *self.params();
-        // perftest's runs without an end begin at once.
+        // perftest's endless runs begin at once.
         let begins_together = both && (self.with_iwperf || !endless);
         if !self.is_client() && !both {
-            // The peer does all the work. This end answers its marks until its next message.
+            // The peer does all the work. This end only answers the peer's marks until the peer's next
+            // message.
             let run = self.measure(false, on_row)?;
             self.sync()?;
             let theirs = self.reports(&Report::default())?;
@@ -253,18 +256,20 @@ impl Script<'_> {
                 self.close_sends()?;
             }
             if self.is_client() && !self.with_iwperf && !both {
-                // perftest's server answers when it has counted all messages, which confirms them.
+                // perftest's server answers when it has counted all messages, so its answer confirms the
+                // messages.
                 run.prolong(self.end);
             }
-            // In both directions, perftest answers as soon as it has counted its received messages, which
-            // does not confirm our last ones.
+            // In both directions, perftest answers as soon as it has counted its received messages. Such an
+            // answer does not confirm our last messages.
             let row = run.row(self.with_iwperf || !both);
             on_row(&theirs.map_or_else(|| row.clone(), |theirs| self.sum(&row, &theirs)));
         }
         if all { self.close_sends() } else { Ok(()) }
     }
 
-    /// The last message of a Send test. A perftest with a time limit may close instead of answering.
+    /// Sends and receives the last message of a Send test. A perftest with a time limit may close the
+    /// connection instead of answering.
     fn close_sends(&mut self) -> Result<(), Error> {
         if self.params().duration_s > 0 {
             return match self.sync() {
@@ -272,7 +277,8 @@ impl Script<'_> {
                 outcome => outcome,
             };
         }
-        // The data path is not polled: a peer that has answered may have closed it by now.
+        // The data path is not polled, since a peer that has answered may already have closed the data
+        // connections.
         let ours = self.own_dest(0, Purpose::Data);
         self.control.dest(self.end, &ours, &mut nothing).map(drop)
     }

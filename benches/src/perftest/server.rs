@@ -34,7 +34,7 @@ impl Server {
     /// Listens on `port`.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn listen(end: &mut End, port: u16) -> Result<Self, Error> {
         Ok(Self { listener: end.endpoint.listen(port, 64)? })
     }
@@ -43,7 +43,8 @@ impl Server {
     /// `fallback`.
     ///
     /// # Errors
-    /// [`Error::Usage`] for such a client without a fallback; connection errors.
+    /// Returns [`Error::Usage`] for a client that is not iwperf if there is no fallback, or a connection
+    /// error.
     pub fn accept(&self, end: &mut End, fallback: Option<&Params>) -> Result<Client, Error> {
         let end = &mut end.endpoint;
         let request = end.request(None)?;
@@ -73,7 +74,7 @@ impl Server {
     /// Runs the client's test.
     ///
     /// # Errors
-    /// Any error that ends a test.
+    /// Returns any error that ends a test.
     pub fn serve(
         &self,
         end: &mut End,
@@ -85,7 +86,7 @@ impl Server {
         let end = &mut end.endpoint;
         let Client { control, params, with_iwperf, .. } = client;
         control.prefix(end, mtu)?;
-        // The client connects after the answer to this message, so the path has to exist before.
+        // The client connects after the answer to this message, so the path has to exist before the answer.
         let mut path = Path::new(end, params, false, *with_iwperf)?;
         control.dest(end, &Dest::default(), &mut nothing)?;
         accept_data(end, &mut path)?;
@@ -114,9 +115,9 @@ fn accept_data(end: &mut Endpoint, path: &mut Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rejects with the reason of `error`, and returns it.
+/// Rejects the request with the reason of `error`, and returns `error`.
 fn reject(request: &Request, error: Error) -> Error {
-    // If the client is gone, it does not need the rejection.
+    // An error is ignored: a client that is gone does not need the rejection.
     let _gone = request.id.reject(&private::rejection(&error.to_string()));
     error
 }

@@ -2,38 +2,38 @@
 
 use crate::errors::Error;
 
-/// Bytes of a [`Dest`].
+/// Number of bytes of a [`Dest`].
 pub const DEST_BYTES: usize = 56;
 
-/// Bytes of the version message.
+/// Number of bytes of the version message.
 pub const VERSION_BYTES: usize = 16;
 
-/// The version that we announce: that of perftest 4.5+0.17.
+/// The version that we announce, which is the version of perftest 4.5+0.17.
 pub const VERSION: &str = "6.06";
 
-/// The oldest version with this exchange.
+/// The oldest version of perftest that has this exchange.
 const OLDEST: f64 = 5.70;
 
 /// The address of one queue pair's memory (`struct pingpong_dest`).
 ///
-/// On the wire, big-endian: lid, out_reads, qpn, psn, rkey (4 bytes each), 4 of padding, vaddr (8), gid (16),
-/// srqn, gid_index (4 each).
+/// The layout on the wire is big-endian: lid, out_reads, qpn, psn, rkey (4 bytes each), 4 bytes of padding,
+/// vaddr (8), gid (16), srqn, gid_index (4 each).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dest {
     /// Unused with iWARP.
     pub lid: u32,
-    /// Reads that the sender of this message serves at a time.
+    /// Number of Reads that the sender of this message serves at a time.
     pub out_reads: u32,
-    /// Queue pair number, for display.
+    /// Queue pair number, which is only displayed.
     pub qpn: u32,
     /// Unused with iWARP.
     pub psn: u32,
     /// STag of the memory.
     pub rkey: u32,
-    /// Tagged offset of the memory; in a Send bandwidth test, of the credit cell (see
-    /// [`script`](super::script)).
+    /// Tagged offset of the memory. In a Send bandwidth test, this is the tagged offset of the credit cell
+    /// (see [`script`](super::script)).
     pub vaddr: u64,
-    /// For display: siw sets its first bytes to its MAC address.
+    /// The GID, which is only displayed. siw puts its MAC address into the first bytes of the GID.
     pub gid: [u8; 16],
 }
 
@@ -53,7 +53,7 @@ impl Dest {
     /// Decodes the message.
     ///
     /// # Errors
-    /// [`Error::Exchange`] for another length.
+    /// Returns [`Error::Exchange`] if the message has another length.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bytes: &[u8; DEST_BYTES] = exactly(bytes, "a destination")?;
         let word = |index: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[4 * index + i]));
@@ -69,7 +69,7 @@ impl Dest {
     }
 }
 
-/// Our version message: the digits, padded with NULs.
+/// Our version message: the digits of the version, padded with NULs.
 pub fn encode_version() -> [u8; VERSION_BYTES] {
     let mut out = [0; VERSION_BYTES];
     out[..VERSION.len()].copy_from_slice(VERSION.as_bytes());
@@ -79,7 +79,7 @@ pub fn encode_version() -> [u8; VERSION_BYTES] {
 /// Parses a version message as perftest does (`atof`).
 ///
 /// # Errors
-/// [`Error::Exchange`] for a version that is too old or unreadable.
+/// Returns [`Error::Exchange`] if the version is too old or unreadable.
 pub fn decode_version(bytes: &[u8]) -> Result<f64, Error> {
     let bytes: &[u8; VERSION_BYTES] = exactly(bytes, "a version")?;
     let digits: String =
@@ -92,22 +92,23 @@ pub fn decode_version(bytes: &[u8]) -> Result<f64, Error> {
     Ok(version)
 }
 
-/// A 32-bit number: the cycle buffer, the cache line.
+/// Decodes a 32-bit number: the cycle buffer or the cache line.
 pub fn decode_u32(bytes: &[u8]) -> Result<u32, Error> {
     Ok(u32::from_be_bytes(*exactly(bytes, "a number of 4 bytes")?))
 }
 
-/// The path MTU as InfiniBand counts it (1 to 5 for 256 to 4096), as a digit and a NUL.
+/// Encodes the path MTU as InfiniBand counts it (1 to 5 for 256 to 4096), as a digit and a NUL.
 pub fn encode_mtu(mtu: u16) -> [u8; 2] {
-    // The largest of 256..=4096 that fits the payload of a frame, as the siw and RoCE drivers report it.
+    // The number stands for the largest of the MTUs 256 to 4096 that fits the payload of a frame, as the siw
+    // and RoCE drivers report it.
     let number = (1..=5).rev().find(|n| 128u32 << n <= u32::from(mtu)).unwrap_or(1);
     [b'0' + number, 0]
 }
 
-/// Parses an MTU message. Only its format is checked.
+/// Parses an MTU message. Checks only the format of the message.
 ///
 /// # Errors
-/// [`Error::Exchange`].
+/// Returns [`Error::Exchange`].
 pub fn decode_mtu(bytes: &[u8]) -> Result<u8, Error> {
     let [digit, _nul] = exactly(bytes, "an MTU")?;
     if !(b'1'..=b'5').contains(digit) {
@@ -116,18 +117,18 @@ pub fn decode_mtu(bytes: &[u8]) -> Result<u8, Error> {
     Ok(digit - b'0')
 }
 
-/// One end's bandwidth, five messages of 8 bytes.
+/// The bandwidth of one end, in five messages of 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Bytes of a message.
+    /// Number of bytes of a message.
     pub size: u64,
-    /// Messages of all queue pairs.
+    /// Number of messages of all queue pairs.
     pub iters: u64,
-    /// Peak, in the unit that the sender prints.
+    /// Peak in the unit that the sender prints.
     pub bw_peak: f64,
-    /// Average, in the unit that the sender prints.
+    /// Average in the unit that the sender prints.
     pub bw_avg: f64,
-    /// Messages a second, millions.
+    /// Message rate in millions per second.
     pub msg_rate_mpps: f64,
 }
 
@@ -144,7 +145,7 @@ impl Report {
         ]
     }
 
-    /// Decodes the five messages. A target of perftest's sends uninitialised memory.
+    /// Decodes the five messages. A perftest that is the target sends uninitialised memory.
     pub fn decode(messages: &[[u8; 8]; 5]) -> Self {
         let [size, iters, bw_peak, bw_avg, msg_rate_mpps] = *messages;
         Self {
@@ -157,7 +158,7 @@ impl Report {
     }
 }
 
-/// `bytes` as an array, or an error with the expected contents.
+/// Returns `bytes` as an array, or an error that names the expected contents.
 pub fn exactly<'a, const N: usize>(bytes: &'a [u8], what: &str) -> Result<&'a [u8; N], Error> {
     bytes
         .try_into()
@@ -172,7 +173,7 @@ mod tests {
     const SIW_DEST: &str = "00000000 00000001 00000002 0065f8a2 73efaa00 00000000 000055fca48ec000 \
         5254009ac261 00000000000000000000 00000000 00000000";
 
-    /// Reports of the same run: 8192 bytes, 5 messages, then three doubles.
+    /// Reports of the run of [`SIW_DEST`]: 8192 bytes, 5 messages, and then three doubles.
     const SIW_REPORT: &str =
         "0000000000002000 0000000000000005 4053df06ec3746fe 404050cefd21850a 3f711bb381fb01d3";
 
@@ -193,7 +194,7 @@ mod tests {
 
     #[test]
     fn padding_that_is_not_zero_is_ignored() {
-        // The capture's last message has stack garbage there.
+        // The capture's last message contains stack garbage in these bytes.
         let mut bytes = hex(SIW_DEST);
         bytes[20..24].copy_from_slice(&hex("00fc5500"));
         assert_eq!(Dest::decode(&bytes).unwrap(), Dest::decode(&hex(SIW_DEST)).unwrap());

@@ -13,7 +13,7 @@ use crate::errors::Error;
 /// Runs the rounds.
 ///
 /// # Errors
-/// Connection errors; [`Error::Validation`] with `--validate`.
+/// Returns connection errors, and [`Error::Validation`] if `--validate` finds wrong data.
 pub fn run(
     end: &mut Endpoint,
     remote: SocketAddr,
@@ -21,7 +21,7 @@ pub fn run(
     on_line: OnLine<'_>,
 ) -> Result<(), Error> {
     let size = args.size as usize;
-    // The source, then the sink.
+    // The memory has two parts: the source, and then the sink.
     let mut link = Link::new(end, 2 * size)?;
     let (param, pd) = (conn_param(end), end.pd.clone());
     let mut attempt = 0;

@@ -11,10 +11,10 @@ use crate::endpoint::{Endpoint, checked};
 use crate::errors::Error;
 use crate::silence::SilenceDetector;
 
-/// Bytes of one receive; more than an advert, so that a longer message is detected.
+/// Number of bytes of one receive. A receive is longer than an advert, so that a longer message is detected.
 const RECV_BYTES: usize = 64;
 
-/// Receives kept posted: rping's adverts alternate, so one would suffice.
+/// Number of receives kept posted. One receive would suffice, since rping's adverts alternate.
 const RECEIVES: u64 = 2;
 
 pub(super) struct Link {
@@ -28,7 +28,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A link with `bytes` of memory for the data.
+    /// Makes a link with `bytes` bytes of memory for the data.
     pub(super) fn new(end: &mut Endpoint, bytes: usize) -> Result<Self, Error> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let data = end.pd.reg_mr(bytes, access)?;
@@ -40,7 +40,7 @@ impl Link {
         Ok(link)
     }
 
-    /// The queue pair to connect; a new queue pair for each `attempt` after the first.
+    /// The queue pair to connect. Each `attempt` after the first gets a new queue pair.
     pub(super) fn qp(&mut self, attempt: usize, pd: &ProtectionDomain) -> Result<QueuePair, Error> {
         if attempt > 0 {
             while self.cq.poll_one().is_some() {}
@@ -77,7 +77,7 @@ impl Link {
         }
     }
 
-    /// The peer's next advert; `None` if it closed gracefully instead.
+    /// Waits for the peer's next advert. Returns `None` if the peer closed the connection gracefully instead.
     pub(super) fn receive(&mut self, end: &mut Endpoint, id: &CmId) -> Result<Option<Advert>, Error> {
         self.wait(end, id, |link| link.inbox.pop_front())
     }
@@ -118,7 +118,7 @@ impl Link {
         while let Some(completion) = self.cq.poll_one() {
             moved = true;
             if completion.status == iwarp::verbs::WcStatus::WrFlushError {
-                // The event has the reason.
+                // The event of the connection has the reason.
                 continue;
             }
             if completion.opcode != WcOpcode::Recv {
@@ -131,7 +131,7 @@ impl Link {
             let length = (completion.byte_len as usize).min(RECV_BYTES);
             self.adverts.read_at(completion.wr_id as usize * RECV_BYTES, &mut bytes[..length])?;
             self.inbox.push_back(Advert::decode(&bytes[..length])?);
-            // The peer may be closing already; then nothing more arrives.
+            // Posting fails if the peer is already closing, after which no advert arrives.
             let _closing = self.post_recv(completion.wr_id);
         }
         Ok(moved)
@@ -144,7 +144,7 @@ fn create_qp(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<QueuePair, E
     Ok(pd.create_qp(&QpInit { max_send_wr: 8, max_recv_wr: 8, ..QpInit::new(cq) })?)
 }
 
-/// One outstanding Read each way, as rping requests.
+/// Parameters for one outstanding Read in each direction, as rping requests.
 pub(super) fn conn_param(end: &Endpoint) -> ConnParam {
     ConnParam { responder_resources: 1, initiator_depth: 1, timeout: end.timeout, ..ConnParam::default() }
 }

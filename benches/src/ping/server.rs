@@ -18,7 +18,7 @@ impl PingServer {
     /// Listens on `port`.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     pub fn listen(end: &mut Endpoint, port: u16) -> Result<Self, Error> {
         Ok(Self { listener: end.listen(port, 8)? })
     }
@@ -26,7 +26,7 @@ impl PingServer {
     /// Serves one client until it disconnects.
     ///
     /// # Errors
-    /// Connection errors, and [`Error::Exchange`] for a client whose data is too long.
+    /// Returns connection errors, and [`Error::Exchange`] for a client whose data is too long.
     pub fn serve(&self, end: &mut Endpoint, args: &PingArgs, on_line: OnLine<'_>) -> Result<(), Error> {
         let request = end.request(None)?;
         let mut link = Link::new(end, MAX_BYTES as usize)?;

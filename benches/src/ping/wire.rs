@@ -1,19 +1,19 @@
-//! rping's message and its text.
+//! rping's message, and the text that rping sends as data.
 
 use crate::errors::Error;
 
-/// Bytes of an [`Advert`].
+/// Number of bytes of an [`Advert`].
 pub const ADVERT_BYTES: usize = 16;
 
-/// The address of memory: BE64 address, BE32 rkey, BE32 size. The server's adverts are all zero: they only
+/// The address of memory: BE64 address, BE32 rkey, BE32 size. The server's adverts are all zero, and only
 /// mean "continue".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Advert {
-    /// Tagged offset.
+    /// Tagged offset of the memory.
     pub addr: u64,
-    /// STag.
+    /// STag of the memory.
     pub rkey: u32,
-    /// Bytes.
+    /// Number of bytes of the memory.
     pub size: u32,
 }
 
@@ -30,7 +30,7 @@ impl Advert {
     /// Decodes an advert.
     ///
     /// # Errors
-    /// [`Error::Exchange`] for another length.
+    /// Returns [`Error::Exchange`] if the message has another length.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bytes: &[u8; ADVERT_BYTES] = bytes
             .try_into()
@@ -41,8 +41,8 @@ impl Advert {
     }
 }
 
-/// The data of round `round`: `rdma-ping-N: `, then letters from `A` to `z`, repeated, starting one letter
-/// further in each round, and a NUL at the end.
+/// The data of round `round`: `rdma-ping-N: `, then repeated letters from `A` to `z`, and a NUL at the end.
+/// In each round the letters start one letter further.
 pub fn text(round: u32, size: usize) -> Vec<u8> {
     const LETTERS: u32 = (b'z' - b'A') as u32 + 1;
     let mut out = format!("rdma-ping-{round}: ").into_bytes();
@@ -56,7 +56,7 @@ pub fn text(round: u32, size: usize) -> Vec<u8> {
     out
 }
 
-/// `bytes` up to the NUL, as a line of `--verbose`.
+/// The text in `bytes` up to the NUL, as a line of `--verbose`.
 pub fn printable(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     bytes[..end].iter().map(|&o| if o.is_ascii_graphic() || o == b' ' { o as char } else { '.' }).collect()
@@ -90,7 +90,7 @@ mod tests {
         let tenth =
             hex("72646d612d70696e672d393a204a4b4c4d4e4f505152535455565758595a5b5c5d5e5f60616263646566676869\
              6a6b6c6d6e6f707172737475767778797a4100");
-        // The capture's frame has 64 bytes: the text, the letters past `z` and the NUL.
+        // The capture's frame has 64 bytes: the text, the letters that follow `z`, and the NUL.
         assert_eq!(text(9, 64), tenth);
     }
 

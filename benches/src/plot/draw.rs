@@ -1,4 +1,5 @@
-//! Draws a chart as SVG with the crate `plotters`. The SVG contains no font, so the viewer uses its own.
+//! Draws a chart as SVG with the crate `plotters`. The SVG contains no font, so the viewer uses a font of its
+//! own.
 
 use std::ops::Range;
 
@@ -8,16 +9,17 @@ use plotters::prelude::*;
 use super::chart::{Axis, Chart, Stroke};
 use super::scale::Scale;
 
-/// Width and height of a chart without the lines above the plot, pixels.
+/// Width and height in pixels of a chart without the lines above the plot.
 const SIZE: (u32, u32) = (860, 430);
 
-/// Space around everything.
+/// Space around the chart in pixels.
 const MARGIN: i32 = 14;
 
-/// Width of a letter relative to its height, with a reserve, since the viewer's font is not known.
+/// Width of a letter relative to its height. The value has a reserve, since the viewer's font is not known.
 const LABEL_WIDTH: f64 = 0.5;
 
-/// The legend: length of the line before a name, space around a name, height of a line.
+/// The legend in pixels: the length of the line before a name, the space around a name, and the height of a
+/// line.
 const SAMPLE: i32 = 20;
 const GAP: i32 = 7;
 const LEGEND_LINE: i32 = 20;
@@ -36,24 +38,24 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(60, 60, 60),
 ];
 
-/// Sizes of letters. `plotters` writes them 1.24 times smaller.
+/// Sizes of letters. `plotters` writes letters 1.24 times smaller than these sizes.
 const TITLE: i32 = 21;
 const AXIS: i32 = 17;
 const LABEL: i32 = 15;
 const NOTE: i32 = 14;
 const NOTE_LINE: i32 = 16;
 
-/// Space for the numbers beside the axes, pixels.
+/// Space in pixels for the numbers beside the axes.
 const LABELS_LEFT: u32 = 72;
 const LABELS_BELOW: u32 = 48;
 
-/// Radius of the mark at a point, pixels.
+/// Radius in pixels of the mark at a point.
 const MARK: i32 = 3;
 
 /// Maximum number of points of a line with marks.
 const MARKED_POINTS: usize = 40;
 
-/// Length of a dash and of the gap after it, pixels.
+/// Lengths in pixels of a dash and of the gap after it.
 const DASH: (i32, i32) = (7, 5);
 
 /// Why a chart cannot be drawn.
@@ -74,7 +76,7 @@ impl Chart {
     /// Draws the chart as an SVG document.
     ///
     /// # Errors
-    /// [`DrawError`]: no point has a place, or the drawing crate refuses.
+    /// Returns a [`DrawError`] if no point has a place on the axes, or if the drawing crate fails.
     pub fn svg(&self) -> Result<String, DrawError> {
         svg(self)
     }
@@ -101,7 +103,7 @@ fn places(chart: &Chart, points: &[(f64, f64)]) -> Places {
     points.iter().filter_map(place).collect()
 }
 
-/// The outline of a band: along its lower edge, and back along the upper one.
+/// The outline of a band: along the lower edge of the band, and back along the upper edge.
 fn outline(chart: &Chart, band: &[(f64, f64, f64)]) -> Places {
     let lower: Vec<_> = band.iter().map(|&(x, low, _)| (x, low)).collect();
     let upper: Vec<_> = band.iter().rev().map(|&(x, _, high)| (x, high)).collect();
@@ -150,10 +152,10 @@ impl ValueFormatter<f64> for Ruler {
     }
 }
 
-/// The lines above the plot: the title, the notes, and the legend in as many lines as it needs.
+/// The lines above the plot: the title, the notes, and the legend, which may need several lines.
 struct Head {
     notes: Vec<String>,
-    /// Each entry with its place.
+    /// The entries of the legend with their places.
     legend: Vec<(usize, (i32, i32))>,
     height: i32,
 }
@@ -177,7 +179,7 @@ impl Head {
     }
 }
 
-/// `text` in lines of at most `most` characters, cut between words.
+/// Splits `text` between words into lines of at most `most` characters.
 fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -288,7 +290,7 @@ mod tests {
             assert!(svg.contains(word), "{word}: {svg}");
         }
         assert!(!svg.contains("<&>"), "not escaped");
-        // Each measured point has a mark; reference lines have no marks.
+        // Each measured point has a mark, and reference lines have no marks.
         assert_eq!(svg.matches("<circle").count(), 3, "{svg}");
     }
 

@@ -1,7 +1,8 @@
 //! Plots as SVG, and a page of plots, for `iwperf --report` and other measurements.
 //!
-//! A [`Chart`] is lines over two [`Axis`]; [`Chart::svg`] draws it. A [`Page`] puts charts, tables and text
-//! into one self-contained HTML file. The same input gives the same bytes: no date, no font of the machine.
+//! A [`Chart`] has lines over two axes ([`Axis`]), and [`Chart::svg`] draws the chart. A [`Page`] puts
+//! charts, tables and text into one self-contained HTML file. Equal input gives equal bytes, since the output
+//! contains no date and no font of the machine.
 //!
 //! | file | what |
 //! |---|---|

@@ -22,27 +22,27 @@ pub struct Page {
 }
 
 impl Page {
-    /// An empty page under `title`.
+    /// Makes an empty page under `title`.
     pub fn new(title: impl Into<String>) -> Self {
         Self { title: title.into(), body: String::new(), drawings: Vec::new() }
     }
 
-    /// A heading.
+    /// Adds a heading.
     pub fn heading(&mut self, text: &str) {
         self.put(format_args!("<h2>{}</h2>\n", escaped(text)));
     }
 
-    /// A paragraph.
+    /// Adds a paragraph.
     pub fn paragraph(&mut self, text: &str) {
         self.put(format_args!("<p>{}</p>\n", escaped(text)));
     }
 
-    /// A command or an output, verbatim.
+    /// Adds a command or an output verbatim.
     pub fn verbatim(&mut self, text: &str) {
         self.put(format_args!("<pre>{}</pre>\n", escaped(text)));
     }
 
-    /// A table: the heads of its columns, then its rows.
+    /// Adds a table with the heads of its columns and its rows.
     pub fn table(&mut self, heads: &[&str], rows: &[Vec<String>]) {
         let line = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
             let cells: String = cells.map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
@@ -53,10 +53,10 @@ impl Page {
         self.put(format_args!("<table>\n{head}{body}</table>\n"));
     }
 
-    /// A chart, also to be written as `NAME.svg`.
+    /// Adds a chart, which [`write`](Self::write) also writes as `NAME.svg`.
     ///
     /// # Errors
-    /// The errors of [`Chart::svg`].
+    /// Returns the errors of [`Chart::svg`].
     pub fn chart(&mut self, name: &str, chart: &Chart) -> Result<(), DrawError> {
         let svg = chart.svg()?;
         self.put(format_args!("<figure>{svg}</figure>\n"));
@@ -64,7 +64,7 @@ impl Page {
         Ok(())
     }
 
-    /// The whole page.
+    /// The whole page as HTML.
     pub fn html(&self) -> String {
         let (title, body) = (escaped(&self.title), &self.body);
         format!(
@@ -76,7 +76,7 @@ impl Page {
     /// Writes `index.html` and each chart into `directory`, which is created if it is missing.
     ///
     /// # Errors
-    /// An error of the system.
+    /// Returns an error of the system.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
         std::fs::create_dir_all(directory)?;
         for (name, svg) in &self.drawings {

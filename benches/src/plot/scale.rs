@@ -3,13 +3,13 @@
 /// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Linear.
+    /// A linear scale.
     Linear,
-    /// By powers of two; values above 0.
+    /// Powers of two are equally spaced. Values are above 0.
     Log2,
-    /// By powers of ten; values above 0.
+    /// Powers of ten are equally spaced. Values are above 0.
     Log10,
-    /// Quantiles from 0 to below 1. 90 %, 99 %, 99.9 % are equally spaced, as HdrHistogram plots them.
+    /// Quantiles from 0 to below 1. 90 %, 99 % and 99.9 % are equally spaced, as in HdrHistogram's plots.
     Nines,
 }
 
@@ -22,11 +22,11 @@ const LEAST_SPAN: f64 = 1e-6;
 /// Share of an axis that a label needs.
 const LABEL_SHARE: f64 = 0.07;
 
-/// Maximum ticks of any other axis.
+/// Maximum number of ticks of an axis that is not linear.
 const LOG_TICKS: i32 = 12;
 
 impl Scale {
-    /// The position of `value`; `None` if `value` has no position on this scale.
+    /// The position of `value`, or `None` if `value` has no position on this scale.
     pub fn place(self, value: f64) -> Option<f64> {
         let place = match self {
             Self::Linear => value,
@@ -37,7 +37,7 @@ impl Scale {
         place.is_finite().then_some(place)
     }
 
-    /// The value at `place`.
+    /// The value at position `place`.
     pub fn value(self, place: f64) -> f64 {
         match self {
             Self::Linear => place,
@@ -47,7 +47,7 @@ impl Scale {
         }
     }
 
-    /// The range of an axis that shows all of `places`; never empty.
+    /// The range of an axis that shows all of `places`. The range is never empty.
     pub(super) fn range(self, places: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
         let (low, high) = places
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), place| (low.min(place), high.max(place)));
@@ -70,7 +70,7 @@ impl Scale {
     pub(super) fn ticks(self, low: f64, high: f64) -> Vec<f64> {
         let mut ticks = self.round_ticks(low, high);
         if self == Self::Linear {
-            // The range of this one ends at ticks.
+            // The range of a linear axis begins and ends at ticks.
             return ticks;
         }
         for end in [low, high] {
@@ -84,7 +84,7 @@ impl Scale {
     fn round_ticks(self, low: f64, high: f64) -> Vec<f64> {
         let step = match self {
             Self::Linear => linear_step(high - low),
-            // Whole powers, few enough that their labels do not overlap.
+            // The ticks are at whole powers. There are few enough ticks that their labels do not overlap.
             Self::Log2 | Self::Log10 | Self::Nines => {
                 f64::from(((high - low) as i32).div_euclid(LOG_TICKS) + 1)
             }
@@ -93,17 +93,17 @@ impl Scale {
         let mut ticks: Vec<f64> = (first..=last).map(|n| n as f64 * step).collect();
         let median = 2f64.log10();
         if self == Self::Nines && step == 1.0 && low < median && median < high {
-            // The median is what readers of percentiles look for first.
+            // A tick at the median is added, since readers of percentiles look for the median first.
             ticks.insert(ticks.partition_point(|&tick| tick < median), median);
         }
         ticks
     }
 }
 
-/// The smallest range around `low` and `high` that begins and ends at its own ticks.
+/// The smallest range around `low` and `high` that begins and ends at ticks of the range.
 fn whole_steps(low: f64, high: f64) -> (f64, f64) {
     let (mut from, mut to) = (low, high);
-    // A wider range may have a longer step, at most twice in a row.
+    // A wider range may have a longer step, which happens at most twice in a row.
     for _ in 0..3 {
         let step = linear_step(to - from);
         (from, to) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
@@ -111,7 +111,7 @@ fn whole_steps(low: f64, high: f64) -> (f64, f64) {
     (from, to)
 }
 
-/// 1, 2 or 5 times a power of ten, so that `span` has about [`LINEAR_TICKS`] of them.
+/// The distance of ticks: 1, 2 or 5 times a power of ten, so that `span` has about [`LINEAR_TICKS`] ticks.
 fn linear_step(span: f64) -> f64 {
     let rough = (span / LINEAR_TICKS).max(f64::MIN_POSITIVE.sqrt());
     let power = 10f64.powf(rough.log10().floor());
@@ -119,7 +119,7 @@ fn linear_step(span: f64) -> f64 {
     factor * power
 }
 
-/// A number in as few digits as needed: 0.25, 12, 1.5k, 3M.
+/// A number with as few digits as needed, for instance 0.25, 12, 1.5k or 3M.
 pub fn decimal(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, "G"),
@@ -132,7 +132,7 @@ pub fn decimal(value: f64) -> String {
     format!("{}{suffix}", if text == "-0" { "0" } else { text })
 }
 
-/// Bytes by powers of two: 64, 4K, 8M.
+/// A number of bytes by powers of two, for instance 64, 4K or 8M.
 pub fn bytes(value: f64) -> String {
     let rounded = value.round();
     [(1u64 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")]
@@ -141,10 +141,10 @@ pub fn bytes(value: f64) -> String {
         .map_or_else(|| decimal(rounded), |(unit, name)| format!("{}{name}", decimal(rounded / unit as f64)))
 }
 
-/// A quantile as a percentile, with as many digits as it has nines: 90%, 99.99%.
+/// A quantile as a percentile with as many digits as the quantile has nines, for instance 90% or 99.99%.
 pub fn percent(quantile: f64) -> String {
     let nines = -(1.0 - quantile).log10();
-    // One digit more, since the logarithm may be slightly above a whole number.
+    // The number of digits is rounded up, since the logarithm may be slightly above a whole number.
     let digits = (nines.ceil() as usize).saturating_sub(2).min(6);
     let text = format!("{:.digits$}", quantile * 100.0);
     let text = if digits > 0 { text.trim_end_matches('0').trim_end_matches('.') } else { &text };

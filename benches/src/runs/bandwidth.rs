@@ -1,8 +1,8 @@
-//! Bandwidth: posts as many messages as depth, credit and window allow, until the target has confirmed the
+//! Bandwidth: posts as many messages as depth, credits and window allow, until the target has confirmed the
 //! last message.
 //!
-//! The average counts from the first post to the confirmation. If the peer is perftest, Writes are not
-//! confirmed, and the average ends with the last completion, as in perftest.
+//! The average covers the time from the first post to the target's confirmation of the last message. If the
+//! peer is perftest, Writes are not confirmed, and the average ends with the last completion, as in perftest.
 
 use dp::Clock;
 use iwarp::engine::EngineCounters;
@@ -21,12 +21,12 @@ use crate::silence::SilenceDetector;
 /// The role of this end in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// This end posts messages.
+    /// Whether this end posts messages.
     pub source: bool,
-    /// The peer posts messages, and this end counts the Sends among them.
+    /// Whether the peer posts messages. If the messages are Sends, this end counts them.
     pub target: bool,
-    /// The peer is perftest: the target of Sends has to count them, because nothing else shows that all have
-    /// arrived.
+    /// True if the peer is perftest. In this case the target of Sends has to count the Sends, because no
+    /// message of perftest shows that all Sends have arrived.
     pub counts: bool,
 }
 
@@ -45,18 +45,18 @@ pub struct Run {
     load: Option<LoadFigures>,
     cpu_percent: f64,
     is_partial: bool,
-    /// The profile of this end's thread, if it was profiled.
+    /// The profile of this end's thread, if the thread was profiled.
     pub profile: Option<Profiled>,
 }
 
 impl Run {
-    /// Moves the end of the run to now: the target has just confirmed it.
+    /// Moves the end of the run to the present time, since the target has just confirmed the run.
     pub fn prolong(&mut self, end: &Endpoint) {
         self.ended = Clock::cycles();
         self.busy_cycles = end.driver.counters().busy_cycles - self.busy_at_start;
     }
 
-    /// Counts the received messages, at the end that was the target.
+    /// Sets the number of received messages as the result of the run. Called by the end that was the target.
     pub fn received(&mut self, path: &Path) {
         self.messages = path.received();
     }
@@ -69,7 +69,7 @@ impl Run {
         let row = BandwidthRow {
             bytes: u64::from(self.size),
             iterations: self.messages,
-            // A short run is a single part, and does not include the time of its confirmation.
+            // A short run is a single part, which does not include the time of the confirmation.
             peak: self.peak_bytes_per_s.max(average),
             average,
             messages_per_s,
@@ -100,28 +100,31 @@ impl Run {
 pub struct RunPlan {
     /// The role of this end.
     pub part: Part,
-    /// Messages of each queue pair; `None`: by time.
+    /// Number of messages of each queue pair. `None` means that the run ends by time.
     pub limit: Option<u64>,
-    /// When a run by time ends.
+    /// How a run by time ends.
     pub ending: Ending,
-    /// True if a signal may end the run in order, since the peer needs no message of ours to continue.
+    /// True if a signal may end the run in an orderly way, since the peer needs no message from this end to
+    /// continue.
     pub can_conclude: bool,
 }
 
-/// The end of a run by time.
+/// How a run by time ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// After the seconds of the parameters.
+    /// The run ends after the duration in the parameters.
     InTime,
-    /// When the run is interrupted; a row is printed each time the seconds of the parameters have passed.
+    /// The run ends when it is interrupted. A row is printed each time the duration in the parameters has
+    /// passed.
     Never,
 }
 
-/// Runs until this end's part is done: as the source, when everything is confirmed; as the target only, when
-/// the peer sends on the control connection. On an error, the returned run covers the time until the error.
+/// Runs until this end's part is done. A source is done when all its messages are confirmed. An end that is
+/// only a target is done when the peer sends on the control connection. If there is an error, the returned
+/// run covers the time until the error.
 ///
 /// # Errors
-/// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`], [`Error::Interrupted`].
+/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`] or [`Error::Interrupted`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,
@@ -170,8 +173,8 @@ pub fn run(
     (run, outcome)
 }
 
-/// Messages that a target has received, by the counters of its engine, since the target gets no completions
-/// of Writes and Reads.
+/// Number of messages that a target has received. The number is calculated from the counters of the engine,
+/// since a target gets no completions of Writes and Reads.
 fn arrived(path: &Path, before: &EngineCounters, after: &EngineCounters) -> u64 {
     let size = u64::from(path.size()).max(1);
     match path.params.test.verb() {
@@ -221,7 +224,7 @@ impl Moved {
             };
             let mut worked = path.poll()?;
             if ending == Ending::Never && part.source && !self.stopped && control.has_message()? {
-                // The other source was interrupted, and ends the run of both.
+                // The peer is also a source and was interrupted, so the run ends in both directions.
                 (self.stopped, limit) = (true, None);
                 path.stop_pacing(Clock::cycles());
             }
@@ -278,14 +281,14 @@ fn moment(end: &Endpoint, path: &Path) -> Snapshot {
     }
 }
 
-/// The time and the messages up to the last row of an endless run.
+/// The time and the number of messages at the last row of an endless run.
 struct LastRow {
     since: u64,
     messages: u64,
 }
 
 impl LastRow {
-    /// The row of the time since the last row.
+    /// The row for the time since the last row.
     fn row(&mut self, path: &Path, hz: u64) -> Row {
         let (now, completed) = (Clock::cycles(), path.completed());
         let messages = completed - self.messages;
@@ -329,7 +332,7 @@ fn is_done(
     Ok(counted && control.has_message()?)
 }
 
-/// Whether a connection that is still needed has ended.
+/// Whether a connection that the run still needs has ended.
 fn connection_ended(
     end: &mut Endpoint,
     control: &Control,
@@ -343,21 +346,21 @@ fn connection_ended(
     path.flows.iter().find_map(|flow| end.ended(&flow.id))
 }
 
-/// Finds the peak of a run: the shortest time in which a tenth of it completed.
+/// Finds the peak of a run: the shortest time in which a tenth of the run completed.
 ///
-/// perftest's peak is the fastest time from one post to its completion. With a send buffer in between, that
-/// would measure a copy. A tenth of the run drains at the speed of the wire.
+/// perftest's peak is the shortest time from one post to its completion. With a send buffer between the two,
+/// this time would measure a copy. A tenth of the run, in contrast, is sent at the speed of the wire.
 #[derive(Debug)]
 struct Meter {
-    /// Messages of a tenth of the run; 0: no peak is wanted.
+    /// Number of messages of a tenth of the run, or 0 if the user wants no peak.
     part: u64,
-    /// Minimum messages between two samples.
+    /// Minimum number of messages between two samples.
     step: u64,
-    /// Times, each with the number of messages completed by then.
+    /// Samples: a time, and the number of messages completed by that time.
     samples: Vec<(u64, u64)>,
 }
 
-/// Maximum samples in a run.
+/// Maximum number of samples in a run.
 const SAMPLES: u64 = 100;
 
 impl Meter {
@@ -380,7 +383,7 @@ impl Meter {
 
     fn peak_messages_per_cycle(&self) -> f64 {
         let rate = |(i, &(from, before)): (usize, &(u64, u64))| {
-            // Completions come in groups (moderation), so the part may be longer than a tenth.
+            // Completions are moderated and so come in groups. Therefore the part may be longer than a tenth.
             let &(to, after) = self.samples[i..].iter().find(|(_, after)| after - before >= self.part)?;
             (to > from).then(|| (after - before) as f64 / (to - from) as f64)
         };
@@ -396,7 +399,7 @@ mod tests {
     fn the_peak_is_the_fastest_tenth() {
         let mut meter = Meter::new(Some(500));
         assert_eq!((meter.part, meter.step), (50, 5));
-        // 10 messages in each 1000 cycles, except for five samples of 100.
+        // There are 10 messages in each 1000 cycles, except for five samples with 100 messages.
         let mut now = 0;
         for sample in 0..50 {
             now += if (20..25).contains(&sample) { 100 } else { 1000 };

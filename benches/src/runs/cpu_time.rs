@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time up to a moment, seconds.
+/// The CPU time in seconds that this process had used at some moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuTime(f64);
 
@@ -13,7 +13,7 @@ impl CpuTime {
         Self(time.tv_sec as f64 + time.tv_nsec as f64 / 1e9)
     }
 
-    /// The CPU time spent since then, percent of one CPU over `seconds`.
+    /// The CPU time spent since that moment, in percent of one CPU over `seconds`.
     pub(super) fn percent_since(self, seconds: f64) -> f64 {
         100.0 * (Self::now().0 - self.0) / seconds.max(1e-9)
     }
@@ -26,7 +26,8 @@ mod tests {
     #[test]
     fn work_takes_cpu_time() {
         let (start, time) = (CpuTime::now(), std::time::Instant::now());
-        // Other programs may have the CPU meanwhile: one percent of a second.
+        // The loop ends after one percent of a second of CPU time. The loop may take longer than that, since
+        // other programs may use the CPU.
         while start.percent_since(1.0) < 1.0 {
             assert!(time.elapsed() < std::time::Duration::from_secs(20), "no time counts");
             std::hint::spin_loop();

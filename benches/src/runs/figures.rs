@@ -21,22 +21,22 @@ impl Default for Figures {
 /// The result of a run at a given rate.
 #[derive(Clone, Debug, Default)]
 pub struct LoadFigures {
-    /// Requested messages a second.
+    /// Requested messages per second.
     pub asked_messages_per_s: f64,
-    /// True if latencies end when the target confirms the message; otherwise they end when TCP has accepted
-    /// it.
+    /// True if latencies end when the target confirms the message. Otherwise latencies end when TCP has
+    /// accepted the message.
     pub confirmed: bool,
-    /// Messages that were due before the end but could not be posted. Their latencies are their waits so
-    /// far.
+    /// Number of messages that were due before the end but could not be posted. The latency of such a message
+    /// is its wait so far.
     pub unsent: u64,
-    /// Latencies, each from when the message was due.
+    /// Latencies, measured from the time at which each message was due.
     pub latency: LatencySummary,
-    /// Each latency.
+    /// The latency of each message.
     pub latencies: Latencies,
 }
 
 impl LoadFigures {
-    /// The sum of two loads at the same time.
+    /// Adds up two loads that ran at the same time.
     pub fn merged(mut self, other: Self) -> Self {
         self.latencies.add(&other.latencies);
         Self {
@@ -56,13 +56,13 @@ pub struct CoreFigures {
     pub cpu: usize,
     /// Number of queue pairs of this core.
     pub queue_pairs: u32,
-    /// Messages on these queue pairs.
+    /// Number of messages on these queue pairs.
     pub messages: u64,
-    /// Bytes a second, over this core's own time.
+    /// Bytes per second over this core's own time.
     pub bytes_per_s: f64,
-    /// The same.
+    /// Messages per second over this core's own time.
     pub messages_per_s: f64,
-    /// Cycles that it spent on frames, without spinning.
+    /// Number of cycles that this core spent on frames, without spinning.
     pub busy_cycles: u64,
 }
 
@@ -72,40 +72,41 @@ pub type OnRow<'a> = &'a mut dyn FnMut(&Row);
 /// One row of the result.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Bytes of a message.
+    /// Number of bytes of a message.
     pub size: u32,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
     /// The figures.
     pub figures: Figures,
-    /// True if the bandwidth counts confirmed messages; otherwise it counts messages that TCP has accepted.
+    /// True if the bandwidth counts confirmed messages. Otherwise the bandwidth counts messages that TCP has
+    /// accepted.
     pub confirmed: bool,
-    /// Cycles that this end spent on frames, without spinning.
+    /// Number of cycles that this end spent on frames, without spinning.
     pub busy_cycles: u64,
-    /// All latencies; empty where none were measured.
+    /// All latencies. Empty if no latencies were measured.
     pub distribution: Distribution,
     /// The figures of a run at a given rate, if this end was its source.
     pub load: Option<LoadFigures>,
-    /// The profile of this end's thread, if it was profiled.
+    /// The profile of this end's thread, if the thread was profiled.
     pub profile: Option<Profiled>,
-    /// Queue pairs that took part.
+    /// Number of queue pairs that took part.
     pub queue_pairs: u32,
-    /// Start and end of a bandwidth test at this end, cycles.
+    /// Start and end of a bandwidth test at this end in cycles.
     pub span: (u64, u64),
-    /// The work of each core, if there were several.
+    /// The work of each core, if there were several cores.
     pub cores: Vec<CoreFigures>,
-    /// True if the run was interrupted; the figures cover the time until then.
+    /// True if the run was interrupted. In this case the figures cover the time until the interrupt.
     pub is_partial: bool,
-    /// The CPU time of this process, percent of one CPU.
+    /// The CPU time of this process in percent of one CPU.
     pub cpu_percent: f64,
-    /// In a run in both directions, the figures of the sent and of the received messages.
+    /// The figures of the sent and of the received messages, if both ends sent.
     pub ways: Option<[BandwidthRow; 2]>,
-    /// Each latency in the order of measurement, microseconds, if they are wanted.
+    /// Each latency in microseconds, in the order of measurement, if the user wants each latency.
     pub samples_us: Vec<f64>,
 }
 
 impl Row {
-    /// With the distribution of latencies, if the run has a given rate.
+    /// Adds the distribution of latencies, if the run has a given rate.
     pub(super) fn with_distribution(mut self) -> Self {
         if let Some(load) = &self.load {
             self.distribution = load.latencies.distribution();
@@ -117,14 +118,14 @@ impl Row {
 /// One row of a bandwidth table.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BandwidthRow {
-    /// Bytes of a message.
+    /// Number of bytes of a message.
     pub bytes: u64,
-    /// Messages on all queue pairs.
+    /// Number of messages on all queue pairs.
     pub iterations: u64,
-    /// Best part of the run, bytes a second; 0 if not measured.
+    /// Bytes per second of the best part of the run, or 0 if the peak was not measured.
     pub peak: f64,
-    /// Average over the whole run, bytes a second.
+    /// Bytes per second, averaged over the whole run.
     pub average: f64,
-    /// Messages a second.
+    /// Messages per second.
     pub messages_per_s: f64,
 }

@@ -1,9 +1,9 @@
-//! Latency: one message in flight.
+//! Latency: one message is in flight at a time.
 //!
-//! Writes and Sends go back and forth. Both ends measure from one of their posts to the next and report half
-//! of it. With Writes the *server* begins, as in `ib_write_lat`; the last byte counts from 1 and is polled in
-//! memory. With Sends the client begins. Reads and atomics are posted by the client only, and count in full
-//! from post to post.
+//! Writes and Sends go back and forth. Each end measures the time from one of its posts to the next, and
+//! reports half of that time. With Writes the *server* begins, as in `ib_write_lat`. The last byte of a Write
+//! is a counter that starts with 1, and the receiver polls this byte in memory. With Sends the client begins.
+//! Reads and atomics are posted only by the client, and the whole time from post to post is reported.
 
 use dp::Clock;
 
@@ -21,10 +21,10 @@ use crate::silence::SilenceDetector;
 
 const DOING: &str = "measuring";
 
-/// Runs one size on the one queue pair. On an error, the row covers the time until the error.
+/// Runs one size on the only queue pair. If there is an error, the row covers the time until the error.
 ///
 /// # Errors
-/// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`], [`Error::Interrupted`].
+/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`] or [`Error::Interrupted`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,
@@ -54,7 +54,7 @@ pub fn run(
 enum Waited {
     /// The message arrived.
     Arrived,
-    /// A run by time is over: by our clock, or because the peer sends on the control connection.
+    /// A run by time is over, because our clock says so or because the peer sends on the control connection.
     Over,
 }
 
@@ -62,7 +62,7 @@ struct Turns {
     latencies: Latencies,
     busy_at_start: u64,
     last_post: Option<u64>,
-    /// Cycles of a round trip that ended with the last post and is not recorded yet.
+    /// Number of cycles of a round trip that ended with the last post and is not recorded yet.
     unrecorded: Option<u64>,
     started: u64,
     deadline: u64,
@@ -70,7 +70,7 @@ struct Turns {
     hz: u64,
     posted: u64,
     cpu: CpuTime,
-    /// Each round trip, cycles, if they are wanted.
+    /// Each round trip in cycles, if the user wants each latency.
     samples: Option<Vec<u64>>,
 }
 
@@ -142,10 +142,11 @@ impl Turns {
     fn post(&mut self, path: &mut Path) -> Result<(), Error> {
         let number = self.posted;
         let now = Clock::cycles();
-        // Recorded after the message was sent, so no message waits for the statistics of the previous one.
+        // The round trip is recorded after the message was sent, so that no message waits for the statistics
+        // of the previous message.
         self.unrecorded = self.last_post.replace(now).map(|last| now.saturating_sub(last));
         self.posted += 1;
-        // perftest's last byte counts from 1 and wraps.
+        // perftest's last byte is a counter that starts with 1 and wraps.
         path.post_ping(number, counter(number))
     }
 
@@ -179,7 +180,7 @@ impl Turns {
         if posts_first {
             self.post(path)?;
         }
-        // Both ends post and receive the same number. The answering end posts last.
+        // Both ends post and receive the same number of messages. The answering end posts last.
         while self.limit.is_none_or(|limit| arrived < limit) {
             if self.arrival(end, control, path, live, arrived)? == Waited::Over {
                 break;
@@ -231,7 +232,8 @@ impl Turns {
                 self.record(cycles);
                 if live.is_due() {
                     live.show(self.moment(end, path));
-                    // Showing the figures has taken time, so the message in flight is no sample.
+                    // Showing the figures has taken time, so the round trip of the message in flight is not
+                    // recorded.
                     self.last_post = None;
                 }
             }
@@ -253,7 +255,7 @@ impl Turns {
                 return Ok(Waited::Over);
             }
             if let Some(error) = end.ended(&path.flows[0].id) {
-                // A message that arrived right before the end counts.
+                // A message that arrived just before the end also counts.
                 path.poll()?;
                 return if look(path)? {
                     Ok(Waited::Arrived)
@@ -265,7 +267,7 @@ impl Turns {
     }
 }
 
-/// The last byte of message `number`: counts from 1 and wraps.
+/// The last byte of message `number`: a counter that starts with 1 and wraps.
 fn counter(number: u64) -> u8 {
     (number + 1) as u8
 }

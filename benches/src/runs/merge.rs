@@ -5,8 +5,9 @@ use dp::Clock;
 use super::figures::{BandwidthRow, CoreFigures, Figures, LoadFigures, Row};
 use crate::profile::Profiled;
 
-/// The sum of `rows`, one row per core: all messages, from the start of the first core to the end of the
-/// last. A core that ends early lowers the rate, as an idle core would in practice.
+/// The sum of `rows`, which has one row per core. The sum has all messages, and covers the time from the
+/// start of the first core to the end of the last core. A core that ends early lowers the rate, as an idle
+/// core would in practice.
 pub fn merge(rows: &[(usize, Row)], hz: u64) -> Row {
     let began = rows.iter().map(|(_, row)| row.span.0).min().unwrap_or(0);
     let ended = rows.iter().map(|(_, row)| row.span.1).max().unwrap_or(0);
@@ -36,7 +37,7 @@ pub fn merge(rows: &[(usize, Row)], hz: u64) -> Row {
         span: (began, ended),
         cores: rows.iter().map(|(cpu, row)| of_core(*cpu, row)).collect(),
         is_partial: rows.iter().any(|(_, row)| row.is_partial),
-        // Each core has measured the whole process.
+        // Each core has measured the CPU time of the whole process.
         cpu_percent: rows.iter().map(|(_, row)| row.cpu_percent).fold(0.0, f64::max),
         ways: rows.iter().filter_map(|(_, row)| row.ways).reduce(sum_of_ways),
         ..Row::default()
@@ -73,7 +74,7 @@ fn of_core(cpu: usize, row: &Row) -> CoreFigures {
     }
 }
 
-/// The frequency of the clock that measures spans, cycles a second.
+/// The frequency of the clock that measures spans, in cycles per second.
 pub fn span_hz() -> u64 {
     Clock::new().hz()
 }
@@ -102,7 +103,7 @@ mod tests {
         let merged = merge(&[(0, row(1000, (1000, 2000))), (7, row(500, (1500, 3000)))], 1000);
         let Figures::Bandwidth(sum) = merged.figures else { panic!() };
         assert_eq!((merged.messages, merged.queue_pairs, merged.busy_cycles), (1500, 6, 10));
-        // 1500 messages of 100 bytes in 2 s.
+        // The expected rate is that of 1500 messages of 100 bytes in 2 s.
         assert!(
             (sum.messages_per_s - 750.0).abs() < 1e-9 && (sum.average - 75_000.0).abs() < 1e-6,
             "{sum:?}"

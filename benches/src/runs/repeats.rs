@@ -5,16 +5,16 @@ use super::Row;
 /// The minimum, median and maximum of several values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The least.
+    /// The least value.
     pub least: f64,
-    /// The median; of an even number, the mean of the two in the middle.
+    /// The median. If the number of values is even, this is the mean of the two values in the middle.
     pub median: f64,
-    /// The greatest.
+    /// The greatest value.
     pub greatest: f64,
 }
 
 impl Spread {
-    /// The spread of these values; `None` if there is no value.
+    /// The spread of `values`, or `None` if there is no value.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -24,8 +24,8 @@ impl Spread {
     }
 }
 
-/// Rows of one message size, number of queue pairs and number of cores, in the order of the first of each
-/// kind.
+/// Groups rows with equal message size, number of queue pairs and number of cores. The groups are in the
+/// order of their first rows.
 pub fn grouped<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Vec<&'a Row>> {
     let kind = |row: &Row| (row.size, row.queue_pairs, row.cores.len());
     let mut groups: Vec<Vec<&Row>> = Vec::new();

@@ -1,8 +1,8 @@
-//! Running the program.
+//! Functions that run the program.
 
 use std::process::{Command, Output};
 
-/// `iwperf local TEST OPTIONS`, run to its end.
+/// Runs `iwperf local TEST OPTIONS`, and returns the output when the program has ended.
 pub(crate) fn local(test: &str, options: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_iwperf"))
         .args(["local", test])

@@ -1,13 +1,13 @@
 //! libibverbs and librdmacm on uwarp: RDMA programs run unmodified, and need no kernel RDMA, RDMA device or
 //! privileges.
 //!
-//! `libuwarp.so` exports the functions of both libraries under their symbol versions. A program loads it by
-//! `LD_PRELOAD`, or as `libibverbs.so.1` and `librdmacm.so.1` in a folder on `LD_LIBRARY_PATH`. The launcher
-//! `uwarp` sets up both ways. Programs may also be compiled with rdma-core's headers and linked with the
-//! library.
+//! `libuwarp.so` exports the functions of both libraries under their symbol versions. A program loads
+//! `libuwarp.so` by `LD_PRELOAD`, or as `libibverbs.so.1` and `librdmacm.so.1` in a folder on
+//! `LD_LIBRARY_PATH`. The launcher `uwarp` sets `LD_PRELOAD`, or makes such a folder. Programs may also be
+//! compiled with rdma-core's headers and linked with the library.
 //!
 //! Nothing starts when the library is loaded. The first call that opens a device or makes an event channel
-//! opens the wire that `UWARP_NET` names, and starts a thread that moves the data.
+//! opens the wire that `UWARP_NET` names, and starts the engine's thread, which moves the data.
 //!
 //! | layer | folder |
 //! |---|---|
@@ -17,8 +17,8 @@
 //! | the functions of libibverbs | `ibverbs` |
 //! | the functions of librdmacm | `rdmacm` |
 //!
-//! A module uses only modules of its own folder and of the folders above it in the table (`tests/src/layout`
-//! checks this).
+//! A module uses only modules of its own folder and of the folders above that folder in the table
+//! (`tests/src/layout` checks this rule).
 
 mod ffi;
 mod ibverbs;

@@ -1,7 +1,7 @@
-//! The rows of processes that sleep until a frame comes, next to a Unix socket: on a local wire, over
+//! The rows of processes that sleep until a frame arrives, compared with a Unix socket: on a local wire, over
 //! vhost-user, and over packet sockets at both ends of a veth pair.
 //!
-//! A round trip is two wake-ups.
+//! A round trip needs two wake-ups.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -12,13 +12,14 @@ use testing::lab::{Namespace, Result, Run, Scratch, Wire, veth};
 use crate::compare::over_local::{pair, round_trip};
 use crate::compare::session::{Session, Tally};
 
-/// Round trips.
+/// Number of round trips.
 const WAKES: &str = "500";
 
-/// The device of a namespace.
+/// The name of the network device in a namespace.
 const DEV: &str = "v0";
 
-/// A row, and the function that measures it on these cores: the median round trip of 64 bytes, us.
+/// A row, and the function that measures the row on these cores. The figure is the median round trip of 64
+/// bytes in us.
 type Wake = (&'static str, fn(&Session, [usize; 2]) -> Result<f64>);
 
 const ROWS: [Wake; 3] =
@@ -32,7 +33,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
             tally.add(id, "both", pair(&ours(session, session.cpus), over_socket(session.cpus)));
         }
     }
-    // On one core no other core has to be woken from its idle state.
+    // With both processes on one core, no other core has to be woken from its idle state.
     let one_core = [session.cpus[0]; 2];
     for (id, ours) in &wanted {
         note(tally, id, "one_core_us", ours(session, one_core));
@@ -68,7 +69,7 @@ fn local(_: &Session, cpus: [usize; 2]) -> Result<f64> {
     at_place(cpus, ["local-pong", "local-ping"], &scratch.file("wire"))
 }
 
-/// With blocking reads.
+/// Measures the round trip over a Unix socket with blocking reads.
 fn over_socket(cpus: [usize; 2]) -> Result<f64> {
     let scratch = Scratch::new()?;
     at_place(cpus, ["socket-pong", "socket-ping"], &scratch.file("socket"))

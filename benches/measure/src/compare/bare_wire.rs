@@ -1,4 +1,5 @@
-//! Sends frames without a protocol over a DPDK device, one end of the wire: the limit of the wire.
+//! One end of a wire on a DPDK device. Frames without a protocol are sent over the wire, to measure the limit
+//! of the wire.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,31 +19,31 @@ pub(crate) enum BareWireEnd {
     Source {
         #[command(flatten)]
         device: Device,
-        /// Bytes of a frame.
+        /// Number of bytes of a frame.
         #[arg(long)]
         bytes: usize,
-        /// Duration, milliseconds.
+        /// Duration in milliseconds.
         #[arg(long, default_value_t = 500)]
         ms: u64,
     },
-    /// Counts frames until none arrive any more.
+    /// Counts frames until no frame has arrived for a while.
     Sink {
         #[command(flatten)]
         device: Device,
     },
-    /// Sends frames one at a time, waits for the return of each, and prints the median round trip in
+    /// Sends frames one at a time, and waits for the return of each frame. Prints the median round trip in
     /// microseconds.
     Ping {
         #[command(flatten)]
         device: Device,
-        /// Bytes of a frame.
+        /// Number of bytes of a frame.
         #[arg(long)]
         bytes: usize,
         /// Number of round trips.
         #[arg(long, default_value_t = 100_000)]
         count: usize,
     },
-    /// Sends every frame back until none arrive any more.
+    /// Sends every frame back until no frame has arrived for a while.
     Pong {
         #[command(flatten)]
         device: Device,
@@ -55,7 +56,7 @@ pub(crate) struct Device {
     /// DPDK device.
     #[arg(long)]
     vdev: String,
-    /// MTU, bytes.
+    /// MTU in bytes.
     #[arg(long)]
     mtu: u16,
     /// CPU to run on.

@@ -1,8 +1,8 @@
-//! Many connections at the same moment: 10,000 from one process to another, and one from each of 1,000
-//! processes. The baseline is the kernel's TCP over loopback with the same processes; each of its processes
-//! connects one socket after the other.
+//! Many connections at the same moment: 10,000 connections from one process to another, or one connection
+//! from each of 1,000 processes. The baseline is the kernel's TCP over loopback with the same processes. Each
+//! process of the baseline connects one socket after another.
 //!
-//! The measured time begins when all connections may begin and ends when the last one is established.
+//! The measured time begins when all connections may begin, and ends when the last connection is established.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -36,21 +36,23 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Maximum number of connections that wait to be accepted, and of events.
 const MANY: usize = 16_384;
 
-/// Maximum bytes of memory of one of the thousand processes, which have to be available for each.
+/// Maximum number of bytes of memory of one of the thousand processes. The machine must have this much memory
+/// available for each process.
 const PROCESS_BYTES: u64 = 12 << 20;
 
 /// The line printed when all connections are established.
 const DONE: &str = "done";
 
-/// Rows with the number of connections and of processes that make them.
+/// Each row with the number of its connections, and the number of processes that make them.
 const ROWS: [(&str, usize, usize); 2] = [("connect_10k", 10_000, 1), ("processes_1k", 1000, 1000)];
 
 /// One end of many connections that begin at once.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BurstEnd {
-    /// Accepts `count` connections at `place`, a folder of a local wire or `kernel`, until its input ends.
+    /// Accepts `count` connections until the input of the process ends. `place` is the folder of a local
+    /// wire, or `kernel`.
     Accept { place: PathBuf, count: usize },
-    /// Makes `count` connections when its input ends.
+    /// Makes `count` connections when the input of the process ends.
     Connect { place: PathBuf, count: usize },
 }
 
@@ -75,14 +77,14 @@ fn over_local(connections: usize, processes: usize) -> Result<f64> {
     seconds(&scratch.file("wire"), connections, processes)
 }
 
-/// Seconds from the moment when all processes may begin until all are connected.
+/// Seconds from the moment when all processes may begin until all connections are established.
 fn seconds(place: &Path, connections: usize, processes: usize) -> Result<f64> {
     room_for(connections, processes)?;
     let mut accept = end("accept", place, connections)?;
     let mut accept = Running(accept.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?);
     let mut said = BufReader::new(accept.0.stdout.take().ok_or_else(|| lab_error!("no output"))?);
     hear(&mut said, READY)?;
-    // One pipe starts all processes, and one pipe collects their reports: two descriptors per process would
+    // One pipe starts all processes, and one pipe collects their reports. Two descriptors per process would
     // be too many.
     let (input, go) = std::io::pipe()?;
     let (output, says) = std::io::pipe()?;
@@ -108,7 +110,7 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The process may have ended by itself.
+        // An error is ignored, since the process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -120,16 +122,16 @@ fn end(what: &str, place: &Path, count: usize) -> Result<Command> {
     Ok(command)
 }
 
-/// Waits for the line `word`. A process that fails ends its output, or stays silent until its own time
-/// limit.
+/// Waits for the line `word`. If a process fails, its output ends, or the process stays silent until its own
+/// time limit.
 fn hear(output: &mut impl BufRead, word: &str) -> Result<()> {
     let mut line = String::new();
     output.read_line(&mut line)?;
     if line.trim() == word { Ok(()) } else { Err(lab_error!("{:?} instead of {word}", line.trim())) }
 }
 
-/// Raises the limit of open files of this process and its children to the maximum. An error if this limit,
-/// or the memory of the machine, is too small.
+/// Raises the limit of open files of this process and its children to the maximum. Fails if the maximum, or
+/// the memory of the machine, is too small.
 fn room_for(connections: usize, processes: usize) -> Result<()> {
     let files = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })
@@ -150,7 +152,7 @@ fn room_for(connections: usize, processes: usize) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of memory that are available to programs.
+/// Number of bytes of memory that are available to programs.
 fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -184,7 +186,7 @@ fn await_go(word: &str) -> Result<()> {
 
 // ---- a local wire ----
 
-/// The engine of a process in a thread, and its objects.
+/// The engine of a process, which runs in a thread, and the objects of the engine.
 struct LocalHost {
     context: Context,
     _engine: EngineThread,
@@ -197,7 +199,8 @@ struct LocalHost {
 impl LocalHost {
     fn new(folder: &Path, station: Option<u16>, count: usize) -> Result<Self> {
         let failed = |error: &dyn std::fmt::Display| lab_error!("{error}");
-        // Small buffers for the processes with one connection, so that a thousand fit.
+        // Processes with one connection have small pools of buffers, so that a thousand processes fit into
+        // memory.
         let buffers = if count > 1 { (4096, 256) } else { (256, 8) };
         let usual = LocalConfig::new(folder.to_owned());
         let config = LocalConfig { station, mbufs: buffers.0, bulk_mbufs: buffers.1, ..usual };
@@ -210,7 +213,7 @@ impl LocalHost {
             .map_err(|error| failed(&error))?;
         config.stack.derived_neighbors = Some([2, 0]);
         config.stack.address_probing = AddressProbing::Off;
-        // The same backlog as `listen` of the kernel's end.
+        // The kernel's listener in the baseline has the same backlog.
         config.stack.limits.backlog = MANY;
         let engine = Engine::new(&context, port, config).map_err(|error| failed(&error))?;
         Ok(Self {
@@ -228,7 +231,7 @@ impl LocalHost {
         self.pd.create_qp(&qp).map_err(|error| lab_error!("{error}"))
     }
 
-    /// Waits until `count` connections are established. Requests are accepted.
+    /// Accepts requests, and waits until `count` connections are established.
     fn await_established(&mut self, count: usize) -> Result<()> {
         let mut established = 0;
         while established < count {
@@ -274,7 +277,8 @@ fn connect(folder: &Path, count: usize) -> Result<()> {
     }
     host.await_established(count)?;
     println!("{DONE}");
-    // The other end waits for all connections, and ends with the measuring process.
+    // This process keeps its connections open, since the accepting process waits for all connections. The
+    // measuring process kills this process afterwards.
     std::thread::sleep(LIMIT);
     Ok(())
 }
@@ -283,7 +287,7 @@ fn connect(folder: &Path, count: usize) -> Result<()> {
 
 fn kernel_accept(count: usize) -> Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", PORT))?;
-    // The standard library listens with a short queue.
+    // The standard library listens with a short queue, so the queue is made longer here.
     rustix::net::listen(&listener, MANY as i32).map_err(std::io::Error::from)?;
     println!("{READY}");
     let sockets = (0..count).map(|_| listener.accept()).collect::<std::io::Result<Vec<_>>>()?;

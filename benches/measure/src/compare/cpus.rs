@@ -1,13 +1,13 @@
-//! The CPUs that measurements run on.
+//! The CPUs on which measurements run.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use testing::lab::Result;
 use testing::lab_error;
 
-/// The first two CPUs that this process may use; the same one twice if there is only one.
+/// The first two CPUs that this process may use. If there is only one CPU, both are this CPU.
 ///
 /// # Errors
-/// If the system does not report them.
+/// Fails if the system does not report the CPUs.
 pub(crate) fn two_cpus() -> Result<[usize; 2]> {
     let set = sched_getaffinity(None).map_err(|error| lab_error!("which CPUs: {error}"))?;
     let mut allowed = (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu));
@@ -18,7 +18,7 @@ pub(crate) fn two_cpus() -> Result<[usize; 2]> {
 /// Pins the calling thread to `cpu`.
 ///
 /// # Errors
-/// If this process may not use that CPU.
+/// Fails if this process may not use that CPU.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     if cpu < CpuSet::MAX_CPU {

@@ -1,11 +1,11 @@
-//! Runs whose pollers lost their CPU. A pinned poller that is descheduled for a while halves the figure of a
-//! short run, so such a run is repeated.
+//! Detects runs whose pollers lost their CPU. A pinned poller that is descheduled for a while halves the
+//! figure of a short run, so such a run is repeated.
 //!
 //! The ends of a run are child processes. `getrusage` reports the involuntary context switches of children
 //! that have ended. A poller never yields its CPU, so each such switch means that the scheduler gave the CPU
-//! to another thread. Streams over the kernel's TCP are not watched: the kernel's own work for them
-//! (`ksoftirqd`) takes their CPU, and is part of the measurement. Ping-pongs over the kernel's TCP are
-//! watched: their ends poll like ours.
+//! to another thread. Streams over the kernel's TCP are not watched, since the kernel's own work for them
+//! (`ksoftirqd`) uses their CPU and is part of the measurement. Ping-pongs over the kernel's TCP are watched,
+//! since their ends poll like ours.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -15,9 +15,9 @@ use serde::Serialize;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// Involuntary context switches a second of both ends together from which a run counts as disturbed. On an
-/// idle machine kernel threads cause some ten per second. A program that competes for the CPU causes one for
-/// each time slice of 3 or 4 ms: well over a hundred.
+/// A run counts as disturbed if its two ends together have at least this many involuntary context switches
+/// per second. On an idle machine, kernel threads cause some ten switches per second. A program that competes
+/// for the CPU causes one switch for each time slice of 3 or 4 ms, which is well over a hundred per second.
 const DISTURBED_PER_S: f64 = 60.0;
 
 /// The runs so far.
@@ -27,7 +27,7 @@ pub(crate) struct RunCount {
     runs: u32,
     /// Number of disturbed runs.
     disturbed: u32,
-    /// Number of disturbed runs whose figure is in the table, since the repeats were disturbed too.
+    /// Number of disturbed runs whose figure is in the table, since their repeats were also disturbed.
     counted: u32,
 }
 
@@ -50,11 +50,11 @@ impl std::fmt::Display for RunCount {
     }
 }
 
-/// Runs `run` and watches the ends that it starts and waits for. Repeats a disturbed run up to `repeats`
-/// times. If all are disturbed, the least disturbed one counts.
+/// Calls `run`, and watches the ends that `run` starts and waits for. Repeats a disturbed run at most
+/// `repeats` times. If all runs are disturbed, the least disturbed run counts.
 ///
 /// # Errors
-/// The first error of `run`; if the system does not report context switches.
+/// Returns the first error of `run`, or an error if the system does not report context switches.
 pub(crate) fn undisturbed<T>(
     count: &Cell<RunCount>,
     repeats: u32,
@@ -68,7 +68,7 @@ pub(crate) fn undisturbed<T>(
     })
 }
 
-/// Does the same as [`undisturbed`], for runs that return their context switches a second.
+/// Like [`undisturbed`], but for runs that return their context switches per second.
 fn quietest<T>(count: &Cell<RunCount>, repeats: u32, mut run: impl FnMut() -> Result<(T, f64)>) -> Result<T> {
     let mut quietest: Option<(T, f64)> = None;
     for _ in 0..=repeats {
@@ -91,7 +91,7 @@ fn quietest<T>(count: &Cell<RunCount>, repeats: u32, mut run: impl FnMut() -> Re
     quietest.map(|(figure, _)| figure).ok_or_else(|| lab_error!("nothing was run"))
 }
 
-/// Involuntary context switches of all children of this process that have ended.
+/// Number of involuntary context switches of all children of this process that have ended.
 fn involuntary_switches() -> Result<i64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).map_err(|error| lab_error!("getrusage: {error}"))?;
     Ok(usage.involuntary_context_switches())
@@ -105,7 +105,8 @@ mod tests {
 
     use super::*;
 
-    /// The index of the run whose figure is taken, from runs with these switches a second, and the counts.
+    /// Chooses the run whose figure counts. `switches` has the context switches per second of each run.
+    /// Returns the index of the chosen run, and the counts of runs.
     fn take(switches: &[f64], repeats: u32) -> (usize, RunCount) {
         let (count, mut next) = (Cell::default(), 0);
         let taken = quietest(&count, repeats, || {
@@ -158,7 +159,8 @@ mod tests {
             assert_eq!(ended.status.code(), Some(124), "{}", ended.text);
         }
         let switches = involuntary_switches().unwrap() - before;
-        // Well over a hundred on an idle machine; fewer if other programs use most of the half second.
+        // On an idle machine there are well over a hundred switches. If other programs use most of the half
+        // second, there are fewer switches.
         assert!(switches > 5, "{switches}");
     }
 }

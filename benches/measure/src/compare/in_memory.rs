@@ -1,5 +1,5 @@
-//! The rows that `measure pair` measures on a wire in memory. That program measures one pair at a
-//! time, and prints the figures as JSON.
+//! The rows that `measure pair` measures on a wire in memory. `measure pair` measures one pair at a time, and
+//! prints the figures as JSON.
 
 use std::time::Duration;
 
@@ -30,14 +30,14 @@ const IDS: [&str; 14] = [
     "vs_smoltcp",
 ];
 
-/// The heap of thousands of queue pairs is scattered, so glibc uses huge pages for it, on both sides of a
-/// pair.
+/// The heap of thousands of queue pairs is scattered. So glibc uses huge pages for the heap on both sides of
+/// a pair.
 const HUGE_HEAP: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
 /// Time limit for one pair.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// One pair, as `measure pair` prints it.
+/// One pair in the form in which `measure pair` prints it.
 #[derive(Debug, Deserialize)]
 struct Line {
     id: String,
@@ -74,7 +74,7 @@ fn take(session: &Session, measure: &Measure) -> Result<Pair> {
     parse(measure, &run.args(["--seconds", &session.pace.seconds.to_string()]).check(LIMIT)?)
 }
 
-/// The pair in the output of `measure pair`: its last line.
+/// Parses the pair in the output of `measure pair`, which is the last line.
 fn parse(measure: &Measure, text: &str) -> Result<Pair> {
     let id = measure.id;
     let Line { id: said, ours, theirs, unit } =

@@ -1,4 +1,4 @@
-//! `--json FILE`: an object for each row by its name, and data of the whole run.
+//! `--json FILE`: an object for each row under the name of the row, and data about the whole run.
 
 use benches::machine::MachineInfo;
 use serde_json::{Map, Value, json};
@@ -7,7 +7,8 @@ use crate::compare::measures::Direction;
 use crate::compare::sample::Sample;
 use crate::compare::session::{Row, Session};
 
-/// The whole document: measured rows, by name; rows that were not measured, with the reason; further results.
+/// The whole document: the measured rows by name, the rows that were not measured with the reason, and
+/// further results.
 pub(crate) fn document(
     machine: &MachineInfo,
     session: &Session,
@@ -26,7 +27,7 @@ pub(crate) fn document(
     all.into()
 }
 
-/// A row. Its result is at the top: the median pair of the worse direction.
+/// The object of a row. The first fields are the result, which is the median pair of the worse direction.
 fn object(row: &Row) -> Value {
     let measure = row.measure;
     let directions: Map<String, Value> =

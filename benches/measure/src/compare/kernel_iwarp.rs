@@ -1,5 +1,5 @@
 //! One end of a connection with RDMA Writes over the kernel's sockets, as a user without DPDK would write
-//! it.
+//! this end.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// One end of a TCP connection with RDMA Writes; prints its results as one line of JSON.
+/// One end of a TCP connection with RDMA Writes. Prints its results as one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KernelIwarpEnd {
     /// Listens, and places the Writes that it receives.
@@ -24,11 +24,11 @@ pub(crate) enum KernelIwarpEnd {
     Writer {
         #[command(flatten)]
         writes: Writes,
-        /// Duration, seconds.
+        /// Duration in seconds.
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
     },
-    /// Listens, and answers each Write with one.
+    /// Listens, and answers each Write with a Write.
     Pong {
         #[command(flatten)]
         writes: Writes,
@@ -37,21 +37,21 @@ pub(crate) enum KernelIwarpEnd {
     Ping {
         #[command(flatten)]
         writes: Writes,
-        /// Round trips.
+        /// Number of round trips.
         #[arg(long, default_value_t = 100_000)]
         count: u64,
     },
 }
 
-/// Where to listen or connect, and the Writes.
+/// The address of the listener, and the parameters of the Writes.
 #[derive(Debug, Args)]
 pub(crate) struct Writes {
     /// Address to listen on, or to connect to.
     address: SocketAddr,
-    /// Bytes of a message.
+    /// Number of bytes of a message.
     #[arg(long)]
     size: usize,
-    /// Bytes of the segment that an FPDU has to fit.
+    /// Number of bytes of the segment into which an FPDU has to fit.
     #[arg(long)]
     emss: usize,
 }

@@ -1,4 +1,5 @@
-//! One end of a connection with small messages over the kernel's TCP: the baseline of our small messages.
+//! One end of a connection with small messages over the kernel's TCP, which is the baseline of our small
+//! messages.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -10,14 +11,14 @@ use serde::Serialize;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// One end of a TCP connection with small messages; prints its results as one line of JSON.
+/// One end of a TCP connection with small messages. Prints its results as one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KernelTcpEnd {
     /// Listens, and sends back what it receives.
     Pong {
         /// Address to listen on.
         address: SocketAddr,
-        /// Bytes of a message.
+        /// Number of bytes of a message.
         #[arg(long, default_value_t = 64)]
         size: usize,
     },
@@ -25,10 +26,10 @@ pub(crate) enum KernelTcpEnd {
     Ping {
         /// Address to connect to.
         address: SocketAddr,
-        /// Bytes of a message.
+        /// Number of bytes of a message.
         #[arg(long, default_value_t = 64)]
         size: usize,
-        /// Round trips.
+        /// Number of round trips.
         #[arg(long, default_value_t = 100_000)]
         count: u64,
     },
@@ -40,14 +41,14 @@ pub(crate) enum KernelTcpEnd {
         #[arg(long)]
         block: bool,
     },
-    /// Connects, and sends messages with one call each.
+    /// Connects, and sends each message with one call.
     Source {
         /// Address to connect to.
         address: SocketAddr,
-        /// Bytes of a message.
+        /// Number of bytes of a message.
         #[arg(long, default_value_t = 64)]
         size: usize,
-        /// Duration, seconds.
+        /// Duration in seconds.
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
     },

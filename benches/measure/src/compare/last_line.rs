@@ -1,4 +1,4 @@
-//! The output of a program.
+//! Parses the output of a program.
 
 use serde::de::DeserializeOwned;
 use testing::lab::Result;
@@ -7,7 +7,7 @@ use testing::lab_error;
 /// Parses the last line of a program's output, which is JSON.
 ///
 /// # Errors
-/// If the line is no JSON or has other fields; the error has the whole output.
+/// Fails if the line is not JSON or has other fields. The error has the whole output.
 pub(crate) fn last_line<T: DeserializeOwned>(text: &str) -> Result<T> {
     let line = text.lines().next_back().unwrap_or_default();
     serde_json::from_str(line).map_err(|error| lab_error!("{error} in: {text}"))

@@ -1,9 +1,9 @@
-//! `loss_01`: Writes over a wire of 200 Mb/s and a round trip of 10 ms that loses a thousandth of the frames,
-//! drawn from a seed, against Linux to Linux over the same wire with the same seed. Both use CUBIC and no
-//! offloads.
+//! `loss_01`: Writes over a wire of 200 Mb/s with a round trip of 10 ms. The wire loses a thousandth of the
+//! frames, which a seed chooses. The baseline is Linux to Linux over such a wire with the same seed. Both
+//! sides use CUBIC and no offloads.
 //!
-//! The wire is `bad-wire`, between raw sockets on veth pairs. No process is pinned, since there are three for
-//! two cores.
+//! The wire is the program `bad-wire`, between raw sockets on veth pairs. No process is pinned, since there
+//! are three processes for two cores.
 
 use std::time::Duration;
 
@@ -18,25 +18,26 @@ use crate::compare::session::{Session, Tally};
 use crate::compare::vhost::number;
 
 const ID: &str = "loss_01";
-/// Frames lost, parts per million.
+/// Number of lost frames per million.
 const LOSS_PPM: u32 = 1000;
-/// Addresses of the two ends, and the devices between them and the wire.
+/// The addresses of the two ends, and the devices between the ends and the wire.
 const ADDRESSES: [&str; 2] = ["10.63.0.1", "10.63.0.2"];
 const MIDDLE: [&str; 2] = ["w0", "w1"];
 const DEV: &str = "v0";
-/// Bytes for a frame in the rings of a raw socket.
+/// Number of bytes for a frame in the rings of a raw socket.
 const FRAME: usize = 2048;
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// At most half a MiB in flight, since a run by time ends by waiting for it.
+/// With these options, at most half a MiB is in flight, since a run by time waits at its end for the data in
+/// flight.
 const BULK: &str = "-s 64K -t 8 -Q 4";
 
-/// A load that the wire can carry despite its losses, so that a completion waits for retransmissions and not
-/// for a queue: 4 KiB, at 20 Mb/s.
+/// A load of 4 KiB messages at 20 Mb/s. The wire can carry this load despite its losses, so a completion
+/// waits for retransmissions, but not for a queue.
 const LOAD: &str = "-s 4K -t 512 -Q 1 --rate_limit 0.02 --rate_units g";
 
-/// Measures the row, if it is wanted.
+/// Measures the row, if the user wants it.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     if !session.options.wants(ID) {
         return;
@@ -56,7 +57,8 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     completions(session, tally);
 }
 
-/// Latency of completions under a load, without and with markers: the median of the 99th percentiles.
+/// Measures the latency of completions under a load, without and with markers. The figure is the median of
+/// the 99th percentiles.
 fn completions(session: &Session, tally: &mut Tally) {
     for (name, markers) in [("completions_p99_us", ""), ("completions_p99_us_markers", " --markers")] {
         let p99 = |seed| {
@@ -73,7 +75,7 @@ fn completions(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// Goodput that the target confirmed, Mb/s.
+/// The goodput in Mb/s that the target confirmed.
 fn goodput(reports: &Value) -> Result<f64> {
     ensure!(reports["results"][0]["confirmed_by_target"] == true, "the target did not confirm the result");
     Ok(number(reports, "/results/0/bytes_per_s")? * 8.0 / 1e6)
@@ -136,7 +138,7 @@ fn iwperf(session: &Session, seed: u64, options: &str) -> Result<Value> {
     serde_json::from_slice(&output).map_err(|error| lab_error!("iwperf's JSON: {error}"))
 }
 
-/// Goodput of Linux to Linux, Mb/s.
+/// Measures the goodput in Mb/s of Linux to Linux.
 fn linux(session: &Session, seed: u64) -> Result<f64> {
     let lab = Lab::new(session, seed)?;
     for (host, address) in lab.hosts.iter().zip(ADDRESSES) {

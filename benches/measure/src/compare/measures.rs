@@ -3,9 +3,9 @@
 /// Whether a larger or a smaller ratio is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// Larger: rates.
+    /// A larger ratio is better, as for rates.
     HigherIsBetter,
-    /// Smaller: times and sizes.
+    /// A smaller ratio is better, as for times and sizes.
     LowerIsBetter,
 }
 
@@ -18,7 +18,7 @@ impl Direction {
         }
     }
 
-    /// The worse of two ratios.
+    /// Whether `ratio` is worse than `than`.
     pub(crate) fn is_worse(self, ratio: f64, than: f64) -> bool {
         match self {
             Self::HigherIsBetter => ratio < than,
@@ -27,35 +27,36 @@ impl Direction {
     }
 }
 
-/// How the pairs of a row are taken.
+/// How the pairs of a row are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sampling {
-    /// Runs are repeated if other programs took the CPU.
+    /// A run is repeated if other programs used its CPU.
     Undisturbed,
-    /// Runs are not repeated: each end has more threads than cores, so they take the CPU from each other.
+    /// Runs are not repeated. Each end has more threads than cores, so the threads compete for the CPU with
+    /// each other.
     AsTheyCome,
-    /// A single pair, whose figure is the same each time.
+    /// A single pair is measured, since its figure is equal each time.
     Once,
 }
 
-/// One row.
+/// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Measure {
-    /// The name of the row, here and in the JSON.
+    /// The name of the row in the table and in the JSON.
     pub(crate) id: &'static str,
-    /// The quantity.
+    /// The quantity that is measured.
     pub(crate) what: &'static str,
-    /// The baseline.
+    /// The baseline with which the quantity is compared.
     pub(crate) against: &'static str,
     /// Unit of both figures.
     pub(crate) unit: &'static str,
     /// Which ratio is better.
     pub(crate) better: Direction,
-    /// Ratio that has to be reached.
+    /// The ratio that has to be reached.
     pub(crate) goal: f64,
-    /// Ratio aimed at.
+    /// The ratio that is the aim.
     pub(crate) aim: f64,
-    /// How its pairs are taken.
+    /// How the pairs of the row are measured.
     pub(crate) taken: Sampling,
 }
 
@@ -65,8 +66,8 @@ impl Measure {
     }
 }
 
-/// All rows, in the order of the table. The marks of `pingpong_64` are for Xeons; for EPYCs they would be
-/// 0.25 and 0.2.
+/// All rows in the order of the table. The goal and the aim of `pingpong_64` are for Xeons. For EPYCs the
+/// goal would be 0.25, and the aim 0.2.
 pub(crate) const MEASURES: [Measure; 39] = [
     row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP at its best", "Gb/s", 1.0, 1.5),
     row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP at its best", "Gb/s", 1.4, 2.0),

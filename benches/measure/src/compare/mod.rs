@@ -1,6 +1,6 @@
-//! The table of measurements. Each row is a ratio of two figures that are measured alternately on the same
-//! cores, one of uwarp and one of its baseline. The table is printed, and written as JSON. `scripts/compare`
-//! builds the programs and runs this command.
+//! The table of measurements. Each row is the ratio of a figure of uwarp to a figure of its baseline. The two
+//! figures are measured alternately on the same cores. The table is printed, and written as JSON.
+//! `scripts/compare` builds the programs and runs this command.
 //!
 //! | file | what |
 //! |---|---|
@@ -23,9 +23,10 @@
 //! | `last_line` | the last line of a program's output |
 //! | `machine`, `table`, `json`, `plots` | the output |
 //!
-//! `compare` runs programs, pins them and reads their output. It contains no protocol and no data path.
+//! `compare` runs programs, pins the programs to CPUs, and reads their output. `compare` contains no protocol
+//! and no data path.
 //!
-//! Exits with 0 if every row was measured, with any ratio.
+//! The exit status is 0 if every row was measured, whatever the ratios are.
 
 mod asleep;
 pub(crate) mod bare_wire;
@@ -72,7 +73,7 @@ pub(crate) fn run(options: CompareOptions) -> ExitCode {
     }
 }
 
-/// Returns whether all wanted rows were measured.
+/// Measures and prints the table. Returns whether all wanted rows were measured.
 fn take(options: CompareOptions) -> Result<bool> {
     let (machine, session) = (MachineInfo::here(), Session::new(options)?);
     let mut tally = Tally::default();
@@ -107,7 +108,7 @@ fn take(options: CompareOptions) -> Result<bool> {
     if runs.any() {
         println!("{runs}");
     }
-    // The limits belong to the whole table, so `--only` leaves them out.
+    // The limits belong to the whole table, so they are not measured with `--only`.
     let limits = match session.options.only.is_empty() {
         true => {
             println!("limits of the wire and the memory, without any protocol:");

@@ -11,13 +11,13 @@ use crate::compare::measures::{MEASURES, Measure, find};
 #[derive(Clone, Debug, Parser)]
 #[command(name = "compare", version)]
 pub(crate) struct CompareOptions {
-    /// Fewer and shorter runs, for a first impression; do not quote these figures.
+    /// Make fewer and shorter runs, for a first impression. Do not quote the figures of such runs.
     #[arg(long)]
     pub(crate) quick: bool,
     /// Measure only these rows.
     #[arg(long, value_name = "ID,...", value_delimiter = ',', value_parser = parse_id)]
     pub(crate) only: Vec<&'static str>,
-    /// Write the results to this file: an object for each row, by its name.
+    /// Write the results to this file, with an object for each row under the name of the row.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Draw plots (SVG) into this folder.
@@ -34,7 +34,7 @@ impl CompareOptions {
         MEASURES.iter().filter(|measure| self.wants(measure.id))
     }
 
-    /// Whether a row is wanted.
+    /// Whether the user wants a row.
     pub(crate) fn wants(&self, id: &str) -> bool {
         self.only.is_empty() || self.only.contains(&id)
     }
@@ -45,28 +45,29 @@ impl CompareOptions {
     }
 }
 
-/// Numbers of runs and their lengths.
+/// The numbers of runs, and the lengths of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// Pairs of each row. Odd, so that one of them is the median.
+    /// Number of pairs of each row. The number is odd, so that one of the pairs is the median.
     pub(crate) pairs: usize,
-    /// Runs of each setting of the baseline; the setting with the best median is chosen. Odd as well.
+    /// Number of runs of each setting of the baseline. The number is odd. The setting with the best median is
+    /// chosen.
     pub(crate) trials: usize,
-    /// Maximum repeats of a run whose pollers lost their CPU.
+    /// Maximum number of repeats of a run whose pollers lost their CPU.
     pub(crate) repeats: u32,
-    /// Seconds of one bandwidth run.
+    /// Duration in seconds of one bandwidth run.
     pub(crate) seconds: u32,
-    /// Round trips of one latency run.
+    /// Number of round trips of one latency run.
     pub(crate) round_trips: u32,
-    /// Seconds of one run over the lossy wire.
+    /// Duration in seconds of one run over the lossy wire.
     pub(crate) lossy_seconds: u32,
 }
 
-/// For figures that may be quoted.
+/// The pace for figures that may be quoted.
 const WHOLE: Pace =
     Pace { pairs: 5, trials: 5, repeats: 3, seconds: 1, round_trips: 100_000, lossy_seconds: 6 };
 
-/// For `--quick`.
+/// The pace of `--quick`.
 const QUICK: Pace =
     Pace { pairs: 1, trials: 3, repeats: 1, seconds: 1, round_trips: 20_000, lossy_seconds: 4 };
 

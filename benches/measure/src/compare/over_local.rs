@@ -1,6 +1,6 @@
-//! The rows of unmodified programs on a local wire: perftest's tools with `libuwarp.so`, two processes on two
-//! cores. They are compared with the kernel's TCP over loopback, and with `iwperf` on the same wire, which
-//! shows the cost of the functions of libibverbs and librdmacm.
+//! The rows of unmodified programs on a local wire: perftest's tools with `libuwarp.so`, in two processes on
+//! two cores. The rows are compared with the kernel's TCP over loopback, and with `iwperf` on a local wire.
+//! The comparison with `iwperf` shows the cost of the functions of libibverbs and librdmacm.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 use crate::compare::vhost::number;
 
-/// Bytes of a large and of a small message.
+/// Numbers of bytes of a large and of a small message.
 const LARGE: &str = "65536";
 const SMALL: &str = "64";
 
-/// The address of the server, for programs and for the kernel.
+/// The address of the server for the unmodified programs and for the kernel.
 const HERE: &str = "127.0.0.1";
 
 /// The addresses of `iwperf` on the wire.
@@ -53,7 +53,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
             }
         }
         if wants("shim_read_64") {
-            // perftest reports the whole round trip of a Read.
+            // perftest reports the whole round trip of a Read, but half the round trip of a Write or Send.
             let whole = latency(session, "ib_read_lat");
             tally.add("shim_read_64", "both", pair(&whole, kernel_round_trip(session)));
         }
@@ -63,8 +63,9 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// `ib_write_lat` spins on memory without a call, so the threads of the library need the same two cores. The
-/// test has no baseline; its result is printed beside the row of Sends.
+/// Measures `ib_write_lat`, which spins on memory without calling the library. So the library's threads have
+/// to share the two cores with the spinning programs. The test has no baseline, and its result is printed
+/// beside the row of Sends.
 fn note_write_latency(session: &Session, tally: &mut Tally) {
     match perftest(session, "ib_write_lat", &["-s", SMALL, "-n", "1000"]).and_then(|text| figure(&text, 4)) {
         Ok(half) => tally.note("shim_send_64", "ib_write_lat_us", 2.0 * half),
@@ -83,15 +84,15 @@ pub(crate) fn pair(ours: &Result<f64>, theirs: Result<f64>) -> Result<Pair> {
 
 // ---- unmodified programs ----
 
-/// `ib_write_bw`, Gb/s.
+/// Measures the bandwidth of `ib_write_bw` in Gb/s.
 fn bandwidth(session: &Session) -> Result<f64> {
     let seconds = session.pace.seconds.to_string();
     let text = perftest(session, "ib_write_bw", &["-s", LARGE, "-D", &seconds, "--report_gbits"])?;
     figure(&text, 3)
 }
 
-/// The typical latency that a tool reports, us. Context switches do not indicate a disturbance here: the
-/// library's thread checks repeatedly whether the program still polls.
+/// Measures the typical latency in us that a tool reports. Context switches do not indicate a disturbance
+/// here, since the library's thread checks repeatedly whether the program still polls.
 fn latency(session: &Session, tool: &str) -> Result<f64> {
     let count = session.pace.round_trips.to_string();
     let text = perftest(session, tool, &["-s", SMALL, "-n", &count])?;
@@ -114,7 +115,7 @@ fn perftest(session: &Session, tool: &str, options: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// Waits until a program listens on the wire in `folder`, where it then has a name.
+/// Waits until a program listens on the wire in `folder`. A program that listens has a name there.
 fn wait_to_listen(server: &mut Process, folder: &Path) -> Result<()> {
     let names = folder.join("default/listen");
     let started = Instant::now();
@@ -131,7 +132,7 @@ fn wait_to_listen(server: &mut Process, folder: &Path) -> Result<()> {
     Err(lab_error!("the server does not listen: {}", server.text()))
 }
 
-/// A column of the last line of numbers in the output of perftest.
+/// The value of a column in the last line of numbers in perftest's output.
 fn figure(text: &str, column: usize) -> Result<f64> {
     let numbers =
         |line: &str| -> Option<Vec<f64>> { line.split_whitespace().map(|word| word.parse().ok()).collect() };
@@ -154,7 +155,7 @@ fn iwperf_latency(session: &Session) -> Result<f64> {
     number(&report, "/results/0/latency/typical_us")
 }
 
-/// Runs `iwperf` without CRCs, like the library on a local wire. Returns the client's JSON.
+/// Runs `iwperf` without CRCs, as the library runs on a local wire. Returns the client's JSON.
 fn iwperf(session: &Session, test: &[&str]) -> Result<Value> {
     let scratch = Scratch::new()?;
     let program = session.program("iwperf")?;
@@ -174,7 +175,7 @@ fn iwperf(session: &Session, test: &[&str]) -> Result<Value> {
 
 // ---- the kernel's TCP over loopback ----
 
-/// Plain `iperf3`, Gb/s.
+/// Measures the goodput of plain `iperf3` in Gb/s.
 fn kernel_stream(session: &Session) -> Result<f64> {
     let seconds = session.pace.seconds.to_string();
     let [at_server, at_client] = session.cpus;
@@ -187,7 +188,7 @@ fn kernel_stream(session: &Session) -> Result<f64> {
     iperf3::parse(&report)
 }
 
-/// The median round trip of 64 bytes between sockets that spin, us.
+/// Measures the median round trip in us of 64 bytes between sockets that spin.
 fn kernel_round_trip(session: &Session) -> Result<f64> {
     let [address, count] = [format!("{HERE}:7401"), session.pace.round_trips.to_string()];
     session.undisturbed(|| {
@@ -197,7 +198,7 @@ fn kernel_round_trip(session: &Session) -> Result<f64> {
     })
 }
 
-/// The median that `ping` reports, while `pong` answers, us.
+/// The median in us that `ping` reports while `pong` answers.
 pub(crate) fn round_trip([at_pong, at_ping]: [usize; 2], pong: Run, ping: Run) -> Result<f64> {
     let mut server = pong.pinned(at_pong).spawn()?;
     server.wait_for(READY, START)?;

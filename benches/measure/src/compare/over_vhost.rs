@@ -1,6 +1,6 @@
-//! The rows measured between two processes on a vhost-user wire, each direction separately.
+//! The rows measured between two processes on a vhost-user wire. Each direction is measured separately.
 //!
-//! Separate runs, before the measured ones, check the data byte by byte.
+//! Separate runs before the measured runs check the data byte by byte.
 
 use serde_json::Value;
 use testing::ensure;
@@ -14,7 +14,7 @@ use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 use crate::compare::vhost::{self, EndReports, SendingEnd, Test, number};
 
-/// Bytes of a small message.
+/// Number of bytes of a small message.
 pub(crate) const SMALL: u32 = 64;
 
 /// Measures all wanted rows.
@@ -29,13 +29,14 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
 /// The rows of large messages at one MTU.
 struct Bulk {
     mtu: u16,
-    /// Writes against the kernel's TCP at its best.
+    /// The row of Writes against the kernel's TCP with its best settings.
     write: &'static str,
-    /// Writes against the kernel's TCP with its defaults.
+    /// The row of Writes against the kernel's TCP with its defaults.
     default: &'static str,
-    /// Writes against Writes over the kernel's sockets.
+    /// The row of Writes against Writes over the kernel's sockets.
     sockets: &'static str,
-    /// Rows that are compared with these Writes: row, test and options.
+    /// Rows that are compared with these Writes. Each element has the name of the row, the test and the
+    /// options.
     others: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -49,7 +50,8 @@ const AT_9000: Bulk = Bulk {
     others: &[("send", "send-bw", ""), ("read", "read-bw", ""), ("markers", "write-bw", "--markers")],
 };
 
-/// Runs in which the target checks every byte: rows, test, MTU, options.
+/// Runs in which the target checks every byte. Each run has the names of its rows, the test, the MTU and the
+/// options.
 const CHECKED: [(&[&str], &str, u16, &str); 7] = [
     (&["write_1500", "default_1500", "sockets_1500"], "write-bw", 1500, "-s 1M -n 100"),
     (&["write_9000", "default_9000", "sockets_9000"], "write-bw", 9000, "-s 1M -n 100"),
@@ -89,10 +91,11 @@ fn messages_checked(reports: &EndReports) -> Result<u64> {
     Ok(checked)
 }
 
-/// A row to compare large Writes with, and a function that measures its figure in Gb/s.
+/// The name of a row with which large Writes are compared, and a function that measures the row's figure in
+/// Gb/s.
 type Baseline<'a> = (&'static str, Box<dyn Fn() -> Result<f64> + 'a>);
 
-/// The goodput of large Writes against the kernel, and of the rows that are compared with these Writes.
+/// Measures the goodput of large Writes against the kernel, and the rows that are compared with these Writes.
 fn bulk(session: &Session, tally: &mut Tally, rows: &Bulk) {
     let seconds = session.pace.seconds;
     let test = |name, options| Test::new(name, rows.mtu, &format!("-s 1M -D {seconds} {options}"));
@@ -115,7 +118,7 @@ fn bulk(session: &Session, tally: &mut Tally, rows: &Bulk) {
     }
 }
 
-/// The baselines of the wanted rows. A row whose baseline cannot be set up has failed.
+/// Sets up the baselines of the wanted rows. If a baseline cannot be set up, its row has failed.
 fn baselines<'a>(session: &'a Session, tally: &mut Tally, rows: &Bulk) -> Vec<Baseline<'a>> {
     let (mut all, seconds): (Vec<Baseline<'a>>, _) = (Vec::new(), session.pace.seconds);
     let load = StreamLoad { connections: 1, bytes: None, seconds };
@@ -161,10 +164,10 @@ fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
     }
 }
 
-/// Goodput that the target confirmed, Gb/s.
+/// Measures the goodput in Gb/s that the target confirmed.
 ///
 /// # Errors
-/// If a program fails, or the target confirmed nothing.
+/// Fails if a program fails, or if the target confirmed nothing.
 pub(crate) fn goodput(session: &Session, test: &Test, sender: SendingEnd) -> Result<f64> {
     let reports = session.undisturbed(|| vhost::run(session, test, sender))?;
     ensure!(
@@ -174,27 +177,27 @@ pub(crate) fn goodput(session: &Session, test: &Test, sender: SendingEnd) -> Res
     Ok(number(&reports.client, "/results/0/bytes_per_s")? * 8.0 / 1e9)
 }
 
-/// A row of the round trips of one run: its figure in the JSON of `iwperf`, which reports half a round trip
-/// as perftest does, and in the kernel's.
+/// A row of the round trips of one run. The row names a figure in the JSON of `iwperf`, and the corresponding
+/// figure of the kernel. `iwperf` reports half a round trip, as perftest does.
 struct Percentile {
     id: &'static str,
     ours: &'static str,
     theirs: fn(&RoundTrips) -> f64,
 }
 
-/// The rows against the kernel's TCP. One run measures them all.
+/// The rows against the kernel's TCP. One run measures all these rows.
 const PERCENTILES: [Percentile; 3] = [
     Percentile { id: "pingpong_64", ours: "typical_us", theirs: |trips| trips.median_us },
     Percentile { id: "pingpong_p99", ours: "p99_us", theirs: |trips| trips.p99_us },
     Percentile { id: "pingpong_p999", ours: "p999_us", theirs: |trips| trips.p999_us },
 ];
 
-/// The median against Writes over the kernel's sockets.
+/// The row of the median against Writes over the kernel's sockets.
 const OVER_SOCKETS: Percentile =
     Percentile { id: "sockets_64", ours: "typical_us", theirs: |trips| trips.median_us };
 
 impl Percentile {
-    /// The pair of a run of each side, in microseconds of the whole round trip.
+    /// The pair of a run of each side. Each figure is a whole round trip in microseconds.
     fn pair(&self, ours: &Result<EndReports>, theirs: &Result<RoundTrips>) -> Result<Pair> {
         let half = match ours {
             Ok(reports) => number(&reports.client, &format!("/results/0/latency/{}", self.ours)),
@@ -208,8 +211,8 @@ impl Percentile {
     }
 }
 
-/// The whole round trip of two small Writes: its percentiles against the kernel's TCP, and its median against
-/// Writes over the kernel's sockets.
+/// Measures the whole round trip of two small Writes. The percentiles of the round trip are compared with the
+/// kernel's TCP, and the median with Writes over the kernel's sockets.
 fn round_trip(session: &Session, tally: &mut Tally) {
     let count = session.pace.round_trips;
     let test = Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}"));
@@ -238,7 +241,8 @@ fn round_trip(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// The baseline of `rows`, if it was wanted and could be set up. If it could not, `rows` have failed.
+/// Returns the baseline of `rows` if the user wants the baseline and it was set up. If the baseline could not
+/// be set up, records the error for each of `rows`.
 fn set_up<T>(
     tally: &mut Tally,
     rows: &[&Percentile],
@@ -257,7 +261,7 @@ fn set_up<T>(
     }
 }
 
-/// Small Writes a second, as counted by the target's engine.
+/// Measures small Writes per second, as counted by the target's engine.
 fn rate(session: &Session, tally: &mut Tally) {
     let seconds = session.pace.seconds;
     let row = SmallRow {
@@ -270,7 +274,7 @@ fn rate(session: &Session, tally: &mut Tally) {
     row.measure(session, tally);
 }
 
-/// A row of small messages against the kernel's.
+/// A row of our small messages against the kernel's small messages.
 struct SmallRow<'a> {
     id: &'static str,
     test: Test,
@@ -299,8 +303,8 @@ impl SmallRow<'_> {
     }
 }
 
-/// Millions of messages a second: the number counted by the target's engine over the time until the target's
-/// confirmation. A small Write is one FPDU.
+/// Millions of messages per second: the number that the target's engine counted, divided by the time until
+/// the target's confirmation. A small Write is one FPDU.
 fn counted_rate(reports: &EndReports) -> Result<f64> {
     let sent = number(&reports.client, "/results/0/iterations")?;
     let rate = number(&reports.client, "/results/0/msg_rate_mpps")?;

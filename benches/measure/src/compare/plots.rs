@@ -1,6 +1,6 @@
-//! `--plots DIR`: bandwidth over the message size and over connections, the round trip by percentile, and
-//! goodput over cores, each next to the kernel's TCP or a loop that copies and sums. The kernel has the same
-//! settings as in the table.
+//! `--plots DIR` draws bandwidth over the message size and over connections, the round trip by percentile,
+//! and goodput over cores. Each plot also shows the kernel's TCP, or a loop that copies and computes CRCs.
+//! The settings of the kernel are those of the table.
 
 use std::path::Path;
 
@@ -18,23 +18,23 @@ use crate::compare::over_vhost::{SMALL, goodput};
 use crate::compare::session::{Row, Session};
 use crate::compare::vhost::{self, SendingEnd, Test};
 
-/// Sizes of messages, bytes.
+/// Sizes of messages in bytes.
 const SIZES: [u32; 9] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 /// Numbers of connections.
 const CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
 
-/// MTU of the plots, bytes.
+/// MTU of the plots in bytes.
 const MTU: u16 = 9000;
 
-/// The end that sends: plots show one direction.
+/// The end that sends. Plots show only one direction.
 const SENDER: SendingEnd = SendingEnd::VirtioUser;
 
-/// Measures the data of the plots and draws them into `directory`, which is created if it is missing. `rows`
-/// were measured already.
+/// Measures the data of the plots, and draws the plots into `directory`, which is created if it is missing.
+/// `rows` were measured before.
 ///
 /// # Errors
-/// If something cannot be measured, drawn or written.
+/// Fails if something cannot be measured, drawn or written.
 pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<()> {
     let failed = |error: std::io::Error| lab_error!("{}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(failed)?;
@@ -51,17 +51,17 @@ pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<
     Ok(())
 }
 
-/// The note on all plots: the machine.
+/// The note on all plots, which describes the machine.
 fn notes() -> Vec<String> {
     vec![MachineInfo::here().to_string()]
 }
 
-/// The settings of the kernel that a row has in the table.
+/// The kernel's settings for a row of the table.
 fn chosen<'a>(rows: &'a [Row], id: &str) -> Option<&'a str> {
     rows.iter().find(|row| row.measure.id == id)?.also.get("kernel")?.as_str()
 }
 
-/// The kernel's streams of the plots: with the best settings, as in the table, and with its defaults.
+/// The kernel's streams of the plots: one with the best settings, as in the table, and one with the defaults.
 fn streams(session: &Session, rows: &[Row]) -> Result<[Stream; 2]> {
     let best = match chosen(rows, "write_9000").and_then(iperf3::named) {
         Some(settings) => Stream::with(session, MTU, settings)?,
@@ -74,7 +74,8 @@ fn by_size(session: &Session, [best, default]: &[Stream; 2]) -> Result<Chart> {
     let seconds = session.pace.seconds;
     let [mut ours, mut at_best, mut by_default] = [const { Vec::new() }; 3];
     for size in SIZES {
-        // Depth by bytes: a run by time ends by waiting for the messages in flight.
+        // The depth limits the bytes in flight, since a run by time waits at its end for the messages in
+        // flight.
         let depth = ((64 << 20) / size).clamp(16, 1024);
         let test = Test::new("write-bw", MTU, &format!("-s {size} -t {depth} -D {seconds}"));
         ours.push((f64::from(size), goodput(session, &test, SENDER)?));
@@ -138,16 +139,17 @@ fn by_percentile(session: &Session, rows: &[Row]) -> Result<Chart> {
     })
 }
 
-/// The distribution in the JSON of `iwperf`, whose latencies of Writes are half a round trip.
+/// The distribution in the JSON of `iwperf`, with latencies doubled, since `iwperf` reports half a round trip
+/// for Writes.
 fn whole_round_trips(reports: &Value) -> Result<Vec<(f64, f64)>> {
     let halves = Vec::<(f64, f64)>::deserialize(&reports["results"][0]["distribution"])
         .map_err(|error| lab_error!("iwperf's distribution: {error}"))?;
     Ok(halves.into_iter().map(|(quantile, us)| (quantile, 2.0 * us)).collect())
 }
 
-/// The gain of a second core, if that row was measured.
+/// A chart of the gain by a second core, if the row of this gain was measured.
 fn by_cores(rows: &[Row]) -> Option<Chart> {
-    /// Share of the loop's gain that is the row's baseline.
+    /// The share of the loop's gain that is the baseline of the row.
     const SHARE: f64 = 0.9;
     let row = rows.iter().find(|row| row.measure.id == "cores_2")?;
     let gains = |gain: f64| vec![(1.0, 1.0), (2.0, gain)];

@@ -1,10 +1,11 @@
-//! Pairs of figures, measured alternately: the pair whose ratio is the median, and the spread.
+//! Pairs of figures that are measured alternately. The result is the pair whose ratio is the median, and the
+//! spread of the ratios.
 
 use serde::Serialize;
 
 use crate::compare::measures::{Direction, Measure};
 
-/// Two figures measured one right after the other, in the unit of their row.
+/// Two figures in the unit of their row, measured one right after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Pair {
     /// The figure of uwarp.
@@ -14,7 +15,7 @@ pub(crate) struct Pair {
 }
 
 impl Pair {
-    /// Ours divided by theirs.
+    /// The ratio of our figure to the baseline's figure.
     pub(crate) fn ratio(&self) -> f64 {
         self.ours / self.theirs
     }
@@ -23,7 +24,8 @@ impl Pair {
 /// The result of several pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Sample {
-    /// The pair whose ratio is the median: the lower of the middle two if their number is even.
+    /// The pair whose ratio is the median. If the number of pairs is even, this is the pair with the lower of
+    /// the middle two ratios.
     pub(crate) median: Pair,
     /// Smallest and largest ratio.
     pub(crate) spread: [f64; 2],
@@ -32,8 +34,8 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// The result of pairs in the order of measurement. `None` if there is no pair, or a ratio is not a
-    /// positive number.
+    /// The result of `pairs`, which are in the order of measurement. Returns `None` if there is no pair, or
+    /// if a ratio is not a positive number.
     pub(crate) fn new(pairs: Vec<Pair>) -> Option<Self> {
         let mut sorted = pairs.clone();
         sorted.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
@@ -59,15 +61,15 @@ pub(crate) fn worst(samples: &[(&'static str, Sample)], better: Direction) -> Op
     })
 }
 
-/// The mark that a ratio reached.
+/// Which of its two marks a ratio has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// Neither goal nor aim.
+    /// The ratio has reached neither the goal nor the aim.
     Missed,
-    /// The goal only.
+    /// The ratio has reached the goal, but not the aim.
     Goal,
-    /// Goal and aim.
+    /// The ratio has reached the goal and the aim.
     Aim,
 }
 
@@ -83,7 +85,7 @@ impl Verdict {
         }
     }
 
-    /// The word in the table.
+    /// The word for the verdict in the table.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Missed => "missed",
@@ -104,7 +106,7 @@ mod tests {
 
     #[test]
     fn the_median_is_that_of_the_ratios_not_of_the_figures() {
-        // Ratios 2, 5, 3, 1, 4; the median of `ours` would be 30, of `theirs` 10.
+        // The ratios are 2, 5, 3, 1 and 4. The median of `ours` would be 30, and that of `theirs` 10.
         let pairs = vec![pair(20., 10.), pair(50., 10.), pair(30., 10.), pair(40., 40.), pair(4., 1.)];
         let sample = Sample::new(pairs.clone()).unwrap();
         assert_eq!((sample.median, sample.ratio()), (pair(30., 10.), 3.0));

@@ -1,4 +1,4 @@
-//! One run: its programs and CPUs, and the results of each row.
+//! One run of `compare`: its programs and CPUs, and the results of each row.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,9 +20,9 @@ pub(crate) struct Session {
     pub(crate) options: CompareOptions,
     /// The durations of the runs.
     pub(crate) pace: Pace,
-    /// The cores of the two ends: the same core twice if there is only one.
+    /// The cores of the two ends. If there is only one core, both are this core.
     pub(crate) cpus: [usize; 2],
-    /// Run without hugepages.
+    /// Whether to run without hugepages.
     pub(crate) no_huge: bool,
     /// The runs of pollers so far.
     pub(crate) runs: Cell<RunCount>,
@@ -30,11 +30,11 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// A run on the first two cores that this process may use. Its programs are in the folder of this
-    /// program.
+    /// Makes a run on the first two cores that this process may use. The programs of the run are in the
+    /// folder of this program.
     ///
     /// # Errors
-    /// If the system does not report them.
+    /// Fails if the system does not report the cores.
     pub(crate) fn new(options: CompareOptions) -> Result<Self> {
         let own = std::env::current_exe()?;
         let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();
@@ -43,10 +43,10 @@ impl Session {
         Ok(Self { pace, cpus, no_huge, runs, programs, options })
     }
 
-    /// The path of a program that was built with this one.
+    /// The path of a program that was built together with this program.
     ///
     /// # Errors
-    /// If the program was not built.
+    /// Fails if the program was not built.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
         let path = self.programs.join(name);
         if path.exists() {
@@ -55,18 +55,19 @@ impl Session {
         Err(lab_error!("{name} is not built (scripts/compare builds it)"))
     }
 
-    /// Runs pollers, ours or the kernel's, and again if they were disturbed.
+    /// Calls `run`, which runs pollers of ours or of the kernel. Calls `run` again if the pollers were
+    /// disturbed.
     ///
     /// # Errors
-    /// The first error of `run`.
+    /// Returns the first error of `run`.
     pub(crate) fn undisturbed<T>(&self, run: impl FnMut() -> Result<T>) -> Result<T> {
         undisturbed(&self.runs, self.pace.repeats, run)
     }
 
-    /// Another subcommand of this program, to be run as a process.
+    /// Another subcommand of this program, which the caller can run as a process.
     ///
     /// # Errors
-    /// If the program was moved.
+    /// Fails if the program was moved.
     pub(crate) fn part(command: &str) -> Result<Run> {
         Ok(Run::new(std::env::current_exe()?).arg(command))
     }
@@ -77,7 +78,7 @@ impl Session {
 pub(crate) struct Row {
     /// The row's description.
     pub(crate) measure: &'static Measure,
-    /// Samples by direction. Rows without directions have one, named `both`.
+    /// Samples by direction. A row without directions has one sample, named `both`.
     pub(crate) directions: Vec<(&'static str, Sample)>,
     /// The index of the worse direction, which is the row's result.
     pub(crate) counts: usize,
@@ -131,10 +132,10 @@ impl Tally {
         self.also.entry(id).or_default().insert(name.to_owned(), value.into());
     }
 
-    /// The row.
+    /// Returns the results of a row.
     ///
     /// # Errors
-    /// In one line, why there is none.
+    /// Returns one line that says why there is no result.
     pub(crate) fn row(&self, measure: &'static Measure) -> std::result::Result<Row, String> {
         if let Some(reason) = self.failures.get(measure.id) {
             return Err(reason.lines().next().unwrap_or_default().to_owned());

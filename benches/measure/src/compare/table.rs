@@ -26,8 +26,8 @@ pub(crate) fn row(row: &Row) -> String {
     ])
 }
 
-/// The line after a row with figures that are not its baseline: the kernel with `sendfile`, without a copy at
-/// the sender; a program that spins on memory.
+/// The line after a row for figures that are not the row's baseline: the kernel with `sendfile`, which avoids
+/// the copy at the sender, or a program that spins on memory.
 pub(crate) fn beside(row: &Row) -> Option<String> {
     if let Some(us) = row.also.get("ib_write_lat_us").and_then(Value::as_f64) {
         return Some(format!(
@@ -45,7 +45,7 @@ pub(crate) fn beside(row: &Row) -> Option<String> {
     ))
 }
 
-/// A row that could not be measured.
+/// The line of a row that could not be measured.
 pub(crate) fn missing(measure: &Measure, reason: &str) -> String {
     format!("{:<14} not measured: {reason}", measure.id)
 }
@@ -54,7 +54,7 @@ fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached]: [String; 9]
     format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}  {reached}")
 }
 
-/// Three digits, or as many as there are before the decimal point.
+/// Formats `value` with three digits, or with as many digits as there are before the decimal point.
 pub(crate) fn short(value: f64) -> String {
     let digits = match value.abs() {
         x if x >= 99.95 => 0,

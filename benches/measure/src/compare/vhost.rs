@@ -12,17 +12,17 @@ use crate::compare::session::Session;
 /// The end of the wire that sends the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendingEnd {
-    /// `net_vhost`, which creates the socket.
+    /// The `net_vhost` end, which creates the socket.
     Vhost,
-    /// `net_virtio_user`.
+    /// The `net_virtio_user` end.
     VirtioUser,
 }
 
 impl SendingEnd {
-    /// Both.
+    /// Both ends.
     pub(crate) const BOTH: [Self; 2] = [Self::VirtioUser, Self::Vhost];
 
-    /// The name in results.
+    /// The name of the end in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Vhost => "vhost_sends",
@@ -34,16 +34,16 @@ impl SendingEnd {
 /// One run of `iwperf`.
 #[derive(Clone, Debug)]
 pub(crate) struct Test {
-    /// The name on `iwperf`'s command line.
+    /// The name of the test on `iwperf`'s command line.
     pub(crate) name: &'static str,
-    /// IP MTU, bytes.
+    /// IP MTU in bytes.
     pub(crate) mtu: u16,
     /// The test's options.
     pub(crate) options: Vec<String>,
 }
 
 impl Test {
-    /// A test with these command-line options.
+    /// Makes a test with these command-line options.
     pub(crate) fn new(name: &'static str, mtu: u16, options: &str) -> Self {
         Self { name, mtu, options: options.split_whitespace().map(str::to_owned).collect() }
     }
@@ -54,34 +54,35 @@ impl Test {
 pub(crate) struct EndReports {
     /// The end that requested the test.
     pub(crate) client: Value,
-    /// The other.
+    /// The end that served the test.
     pub(crate) server: Value,
 }
 
 /// Time limit for a program to start its port.
 const START: Duration = Duration::from_secs(20);
 
-/// Time limit of a run, with time for a start on a busy machine.
+/// Time limit of a run, including a start on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Descriptors of virtio-user's queues. Its default of 256 holds four superframes.
+/// Number of descriptors of virtio-user's queues. virtio-user's default of 256 descriptors holds only four
+/// superframes.
 const QUEUE: u16 = 1024;
 
-/// Number of receive descriptors with a buffer. A full ring only makes the other end wait, and few buffers
-/// stay in the cache: with all 1024 the vhost end sends a sixth less.
+/// Number of receive descriptors with a buffer. A full ring only makes the sender wait, and few buffers stay
+/// in the cache. With all 1024 descriptors, the vhost end sends a sixth less.
 const RX_DESC: u16 = 128;
 
 const SERVER: &str = "10.90.0.1";
 const CLIENT: &str = "10.90.0.2";
 
-/// Runs `test` so that its data comes from `sender`.
+/// Runs `test` so that `sender` sends the data.
 ///
 /// # Errors
-/// If a program fails or does not end, with its output.
+/// Fails if a program fails or does not end. The error has the program's output.
 pub(crate) fn run(session: &Session, test: &Test, sender: SendingEnd) -> Result<EndReports> {
     let scratch = Scratch::new()?;
     let ends = Programs { session, test, scratch: &scratch, socket: scratch.file("wire.sock") };
-    // Reads are requested by the end that receives the data.
+    // For Reads, the client is the end that receives the data.
     let client_is_vhost = (sender == SendingEnd::Vhost) == (test.name != "read-bw");
     let first = if client_is_vhost { ends.client(true) } else { ends.server(true) }?;
     wait_for_socket(&ends.socket)?;
@@ -130,7 +131,7 @@ impl Programs<'_> {
     }
 }
 
-/// DPDK's device string for an end of the wire, with the superframes that it offers.
+/// DPDK's device string for an end of the wire, with the superframes that the end offers.
 pub(crate) fn device(socket: &Path, is_vhost: bool) -> String {
     let socket = socket.display();
     if is_vhost {
@@ -143,7 +144,7 @@ pub(crate) fn device(socket: &Path, is_vhost: bool) -> String {
 /// Waits until the vhost end has created its socket.
 ///
 /// # Errors
-/// After a time limit.
+/// Fails if the socket does not exist after a time limit.
 pub(crate) fn wait_for_socket(socket: &Path) -> Result<()> {
     let started = Instant::now();
     while !socket.exists() {
@@ -158,7 +159,7 @@ pub(crate) fn wait_for_socket(socket: &Path) -> Result<()> {
 /// A number in a JSON document, by its path.
 ///
 /// # Errors
-/// If there is none.
+/// Fails if the document has no such number.
 pub(crate) fn number(document: &Value, pointer: &str) -> Result<f64> {
     document.pointer(pointer).and_then(Value::as_f64).ok_or_else(|| lab_error!("no number at {pointer}"))
 }

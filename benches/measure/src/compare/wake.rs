@@ -1,4 +1,4 @@
-//! Processes that sleep until something arrives: on a local wire, on a DPDK device, and on a Unix socket,
+//! Processes that sleep until a message arrives: on a local wire, on a DPDK device, and on a Unix socket,
 //! which is the kernel's fastest way to wake another process.
 
 use std::io::{ErrorKind, Read, Write};
@@ -18,7 +18,7 @@ use testing::lab_error;
 use crate::compare::bare_wire::{self, Device};
 use crate::compare::kernel::program::{READY, RoundTrips};
 
-/// Bytes of a message.
+/// Number of bytes of a message.
 const MESSAGE: usize = 64;
 
 /// An Ethernet type for experiments (IEEE 802), and the offset of the byte that marks the last message.
@@ -34,7 +34,7 @@ const PONG: u16 = 2;
 /// Pause between messages, in which both processes go to sleep.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Time limit of an answer.
+/// Maximum wait for an answer.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// One end of a pair of processes that sleep. The measuring end prints one line of JSON.
@@ -42,22 +42,22 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) enum WakeEnd {
     /// Answers on a local wire until its peer ends.
     LocalPong { folder: PathBuf },
-    /// Measures round trips there.
+    /// Measures round trips on a local wire.
     LocalPing { folder: PathBuf, count: u64 },
     /// Answers on a DPDK device until its peer ends.
     DevicePong {
         #[command(flatten)]
         device: Device,
     },
-    /// Measures round trips there.
+    /// Measures round trips on a DPDK device.
     DevicePing {
         #[command(flatten)]
         device: Device,
         count: u64,
     },
-    /// Answers on a Unix socket until its peer closes.
+    /// Answers on a Unix socket until its peer closes the connection.
     SocketPong { path: PathBuf },
-    /// Measures round trips there.
+    /// Measures round trips on a Unix socket.
     SocketPing { path: PathBuf, count: u64 },
 }
 
@@ -89,7 +89,7 @@ fn work(end: WakeEnd) -> Result<()> {
     }
 }
 
-/// Prints the figures of `count` round trips, after a few that do not count.
+/// Prints the figures of `count` round trips. A few earlier round trips are not counted.
 fn measure(count: u64, mut round_trip: impl FnMut() -> Result<()>) -> Result<()> {
     let mut latencies = Latencies::new(false);
     for number in 0..count + count / 10 {
@@ -112,7 +112,7 @@ fn open(folder: &Path, station: u16) -> Result<LocalPort> {
     local::open(&config).map_err(|error| lab_error!("{error}"))
 }
 
-/// Sends back messages up to the one that is marked as the last.
+/// Sends messages back until it receives the message that is marked as the last.
 fn pong(port: &mut dyn Port) -> Result<()> {
     println!("{READY}");
     let (clock, own, mut burst) = (Clock::new(), port.info().mac, Burst::new());
@@ -121,7 +121,7 @@ fn pong(port: &mut dyn Port) -> Result<()> {
             sleep(port)?;
             continue;
         }
-        // Linux also sends its own frames on an interface.
+        // Frames that are not messages are dropped, since Linux also sends its own frames on an interface.
         burst.retain(|frame| is_message(frame));
         if burst.iter().any(|frame| frame.head()[KIND_AT] == LAST) {
             return Ok(());
@@ -140,7 +140,7 @@ fn pong(port: &mut dyn Port) -> Result<()> {
 /// Measures round trips to `peer`.
 fn ping(port: &mut dyn Port, peer: [u8; 6], count: u64) -> Result<()> {
     let (clock, begun) = (Clock::new(), Instant::now());
-    // Until both ends have found their link, frames are lost.
+    // Frames are lost until both ends have found their link.
     while !round_trip(port, &clock, peer, Duration::from_millis(20))? {
         if begun.elapsed() > LIMIT {
             return Err(lab_error!("no answer"));
@@ -156,7 +156,7 @@ fn ping(port: &mut dyn Port, peer: [u8; 6], count: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the answer has come in time.
+/// Sends a message and waits for the answer. Returns whether the answer arrived in time.
 fn round_trip(port: &mut dyn Port, clock: &Clock, peer: [u8; 6], limit: Duration) -> Result<bool> {
     let (mut burst, frame, sent) = (Burst::new(), message(port, peer, ANOTHER)?, Instant::now());
     send(port, clock, frame);
@@ -194,7 +194,7 @@ fn is_message(frame: &Mbuf) -> bool {
     frame.head().get(12..KIND_AT) == Some(&EXPERIMENT) && frame.head().len() > KIND_AT
 }
 
-/// Sleeps until a frame waits, at most a second.
+/// Sleeps until a frame waits, but at most a second.
 fn sleep(port: &mut dyn Port) -> Result<()> {
     if port.arm_wakeup() {
         let fd = port.poll_fd().ok_or_else(|| lab_error!("{} has no descriptor", port.info().name))?;

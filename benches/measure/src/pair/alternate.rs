@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use benches::errors::Error;
 use serde::Serialize;
 
-/// Length of a slice: longer than either side takes to start, far shorter than a run.
+/// Length of a slice, which is longer than the start of either side, and far shorter than a run.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Time limit of everything that is not measured.
+/// Time limit of each step that is not measured.
 pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// The result of a comparison. The ratio is `ours / theirs`; for bytes of memory, smaller is better.
+/// The result of a comparison. The ratio is `ours / theirs`. For bytes of memory, a smaller ratio is better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Comparison {
     pub(crate) ours: f64,
@@ -30,7 +30,7 @@ impl Comparison {
             unit: &'a str,
         }
         let Self { ours, theirs, unit } = *self;
-        // Four numbers and names, which JSON can represent, as `Rate` is finite.
+        // Errors do not occur, since JSON can represent the four fields: `Rate` is finite.
         serde_json::to_string(&Line { id, ours, theirs, unit }).unwrap_or_default()
     }
 }
@@ -48,7 +48,7 @@ impl Rate {
         self.time += other.time;
     }
 
-    /// GB/s (10^9 bytes); 0 if no time has passed.
+    /// The rate in GB/s (10^9 bytes per second), or 0 if no time has passed.
     pub(crate) fn gigabytes_per_s(&self) -> f64 {
         let ns = self.time.as_nanos();
         if ns == 0 { 0.0 } else { self.bytes as f64 / ns as f64 }
@@ -58,7 +58,7 @@ impl Rate {
 /// Calls `work`, which returns the number of bytes that it moved, until `slice` is over.
 ///
 /// # Errors
-/// Errors of `work`.
+/// Returns errors of `work`.
 pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error>) -> Result<Rate, Error> {
     let start = Instant::now();
     let mut bytes = 0;
@@ -75,7 +75,7 @@ pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error
 /// each side is not counted.
 ///
 /// # Errors
-/// Errors of a side.
+/// Returns errors of `sides`.
 pub(crate) fn alternate<const N: usize>(
     time: Duration,
     mut sides: [&mut dyn FnMut(Duration) -> Result<Rate, Error>; N],

@@ -1,7 +1,8 @@
-//! `await_cost`: a Read that a task awaits, compared with a Read whose completion a loop polls.
+//! `await_cost`: the time of a Read that a task awaits, compared with a Read whose completion a loop polls.
 //!
-//! Two hosts, each connected to itself, on one CPU: one through `iwarp-tokio` at its defaults, the other one
-//! by the verbs and an engine that the loop polls inline. They post 64-byte Reads in turns, one at a time.
+//! Two hosts run on one CPU, and each host is connected to itself. One host uses `iwarp-tokio` with its
+//! defaults. The other host uses the verbs, and the loop polls its engine. The two hosts alternate, and each
+//! has at most one 64-byte Read outstanding.
 
 use std::time::{Duration, Instant};
 
@@ -18,27 +19,27 @@ use iwarp_tokio::{Connection, Endpoint, EndpointOptions, Listener, Region};
 
 use crate::pair::alternate::{Comparison, TIME_LIMIT};
 
-/// Bytes of a Read.
+/// Number of bytes of a Read.
 const BYTES: usize = 64;
 
-/// Maximum extra cost of an await over a poll, microseconds.
+/// Maximum extra cost in microseconds of an await over a poll.
 const GOAL_US: f64 = 2.0;
 
-/// Number of Reads of one kind before the other kind's turn.
+/// Number of Reads of one host before the other host's turn.
 const TURN: usize = 1000;
 
 const OWN: &str = "10.0.0.1";
 
-/// The rights of the memory that is read.
+/// The access rights of the memory that is read.
 const READABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ);
 
-/// Compares both on this CPU.
+/// Compares both hosts on this CPU.
 ///
 /// # Errors
-/// Errors of the engine.
+/// Returns errors of the engine.
 pub(crate) fn measure(cpu: usize, time: Duration, detail: bool) -> Result<Comparison, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    // The thread of the engine that the tasks use may run on any CPU.
+    // The thread of the engine that serves the tasks may run on any CPU.
     let awaited = runtime.block_on(Awaited::new())?;
     benches::net::pin(cpu)?;
     let mut polled = Polled::new()?;
@@ -65,7 +66,7 @@ pub(crate) fn measure(cpu: usize, time: Duration, detail: bool) -> Result<Compar
 struct LoopedHost {
     port: Box<dyn Port>,
     config: EngineConfig,
-    /// The other end of the host's wire, which keeps the link up.
+    /// The other end of the host's wire, which is kept so that the link stays up.
     other: Box<dyn Port>,
 }
 
@@ -79,13 +80,13 @@ impl LoopedHost {
     }
 }
 
-/// The median of turns, microseconds for each Read.
+/// The median of the turns, in microseconds per Read.
 fn median_us(mut turns: Vec<Duration>) -> f64 {
     turns.sort_unstable();
     turns[turns.len() / 2].as_secs_f64() * 1e6 / TURN as f64
 }
 
-/// A connection of `iwarp-tokio`, with its peer.
+/// A connection of `iwarp-tokio` and its peer.
 struct Awaited {
     connection: Connection,
     _peer: Connection,
@@ -117,7 +118,7 @@ impl Awaited {
     }
 }
 
-/// A queue pair whose engine and completion queue are polled.
+/// A queue pair whose engine and completion queue this thread polls.
 struct Polled {
     engine: Engine,
     qp: QueuePair,

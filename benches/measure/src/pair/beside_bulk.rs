@@ -1,9 +1,9 @@
-//! `fair_64` and `beside_bulk`: how bulk queue pairs share an engine, and how long a 64 B ping-pong beside
-//! them takes.
+//! `fair_64` and `beside_bulk`: how bulk queue pairs share an engine, and how long a 64 B ping-pong takes
+//! beside bulk queue pairs.
 //!
-//! 64 queue pairs have Writes of 64 KiB in flight, eight each, over a wire in memory, and one more does the
-//! ping-pong. One thread polls both hosts, so the figures show queueing in the engines and not the machine's
-//! scheduler.
+//! 64 queue pairs have Writes of 64 KiB in flight over a wire in memory, eight Writes each, and one more
+//! queue pair does the ping-pong. One thread polls both hosts, so the figures show the queueing in the
+//! engines, but no effect of the machine's scheduler.
 
 use std::time::{Duration, Instant};
 
@@ -21,14 +21,14 @@ const BULK_BYTES: usize = 64 << 10;
 const BULK_DEPTH: usize = 8;
 const PING_BYTES: usize = 64;
 
-/// Maximum median of the ping-pong, microseconds.
+/// Maximum median of the ping-pong in microseconds.
 const LIMIT_US: f64 = 150.0;
 
-/// Index of the ping-pong's queue pair. Bulk queue pairs follow.
+/// Index of the ping-pong's queue pair. The bulk queue pairs follow this queue pair.
 const PING: usize = 0;
 
-/// Offset at which the ping-pong receives in each host's memory: after the source and target of all bulk
-/// Writes.
+/// Offset at which the ping-pong receives in each host's memory. The offset is after the source and the
+/// target of all bulk Writes.
 const PING_AT: usize = BULK_BYTES;
 
 /// Offset from which the ping-pong sends.
@@ -36,7 +36,7 @@ const PONG_AT: usize = PING_AT + PING_BYTES;
 
 /// The outcome of a run.
 pub(crate) struct BesideBulk {
-    /// Bytes a second of the slowest and the fastest queue pair.
+    /// Bytes per second of the slowest and the fastest queue pair.
     slowest: f64,
     fastest: f64,
     /// Round trips of the ping-pong.
@@ -44,10 +44,10 @@ pub(crate) struct BesideBulk {
 }
 
 impl BesideBulk {
-    /// Runs for `time`. `detail`: prints the percentiles on standard error.
+    /// Runs for `time`. If `detail` is true, prints the percentiles on standard error.
     ///
     /// # Errors
-    /// Errors of the engines; [`Error::Silent`].
+    /// Returns errors of the engines, or [`Error::Silent`].
     pub(crate) fn measure(time: Duration, detail: bool) -> Result<Self, Error> {
         let link = LinkConfig { mtu: 9000, mbufs: 32_768, ..LinkConfig::default() };
         let bytes = PONG_AT + PING_BYTES;
@@ -58,7 +58,8 @@ impl BesideBulk {
             (0..BULK_DEPTH).try_for_each(|_| write_bulk(&hosts, qp))?;
         }
         let mut done = [0; 1 + BULK];
-        // A tenth of the time is not counted: meanwhile the congestion windows open.
+        // The first run, of a tenth of the time, is not counted, since the congestion windows open during
+        // this run.
         ping_pong(&mut hosts, time / 10, &mut [0; 1 + BULK])?;
         let trips = ping_pong(&mut hosts, time, &mut done)?.summary(0);
         let rates = done[1..].iter().map(|&n| (n * BULK_BYTES) as f64 / time.as_secs_f64());
@@ -72,12 +73,12 @@ impl BesideBulk {
         Ok(Self { slowest, fastest, trips })
     }
 
-    /// The slowest bulk queue pair against the fastest.
+    /// Compares the slowest bulk queue pair with the fastest.
     pub(crate) fn fairness(&self) -> Comparison {
         Comparison { ours: self.slowest / 1e6, theirs: self.fastest / 1e6, unit: "MB/s" }
     }
 
-    /// The median round trip against its limit.
+    /// Compares the median round trip with its limit.
     pub(crate) fn round_trip(&self) -> Comparison {
         Comparison { ours: self.trips.typical_us, theirs: LIMIT_US, unit: "us" }
     }
@@ -97,14 +98,14 @@ fn write_ping(from: &Host, to: &Host, mark: u8) -> Result<(), Error> {
     Ok(from.qps[PING].post_send(&request.flags(SendFlags::INLINE))?)
 }
 
-/// Round trips for `time`. Between the polls it posts each completed bulk Write again, and counts it in
-/// `done`.
+/// Measures round trips for `time`. Between the polls, posts each completed bulk Write again, and counts it
+/// in `done`.
 fn ping_pong(hosts: &mut TwoHosts, time: Duration, done: &mut [usize]) -> Result<Latencies, Error> {
     let last = PING_AT + PING_BYTES - 1;
     let mut trips = Latencies::new(false);
     hosts.start_clock();
     let end = Instant::now() + time;
-    // The byte at which the last ping-pong ended.
+    // The mark continues with the byte of the last round trip of an earlier call.
     let mut mark = hosts.a.memory.load_u8(last)?;
     while Instant::now() < end {
         mark = mark.wrapping_add(1);

@@ -1,5 +1,6 @@
-//! The cost of moving bytes from one buffer to another and summing them: `memcpy`, then `crc-fast` over the
-//! copy, in separate passes over blocks of 8 KiB, once for the sending end and once for the receiving end.
+//! The cost of copying bytes from one buffer to another and of computing their CRC. `memcpy` copies a block
+//! of 8 KiB, and `crc-fast` then reads the copy. The loop copies and reads each block once for the sending
+//! end and once for the receiving end.
 
 use std::hint::black_box;
 
@@ -8,10 +9,10 @@ use crc_fast::CrcAlgorithm;
 
 use crate::pattern;
 
-/// Bytes copied before they are summed.
+/// Number of bytes that are copied before their CRC is computed.
 const BLOCK_BYTES: usize = 8 << 10;
 
-/// Two buffers; one is copied to the other.
+/// Two buffers. The first buffer is copied to the second.
 pub(crate) struct CopyCrc {
     from: Vec<u8>,
     to: Vec<u8>,
@@ -22,7 +23,8 @@ impl CopyCrc {
         Self { from: pattern::bytes(1, bytes), to: vec![0; bytes] }
     }
 
-    /// The work of both ends for a message as long as the buffers. Returns its bytes.
+    /// Does the work of both ends for a message as long as the buffers. Returns the number of bytes of the
+    /// message.
     pub(crate) fn message(&mut self) -> u64 {
         for _end in ["sender", "receiver"] {
             black_box(self.pass());
@@ -30,7 +32,7 @@ impl CopyCrc {
         self.from.len() as u64
     }
 
-    /// Copies all blocks and returns the sum of their CRCs.
+    /// Copies all blocks, and returns the CRCs of the copies, combined by exclusive or.
     fn pass(&mut self) -> u64 {
         let mut sums = 0;
         for (to, from) in self.to.chunks_mut(BLOCK_BYTES).zip(self.from.chunks(BLOCK_BYTES)) {
@@ -40,10 +42,10 @@ impl CopyCrc {
         sums
     }
 
-    /// Checks that a pass copies, and sums the copy.
+    /// Checks that a pass copies the bytes, and computes the CRCs of the copy.
     ///
     /// # Errors
-    /// [`Error::Validation`].
+    /// Returns [`Error::Validation`].
     pub(crate) fn validate(&mut self) -> Result<(), Error> {
         self.to.fill(0);
         let sums = self.pass();

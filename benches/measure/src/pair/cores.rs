@@ -1,8 +1,8 @@
 //! `cores_2`: the gain of a second core.
 //!
-//! Each host has two engines. Each core drives one engine of each host, over their own wire: the Writes of
-//! `one_core`, on both cores at the same time and on each alone. The baseline is nine tenths of a second
-//! core's gain for a loop that copies and sums.
+//! Each host has two engines. Each core drives one engine of each host over a wire of its own. The load is
+//! the Writes of `one_core`, on both cores at the same time and on each core alone. The baseline is nine
+//! tenths of the gain that a second core brings for a loop that copies and computes CRCs.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct Core {
     done: Receiver<Result<Rate, Error>>,
 }
 
-/// Does jobs until there are no more, then checks the data.
+/// Does jobs until there are no more jobs, and then checks the data.
 fn work(
     cpu: usize,
     mut traffic: Traffic,
@@ -52,7 +52,7 @@ fn work(
     traffic.validate(2)
 }
 
-/// Makes `cores` do `job` at the same time. Returns the sum of their work.
+/// Makes `cores` do `job` at the same time. Returns the sum of their results.
 fn together(cores: &[&Core], job: Job) -> Result<Rate, Error> {
     let gone = || Error::Usage("a core's thread has ended".into());
     for core in cores {
@@ -65,8 +65,8 @@ fn together(cores: &[&Core], job: Job) -> Result<Rate, Error> {
     Ok(all)
 }
 
-/// For rates `[first alone, second alone, both]`: the rate of both relative to that of one. Rates are for
-/// each core, so both do twice theirs.
+/// The gain of a second core: the rate of both cores together, relative to the rate of one core. `both` is a
+/// rate per core, so both cores together have twice this rate.
 fn gain([first, second, both]: [Rate; 3]) -> f64 {
     let mut one = first;
     one.add(second);
@@ -74,17 +74,17 @@ fn gain([first, second, both]: [Rate; 3]) -> f64 {
 }
 
 /// # Errors
-/// Errors of the engines; [`Error::Validation`].
+/// Returns errors of the engines, or [`Error::Validation`].
 pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Comparison, Error> {
     let first = Traffic::new(virtual_wire(), 1, LOAD)?;
     let second = first.on_another_wire()?;
     compare(cpus, time, [first, second])
 }
 
-/// The gain of a second core for the traffic of two cores, and for the loop.
+/// Compares the gain of a second core for the traffic with the gain for the loop.
 ///
 /// # Errors
-/// Errors of the engines; [`Error::Validation`].
+/// Returns errors of the engines, or [`Error::Validation`].
 pub(crate) fn compare(cpus: [usize; 2], time: Duration, traffic: [Traffic; 2]) -> Result<Comparison, Error> {
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
@@ -107,7 +107,7 @@ pub(crate) fn compare(cpus: [usize; 2], time: Duration, traffic: [Traffic; 2]) -
                 &mut |slice| together(&both, Job::Loop(slice)),
             ],
         )?;
-        // When the jobs have ended, the threads check the data and end.
+        // Without further jobs, the threads check the data and end.
         drop(cores);
         for thread in threads {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;

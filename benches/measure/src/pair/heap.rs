@@ -1,7 +1,7 @@
-//! The system's allocator with counters of live allocations, by owner and by size.
+//! The system's allocator, with counters of live allocations by owner and by size.
 //!
-//! Allocations and deallocations count for the [`Owner`] whose work runs. Freeing an object for an owner
-//! other than the one that allocated it would falsify the counters; no code here does this.
+//! Allocations and deallocations count for the [`Owner`] whose work runs. If an object were allocated by one
+//! owner and freed by another, the counters would be wrong. No code here frees an object of another owner.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,16 +10,16 @@ use benches::two_hosts::Owner;
 
 const OWNERS: usize = 3;
 
-/// Width of a size class, bytes.
+/// Width of a size class in bytes.
 const STEP: usize = 8;
 
-/// Number of size classes. The last one has all larger sizes.
+/// Number of size classes. The last class has all larger sizes.
 const CLASSES: usize = 8192;
 
-/// Live bytes by owner.
+/// Number of live bytes by owner.
 static BYTES: [AtomicI64; OWNERS] = [const { AtomicI64::new(0) }; OWNERS];
 
-/// Live allocations by owner and class.
+/// Number of live allocations by owner and class.
 static COUNTS: [[AtomicI64; CLASSES]; OWNERS] = [const { [const { AtomicI64::new(0) }; CLASSES] }; OWNERS];
 
 /// A snapshot of the live allocations.
@@ -38,8 +38,8 @@ impl Census {
         }
     }
 
-    /// The growth since `before`: sizes and the number of allocations of each, largest total first. The size
-    /// is `None` for the last class.
+    /// The growth since `before`: the sizes, and the number of allocations of each size. The size with the
+    /// largest total is first. The size is `None` for the last class.
     pub(crate) fn growth(&self, before: &Self) -> Vec<(Option<usize>, i64)> {
         let mut growth: Vec<_> = (0..CLASSES)
             .map(|class| {
@@ -60,25 +60,25 @@ fn count(bytes: usize, sign: i64) {
 
 struct Counting;
 
-// SAFETY: every call is passed on to the system allocator with unchanged arguments, so the guarantees of the
-// system allocator hold. The counters are updated in addition, which allocates nothing and cannot unwind.
+// SAFETY: each method passes its arguments unchanged to the system allocator, so the guarantees of the system
+// allocator hold. The method also updates the counters, which allocates no memory and cannot unwind.
 #[allow(unsafe_code, reason = "an allocator is made no other way")]
 unsafe impl GlobalAlloc for Counting {
-    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
+    // SAFETY: the caller has only the obligations of `GlobalAlloc`.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
         // SAFETY: the caller promises that the layout is not empty, which is all that `System` asks for.
         unsafe { System.alloc(layout) }
     }
 
-    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
+    // SAFETY: the caller has only the obligations of `GlobalAlloc`.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
         // SAFETY: the caller promises that the layout is not empty, which is all that `System` asks for.
         unsafe { System.alloc_zeroed(layout) }
     }
 
-    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
+    // SAFETY: the caller has only the obligations of `GlobalAlloc`.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         count(layout.size(), -1);
         count(bytes, 1);
@@ -88,7 +88,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.realloc(ptr, layout, bytes) }
     }
 
-    // SAFETY: the obligations of the caller are those of `GlobalAlloc`, and no others.
+    // SAFETY: the caller has only the obligations of `GlobalAlloc`.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count(layout.size(), -1);
         // SAFETY: the caller promises that `ptr` is a block of this allocator with this layout, and every
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn what_is_allocated_for_an_owner_is_its_own_until_it_is_freed() {
-        // No other test has an owner of this kind on this thread. Other threads are not distinguished, so the
-        // sizes are unusual.
+        // No other test uses this owner on this thread. The counters do not distinguish threads, so the test
+        // uses unusual sizes.
         let before = Census::take(Owner::Client);
         let boxes = Owner::Client.run(|| [vec![0_u8; 12_345], vec![1_u8; 12_345]]);
         let after = Census::take(Owner::Client);

@@ -1,9 +1,10 @@
 //! `idle_qp_bytes`: the memory of an idle connected queue pair.
 //!
-//! The growth of the heap between two numbers of open queue pairs, for each queue pair, at the end that needs
-//! more. The queue pairs are connected with all defaults, Reads and atomics included, and idle. Work queues
-//! are subtracted: their memory is found by connecting some queue pairs with deep queues and as many with
-//! short ones.
+//! The figure is the growth of the heap between two numbers of open queue pairs, divided by the number of
+//! added queue pairs, at the end that needs more memory. The queue pairs are connected with all defaults,
+//! including Reads and atomics, and are idle. The memory of work queues is subtracted. To measure the memory
+//! of work queues, the program connects some queue pairs with deep queues and as many queue pairs with short
+//! queues.
 
 use benches::errors::Error;
 use benches::two_hosts::{Config, Owner, TwoHosts};
@@ -12,7 +13,7 @@ use dp::link::LinkConfig;
 use crate::pair::alternate::Comparison;
 use crate::pair::heap::Census;
 
-/// Goal for an idle queue pair, bytes.
+/// Goal for an idle queue pair in bytes.
 const GOAL_BYTES: f64 = 4096.0;
 
 /// Depth of each work queue.
@@ -22,7 +23,7 @@ const DEPTH: usize = 16;
 const SHORT: usize = 2;
 const DEEP: usize = 66;
 
-/// Virtual time in which the last acknowledgement is sent, microseconds.
+/// Virtual time in microseconds within which the last acknowledgement is sent.
 const REST_US: u64 = 60_000;
 
 /// Numbers of open queue pairs.
@@ -30,7 +31,7 @@ const REST_US: u64 = 60_000;
 pub(crate) struct Counts {
     pub(crate) few: usize,
     pub(crate) many: usize,
-    /// Number for the measurement of work queues.
+    /// Number of queue pairs for the measurement of work queues.
     pub(crate) sample: usize,
 }
 
@@ -40,12 +41,12 @@ impl Default for Counts {
     }
 }
 
-/// Bytes of one queue pair of `owner` that is connected and idle, without its work queues.
+/// The memory of one connected and idle queue pair of `owner`, without its work queues.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
     owner: Owner,
     bytes: f64,
-    /// Bytes of its work queues, which were subtracted.
+    /// Number of bytes of the work queues, which were subtracted.
     work_queues: f64,
 }
 
@@ -53,8 +54,8 @@ fn hosts(qps: usize, depth: usize) -> Result<TwoHosts, Error> {
     TwoHosts::new(Config { qps, depth, ..Config::new(LinkConfig::default(), 4096) })
 }
 
-/// Connects until there are `to` queue pairs, and waits until they are idle. Returns the live allocations of
-/// each owner.
+/// Connects until there are `to` queue pairs, and waits until all queue pairs are idle. Returns the live
+/// allocations of each owner.
 fn grow(hosts: &mut TwoHosts, to: usize) -> Result<[Census; 2], Error> {
     hosts.connect(to)?;
     let end = hosts.now_us() + REST_US;
@@ -64,7 +65,8 @@ fn grow(hosts: &mut TwoHosts, to: usize) -> Result<[Census; 2], Error> {
     Ok([Owner::Client, Owner::Server].map(Census::take))
 }
 
-/// Memory of one more queue pair of `depth`, by owner, from the second half of `sample`.
+/// The memory by owner of one more queue pair of `depth`. Connects `sample` queue pairs, and measures the
+/// next `sample` queue pairs.
 fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
     let mut hosts = hosts(2 * sample, depth)?;
     let before = grow(&mut hosts, sample)?;
@@ -73,7 +75,7 @@ fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
 }
 
 /// # Errors
-/// Errors of the engines.
+/// Returns errors of the engines.
 pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Comparison, Error> {
     let (short, deep) = (sampled(SHORT, counts.sample)?, sampled(DEEP, counts.sample)?);
     let mut hosts = hosts(counts.many, DEPTH)?;
@@ -113,7 +115,7 @@ fn print_detail(idle: &Idle, growth: &[(Option<usize>, i64)], more: f64) {
 mod tests {
     use super::*;
 
-    /// An idle queue pair takes some memory, but less than its TCP and verbs objects could reasonably need.
+    /// An idle queue pair needs some memory, but less than its TCP and verbs objects could reasonably need.
     #[test]
     fn an_idle_queue_pair_takes_some_memory() {
         let counts = Counts { few: 64, many: 256, sample: 64 };

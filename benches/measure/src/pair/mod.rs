@@ -1,5 +1,5 @@
-//! `measure pair ID`: measures one of the comparisons that need no device. It runs both sides alternately in
-//! one process, and prints a line of JSON.
+//! `measure pair ID`: measures one of the comparisons that need no device. The program runs both sides
+//! alternately in one process, and prints a line of JSON.
 //!
 //! | file | what |
 //! |---|---|
@@ -36,7 +36,7 @@ use clap::{Args, ValueEnum};
 use alternate::Comparison;
 use beside_bulk::BesideBulk;
 
-/// One comparison that needs no device; prints `{"id":...,"ours":...,"theirs":...,"unit":...}`
+/// One comparison that needs no device. Prints `{"id":...,"ours":...,"theirs":...,"unit":...}`
 #[derive(Args, Debug)]
 pub(crate) struct PairOptions {
     /// What to measure
@@ -44,11 +44,11 @@ pub(crate) struct PairOptions {
     /// Duration of the measurement of both sides together
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// CPUs to run on; all but `cores_2`, `queues_2` and `stream_*` use only the first
+    /// CPUs to run on. Only `cores_2`, `queues_2` and `stream_*` use more than the first
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cpus: Vec<usize>,
-    /// Print on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines (`qps_*`),
-    /// percentiles (`fair_64`, `beside_bulk`), each rate (`engines_8`), each time (`await_cost`)
+    /// Print details on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines
+    /// (`qps_*`), percentiles (`fair_64`, `beside_bulk`), each rate (`engines_8`), each time (`await_cost`)
     #[arg(long)]
     detail: bool,
 }
@@ -57,43 +57,45 @@ pub(crate) struct PairOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Id {
-    /// One core runs both ends, 1 MiB Writes, MTU 9000, against copying and summing the same bytes for each
-    /// end
+    /// One core runs both ends of 1 MiB Writes at MTU 9000, against a loop that copies the bytes and computes
+    /// their CRC for each end
     OneCore,
-    /// 1,000 open queue pairs, 64 active, against 64 open ones.
+    /// 1,000 open queue pairs of which 64 are active, against 64 open queue pairs.
     #[value(name = "qps_1k")]
     Qps1k,
-    /// 10,000 open queue pairs, 64 active, against 64 open ones.
+    /// 10,000 open queue pairs of which 64 are active, against 64 open queue pairs.
     #[value(name = "qps_10k")]
     Qps10k,
-    /// The slowest of 64 bulk queue pairs, against the fastest.
+    /// The slowest of 64 bulk queue pairs, against the fastest of these.
     #[value(name = "fair_64")]
     Fair64,
     /// The median round trip of 64 B Writes beside 64 bulk queue pairs, against 150 us
     BesideBulk,
-    /// The gain of a second core, against nine tenths of its gain for a copy and CRC loop
+    /// The gain of a second core, against nine tenths of the gain for a loop that copies and computes CRCs
     #[value(name = "cores_2")]
     Cores2,
-    /// The same where the engines of both cores are on two queues of one device
+    /// The gain of a second core if the engines of both cores are on two queues of one device
     #[value(name = "queues_2")]
     Queues2,
-    /// 2, 4 and 8 engines on queues of one device, on one core: the slowest, against one engine
+    /// 2, 4 and 8 engines on queues of one device and on one core: the slowest of these numbers of engines,
+    /// against one engine
     #[value(name = "engines_8")]
     Engines8,
-    /// The time that an awaited 64 B Read takes longer than a polled one, against 2 us
+    /// The extra time of an awaited 64 B Read over a polled 64 B Read, against 2 us
     AwaitCost,
-    /// 64 B over a stream of `iwarp-tokio`, there and back, against the kernel's TCP over loopback
+    /// The round trip of 64 B over a stream of `iwarp-tokio`, against the kernel's TCP over loopback
     #[value(name = "stream_64")]
     Stream64,
     /// A stream of `iwarp-tokio` with writes of 1 KiB, against the kernel's TCP over loopback
     #[value(name = "stream_1k")]
     Stream1k,
-    /// The same with writes of 64 KiB
+    /// A stream of `iwarp-tokio` with writes of 64 KiB, against the kernel's TCP over loopback
     #[value(name = "stream_64k")]
     Stream64k,
     /// Bytes of an idle queue pair without its work queues, against 4 KiB
     IdleQpBytes,
-    /// Our TCP against unmodified smoltcp sockets under the same MPA, MTU 1500, checksums in software
+    /// Our TCP against unmodified smoltcp sockets below equal MPA code, at MTU 1500 with checksums in
+    /// software
     VsSmoltcp,
 }
 

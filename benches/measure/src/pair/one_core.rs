@@ -1,4 +1,5 @@
-//! `one_core`: one core runs both ends, against a loop that copies and sums the same bytes for each end.
+//! `one_core`: one core runs both ends, compared with a loop that copies as many bytes and computes their CRC
+//! for each end.
 
 use std::time::Duration;
 
@@ -9,10 +10,11 @@ use crate::pair::alternate::{Comparison, alternate, timed};
 use crate::pair::copy_crc::CopyCrc;
 use crate::pair::traffic::{Load, Traffic};
 
-/// Bytes of a Write.
+/// Number of bytes of a Write.
 pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
 
-/// A wire like those between virtual machines: jumbo frames, checksum offload, large frames passed uncut.
+/// A wire like a wire between virtual machines: jumbo frames, checksum offload, and large frames that are not
+/// cut.
 pub(crate) fn virtual_wire() -> LinkConfig {
     LinkConfig {
         mtu: 9000,
@@ -23,11 +25,11 @@ pub(crate) fn virtual_wire() -> LinkConfig {
     }
 }
 
-/// 1 MiB Writes on one queue pair, four in flight.
+/// 1 MiB Writes on one queue pair, with four Writes in flight.
 pub(crate) const LOAD: Load = Load { bytes: MESSAGE_BYTES, depth: 4, active: 1, redraw: None, seed: 1 };
 
 /// # Errors
-/// Errors of the engines; [`Error::Validation`].
+/// Returns errors of the engines, or [`Error::Validation`].
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = Traffic::new(virtual_wire(), 1, LOAD)?;
     let mut copy = CopyCrc::new(MESSAGE_BYTES);

@@ -1,4 +1,5 @@
-//! `queues_2` and `engines_8`: several engines of a host on the queues of one device, with one address.
+//! `queues_2` and `engines_8`: several engines of a host, which are on the queues of one device and share one
+//! address.
 
 use std::time::Duration;
 
@@ -10,16 +11,16 @@ use crate::pair::cores;
 use crate::pair::one_core::{LOAD, virtual_wire};
 use crate::pair::traffic::{Load, Traffic};
 
-/// Total number of queue pairs of `engines_8`, for any number of engines.
+/// Total number of queue pairs of `engines_8`, whatever the number of engines is.
 const QPS: usize = 8;
 
-/// Numbers of engines that are compared with one.
+/// Numbers of engines that are compared with one engine.
 const ENGINES: [usize; 3] = [2, 4, 8];
 
-/// `queues_2`: as `cores_2`, but both cores have queues of one link, whose device hashes.
+/// `queues_2`: like `cores_2`, but the cores have queues of one link, whose device hashes.
 ///
 /// # Errors
-/// Errors of the engines; [`Error::Validation`].
+/// Returns errors of the engines, or [`Error::Validation`].
 pub(crate) fn two_cores(cpus: [usize; 2], time: Duration) -> Result<Comparison, Error> {
     let mut both = Traffic::on_queues(virtual_wire(), 2, LinkSteering::Rss, 1, LOAD)?.into_iter();
     let (Some(first), Some(second)) = (both.next(), both.next()) else {
@@ -32,7 +33,7 @@ pub(crate) fn two_cores(cpus: [usize; 2], time: Duration) -> Result<Comparison, 
 struct Shared(Vec<Traffic>);
 
 impl Shared {
-    /// `engines` engines, each with its part of the queue pairs and of the buffers.
+    /// Makes `engines` engines. Each engine has its part of the queue pairs and of the buffers.
     fn new(engines: usize) -> Result<Self, Error> {
         let all = virtual_wire();
         let link = LinkConfig { mbufs: all.mbufs / engines, bulk_mbufs: all.bulk_mbufs / engines, ..all };
@@ -53,10 +54,11 @@ impl Shared {
     }
 }
 
-/// `engines_8`: the slowest of several numbers of engines against one, on one core.
+/// `engines_8`: compares several numbers of engines with one engine, on one core. The number of engines with
+/// the lowest rate counts.
 ///
 /// # Errors
-/// Errors of the engines; [`Error::Validation`].
+/// Returns errors of the engines, or [`Error::Validation`].
 pub(crate) fn one_core(time: Duration, detail: bool) -> Result<Comparison, Error> {
     let mut one = Shared::new(1)?;
     let [two, four, eight] = ENGINES.map(Shared::new);

@@ -1,10 +1,10 @@
 //! `stream_64`, `stream_1k`, `stream_64k`: a stream of `iwarp-tokio`, compared with a stream of the kernel's
 //! TCP over loopback.
 //!
-//! Both are in this process, and have the same tasks: one writes pieces, the other reads them through a
-//! buffer, as programs do. The wire is the local wire between processes of one host. All settings are
-//! defaults: nothing is pinned, engines sleep when nothing moves, and TCP joins short writes (no
-//! TCP_NODELAY).
+//! Both streams are in this process, and have equal tasks: one task writes pieces, and another task reads the
+//! pieces through a buffer, as programs do. The wire is the local wire between processes of one host. All
+//! settings are defaults: no thread is pinned, engines sleep when no data move, and TCP joins short writes
+//! (no TCP_NODELAY).
 
 use std::time::{Duration, Instant};
 
@@ -16,20 +16,21 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::pair::alternate::{Comparison, Rate, alternate};
 
-/// Bytes that the reader reads at once.
+/// Maximum number of bytes that the reader reads at once.
 const READ: usize = 64 << 10;
 
-/// Bytes of a request.
+/// Number of bytes of a request.
 const REQUEST: usize = 64;
 
-/// Values of the first byte of a piece: more pieces follow at once, or the reader answers.
+/// Values of the first byte of a piece. `MORE` means that more pieces follow at once. The other value means
+/// that the reader answers.
 const MORE: u8 = 0;
 const ANSWER: u8 = 1;
 
-/// Moves pieces of `bytes` over each stream.
+/// Moves pieces of `bytes` bytes over each stream.
 ///
 /// # Errors
-/// Errors of the endpoints.
+/// Returns errors of the endpoints.
 pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error> {
     // One thread of the runtime reads, and this thread writes.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -43,10 +44,11 @@ pub(crate) fn measure(bytes: usize, time: Duration) -> Result<Comparison, Error>
     Ok(Comparison { ours, theirs, unit: "GB/s" })
 }
 
-/// Sends requests of 64 bytes over each stream, one at a time, and reads an answer of one byte to each.
+/// Sends requests of 64 bytes over each stream, one at a time, and reads an answer of one byte to each
+/// request.
 ///
 /// # Errors
-/// Errors of the endpoints.
+/// Returns errors of the endpoints.
 pub(crate) fn measure_trips(time: Duration) -> Result<Comparison, Error> {
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let over_tcp = runtime.block_on(over_tcp())?;
@@ -103,7 +105,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> PieceWriter<S> {
         Self { stream: ends.writer, piece: vec![MORE; bytes] }
     }
 
-    /// Writes for a slice, and waits until all was read.
+    /// Writes for a slice, and waits until the reader has read all pieces.
     async fn turn(&mut self, slice: Duration) -> Result<Rate, Error> {
         let start = Instant::now();
         let mut pieces = 1;
@@ -115,7 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> PieceWriter<S> {
         Ok(Rate { bytes: pieces * self.piece.len() as u64, time: start.elapsed() })
     }
 
-    /// Waits for the answer to each piece, for a slice.
+    /// Writes pieces one at a time for a slice, and waits for the answer to each piece.
     async fn trips(&mut self, slice: Duration) -> Result<Rate, Error> {
         let start = Instant::now();
         let mut pieces = 0;
@@ -126,7 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> PieceWriter<S> {
         Ok(Rate { bytes: pieces * self.piece.len() as u64, time: start.elapsed() })
     }
 
-    /// Writes a piece that is answered, and reads the answer.
+    /// Writes a piece that requests an answer, and reads the answer.
     async fn trip(&mut self) -> Result<(), Error> {
         self.piece[0] = ANSWER;
         self.stream.write_all(&self.piece).await?;

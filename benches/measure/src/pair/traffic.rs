@@ -1,4 +1,5 @@
-//! Writes of one size on the active queue pairs of two hosts, each with a few in flight, and their check.
+//! Writes of one size on the active queue pairs of two hosts, with a few Writes in flight on each, and the
+//! check of the Writes.
 
 use std::time::{Duration, Instant};
 
@@ -13,75 +14,76 @@ use crate::pair::alternate::{Rate, TIME_LIMIT, timed};
 use crate::pattern;
 use testkit::dice::Dice;
 
-/// Requests of each work queue.
+/// Maximum number of requests of each work queue.
 const DEPTH: usize = 16;
 
-/// Maximum completions polled at a time.
+/// Maximum number of completions polled at a time.
 const BATCH: usize = 64;
 
-/// Polls of the engines between two reads of the clock.
+/// Number of polls of the engines between two reads of the clock.
 const POLLS: usize = 16;
 
-/// Rounds of Writes on each queue pair before a measurement.
+/// Number of rounds of Writes on each queue pair before a measurement.
 const WARM_UP_ROUNDS: usize = 2;
 
 /// The parameters of the traffic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Bytes of a Write.
+    /// Number of bytes of a Write.
     pub(crate) bytes: usize,
-    /// Writes in flight on an active queue pair.
+    /// Number of Writes in flight on an active queue pair.
     pub(crate) depth: usize,
-    /// Active queue pairs at a time.
+    /// Number of queue pairs that are active at a time.
     pub(crate) active: usize,
-    /// Time after which other queue pairs are drawn to be active; `None`: always the same ones.
+    /// Time after which the active queue pairs are drawn again. `None` means that the active queue pairs
+    /// never change.
     pub(crate) redraw: Option<Duration>,
     /// Seed of the draws.
     pub(crate) seed: u64,
 }
 
-/// A load on two hosts: A writes to B.
+/// A load on two hosts, in which A writes to B.
 ///
-/// Each index of an active queue pair has its own part of the regions, independent of the queue pair that
-/// uses it. So the same memory is read and written for any number of open queue pairs.
+/// Each index of an active queue pair has its own part of the regions, whichever queue pair has this index.
+/// So the number of open queue pairs does not change which memory is read and written.
 pub(crate) struct Traffic {
     hosts: TwoHosts,
     load: Load,
     dice: Dice,
-    /// All queue pairs, the active ones first.
+    /// All queue pairs. The active queue pairs are first.
     order: Vec<u32>,
-    /// By queue pair: its index among the active ones.
+    /// For each queue pair, its index among the active queue pairs.
     place: Vec<Option<u32>>,
-    /// By queue pair: Writes in flight.
+    /// For each queue pair, the number of Writes in flight.
     open: Vec<u32>,
-    /// Bytes of all Writes so far.
+    /// Number of bytes of all Writes so far.
     posted_bytes: u64,
     drawn_us: u64,
     batch: Vec<WorkCompletion>,
 }
 
 impl Traffic {
-    /// The load on a wire with `qps` queue pairs.
+    /// Makes the load on a wire with `qps` queue pairs.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Connect`].
+    /// Returns [`Error::Verbs`] or [`Error::Connect`].
     pub(crate) fn new(link: LinkConfig, qps: usize, load: Load) -> Result<Self, Error> {
         let config = Config { qps, depth: DEPTH, ..Config::new(link, load.bytes * load.active) };
         Self::between(TwoHosts::new(config)?, qps, load)
     }
 
-    /// The same load on another wire between the same hosts.
+    /// Makes an equal load on another wire between the same hosts.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Connect`].
+    /// Returns [`Error::Verbs`] or [`Error::Connect`].
     pub(crate) fn on_another_wire(&self) -> Result<Self, Error> {
         Self::between(self.hosts.another_wire()?, self.open.len(), self.load)
     }
 
-    /// The load with `qps` queue pairs on each of several engines, which are on the queues of one link.
+    /// Makes the load with `qps` queue pairs on each of several engines, which are on the queues of one link.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Connect`].
+    /// Returns [`Error::Verbs`] or [`Error::Connect`].
     pub(crate) fn on_queues(
         link: LinkConfig,
         queues: usize,
@@ -100,7 +102,7 @@ impl Traffic {
         Ok(Self::over(hosts, qps, load))
     }
 
-    /// The load on hosts that are connected.
+    /// Makes the load on connected hosts.
     fn over(hosts: TwoHosts, qps: usize, load: Load) -> Self {
         Self {
             load,
@@ -118,7 +120,7 @@ impl Traffic {
     /// Draws the active queue pairs.
     ///
     /// # Errors
-    /// [`Error::Verbs`].
+    /// Returns [`Error::Verbs`].
     fn draw(&mut self) -> Result<(), Error> {
         let active = self.load.active.min(self.order.len());
         for &qp in &self.order[..active] {
@@ -133,7 +135,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Posts as many Writes on `qp` as it may have in flight, if it is active.
+    /// If `qp` is active, posts as many Writes on it as it may have in flight.
     fn post(&mut self, qp: usize) -> Result<(), Error> {
         let Some(place) = self.place[qp] else { return Ok(()) };
         let at = place as usize * self.load.bytes;
@@ -148,7 +150,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Polls completions and posts as many Writes again.
+    /// Polls completions, and posts a new Write for each completed Write.
     fn reap(&mut self) -> Result<(), Error> {
         let mut batch = std::mem::take(&mut self.batch);
         loop {
@@ -167,10 +169,10 @@ impl Traffic {
         Ok(())
     }
 
-    /// Polls the engines a few times and handles completions. Returns the bytes that were placed.
+    /// Polls the engines a few times, and handles completions. Returns the number of bytes that were placed.
     ///
     /// # Errors
-    /// The errors of [`run`](Self::run).
+    /// Returns the errors of [`run`](Self::run).
     pub(crate) fn step(&mut self) -> Result<u64, Error> {
         let before = self.placed_bytes();
         for _ in 0..POLLS {
@@ -186,10 +188,10 @@ impl Traffic {
         Ok(self.placed_bytes() - before)
     }
 
-    /// Continues for a time slice. Returns the bytes placed meanwhile.
+    /// Continues for a time slice. Returns the number of bytes placed during the slice.
     ///
     /// # Errors
-    /// [`Error::Verbs`], [`Error::Completion`].
+    /// Returns [`Error::Verbs`] or [`Error::Completion`].
     pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
         self.start()?;
         timed(slice, || self.step())
@@ -198,7 +200,7 @@ impl Traffic {
     /// Begins a time slice.
     ///
     /// # Errors
-    /// The errors of [`run`](Self::run).
+    /// Returns the errors of [`run`](Self::run).
     pub(crate) fn start(&mut self) -> Result<(), Error> {
         self.hosts.start_clock();
         if self.place.iter().all(Option::is_none) {
@@ -207,10 +209,11 @@ impl Traffic {
         Ok(())
     }
 
-    /// Writes on every queue pair, some at a time, until each has had a few round trips.
+    /// Writes on every queue pair, some queue pairs at a time, until each queue pair has had a few round
+    /// trips.
     ///
     /// # Errors
-    /// The errors of [`run`](Self::run).
+    /// Returns the errors of [`run`](Self::run).
     pub(crate) fn warm_up(&mut self) -> Result<(), Error> {
         self.hosts.start_clock();
         for first in (0..self.open.len()).step_by(self.load.active) {
@@ -232,16 +235,16 @@ impl Traffic {
         [&self.hosts.a, &self.hosts.b].map(|host| host.engine.counters())
     }
 
-    /// Bytes placed into B's memory so far.
+    /// Number of bytes placed into B's memory so far.
     fn placed_bytes(&self) -> u64 {
         self.hosts.b.engine.counters().rx_placed_bytes
     }
 
-    /// The separate check: lets all Writes finish, then checks every byte of a Write of new bytes on each
-    /// active queue pair, for this many draws.
+    /// The separate check: lets all Writes finish, and then writes new bytes on each active queue pair and
+    /// checks every byte. Repeats this for `draws` draws.
     ///
     /// # Errors
-    /// [`Error::Validation`], [`Error::Silent`], [`Error::Verbs`], [`Error::Completion`].
+    /// Returns [`Error::Validation`], [`Error::Silent`], [`Error::Verbs`] or [`Error::Completion`].
     pub(crate) fn validate(mut self, draws: u64) -> Result<(), Error> {
         self.hosts.start_clock();
         let depth = std::mem::replace(&mut self.load.depth, 0);
@@ -265,7 +268,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Waits until nothing is in flight and all bytes are placed.
+    /// Waits until no Write is in flight and all bytes are placed.
     fn settle(&mut self) -> Result<(), Error> {
         let start = Instant::now();
         while self.open.iter().any(|&open| open > 0) || self.placed_bytes() != self.posted_bytes {

@@ -1,5 +1,6 @@
-//! `vs_smoltcp`: our TCP under MPA against unmodified smoltcp sockets under the same MPA, both ends on one
-//! core: 1 MiB Writes, MTU 1500, no frame larger than that, and checksums in software on both sides.
+//! `vs_smoltcp`: our TCP below MPA, compared with unmodified smoltcp sockets below equal MPA code, with both
+//! ends on one core. The load is 1 MiB Writes at MTU 1500. No frame is larger than the MTU, and both sides
+//! compute checksums in software.
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ fn plain_wire() -> LinkConfig {
 }
 
 /// # Errors
-/// Errors of either stack; [`Error::Validation`].
+/// Returns errors of either stack, or [`Error::Validation`].
 pub(crate) fn measure(time: Duration) -> Result<Comparison, Error> {
     let mut ours = Traffic::new(plain_wire(), 1, LOAD)?;
     let mut theirs = Smoltcp::connect(&plain_wire(), MESSAGE_BYTES)?;

@@ -1,19 +1,20 @@
-//! The figures of one core, from the results of a machine.
+//! The figures of one core, taken from the results of a machine.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// Ethernet header, FCS, preamble and gap of a frame, bytes.
+/// Number of bytes of a frame's Ethernet header, FCS, preamble and gap.
 const FRAME_OVERHEAD_BYTES: f64 = 38.0;
 
-/// Headers of IPv4 and of TCP with timestamps, bytes.
+/// Number of bytes of the IPv4 header and of the TCP header with timestamps.
 const HEADER_BYTES: f64 = 52.0;
 
-/// Length, DDP and RDMAP header of a tagged segment, and CRC, bytes.
+/// Number of bytes of an FPDU in addition to its payload: the length, the DDP and RDMAP header of a tagged
+/// segment, and the CRC.
 const FPDU_OVERHEAD_BYTES: f64 = 20.0;
 
-/// The part of a document of `scripts/compare --json` that is used.
+/// The used part of a document of `scripts/compare --json`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Results {
     machine: ResultMachine,
@@ -21,7 +22,7 @@ pub(super) struct Results {
     write_1500: Option<ResultRow>,
     write_9000: Option<ResultRow>,
     cores_2: ResultRow,
-    /// Goodput by size, which `scripts/compare` draws but does not write.
+    /// Goodput by message size, which `scripts/compare` draws but does not write.
     sizes: Option<Sizes>,
 }
 
@@ -41,47 +42,47 @@ struct Sizes {
     gbps: BTreeMap<u32, f64>,
 }
 
-/// Messages of one size at one MTU.
+/// The rate of one core for messages of one size at one MTU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct CoreRate {
-    /// Bytes of a message.
+    /// Number of bytes of a message.
     pub(super) bytes: u32,
     pub(super) mtu: u16,
-    /// Payload that one core at each end moves, Gb/s.
+    /// Payload in Gb/s that one core at each end moves.
     pub(super) goodput: f64,
 }
 
 impl CoreRate {
-    /// Payload of an FPDU, bytes.
+    /// Payload of an FPDU in bytes.
     fn fpdu_bytes(&self) -> f64 {
         payload_bytes(self.mtu).min(f64::from(self.bytes))
     }
 
-    /// Maximum time of a core for an FPDU, ns.
+    /// Maximum time in ns that a core spends on an FPDU.
     pub(super) fn fpdu_ns(&self) -> f64 {
         self.fpdu_bytes() * 8.0 / self.goodput
     }
 }
 
-/// Payload of an FPDU that fills a segment, bytes.
+/// Payload in bytes of an FPDU that fills a segment.
 pub(super) fn payload_bytes(mtu: u16) -> f64 {
-    // FPDUs have a multiple of four bytes.
+    // The length of an FPDU is a multiple of four bytes.
     ((f64::from(mtu) - HEADER_BYTES - FPDU_OVERHEAD_BYTES) / 4.0).floor() * 4.0
 }
 
-/// Frames a second, in millions, for a payload of `gbps` Gb/s in full frames.
+/// Millions of frames per second for a payload of `gbps` Gb/s in full frames.
 pub(super) fn frames(gbps: f64, mtu: u16) -> f64 {
     gbps * 1000.0 / 8.0 / payload_bytes(mtu)
 }
 
-/// The part of a wire's rate that is payload, in full frames.
+/// The part of a wire's rate that is payload, if all frames are full.
 pub(super) fn efficiency(mtu: u16) -> f64 {
     payload_bytes(mtu) / (f64::from(mtu) + FRAME_OVERHEAD_BYTES)
 }
 
 impl Results {
     /// # Errors
-    /// If the text is no JSON, or has not the row `cores_2`.
+    /// Fails if the text is not JSON, or if it does not have the row `cores_2`.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let results: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let gain = results.cores_2.ours;
@@ -92,13 +93,13 @@ impl Results {
         &self.machine.cpu
     }
 
-    /// The gain of a second core.
+    /// The rate of two cores relative to the rate of one core.
     pub(super) fn gain(&self) -> f64 {
         self.cores_2.ours
     }
 
-    /// The measured rates, by MTU and size. Many messages of 64 bytes share a frame, so their MTU does not
-    /// matter.
+    /// The measured rates by MTU and message size. Many messages of 64 bytes share a frame, so the MTU does
+    /// not matter for these messages.
     pub(super) fn cases(&self) -> Vec<CoreRate> {
         let case = |bytes, mtu, goodput| CoreRate { bytes, mtu, goodput };
         let mut cases = Vec::new();
@@ -111,7 +112,7 @@ impl Results {
         cases
     }
 
-    /// Cores at each end for a payload of `gbps` Gb/s.
+    /// Number of cores at each end for a payload of `gbps` Gb/s.
     pub(super) fn cores(&self, case: &CoreRate, gbps: f64) -> f64 {
         let times = gbps / case.goodput;
         if times <= 1.0 { times } else { 1.0 + (times - 1.0) / (self.gain() - 1.0) }

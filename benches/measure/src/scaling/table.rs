@@ -4,22 +4,22 @@ use std::fmt::Write;
 
 use super::results::{CoreRate, Results, efficiency, frames};
 
-/// Rates of payload, Gb/s.
+/// Rates of payload in Gb/s.
 const RATES: [f64; 3] = [100.0, 200.0, 400.0];
 
 const MTUS: [u16; 2] = [1500, 9000];
 
-/// Bytes over the memory bus for each byte of payload, if frame buffers stay in the last-level cache, and if
-/// all of them go to memory and back.
+/// Number of bytes that cross the memory bus for each byte of payload. `cached` applies if frame buffers stay
+/// in the last-level cache, and `uncached` if all frame buffers go to memory and back.
 struct BusTraffic {
     end: &'static str,
     cached: f64,
     uncached: f64,
 }
 
-/// Sending: the source is read; the buffer is read into the cache and written (a copy), and read by the NIC.
-/// Receiving: the NIC writes the buffer, the CRC reads it and the copy finds it in the core's cache; the
-/// target is read into the cache and written.
+/// The sender reads the source, reads the buffer into the cache and writes it (a copy), and the NIC reads the
+/// buffer. At the receiver, the NIC writes the buffer, the CRC code reads it, and the copy finds it in the
+/// core's cache. Then the receiver reads the target into the cache and writes it.
 const TRAFFIC: [BusTraffic; 2] = [
     BusTraffic { end: "sends", cached: 1.0, uncached: 4.0 },
     BusTraffic { end: "receives", cached: 2.0, uncached: 4.0 },
@@ -34,7 +34,7 @@ pub(super) fn text(results: &Results) -> String {
     text
 }
 
-/// Writing to a string does not fail.
+/// Writes a line of text. The result is ignored, since writing to a string does not fail.
 macro_rules! line {
     ($text:expr, $($format:tt)*) => {{
         let _ = writeln!($text, $($format)*);

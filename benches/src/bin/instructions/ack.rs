@@ -1,8 +1,8 @@
-//! The cost of an acknowledgement for TCP's sender, from the frame to the control block.
+//! The cost for TCP's sender of processing an acknowledgement, from the frame to the control block.
 //!
-//! A sender keeps 256 segments in flight. Each acknowledgement from its peer is counted. In order: nothing is
-//! lost, and every second segment is acknowledged. With holes: one segment in 32 is lost once and
-//! retransmitted, so most acknowledgements carry SACK blocks.
+//! A sender keeps 256 segments in flight, and each acknowledgement from its peer is counted. In the load
+//! without holes, nothing is lost, and every second segment is acknowledged. In the load with holes, one
+//! segment in 32 is lost once and retransmitted, so most acknowledgements carry SACK blocks.
 
 use std::collections::VecDeque;
 
@@ -15,12 +15,13 @@ use crate::counted::Side;
 
 const MTU: u16 = 1500;
 const WINDOW: u32 = 256 * 1448;
-/// Time of a step; a round trip has eight.
+/// Duration of a step. A round trip has eight steps.
 const STEP_US: i64 = 125;
 const STEPS_UNDER_WAY: usize = 4;
-/// Acknowledgements before counting starts: more than a window, so that slow start is over.
+/// Number of acknowledgements before counting starts. These acknowledgements cover more than a window, so
+/// that slow start is over.
 const WARM_UP: u64 = 4096;
-/// Acknowledgements that are counted.
+/// Number of acknowledgements that are counted.
 const COUNTED: u64 = 20_000;
 
 fn stack(n: u8) -> Stack {
@@ -41,7 +42,7 @@ fn stack(n: u8) -> Stack {
     Stack::new(config, Mempool::heap("acks", 16_384, 2048))
 }
 
-/// Frames of a step that are in flight.
+/// The frames in flight, by the step in which they were sent.
 type Flight = VecDeque<Vec<Vec<u8>>>;
 
 fn sent(stack: &mut Stack, now: Instant) -> Vec<Vec<u8>> {
@@ -70,10 +71,10 @@ fn feed(stack: &mut Stack, now: Instant, conn: ConnId) {
     while stack.send(now, conn, &BYTES).is_ok() {}
 }
 
-/// The number of acknowledgements that were counted.
+/// Runs the load. Returns the number of acknowledgements that were counted.
 ///
 /// # Errors
-/// If the number of lost segments is not the expected one.
+/// Fails if the number of lost segments is not the expected one.
 pub(crate) fn run(holes: bool) -> Result<u64> {
     let pool = Mempool::heap("wire", 4096, 2048);
     let (mut a, mut b) = (stack(1), stack(2));

@@ -1,4 +1,4 @@
-//! The committed counts, and the comparison with new ones.
+//! The committed counts, and their comparison with new counts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,24 +12,26 @@ pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baselines/in
 /// The command that records new counts.
 pub(crate) const RECORD: &str = "scripts/instructions --record";
 
-/// Allowed difference, percent: any change of the code changes inlining elsewhere a little.
+/// Allowed difference in percent: any change of the code changes inlining elsewhere a little.
 const TOLERANCE: f64 = 2.0;
 
-/// Allowed absolute difference of locked instructions, besides the percentage: where many FPDUs share one
-/// locked instruction, a small change is a large percentage.
+/// Allowed absolute difference of locked instructions. A difference within this limit passes even if it
+/// exceeds the percentage, since a small change is a large percentage if many FPDUs share one locked
+/// instruction.
 const TOLERANCE_LOCKED: f64 = 0.1;
 
-/// Allowed difference if the compiler, C library or valgrind differs from the baseline's.
+/// Allowed difference in percent if the compiler, C library or valgrind differs from the baseline's.
 const TOLERANCE_ELSEWHERE: f64 = 10.0;
 
-/// Allowed difference of locked instructions between rows that cost the same, beside the percentage.
+/// Allowed absolute difference of locked instructions between rows that have to cost the same. A difference
+/// within this limit passes even if it exceeds the percentage.
 const SAME_LOCKED: f64 = 0.02;
 
 const COLUMNS: &str = "row,instructions,locked";
 const TOOLS: &str = "# tools: ";
 const CPU: &str = "# cpu under valgrind: ";
 
-/// The properties of a machine that counts depend on.
+/// The properties of a machine on which the counts depend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
     /// Versions of compiler, C library and valgrind.
@@ -56,15 +58,15 @@ pub(crate) struct Baseline {
 /// The result of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Within the tolerance.
+    /// The count is within the tolerance.
     Pass,
-    /// The difference is too large: a line with the reason.
+    /// The difference is too large. The value is a line with the reason.
     Fail(String),
 }
 
 impl Baseline {
     /// # Errors
-    /// If the text does not have the format of [`text`](Self::text).
+    /// Fails if the text does not have the format of [`text`](Self::text).
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let mut baseline = Self::default();
         for line in text.lines().filter(|line| *line != COLUMNS) {
@@ -100,8 +102,8 @@ impl Baseline {
         text
     }
 
-    /// The allowed difference on `machine`, in percent. `None` if counts cannot be compared: on another
-    /// processor, other code runs.
+    /// The allowed difference on `machine`, in percent. `None` if counts cannot be compared, since another
+    /// processor runs other code.
     pub(crate) fn tolerance(&self, machine: &Machine) -> Option<f64> {
         if machine.cpu != self.machine.cpu {
             None
@@ -112,8 +114,9 @@ impl Baseline {
         }
     }
 
-    /// Compares `count` of `row` with the baseline. A lower count fails too, otherwise the improvement could
-    /// be lost again unnoticed. Beyond its limit a row fails if it was within the limit before.
+    /// Compares `count` of `row` with the baseline. A count that is too low also fails, since otherwise the
+    /// improvement could be lost again unnoticed. A row that exceeds its limit fails if the baseline was
+    /// within the limit.
     pub(crate) fn compare(&self, row: &str, count: RowCost, limit: Limit, tolerance: f64) -> Verdict {
         let Some(recorded) = self.rows.get(row) else {
             return Verdict::Fail(format!("{row}: no baseline: record one with {RECORD}"));
@@ -135,7 +138,8 @@ impl Baseline {
         Verdict::Pass
     }
 
-    /// Compares `count` of `row` with the count of the row that has to cost the same, if both were counted.
+    /// Compares `count` of `row` with the count of the row that has to cost the same as `row`, if both rows
+    /// were counted.
     pub(crate) fn compare_same(&self, row: &str, count: RowCost) -> Verdict {
         let pair = same_as(row).and_then(|other| Some((*self.rows.get(&other)?, other)));
         let Some((expected, other)) = pair else { return Verdict::Pass };
@@ -156,7 +160,7 @@ impl Baseline {
 }
 
 impl Verdict {
-    /// The reason of a failure.
+    /// The reason for a failure.
     pub(crate) fn words(self) -> Option<String> {
         match self {
             Self::Pass => None,

@@ -1,19 +1,20 @@
-//! The functions in which instructions are counted, by name. Callgrind's profile has the instructions of each
-//! function.
+//! The functions in which instructions are counted, by their names: callgrind's profile has the instructions
+//! of each function.
 //!
-//! These functions only call the work. Each contains a different number, since the compiler would merge
-//! identical functions.
+//! These functions only call the work. Each function contains a different number, since the compiler would
+//! merge identical functions.
 
 use std::hint::black_box;
 
-/// The side whose instructions are counted, by one of the functions below.
+/// The side whose instructions are counted. Each side has its own function below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The end that sends FPDUs: posts and polls of its program, and polls of its engine.
+    /// The end that sends FPDUs. The posts and polls of the end's program and the polls of the end's engine
+    /// are counted.
     Sent,
     /// The end that receives FPDUs.
     Received,
-    /// TCP's sender, processing an acknowledgement.
+    /// TCP's sender, which processes acknowledgements.
     Acknowledged,
 }
 
@@ -27,7 +28,7 @@ impl Side {
         }
     }
 
-    /// The name of the function, part of the mangled name.
+    /// The name of the function, which is a part of the mangled name.
     pub(crate) const fn function(self) -> &'static str {
         match self {
             Self::Sent => "count_as_sent",

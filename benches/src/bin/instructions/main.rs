@@ -1,8 +1,9 @@
-//! `instructions`: the cost of sending and receiving an FPDU, and of an acknowledgement, in instructions
-//! counted by callgrind and compared with a committed baseline. `scripts/instructions` builds and runs it.
+//! `instructions`: the cost of sending and receiving an FPDU, and of processing an acknowledgement. Callgrind
+//! counts the instructions, and the program compares the counts with a committed baseline.
+//! `scripts/instructions` builds and runs the program.
 //!
-//! Instruction counts are repeatable, unlike times: there is one thread, a wire in memory, virtual time,
-//! fixed seeds and numbers of messages. Setup, slow start and checks of the data are not counted.
+//! Instruction counts are repeatable, unlike times: there is one thread, a wire in memory, virtual time, and
+//! a fixed seed and number of messages. Setup, slow start and checks of the data are not counted.
 //!
 //! | file | what |
 //! |---|---|
@@ -36,7 +37,7 @@ use row::{Limit, NamedWork, ROWS, Work};
 #[derive(Parser, Debug)]
 #[command(name = "instructions")]
 struct Args {
-    /// Run only loads with this in their names.
+    /// Run only loads whose names contain this text.
     pattern: Option<String>,
     /// Record the present counts as the baseline.
     #[arg(long)]
@@ -51,7 +52,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    // With `--run`, nothing but the load is to be counted.
+    // With `--run`, the process executes only the load, so that only the load is counted.
     if args.run.is_none() {
         benches::lines::end_when_output_is_lost("instructions");
     }
@@ -75,7 +76,7 @@ fn named(name: &str) -> Result<&'static NamedWork> {
     NamedWork::named(name).ok_or_else(|| format!("no load {name}; there are: {}", names()).into())
 }
 
-/// Runs a load and prints how often its work was done.
+/// Runs a load, and prints the number of FPDUs or acknowledgements of each side.
 fn run(row: &NamedWork) -> Result<()> {
     match row.work {
         Work::Stream(load) => {
@@ -89,7 +90,7 @@ fn run(row: &NamedWork) -> Result<()> {
     Ok(())
 }
 
-/// The features of this processor that decide how bytes are copied and summed.
+/// The features of this processor on which the code for copies and CRCs depends.
 #[cfg(target_arch = "x86_64")]
 fn cpu() -> String {
     let features = [
@@ -108,8 +109,9 @@ fn cpu() -> String {
     std::env::consts::ARCH.to_owned()
 }
 
-/// Counts the loads with `pattern` in their names and compares them with the baseline, or records them.
-/// Prints a summary like `cargo test`, so that scripts can add up the results. Returns whether all rows pass.
+/// Counts the loads whose names contain `pattern`, and compares the counts with the baseline or records them.
+/// Prints a summary like that of `cargo test`, so that scripts can add up the results. Returns whether all
+/// rows pass.
 fn compare(pattern: &str, record: bool) -> Result<bool> {
     let rows: Vec<&NamedWork> = ROWS.iter().filter(|row| row.name.contains(pattern)).collect();
     if !benches::callgrind::is_there() {
@@ -144,7 +146,7 @@ fn compare(pattern: &str, record: bool) -> Result<bool> {
     Ok(print_comparison(&old, &now))
 }
 
-/// A line of the table. A count beyond its limit is marked.
+/// A line of the table. The line has a mark if the count exceeds its limit.
 fn line(name: &str, before: Option<&RowCost>, now: RowCost) -> String {
     let limit = Limit::of(name);
     let most = |limit: Option<f64>, now: f64| match limit {
@@ -196,7 +198,7 @@ fn summary(passed: usize, failed: usize, ignored: usize) {
     println!("test result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored");
 }
 
-/// Writes the baseline. With a pattern, the other rows stay.
+/// Writes the baseline. If a pattern is given, the rows of other loads stay.
 fn write(old: &Baseline, now: Baseline, pattern: &str) -> Result<()> {
     let mut new = Baseline { machine: now.machine, rows: Default::default() };
     if !pattern.is_empty() {
@@ -239,7 +241,7 @@ fn explain(row: &NamedWork) -> Result<()> {
     Ok(())
 }
 
-/// A folder for profiles, removed when dropped.
+/// A folder for profiles, which is removed when the value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -253,7 +255,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The system cleans up what cannot be removed.
+        // The system cleans up the files that cannot be removed here.
         let _ = std::fs::remove_dir_all(Path::new(&self.0));
     }
 }

@@ -19,22 +19,22 @@ impl Profile {
     /// Runs `row`. With `only`, the profile has only that side's function.
     ///
     /// # Errors
-    /// If valgrind does not start or the load fails.
+    /// Fails if valgrind does not start or the load fails.
     pub(crate) fn take(row: &NamedWork, only: Option<Side>, scratch: &Path) -> Result<Self> {
         let program = std::env::current_exe()?;
         let only = only.map(Side::function);
         Callgrind::run(&program, &["--run", row.name], only, &scratch.join(row.name)).map(Self)
     }
 
-    /// The features of the processor, as the load saw them.
+    /// The features of the processor, as the load's process reported them.
     pub(crate) fn cpu(&self) -> &str {
         self.0.said(CPU)
     }
 
-    /// How often `side`'s work was done: number of FPDUs or acknowledgements.
+    /// The number of FPDUs or acknowledgements of `side`.
     ///
     /// # Errors
-    /// If the load did not report it.
+    /// Fails if the load did not report the number.
     pub(crate) fn times(&self, side: Side) -> Result<u64> {
         let times = self.0.said(side.name()).parse().ok().filter(|times| *times > 0);
         times.ok_or_else(|| format!("the load did not report its number of {}", side.name()).into())
@@ -43,13 +43,14 @@ impl Profile {
     /// The cost of each FPDU or acknowledgement.
     ///
     /// # Errors
-    /// If none were counted.
+    /// Fails if no FPDU or acknowledgement was counted.
     pub(crate) fn count(&self, side: Side) -> Result<RowCost> {
         let (all, times) = (self.0.cost(side.function())?, self.times(side)? as f64);
         Ok(RowCost { instructions: all.instructions as f64 / times, locked: all.locked as f64 / times })
     }
 
-    /// Instructions by source file. Inlined instructions count for the file they come from.
+    /// Number of instructions by source file. An inlined instruction counts for the file that contains its
+    /// source.
     pub(crate) fn files(&self) -> Vec<(String, u64)> {
         self.0.files()
     }

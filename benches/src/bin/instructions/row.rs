@@ -5,23 +5,23 @@ use crate::stream::{Load, Op, WireKind};
 
 const MIB: usize = 1 << 20;
 
-/// The work of a load. It runs under callgrind in its own process.
+/// The work of a load, which runs under callgrind in its own process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     /// FPDUs between two engines.
     Stream(Load),
-    /// Acknowledgements between two stacks; with holes: one segment in 32 is lost.
+    /// Acknowledgements between two stacks. With holes, one segment in 32 is lost.
     Acks { holes: bool },
 }
 
-/// A load with its name. Each side that it counts is a row of the baseline: `NAME/SIDE`.
+/// A load with its name. Each side that the load counts is a row of the baseline: `NAME/SIDE`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NamedWork {
     pub(crate) name: &'static str,
     pub(crate) work: Work,
 }
 
-/// Maximum cost of a row; `None`: no limit.
+/// Maximum cost of a row. `None` means that there is no limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limit {
     pub(crate) instructions: Option<f64>,
@@ -38,7 +38,7 @@ impl Limit {
     }
 }
 
-/// Maximum instructions by row.
+/// Maximum number of instructions by row.
 const INSTRUCTIONS: [(&str, u32); 18] = [
     ("write-64/sent", 3500),
     ("write-64/received", 2400),
@@ -60,7 +60,7 @@ const INSTRUCTIONS: [(&str, u32); 18] = [
     ("ack-holes/acknowledged", 1500),
 ];
 
-/// Maximum locked instructions by row.
+/// Maximum number of locked instructions by row.
 const LOCKED: [(&str, u32); 4] = [
     ("write-64/sent", 12),
     ("write-64/received", 6),
@@ -68,15 +68,15 @@ const LOCKED: [(&str, u32); 4] = [
     ("write-64-engines-16/received", 3),
 ];
 
-/// Loads that have to cost the same as another load, within [`SAME_PERCENT`]: other engines must not raise
-/// an engine's cost.
+/// Pairs of loads that have to cost the same within [`SAME_PERCENT`] percent, since other engines must not
+/// raise an engine's cost.
 const SAME: [(&str, &str); 3] = [
     ("write-1m-1500-engines-2/", "write-1m-1500/"),
     ("write-1m-1500-engines-4/", "write-1m-1500/"),
     ("write-1m-1500-engines-16/", "write-1m-1500/"),
 ];
 
-/// Maximum difference of such rows, percent.
+/// Maximum difference in percent of two rows that have to cost the same.
 pub(crate) const SAME_PERCENT: f64 = 1.0;
 
 /// The row that has to cost the same as `row`.
@@ -85,7 +85,7 @@ pub(crate) fn same_as(row: &str) -> Option<String> {
 }
 
 impl NamedWork {
-    /// The sides that it counts separately.
+    /// The sides that the load counts separately.
     pub(crate) fn sides(&self) -> &'static [Side] {
         match self.work {
             Work::Stream(_) => &[Side::Sent, Side::Received],
@@ -104,7 +104,7 @@ impl NamedWork {
     }
 }
 
-/// One message in flight: each has its own frame and its own poll of either engine.
+/// One message in flight: each message has its own frame, and its own poll of each engine.
 const fn alone(op: Op) -> Load {
     Load {
         op,
@@ -119,7 +119,7 @@ const fn alone(op: Op) -> Load {
     }
 }
 
-/// Many messages in flight: a poll and a segment have many FPDUs.
+/// Many messages in flight: each poll and each segment has many FPDUs.
 const fn many(op: Op) -> Load {
     Load { depth: 64, warm_up: 4096, counted: 16_384, ..alone(op) }
 }
@@ -149,12 +149,13 @@ pub(crate) const ROWS: [NamedWork; 19] = [
     row("write-64-many", many(Op::Write)),
     row("send-64", alone(Op::Send)),
     row("send-64-many", many(Op::Send)),
-    // A request completes when the peer has taken its message, as with programs of libibverbs.
+    // With `ib_semantics`, a request completes when the peer has accepted its message, as with programs of
+    // libibverbs.
     row("write-64-ib", Load { ib_semantics: true, ..alone(Op::Write) }),
     row("send-64-ib", Load { ib_semantics: true, ..alone(Op::Send) }),
     row("send-64-ib-many", Load { ib_semantics: true, ..many(Op::Send) }),
     row("write-1m-1500", bulk(Op::Write, 1500)),
-    // No offloads: checksums in software, each segment a frame.
+    // A wire without offloads: software computes the checksums, and each segment is one frame.
     row("write-1m-1500-plain", Load { wire: WireKind::Plain { mtu: 1500 }, ..bulk(Op::Write, 1500) }),
     row("write-1m-9000", bulk(Op::Write, 9000)),
     row("write-1m-9000-markers", Load { markers: true, ..bulk(Op::Write, 9000) }),

@@ -8,10 +8,10 @@ use iwarp::verbs::{MemoryRegion, QueuePair, RecvRequest, SendOp, SendRequest};
 use crate::Result;
 use crate::counted::Side;
 
-/// Polls without a completion after which the load fails.
+/// Number of polls without a completion after which the load fails.
 const MAX_POLLS: u64 = 10_000;
 
-/// Polls in which all requests in flight complete.
+/// Number of polls in which all requests in flight complete.
 const DRAIN: u64 = 256;
 
 /// The requests that are posted.
@@ -25,9 +25,10 @@ pub(crate) enum Op {
 /// The wire between the hosts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WireKind {
-    /// Like a device between virtual machines: checksum offload, and trains of segments that pass uncut.
+    /// Like a device between virtual machines, with checksum offload, and with trains of segments that are
+    /// not cut into frames.
     Virtual { mtu: u16 },
-    /// Without offloads.
+    /// A wire without offloads.
     Plain { mtu: u16 },
 }
 
@@ -50,20 +51,22 @@ impl WireKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) op: Op,
-    /// Bytes of a message.
+    /// Number of bytes of a message.
     pub(crate) bytes: usize,
-    /// Messages in flight.
+    /// Number of messages in flight.
     pub(crate) depth: usize,
     pub(crate) wire: WireKind,
-    /// Markers in both directions.
+    /// Whether both directions have markers.
     pub(crate) markers: bool,
-    /// Messages before counting starts: windows are open by then, and lazy allocations are done.
+    /// Number of messages before counting starts. After these messages, windows are open and lazy allocations
+    /// are done.
     pub(crate) warm_up: u64,
-    /// Messages while counting.
+    /// Number of messages that are counted.
     pub(crate) counted: u64,
-    /// Both ends have agreed on InfiniBand's semantics.
+    /// Whether both ends have agreed on InfiniBand's semantics.
     pub(crate) ib_semantics: bool,
-    /// Engines of each host, on queues of one device. The last engine has the load, the others are idle.
+    /// Number of engines of each host, on queues of one device. The last engine has the load, and the other
+    /// engines are idle.
     pub(crate) engines: usize,
 }
 
@@ -75,24 +78,24 @@ enum Role {
 }
 
 impl Role {
-    /// The side for which its work counts in an `op`.
+    /// The side to which the work of this role counts in an `op`.
     fn side(self, op: Op) -> Side {
         if (self == Self::Requester) == (op == Op::Read) { Side::Received } else { Side::Sent }
     }
 }
 
-/// A running load: host A posts the messages.
+/// A running load, in which host A posts the messages.
 struct Stream {
     hosts: TwoHosts,
-    /// The other engines of both hosts. They are polled equally often, but not counted, as if they ran on
-    /// other cores.
+    /// The other engines of both hosts. The load polls these engines as often as its own, but does not count
+    /// them, as if they ran on other cores.
     others: Vec<TwoHosts>,
-    /// Queue pairs of A and B.
+    /// The queue pairs of hosts A and B.
     qps: [QueuePair; 2],
     load: Load,
     open: usize,
     completed: u64,
-    /// Sends that have arrived.
+    /// Number of Sends that have arrived.
     arrived: u64,
 }
 
@@ -103,7 +106,7 @@ impl Stream {
         let depth = config.depth;
         let mut others = match load.engines {
             1 => vec![TwoHosts::new(config)?],
-            // A device that keeps the sender's queue does no work of its own.
+            // A device with [`LinkSteering::SenderQueue`] does no work of its own to choose a queue.
             several => TwoHosts::on_queues(&config, several, LinkSteering::SenderQueue)?,
         };
         TwoHosts::connect_all(&mut others, 1)?;
@@ -116,7 +119,8 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Polls both ends until this many requests have completed in all. Passes the work of each to `count`.
+    /// Polls both ends until `completed` requests have completed since the start. Passes the work of each end
+    /// to `count`.
     fn until(&mut self, completed: u64, mut count: impl FnMut(Role, &mut dyn FnMut())) -> Result<()> {
         let mut polls = 0;
         while self.completed < completed {
@@ -157,7 +161,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Does the same as [`request`](Self::request), but posts nothing.
+    /// Like [`request`](Self::request), but posts nothing.
     fn finish(&mut self, now_us: u64) -> Result<()> {
         let a = &mut self.hosts.a;
         a.poll_at(now_us);
@@ -185,7 +189,7 @@ impl Stream {
         Ok(self.qps[1].post_recv(&RecvRequest::new(0, local))?)
     }
 
-    /// Completes everything in flight, then checks every byte.
+    /// Completes all requests in flight, and then checks every byte.
     fn validate(&mut self, bytes: &[u8]) -> Result<()> {
         for _ in 0..DRAIN {
             let now_us = self.hosts.tick();
@@ -213,7 +217,7 @@ impl Stream {
         if self.load.op == Op::Read { &a.memory } else { &b.memory }
     }
 
-    /// FPDUs sent by the data source and received by the other end.
+    /// The numbers of FPDUs that the data source has sent and that the other end has received.
     fn fpdus(&self) -> [u64; 2] {
         let (a, b) = (self.hosts.a.engine.counters(), self.hosts.b.engine.counters());
         match self.load.op {
@@ -223,10 +227,10 @@ impl Stream {
     }
 }
 
-/// Runs `load`. Returns the FPDUs sent and received while instructions were counted.
+/// Runs `load`. Returns the numbers of FPDUs sent and received while instructions were counted.
 ///
 /// # Errors
-/// Errors of the engines; wrong or missing bytes.
+/// Returns errors of the engines, and fails if bytes are wrong or missing.
 pub(crate) fn run(load: Load) -> Result<[u64; 2]> {
     let bytes: Vec<u8> = (0..load.bytes).map(|at| (at * 7 + at / 251) as u8).collect();
     let mut stream = Stream::new(load)?;

@@ -1,4 +1,4 @@
-//! The border to C: error numbers, and panics that do not cross it.
+//! The boundary to C: error numbers, and a guard that stops panics before they unwind into C.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -24,7 +24,7 @@ pub(crate) const ENOMEM: Errno = Errno(libc::ENOMEM);
 pub(crate) const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 
 impl From<VerbsError> for Errno {
-    /// The error number that a program expects from the refused call.
+    /// The error number that a program expects from a call that failed with `error`.
     fn from(error: VerbsError) -> Self {
         log(|| format!("refused: {error}"));
         match error {
@@ -40,7 +40,7 @@ impl From<VerbsError> for Errno {
             VerbsError::Inaccessible(_) => Errno(libc::EFAULT),
             VerbsError::PortInUse(_) => Errno(libc::EADDRINUSE),
             VerbsError::System(error) => error.into(),
-            // Also for variants that `VerbsError` got after this function was written.
+            // This arm also covers variants that were added to `VerbsError` after this function was written.
             _ => EIO,
         }
     }
@@ -61,34 +61,35 @@ impl From<rustix::io::Errno> for Errno {
     }
 }
 
-/// Why the process could not start.
+/// Why the library could not start in this process.
 #[derive(Debug)]
 pub(crate) struct StartError {
-    /// One line that says what to do.
+    /// One line that tells the user what to do.
     pub(crate) line: String,
     pub(crate) errno: Errno,
-    /// True if a resource was missing that may be available later. Then the next call tries again.
+    /// True if a resource was missing that may be available later. In this case the next call tries to start
+    /// again.
     pub(crate) is_transient: bool,
 }
 
 impl From<String> for StartError {
-    /// A mistake in the settings: the program finds no device.
+    /// The error for a mistake in the settings, which `line` describes. The program gets `ENODEV`.
     fn from(line: String) -> Self {
         Self { line, errno: Errno(libc::ENODEV), is_transient: false }
     }
 }
 
 impl StartError {
-    /// If this process or the system has run out of a resource, the errno is the system's; otherwise
-    /// `ENODEV`.
+    /// The errno is the system's error if this process or the system has run out of a resource. Otherwise the
+    /// errno is `ENODEV`.
     pub(crate) fn new(error: &(dyn std::error::Error + 'static)) -> Self {
         Self::with_line(error.to_string(), error)
     }
 
-    /// Does the same as [`new`](Self::new), with a line that says more than the error.
+    /// Like [`new`](Self::new), but with `line` in place of the text of `error`.
     pub(crate) fn with_line(line: String, error: &(dyn std::error::Error + 'static)) -> Self {
         let causes = std::iter::successors(Some(error), |error| error.source());
-        // The system's error is EAGAIN if it refuses to make a thread.
+        // If the system refuses to create a thread, the system's error is EAGAIN.
         let of_system = causes.filter_map(|error| error.downcast_ref::<std::io::Error>());
         let exhaustion = of_system
             .into_iter()
@@ -100,8 +101,8 @@ impl StartError {
     }
 }
 
-/// Fails if the `handle` field of an object differs from the handle that the object got when it was made: the
-/// kernel also refuses such objects.
+/// Fails if the `handle` field of an object is not the handle with which the object was made. The kernel also
+/// refuses such objects.
 pub(crate) fn check_handle(handle: u32, made_with: u32) -> Outcome<()> {
     if handle == made_with { Ok(()) } else { Err(ENOENT) }
 }
@@ -125,7 +126,7 @@ pub(crate) fn guarded<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(EIO))
 }
 
-/// For functions of libibverbs that return 0 or a positive error number.
+/// Runs the body of a libibverbs function that returns 0 or a positive error number.
 pub(crate) fn status(body: impl FnOnce() -> Outcome<()>) -> c_int {
     match guarded(body) {
         Ok(()) => 0,
@@ -136,7 +137,7 @@ pub(crate) fn status(body: impl FnOnce() -> Outcome<()>) -> c_int {
     }
 }
 
-/// For functions that return -1 and set `errno`.
+/// Runs the body of a function that returns -1 and sets `errno` if it fails.
 pub(crate) fn minus_one(body: impl FnOnce() -> Outcome<c_int>) -> c_int {
     guarded(body).unwrap_or_else(|error| {
         set_errno(error);
@@ -144,7 +145,7 @@ pub(crate) fn minus_one(body: impl FnOnce() -> Outcome<c_int>) -> c_int {
     })
 }
 
-/// For functions that return a pointer, or NULL and set `errno`.
+/// Runs the body of a function that returns a pointer, or returns NULL and sets `errno` if it fails.
 pub(crate) fn pointer<T>(body: impl FnOnce() -> Outcome<*mut T>) -> *mut T {
     guarded(body).unwrap_or_else(|error| {
         set_errno(error);
@@ -164,7 +165,7 @@ pub(crate) fn is_logging() -> bool {
     static IS_ON: OnceLock<bool> = OnceLock::new();
     match IS_ON.get() {
         Some(is_on) => *is_on,
-        // If the settings have a mistake or the file cannot be read, another call reports this.
+        // If the settings have a mistake or the file cannot be read, another call reports the error.
         None => settings::get(Key::Log).is_ok_and(|log| *IS_ON.get_or_init(|| log.is_some())),
     }
 }

@@ -6,7 +6,7 @@
 //! items. So no call reads the descriptor while the queue is empty, and removing an object's items also
 //! lowers the count.
 //!
-//! Therefore a thread does not wait for an item in a read of the descriptor, but on a futex. Signals
+//! Therefore a thread that waits for an item does not read the descriptor, but waits on a futex. Signals
 //! interrupt this wait like a read: after a handler with `SA_RESTART` the wait continues.
 
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use crate::ffi::abi::Outcome;
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
     items: Mutex<Items<T>>,
-    /// A counter on which threads wait. It changes when an item is added while a thread waits.
+    /// A counter on which threads wait. The counter changes when an item is added while a thread waits.
     added: AtomicU32,
 }
 
@@ -68,9 +68,9 @@ impl<T> EventQueue<T> {
         LockedQueue { queue: self, items: self.items.lock().expect("no holder of this lock panics") }
     }
 
-    /// Takes the oldest item. If the queue is empty, the call waits, or fails with `EAGAIN` if the program
-    /// has made the descriptor non-blocking. During the call the engine runs on its own thread or in this
-    /// thread. A signal ends the wait with `EINTR`.
+    /// Removes the oldest item, and returns the result of `take` for this item. If the queue is empty, the
+    /// call waits, or fails with `EAGAIN` if the program has made the descriptor non-blocking. During the
+    /// call the engine runs on its own thread or in this thread. A signal ends the wait with `EINTR`.
     ///
     /// `take` is called with the item while the queue is locked. So a thread that removes the items of an
     /// object either finds the item, or sees the effect of `take`.
@@ -156,7 +156,7 @@ impl<T> LockedQueue<'_, T> {
     fn uncount(&self) -> Outcome<()> {
         let mut bytes = [0; 8];
         match rustix::io::read(&self.queue.fd, &mut bytes) {
-            // The program itself has read from the descriptor.
+            // `AGAIN` means that the program itself has read from the descriptor.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -1,9 +1,9 @@
 //! The handles of objects that are not destroyed. A handle is the object's address, which the program has.
 //!
-//! Some programs, just before they end, destroy a channel while another thread waits for its events. With a
-//! kernel channel, that thread keeps waiting. A thread that asks for an event just after the destruction must
-//! not access freed memory. So each call looks up its channel in the table of live handles, and the late
-//! thread also waits for ever.
+//! Some programs, just before they end, destroy a channel while another thread waits for events of the
+//! channel. With a kernel channel, the waiting thread keeps waiting. A thread that asks for an event just
+//! after the destruction must not access freed memory. So each call looks up its channel in the table of live
+//! handles, and the late thread also waits for ever.
 //!
 //! Some programs also pass identifiers and channels that they have destroyed. Such a call fails with EINVAL
 //! instead of crashing.
@@ -26,29 +26,30 @@ impl<T: Clone> LiveHandles<T> {
         self.known.lock().expect("no holder of this lock panics")
     }
 
-    /// Called when an object was made.
+    /// Inserts an object that was made. `address` is the address that the program has.
     pub(crate) fn insert(&self, address: usize, what: T) {
         self.known().get_or_insert_default().insert(address, what);
     }
 
-    /// Called when an object is destroyed. Returns `None` if it was destroyed before.
+    /// Removes the object at `address`, which the program destroys. Returns `None` if the object was
+    /// destroyed before.
     pub(crate) fn remove(&self, address: usize) -> Option<T> {
         self.known().as_mut().and_then(|known| known.remove(&address))
     }
 
-    /// The shared part of an object; `None` if the object is destroyed.
+    /// Returns the shared part of an object, or `None` if the object is destroyed.
     pub(crate) fn get(&self, address: usize) -> Option<T> {
         self.known().as_ref().and_then(|known| known.get(&address).cloned())
     }
 
-    /// The part of a channel that a thread needs to wait for its events. If the channel is destroyed, the
-    /// thread blocks here until the process ends.
+    /// Returns the part of a channel that a thread needs to wait for events of the channel. If the channel is
+    /// destroyed, the thread blocks here until the process ends.
     pub(crate) fn get_or_block(&self, address: usize) -> T {
         match self.get(address) {
             Some(found) => found,
             None => loop {
-                // SAFETY: `pause` has no argument and no precondition. It returns after a signal, so it is
-                // called in a loop.
+                // SAFETY: `pause` has no argument and no precondition. `pause` returns after a signal, so it
+                // is called in a loop.
                 unsafe { libc::pause() };
             },
         }

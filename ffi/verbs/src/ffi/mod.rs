@@ -1,4 +1,4 @@
-//! The border to C, and to the process that the library is loaded into.
+//! The boundary to C, and to the process into which the library is loaded.
 //!
 //! | file | contents |
 //! |---|---|

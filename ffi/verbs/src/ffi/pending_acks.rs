@@ -10,12 +10,12 @@ pub(crate) struct PendingAcks {
 }
 
 impl PendingAcks {
-    /// Called when an event was delivered.
+    /// Counts one event that was delivered.
     pub(crate) fn add(&self) {
         *self.open.lock().expect("no holder of this lock panics") += 1;
     }
 
-    /// Called when the program has acknowledged `count` events.
+    /// Subtracts `count` events that the program has acknowledged.
     pub(crate) fn ack(&self, count: u64) {
         let mut open = self.open.lock().expect("no holder of this lock panics");
         *open = open.saturating_sub(count);

@@ -1,12 +1,13 @@
 //! Checks that memory and descriptors are available, before the engine starts and before each object is made.
 //!
-//! The pools, queues and threads of an engine have sizes that do not depend on the program. Most of their
-//! allocations abort the process if memory is missing. So before the start the library maps as much memory
-//! and unmaps it again: a process with too low a limit (`ulimit -v`) gets `ENOMEM` and one line on stderr. A
-//! process without free descriptors gets `EMFILE`.
+//! The pools, queues and threads of an engine have sizes that do not depend on the program. Most allocations
+//! of an engine abort the process if memory is missing. So before the engine starts, the library maps as much
+//! memory as the engine needs, and unmaps that memory again. A process with too low a limit (`ulimit -v`)
+//! gets `ENOMEM` and one line on stderr. A process without free descriptors gets `EMFILE`.
 //!
-//! In the same way the library checks that there is memory for an object before it makes the object. It maps
-//! more than the object takes, since other threads of the program may allocate at the same time.
+//! In the same way the library checks that there is memory for an object before it makes the object. The
+//! check maps more memory than the object needs, since other threads of the program may allocate at the same
+//! time.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,23 +17,23 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ffi::abi::{self, Errno, Outcome, StartError};
 
-/// Number of descriptors that must be free at the start; the engine closes some of them again.
+/// Number of descriptors that must be free at the start. The engine closes some of its descriptors again.
 const START_DESCRIPTORS: usize = 16;
 
-/// Bytes of address space that the engine takes, including the stacks of its threads.
+/// Bytes of address space that the engine needs, including the stacks of its threads.
 const START_BYTES: usize = 112 << 20;
 
-/// Maximum bytes that an object takes in addition to its queues, including its connection and the allocators'
-/// overhead.
+/// Maximum number of bytes that an object needs in addition to its queues, including its connection and the
+/// overhead of the allocators.
 const OBJECT_BYTES: usize = 2 << 20;
 
-/// Maximum bytes of an entry of a work queue.
+/// Maximum number of bytes of an entry of a work queue.
 pub(crate) const REQUEST_BYTES: usize = 512;
 
-/// Maximum bytes of an entry of a completion queue.
+/// Maximum number of bytes of an entry of a completion queue.
 pub(crate) const COMPLETION_BYTES: usize = 64;
 
-/// Number of memory regions that one check covers. Each region takes a few kilobytes.
+/// Number of memory regions that one check covers. Each region needs a few kilobytes.
 const REGIONS: u32 = 64;
 
 /// Checks that there are descriptors and memory for the start.
@@ -55,10 +56,10 @@ pub(crate) fn check_for_start() -> Result<(), StartError> {
     })
 }
 
-/// Checks that there is memory for an object whose queues take `bytes` bytes.
+/// Checks that there is memory for an object whose queues need `bytes` bytes.
 ///
 /// # Errors
-/// `ENOMEM`, with a line in the log.
+/// Returns `ENOMEM` if memory is missing, and writes a line to the log.
 pub(crate) fn check_for_object(bytes: usize) -> Outcome<()> {
     map_and_unmap(OBJECT_BYTES + bytes).map_err(|error| {
         abi::log(|| format!("refused: no memory ({error}): raise the limit of the process (ulimit -v)"));

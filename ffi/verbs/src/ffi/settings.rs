@@ -44,7 +44,7 @@ enum Place {
 }
 
 impl Setting {
-    /// One line that refuses the value.
+    /// One line that names the setting and its value, with `remedy`: what the user can do.
     pub(crate) fn refused(&self, remedy: impl fmt::Display) -> String {
         let text = &self.text;
         match &self.place {
@@ -53,8 +53,8 @@ impl Setting {
         }
     }
 
-    /// A prefix for errors about the value: the file and line in which it is set. Empty if an environment
-    /// variable sets the value.
+    /// A prefix for errors about the value: the file and the line in which the value is set. The prefix is
+    /// empty if an environment variable sets the value.
     pub(crate) fn origin(&self) -> String {
         match &self.place {
             Place::Environment(_) => String::new(),
@@ -64,7 +64,7 @@ impl Setting {
 }
 
 impl Key {
-    /// The key in the file.
+    /// The name of the key in the file.
     fn name(self) -> &'static str {
         match self {
             Self::Net => "net",
@@ -95,10 +95,10 @@ impl Key {
     }
 }
 
-/// The value of a key; `None` if the key is not set.
+/// The value of a key, or `None` if the key is not set.
 ///
 /// # Errors
-/// One line about the variable or about the file.
+/// Returns one line that describes the mistake in the variable or in the file.
 pub(crate) fn get(key: Key) -> Result<Option<Setting>, String> {
     match env::var(key.variable()) {
         Ok(text) if !text.is_empty() => Ok(Some(Setting { text, place: Place::Environment(key) })),
@@ -107,15 +107,15 @@ pub(crate) fn get(key: Key) -> Result<Option<Setting>, String> {
     }
 }
 
-/// The text of a value; `None` if the key is not set, or after an error (which another call reports).
+/// The text of a value, or `None` if the key is not set, or after an error (which another call reports).
 pub(crate) fn text(key: Key) -> Option<String> {
     get(key).ok().flatten().map(|setting| setting.text)
 }
 
 type Settings = Vec<(Key, Setting)>;
 
-/// The settings in the file. The file is read once, or again if the process had run out of a resource at the
-/// first attempt.
+/// The settings in the file. The file is read once. If the process had run out of a resource, the next call
+/// reads the file again.
 fn in_file() -> Result<&'static Settings, String> {
     static FILE: OnceLock<Result<Settings, String>> = OnceLock::new();
     if FILE.get().is_none() {
@@ -132,7 +132,7 @@ fn in_file() -> Result<&'static Settings, String> {
 /// Why the settings of the file are not available.
 struct ReadError {
     line: String,
-    /// True if the process has run out of a resource. Then the next call reads the file again.
+    /// True if the process has run out of a resource. In this case the next call reads the file again.
     is_transient: bool,
 }
 

@@ -1,9 +1,9 @@
 //! Shared objects of the process, and the detection of another libibverbs among them.
 //!
 //! A program that opens libibverbs itself (`dlopen`) gets the file that the dynamic linker finds, which may
-//! be rdma-core's. rdma-core's library finds no device, and reports nothing. But its calls of its own
-//! exported functions reach this library, because the dynamic linker looks up each name in preloaded
-//! libraries first. So this library can detect rdma-core's.
+//! be rdma-core's libibverbs. rdma-core's library finds no device, and reports nothing. But when rdma-core's
+//! library calls its own exported functions, the calls reach this library, because the dynamic linker looks
+//! up each name in preloaded libraries first. So this library can detect rdma-core's library.
 
 use std::ffi::{CStr, c_void};
 use std::path::Path;
@@ -12,11 +12,12 @@ use std::sync::Once;
 
 use crate::ffi::abi;
 
-/// Maximum stack frames to examine. The caller of an exported function is among the first.
+/// Maximum number of stack frames to examine. The caller of an exported function is in one of the first
+/// frames.
 const FRAMES: usize = 16;
 
-/// Called by a function that rdma-core's `ibv_get_device_list` calls. If `UWARP_LOG` is set, reports once
-/// that the program's device list is from another libibverbs.
+/// If `UWARP_LOG` is set, reports once that the program's device list is from another libibverbs. Called by a
+/// function that rdma-core's `ibv_get_device_list` calls.
 pub(crate) fn warn_of_other_libibverbs() {
     static SAID: Once = Once::new();
     if !abi::is_logging() || SAID.is_completed() {

@@ -33,7 +33,7 @@ pub(crate) fn without_sigpipe<T>(write: impl FnOnce() -> T) -> T {
     if !was_pending && is_sigpipe_pending() {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `pipe` and `now` are valid, and the pointer for the signal's data may be NULL. The call
-        // takes the pending SIGPIPE, which this thread has blocked.
+        // consumes the pending SIGPIPE, which this thread has blocked.
         unsafe { libc::sigtimedwait(&raw const pipe, ptr::null_mut(), &raw const now) };
     }
     mask(libc::SIG_SETMASK, &before);
@@ -78,8 +78,8 @@ mod tests {
         unsafe { libc::sigismember(&raw const now, signal) == 1 }
     }
 
-    /// Rust's test harness ignores SIGPIPE, while C programs do not: so this test installs a handler for a
-    /// moment.
+    /// Rust's test harness ignores SIGPIPE, and C programs do not. So this test installs a handler while it
+    /// runs.
     #[test]
     fn a_write_without_a_reader_raises_nothing_and_the_mask_is_as_before() {
         use std::sync::atomic::{AtomicU32, Ordering};
@@ -93,7 +93,7 @@ mod tests {
             let error = left.write(b"x").unwrap_err();
             assert_eq!(error.kind(), ErrorKind::BrokenPipe);
         };
-        // `UnixStream` suppresses the signal itself: write to the descriptor as DPDK does.
+        // `UnixStream` suppresses the signal itself. So this closure writes to the descriptor, as DPDK does.
         let write_plainly = || {
             let (left, right) = UnixStream::pair().unwrap();
             drop(right);

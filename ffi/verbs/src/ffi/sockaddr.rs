@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// Reads an address; `None` for NULL and for families other than IPv4 and IPv6.
+/// Reads an address. Returns `None` for NULL and for families other than IPv4 and IPv6.
 ///
 /// # Safety
 /// `address` is NULL or points to a socket address with the length that its family has.
@@ -10,7 +10,7 @@ pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> 
     if address.is_null() {
         return None;
     }
-    // SAFETY: the caller promises the same.
+    // SAFETY: `address` is not NULL, so it points to a socket address, as the caller promises.
     match unsafe { family(address) } {
         libc::AF_INET => {
             // SAFETY: an address of this family has at least the length of this struct.
@@ -35,7 +35,7 @@ pub(crate) unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> 
 pub(crate) unsafe fn family(address: *const libc::sockaddr) -> i32 {
     // SAFETY: every socket address has a family.
     let place = unsafe { &raw const (*address).sa_family };
-    // SAFETY: the field is readable. It may have any alignment.
+    // SAFETY: the field is readable, and `read_unaligned` accepts any alignment.
     i32::from(unsafe { place.read_unaligned() })
 }
 

@@ -1,4 +1,4 @@
-//! The types of rdma-core's headers, as bindgen finds them on the build machine.
+//! The types of rdma-core's headers, which bindgen reads on the build machine.
 //!
 //! bindgen asserts the size and offsets of each type against the header of the build machine. The assertions
 //! below check the offsets of release 44, on which programs that were compiled elsewhere rely. Later releases

@@ -7,7 +7,7 @@ use crate::ibverbs::device::OpenDevice;
 use crate::process;
 use crate::process::async_events::QueuedEvent;
 
-/// See `ibv_get_async_event(3)`.
+/// Implements `ibv_get_async_event(3)`.
 ///
 /// # Safety
 /// `context` is open, `event` is writable.
@@ -23,7 +23,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
         let queue = open.async_events.events();
         let QueuedEvent { event: code, element } = queue.next(&open.process.engine, |waiting| {
             // This closure runs with the queue locked. So a thread that destroys the object either waits
-            // until this event is acknowledged, or removes the event before.
+            // until this event is acknowledged, or has removed the event before this closure runs.
             if let Some(element) = &waiting.element {
                 element.pending_acks.add();
             }
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
     })
 }
 
-/// See `ibv_ack_async_event(3)`.
+/// Implements `ibv_ack_async_event(3)`.
 ///
 /// # Safety
 /// `event` was returned by [`ibv_get_async_event`], and its object is not destroyed.

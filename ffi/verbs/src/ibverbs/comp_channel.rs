@@ -45,7 +45,7 @@ impl CompChannel {
 /// The channels that are not destroyed, for threads that wait for events.
 pub(crate) static CHANNELS: LiveHandles<CqEvents> = LiveHandles::new();
 
-/// See `ibv_create_comp_channel(3)`.
+/// Implements `ibv_create_comp_channel(3)`.
 ///
 /// # Safety
 /// `context` is open.
@@ -70,7 +70,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
     })
 }
 
-/// See `ibv_destroy_comp_channel(3)`.
+/// Implements `ibv_destroy_comp_channel(3)`.
 ///
 /// # Safety
 /// `channel` is valid, and is not used after a call that succeeds.
@@ -85,7 +85,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut sys::ibv_
         // SAFETY: the field is never changed.
         let context = unsafe { (*this.c.get()).context };
         CHANNELS.remove(channel as usize);
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(channel.cast::<CompChannel>()) });
         // SAFETY: a context is not freed while it has objects.
         unsafe { OpenDevice::of(context) }.remove();

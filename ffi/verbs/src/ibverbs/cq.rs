@@ -26,15 +26,15 @@ pub(crate) struct Cq {
     c: UnsafeCell<sys::ibv_cq_ex>,
     pub(crate) cq: CompletionQueue,
     process: &'static Process,
-    /// The delivered events that are not acknowledged. An `Arc`, since the call that acknowledges the last
-    /// event may return after the queue is freed.
+    /// The delivered events that are not acknowledged. The counter is in an `Arc`, since the call that
+    /// acknowledges the last event may return after the queue is freed.
     pub(crate) pending_acks: Arc<PendingAcks>,
     /// The number of queue pairs whose requests complete on this queue.
     use_count: UseCount,
     /// True if `numbers` is not empty.
     renumbered: AtomicBool,
-    /// The number that the program knows, by the engine's number, where the two differ: a queue pair that was
-    /// reset gets a new engine queue pair, but keeps its number.
+    /// Maps queue pair numbers of the engine to the numbers that the program knows, if the two differ. A
+    /// queue pair that was reset gets a new engine queue pair, but keeps the number that the program knows.
     numbers: Mutex<HashMap<u32, u32>>,
     /// The current completion of a poll of an `ibv_cq_ex`, between `ibv_start_poll` and `ibv_end_poll`.
     pub(crate) polled: CriticalSection<Option<WorkCompletion>>,
@@ -70,7 +70,7 @@ impl Cq {
     }
 
     fn context(&self) -> *mut sys::ibv_context {
-        // SAFETY: as above.
+        // SAFETY: the field is not changed after the queue is made.
         unsafe { (*self.c.get()).context }
     }
 
@@ -86,7 +86,7 @@ impl Cq {
         self.numbers.lock().expect("no holder of this lock panics")
     }
 
-    /// From now on the completions of the engine's queue pair `number` have the number `known`, which the
+    /// From now on, completions of the engine's queue pair `number` report the number `known`, which the
     /// program knows.
     pub(crate) fn renumber(&self, number: u32, known: u32) {
         self.numbers().insert(number, known);
@@ -101,7 +101,8 @@ impl Cq {
         self.renumbered.store(!numbers.is_empty(), Ordering::Release);
     }
 
-    /// Moves completions into `out`, with the numbers that programs know.
+    /// Moves completions into `out`, with the queue pair numbers that programs know. Returns the number of
+    /// completions.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> usize {
         if self.renumbered.load(Ordering::Acquire) {
@@ -115,8 +116,8 @@ impl Cq {
         got
     }
 
-    /// The numbers are locked during the whole call, so that no number is removed between taking a completion
-    /// and translating it.
+    /// Like [`poll`](Self::poll), but with the numbers locked during the whole call, so that no number is
+    /// removed between taking a completion and translating its number.
     #[cold]
     fn poll_renumbered(&self, out: &mut [WorkCompletion]) -> usize {
         let numbers = self.numbers();
@@ -131,7 +132,7 @@ impl Cq {
         abi::check_handle(unsafe { (*self.c.get()).handle }, self.cq.cq_num())
     }
 
-    /// Whether the queue is empty. If so, polls the engine and checks again.
+    /// Whether the queue is empty. If the queue is empty at first, polls the engine and checks again.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.cq.is_empty() && {
@@ -164,8 +165,8 @@ impl Cq {
         let handler: Option<CqEventHandler> = events.map(|channel| {
             let (events, place) = (Arc::clone(&channel.events), Arc::clone(&place));
             let handler: CqEventHandler = Arc::new(move |_| {
-                // The address of a destroyed queue is 0. It is read under the lock under which the events of
-                // a destroyed queue are removed.
+                // The address of a destroyed queue is 0. The address is read under the lock under which the
+                // events of a destroyed queue are removed.
                 let mut events = events.lock();
                 let at = place.load(Ordering::Acquire);
                 if at != 0 {
@@ -174,8 +175,8 @@ impl Cq {
             });
             handler
         });
-        // Not strict: programs choose the size, and the queue may have fewer entries than requests that can
-        // complete on it.
+        // The queue is not strict: the program chooses its size, which may be smaller than the number of
+        // requests that can complete on the queue.
         let options = CqOptions { handler: handler.as_ref(), strict: Some(false), ..CqOptions::new(cqe) };
         let cq = open.process.context.create_cq_with(&options)?;
         let c = sys::ibv_cq_ex {
@@ -212,7 +213,7 @@ impl Cq {
     }
 }
 
-/// See `ibv_create_cq(3)`.
+/// Implements `ibv_create_cq(3)`.
 ///
 /// # Safety
 /// `context` is open, `channel` is NULL or valid.
@@ -227,13 +228,13 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
     abi::pointer(|| {
         let cqe = usize::try_from(cqe).map_err(|_| EINVAL)?;
         let vector = u32::try_from(vector).map_err(|_| EINVAL)?;
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller passes an open context, and a channel that is NULL or valid.
         let cq = unsafe { Cq::make(context, cqe, cq_context, channel, vector) }?;
         Ok(Box::leak(cq).as_c().cast())
     })
 }
 
-/// See `ibv_resize_cq(3)`.
+/// Implements `ibv_resize_cq(3)`.
 ///
 /// # Safety
 /// `cq` is valid.
@@ -252,7 +253,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut sys::ibv_cq, cqe: c_int) 
     })
 }
 
-/// See `ibv_destroy_cq(3)`: waits until all events that were delivered are acknowledged.
+/// Implements `ibv_destroy_cq(3)`: waits until all events that were delivered are acknowledged.
 ///
 /// # Safety
 /// `cq` is valid, and is not used after a call that succeeds.
@@ -279,10 +280,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
         this.pending_acks.wait();
         this.process.async_events.remove(this.as_c() as usize);
         if !channel.is_null() {
-            // SAFETY: as above.
+            // SAFETY: a channel is not destroyed while it has completion queues.
             unsafe { CompChannel::of(channel) }.remove();
         }
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
         // SAFETY: a context is not freed while it has objects.
         unsafe { OpenDevice::of(context) }.remove();
@@ -290,13 +291,13 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut sys::ibv_cq) -> c_int {
     })
 }
 
-/// `ibv_poll_cq`: takes completions, and polls the engine if no completion waits.
+/// `ibv_poll_cq`: moves completions to the program. If the queue is empty, polls the engine first.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out: *mut sys::ibv_wc) -> c_int {
     abi::minus_one(|| {
         // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Cq::of(cq) };
         let wanted = usize::try_from(count).map_err(|_| EINVAL)?;
-        // Most polls find nothing.
+        // Most polls find no completion.
         if wanted == 0 || this.is_empty() {
             return Ok(0);
         }
@@ -309,7 +310,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut sys::ibv_cq, count: c_int, out:
     })
 }
 
-/// Moves up to `wanted` completions to `out`, `N` at a time.
+/// Moves at most `wanted` completions to `out`, in steps of at most `N`. Returns the number of completions.
 ///
 /// # Safety
 /// `out` points to an array of `wanted` writable elements.
@@ -320,7 +321,7 @@ unsafe fn take_into<const N: usize>(this: &Cq, wanted: usize, out: *mut sys::ibv
         let room = N.min(wanted - taken);
         let got = this.poll(&mut batch[..room]);
         for (index, completion) in batch[..got].iter().enumerate() {
-            // SAFETY: the caller's array has `wanted` elements, and `taken + index` is less.
+            // SAFETY: the caller's array has `wanted` elements, and `taken + index` is less than `wanted`.
             let place = unsafe { out.add(taken + index) };
             // SAFETY: the element is writable.
             unsafe { place.write(wc_of(completion)) };
@@ -349,7 +350,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut sys::ibv_cq, solicited_on
     })
 }
 
-/// The status as `ibv_wc_status`.
+/// The status of a completion as an `ibv_wc_status`.
 pub(crate) fn status_of(completion: &WorkCompletion) -> sys::ibv_wc_status {
     match completion.status {
         WcStatus::Success => sys::IBV_WC_SUCCESS,
@@ -371,7 +372,7 @@ pub(crate) fn status_of(completion: &WorkCompletion) -> sys::ibv_wc_status {
     }
 }
 
-/// The opcode as `ibv_wc_opcode`.
+/// The opcode of a completion as an `ibv_wc_opcode`.
 pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
     match completion.opcode {
         WcOpcode::Send => sys::IBV_WC_SEND,
@@ -389,8 +390,8 @@ pub(crate) fn opcode_of(completion: &WorkCompletion) -> sys::ibv_wc_opcode {
     }
 }
 
-/// The value of `vendor_err`: who reported the stream's error, and its layer, type and code. A lost
-/// connection has MPA's layer and code.
+/// The value of `vendor_err`: which side reported the stream's error, and the layer, type and code of the
+/// error. A lost connection has MPA's layer and code.
 pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
     let Some(cause) = completion.cause else { return 0 };
     match (cause.stream(), cause.mpa_code()) {
@@ -402,7 +403,7 @@ pub(crate) fn vendor_err_of(completion: &WorkCompletion) -> u32 {
     }
 }
 
-/// The immediate data or the invalidated key, and the corresponding flags.
+/// The immediate data or the invalidated key of a completion, and the corresponding flags.
 pub(crate) fn immediate_of(completion: &WorkCompletion) -> (u32, u32) {
     match (completion.immediate, completion.invalidated) {
         // The program's immediate data are the first four of the eight bytes sent, in network byte order.
@@ -412,7 +413,7 @@ pub(crate) fn immediate_of(completion: &WorkCompletion) -> (u32, u32) {
     }
 }
 
-/// The length of the message in bytes. For a Write with immediate, the length of the Write.
+/// The length of the message in bytes. For a Write with immediate, this is the length of the Write.
 pub(crate) fn byte_len_of(completion: &WorkCompletion) -> u32 {
     match (completion.opcode, completion.immediate) {
         (WcOpcode::RecvImmediate, Some([.., a, b, c, d])) => u32::from_be_bytes([a, b, c, d]),

@@ -11,7 +11,7 @@ use crate::ibverbs::comp_channel::CHANNELS;
 use crate::ibverbs::cq::Cq;
 use crate::process;
 
-/// See `ibv_get_cq_event(3)`.
+/// Implements `ibv_get_cq_event(3)`.
 ///
 /// # Safety
 /// `channel` is valid, `cq` and `cq_context` are writable.
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     })
 }
 
-/// See `ibv_ack_cq_events(3)`.
+/// Implements `ibv_ack_cq_events(3)`.
 ///
 /// # Safety
 /// `cq` is valid.

@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if has_flags && init.flags & !(sys::IBV_CREATE_CQ_ATTR_SINGLE_THREADED) != 0 {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller passes an open context, and a channel that is NULL or valid.
         let mut cq =
             unsafe { Cq::make(context, init.cqe as usize, init.cq_context, init.channel, init.comp_vector) }?;
         if is_for_one_thread {
@@ -75,7 +75,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Takes the next completion, and sets the fields that programs read without a call. The calling thread has
+/// Polls the next completion, and sets the fields that programs read without a call. The calling thread has
 /// entered the critical section.
 fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> Outcome<()> {
     // SAFETY: the caller passes a queue that is valid during the call.
@@ -87,7 +87,7 @@ fn advance(at: *mut sys::ibv_cq_ex, may_turn: bool) -> Outcome<()> {
     let completion = polled.as_ref().ok_or(abi::ENOENT)?;
     // SAFETY: this thread has entered the critical section, so no other thread polls the queue.
     unsafe { (*at).wr_id = completion.wr_id };
-    // SAFETY: as above.
+    // SAFETY: this thread has entered the critical section, so no other thread polls the queue.
     unsafe { (*at).status = cq::status_of(completion) };
     Ok(())
 }

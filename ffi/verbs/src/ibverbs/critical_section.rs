@@ -2,7 +2,7 @@
 //! `ibv_wr_complete` or `ibv_wr_abort`; `ibv_start_poll` and `ibv_end_poll`).
 //!
 //! No lock is held between the two calls, since the calls in between need the value. A thread that wants to
-//! enter waits until the other thread has left the section, as it would wait for a driver's lock.
+//! enter waits until no other thread is in the section, just as it would wait for a driver's lock.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -13,8 +13,8 @@ use crate::ffi::abi::{self, Outcome};
 pub(crate) struct CriticalSection<T> {
     inside: Mutex<Inside<T>>,
     left: Condvar,
-    /// True if several threads may enter. Otherwise the program has promised that only one thread enters,
-    /// and no thread waits.
+    /// True if several threads may enter. Otherwise the program has promised that only one thread enters, so
+    /// no thread waits.
     is_shared: bool,
 }
 

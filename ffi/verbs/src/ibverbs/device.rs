@@ -20,10 +20,10 @@ struct Device(sys::ibv_device);
 
 // SAFETY: the strings and numbers of the struct are never changed, and its function pointers are NULL.
 unsafe impl Sync for Device {}
-// SAFETY: as above.
+// SAFETY: the strings and numbers of the struct are never changed, and its function pointers are NULL.
 unsafe impl Send for Device {}
 
-/// An open device (`ibv_context`). The program has the address of its last field, `context`.
+/// An open device (`ibv_context`). The program has the address of the last field of `c`, `context`.
 #[repr(C)]
 pub(crate) struct OpenDevice {
     c: UnsafeCell<sys::verbs_context>,
@@ -69,18 +69,18 @@ impl OpenDevice {
         unsafe { &*whole.cast::<Self>() }
     }
 
-    /// The address that programs know.
+    /// The address of the `ibv_context`, which programs know.
     pub(crate) fn as_c(&self) -> *mut sys::ibv_context {
         // SAFETY: the field is part of the value in the cell. No reference to the field is made.
         unsafe { &raw mut (*self.c.get()).context }
     }
 
-    /// Called when an object was made with the context.
+    /// Counts an object that was made with the context.
     pub(crate) fn add(&self) {
         self.objects.inc();
     }
 
-    /// Called when an object of the context was destroyed.
+    /// Subtracts an object of the context that was destroyed.
     pub(crate) fn remove(&self) {
         self.objects.dec();
     }
@@ -111,7 +111,7 @@ impl OpenDevice {
 
 // ---- the list of devices ----
 
-/// See `ibv_get_device_list(3)`. The list has one device, and making it starts nothing.
+/// Implements `ibv_get_device_list(3)`. The list has one device. Making the list does not start the engine.
 ///
 /// # Safety
 /// `count` is NULL or writable.
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *
     Box::into_raw(Box::new([device(), ptr::null_mut()])).cast()
 }
 
-/// See `ibv_free_device_list(3)`.
+/// Implements `ibv_free_device_list(3)`.
 ///
 /// # Safety
 /// `list` was returned by [`ibv_get_device_list`], and is not used after the call.
@@ -136,7 +136,7 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut sys::ibv_de
     }
 }
 
-/// See `ibv_get_device_name(3)`.
+/// Implements `ibv_get_device_name(3)`.
 ///
 /// # Safety
 /// `device` is one of the list.
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut sys::ibv_device
     unsafe { &raw const (*device).name }.cast()
 }
 
-/// See `ibv_get_device_guid(3)`: returns the GUID in network byte order.
+/// Implements `ibv_get_device_guid(3)`: returns the GUID in network byte order.
 ///
 /// # Safety
 /// `device` is one of the list.
@@ -155,7 +155,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(_device: *mut sys::ibv_devic
     identity::guid().to_be()
 }
 
-/// See `ibv_get_device_index(3)`: the kernel has no index for this device.
+/// Implements `ibv_get_device_index(3)`: returns -1, since the kernel has no index for this device.
 ///
 /// # Safety
 /// `device` is one of the list.
@@ -166,7 +166,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_index(_device: *mut sys::ibv_devi
 
 // ---- contexts ----
 
-/// See `ibv_close_device(3)`.
+/// Implements `ibv_close_device(3)`.
 ///
 /// # Safety
 /// `context` is open.
@@ -176,18 +176,18 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut sys::ibv_context)
         // SAFETY: the caller passes an open context.
         let open = unsafe { OpenDevice::of(context) };
         open.process.async_events.remove_queue(&open.async_events);
-        // As with a kernel device, closing succeeds although the program has not destroyed all objects. They
-        // are freed when the process ends.
+        // As with a kernel device, closing succeeds even if the program has not destroyed all objects. The
+        // objects that are left are freed when the process ends.
         if open.objects.in_use() {
             return Ok(());
         }
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(ptr::from_ref(open).cast_mut()) });
         Ok(())
     })
 }
 
-/// See `ibv_import_device(3)`: a device of another process cannot be shared.
+/// Implements `ibv_import_device(3)`: fails, since a device of another process cannot be shared.
 #[unsafe(export_name = "uw_ibv_import_device")]
 pub(crate) extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut sys::ibv_context {
     abi::pointer(|| Err(abi::EOPNOTSUPP))
@@ -195,7 +195,7 @@ pub(crate) extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut sys::ibv_cont
 
 // ---- queries ----
 
-/// See `ibv_query_device(3)`.
+/// Implements `ibv_query_device(3)`.
 ///
 /// # Safety
 /// `context` is open, `attr` is writable.
@@ -232,9 +232,9 @@ unsafe extern "C" fn query_device_ex(
     })
 }
 
-/// Copies a struct to a caller whose struct has `size` bytes: fewer than ours if the caller was compiled with
-/// older headers than this library, and more if it was compiled with newer headers. Fields that this library
-/// does not know are set to 0.
+/// Copies a struct to a caller whose struct has `size` bytes. The caller's struct is smaller than ours if the
+/// caller was compiled with older headers than this library, and larger if the caller was compiled with newer
+/// headers. Fields that this library does not know are set to 0.
 ///
 /// # Safety
 /// `out` has `size` writable bytes.
@@ -243,14 +243,14 @@ unsafe fn put<T>(whole: &T, out: *mut T, size: usize) {
     // SAFETY: the caller's struct has `size` bytes, and `whole` has `size_of::<T>()` bytes. At most the
     // smaller number is copied.
     unsafe { ptr::copy_nonoverlapping(ptr::from_ref(whole).cast::<u8>(), out.cast::<u8>(), bytes) };
-    // SAFETY: the caller's struct has `size` bytes, and `bytes` is at most that.
+    // SAFETY: the caller's struct has `size` bytes, and `bytes` is at most `size`.
     let rest = unsafe { out.cast::<u8>().add(bytes) };
-    // SAFETY: the caller's struct has `size - bytes` more bytes from `rest`.
+    // SAFETY: another `size - bytes` bytes of the caller's struct start at `rest`.
     unsafe { ptr::write_bytes(rest, 0, size - bytes) };
 }
 
-/// See `ibv_query_port(3)`. This exported function writes the old struct, for programs that were compiled
-/// with older headers.
+/// Implements `ibv_query_port(3)`. This exported function writes the old struct, for programs that were
+/// compiled with older headers.
 ///
 /// # Safety
 /// `context` is open, `attr` is writable.
@@ -262,7 +262,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
 ) -> c_int {
     // The header does not define the old struct, which ends before the first field that was added.
     let size = std::mem::offset_of!(sys::ibv_port_attr, port_cap_flags2);
-    // SAFETY: the caller promises the same.
+    // SAFETY: the caller passes an open context. `attr` points to the old struct, which has `size` bytes.
     unsafe { query_port_of(context, port, attr.cast(), size) }
 }
 
@@ -284,7 +284,7 @@ unsafe extern "C" fn query_port_of(
     })
 }
 
-/// See `ibv_query_gid(3)`.
+/// Implements `ibv_query_gid(3)`.
 ///
 /// # Safety
 /// `context` is open, `gid` is writable.
@@ -317,7 +317,7 @@ fn gid_entry(open: &OpenDevice) -> sys::ibv_gid_entry {
     }
 }
 
-/// See `ibv_query_gid_ex(3)`.
+/// Implements `ibv_query_gid_ex(3)`.
 ///
 /// # Safety
 /// `context` is open, `entry` has `size` writable bytes.
@@ -345,7 +345,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// See `ibv_query_gid_table(3)`: returns the number of entries, or a negative error number.
+/// Implements `ibv_query_gid_table(3)`: returns the number of entries, or a negative error number.
 ///
 /// # Safety
 /// `context` is open, `entries` is writable and has `max` entries of `size` bytes.
@@ -392,7 +392,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-/// See `ibv_query_pkey(3)`.
+/// Implements `ibv_query_pkey(3)`.
 ///
 /// # Safety
 /// `context` is open, `pkey` is writable.
@@ -413,7 +413,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     })
 }
 
-/// See `ibv_get_pkey_index(3)`.
+/// Implements `ibv_get_pkey_index(3)`.
 ///
 /// # Safety
 /// `context` is open.
@@ -426,8 +426,8 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
     abi::minus_one(|| if (port, pkey) == (1, 0xffff) { Ok(0) } else { Err(EINVAL) })
 }
 
-/// The mount point of sysfs, which has no entry for this device. rdma-core's `ibv_get_device_list` calls this
-/// function.
+/// Returns the mount point of sysfs, which has no entry for this device. rdma-core's `ibv_get_device_list`
+/// calls this function.
 #[unsafe(export_name = "uw_ibv_get_sysfs_path")]
 pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     crate::ffi::shared_objects::warn_of_other_libibverbs();
@@ -435,10 +435,10 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     PATH.as_ptr()
 }
 
-/// The device has no files in sysfs.
+/// Returns -1, since the device has no files in sysfs.
 ///
 /// # Safety
-/// As for the function of libibverbs.
+/// The function has no conditions, since it uses no argument.
 #[unsafe(export_name = "uw_ibv_read_sysfs_file")]
 pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
     _directory: *const c_char,

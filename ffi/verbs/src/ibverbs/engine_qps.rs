@@ -2,8 +2,8 @@
 //! itself.
 //!
 //! A TCP connection has two ends, and each end is a queue pair of the engine. So a queue pair that a program
-//! connects to itself needs a second engine queue pair. The second engine queue pair sends, and its messages
-//! arrive at the first.
+//! connects to itself needs a second engine queue pair. The second engine queue pair sends, and the first
+//! engine queue pair receives.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ impl EngineQps {
         Self { qp, far: None }
     }
 
-    /// All queue pairs.
+    /// Both engine queue pairs, or the only engine queue pair if there is no second.
     pub(crate) fn all(&self) -> impl Iterator<Item = &QueuePair> {
         [&self.qp].into_iter().chain(&self.far)
     }
 
-    /// The state of the stream. If one of the two ends has failed, the state of that end.
+    /// The state of the stream. If one of the two ends has failed, this is the state of the failed end.
     #[inline]
     pub(crate) fn state(&self) -> QpState {
         let has_failed = |state: &QpState| matches!(state, QpState::Terminate | QpState::Error);
@@ -100,8 +100,8 @@ pub(crate) struct SendBatches<'a> {
     far: Option<SendBatch<'a>>,
 }
 
-/// Whether the operation binds or invalidates a window. Such an operation is posted at the end at which the
-/// peer's requests arrive, since these requests use the windows.
+/// Whether the operation binds or invalidates a window. Such an operation is posted to the engine queue pair
+/// that receives the peer's requests, since the peer's requests use the windows.
 fn is_of_window(op: &SendOp) -> bool {
     matches!(op, SendOp::BindWindow(_) | SendOp::LocalInvalidate { .. })
 }

@@ -49,7 +49,7 @@ impl Mr {
     }
 }
 
-/// Registers `length` bytes from `addr`. `base` is the address by which peers name the first byte.
+/// Registers `length` bytes from `addr`. `base` is the address that peers use for the first byte.
 ///
 /// # Safety
 /// The memory is mapped until the region is deregistered, as `ibv_reg_mr(3)` demands.
@@ -61,9 +61,10 @@ unsafe fn register(
     access: Access,
 ) -> Outcome<MemoryRegion> {
     let options = MrOptions { base, ..MrOptions::new(access) };
-    // SAFETY: the program promises mapped memory until it deregisters the region. The program is C code,
-    // which uses raw pointers for memory that a device may change. If this library accesses a page that is
-    // missing or read-only, a guard catches the fault, and the request fails with an error.
+    // SAFETY: the program promises that the memory stays mapped until the program deregisters the region. The
+    // program is C code, which uses raw pointers for memory that a device may change. If this library
+    // accesses a page that is missing or read-only, a guard catches the fault, and the request fails with an
+    // error.
     Ok(unsafe { pd.pd.reg_user_mr(addr.cast(), length, &options) }?)
 }
 
@@ -83,7 +84,7 @@ unsafe fn make(
         let domain = unsafe { Pd::of(pd) };
         domain.check()?;
         resources::check_for_region()?;
-        // SAFETY: the caller promises the same about the memory.
+        // SAFETY: the caller promises that the memory is mapped until the region is deregistered.
         let region = unsafe { register(domain, addr, length, base, access) }?;
         domain.add();
         let c = sys::ibv_mr {
@@ -100,7 +101,7 @@ unsafe fn make(
     })
 }
 
-/// See `ibv_reg_mr(3)`.
+/// Implements `ibv_reg_mr(3)`.
 ///
 /// # Safety
 /// `pd` is valid. The memory is mapped until the region is deregistered.
@@ -111,11 +112,11 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr(
     length: usize,
     access: c_int,
 ) -> *mut sys::ibv_mr {
-    // SAFETY: the caller promises the same.
+    // SAFETY: the caller passes a valid domain, and memory that is mapped until the region is deregistered.
     unsafe { make(pd, addr, length, addr as u64, access as c_uint) }
 }
 
-/// See `ibv_reg_mr_iova(3)`.
+/// Implements `ibv_reg_mr_iova(3)`.
 ///
 /// # Safety
 /// The conditions of [`ibv_reg_mr`].
@@ -127,11 +128,12 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut sys::ibv_mr {
-    // SAFETY: the caller promises the same.
+    // SAFETY: the caller passes a valid domain, and memory that is mapped until the region is deregistered.
     unsafe { make(pd, addr, length, iova, access as c_uint) }
 }
 
-/// Called in place of `ibv_reg_mr` and `ibv_reg_mr_iova` if the flags are not constants.
+/// rdma-core's headers call this function in place of `ibv_reg_mr` and `ibv_reg_mr_iova` if the flags are not
+/// constants.
 ///
 /// # Safety
 /// The conditions of [`ibv_reg_mr`].
@@ -143,11 +145,11 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut sys::ibv_mr {
-    // SAFETY: the caller promises the same.
+    // SAFETY: the caller passes a valid domain, and memory that is mapped until the region is deregistered.
     unsafe { make(pd, addr, length, iova, access) }
 }
 
-/// See `ibv_reg_dmabuf_mr(3)`. The call is refused, since no device could access such memory.
+/// Implements `ibv_reg_dmabuf_mr(3)`. The call is refused, since no device could access such memory.
 ///
 /// # Safety
 /// `pd` is valid.
@@ -178,7 +180,7 @@ fn check_rereg(flags: c_uint, addr: *mut c_void, length: usize, access: c_int) -
     Ok(())
 }
 
-/// See `ibv_rereg_mr(3)`: returns 0, or one of the negative codes in that man page.
+/// Implements `ibv_rereg_mr(3)`: returns 0, or one of the negative codes in that man page.
 ///
 /// # Safety
 /// `mr` is valid. New memory is mapped until the region is deregistered.
@@ -216,7 +218,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         if flags == sys::IBV_REREG_MR_CHANGE_ACCESS
             && let Some(region) = &mut *region
         {
-            // If possible, only the access rights change, so that the keys that peers know are still valid.
+            // If possible, only the access rights change, so that the keys that peers know remain valid.
             // Memory that was registered read-only is registered again.
             let key = region.rkey() as u8;
             if region.reregister(access, key).is_ok() {
@@ -225,8 +227,9 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         }
         // SAFETY: the caller passes a valid domain, or the region uses the domain.
         let domain = unsafe { Pd::of(c.pd) };
-        // The new registration is made first: if it fails, the region is unchanged. SAFETY: the caller
-        // promises the same about the memory.
+        // The new registration is made before the old registration ends. So if the new registration fails,
+        // the region is unchanged. SAFETY: the caller promises that the memory is mapped until the region is
+        // deregistered.
         let new = unsafe { register(domain, c.addr, c.length, Base::VirtualAddress, access) }?;
         (c.lkey, c.rkey) = (new.lkey(), new.rkey());
         domain.add();
@@ -247,7 +250,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     }
 }
 
-/// See `ibv_dereg_mr(3)`.
+/// Implements `ibv_dereg_mr(3)`.
 ///
 /// # Safety
 /// `mr` is valid, and is not used after a call that succeeds.
@@ -256,7 +259,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a region that is valid during the call.
         abi::check_handle(unsafe { (*mr).handle }, 0)?;
-        // SAFETY: as above.
+        // SAFETY: the caller passes a region that is valid during the call.
         let this = unsafe { Mr::of(mr) };
         let mut region = this.region.lock().expect("no holder of this lock panics");
         if let Some(registered) = region.take()
@@ -270,13 +273,13 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut sys::ibv_mr) -> c_int {
         let pd = unsafe { (*this.c.get()).pd };
         // SAFETY: a domain is not deallocated while it has regions.
         unsafe { Pd::of(pd) }.remove();
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(mr.cast::<Mr>()) });
         Ok(())
     })
 }
 
-/// See `ibv_import_mr(3)`: objects of another process cannot be shared.
+/// Implements `ibv_import_mr(3)`: fails, since objects of another process cannot be shared.
 ///
 /// # Safety
 /// `pd` is valid.
@@ -302,7 +305,7 @@ mod tests {
             (IBV_ACCESS_LOCAL_WRITE, Ok((local, false))),
             (IBV_ACCESS_REMOTE_READ, Ok((Access::REMOTE_READ, false))),
             (IBV_ACCESS_ZERO_BASED, Ok((Access::empty(), true))),
-            // A peer's writes and atomics need IBV_ACCESS_LOCAL_WRITE, too.
+            // A peer's Writes and atomics also need IBV_ACCESS_LOCAL_WRITE.
             (IBV_ACCESS_REMOTE_WRITE, Err(EINVAL)),
             (IBV_ACCESS_REMOTE_ATOMIC, Err(EINVAL)),
             (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, Ok((local | Access::REMOTE_WRITE, false))),

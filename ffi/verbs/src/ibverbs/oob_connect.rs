@@ -1,11 +1,11 @@
-//! Connections that programs set up out of band, as on InfiniBand: each end learns the GID (or LID) and queue
+//! Connections that programs set up out of band, as on InfiniBand. Each end learns the GID (or LID) and queue
 //! pair number of the other end without the connection manager, and moves its queue pair to RTR.
 //!
-//! iWARP needs a TCP connection with an initiator. Both ends know both names, so they agree on the roles
-//! without a message: the end with the smaller pair of GID and number is the initiator, and connects when it
-//! enters RTR. The other end listens; all queue pairs of a process share one port. A connection request for a
-//! queue pair that is not in RTR yet is parked until the queue pair enters RTR. `ibv_modify_qp` never waits
-//! for the peer, since one thread may set up both ends.
+//! iWARP needs a TCP connection with an initiator. Each end knows the GID and the number of both queue pairs,
+//! so the ends agree on the roles without a message. The end with the smaller pair of GID and number is the
+//! initiator, and connects when its queue pair enters RTR. The other end listens; all queue pairs of a
+//! process share one port. A connection request for a queue pair that is not in RTR yet is parked until the
+//! queue pair enters RTR. `ibv_modify_qp` never waits for the peer, since one thread may set up both ends.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,8 +19,8 @@ use crate::process::Process;
 use crate::process::limits;
 use crate::process::oob_connections::{Expected, MAX_PARKED, PARKED};
 
-/// The port of out-of-band connections on every address of a wire. (The number of RFC 7306, since these
-/// connections use its messages.)
+/// The port of out-of-band connections on every address of a wire. (The port has the number of RFC 7306,
+/// whose messages these connections use.)
 const PORT: u16 = 7306;
 
 /// The maximum code of a timeout, which has five bits.
@@ -32,10 +32,11 @@ pub(crate) struct OobConnection {
     cm: Option<CmId>,
 }
 
-/// The name of a queue pair: its GID and number. The smaller name is the initiator's.
+/// The name of a queue pair: its GID and number. The queue pair with the smaller name is the initiator.
 type QpName = ([u8; 16], u32);
 
-/// Called when a queue pair enters INIT: from now on a peer may connect to it.
+/// Starts to listen for out-of-band connections, unless this process already listens. Called when a queue
+/// pair enters INIT, after which a peer may connect to the queue pair.
 pub(crate) fn prepare(process: &Process) -> Outcome<()> {
     let mut state = process.oob.state();
     if state.listener.is_some() {
@@ -73,7 +74,8 @@ impl RemoteQp {
     }
 }
 
-/// Called when a queue pair enters RTR and its peer is known. `number` is the number that the program knows.
+/// Connects a queue pair to its peer, or waits for the peer's connection request. Called when the queue pair
+/// enters RTR. `number` is the number that the program knows.
 pub(crate) fn start(
     process: &Process,
     number: u32,
@@ -91,7 +93,7 @@ pub(crate) fn start(
         ib_semantics: true,
         min_rnr_timer: attr.min_rnr_timer & MAX_RNR_TIMER,
         outlives_peer: true,
-        // A queue pair in RTR waits until its peer is in RTR, too.
+        // A queue pair in RTR waits until its peer has also entered RTR.
         timeout: PARKED,
         ..ConnParam::default()
     };
@@ -126,7 +128,7 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// Called when a queue pair is reset or destroyed.
+/// Ends the connection of a queue pair. Called when the queue pair is reset or destroyed.
 pub(crate) fn stop(process: &Process, number: u32, connection: &mut OobConnection) {
     process.retry_timeouts.remove(&process.engine, number);
     process.loopback_qps.remove(number);

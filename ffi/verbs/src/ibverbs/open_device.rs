@@ -1,4 +1,4 @@
-//! Opening the device, with the functions that programs reach through its struct (`ibv_context_ops` and
+//! Opens the device, with the functions that programs call through its struct (`ibv_context_ops` and
 //! `verbs_context`).
 
 use crate::ffi::abi::{self, Outcome};
@@ -7,7 +7,7 @@ use crate::ibverbs::device::OpenDevice;
 use crate::ibverbs::{cq, cq_ex, mw, pd, post, qp_ex, srq};
 use crate::process::{self, Process};
 
-/// See `ibv_open_device(3)`.
+/// Implements `ibv_open_device(3)`.
 ///
 /// # Safety
 /// `device` is from the list of devices.

@@ -17,7 +17,7 @@ pub(crate) struct Pd {
     pub(crate) pd: ProtectionDomain,
     /// The number of objects that were made with the domain and are not destroyed.
     use_count: UseCount,
-    /// The parts of a parent domain; `None` for an ordinary domain.
+    /// The parts of a parent domain, or `None` for an ordinary domain.
     parent_of: Option<ParentDomain>,
 }
 
@@ -28,8 +28,8 @@ struct ParentDomain {
     td: *mut sys::ibv_td,
 }
 
-/// A thread domain (`ibv_td`): the program promises to use the objects of a parent domain that has this
-/// thread domain in only one thread at a time. The only effect is that no thread waits for the critical
+/// A thread domain (`ibv_td`). The program promises that only one thread at a time uses the objects of a
+/// parent domain that has this thread domain. The only effect is that no thread waits for the critical
 /// sections of these objects ([`CriticalSection`](super::critical_section::CriticalSection)).
 #[repr(C)]
 struct Td {
@@ -64,7 +64,7 @@ impl Pd {
     /// # Safety
     /// `context` is open.
     pub(crate) unsafe fn make(context: *mut sys::ibv_context, pd: ProtectionDomain) -> *mut sys::ibv_pd {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller passes an open context.
         unsafe { Self::make_parent(context, pd, None) }
     }
 
@@ -113,7 +113,7 @@ impl Pd {
     }
 }
 
-/// See `ibv_alloc_pd(3)`.
+/// Implements `ibv_alloc_pd(3)`.
 ///
 /// # Safety
 /// `context` is open.
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut sys::ibv_context) -> 
     })
 }
 
-/// See `ibv_dealloc_pd(3)`.
+/// Implements `ibv_dealloc_pd(3)`.
 ///
 /// # Safety
 /// `pd` is valid, and is not used after a call that succeeds.
@@ -143,13 +143,13 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
             return Err(EBUSY);
         }
         let context = domain.context();
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         let gone = unsafe { Box::from_raw(pd.cast::<Pd>()) };
         if let Some(ParentDomain { pd, td }) = gone.parent_of {
             // SAFETY: a domain is not deallocated while a parent domain uses it.
             unsafe { Pd::of(pd) }.remove();
             if !td.is_null() {
-                // SAFETY: as above.
+                // SAFETY: a thread domain is not deallocated while a parent domain uses it.
                 unsafe { Td::of(td) }.use_count.dec();
             }
         }
@@ -159,8 +159,8 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut sys::ibv_pd) -> c_int {
     })
 }
 
-/// `ibv_alloc_parent_domain`: makes a second handle of a domain. The allocators in `init` are for memory
-/// that a driver shares with its device. This library has no such memory, so it never calls them.
+/// `ibv_alloc_parent_domain`: makes a second handle of a domain. The allocators in `init` are for memory that
+/// a driver shares with its device. This library has no such memory, so it never calls the allocators.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut sys::ibv_context,
     init: *mut sys::ibv_parent_domain_init_attr,
@@ -213,7 +213,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut sys::ibv_td) -> c_int {
         if unsafe { Td::of(td) }.use_count.in_use() {
             return Err(EBUSY);
         }
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         let gone = unsafe { Box::from_raw(td.cast::<Td>()) };
         let context = gone.c.into_inner().context;
         // SAFETY: a context is not freed while it has objects.

@@ -60,7 +60,7 @@ fn sends_in(state: sys::ibv_qp_state) -> Outcome<()> {
 /// # Safety
 /// The list of elements is readable. If the request is inline, the memory of its elements is readable.
 unsafe fn post_one(request: &sys::ibv_send_wr, list: &mut SendBatches<'_>) -> Outcome<()> {
-    // SAFETY: the caller promises the same.
+    // SAFETY: the caller promises that the list of elements is readable.
     let elements = unsafe { elements(request.sg_list, request.num_sge) }?;
     let flags = flags_of(request.send_flags);
     let op = op_of(request)?;
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         let post = |request: &RecvRequest| {
             if refused { Err(EINVAL) } else { receive(&current.qp, request) }
         };
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller passes a readable list that ends with NULL, and a writable `bad`.
         unsafe { post_each(first, bad, post) }
     })
 }

@@ -28,8 +28,8 @@ use crate::process::drain::drain;
 use crate::process::limits;
 use crate::process::retry_timeouts::after_the_end;
 
-/// How long a queue pair's destruction waits while no data move. The peer's program may be waiting for a
-/// processor.
+/// Maximum time that the destruction of a queue pair waits while no data move. The peer's program may be
+/// waiting for a processor.
 const DRAIN_IDLE: Duration = Duration::from_secs(1);
 
 /// A queue pair (`ibv_qp`, or `ibv_qp_ex` if made by `ibv_create_qp_ex`).
@@ -38,11 +38,12 @@ pub(crate) struct Qp {
     c: UnsafeCell<sys::ibv_qp_ex>,
     pub(crate) process: &'static Process,
     init: InitAttr,
-    /// The engine's queue pairs. A reset replaces them by new ones.
+    /// The engine's queue pairs. A reset replaces these queue pairs by new queue pairs.
     current: RwLock<EngineQps>,
-    /// The state that the program has set. Changed only with `attributes` locked.
+    /// The state that the program has set. The state changes only while `attributes` is locked.
     state: AtomicU32,
-    /// True if the queue pair belongs to an `rdma_cm_id`, whose connection changes its state.
+    /// True if the queue pair belongs to an `rdma_cm_id`. In this case the connection of the `rdma_cm_id`
+    /// changes the state of the queue pair.
     is_managed: AtomicBool,
     attributes: Mutex<Attributes>,
     pending_acks: Arc<PendingAcks>,
@@ -51,7 +52,8 @@ pub(crate) struct Qp {
     pub(crate) batch: Option<CriticalSection<WrBatch>>,
 }
 
-/// The parameters with which the queue pair was created. A reset makes a new engine queue pair from them.
+/// The parameters with which the queue pair was created. A reset makes a new engine queue pair from these
+/// parameters.
 struct InitAttr {
     pd: *mut sys::ibv_pd,
     send_cq: *mut sys::ibv_cq,
@@ -109,9 +111,9 @@ impl Qp {
         result
     }
 
-    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`. No other thread gets
-    /// there until the returned guard is dropped. Must be called before [`current`](Self::current) is locked,
-    /// since the other thread needs that lock.
+    /// Waits until no other thread is between `ibv_wr_start` and `ibv_wr_complete`. No other thread can begin
+    /// such a section until the returned guard is dropped. Must be called before [`current`](Self::current)
+    /// is locked, since the other thread needs that lock.
     pub(crate) fn posting(&self) -> Outcome<Option<SectionGuard<'_, WrBatch>>> {
         self.batch.as_ref().map(CriticalSection::lock).transpose()
     }
@@ -165,10 +167,10 @@ impl Qp {
     /// Sets the state here and in the C struct, which programs read. The caller has locked the attributes.
     pub(crate) fn set_state(&self, _attributes: &mut Attributes, state: sys::ibv_qp_state) {
         self.state.store(state, Ordering::Relaxed);
-        // SAFETY: the field is part of the value in the cell. Programs may read it while it changes: it is
-        // one aligned word.
+        // SAFETY: the field is part of the value in the cell. Programs may read the field while it changes,
+        // since the field is one aligned word.
         let place = unsafe { &raw mut (*self.c.get()).qp_base.state };
-        // SAFETY: as above.
+        // SAFETY: `place` is the address of a field of this object, and is aligned.
         unsafe { place.write_volatile(state) };
     }
 
@@ -180,7 +182,7 @@ impl Qp {
         self.current().fail()
     }
 
-    /// Called when the connection is established: enters RTS, unless the program has set a later state.
+    /// Enters RTS, unless the program has set a later state. Called when the connection is established.
     pub(crate) fn enter_rts(&self) {
         let mut attributes = self.attributes();
         if self.wanted_state() < sys::IBV_QPS_RTS {
@@ -385,7 +387,7 @@ fn check_cap(cap: &sys::ibv_qp_cap) -> Outcome<()> {
     if fits { Ok(()) } else { Err(EINVAL) }
 }
 
-/// See `ibv_create_qp(3)`.
+/// Implements `ibv_create_qp(3)`.
 ///
 /// # Safety
 /// `pd` is valid, `init` is readable and writable, and the objects that `init` names are valid.
@@ -397,13 +399,13 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
     abi::pointer(|| {
         // SAFETY: the caller passes a pointer to a readable and writable struct.
         let init = unsafe { &mut *init };
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller passes a valid domain, and `init` names only valid objects.
         let qp = unsafe { Qp::make(pd, init, None) }?;
         Ok(Box::leak(qp).as_c().cast())
     })
 }
 
-/// See `ibv_modify_qp(3)`.
+/// Implements `ibv_modify_qp(3)`.
 ///
 /// # Safety
 /// `qp` is valid, `attr` is readable.
@@ -481,7 +483,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     })
 }
 
-/// See `ibv_query_qp(3)`.
+/// Implements `ibv_query_qp(3)`.
 ///
 /// # Safety
 /// `qp` is valid, `attr` and `init` are writable.
@@ -528,7 +530,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// See `ibv_destroy_qp(3)`.
+/// Implements `ibv_destroy_qp(3)`.
 ///
 /// # Safety
 /// `qp` is valid, and is not used after a call that succeeds.
@@ -542,7 +544,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
         let engine_qps: Vec<QueuePair> = this.current().all().cloned().collect();
         this.process.qps.remove(this.number());
         let (context, pd) = (this.context(), this.init.pd);
-        // As with a hardware device, open requests of a destroyed queue pair get no completion.
+        // As with a hardware device, outstanding requests of a destroyed queue pair get no completion.
         engine_qps.iter().for_each(|qp| this.forget(qp));
         drain(&this.process.engine, &engine_qps, DRAIN_IDLE);
         this.process.async_events.remove(this.as_c() as usize);
@@ -550,7 +552,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
         if let Some(srq) = this.init.srq() {
             srq.remove();
         }
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
         // SAFETY: a domain is not deallocated while it has queue pairs.
         unsafe { Pd::of(pd) }.remove();
@@ -560,8 +562,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut sys::ibv_qp) -> c_int {
     })
 }
 
-/// See `ibv_query_qp_data_in_order(3)`. iWARP's RFCs guarantee an order only for whole messages, so this
-/// library does not promise to place the bytes of a Write in order.
+/// Implements `ibv_query_qp_data_in_order(3)`. iWARP's RFCs guarantee an order only for whole messages, so
+/// this library does not promise to place the bytes of a Write in order.
 ///
 /// # Safety
 /// `qp` is valid.
@@ -574,7 +576,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// See `ibv_set_ece(3)`: no options are supported.
+/// Implements `ibv_set_ece(3)`: fails, since no options are supported.
 ///
 /// # Safety
 /// `qp` is valid.
@@ -583,7 +585,7 @@ pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut sys::ibv_qp, _ece: *mut c_
     abi::status(|| Err(EOPNOTSUPP))
 }
 
-/// See `ibv_query_ece(3)`: no options are supported.
+/// Implements `ibv_query_ece(3)`: fails, since no options are supported.
 ///
 /// # Safety
 /// `qp` is valid.

@@ -1,5 +1,5 @@
-//! Queue pairs of the extended interface (`ibv_create_qp_ex` with `send_ops_flags`): requests are built call
-//! by call, and posted together.
+//! Queue pairs of the extended interface (`ibv_create_qp_ex` with `send_ops_flags`): the program builds each
+//! request by several calls, and posts the requests together.
 
 use arrayvec::ArrayVec;
 use iwarp::verbs::{AtomicOp, MAX_SGE, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             qp_type: init.qp_type,
             sq_sig_all: init.sq_sig_all,
         };
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller passes a valid domain, and `init` names only valid objects.
         let qp = unsafe { Qp::make(init.pd, &mut plain, extended.then(WrBatch::default)) }?;
         init.cap = plain.cap;
         let qp = Box::leak(qp).as_c();
@@ -83,7 +83,8 @@ fn give_calls(qp: &mut sys::ibv_qp_ex) {
     qp.wr_abort = Some(wr_abort);
 }
 
-/// See `ibv_qp_to_qp_ex(3)`: returns NULL for a queue pair that was made without the calls of `ibv_qp_ex`.
+/// Implements `ibv_qp_to_qp_ex(3)`: returns NULL for a queue pair that was made without the calls of
+/// `ibv_qp_ex`.
 ///
 /// # Safety
 /// `qp` is valid.
@@ -105,7 +106,7 @@ fn begin(qp: *mut sys::ibv_qp_ex, op: Outcome<SendOp>, write_imm: Option<u32>) {
         let this = unsafe { Qp::of(qp.cast()) };
         // SAFETY: the program has set the fields before this call, in this thread.
         let wr_id = unsafe { (*qp).wr_id };
-        // SAFETY: as above.
+        // SAFETY: the program has set the fields before this call, in this thread.
         let flags = unsafe { (*qp).wr_flags };
         let mut batch = section(this)?.inside()?;
         match op {
@@ -185,7 +186,8 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
     })
 }
 
-/// Completes a request when all its parts are known.
+/// Completes a request when all parts of the request are known: a Write's immediate also contains the length
+/// of the Write.
 fn finish(builder: &mut WrBuilder) {
     let WrBuilder { request, inline, write_imm } = builder;
     let length = inline.as_ref().map_or_else(|| request.length(), |bytes| bytes.len() as u64);
@@ -250,7 +252,7 @@ unsafe extern "C" fn wr_bind_mw(
 ) {
     // SAFETY: the caller passes a window that is valid during the call.
     let kind = unsafe { (*mw).type_ };
-    // SAFETY: as above.
+    // SAFETY: the caller passes a window that is valid during the call.
     let rkey = unsafe { work_request::take_key(mw, rkey) };
     // SAFETY: the caller passes a pointer to a readable struct.
     let bind = work_request::bind_of(rkey, unsafe { &*info });
@@ -271,7 +273,8 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut sys::ibv_qp_ex, count: usize, list
         if count > MAX_SGE {
             return Err(EINVAL);
         }
-        // SAFETY: the caller passes that many readable elements; NULL may come with none.
+        // SAFETY: the caller passes `count` readable elements. If `count` is 0, the pointer, which may be
+        // NULL, is not used.
         let list = if count == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(list, count) } };
         builder.request.sg_list = list.iter().map(sge_of).collect();
         Ok(())
@@ -280,7 +283,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut sys::ibv_qp_ex, count: usize, list
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut sys::ibv_qp_ex, addr: *mut c_void, length: usize) {
     set(qp, |builder| {
-        // SAFETY: the caller passes that many readable bytes, which do not change during the call.
+        // SAFETY: the caller passes `length` readable bytes, which do not change during the call.
         let bytes = unsafe { bytes_at(addr.cast(), length) };
         builder.inline = Some(ArrayVec::try_from(bytes).map_err(|_| EINVAL)?);
         Ok(())
@@ -293,7 +296,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     list: *const sys::ibv_data_buf,
 ) {
     set(qp, |builder| {
-        // SAFETY: the caller passes that many readable elements; NULL may come with none.
+        // SAFETY: the caller passes `count` readable elements. If `count` is 0, the pointer, which may be
+        // NULL, is not used.
         let list = if count == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(list, count) } };
         let mut all = ArrayVec::new();
         for part in list {

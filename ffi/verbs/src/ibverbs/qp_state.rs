@@ -1,5 +1,5 @@
-//! The states of a queue pair, and the attributes that each change of state needs (InfiniBand's table, see
-//! `ibv_modify_qp(3)`).
+//! The states of a queue pair, and the attributes that each change of state needs (from InfiniBand's table,
+//! see `ibv_modify_qp(3)`).
 
 use iwarp::verbs::QpState;
 use libc::c_uint;
@@ -10,12 +10,12 @@ use crate::ffi::sys;
 /// The effect of a call of `ibv_modify_qp`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transition {
-    /// Only attributes change.
+    /// The call changes only attributes.
     None,
-    /// Only the state changes.
+    /// The call changes the state.
     To(sys::ibv_qp_state),
     ToInit,
-    /// The queue pair enters RTR. The attributes name its peer.
+    /// The queue pair enters RTR. The attributes name the peer.
     ToRtr,
     ToError,
     ToReset,
@@ -45,7 +45,8 @@ const AGAIN: c_uint = sys::IBV_QP_ACCESS_FLAGS
     | sys::IBV_QP_ALT_PATH
     | sys::IBV_QP_PATH_MIG_STATE;
 
-/// Checks a change, without regard to the state of the connection.
+/// Checks a call of `ibv_modify_qp`, without regard to the state of the connection. Returns the effect of the
+/// call.
 pub(crate) fn check(
     from: sys::ibv_qp_state,
     attr: &sys::ibv_qp_attr,
@@ -69,8 +70,8 @@ pub(crate) fn check(
     let has = |must: c_uint, may: c_uint| rest & must == must && rest & !(must | may) == 0;
     let to = attr.qp_state;
     if is_managed {
-        // The connection manager changes the state. Programs only repeat these changes with the attributes of
-        // `rdma_init_qp_attr`, stop and resume the send queue, or end the connection.
+        // The connection manager changes the state. Programs only repeat the connection manager's changes
+        // with the attributes of `rdma_init_qp_attr`, stop and resume the send queue, or end the connection.
         return match to {
             IBV_QPS_ERR => Ok(Transition::ToError),
             IBV_QPS_RESET => Ok(Transition::ToReset),
@@ -103,12 +104,12 @@ pub(crate) fn check(
     }
 }
 
-/// The state that the program sees, for a queue pair whose stream is in state `stream` and whose last change
-/// set `last`.
+/// The state that the program sees. `stream` is the state of the queue pair's stream, and `last` is the state
+/// that was set last.
 ///
 /// The event of a new connection reaches the program after the poll in which the connection was made. Before
-/// the event, another thread of the program may get data of that poll, and may post an answer at once. So the
-/// state is that of the stream.
+/// the event, another thread of the program may get data of that poll, and may post an answer at once. So for
+/// such a connection the program sees the state of the stream.
 pub(crate) fn seen(stream: QpState, last: sys::ibv_qp_state, is_managed: bool) -> sys::ibv_qp_state {
     let was_connected = last >= sys::IBV_QPS_RTR;
     match stream {

@@ -46,7 +46,7 @@ impl Srq {
     }
 }
 
-/// See `ibv_create_srq(3)`.
+/// Implements `ibv_create_srq(3)`.
 ///
 /// # Safety
 /// `pd` is valid, `init` is readable and writable.
@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
     })
 }
 
-/// See `ibv_modify_srq(3)`.
+/// Implements `ibv_modify_srq(3)`.
 ///
 /// # Safety
 /// `srq` is valid, `attr` is readable.
@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
     })
 }
 
-/// See `ibv_query_srq(3)`.
+/// Implements `ibv_query_srq(3)`.
 ///
 /// # Safety
 /// `srq` is valid, `attr` is writable.
@@ -139,7 +139,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut sys::ibv_srq, attr: *mut
     })
 }
 
-/// See `ibv_destroy_srq(3)`.
+/// Implements `ibv_destroy_srq(3)`.
 ///
 /// # Safety
 /// `srq` is valid, and is not used after a call that succeeds.
@@ -160,7 +160,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut sys::ibv_srq) -> c_int
         let open = unsafe { OpenDevice::of(domain.context()) };
         open.process.async_events.forget(ObjectKind::Srq, this.srq.srq_num());
         open.process.async_events.remove(srq as usize);
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
         domain.remove();
         open.remove();
@@ -179,7 +179,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     abi::status(|| {
         // SAFETY: the caller passes a queue that is valid during the call.
         let this = unsafe { Srq::of(srq) };
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller passes a readable list that ends with NULL, and a writable `bad`.
         unsafe { post_each(first, bad, |request| Ok(this.srq.post_recv(request)?)) }
     })
 }

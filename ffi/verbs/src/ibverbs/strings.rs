@@ -1,4 +1,4 @@
-//! The texts of codes. None of the functions returns NULL.
+//! The texts of codes. Each function returns a text for every code, never NULL.
 
 use std::ffi::{CStr, c_char};
 
@@ -8,7 +8,7 @@ fn text(texts: &'static [&'static CStr], index: u32, other: &'static CStr) -> *c
     texts.get(index as usize).copied().unwrap_or(other).as_ptr()
 }
 
-/// See `ibv_wc_status_str(3)`.
+/// Implements `ibv_wc_status_str(3)`.
 #[unsafe(export_name = "uw_ibv_wc_status_str")]
 pub(crate) extern "C" fn ibv_wc_status_str(status: sys::ibv_wc_status) -> *const c_char {
     const TEXTS: &[&CStr] = &[
@@ -40,7 +40,7 @@ pub(crate) extern "C" fn ibv_wc_status_str(status: sys::ibv_wc_status) -> *const
     text(TEXTS, status, c"unknown")
 }
 
-/// See `ibv_event_type_str(3)`.
+/// Implements `ibv_event_type_str(3)`.
 #[unsafe(export_name = "uw_ibv_event_type_str")]
 pub(crate) extern "C" fn ibv_event_type_str(event: sys::ibv_event_type) -> *const c_char {
     const TEXTS: &[&CStr] = &[
@@ -68,7 +68,7 @@ pub(crate) extern "C" fn ibv_event_type_str(event: sys::ibv_event_type) -> *cons
     text(TEXTS, event, c"unknown")
 }
 
-/// See `ibv_node_type_str(3)`.
+/// Implements `ibv_node_type_str(3)`.
 #[unsafe(export_name = "uw_ibv_node_type_str")]
 pub(crate) extern "C" fn ibv_node_type_str(kind: i32) -> *const c_char {
     const TEXTS: &[&CStr] = &[
@@ -84,7 +84,7 @@ pub(crate) extern "C" fn ibv_node_type_str(kind: i32) -> *const c_char {
     text(TEXTS, u32::try_from(kind).unwrap_or(0), c"unknown")
 }
 
-/// See `ibv_port_state_str(3)`.
+/// Implements `ibv_port_state_str(3)`.
 #[unsafe(export_name = "uw_ibv_port_state_str")]
 pub(crate) extern "C" fn ibv_port_state_str(state: sys::ibv_port_state) -> *const c_char {
     const TEXTS: &[&CStr] =
@@ -92,7 +92,7 @@ pub(crate) extern "C" fn ibv_port_state_str(state: sys::ibv_port_state) -> *cons
     text(TEXTS, state, c"unknown")
 }
 
-/// See `rdma_event_str(3)`.
+/// Implements `rdma_event_str(3)`.
 #[unsafe(export_name = "uw_rdma_event_str")]
 pub(crate) extern "C" fn rdma_event_str(event: sys::rdma_cm_event_type) -> *const c_char {
     const TEXTS: &[&CStr] = &[

@@ -9,8 +9,8 @@ use crate::ffi::abi::{self, EOPNOTSUPP};
 use crate::ffi::sys;
 use crate::process::identity;
 
-/// Takes the place of all functions that libibverbs has for drivers. A program may be linked with drivers,
-/// but these find no device, and so do not call this function.
+/// This function has the symbols of all functions that libibverbs exports for drivers. A program may be
+/// linked with drivers, but the drivers find no device, and so do not call this function.
 #[unsafe(export_name = "uw_driver_call")]
 pub(crate) extern "C" fn driver_call() -> c_int {
     abi::status(|| Err(EOPNOTSUPP))
@@ -26,7 +26,7 @@ macro_rules! unsupported {
             $(#[$doc])*
             ///
             /// # Safety
-            /// Nothing is read.
+            /// The function has no conditions, since it uses no argument.
             #[unsafe(export_name = concat!("uw_", stringify!($name)))]
             pub(crate) unsafe extern "C" fn $name($(_: $type),*) -> c_int {
                 abi::status(|| Err(EOPNOTSUPP))
@@ -38,7 +38,7 @@ macro_rules! unsupported {
             $(#[$doc])*
             ///
             /// # Safety
-            /// Nothing is read.
+            /// The function has no conditions, since it uses no argument.
             #[unsafe(export_name = concat!("uw_", stringify!($name)))]
             pub(crate) unsafe extern "C" fn $name($(_: $type),*) -> *mut c_void {
                 abi::pointer(|| Err(EOPNOTSUPP))
@@ -50,7 +50,7 @@ macro_rules! unsupported {
             $(#[$doc])*
             ///
             /// # Safety
-            /// Nothing is read.
+            /// The function has no conditions, since it uses no argument.
             #[unsafe(export_name = concat!("uw_", stringify!($name)))]
             pub(crate) unsafe extern "C" fn $name($(_: $type),*) {}
         )*
@@ -60,31 +60,31 @@ macro_rules! unsupported {
 type Object = *mut c_void;
 
 unsupported! { status:
-    /// See `ibv_attach_mcast(3)`: there is no multicast.
+    /// Implements `ibv_attach_mcast(3)`: fails, since iWARP has no multicast.
     ibv_attach_mcast(Object, Object, u16);
-    /// See `ibv_detach_mcast(3)`: there is no multicast.
+    /// Implements `ibv_detach_mcast(3)`: fails, since iWARP has no multicast.
     ibv_detach_mcast(Object, Object, u16);
-    /// See `ibv_init_ah_from_wc(3)`: there are no datagrams.
+    /// Implements `ibv_init_ah_from_wc(3)`: fails, since iWARP has no datagrams.
     ibv_init_ah_from_wc(Object, u8, Object, Object, Object);
-    /// See `ibv_resolve_eth_l2_from_gid(3)`: the stack resolves link addresses itself.
+    /// Implements `ibv_resolve_eth_l2_from_gid(3)`: fails, since the stack resolves link addresses itself.
     ibv_resolve_eth_l2_from_gid(Object, Object, Object, Object);
 }
 
 unsupported! { pointer:
-    /// See `ibv_create_ah_from_wc(3)`: there are no datagrams.
+    /// Implements `ibv_create_ah_from_wc(3)`: fails, since iWARP has no datagrams.
     ibv_create_ah_from_wc(Object, Object, Object, u8);
-    /// See `ibv_import_pd(3)`: objects of another process cannot be shared.
+    /// Implements `ibv_import_pd(3)`: fails, since objects of another process cannot be shared.
     ibv_import_pd(Object, u32);
-    /// See `ibv_import_dm(3)`: objects of another process cannot be shared.
+    /// Implements `ibv_import_dm(3)`: fails, since objects of another process cannot be shared.
     ibv_import_dm(Object, u32);
 }
 
 unsupported! { nothing:
-    /// See `ibv_unimport_pd(3)`: nothing was imported.
+    /// Implements `ibv_unimport_pd(3)`: does nothing, since nothing was imported.
     ibv_unimport_pd(Object);
-    /// See `ibv_unimport_mr(3)`: nothing was imported.
+    /// Implements `ibv_unimport_mr(3)`: does nothing, since nothing was imported.
     ibv_unimport_mr(Object);
-    /// See `ibv_unimport_dm(3)`: nothing was imported.
+    /// Implements `ibv_unimport_dm(3)`: does nothing, since nothing was imported.
     ibv_unimport_dm(Object);
     /// Exported because rdma-core's librdmacm uses this symbol.
     ibv_copy_ah_attr_from_kern(Object, Object);
@@ -96,8 +96,9 @@ unsupported! { nothing:
     ibv_copy_qp_attr_from_kern(Object, Object);
 }
 
-/// See `ibv_create_ah(3)`. Some programs make an address handle on every device. The call succeeds only if
-/// the device reports itself as an InfiniBand device (`UWARP_PRETEND=ib`). No queue pair can use the handle.
+/// Implements `ibv_create_ah(3)`. Some programs make an address handle on every device. The call succeeds
+/// only if the device reports itself as an InfiniBand device (`UWARP_PRETEND=ib`). No queue pair can use the
+/// handle.
 ///
 /// # Safety
 /// `pd` is valid.
@@ -116,44 +117,44 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
     })
 }
 
-/// See `ibv_destroy_ah(3)`.
+/// Implements `ibv_destroy_ah(3)`.
 ///
 /// # Safety
 /// `ah` was returned by [`ibv_create_ah`], and is not used after the call.
 #[unsafe(export_name = "uw_ibv_destroy_ah")]
 pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut sys::ibv_ah) -> c_int {
     abi::status(|| {
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         drop(unsafe { Box::from_raw(ah) });
         Ok(())
     })
 }
 
-/// See `ibv_fork_init(3)`. No memory is pinned, so there is nothing to do.
+/// Implements `ibv_fork_init(3)`. No memory is pinned, so there is nothing to do.
 #[unsafe(export_name = "uw_ibv_fork_init")]
 pub(crate) extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// See `ibv_is_fork_initialized(3)`. `ibv_fork_init` is not needed.
+/// Implements `ibv_is_fork_initialized(3)`: programs need not call `ibv_fork_init`.
 #[unsafe(export_name = "uw_ibv_is_fork_initialized")]
 pub(crate) extern "C" fn ibv_is_fork_initialized() -> sys::ibv_fork_status {
     sys::IBV_FORK_UNNEEDED
 }
 
-/// See [`ibv_fork_init`].
+/// Succeeds without effect, like [`ibv_fork_init`].
 ///
 /// # Safety
-/// Nothing is read.
+/// The function has no conditions, since it uses no argument.
 #[unsafe(export_name = "uw_ibv_dontfork_range")]
 pub(crate) unsafe extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
 }
 
-/// See [`ibv_fork_init`].
+/// Succeeds without effect, like [`ibv_fork_init`].
 ///
 /// # Safety
-/// Nothing is read.
+/// The function has no conditions, since it uses no argument.
 #[unsafe(export_name = "uw_ibv_dofork_range")]
 pub(crate) unsafe extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
@@ -180,25 +181,25 @@ const RATES: [(u32, c_int, c_int); 17] = [
     (sys::IBV_RATE_300_GBPS, 120, 309_375),
 ];
 
-/// See `ibv_rate_to_mult(3)`.
+/// Implements `ibv_rate_to_mult(3)`.
 #[unsafe(export_name = "uw_ibv_rate_to_mult")]
 pub(crate) extern "C" fn ibv_rate_to_mult(rate: sys::ibv_rate) -> c_int {
     RATES.iter().find(|(code, ..)| *code == rate).map_or(-1, |(_, mult, _)| *mult)
 }
 
-/// See `mult_to_ibv_rate(3)`.
+/// Implements `mult_to_ibv_rate(3)`.
 #[unsafe(export_name = "uw_mult_to_ibv_rate")]
 pub(crate) extern "C" fn mult_to_ibv_rate(mult: c_int) -> sys::ibv_rate {
     RATES.iter().find(|(_, other, _)| *other == mult).map_or(sys::IBV_RATE_MAX, |(code, ..)| *code)
 }
 
-/// See `ibv_rate_to_mbps(3)`.
+/// Implements `ibv_rate_to_mbps(3)`.
 #[unsafe(export_name = "uw_ibv_rate_to_mbps")]
 pub(crate) extern "C" fn ibv_rate_to_mbps(rate: sys::ibv_rate) -> c_int {
     RATES.iter().find(|(code, ..)| *code == rate).map_or(-1, |(.., mbps)| *mbps)
 }
 
-/// See `mbps_to_ibv_rate(3)`.
+/// Implements `mbps_to_ibv_rate(3)`.
 #[unsafe(export_name = "uw_mbps_to_ibv_rate")]
 pub(crate) extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> sys::ibv_rate {
     RATES.iter().find(|(.., other)| *other == mbps).map_or(sys::IBV_RATE_MAX, |(code, ..)| *code)

@@ -12,7 +12,7 @@ use crate::ibverbs::mr::access_of;
 pub(crate) unsafe fn bytes_at<'a>(at: *const u8, length: usize) -> &'a [u8] {
     match length {
         0 => &[],
-        // SAFETY: the caller promises this.
+        // SAFETY: the caller promises that `length` bytes from `at` are readable.
         _ => unsafe { std::slice::from_raw_parts(at, length) },
     }
 }
@@ -22,7 +22,7 @@ pub(crate) unsafe fn bytes_at<'a>(at: *const u8, length: usize) -> &'a [u8] {
 pub(crate) unsafe fn elements<'a>(list: *const sys::ibv_sge, count: c_int) -> Outcome<&'a [sys::ibv_sge]> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        // SAFETY: the caller promises this.
+        // SAFETY: the caller promises that `count` elements from `list` are readable.
         Ok(count) if count <= MAX_SGE => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
         _ => Err(EINVAL),
     }
@@ -41,10 +41,10 @@ pub(crate) fn flags_of(flags: u32) -> SendFlags {
     all
 }
 
-/// The eight bytes of an immediate: the program's four bytes, and the length of its Write.
+/// The eight bytes of an immediate: the program's four bytes, and the length of the Write of this immediate.
 pub(crate) fn immediate(imm_data: u32, length: u64) -> [u8; 8] {
     let mut bytes = [0; 8];
-    // `imm_data` is in network byte order already.
+    // `imm_data` is already in network byte order.
     bytes[..4].copy_from_slice(&imm_data.to_ne_bytes());
     bytes[4..].copy_from_slice(&(length as u32).to_be_bytes());
     bytes
@@ -101,7 +101,7 @@ pub(crate) fn compare_swap(compare: u64, swap: u64) -> AtomicOp {
 
 /// A Send with an immediate.
 pub(crate) fn send_immediate(imm_data: u32) -> SendOp {
-    // `imm_data` is in network byte order already.
+    // `imm_data` is already in network byte order.
     SendOp::SendImmediate { data: imm_data.to_ne_bytes() }
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn send_immediate(imm_data: u32) -> SendOp {
 /// # Safety
 /// `window` is NULL or valid, and no other thread uses the window.
 pub(crate) unsafe fn take_key(window: *mut sys::ibv_mw, chosen: u32) -> u32 {
-    // SAFETY: the caller promises this.
+    // SAFETY: the caller promises that `window` is NULL or valid, and that no other thread uses the window.
     let Some(window) = (unsafe { window.as_mut() }).filter(|window| window.type_ == sys::IBV_MW_TYPE_2)
     else {
         return chosen;
@@ -135,8 +135,8 @@ pub(crate) fn bind_of(rkey: u32, info: &sys::ibv_mw_bind_info) -> Outcome<BindWi
     Ok(BindWindow { rkey, lkey, addr: info.addr, length: info.length, access, zero_based })
 }
 
-/// Sets `bad` to the first request if this process is a forked child, where posting will fail. Each posting
-/// function calls this first.
+/// Sets `bad` to the first request if this process is a forked child, in which posting fails. Each posting
+/// function calls this function first.
 ///
 /// # Safety
 /// `bad` is writable.

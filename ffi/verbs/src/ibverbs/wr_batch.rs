@@ -9,7 +9,7 @@ use crate::ffi::abi::Errno;
 #[derive(Default)]
 pub(crate) struct WrBatch {
     pub(crate) requests: Vec<WrBuilder>,
-    /// The first error.
+    /// The first error since `ibv_wr_start`.
     pub(crate) error: Option<Errno>,
 }
 
@@ -24,6 +24,7 @@ impl WrBatch {
 pub(crate) struct WrBuilder {
     pub(crate) request: SendRequest,
     pub(crate) inline: Option<ArrayVec<u8, MAX_INLINE>>,
-    /// The immediate of a Write. It needs the Write's length, which is known only when the elements are set.
+    /// The program's immediate data of a Write. The immediate also contains the Write's length, which is
+    /// known only when the elements are set.
     pub(crate) write_imm: Option<u32>,
 }

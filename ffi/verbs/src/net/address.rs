@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// The answer of the name service for an address that a program connects to.
+/// The name service's answer for an address to which a program connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
-    /// A program listens at the named address. Its address on the wire is this.
+    /// A program listens at the named address. The value is the program's address on the wire.
     At(SocketAddr),
-    /// A program has bound the named address, and does not listen yet.
+    /// A program has bound the named address, but does not listen yet.
     Bound,
     /// No program listens at the named address.
     NotFound,
@@ -15,7 +15,7 @@ pub(crate) enum Lookup {
     NoAnswer,
 }
 
-/// The IPv6 form of an address: an IPv4 address becomes an IPv4-mapped one.
+/// The IPv6 form of an address. An IPv4 address becomes an IPv4-mapped address.
 pub(crate) fn mapped(address: IpAddr) -> Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),

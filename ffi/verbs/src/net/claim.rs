@@ -11,28 +11,28 @@ pub(crate) struct Claim {
     pub(crate) address: IpAddr,
     /// True if a wildcard claims only the addresses of its own family.
     pub(crate) family_only: bool,
-    /// True if other identifiers may be bound to the same address, provided that none of them listens.
+    /// True if other identifiers may be bound to the same address, provided that no identifier listens there.
     pub(crate) reuses: bool,
 }
 
 /// The reason why two identifiers cannot be bound to the same port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conflict {
-    /// Both claim the same address.
+    /// Both identifiers claim the same address.
     Same,
-    /// One identifier claims all addresses, including the address of the other.
+    /// One identifier claims all addresses, including the other identifier's address.
     Overlaps,
 }
 
 impl Claim {
     /// The claim of an identifier that is bound to `address`. If `family_only` is `None`, an IPv4 address
-    /// claims only its own family, and an IPv6 address claims both.
+    /// claims only its own family, and an IPv6 address claims both families.
     pub(crate) fn new(address: IpAddr, family_only: Option<bool>, reuses: bool) -> Self {
         let address = address.to_canonical();
         Self { address, family_only: family_only.unwrap_or(address.is_ipv4()), reuses }
     }
 
-    /// Checks a claim against an earlier claim at the same port. This check ignores the field `reuses`.
+    /// Checks a claim against an earlier claim at the same port. Ignores the field `reuses`.
     pub(crate) fn check(&self, before: &Self) -> Result<(), Conflict> {
         let of_other_family = self.address.is_ipv4() != before.address.is_ipv4();
         if self.family_only && before.family_only && of_other_family {

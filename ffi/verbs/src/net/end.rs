@@ -1,4 +1,4 @@
-//! This end of the wire, and the addresses under which programs see it.
+//! This process's end of the wire, and the addresses under which programs see this end.
 
 use std::ffi::CString;
 use std::io;
@@ -16,10 +16,10 @@ use super::name_locks::NameError;
 use super::name_server::UdpNameLease;
 use super::presence::Presence;
 
-/// This end of the wire.
+/// This process's end of the wire.
 ///
 /// `getaddrinfo` returns IPv4-mapped addresses (`::ffff:10.0.0.1`) if the kernel's interfaces have only IPv6
-/// addresses. This library treats both forms alike.
+/// addresses. This library treats the IPv4-mapped form like the IPv4 form.
 pub(crate) struct Net {
     /// The address of this process on the wire.
     address: IpAddr,
@@ -42,11 +42,11 @@ pub(super) enum NameService {
     Hosts(Hosts),
 }
 
-/// A name that this process holds until the value is dropped.
+/// A name that this process holds until the value is dropped, by the kind of wire.
 pub(crate) enum NameLease {
-    /// On a `local` wire.
+    /// A name on a `local` wire.
     Local(LocalNameLease),
-    /// Between hosts.
+    /// A name on a wire between hosts.
     Hosts(UdpNameLease),
 }
 
@@ -90,13 +90,14 @@ impl Net {
         mapped(self.address).octets()
     }
 
-    /// The LID of the device: the low 16 bits of our address on the wire. Never 0.
+    /// The LID of the device: the low 16 bits of our address on the wire. The LID is never 0.
     pub(crate) fn lid(&self) -> u16 {
         let [.., high, low] = self.gid();
         u16::from_be_bytes([high, low]).max(1)
     }
 
-    /// The address on the wire of the peer with this LID. Except for the low 16 bits, it equals our address.
+    /// The address on the wire of the peer with this LID. The address equals our address except for the low
+    /// 16 bits.
     pub(crate) fn address_of_lid(&self, lid: u16) -> IpAddr {
         let [high, low] = lid.to_be_bytes();
         match self.address {
@@ -124,15 +125,15 @@ impl Net {
     /// Whether a program may use `address` as its own.
     ///
     /// # Errors
-    /// The system's error, if the answer cannot be determined.
+    /// Returns the system's error if the answer cannot be determined.
     pub(crate) fn is_ours(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
         Ok(address == self.address || (self.is_private() && kernel::is_of_this_host(address)?))
     }
 
-    /// Whether binding an identifier to `address` assigns it to the device. On a wire with other hosts,
-    /// loopback addresses do not belong to the device: libfabric would pass them to other hosts as its own
-    /// address.
+    /// Whether binding an identifier to `address` assigns the identifier to the device. On a wire with other
+    /// hosts, loopback addresses do not belong to the device: libfabric would pass a loopback address to
+    /// other hosts as its own address.
     pub(crate) fn is_of_device(&self, address: IpAddr) -> bool {
         let is_everywhere =
             matches!(self.service, NameService::Hosts(_)) && address.to_canonical().is_loopback();
@@ -143,7 +144,7 @@ impl Net {
     /// without a host.
     ///
     /// # Errors
-    /// The system's error, if the answer cannot be determined.
+    /// Returns the system's error if the answer cannot be determined.
     pub(crate) fn is_reachable(&self, address: IpAddr) -> io::Result<bool> {
         let address = address.to_canonical();
         match &self.service {
@@ -156,7 +157,7 @@ impl Net {
     /// The address that a program sees as its own when it connects to `remote`.
     ///
     /// # Errors
-    /// The system's error, if the answer cannot be determined.
+    /// Returns the system's error if the answer cannot be determined.
     pub(crate) fn source_for(&self, remote: IpAddr) -> io::Result<IpAddr> {
         let source = match &self.service {
             NameService::None => None,
@@ -171,7 +172,7 @@ impl Net {
     /// answer.
     ///
     /// # Errors
-    /// The system's error, if no query can be sent.
+    /// Returns the system's error if no query can be sent.
     pub(crate) fn find(&self, remote: SocketAddr) -> io::Result<Lookup> {
         let remote = canonical(remote);
         match &self.service {
@@ -181,11 +182,11 @@ impl Net {
         }
     }
 
-    /// Whether the process that the last [`find`](Self::find) found at `remote` still exists. `None` if
-    /// [`find`](Self::find) has found no process, or if the wire has no folder.
+    /// Whether the process that the last [`find`](Self::find) found at `remote` still exists. Returns `None`
+    /// if [`find`](Self::find) has found no process there, or if the wire has no folder.
     ///
     /// # Errors
-    /// The system's error, if the answer cannot be determined.
+    /// Returns the system's error if the answer cannot be determined.
     pub(crate) fn lives(&self, remote: SocketAddr) -> io::Result<Option<bool>> {
         match &self.service {
             NameService::Local(names) => names.lives(canonical(remote)),
@@ -193,8 +194,8 @@ impl Net {
         }
     }
 
-    /// Takes the name of an address that a program binds. `None` if the wire has no names, or if another
-    /// process holds the name and shares the address.
+    /// Reserves the name of an address that a program binds. Returns `None` if the wire has no names, or if
+    /// another process holds the name and shares the address.
     pub(crate) fn take_name(
         &self,
         visible: SocketAddr,
@@ -216,7 +217,8 @@ impl Net {
         }
     }
 
-    /// Takes the name of the address from which a program connects. `None` on wires other than `local`.
+    /// Reserves the name of the address from which a program connects. Returns `None` on wires other than
+    /// `local`.
     pub(crate) fn take_source(
         &self,
         visible: SocketAddr,
@@ -231,7 +233,7 @@ impl Net {
     }
 
     /// Whether peers can reach a listener with this claim. If programs use the addresses on the wire, peers
-    /// cannot reach a listener for one family on a wire of the other family.
+    /// cannot reach a listener that accepts only an address family other than the wire's.
     pub(crate) fn reaches(&self, claim: &Claim) -> bool {
         self.is_private() || !claim.family_only || claim.address.is_ipv4() == self.address.is_ipv4()
     }

@@ -5,8 +5,8 @@
 //!   can use one interface, each with its own address.
 //! - **A listener at an address that programs see** also holds the kernel's UDP port with the same address
 //!   and port number ([`name_server`](super::name_server)).
-//! - **A connecting process** sends a UDP question to that UDP port, and the listener's process answers with
-//!   its address on the wire.
+//! - **A connecting process** sends a UDP question to the listener's UDP port, and the listener's process
+//!   answers with its address on the wire.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -30,7 +30,7 @@ const NETWORK: [u8; 6] = *b"\xfduwarp";
 /// The prefix length of `NETWORK`.
 pub(super) const PREFIX: u8 = 48;
 
-/// The pauses, in milliseconds, before a host without a listener is asked again, since a listener may appear
+/// The pauses, in milliseconds, between questions to a host that has no listener, since a listener may appear
 /// a little later. If no listener appears, `rdma_connect` fails after all pauses.
 const APPEARS_WITHIN_MS: [u64; 4] = [40, 80, 160, 160];
 /// Maximum wait for a host's answer. The host's kernel may have to resolve a neighbour first, and datagrams
@@ -42,13 +42,15 @@ const PAUSE: Duration = Duration::from_millis(40);
 /// The name service between hosts: this process's address on the wire, and its names.
 pub(super) struct Hosts {
     address: Ipv6Addr,
-    /// The UDP port in our address. Holding it keeps other processes from taking the same address.
+    /// The UDP port in our address. While this process holds the port, no other process can get the same
+    /// address.
     _port: UdpSocket,
     server: Arc<NameServer>,
 }
 
 impl Hosts {
-    /// Takes an address on the wire of `interface`. The caller has blocked the signals of the program.
+    /// Chooses an address on the wire of `interface`, and holds its UDP port. The caller has blocked the
+    /// signals of the program.
     pub(super) fn open(interface: &str) -> Result<Self, StartError> {
         if !super::kernel::has_interface(interface) {
             let line =
@@ -77,7 +79,7 @@ impl Hosts {
         self.address
     }
 
-    /// Takes the name of `visible`. With `family_only`, a wildcard of IPv6 does not include IPv4.
+    /// Reserves the name of `visible`. With `family_only`, the IPv6 wildcard does not include IPv4 addresses.
     pub(super) fn take(&self, visible: SocketAddr, family_only: bool) -> io::Result<UdpNameLease> {
         self.server.take(visible, family_only)
     }
@@ -85,10 +87,10 @@ impl Hosts {
     /// Asks the host of `visible` which process listens at this address, and waits for the answer.
     ///
     /// # Errors
-    /// The system's error, if no socket can be made for the question.
+    /// Returns the system's error if no socket can be made for the question.
     pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
-        // The other kernel limits the rate of its ICMP errors: it refuses only a few questions per second,
-        // and ignores the other questions.
+        // The other host's kernel limits the rate of its ICMP errors: it refuses only a few questions per
+        // second, and ignores the rest.
         for pause in APPEARS_WITHIN_MS {
             match ask(visible)? {
                 Lookup::NotFound => std::thread::sleep(Duration::from_millis(pause)),
@@ -114,7 +116,7 @@ fn host_address(interface: &str, addresses: &[InterfaceAddress]) -> Option<IpAdd
 fn wire_address(host: IpAddr, port: u16) -> Ipv6Addr {
     let host = match host {
         IpAddr::V4(host) => u64::from(u32::from(host)),
-        // A hash (FNV-1a) of the address with 64 bits. Its first bit distinguishes it from IPv4 addresses.
+        // A 64-bit hash (FNV-1a) of the address. The first bit distinguishes the hash from IPv4 addresses.
         IpAddr::V6(host) => {
             let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
             host.octets().into_iter().fold(0xcbf2_9ce4_8422_2325, mix) | 1 << 63
@@ -136,18 +138,18 @@ fn socket_for(remote: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::bind(SocketAddr::new(any, 0))
 }
 
-/// The kernel's source address for packets to `remote`; `None` if the kernel has no route.
+/// The kernel's source address for packets to `remote`, or `None` if the kernel has no route.
 ///
 /// # Errors
-/// The system's error, if no socket can be made for the query.
+/// Returns the system's error if no socket can be made for the query.
 pub(super) fn source_for(remote: IpAddr) -> io::Result<Option<IpAddr>> {
     if remote.is_multicast() || remote.is_unspecified() {
         return Ok(None);
     }
-    // Connecting a UDP socket sends nothing. 9 is the port of the discard service.
+    // Connecting a UDP socket sends nothing. Port 9 is the port of the discard service.
     let remote = SocketAddr::new(remote, 9);
     let socket = match socket_for(remote) {
-        // If the kernel does not support the address family, it has no route.
+        // If the kernel does not support the address family, the kernel has no route.
         Err(error) if !is_exhaustion(&error) => return Ok(None),
         socket => socket?,
     };
@@ -172,7 +174,7 @@ fn asking_socket(remote: SocketAddr) -> io::Result<UdpSocket> {
     }
 }
 
-/// Asks the host of `visible` which process listens there.
+/// Asks the host of `visible` once which process listens at `visible`.
 fn ask(visible: SocketAddr) -> io::Result<Lookup> {
     let socket = match asking_socket(visible) {
         Err(error) if !is_exhaustion(&error) => return Ok(Lookup::NoAnswer),
@@ -268,7 +270,7 @@ mod tests {
                 println!("skipped: {own} (this host has no IPv6)");
                 continue;
             }
-            // A name for which the kernel chooses the port.
+            // Port 0 means that the kernel chooses the port.
             let lease = server.take(own, false).unwrap();
             let port = lease.address().unwrap().port();
             let at = match own {
@@ -303,8 +305,8 @@ mod tests {
         drop(comes.join().unwrap());
     }
 
-    /// On Debian, the name of the host leads to 127.0.1.1. To questions for that address the kernel answers
-    /// from 127.0.0.1.
+    /// On Debian, the host's name resolves to 127.0.1.1. The kernel answers questions for 127.0.1.1 from
+    /// 127.0.0.1.
     #[test]
     fn an_answer_may_come_from_another_address_of_the_host() {
         let [server, client] = [(); 2].map(|()| Hosts::open("lo").unwrap());
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(client.find(at).unwrap(), Lookup::NotFound);
     }
 
-    /// Another program may have the port, and may send anything. An answer may also belong to another
+    /// Another program may own the port, and may send anything. An answer may also belong to another
     /// question.
     #[test]
     fn only_the_answer_to_the_question_counts() {

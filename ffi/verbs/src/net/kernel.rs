@@ -20,7 +20,7 @@ pub(super) fn has_interface(name: &str) -> bool {
 /// Whether an interface of this host has the address.
 ///
 /// # Errors
-/// The system's error, if the query fails.
+/// Returns the system's error if the query fails.
 pub(super) fn is_of_this_host(address: IpAddr) -> io::Result<bool> {
     let address = address.to_canonical();
     Ok(address.is_loopback() || addresses()?.iter().any(|has| has.address == address))
@@ -29,7 +29,7 @@ pub(super) fn is_of_this_host(address: IpAddr) -> io::Result<bool> {
 /// The addresses of the interfaces of this host.
 ///
 /// # Errors
-/// The system's error, if the query fails.
+/// Returns the system's error if the query fails.
 pub(super) fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: `first` is writable.
@@ -49,7 +49,7 @@ pub(super) fn addresses() -> io::Result<Vec<InterfaceAddress>> {
         }
         next = entry.ifa_next;
     }
-    // SAFETY: the list is from the call above, and nobody uses it any more.
+    // SAFETY: the list was returned by `getifaddrs` above, and nobody uses the list any more.
     unsafe { libc::freeifaddrs(first) };
     Ok(addresses)
 }

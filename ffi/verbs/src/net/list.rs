@@ -11,11 +11,11 @@ use iwarp_wire::address_of_station;
 use super::local_names;
 use super::presence::{self, WireProcess, program};
 
-/// The processes of this user: first those on `local` wires, and then those on other wires of this network
-/// namespace. Both parts are sorted by wire and address.
+/// The processes of this user: first the processes on `local` wires, and then the processes on other wires of
+/// this network namespace. Each part is sorted by wire and address.
 ///
 /// # Errors
-/// The system's error, if a folder of the wires cannot be read.
+/// Returns the system's error if a folder of the wires cannot be read.
 pub fn processes() -> io::Result<Vec<WireProcess>> {
     let mut found = on_local_wires()?;
     found.extend(presence::processes());

@@ -3,13 +3,13 @@
 //! Processes on one host share the host's addresses. A *name* is an address and port. A process holds a name
 //! by a lock that needs no descriptor of its own ([`name_locks`](super::name_locks)). A bound name also has a
 //! file `listen/PORT@ADDRESS`, into which a listener writes its address on the wire. A listener locks its
-//! file until it stops listening. A file whose name no process holds is stale, and the next process that
-//! takes the name uses the file.
+//! file until it stops listening. If no process holds the name of a file, the file is stale, and the next
+//! process that reserves the name uses the file.
 //!
 //! A file has one line: the address on the wire, or `-` while the process does not listen; then the words
 //! `only` and `reuse` if the [`Claim`] says so. Names whose claims overlap (a wildcard and an address) have
-//! different files, so a process that takes a name first checks the other files of the port. During this the
-//! process locks the folder.
+//! different files. So a process that reserves a name first checks the other files of the port, with the
+//! folder locked.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -39,11 +39,11 @@ pub(crate) struct LocalNames {
     found: Mutex<HashMap<SocketAddr, IpAddr>>,
 }
 
-/// The text in a file name that stands for all addresses of a family.
+/// The texts in a file name that stand for all addresses of a family.
 const ANY_IPV4: &str = "any4";
 const ANY_IPV6: &str = "any6";
-/// The words in the line of a file: the word for "no address on the wire yet", and the two options of a
-/// claim.
+/// The words in the line of a file: `-` means that there is no address on the wire yet, and the other two are
+/// the options of a claim.
 const NOWHERE: &str = "-";
 const ONLY: &str = "only";
 const REUSE: &str = "reuse";
@@ -56,10 +56,10 @@ pub(crate) struct LocalNameLease {
     /// The path of the name's file. `None` for the name of a connection, which has no file.
     path: Option<PathBuf>,
     claim: Claim,
-    /// The file, which is locked. `None` until the name is published.
+    /// The locked file. `None` until the name is published.
     file: Option<OwnFd>,
-    /// The lock that shows wildcards that there are connections at the port. All connections with such a
-    /// claim share it.
+    /// The lock that tells processes that reserve a wildcard that there are connections at the port. All
+    /// connections with such a claim share this lock.
     _shared: Option<NameLock>,
     /// The lock of the name, which is released last.
     held: NameLock,
@@ -82,8 +82,8 @@ impl LocalNames {
         self.folder.join(format!("{port}@{}", host(address)))
     }
 
-    /// Takes a name. Lookups find no listener until the name is published. Returns `None` if the name is
-    /// held, nobody listens there, and all claims reuse the address.
+    /// Reserves a name. Lookups find no listener until the name is published. Returns `None` if another
+    /// holder has the name, no process listens there, and all claims reuse the address.
     pub(super) fn take(&self, port: u16, claim: &Claim) -> Result<Option<LocalNameLease>, NameError> {
         let _alone = lock_folder(&self.folder)?;
         let others = self.of_others(port)?;
@@ -110,14 +110,15 @@ impl LocalNames {
         }
         let held = self.locks.take(&host, port)?;
         let path = self.path(claim.address, port);
-        // The file may be stale, from a killed process: the new line replaces that process's address.
+        // The file may be stale because its process was killed. The new line replaces the address of that
+        // process.
         let file = options().create(true).truncate(false).open(&path)?;
         let taken = LocalNameLease { path: Some(path), claim: *claim, file: None, _shared: None, held };
         write_line(&file, NOWHERE, claim)?;
         Ok(Some(taken))
     }
 
-    /// Takes a name for the source of a connection. Nobody looks up such a name.
+    /// Reserves a name for the source of a connection. Nobody looks up such a name.
     pub(super) fn take_source(&self, port: u16, claim: &Claim) -> Result<LocalNameLease, NameError> {
         let _alone = lock_folder(&self.folder)?;
         for address in [claim.address, Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()] {
@@ -127,7 +128,7 @@ impl LocalNames {
             }
         }
         let held = self.locks.take(&host(claim.address), port)?;
-        // If a killed process has left a stale file, this removes it.
+        // This call removes a stale file that a killed process may have left.
         match fs::remove_file(self.path(claim.address, port)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
@@ -152,7 +153,7 @@ impl LocalNames {
         Ok(entries)
     }
 
-    /// The entry of a name; `None` if no process holds the name.
+    /// The entry of a name, or `None` if no process holds the name.
     fn entry(&self, address: IpAddr, port: u16) -> io::Result<Option<Entry>> {
         let mut claim = Claim { address, family_only: false, reuses: false };
         match Entry::read(&self.path(address, port), address)? {
@@ -166,10 +167,10 @@ impl LocalNames {
         Ok(is_taken.then_some(Entry { claim, peer: Lookup::Bound }))
     }
 
-    /// The listener at `visible`.
+    /// Finds the listener at `visible`.
     ///
     /// # Errors
-    /// The system's error, if the answer cannot be determined.
+    /// Returns the system's error if the answer cannot be determined.
     pub(super) fn find(&self, visible: SocketAddr) -> io::Result<Lookup> {
         let address = visible.ip().to_canonical();
         let mut places = vec![address];
@@ -195,11 +196,11 @@ impl LocalNames {
         Ok(peer)
     }
 
-    /// Whether the process that the last [`find`](Self::find) found at `visible` still exists. `None` if
-    /// [`find`](Self::find) has found no process there.
+    /// Whether the process that the last [`find`](Self::find) found at `visible` still exists. Returns `None`
+    /// if [`find`](Self::find) has found no process there.
     ///
     /// # Errors
-    /// The system's error, if the answer cannot be determined.
+    /// Returns the system's error if the answer cannot be determined.
     pub(super) fn lives(&self, visible: SocketAddr) -> io::Result<Option<bool>> {
         let found = self.found.lock().expect("no holder of this lock panics").get(&visible).copied();
         let Some(address) = found else { return Ok(None) };
@@ -207,10 +208,10 @@ impl LocalNames {
         Ok(Some(stations.iter().any(|station| address_of_station(station.number) == address)))
     }
 
-    /// Whether a file in the folder names `address`: a program has bound it.
+    /// Whether the folder has a file for `address`, which means that a program has bound `address`.
     ///
     /// # Errors
-    /// The system's error, if the answer cannot be determined.
+    /// Returns the system's error if the answer cannot be determined.
     pub(super) fn knows(&self, address: IpAddr) -> io::Result<bool> {
         let suffix = format!("@{}", address.to_canonical());
         for entry in fs::read_dir(&self.folder)? {
@@ -222,7 +223,7 @@ impl LocalNames {
     }
 }
 
-/// The text of an address in a name. The wildcards of the two families have different texts.
+/// The text of an address in a name. The IPv4 wildcard and the IPv6 wildcard have different texts.
 fn host(address: IpAddr) -> String {
     match address.to_canonical() {
         address if !address.is_unspecified() => address.to_string(),
@@ -231,7 +232,7 @@ fn host(address: IpAddr) -> String {
     }
 }
 
-/// The address in the name of a file.
+/// The address in a file name.
 fn address_of(text: &str) -> Option<IpAddr> {
     match text {
         ANY_IPV4 => Some(Ipv4Addr::UNSPECIFIED.into()),
@@ -240,8 +241,8 @@ fn address_of(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// The possible claims of connections. The address is any address of the family, since a wildcard includes
-/// all of them.
+/// The possible claims of connections. Each claim has an arbitrary address of its family, since a wildcard
+/// includes all addresses.
 fn sources() -> impl Iterator<Item = Claim> {
     [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()].into_iter().flat_map(|address: IpAddr| {
         (0..4).map(move |bits| Claim { address, family_only: bits & 1 != 0, reuses: bits & 2 != 0 })
@@ -264,8 +265,8 @@ fn options() -> OpenOptions {
 }
 
 impl LocalNameLease {
-    /// Publishes the address on the wire, which lookups of the name find from now on. The name is not shared
-    /// any more.
+    /// Publishes the address on the wire: from now on lookups of the name return this address. The name is
+    /// not shared any more.
     pub(super) fn publish(&mut self, wire: SocketAddr) -> Result<(), NameError> {
         let path = self.path.as_ref().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         loop {
@@ -286,11 +287,11 @@ impl LocalNameLease {
 
 impl Drop for LocalNameLease {
     fn drop(&mut self) {
-        // In a forked child the file belongs to the parent.
+        // In a forked child, the file belongs to the parent.
         if self.held.is_ours()
             && let Some(path) = &self.path
         {
-            // Errors are ignored: the next process that takes the name uses the file, since the lock ends
+            // Errors are ignored: the next process that reserves the name uses the file, since the lock ends
             // with this process.
             let _ = fs::remove_file(path);
         }
@@ -300,13 +301,13 @@ impl Drop for LocalNameLease {
 /// A name that a process holds.
 struct Entry {
     claim: Claim,
-    /// The listener at the name, or `Bound`.
+    /// The listener at the name, or `Bound` if the holder does not listen.
     peer: Lookup,
 }
 
 impl Entry {
-    /// Reads a file. Returns the entry, and whether a process listens there; `None` if the file does not
-    /// exist.
+    /// Reads a file. Returns the entry, and whether a process listens at the name, or `None` if the file does
+    /// not exist.
     fn read(path: &Path, address: IpAddr) -> io::Result<Option<(Self, bool)>> {
         let mut file = match options().write(false).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -326,14 +327,14 @@ impl Entry {
         Ok(Some((Self { claim, peer }, is_locked)))
     }
 
-    /// Checks whether this process may have `claim` while another process has the claim of this entry.
+    /// Fails if this process may not have `claim` while another process has the claim of this entry.
     fn allows(&self, claim: &Claim) -> Result<(), NameError> {
         if self.claim.reuses && claim.reuses { Ok(()) } else { Ok(claim.check(&self.claim)?) }
     }
 }
 
-/// Writes the line of a file over the old line, which is not longer. The line is written in one write of
-/// about twenty bytes, so a reader never sees a part of it.
+/// Writes the line of a file over the old line, which is at most as long. One write writes the whole line of
+/// about twenty bytes, so a reader never sees only a part of the line.
 fn write_line(file: &File, wire: &str, claim: &Claim) -> io::Result<()> {
     let mut line = wire.to_owned();
     for (word, is_so) in [(ONLY, claim.family_only), (REUSE, claim.reuses)] {
@@ -345,7 +346,7 @@ fn write_line(file: &File, wire: &str, claim: &Claim) -> io::Result<()> {
     file.set_len(line.len() as u64)
 }
 
-/// Locks the folder, so that no other process takes names until the file is closed.
+/// Locks the folder, so that no other process reserves names until the returned file is closed.
 fn lock_folder(folder: &Path) -> io::Result<File> {
     let file = File::open(folder)?;
     loop {
@@ -356,7 +357,7 @@ fn lock_folder(folder: &Path) -> io::Result<File> {
     }
 }
 
-/// Whether the file at `path` is this file.
+/// Whether the file at `path` is `file`.
 fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::metadata(path)) {
         (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),

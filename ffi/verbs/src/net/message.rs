@@ -18,9 +18,9 @@ pub(super) const BYTES: usize = 32;
 pub(super) enum Content {
     /// Asks which process listens at the address to which the question is sent.
     Question,
-    /// The answer that a program has bound the address, and does not listen yet.
+    /// Answers that a program has bound the address, but does not listen yet.
     Bound,
-    /// The answer that a program listens. Its address on the wire is this.
+    /// Answers that a program listens. The value is the program's address on the wire.
     At(SocketAddr),
 }
 
@@ -49,7 +49,7 @@ impl Message {
         bytes
     }
 
-    /// Reads a message; `None` if the bytes are not a message.
+    /// Reads a message, or `None` if the bytes are not a message.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let (front, rest) = bytes.split_first_chunk::<8>()?;

@@ -1,4 +1,4 @@
-//! The wire of the process: its settings, how it is opened, and the addresses on it.
+//! The wire of the process: its settings, the code that opens it, and the addresses on it.
 //!
 //! | file | contents |
 //! |---|---|

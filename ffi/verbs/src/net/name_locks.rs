@@ -2,9 +2,9 @@
 //!
 //! Each name corresponds to one byte of the file `ports` in the folder of the wire: the process that has
 //! locked the byte holds the name. If several processes share a name, each of them holds a shared lock. A
-//! process opens the file once. The locks belong to the open file (`F_OFD_SETLK`), so the kernel releases
-//! them however the process ends, and the PID namespace of the process does not matter. A forked child closes
-//! the file. The file has no contents, and is never removed.
+//! process opens the file once. The locks belong to the open file (`F_OFD_SETLK`). So the kernel releases the
+//! locks however the process ends, and the PID namespace of the process does not matter. A forked child
+//! closes the file. The file has no contents, and is never removed.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -23,8 +23,8 @@ use crate::ffi::abi::{self, Errno};
 /// The locks of this process.
 pub(super) struct NameLocks {
     file: OwnFd,
-    /// The bytes that this process has locked. Each has a count, since this process can take a name again
-    /// that it already holds.
+    /// The bytes that this process has locked, with a count for each byte, since this process can reserve a
+    /// name that it already holds.
     held: Mutex<HashMap<i64, usize>>,
 }
 
@@ -34,13 +34,14 @@ pub(super) struct NameLock {
     byte: i64,
 }
 
-/// Why a name could not be taken or published.
+/// Why a name could not be reserved or published.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NameError {
     /// Another process holds the name.
     #[error("the address is in use")]
     InUse,
-    /// Another process holds the wildcard, or an address that the requested wildcard includes.
+    /// Another process holds a wildcard that includes the address, or an address that the requested wildcard
+    /// includes.
     #[error("the port is in use at an address that this one includes, or is included by")]
     Overlaps,
     /// The system's error.
@@ -94,7 +95,7 @@ impl NameLocks {
         self.held.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes a name.
+    /// Reserves a name by an exclusive lock.
     pub(super) fn take(self: &Arc<Self>, host: &str, port: u16) -> Result<NameLock, NameError> {
         let byte = byte_of(host, port);
         let mut held = self.held();
@@ -106,7 +107,7 @@ impl NameLocks {
         Ok(NameLock { locks: Arc::clone(self), byte })
     }
 
-    /// Takes a name by a shared lock: other processes may also hold the name by shared locks.
+    /// Reserves a name by a shared lock: other processes may also hold the name by shared locks.
     pub(super) fn share(self: &Arc<Self>, host: &str, port: u16) -> Result<NameLock, NameError> {
         let byte = byte_of(host, port);
         let mut held = self.held();
@@ -135,7 +136,7 @@ impl NameLocks {
 }
 
 impl NameLock {
-    /// Whether the lock belongs to this process: false in a forked child.
+    /// Whether the lock belongs to this process. Returns false in a forked child.
     pub(super) fn is_ours(&self) -> bool {
         self.locks.file.is_open()
     }
@@ -151,17 +152,17 @@ impl Drop for NameLock {
                 held.insert(self.byte, count - 1);
                 return;
             }
-            // Errors are ignored: unlocking a locked range does not fail, and otherwise the lock ends with
-            // the process.
+            // Errors are ignored: unlocking a locked range does not fail. If it failed, the lock would still
+            // end with the process.
             let _ = lock(&self.locks.file, range(libc::F_UNLCK, self.byte));
         }
     }
 }
 
-/// The byte of a name: a hash (FNV-1a) of the host with 47 bits, followed by the port. Names of one address
-/// are adjacent, so that the kernel stores the locks of adjacent ports as one lock. Two addresses have the
-/// same hash with probability 2^-47. In that case a process cannot take a port at one address while another
-/// process has it at the other address.
+/// The byte of a name: a 47-bit hash (FNV-1a) of the host, followed by the port. Names of one address are
+/// adjacent, so that the kernel stores the locks of adjacent ports as one lock. Two addresses have the same
+/// hash with probability 2^-47. In that case a process cannot reserve a port at one address while another
+/// process has that port at the other address.
 fn byte_of(host: &str, port: u16) -> i64 {
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     let hash = host.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
@@ -179,8 +180,8 @@ pub(super) fn whole(kind: libc::c_int) -> libc::flock {
     libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 }
 }
 
-/// Takes or releases a lock. The lock belongs to the open file, and ends when the last descriptor of the open
-/// file is closed.
+/// Locks or unlocks a range of a file. The lock belongs to the open file, and ends when the last descriptor
+/// of the open file is closed.
 pub(super) fn lock(file: impl AsFd, lock: libc::flock) -> Result<(), NameError> {
     let fd = file.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open, and the kernel only reads `lock`.
@@ -194,8 +195,8 @@ pub(super) fn lock(file: impl AsFd, lock: libc::flock) -> Result<(), NameError> 
     }
 }
 
-/// Whether another open file holds the lock. The call does not take the lock, not even for a moment, since
-/// this could make another process fail to take the name.
+/// Whether another open file holds the lock. The call does not lock the range, since even a short lock could
+/// make another process fail to reserve a name.
 pub(super) fn is_locked(file: impl AsFd, mut lock: libc::flock) -> io::Result<bool> {
     let fd = file.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open, and `lock` is writable.

@@ -1,8 +1,9 @@
-//! The name server of a process: it answers questions of other hosts about the listener at an address.
+//! The name server of a process, which answers questions of other hosts about the listener at an address.
 //!
 //! A name is a UDP socket of the kernel at the address that programs see. So only one process of the host can
 //! have a name. The kernel releases the name when the process ends, and refuses questions about names that no
-//! process holds. One thread answers for all names of the process. It sleeps until a question arrives.
+//! process holds. One thread answers the questions about all names of the process, and sleeps until a
+//! question arrives.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,10 +18,11 @@ use rustix::net;
 
 use super::message::{BYTES, Content, Message};
 
-/// Maximum number of questions about one name that are answered before questions about other names.
+/// Maximum number of questions about one name that the thread answers before it answers questions about other
+/// names.
 const AT_ONCE: usize = 64;
 
-/// The names of the process. One thread answers questions about them.
+/// The names of the process, and the thread that answers questions about these names.
 pub(super) struct NameServer {
     waits: OwnedFd,
     names: Mutex<HashMap<u64, Arc<RegisteredName>>>,
@@ -41,7 +43,7 @@ pub(crate) struct UdpNameLease {
 }
 
 impl NameServer {
-    /// Starts the thread that answers. The caller has blocked the signals of the program.
+    /// Starts the thread that answers questions. The caller has blocked the signals of the program.
     pub(super) fn start() -> io::Result<Arc<Self>> {
         let waits = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let server = Arc::new(Self { waits, names: Mutex::default(), next: AtomicU64::new(0) });
@@ -54,7 +56,7 @@ impl NameServer {
         self.names.lock().expect("no holder of this lock panics")
     }
 
-    /// Takes the name of `visible`. The answer to questions is `Bound` until the name is published.
+    /// Reserves the name of `visible`. The answer to questions is `Bound` until the name is published.
     pub(super) fn take(self: &Arc<Self>, visible: SocketAddr, family_only: bool) -> io::Result<UdpNameLease> {
         let socket = match family_only && visible.is_ipv6() {
             true => bind_ipv6_only(visible)?,
@@ -75,7 +77,7 @@ impl NameServer {
             ready.clear();
             match epoll::wait(&self.waits, rustix::buffer::spare_capacity(&mut ready), None) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // The program has closed descriptors of this library.
+                // This error means that the program has closed descriptors of this library.
                 Err(_) => return,
             }
             for event in &ready {
@@ -88,7 +90,7 @@ impl NameServer {
     }
 }
 
-/// Binds an IPv6 socket without the IPv4 port of the same number.
+/// Binds an IPv6 socket that does not also use the IPv4 port with the same number.
 fn bind_ipv6_only(visible: SocketAddr) -> io::Result<UdpSocket> {
     let flags = net::SocketFlags::CLOEXEC;
     let socket = net::socket_with(net::AddressFamily::INET6, net::SocketType::DGRAM, flags, None)?;
@@ -98,7 +100,7 @@ fn bind_ipv6_only(visible: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 impl RegisteredName {
-    /// Answers questions that have arrived.
+    /// Answers questions that have arrived, but at most [`AT_ONCE`] of them.
     fn answer(&self) {
         let mut bytes = [0; BYTES + 1];
         for _ in 0..AT_ONCE {
@@ -134,7 +136,7 @@ impl Drop for UdpNameLease {
         // the lock.
         if !crate::ffi::fork::is_child() {
             self.server.names().remove(&self.key);
-            // Errors are ignored: then the socket is not in the epoll set.
+            // Errors are ignored: an error means that the socket is not in the epoll set.
             let _ = epoll::delete(&self.server.waits, &self.name.socket);
         }
     }

@@ -1,4 +1,4 @@
-//! Opening the wire that a specification names.
+//! Opens the wire that a specification names.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::ffi::settings::{self, Key};
 /// An opened wire: its port, the engine's configuration, and the addresses on the wire.
 type Opened = (Box<dyn Port>, EngineConfig, Net);
 
-/// Opens the wire. The error has one line that says what to do.
+/// Opens the wire. If this fails, the error has one line that tells the user what to do.
 pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     let (port, mut config, mut net) = match &spec.kind {
         Kind::Local { name } => open_local(spec, name)?,
@@ -50,11 +50,11 @@ fn text(error: OpenError) -> StartError {
     StartError::new(&error)
 }
 
-/// Maximum time that a closing connection waits for its peer, on a wire within one machine.
+/// Maximum time that a closing connection waits for its peer on a wire within one machine.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum time that a closing connection waits for its peer between hosts: enough for some round trips and
-/// some lost segments.
+/// Maximum time that a closing connection waits for its peer on a wire between hosts. This time is enough for
+/// some round trips and some lost segments.
 const CLOSE_TIMEOUT_OF_HOSTS: Duration = Duration::from_secs(2);
 
 fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
@@ -70,8 +70,8 @@ fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     Ok((port, config, Net::new(address, NameService::Local(names))))
 }
 
-/// Opens an interface. If `addr` is set, programs use this address on the wire. Otherwise programs use the
-/// kernels' addresses, and all peers use this library.
+/// Opens an interface. If the specification has an address, programs use this address on the wire. Otherwise
+/// programs use the kernels' addresses, and all peers use this library.
 fn open_packet(spec: &Spec, interface: &str) -> Result<Opened, StartError> {
     let open = |address: IpCidr| iwarp_wire::open_packet(spec, interface, address).map_err(text);
     if let Some(address) = spec.address {
@@ -93,8 +93,8 @@ fn on_a_network(wire: Wire) -> Opened {
     (port, config, Net::new(address, NameService::None))
 }
 
-/// A killed process falls silent. Connections to it are closed early enough for programs to notice this
-/// within ten seconds.
+/// Sets the keepalive timer and the user timeout. A killed process falls silent. Connections to a killed
+/// process are closed early enough for programs to notice within ten seconds.
 fn notice_silence(config: &mut EngineConfig) {
     config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(4));
     config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(8);

@@ -15,13 +15,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 pub struct WireProcess {
     /// The name of the wire.
     pub wire: String,
-    /// The PID of the process; 0 if this process cannot see it.
+    /// The PID of the process, or 0 if this process cannot see it.
     pub pid: i32,
     /// The name of the process, as the system reports it.
     pub program: String,
     /// The address of the process on the wire.
     pub address: String,
-    /// The addresses at which the process listens. Empty on wires other than `local`.
+    /// The addresses at which the process listens. The list is empty on wires other than `local`.
     pub listens: Vec<String>,
 }
 
@@ -32,11 +32,12 @@ pub(super) struct Presence {
 
 /// The beginning of each socket name.
 const PREFIX: &str = "uwarp/";
-/// Maximum bytes of the wire in a socket name. A socket name has at most 107 bytes.
+/// Maximum number of bytes of the wire in a socket name. A socket name has at most 107 bytes.
 const WIRE_BYTES: usize = 40;
 
 impl Presence {
-    /// Announces this process on a wire. `None` if the system refuses, which has no other effect.
+    /// Announces this process on a wire. Returns `None` if the system refuses the socket, which has no other
+    /// effect.
     pub(super) fn announce(wire: &str, address: IpAddr) -> Option<Self> {
         let wire: String = wire.chars().filter(char::is_ascii_graphic).take(WIRE_BYTES).collect();
         let name = format!("{PREFIX}{}/{address}/{wire}", std::process::id());
@@ -79,7 +80,7 @@ pub(super) fn processes() -> Vec<WireProcess> {
     found
 }
 
-/// The inode, the address and the wire in a line of `/proc/net/unix` that has one of our names.
+/// The inode, the address and the wire in a line of `/proc/net/unix` for a name of this library.
 fn name(line: &str) -> Option<(&str, IpAddr, &str)> {
     let mut words = line.split_whitespace().skip(6);
     let (inode, name) = (words.next()?, words.next()?);

@@ -2,7 +2,7 @@
 //! Reply.
 //!
 //! The prefix is sent only if both ends are known to use this library: on wires where all peers use this
-//! library, and to the port of out-of-band connections. Other peers never get the prefix.
+//! library, and for the port of out-of-band connections. Other peers never get the prefix.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -52,7 +52,8 @@ impl PrivateDataHeader {
         Self::split(data).map_or(data, |(_, rest)| rest)
     }
 
-    /// Splits the private data; `None` if it does not begin with the prefix.
+    /// Splits the private data into the prefix and the program's data. Returns `None` if the data do not
+    /// begin with the prefix.
     pub(crate) fn split(data: &[u8]) -> Option<(Self, &[u8])> {
         let (prefix, rest) = data.split_first_chunk::<BYTES>()?;
         if prefix[..5] != [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], VERSION] {

@@ -7,10 +7,10 @@ use iwarp_wire::{Kind, Spec, SpecError};
 
 use crate::ffi::settings::{self, Key};
 
-/// The wire that the settings name. `net` and `addr` override the settings.
+/// Returns the wire that the settings name. `net` and `addr` override the settings.
 ///
 /// # Errors
-/// One line that says what to do.
+/// Returns one line that tells the user what to do.
 pub fn wire_spec(net: Option<&str>, addr: Option<&str>) -> Result<Spec, String> {
     let mut origin = String::new();
     let mut spec = match (net, settings::get(Key::Net)?) {
@@ -58,7 +58,7 @@ fn text(error: SpecError) -> String {
 /// The folder of the status sockets, beside the folders of the wires.
 ///
 /// # Errors
-/// One line that says what to do.
+/// Returns one line that tells the user what to do.
 pub fn status_folder() -> Result<PathBuf, String> {
     Ok(folder("any")?.with_file_name(".status"))
 }

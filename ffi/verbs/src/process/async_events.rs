@@ -32,14 +32,14 @@ pub(crate) struct Element {
     pub(crate) pending_acks: Arc<PendingAcks>,
 }
 
-/// An event that the program has not taken.
+/// An event that the program has not read.
 pub(crate) struct QueuedEvent {
     pub(crate) event: u32,
-    /// The object of the event; `None` for an event of the port.
+    /// The object of the event, or `None` for an event of the port.
     pub(crate) element: Option<Element>,
 }
 
-/// The events of one context (`ibv_context.async_fd`). Cheap to clone.
+/// The events of one context (`ibv_context.async_fd`). A clone is cheap and refers to the same queue.
 #[derive(Clone)]
 pub(crate) struct AsyncQueue {
     queue: Arc<EventQueue<QueuedEvent>>,
@@ -87,30 +87,31 @@ impl AsyncEvents {
         self.elements.lock().expect("no holder of this lock panics")
     }
 
-    /// Called when a context was opened.
+    /// Adds the event queue of a context that was opened.
     pub(crate) fn add_queue(&self, queue: &AsyncQueue) {
         self.queues().push(queue.clone());
     }
 
-    /// Called when a context was closed.
+    /// Removes the event queue of a context that was closed.
     pub(crate) fn remove_queue(&self, queue: &AsyncQueue) {
         self.queues().retain(|other| !Arc::ptr_eq(&other.queue, &queue.queue));
     }
 
-    /// Called when an object gets this engine number.
+    /// Adds an object, or a further engine number of an object. From now on events with this number belong to
+    /// `element`.
     pub(crate) fn insert(&self, kind: ObjectKind, number: u32, element: Element) {
         let mut elements = self.elements();
         elements.by_object.insert(element.object, element.clone());
         elements.by_number.insert((kind, number), element);
     }
 
-    /// From now on events with this engine number are ignored. Events that are already queued are kept.
+    /// From now on, ignores events with this engine number. Events that are already queued are kept.
     pub(crate) fn forget(&self, kind: ObjectKind, number: u32) {
         self.elements().by_number.remove(&(kind, number));
     }
 
-    /// Drops the queued events of an object, and waits until all its delivered events are acknowledged.
-    /// Called when the object is destroyed, after [`forget`](Self::forget).
+    /// Drops the queued events of an object, and waits until the program has acknowledged all delivered
+    /// events of the object. Called when the object is destroyed, after [`forget`](Self::forget).
     pub(crate) fn remove(&self, object: usize) {
         let Some(Element { queue, pending_acks, .. }) = self.elements().by_object.get(&object).cloned()
         else {
@@ -125,7 +126,8 @@ impl AsyncEvents {
         self.elements().by_object.remove(&object);
     }
 
-    /// Handles an event of the engine's context.
+    /// Puts an event of the engine's context into the queue of the object's context, or into all queues if
+    /// the event concerns the port.
     pub(crate) fn on_event(&self, event: &AsyncEvent) {
         let (kind, code) = match event.kind {
             AsyncEventKind::QpFatal => (ObjectKind::Qp, sys::IBV_EVENT_QP_FATAL),
@@ -138,7 +140,7 @@ impl AsyncEvents {
             AsyncEventKind::PortActive => return self.on_port(sys::IBV_EVENT_PORT_ACTIVE),
             AsyncEventKind::PortError => return self.on_port(sys::IBV_EVENT_PORT_ERR),
             AsyncEventKind::AddressConflict => return self.on_port(sys::IBV_EVENT_GID_CHANGE),
-            // The other kinds are no events of libibverbs, and this library does not enable them.
+            // libibverbs has no events of the other kinds, and this library does not enable them.
             _ => return,
         };
         // The table is locked, so that no event is added for an object whose number was forgotten.
@@ -147,7 +149,7 @@ impl AsyncEvents {
         }
     }
 
-    /// Called when the program has acknowledged an event of an object.
+    /// Counts an acknowledgement of an event of an object.
     pub(crate) fn ack(&self, object: usize) {
         let pending_acks =
             self.elements().by_object.get(&object).map(|element| Arc::clone(&element.pending_acks));

@@ -1,5 +1,5 @@
-//! The ports to which identifiers of this process are bound. Which of them exclude each other is decided by
-//! the rules of the kernel (`cma_check_port` of `drivers/infiniband/core/cma.c`).
+//! The ports to which identifiers of this process are bound. The kernel's rules decide which identifiers
+//! exclude each other (`cma_check_port` of `drivers/infiniband/core/cma.c`).
 //!
 //! | one | another at the same port | second call |
 //! |---|---|---|
@@ -54,8 +54,8 @@ impl BoundPorts {
         Ok(())
     }
 
-    /// Called when a bound identifier begins to listen. Fails if another identifier is bound to the same
-    /// address.
+    /// Ends the sharing of a bound identifier that begins to listen. Fails if another identifier is bound to
+    /// the same address.
     pub(crate) fn listen(&self, id: usize, port: u16) -> Outcome<()> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
@@ -117,7 +117,7 @@ mod tests {
         Claim::new(address.parse().unwrap(), family_only, option == "reuse")
     }
 
-    /// The results are those of the kernel for the second of two identifiers, whichever is bound first.
+    /// The results are those of the kernel for the second of two identifiers, regardless of their order.
     #[test]
     fn addresses_exclude_each_other_as_the_kernel_has_it() {
         for (one, other, second) in [

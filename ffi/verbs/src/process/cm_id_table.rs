@@ -31,7 +31,7 @@ struct Entry {
 }
 
 impl CmIds {
-    /// From now on events of `cm` go to the identifier at `address`.
+    /// From now on, events of `cm` go to the identifier at `address`.
     pub(crate) fn insert(&mut self, cm: &CmId, address: usize, handler: Handler) {
         self.0.insert(cm.clone(), Entry { address, handler });
     }
@@ -47,7 +47,7 @@ impl CmIdTable {
         self.lock().insert(cm, address, handler);
     }
 
-    /// From now on events of `cm` do not reach the program.
+    /// From now on, events of `cm` do not reach the program.
     pub(crate) fn remove(&self, cm: &CmId) {
         // The identifier is dropped after the table is unlocked, since dropping it may end a connection.
         let removed = self.lock().0.remove_entry(cm);
@@ -124,7 +124,7 @@ mod tests {
         ([left, right], listener, connects, qp)
     }
 
-    /// The next event of an end.
+    /// The next event of the host at index `at`.
     fn next(hosts: &mut [Host; 2], at: usize) -> CmEvent {
         let end = Instant::now() + Duration::from_secs(60);
         loop {

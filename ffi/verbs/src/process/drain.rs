@@ -1,8 +1,9 @@
-//! The end of queue pairs: bytes that TCP has accepted are sent before a queue pair is destroyed.
+//! The end of queue pairs: TCP sends the bytes that it has accepted before a queue pair is destroyed.
 //!
 //! In iWARP a Send or Write completes when TCP has accepted it. Programs end as soon as their requests are
-//! completed, some by `_exit`, and then a TCP in user space sends nothing more. So the call that destroys a
-//! queue pair closes the connection gracefully, and returns when the peer has all bytes.
+//! completed, and some programs end by `_exit`. After the end of its program, a TCP in user space sends
+//! nothing more. So the call that destroys a queue pair closes the connection gracefully, and returns when
+//! the peer has all bytes.
 
 use std::time::{Duration, Instant};
 

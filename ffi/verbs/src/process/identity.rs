@@ -1,8 +1,8 @@
-//! The identity of the device: its name, type and GUID. They are known before the process is started.
+//! The identity of the device: its name, type and GUID. The identity is known before the engine starts.
 
 use crate::ffi::settings::{self, Key};
 
-/// Bytes of a name (`IBV_SYSFS_NAME_MAX`), with its terminating zero.
+/// Maximum number of bytes of a name (`IBV_SYSFS_NAME_MAX`), including the terminating zero.
 const NAME_BYTES: usize = 64;
 
 /// Whether the device reports itself as an InfiniBand device (`UWARP_PRETEND=ib`).

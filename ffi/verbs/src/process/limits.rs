@@ -1,4 +1,4 @@
-//! The device's limits, as queries return them: sizes and counts.
+//! The device's limits as queries return them: sizes and counts.
 
 use dp::LinkState;
 use iwarp::verbs::{ContextLimits, MAX_INLINE, MAX_SGE};
@@ -9,21 +9,21 @@ use crate::ffi::sys;
 use crate::net::Net;
 use crate::process::identity;
 
-/// Maximum requests of one queue.
+/// Maximum number of requests of one queue.
 pub(crate) const MAX_QP_WR: usize = 16_384;
-/// Maximum entries of one completion queue.
+/// Maximum number of entries of one completion queue.
 pub(crate) const MAX_CQE: usize = (1 << 20) - 1;
-/// Maximum requests of one shared receive queue.
+/// Maximum number of requests of one shared receive queue.
 pub(crate) const MAX_SRQ_WR: usize = 1 << 16;
-/// Maximum outstanding Reads and atomics in each direction. The number fits in the fields of
+/// Maximum number of outstanding Reads and atomics in each direction. The number fits in the fields of
 /// `rdma_conn_param` and of perftest's exchange.
 pub(crate) const MAX_RD_ATOM: u8 = 128;
-/// Maximum elements of a request.
+/// Maximum number of elements of a request.
 pub(crate) const SGE: usize = MAX_SGE;
-/// Maximum bytes of an inline request.
+/// Maximum number of bytes of an inline request.
 pub(crate) const INLINE: usize = MAX_INLINE;
 
-/// The limits of the context behind the device.
+/// The limits of the engine's context that implements the device.
 pub(crate) fn context() -> ContextLimits {
     ContextLimits { max_mr: 1 << 20, max_qp_wr: MAX_QP_WR, max_cm_events: 16_384, ..ContextLimits::default() }
 }
@@ -37,7 +37,8 @@ pub(crate) fn device() -> sys::ibv_device_attr {
         max_mr_size: u64::MAX,
         // All page sizes are supported, since addresses are not translated.
         page_size_cap: 0xffff_f000,
-        // As usual, the first three bytes of the GUID. Programs treat a device with 0 as broken.
+        // As usual, the vendor ID is the first three bytes of the GUID. Programs treat a device with vendor
+        // ID 0 as broken.
         vendor_id: (identity::guid() >> 40) as u32,
         vendor_part_id: 0,
         hw_ver: 0,
@@ -92,7 +93,7 @@ pub(crate) fn port(net: &Net) -> sys::ibv_port_attr {
         max_vl_num: 1,
         active_width: 2,
         active_speed: 32,
-        // LinkUp or Disabled, as in InfiniBand's PortInfo.
+        // 5 is LinkUp and 3 is Disabled, as in InfiniBand's PortInfo.
         phys_state: if is_up { 5 } else { 3 },
         link_layer: sys::IBV_LINK_LAYER_ETHERNET as u8,
         ..Default::default()

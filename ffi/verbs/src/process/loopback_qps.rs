@@ -1,10 +1,10 @@
-//! Queue pairs that are connected to themselves. Each has two engine queue pairs.
+//! Queue pairs that are connected to themselves. Each of these queue pairs has two engine queue pairs.
 //!
 //! As with a hardware device, the program must see such a queue pair in ERR, with both queues flushed, as
-//! soon as one of its ends has failed. But if a request of the sending end fails (for instance because of an
-//! unknown key), the other end does not fail, since normally it is another queue pair. So this module then
-//! fails the end that takes the receives. If the receiving end refuses a message, it sends a Terminate, and
-//! both ends fail.
+//! soon as one of its two ends has failed. If the receiving end refuses a message, it sends a Terminate, and
+//! both ends fail. But if a request of the sending end fails (for instance because of an unknown key), the
+//! receiving end does not fail, since the two ends of a connection are normally different queue pairs. So in
+//! this case this module fails the receiving end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -21,7 +21,7 @@ pub(crate) struct LoopbackQps {
 struct LoopbackQp {
     /// The queue pair number that the program knows.
     number: u32,
-    /// The end that takes the receives.
+    /// The end that receives.
     near: QueuePair,
     /// The end that sends.
     far: QueuePair,
@@ -39,7 +39,7 @@ impl LoopbackQps {
         self.count.store(all.len(), Ordering::Release);
     }
 
-    /// Called when a queue pair is reset or destroyed.
+    /// Removes a queue pair. Called when the queue pair is reset or destroyed.
     pub(crate) fn remove(&self, number: u32) {
         drop(self.take(|own| own.number == number));
     }
@@ -54,8 +54,8 @@ impl LoopbackQps {
     pub(crate) fn sweep(&self) {
         for LoopbackQp { near, .. } in self.take(|own| has_failed(&own.far)) {
             if !has_failed(&near) {
-                // Errors are ignored: if the end has failed in the meantime, its receives are already
-                // flushed.
+                // Errors are ignored: if the receiving end has failed in the meantime, its receives are
+                // already flushed.
                 let _ = near.modify(QpState::Error);
             }
         }

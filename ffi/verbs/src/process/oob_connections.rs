@@ -53,14 +53,14 @@ impl OobConnections {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// Handles an event. Returns `false` if the event does not belong to an out-of-band connection.
+    /// Handles a connection event. Returns `false` if the event does not belong to an out-of-band connection.
     pub(crate) fn takes(&self, event: &CmEvent) -> bool {
         let CmEventKind::ConnectRequest { private_data, remote, .. } = &event.kind else { return false };
         let mut state = self.state();
         if event.listener.is_none() || event.listener != state.listener {
             return false;
         }
-        // A request without the numbers of queue pairs is dropped, which rejects it.
+        // A request without queue pair numbers is dropped, which rejects the request.
         let Some((PrivateDataHeader { pair: Some(pair), .. }, _)) = PrivateDataHeader::split(private_data)
         else {
             return true;
@@ -84,7 +84,7 @@ impl OobConnections {
     /// since the peer has given up the earlier request.
     fn park(&self, state: &mut State, cm: CmId, from: IpAddr, pair: QpNumbers) {
         state.parked.retain(|parked| parked.from != from || parked.pair != pair);
-        // If there is no room, the request is dropped, which rejects it.
+        // If there is no room, the request is dropped, which rejects the request.
         if state.parked.len() < MAX_PARKED {
             state.parked.push(ParkedRequest { cm, from, pair, until: Instant::now() + PARKED });
             self.parked.store(state.parked.len(), Ordering::Relaxed);
@@ -117,7 +117,7 @@ impl OobConnections {
         state.parked = waiting;
         self.parked.store(state.parked.len(), Ordering::Relaxed);
         drop(state);
-        // Dropping an undecided request rejects it.
+        // Dropping an undecided request rejects the request.
         drop(over);
     }
 }

@@ -23,13 +23,13 @@ impl QpTable {
         self.known.lock().expect("no holder of this lock panics")
     }
 
-    /// Called when a queue pair was made, or got a new engine queue pair.
+    /// Inserts a queue pair that was made, or replaces its engine queue pair.
     pub(crate) fn insert(&self, number: u32, address: usize, qp: QueuePair) {
         let before = self.known().insert(number, Entry { address, qp });
         drop(before);
     }
 
-    /// Called when a queue pair is destroyed.
+    /// Removes a queue pair that is destroyed.
     pub(crate) fn remove(&self, number: u32) {
         let before = self.known().remove(&number);
         drop(before);
@@ -43,12 +43,12 @@ impl QpTable {
         }
     }
 
-    /// The address of a queue pair.
+    /// The address of the queue pair with this number.
     pub(crate) fn find(&self, number: u32) -> Option<usize> {
         self.known().get(&number).map(|entry| entry.address)
     }
 
-    /// The queue pairs of the engine.
+    /// The engine queue pairs of all queue pairs.
     pub(crate) fn all(&self) -> Vec<QueuePair> {
         self.known().values().map(|entry| entry.qp.clone()).collect()
     }

@@ -3,8 +3,8 @@
 //!
 //! On InfiniBand, if the peer's queue pair does not answer (for instance because it is not in RTR), a request
 //! is sent again `retry_cnt` times, each time after `4.096 us * 2^timeout`. Then the request and the queue
-//! pair fail. Here a request waits for the connection for the same time. In a connection, TCP retransmits by
-//! its own rules.
+//! pair fail. Here a request waits for the connection as long as all these retries would take. In a
+//! connection, TCP retransmits by its own rules.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -49,20 +49,21 @@ struct Unreached {
     since: Option<Instant>,
 }
 
-/// How long a request waits for a peer that does not answer. `None` means for ever.
+/// Maximum time that a request waits for a peer that does not answer. `None` means that the request waits for
+/// ever.
 fn limit_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
     tries_of(attr).map(|time| time.max(LEAST))
 }
 
-/// How long all tries of a request take on InfiniBand. `None` means for ever.
+/// The time that all tries of a request take on InfiniBand. `None` means that the tries do not end.
 fn tries_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
     let once = Duration::from_nanos(4096 << attr.timeout.min(31));
     (attr.timeout != 0).then(|| once * (u32::from(attr.retry_cnt) + 1))
 }
 
-/// How long a request is retried after the peer has ended the connection. A program that ends first may leave
-/// requests of its peer without an answer. The peer's program ignores requests that fail after its last
-/// completion.
+/// The time during which a request is retried after the peer has ended the connection. A program that ends
+/// first may leave requests of its peer without an answer. The peer's program ignores requests that fail
+/// after its last completion.
 pub(crate) fn after_the_end(attr: &sys::ibv_qp_attr) -> Duration {
     tries_of(attr).map_or(MOST, |time| time.min(MOST))
 }
@@ -72,7 +73,8 @@ impl RetryTimeouts {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Called when a queue pair enters RTS. Send requests are posted to `sender`.
+    /// Starts the timeout of a queue pair that enters RTS. The program's send requests are posted to
+    /// `sender`.
     pub(crate) fn insert(
         &self,
         engine: &SharedEngine,
@@ -97,7 +99,7 @@ impl RetryTimeouts {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Called when a queue pair is reset or destroyed.
+    /// Ends the timeout of a queue pair. Called when the queue pair is reset or destroyed.
     pub(crate) fn remove(&self, engine: &SharedEngine, number: u32) {
         if !self.has_waiting() {
             return;
@@ -106,7 +108,7 @@ impl RetryTimeouts {
         let (gone, rest): (Vec<_>, Vec<_>) = waiting.all.drain(..).partition(|other| other.number == number);
         self.keep(&mut waiting, rest, engine);
         drop(waiting);
-        // Dropped after the lock is released, since this may be the last handle of a queue pair.
+        // `gone` is dropped after the lock is released, since it may have the last handle of a queue pair.
         drop(gone);
     }
 
@@ -131,7 +133,7 @@ impl RetryTimeouts {
         }
     }
 
-    /// Keeps only the queue pairs of `rest`. If none is left, the engine's sleep is no longer limited.
+    /// Keeps only the queue pairs of `rest`. If `rest` is empty, the engine's sleep is no longer limited.
     fn keep(&self, waiting: &mut Waiting, rest: Vec<Unreached>, engine: &SharedEngine) {
         waiting.all = rest;
         self.count.store(waiting.all.len(), Ordering::Release);
@@ -150,8 +152,8 @@ impl Unreached {
         self
     }
 
-    /// Whether the queue pair need not be checked any more: it is connected or has failed, or its time is
-    /// over.
+    /// Whether the queue pair need not be checked any more: it is connected, or has failed, or has waited for
+    /// `limit`.
     fn is_over(now: Instant) -> impl Fn(&Self) -> bool {
         move |this| {
             this.qp.state() != QpState::Idle
@@ -168,7 +170,8 @@ mod tests {
 
     use super::*;
 
-    /// An engine that nobody polls, and queue pairs of it that take sends before they have a connection.
+    /// An engine that nobody polls, and queue pairs of this engine that accept sends before they have a
+    /// connection.
     fn host<const N: usize>() -> (SharedEngine, [QueuePair; N]) {
         let (port, _other) = pair(&LinkConfig::default());
         let context = Context::new(ContextConfig::default()).unwrap();

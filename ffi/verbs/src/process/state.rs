@@ -1,8 +1,8 @@
 //! The state of the process: one wire, one engine and one context, started by the first call that needs them.
 //!
-//! Nothing starts when the library is loaded or when a program lists devices: some programs fork before they
-//! use verbs, and the child would have no thread of the library. In a child that is forked after the start,
-//! each call fails with `EIO`.
+//! Nothing starts when the library is loaded or when a program lists devices. The reason is that some
+//! programs fork before they use verbs, and the child would have no thread of the library. In a child that is
+//! forked after the start, each call fails with `EIO`.
 
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -27,8 +27,8 @@ use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, resources, signals};
 use crate::net::{self, Net};
 
-/// At the exit of the process: the maximum wait without progress for peers to get their data, and then the
-/// maximum wait for the engine's thread.
+/// Two maximum times at the exit of the process: the wait without progress until peers have their data, and
+/// after that the wait for the engine's thread.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
 
 /// The library's state in a process.
@@ -38,7 +38,7 @@ pub(crate) struct Process {
     pub(crate) engine: SharedEngine,
     /// The event channel of all identifiers of the context.
     pub(crate) channel: EventChannel,
-    /// The program's identifiers, by the context's identifiers.
+    /// Maps the context's identifiers to the program's identifiers.
     pub(crate) ids: CmIdTable,
     /// The ports to which the identifiers are bound.
     pub(crate) ports: BoundPorts,
@@ -54,15 +54,15 @@ pub(crate) struct Process {
     pub(crate) loopback_qps: LoopbackQps,
     /// Queue pairs by their numbers.
     pub(crate) qps: QpTable,
-    /// Serves `uwarp status`. Removed when the process exits.
+    /// The socket that serves `uwarp status`. The socket is removed when the process exits.
     status: Mutex<Option<StatusSocket>>,
 }
 
 static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
-/// The state of the process, which the first call starts. Each call that may be a program's first call begins
-/// here, and nothing else starts the process.
+/// Returns the state of the process. The first call starts the engine. Each call that may be a program's
+/// first call begins here, and no other function starts the engine.
 pub(crate) fn get_or_start() -> Outcome<&'static Process> {
     match PROCESS.get() {
         Some(process) => process.as_ref().map_err(|errno| *errno),
@@ -70,7 +70,7 @@ pub(crate) fn get_or_start() -> Outcome<&'static Process> {
     }
 }
 
-/// The state of the process, if it has started and may be used.
+/// Returns the state of the process, if the process has started the engine and may use it.
 pub(crate) fn started() -> Option<&'static Process> {
     if fork::is_child() { None } else { PROCESS.get()?.as_ref().ok() }
 }
@@ -108,7 +108,8 @@ fn make() -> Result<Process, StartError> {
     let (options, has_thread) = options()?;
     identity::check()?;
     let (port, mut config, net) = net::open(&net::wire_spec(None, None)?)?;
-    // Without a thread of the library, it may take long until the program calls again.
+    // If the library has no thread, acknowledgements cannot wait, since it may take long until the program
+    // calls again.
     config.acknowledge_at_once = !has_thread;
     let config_of_context =
         ContextConfig { limits: limits::context(), late_memory_checks: true, ..ContextConfig::default() };
@@ -142,7 +143,8 @@ fn failed(error: VerbsError) -> StartError {
     StartError::new(&error)
 }
 
-/// Makes the socket that serves `uwarp status`. `None` if the system refuses, which has no other effect.
+/// Makes the socket that serves `uwarp status`. Returns `None` if the system refuses the socket, which has no
+/// other effect.
 fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
     let poll = move || {
         if !has_thread && let Some(process) = started() {
@@ -156,7 +158,7 @@ fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
     net::status_folder().and_then(show).inspect_err(refused).ok()
 }
 
-/// Passes the events of a poll to the program. Events wait until the process has started.
+/// Passes the events of a poll to the program. Events that occur before the process has started wait.
 fn after_poll() {
     let Some(process) = started() else { return };
     // Most polls have no event, and these checks are cheaper than polling the channels.
@@ -174,8 +176,9 @@ fn after_poll() {
     loopback_qps.sweep();
 }
 
-/// From now on passes asynchronous events to the program at once, beginning with the events so far. They
-/// cannot wait for a poll: threads of the program cause some events, while the engine may sleep.
+/// From now on, passes asynchronous events to the program at once, beginning with the events that have
+/// already occurred. These events cannot wait for a poll, since threads of the program cause some of them
+/// while the engine may sleep.
 fn pass_async_events_on(process: &'static Process) {
     let handler = move |event: &AsyncEvent| {
         if matches!(event.kind, AsyncEventKind::PortActive | AsyncEventKind::PortError) {
@@ -226,8 +229,8 @@ fn register_hooks() -> Result<(), String> {
 }
 
 extern "C" fn at_exit() {
-    // Closes the connections, and resets connections that do not close in time, so that peers notice at once
-    // that the process has ended.
+    // This call closes the connections, and resets connections that do not close in time. So peers notice at
+    // once that the process has ended.
     if let Some(process) = started() {
         let _ = abi::guarded(|| {
             drop(process.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take());

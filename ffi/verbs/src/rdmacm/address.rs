@@ -27,15 +27,15 @@ unsafe fn read(address: *const sys::sockaddr) -> Outcome<SocketAddr> {
     if address.is_null() {
         return Err(EINVAL);
     }
-    // SAFETY: the caller promises the same.
+    // SAFETY: `address` is not NULL, so it points to a socket address, as the caller promises.
     if unsafe { sockaddr::family(address.cast()) } == AF_IB {
         return Err(ENODEV);
     }
-    // SAFETY: the caller promises the same.
+    // SAFETY: the caller promises that `address` points to a socket address with the length of its family.
     unsafe { sockaddr::read(address.cast()) }.ok_or(EINVAL)
 }
 
-/// See `rdma_bind_addr(3)`.
+/// Implements `rdma_bind_addr(3)`.
 ///
 /// # Safety
 /// `id` is valid, `address` is a socket address.
@@ -53,7 +53,7 @@ pub(crate) unsafe extern "C" fn rdma_bind_addr(
     })
 }
 
-/// Binds an identifier. On a wire with names, takes the name.
+/// Binds an identifier. On a wire with names, also reserves the name of the address.
 pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     let mut state = id.state();
     if state.source.is_some() {
@@ -71,11 +71,11 @@ pub(super) fn bind(id: &Id, address: SocketAddr) -> Outcome<()> {
     Ok(())
 }
 
-/// A method of `Net` that takes a name.
+/// A method of `Net` that reserves a name.
 type Take = fn(&Net, SocketAddr, &Claim) -> Result<Option<NameLease>, NameError>;
 
-/// Takes the port of an address (a free port if the address has port 0) and the name of the address. Peers
-/// find no listener at the name until the identifier listens.
+/// Reserves the port of an address (a free port if the address has port 0) and the name of the address on the
+/// wire. Peers find no listener at the name until the identifier listens.
 fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Outcome<SocketAddr> {
     let claim = Claim::new(address.ip(), state.family_only, state.reuses_address);
     let take = |address: SocketAddr| take_port(id, address, claim, take);
@@ -87,7 +87,7 @@ fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Out
     Ok(address)
 }
 
-/// Takes a port in the table of this process, and then its name on the wire.
+/// Reserves a port in the table of this process, and then the name of the address on the wire.
 fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<Option<NameLease>> {
     let (ports, number) = (&id.process.ports, id.as_c() as usize);
     ports.bind(number, address.port(), claim)?;
@@ -95,13 +95,13 @@ fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<
     Ok(taken.inspect_err(|_| ports.release(number, address.port()))?)
 }
 
-/// Chooses a free port, and takes it.
+/// Chooses a free port, and reserves the port by `take`.
 fn choose_port<T>(address: SocketAddr, take: impl Fn(SocketAddr) -> Outcome<T>) -> Outcome<(SocketAddr, T)> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = CHOSEN.end() - CHOSEN.start() + 1;
     // Processes begin at different ports, so they seldom collide.
     let start = (std::process::id() as u16).wrapping_mul(131);
-    // The copy has the scope of a link-local address.
+    // The scope of a link-local address is kept: only the port changes.
     let mut address = address;
     for _ in 0..count {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -115,7 +115,7 @@ fn choose_port<T>(address: SocketAddr, take: impl Fn(SocketAddr) -> Outcome<T>) 
     Err(EADDRNOTAVAIL)
 }
 
-/// See `rdma_resolve_addr(3)`.
+/// Implements `rdma_resolve_addr(3)`.
 ///
 /// # Safety
 /// `id` is valid, `source` is NULL or a socket address, `destination` is a socket address.
@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
         let this = unsafe { Id::of(id) }?;
         // SAFETY: the caller passes a socket address.
         let mut destination = unsafe { read(destination) }?;
-        // The identifier already listens or has a peer.
+        // `EINVAL` means that the identifier already listens or has a peer.
         if this.state().cm.is_some() {
             return Err(EINVAL);
         }
@@ -174,7 +174,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_addr(
     })
 }
 
-/// See `rdma_resolve_route(3)`.
+/// Implements `rdma_resolve_route(3)`.
 ///
 /// # Safety
 /// `id` is valid.
@@ -193,7 +193,7 @@ pub(crate) unsafe extern "C" fn rdma_resolve_route(id: *mut sys::rdma_cm_id, _ti
     })
 }
 
-/// See `rdma_get_src_port(3)`: returns the port in network byte order.
+/// Implements `rdma_get_src_port(3)`: returns the port in network byte order.
 ///
 /// # Safety
 /// `id` is valid.
@@ -204,7 +204,7 @@ pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut sys::rdma_cm_id) -> u
     source.map_or(0, |address| address.port()).to_be()
 }
 
-/// See `rdma_get_dst_port(3)`: returns the port in network byte order.
+/// Implements `rdma_get_dst_port(3)`: returns the port in network byte order.
 ///
 /// # Safety
 /// `id` is valid.
@@ -221,8 +221,8 @@ mod tests {
 
     use super::*;
 
-    /// Chooses a port for `address`, with `take` as the result of each attempt. Also returns the number of
-    /// attempts.
+    /// Chooses a port for `address`. Each attempt has the result of `take`. Returns the result, and the
+    /// number of attempts.
     fn chosen(address: &str, take: impl Fn() -> Outcome<()>) -> (Outcome<SocketAddr>, usize) {
         let asked = Cell::new(0);
         let address = address.parse().unwrap();

@@ -1,7 +1,7 @@
 //! `rdma_getaddrinfo`: names of hosts and services.
 //!
-//! As in librdmacm, each part of a list is allocated with `malloc`: libfabric adds its own entries or
-//! replaces parts of our entries, and frees the list with `rdma_freeaddrinfo`.
+//! As in librdmacm, each part of a list is allocated with `malloc`. The reason is that libfabric adds its own
+//! entries or replaces parts of our entries, and frees the list with `rdma_freeaddrinfo`.
 
 use std::ffi::{CStr, CString, c_char};
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use libc::{c_int, c_void};
 use crate::ffi::abi::{self, EINVAL, Errno, Outcome};
 use crate::ffi::{sockaddr, sys};
 
-/// See `rdma_getaddrinfo(3)`.
+/// Implements `rdma_getaddrinfo(3)`.
 ///
 /// # Safety
 /// `node` and `service` are NULL or strings, `hints` is NULL or readable, `result` is writable.
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
         if node.is_null() && service.is_null() && hints.ai_src_addr.is_null() && hints.ai_dst_addr.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller passes strings or NULL, and hints whose addresses are NULL or socket addresses.
         let entry = unsafe { entry(node, service, &hints) }?;
         // SAFETY: the caller passes a pointer to writable memory.
         unsafe { *result = entry };
@@ -46,12 +46,12 @@ unsafe fn entry(
 ) -> Outcome<*mut sys::rdma_addrinfo> {
     let flags = hints.ai_flags as u32;
     let is_passive = flags & sys::RAI_PASSIVE != 0;
-    // SAFETY: the caller promises this.
+    // SAFETY: the caller promises that the addresses of the hints are NULL or socket addresses.
     let [hinted_source, hinted_destination] =
         [hints.ai_src_addr, hints.ai_dst_addr].map(|address| unsafe { sockaddr::read(address.cast()) });
     let named = match node.is_null() && service.is_null() {
         true => None,
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that `node` and `service` are NULL or strings.
         false => Some(unsafe { look_up(node, service, flags, hints.ai_family) }?),
     };
     let (source, destination) = match is_passive {
@@ -153,16 +153,16 @@ unsafe fn look_up(
     // SAFETY: the name is a C string of the list.
     let name =
         (!entry.ai_canonname.is_null()).then(|| unsafe { CStr::from_ptr(entry.ai_canonname) }.to_owned());
-    // SAFETY: the list is from the call above, and nobody uses it any more.
+    // SAFETY: the list was returned by `getaddrinfo` above, and nobody uses the list any more.
     unsafe { libc::freeaddrinfo(first) };
     Ok((address.ok_or(Errno(libc::EAFNOSUPPORT))?, name))
 }
 
-/// See `rdma_freeaddrinfo(3)`.
+/// Implements `rdma_freeaddrinfo(3)`.
 ///
 /// # Safety
-/// `info` is NULL or a list, which is not used after the call. The parts of the list are NULL or from
-/// `malloc`.
+/// `info` is NULL or a list, which is not used after the call. Each part of the list is NULL or was allocated
+/// with `malloc`.
 #[unsafe(export_name = "uw_rdma_freeaddrinfo")]
 pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(info: *mut sys::rdma_addrinfo) {
     let mut next = info;

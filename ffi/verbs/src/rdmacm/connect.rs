@@ -1,4 +1,4 @@
-//! Listening, connecting, accepting, disconnecting.
+//! Listens, connects, accepts and disconnects.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ use crate::ibverbs::work_request::bytes_at;
 use crate::net::{Claim, Lookup, PrivateDataHeader};
 use crate::process::limits;
 
-/// Timeout of connection setup, which is long, since a server may take long to accept.
+/// Timeout of connection setup. The timeout is long, since a server may take long to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Minimum backlog, even if a program asks for less. If a burst of requests overflows the backlog, a hardware
-/// device tries again, but TCP does not.
+/// Minimum backlog, even if a program asks for a smaller backlog. If a burst of requests overflows the
+/// backlog, a hardware device tries again, but TCP does not.
 const BACKLOG: usize = 16_384;
 
 const ECONNRESET: Errno = Errno(libc::ECONNRESET);
 const ENOTCONN: Errno = Errno(libc::ENOTCONN);
 
-/// See `rdma_listen(3)`.
+/// Implements `rdma_listen(3)`.
 ///
 /// # Safety
 /// `id` is valid.
@@ -79,12 +79,13 @@ fn start_to_listen(id: &Id, state: &mut State, cm: CmId, visible: SocketAddr, ba
     if let Some(name) = &mut state.name {
         net.publish(name, port)?;
     }
-    // This is set last: if the call fails, the program may repeat it.
+    // The field `cm` is set last, so that the program may repeat the call if it fails.
     state.cm = Some(cm);
     Ok(())
 }
 
-/// Listens on the wire at `port`. If `port` is taken on a wire with names, listens at any free port.
+/// Listens on the wire at `port`, and returns the port. If `port` is in use on a wire with names, listens at
+/// any free port.
 fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     let options = |port| {
         let mut options = ListenOptions { backlog: backlog.max(BACKLOG), ..ListenOptions::new(port) };
@@ -96,7 +97,7 @@ fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
     match cm.listen_with(&options(port)) {
         Ok(()) => Ok(port),
         Err(_) if state.name.is_some() => {
-            // If a process listens at the same port of two host addresses, it needs two ports on the wire.
+            // A process that listens at the same port of two host addresses needs two ports on the wire.
             let others = (1024..=u16::MAX).rev();
             others
                 .into_iter()
@@ -110,7 +111,7 @@ fn listen(cm: &CmId, state: &State, port: u16, backlog: usize) -> Outcome<u16> {
 /// Converts the program's connection parameters to the engine's.
 ///
 /// # Safety
-/// `param` is NULL or readable, and its private data is readable.
+/// `param` is NULL or readable, and the private data of `param` are readable.
 unsafe fn param_of(
     id: &Id,
     state: &State,
@@ -118,7 +119,7 @@ unsafe fn param_of(
     default: RequestedDepths,
 ) -> Outcome<ConnParam> {
     let mut out = ConnParam { timeout: CONNECT_TIMEOUT, ..ConnParam::default() };
-    // Both ends use this library. They exchange data for which MPA has no field.
+    // If both ends use this library, they exchange data for which MPA has no field.
     if id.process.net.is_private() {
         let visible = state.source.ok_or(EINVAL)?;
         let header = PrivateDataHeader { visible, pair: None };
@@ -126,9 +127,9 @@ unsafe fn param_of(
         out.ib_semantics = true;
     }
     let mut depths = default;
-    // SAFETY: the caller promises this.
+    // SAFETY: the caller promises that `param` is NULL or readable.
     if let Some(param) = unsafe { param.as_ref() } {
-        // SAFETY: the caller promises this.
+        // SAFETY: the caller promises that the private data are readable.
         let bytes = unsafe { bytes_at(param.private_data.cast(), param.private_data_len.into()) };
         out.private_data.try_extend_from_slice(bytes).map_err(|_| EINVAL)?;
         out.rnr_retry = match param.rnr_retry_count {
@@ -142,7 +143,7 @@ unsafe fn param_of(
             initiator_depth: param.initiator_depth,
         };
     }
-    // 255 means the maximum (`RDMA_MAX_RESP_RES`). Some programs pass 0 and still use Reads, so 0 becomes 1,
+    // 255 means the maximum (`RDMA_MAX_RESP_RES`). Some programs pass 0 and still use Reads. So 0 becomes 1,
     // as in iWARP drivers.
     let limit = |depth: u8| u16::from(depth.clamp(1, limits::MAX_RD_ATOM));
     out.responder_resources = limit(depths.responder_resources);
@@ -150,8 +151,8 @@ unsafe fn param_of(
     Ok(out)
 }
 
-/// The queue pair to connect: the identifier's queue pair, or else the queue pair whose number is in the
-/// parameters.
+/// Returns the queue pair to connect: the identifier's queue pair or, if the identifier has none, the queue
+/// pair whose number is in the parameters.
 ///
 /// # Safety
 /// `param` is NULL or readable.
@@ -162,32 +163,32 @@ unsafe fn qp_of(id: &Id, param: *const sys::rdma_conn_param) -> Outcome<&Qp> {
         // identifier to NULL.
         return Ok(unsafe { Qp::of(own) });
     }
-    // SAFETY: the caller promises this.
+    // SAFETY: the caller promises that `param` is NULL or readable.
     let number = unsafe { param.as_ref() }.ok_or(EINVAL)?.qp_num;
     let qp = id.process.qps.find(number).ok_or(EINVAL)?;
-    // SAFETY: a queue pair in the table is not destroyed, and the program does not destroy it while it
-    // connects it.
+    // SAFETY: a queue pair in the table has not been destroyed, and the program must not destroy a queue pair
+    // while it connects the queue pair.
     Ok(unsafe { Qp::of(qp as *mut sys::ibv_qp) })
 }
 
-/// From now on the identifier's connection changes the state of this queue pair.
+/// From now on, the identifier's connection changes the state of this queue pair.
 fn manage(state: &mut State, qp: &Qp) {
     state.qp = Some(qp.number());
     qp.manage();
 }
 
-/// How long a connecting program waits for a listener to appear before it gets an error.
+/// Maximum time that a connecting program waits for a listener to appear before it gets an error.
 const APPEARS_WITHIN: Duration = Duration::from_millis(200);
-/// How long a connecting program waits for a listener that is likely to appear.
+/// Maximum time that a connecting program waits for a listener that is likely to appear.
 const COMES_WITHIN: Duration = Duration::from_secs(5);
 
-/// Finds the listener to connect to, and waits a short time if there is no listener.
+/// Finds the listener at `destination`. If there is no listener, waits a short time.
 ///
 /// Some servers send their port to a client before they listen, or listen again for each connection. A
 /// hardware network is slow enough to hide the gap, but a `local` wire is not. So this call waits a short
-/// time for a listener. It waits longer if the address is bound, or if the process that listened there before
-/// still exists, since that process may be waiting for a processor. If that process has ended, the call does
-/// not wait.
+/// time for a listener. The call waits longer if the address is bound, or if the process that listened there
+/// before still exists, since that process may be waiting for a processor. If that process has ended, the
+/// call does not wait.
 fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
     let net = &id.process.net;
     let begun = Instant::now();
@@ -198,7 +199,7 @@ fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
             return Ok(peer);
         }
         let soon = begun.elapsed() < APPEARS_WITHIN;
-        // The check asks each process on the wire, so it is made once at first and then rarely.
+        // `lives` asks each process on the wire, so it is called once at first and then rarely.
         let may_come = match peer {
             Lookup::NotFound if asked_before && soon => true,
             Lookup::NotFound => net.lives(destination)?.unwrap_or(soon),
@@ -212,7 +213,7 @@ fn find(id: &Id, destination: SocketAddr) -> Outcome<Lookup> {
     }
 }
 
-/// See `rdma_connect(3)`.
+/// Implements `rdma_connect(3)`.
 ///
 /// # Safety
 /// `id` is valid, `param` is NULL or readable.
@@ -224,7 +225,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that `param` is NULL or readable.
         let qp = unsafe { qp_of(this, param) }?;
         let destination = this.state().destination.ok_or(EINVAL)?;
         resources::check_for_object(0)?;
@@ -246,7 +247,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
                 return Err(EINVAL);
             }
             let default = RequestedDepths { responder_resources: u8::MAX, initiator_depth: u8::MAX };
-            // SAFETY: the caller promises the same.
+            // SAFETY: the caller promises that `param` is NULL or readable, with readable private data.
             let param = unsafe { param_of(this, &state, param, default) }?;
             manage(&mut state, qp);
             cm.connect(&qp.current().qp, remote, &param)?;
@@ -258,7 +259,7 @@ pub(crate) unsafe extern "C" fn rdma_connect(
     })
 }
 
-/// See `rdma_accept(3)`.
+/// Implements `rdma_accept(3)`.
 ///
 /// # Safety
 /// `id` is valid, `param` is NULL or readable.
@@ -270,14 +271,14 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     abi::minus_one(|| {
         // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that `param` is NULL or readable.
         let qp = unsafe { qp_of(this, param) }?;
         let mut state = this.state();
         let cm = state.cm.clone().ok_or(EINVAL)?;
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that `param` is NULL or readable, with readable private data.
         let param = unsafe { param_of(this, &state, param, state.requested) }?;
         manage(&mut state, qp);
-        // This is set before the events of the connection arrive.
+        // The flag is cleared before the events of the connection arrive.
         let was_undecided = std::mem::take(&mut state.undecided);
         drop(state);
         let of_engine = qp.current().qp.clone();
@@ -295,8 +296,8 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     })
 }
 
-/// The error number if the engine refuses to accept or reject a request. If the program has not accepted or
-/// rejected it before, the peer is gone.
+/// The error number if the engine refuses to accept or reject a request. `ECONNRESET` means that the peer is
+/// gone: the program had neither accepted nor rejected the request before.
 fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
     match error {
         VerbsError::Invalid(_) if was_undecided => ECONNRESET,
@@ -305,10 +306,10 @@ fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
 }
 
 /// Waits until the engine has accepted a request, which takes one poll. Then the queue pair is in RTS, as
-/// after `rdma_accept` with the kernel's drivers. Programs post sends at once; they are sent as soon as MPA
-/// allows.
+/// after `rdma_accept` with the kernel's drivers. Programs post sends at once, and the engine sends them as
+/// soon as MPA allows.
 ///
-/// If the peer is gone, the call fails, the queue pair enters ERR, and no event is generated.
+/// If the peer is gone, the call fails and the queue pair enters ERR, but the program gets no event.
 fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {
     while of_engine.state() == QpState::Idle {
         id.process.engine.turn();
@@ -323,7 +324,7 @@ fn await_acceptance(id: &Id, qp: &Qp, of_engine: &QueuePair) -> Outcome<()> {
     Ok(())
 }
 
-/// See `rdma_reject(3)`.
+/// Implements `rdma_reject(3)`.
 ///
 /// # Safety
 /// `id` is valid, and the private data is readable.
@@ -347,7 +348,7 @@ pub(crate) unsafe extern "C" fn rdma_reject(
                 .map_err(|_| EINVAL)?;
         }
         drop(state);
-        // SAFETY: the caller promises this.
+        // SAFETY: the caller promises that the private data are readable.
         let of_program = unsafe { bytes_at(private_data.cast(), length.into()) };
         bytes.try_extend_from_slice(of_program).map_err(|_| EINVAL)?;
         let mut state = this.state();
@@ -370,11 +371,11 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
     private_data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: the caller promises the same.
+    // SAFETY: the caller promises that `id` is valid and that the private data are readable.
     unsafe { rdma_reject(id, private_data, length) }
 }
 
-/// Whether the connection is established, even if the program has not got the event yet.
+/// Whether the connection is established, even if the program has not read the event yet.
 fn is_streaming(id: &Id) -> bool {
     let number = id.state().qp;
     let mut is_streaming = false;
@@ -385,7 +386,7 @@ fn is_streaming(id: &Id) -> bool {
     is_streaming
 }
 
-/// See `rdma_disconnect(3)`.
+/// Implements `rdma_disconnect(3)`.
 ///
 /// # Safety
 /// `id` is valid.
@@ -405,7 +406,7 @@ pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut sys::rdma_cm_id) -> c_i
     })
 }
 
-/// See `rdma_establish(3)`. An iWARP connection is established without this call.
+/// Implements `rdma_establish(3)`. An iWARP connection is established without this call.
 ///
 /// # Safety
 /// `id` is valid.
@@ -414,7 +415,7 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut sys::rdma_cm_id) -> c_in
     abi::minus_one(|| if id.is_null() { Err(EINVAL) } else { Ok(0) })
 }
 
-/// See `rdma_notify(3)`.
+/// Implements `rdma_notify(3)`.
 ///
 /// # Safety
 /// `id` is valid.

@@ -11,7 +11,8 @@ use crate::ibverbs::open_device::open;
 use crate::ibverbs::pd::Pd;
 use crate::process::{self, Process};
 
-/// The context and the protection domain that all identifiers share. They are opened once and never closed.
+/// The context and the protection domain that all identifiers share. The first call opens the context, which
+/// is never closed.
 pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_context, *mut sys::ibv_pd)> {
     static DEVICE: OnceLock<(usize, usize)> = OnceLock::new();
     if let Some(&(context, pd)) = DEVICE.get() {
@@ -21,12 +22,12 @@ pub(super) fn device(process: &'static Process) -> Outcome<(*mut sys::ibv_contex
     let domain = process.default_pd.clone();
     // SAFETY: the context was just opened.
     let pd = unsafe { Pd::make(context, domain) };
-    // If two threads get here at the same time, the pair that one of them has made is never used.
+    // If two threads get here at the same time, the pair that the second thread has made is never used.
     let (context, pd) = *DEVICE.get_or_init(|| (context as usize, pd as usize));
     Ok((context as *mut _, pd as *mut _))
 }
 
-/// See `rdma_get_devices(3)`.
+/// Implements `rdma_get_devices(3)`.
 ///
 /// # Safety
 /// `count` is NULL or writable.
@@ -42,7 +43,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut
     })
 }
 
-/// See `rdma_free_devices(3)`.
+/// Implements `rdma_free_devices(3)`.
 ///
 /// # Safety
 /// `list` was returned by [`rdma_get_devices`], and is not used after the call.

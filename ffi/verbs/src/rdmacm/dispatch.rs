@@ -1,6 +1,6 @@
 //! Translates events of the engine into events for the program.
 //!
-//! [`on_event`] runs after a poll. The engine is locked, so events are handled one after another.
+//! [`on_event`] runs after a poll with the engine locked, so events are handled one after another.
 //!
 //! Programs are written for the kernel's events, which `cma_iw_handler` of `drivers/infiniband/core/cma.c`
 //! generates for all iWARP drivers:
@@ -58,7 +58,8 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
                 id.set_source(&mut state, local);
             }
             drop(state);
-            // The number of Reads that the peer may have outstanding, even if this end could serve more.
+            // The value is the number of Reads that the peer may have outstanding, even if this end could
+            // serve more Reads.
             let served = peer.map_or(*ird, |peer| peer.depths.ord.min(*ird));
             // A peer's Reply has private data, but a peer's first FPDU has none.
             let private_data =
@@ -79,8 +80,8 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
                 return id.announce(kind, status);
             }
             let depths = depths(id);
-            // Otherwise the program has not accepted the request, and `rdma_accept` or `rdma_reject` will
-            // fail. As with the kernel, this generates no event.
+            // If this is false, the program has not accepted the request, and `rdma_accept` or `rdma_reject`
+            // will fail. As with the kernel, the program gets no event.
             if depths.is_some() || id.state().accepted {
                 establish(id, &[], depths.unwrap_or_default());
                 disconnect(id, Some(error));
@@ -90,14 +91,14 @@ pub(super) fn on_event(ids: &mut CmIds, address: usize, event: &CmEvent) {
             set_qp_state(id, sys::IBV_QPS_ERR);
             disconnect(id, error.as_ref());
         }
-        // The other kinds are for streams that are not set up by MPA, which no identifier of this library
-        // has.
+        // The other kinds are for streams that are not set up by MPA. No identifier of this library has such
+        // a stream.
         _ => {}
     }
 }
 
 /// Adds the event that a connection is established. The IRD is the number of Reads and atomics that this end
-/// serves at a time, and the ORD is the number that it may have outstanding.
+/// serves at a time, and the ORD is the number of Reads and atomics that this end may have outstanding.
 fn establish(id: &Id, private_data: &[u8], [ird, ord]: [u16; 2]) {
     id.state().connected = true;
     let conn = sys::rdma_conn_param {
@@ -116,7 +117,7 @@ fn disconnect(id: &Id, error: Option<&ConnectionError>) {
     id.announce(sys::RDMA_CM_EVENT_DISCONNECTED, status);
 }
 
-/// The IRD and ORD of the identifier's queue pair. `None` if the queue pair was never connected.
+/// The IRD and ORD of the identifier's queue pair, or `None` if the queue pair was never connected.
 fn depths(id: &Id) -> Option<[u16; 2]> {
     let mut depths = None;
     with_qp(id, |qp| {
@@ -167,7 +168,7 @@ fn on_request(
     listener.push(event.with_new_id(child).with_param(private_data, conn));
 }
 
-/// The address to which the peer has connected, as programs see it.
+/// The address to which the peer has connected, in the form that programs see.
 fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) -> SocketAddr {
     let bound = listener.state().source.unwrap_or_else(|| SocketAddr::from(([0; 4], 0)));
     if !bound.ip().is_unspecified() {
@@ -184,7 +185,7 @@ fn local_address(listener: &Id, cm: &CmId, header: Option<PrivateDataHeader>) ->
     }
 }
 
-/// Runs `act` on the identifier's queue pair, if it has one.
+/// Runs `act` on the identifier's queue pair, if the identifier has a queue pair.
 fn with_qp(id: &Id, act: impl FnOnce(&Qp)) {
     let Some(number) = id.state().qp else { return };
     id.process.qps.with(number, |qp| {
@@ -193,7 +194,7 @@ fn with_qp(id: &Id, act: impl FnOnce(&Qp)) {
     });
 }
 
-/// Sets the state of the identifier's queue pair, if it has one.
+/// Sets the state of the identifier's queue pair, if the identifier has a queue pair.
 fn set_qp_state(id: &Id, state: sys::ibv_qp_state) {
     with_qp(id, |qp| qp.set_state(&mut qp.attributes(), state));
 }
@@ -223,7 +224,7 @@ fn kind_of(error: &ConnectionError) -> (u32, c_int) {
 /// The status of `RDMA_CM_EVENT_DISCONNECTED` after an error.
 fn status_of_end(error: &ConnectionError) -> c_int {
     match error {
-        // The program has ended the connection.
+        // This error means that the program itself has ended the connection.
         ConnectionError::Tcp(CloseReason::Aborted) => 0,
         ConnectionError::Tcp(CloseReason::TimedOut)
         | ConnectionError::StartupTimeout

@@ -15,7 +15,7 @@ use crate::process;
 /// Timeout of address resolution in milliseconds, as in librdmacm.
 const RESOLVE_MS: c_int = 2000;
 
-/// See `rdma_create_ep(3)`.
+/// Implements `rdma_create_ep(3)`.
 ///
 /// # Safety
 /// `id` is writable, `info` was returned by `rdma_getaddrinfo`, `pd` is NULL or valid, and `init` is NULL or
@@ -34,7 +34,7 @@ pub(crate) unsafe extern "C" fn rdma_create_ep(
         resources::check_for_object(0)?;
         let new = Id::make(process, ptr::null_mut(), ptr::null_mut(), info.ai_port_space as u32)?;
         let new = Box::leak(new).as_c();
-        // SAFETY: the identifier was just made, and the caller promises the other conditions.
+        // SAFETY: the identifier was just made, and the caller promises that the other arguments are valid.
         let made = unsafe { set_up(new, info, pd, init) };
         if let Err(error) = made {
             // SAFETY: the identifier was just made, and nobody else uses it.
@@ -76,13 +76,13 @@ unsafe fn set_up(
     // SAFETY: the caller passes NULL or a pointer to a readable and writable struct.
     if let Some(init) = unsafe { init.as_mut() } {
         init.qp_type = info.ai_qp_type as u32;
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that `pd` and the objects that `init` names are valid.
         unsafe { create(id, pd, init) }?;
     }
     Ok(())
 }
 
-/// See `rdma_destroy_ep(3)`.
+/// Implements `rdma_destroy_ep(3)`.
 ///
 /// # Safety
 /// `id` is valid, and is not used after the call.
@@ -91,14 +91,14 @@ pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut sys::rdma_cm_id) {
     let _ = abi::guarded(|| {
         // SAFETY: the caller passes an identifier that is valid during the call.
         unsafe { rdma_destroy_qp(id) };
-        // SAFETY: as above.
+        // SAFETY: the caller passes an identifier that is valid during the call.
         unsafe { rdma_destroy_srq(id) };
         // SAFETY: the caller passes a valid identifier, and does not use it again.
         unsafe { destroy(id) }
     });
 }
 
-/// See `rdma_get_request(3)`.
+/// Implements `rdma_get_request(3)`.
 ///
 /// # Safety
 /// `listener` is valid, `id` is writable.
@@ -125,8 +125,8 @@ pub(crate) unsafe extern "C" fn rdma_get_request(
         let set_up = unsafe { migrate(new, ptr::null_mut()) }.and_then(|()| {
             let endpoint = this.state().endpoint;
             match endpoint {
-                // SAFETY: the objects are those that the program passed to `rdma_create_ep`, which stay valid
-                // while the listener uses them.
+                // SAFETY: the program passed these objects to `rdma_create_ep`, and keeps them valid while
+                // the listener uses them.
                 Some((pd, mut init)) => unsafe { create(new, pd, &mut init) },
                 None => Ok(()),
             }

@@ -1,4 +1,4 @@
-//! Event channels: making them, reading and acknowledging events.
+//! Event channels: creating and destroying them, and reading and acknowledging their events.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::{resources, sys};
 use crate::process;
 
-/// An event (`rdma_cm_event`). After it is delivered, it belongs to the program until the program
-/// acknowledges it.
+/// An event (`rdma_cm_event`). A delivered event belongs to the program until the program acknowledges the
+/// event.
 #[repr(C)]
 pub(crate) struct Event {
     c: sys::rdma_cm_event,
     private_data: Box<[u8]>,
-    /// The unacknowledged events of the owner, which is not destroyed before they are acknowledged.
+    /// Counts the unacknowledged events of the owner. The owner is not destroyed before the count is 0.
     pending_acks: Arc<PendingAcks>,
     /// The address of the identifier that owns the event.
     owner: usize,
@@ -39,7 +39,7 @@ unsafe impl Send for Event {}
 static CHANNELS: LiveHandles<Events> = LiveHandles::new();
 
 impl Event {
-    /// An event of `owner`, whose count is `pending_acks`.
+    /// An event of `owner`. `pending_acks` counts the unacknowledged events of the owner.
     pub(crate) fn new(
         owner: *mut sys::rdma_cm_id,
         pending_acks: &Arc<PendingAcks>,
@@ -100,7 +100,7 @@ impl EventChannel {
     /// rsockets use the channel's descriptor as the number of the identifier's socket. `select` of Debian's
     /// `librspreload` searches the program's descriptors, from 0 on, for the descriptor that maps to this
     /// socket number. An ordinary descriptor maps to itself. So the socket number has to be higher than all
-    /// ordinary descriptors, or else the search could find an ordinary descriptor with this number first.
+    /// ordinary descriptors. Otherwise the search could find an ordinary descriptor with this number first.
     pub(crate) fn make_own() -> Outcome<*mut sys::rdma_event_channel> {
         Self::with(EventQueue::above(OWN_FROM)?)
     }
@@ -124,14 +124,14 @@ impl EventChannel {
     /// No thread uses the channel during or after the call.
     pub(crate) unsafe fn destroy(channel: *mut sys::rdma_event_channel) {
         if CHANNELS.remove(channel as usize).is_some() {
-            // SAFETY: the address is that of a leaked `Box`, since the channel was not destroyed, and the
-            // caller does not use it again.
+            // SAFETY: this is the address of a leaked `Box`, since the channel was not destroyed, and the
+            // caller does not use the address again.
             drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
         }
     }
 }
 
-/// See `rdma_create_event_channel(3)`.
+/// Implements `rdma_create_event_channel(3)`.
 #[unsafe(export_name = "uw_rdma_create_event_channel")]
 pub(crate) extern "C" fn rdma_create_event_channel() -> *mut sys::rdma_event_channel {
     abi::pointer(|| {
@@ -141,31 +141,31 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut sys::rdma_event_cha
     })
 }
 
-/// See `rdma_destroy_event_channel(3)`.
+/// Implements `rdma_destroy_event_channel(3)`.
 ///
 /// # Safety
 /// No other thread uses `channel`.
 #[unsafe(export_name = "uw_rdma_destroy_event_channel")]
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut sys::rdma_event_channel) {
     let _ = abi::guarded(|| {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that no other thread uses the channel.
         unsafe { EventChannel::destroy(channel) };
         Ok(())
     });
 }
 
-/// Takes the oldest event of a channel, and waits for it if necessary.
+/// Removes and returns the oldest event of a channel. If there is no event, waits for an event.
 pub(crate) fn next(channel: *mut sys::rdma_event_channel) -> Outcome<Box<Event>> {
     let events = CHANNELS.get_or_block(channel as usize);
     events.next(&process::started().ok_or(EIO)?.engine, |event| {
         // This closure runs with the channel locked. So a thread that destroys the identifier either waits
-        // until this event is acknowledged, or removes the event before.
+        // until this event is acknowledged, or has removed the event before this closure runs.
         event.pending_acks.add();
         event
     })
 }
 
-/// See `rdma_get_cm_event(3)`.
+/// Implements `rdma_get_cm_event(3)`.
 ///
 /// # Safety
 /// `channel` is valid, `event` is writable.
@@ -185,7 +185,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     })
 }
 
-/// See `rdma_ack_cm_event(3)`.
+/// Implements `rdma_ack_cm_event(3)`.
 ///
 /// # Safety
 /// `event` was returned by `rdma_get_cm_event`, and is not used after the call.
@@ -195,7 +195,7 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut sys::rdma_cm_event
         if event.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again.
+        // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again.
         let event = unsafe { Box::from_raw(event.cast::<Event>()) };
         event.pending_acks.ack(1);
         Ok(0)

@@ -1,4 +1,4 @@
-//! Identifiers: creating, migrating, destroying.
+//! Identifiers: how they are created, migrated and destroyed.
 
 use std::cell::UnsafeCell;
 use std::net::SocketAddr;
@@ -19,9 +19,9 @@ static IDS: LiveHandles<()> = LiveHandles::new();
 
 /// An identifier (`rdma_cm_id`).
 ///
-/// The rsockets of Debian's librdmacm may get an identifier of this library. They read some private fields
-/// that librdmacm's identifiers have behind the public fields. So this struct has these fields, with values
-/// for which the code does nothing.
+/// The rsockets of Debian's librdmacm may get an identifier of this library. The code of rsockets reads some
+/// private fields that librdmacm's identifiers have behind the public fields. So this struct has these
+/// fields, with values for which the code of rsockets does nothing.
 #[repr(C)]
 pub(crate) struct Id {
     c: UnsafeCell<sys::rdma_cm_id>,
@@ -37,7 +37,7 @@ pub(crate) struct Id {
     state: Mutex<State>,
 }
 
-/// Bytes of an identifier in librdmacm.
+/// Number of bytes of an identifier in librdmacm.
 const PRIVATE_BYTES: usize = 600;
 const REST: usize = PRIVATE_BYTES - 452;
 const _: () = assert!(std::mem::offset_of!(Id, _cma_dev) == 416);
@@ -48,26 +48,26 @@ const _: () = assert!(std::mem::offset_of!(Id, process) >= PRIVATE_BYTES);
 pub(crate) struct State {
     /// The event queue of the identifier's channel.
     pub(crate) events: Events,
-    /// The name that the identifier holds, on a wire with names. It is released before the listener is
+    /// The name that the identifier holds, on a wire with names. The name is released before the listener is
     /// dropped.
     pub(crate) name: Option<NameLease>,
-    /// The engine's identifier. `None` until this identifier connects or listens, unless it is for a peer's
-    /// request.
+    /// The engine's identifier. An identifier for a peer's request has an engine identifier from the start.
+    /// For other identifiers this is `None` until the program connects or listens.
     pub(crate) cm: Option<CmId>,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
     /// The number of the identifier's queue pair.
     pub(crate) qp: Option<u32>,
-    /// True once the connection was established.
+    /// True after the connection was established.
     pub(crate) connected: bool,
-    /// True for a peer's request that the program has not accepted or rejected. Until then the identifier has
-    /// the listener's context, and gets no events.
+    /// True for a peer's request that the program has not yet accepted or rejected. While this is true, the
+    /// identifier has the listener's context, and gets no events.
     pub(crate) undecided: bool,
     /// True if the identifier was made for a peer's request.
     pub(crate) is_passive: bool,
-    /// True once the engine has accepted the request.
+    /// True after the engine has accepted the request.
     pub(crate) accepted: bool,
-    /// True if the identifier has its own channel: a synchronous identifier.
+    /// True if the identifier is synchronous, and so has its own channel.
     pub(crate) has_own_channel: bool,
     /// True if other identifiers may be bound to the same address (`RDMA_OPTION_ID_REUSEADDR`).
     pub(crate) reuses_address: bool,
@@ -78,7 +78,7 @@ pub(crate) struct State {
     pub(crate) ack_timeout: Option<u8>,
     /// The depths in the peer's request.
     pub(crate) requested: RequestedDepths,
-    /// For a listener made by `rdma_create_ep`: the domain and attributes for the queue pairs of new
+    /// Set for a listener made by `rdma_create_ep`: the domain and the attributes for the queue pairs of new
     /// connections.
     pub(crate) endpoint: Option<(*mut sys::ibv_pd, sys::ibv_qp_init_attr)>,
     /// True if `rdma_create_qp` has made the identifier's completion queues.
@@ -88,7 +88,7 @@ pub(crate) struct State {
 // SAFETY: the pointers refer to objects of the program, which any thread may use.
 unsafe impl Send for State {}
 
-/// The depths of a request, from the receiver's point of view.
+/// The depths of a request, as the receiver of the request counts them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestedDepths {
     pub(crate) responder_resources: u8,
@@ -96,8 +96,8 @@ pub(crate) struct RequestedDepths {
 }
 
 impl Id {
-    /// The identifier at an address that a program passes. EINVAL if the identifier is destroyed: perftest
-    /// uses a destroyed identifier after its peer has refused the connection.
+    /// Returns the identifier at an address that a program passes, or EINVAL if the identifier is destroyed:
+    /// perftest uses a destroyed identifier after its peer has refused the connection.
     ///
     /// # Safety
     /// No other thread destroys `id` while the reference is used.
@@ -122,8 +122,8 @@ impl Id {
         unsafe { *self.sync.get() != 0 }
     }
 
-    /// Makes an identifier. Without a channel, the identifier is synchronous: it gets its own channel, and
-    /// calls wait for their events.
+    /// Makes an identifier. If `channel` is NULL, the identifier is synchronous: it gets its own channel, and
+    /// its calls wait for their events.
     pub(crate) fn make(
         process: &'static Process,
         channel: *mut sys::rdma_event_channel,
@@ -180,11 +180,12 @@ impl Id {
 
     /// A copy of the fields that programs read.
     pub(crate) fn fields(&self) -> sys::rdma_cm_id {
-        // SAFETY: see `update`. The program may have changed some fields, in this thread.
+        // SAFETY: this library changes the fields only under the lock of the state, and the program changes
+        // fields only in this thread.
         unsafe { self.c.get().read() }
     }
 
-    /// Sets the address that programs see as its own.
+    /// Sets the local address that programs see.
     pub(crate) fn set_source(&self, state: &mut State, address: SocketAddr) {
         state.source = Some(address);
         self.update(|c| {
@@ -195,7 +196,7 @@ impl Id {
         });
     }
 
-    /// Sets the address that programs see as the peer's.
+    /// Sets the peer's address that programs see.
     pub(crate) fn set_destination(&self, state: &mut State, address: SocketAddr) {
         state.destination = Some(address);
         self.update(|c| {
@@ -225,7 +226,7 @@ impl Id {
     }
 
     pub(crate) fn push(&self, event: Event) {
-        // The state is locked, so that the identifier does not migrate to another channel now.
+        // The state is locked, so that the identifier does not migrate to another channel during the call.
         let state = self.state();
         self.pass_channel_on(&state, &event);
         state.events.lock().push(Box::new(event));
@@ -235,7 +236,8 @@ impl Id {
     /// queued.
     fn pass_channel_on(&self, state: &State, event: &Event) {
         let Some(child) = event.new_id() else { return };
-        // SAFETY: the program does not know this identifier yet, so it does not destroy it.
+        // SAFETY: the program does not know this identifier yet, so the program does not destroy the
+        // identifier.
         if let Ok(child) = unsafe { Id::of(child) } {
             let mut of_child = child.state();
             of_child.events = Arc::clone(&state.events);
@@ -244,7 +246,8 @@ impl Id {
         }
     }
 
-    /// For a synchronous identifier: waits for the event of a call, and stores the event in the identifier.
+    /// If the identifier is synchronous, waits for the event of a call, and stores the event in the
+    /// identifier.
     pub(crate) fn complete(&self) -> Outcome<()> {
         if !self.is_sync() {
             return Ok(());
@@ -284,7 +287,7 @@ impl Drop for Id {
     }
 }
 
-/// See `rdma_create_id(3)`.
+/// Implements `rdma_create_id(3)`.
 ///
 /// # Safety
 /// `channel` is NULL or valid, `id` is writable.
@@ -305,14 +308,14 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// See `rdma_destroy_id(3)`: waits until all delivered events are acknowledged.
+/// Implements `rdma_destroy_id(3)`: waits until all delivered events are acknowledged.
 ///
 /// # Safety
 /// `id` is valid, and is not used after a call that succeeds.
 #[unsafe(export_name = "uw_rdma_destroy_id")]
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut sys::rdma_cm_id) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that `id` is valid, and does not use `id` again.
         unsafe { destroy(id) }?;
         Ok(0)
     })
@@ -330,8 +333,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     };
     if let Some(cm) = &cm {
         this.process.ids.remove(cm);
-        // As in the kernel, a queue pair that the program has not destroyed loses its connection, and a
-        // request that is neither accepted nor rejected is rejected.
+        // As in the kernel, a queue pair that the program has not destroyed loses its connection. A request
+        // that the program has not yet accepted or rejected is rejected.
         cm.disconnect();
         if undecided {
             // This poll sends the rejection, since the process may end now.
@@ -347,8 +350,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     this.forget_event();
     this.pending_acks.wait();
     let (channel, sync) = (this.fields().channel, this.is_sync());
-    // SAFETY: the address is that of a leaked `Box`, and the caller does not use it again. The engine's
-    // identifier is dropped, so a listener stops.
+    // SAFETY: this is the address of a leaked `Box`, and the caller does not use the address again. The
+    // engine's identifier is dropped, so a listener stops.
     drop(unsafe { Box::from_raw(id.cast::<Id>()) });
     if sync {
         // SAFETY: a synchronous identifier has its own channel.
@@ -357,8 +360,8 @@ pub(crate) unsafe fn destroy(id: *mut sys::rdma_cm_id) -> Outcome<()> {
     Ok(())
 }
 
-/// See `rdma_migrate_id(3)`. Moves the queued events to the new channel, and waits until all delivered events
-/// are acknowledged.
+/// Implements `rdma_migrate_id(3)`. Moves the queued events to the new channel, and waits until all delivered
+/// events are acknowledged.
 ///
 /// # Safety
 /// `id` is valid, `channel` is NULL or valid.
@@ -368,7 +371,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
     channel: *mut sys::rdma_event_channel,
 ) -> c_int {
     abi::minus_one(|| {
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that `id` is valid, and that `channel` is NULL or valid.
         unsafe { migrate(id, channel) }?;
         Ok(0)
     })

@@ -1,4 +1,4 @@
-//! The connection manager (librdmacm) on identifiers of the engine's context.
+//! The connection manager (librdmacm), implemented by identifiers of the engine's context.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Options of identifiers, and calls that have no counterpart in iWARP: multicast, ECE.
+//! Options of identifiers, and calls that have no counterpart in iWARP: multicast and ECE.
 
 use libc::{c_int, c_void};
 
@@ -7,7 +7,7 @@ use super::qp::set_ack_timeout;
 use crate::ffi::abi::{self, EINVAL, EOPNOTSUPP, Outcome};
 use crate::ffi::sys;
 
-/// See `rdma_set_option(3)`.
+/// Implements `rdma_set_option(3)`.
 ///
 /// # Safety
 /// `id` is valid, and the value is readable.
@@ -51,7 +51,8 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     })
 }
 
-/// As in the kernel, a bound identifier can only switch the option on, and not while it listens.
+/// Sets whether the identifier shares its address. As in the kernel, the program may only switch the option
+/// on while the identifier is bound, and cannot change the option while the identifier listens.
 fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
     let bound = state.source;
@@ -65,7 +66,8 @@ fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// As in the kernel, the option may be set on a bound identifier, but not if it listens or has a peer.
+/// Sets whether the identifier claims only one address family. As in the kernel, the identifier may be bound,
+/// but must not listen or have a peer.
 fn take_one_family(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
     if state.cm.is_some() || state.destination.is_some() {
@@ -78,7 +80,7 @@ fn take_one_family(id: &Id, on: bool) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// See `rdma_join_multicast(3)`: there is no multicast.
+/// Implements `rdma_join_multicast(3)`: fails, since iWARP has no multicast.
 ///
 /// # Safety
 /// `id` is valid.
@@ -91,7 +93,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast(
     abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
-/// See `rdma_join_multicast_ex(3)`: there is no multicast.
+/// Implements `rdma_join_multicast_ex(3)`: fails, since iWARP has no multicast.
 ///
 /// # Safety
 /// `id` is valid.
@@ -104,7 +106,7 @@ pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
     abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
-/// See `rdma_leave_multicast(3)`: there is no multicast.
+/// Implements `rdma_leave_multicast(3)`: fails, since iWARP has no multicast.
 ///
 /// # Safety
 /// `id` is valid.
@@ -116,7 +118,7 @@ pub(crate) unsafe extern "C" fn rdma_leave_multicast(
     abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
-/// See `rdma_set_local_ece(3)`: no options are supported.
+/// Implements `rdma_set_local_ece(3)`: fails, since no options are supported.
 ///
 /// # Safety
 /// `id` is valid.
@@ -125,7 +127,7 @@ pub(crate) unsafe extern "C" fn rdma_set_local_ece(_id: *mut sys::rdma_cm_id, _e
     abi::minus_one(|| Err(EOPNOTSUPP))
 }
 
-/// See `rdma_get_remote_ece(3)`: no options are supported.
+/// Implements `rdma_get_remote_ece(3)`: fails, since no options are supported.
 ///
 /// # Safety
 /// `id` is valid.

@@ -13,8 +13,8 @@ use crate::ibverbs::qp::{Qp, ibv_destroy_qp};
 use crate::ibverbs::qp_ex;
 use crate::ibverbs::srq::{ibv_create_srq, ibv_destroy_srq};
 
-/// See `rdma_create_qp(3)`. If `pd` is NULL, uses the identifier's domain. Makes the completion queues that
-/// `init` does not name.
+/// Implements `rdma_create_qp(3)`. If `pd` is NULL, uses the identifier's domain. Makes the completion queues
+/// that `init` does not name.
 ///
 /// # Safety
 /// `id` is valid, `pd` is NULL or valid, `init` is readable and writable, and the objects that `init` names
@@ -28,13 +28,13 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     abi::minus_one(|| {
         // SAFETY: the caller passes a pointer to a readable and writable struct.
         let init = unsafe { &mut *init };
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that `id` and the objects that `pd` and `init` name are valid.
         unsafe { create(id, pd, init) }?;
         Ok(0)
     })
 }
 
-/// See `rdma_create_qp_ex(3)`.
+/// Implements `rdma_create_qp_ex(3)`.
 ///
 /// # Safety
 /// The conditions of [`rdma_create_qp`].
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
         if init.srq.is_null() {
             init.srq = this.fields().srq;
         }
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that the domain and the objects that `init` names are valid.
         let qp = unsafe { qp_ex::create_qp_ex(this.fields().verbs, init) };
         if qp.is_null() {
             let error = std::io::Error::last_os_error();
@@ -89,7 +89,7 @@ pub(super) unsafe fn create(
     if init.srq.is_null() {
         init.srq = fields.srq;
     }
-    // SAFETY: the caller promises the same.
+    // SAFETY: the caller promises that the domain and the objects that `init` names are valid.
     match unsafe { Qp::make(pd, init, None) } {
         Ok(qp) => adopt(this, pd, Box::leak(qp).as_c().cast()),
         Err(error) => {
@@ -110,7 +110,7 @@ fn adopt(id: &Id, pd: *mut sys::ibv_pd, made: *mut sys::ibv_qp) {
     qp.set_state(&mut attributes, sys::IBV_QPS_INIT);
     drop(attributes);
     take_ack_timeout(id, qp);
-    // SAFETY: as above.
+    // SAFETY: the queue pair was just made.
     let made_with = unsafe { *made };
     let (send_cq, recv_cq) = (made_with.send_cq, made_with.recv_cq);
     let _state = id.state();
@@ -140,7 +140,7 @@ pub(super) fn set_ack_timeout(id: &Id, timeout: u8) {
     }
 }
 
-/// Makes the completion queues that the program has not given, each with its own channel.
+/// Makes the completion queues for which the program has passed NULL. Each made queue has its own channel.
 fn make_cqs(
     id: &Id,
     [send, recv]: [&mut *mut sys::ibv_cq; 2],
@@ -190,8 +190,8 @@ fn make_cqs(
     Ok(())
 }
 
-/// Destroys the completion queues that this library has made for the identifier. If the program has given a
-/// queue, the identifier has no channel for it.
+/// Destroys the completion queues that this library has made for the identifier. The identifier has no
+/// channel for a queue that the program has passed.
 fn destroy_cqs(id: &Id) {
     if !std::mem::take(&mut id.state().owns_cqs) {
         return;
@@ -212,7 +212,7 @@ fn destroy_cqs(id: &Id) {
     });
 }
 
-/// See `rdma_destroy_qp(3)`.
+/// Implements `rdma_destroy_qp(3)`.
 ///
 /// # Safety
 /// `id` is valid and has a queue pair.
@@ -233,7 +233,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut sys::rdma_cm_id) {
     });
 }
 
-/// See `rdma_create_srq(3)`.
+/// Implements `rdma_create_srq(3)`.
 ///
 /// # Safety
 /// `id` is valid, `pd` is NULL or valid, `init` is readable and writable.
@@ -247,7 +247,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
         // SAFETY: the caller passes an identifier that is valid during the call.
         let this = unsafe { Id::of(id) }?;
         let pd = if pd.is_null() { this.fields().pd } else { pd };
-        // SAFETY: the caller promises the same.
+        // SAFETY: the caller promises that the domain is valid, and that `init` is readable and writable.
         let srq = unsafe { ibv_create_srq(pd, init) };
         if srq.is_null() {
             return Err(std::io::Error::last_os_error().into());
@@ -257,7 +257,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     })
 }
 
-/// See `rdma_create_srq(3)`: XRC queues are refused.
+/// Implements `rdma_create_srq(3)`: XRC queues are refused.
 ///
 /// # Safety
 /// The conditions of [`rdma_create_srq`].
@@ -276,7 +276,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     unsafe { rdma_create_srq(id, pd, init.cast()) }
 }
 
-/// See `rdma_destroy_srq(3)`.
+/// Implements `rdma_destroy_srq(3)`.
 ///
 /// # Safety
 /// `id` is valid.
@@ -295,7 +295,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut sys::rdma_cm_id) {
     });
 }
 
-/// See `rdma_init_qp_attr(3)`: the attributes for a program that calls `ibv_modify_qp` itself.
+/// Implements `rdma_init_qp_attr(3)`: the attributes for a program that calls `ibv_modify_qp` itself.
 ///
 /// # Safety
 /// `id` is valid, `attr` is readable and writable, `mask` is writable.

@@ -1,10 +1,11 @@
-//! rsockets: the code of the system's librdmacm, running on the functions of this library.
+//! rsockets: the code of the system's librdmacm, which runs on the functions of this library.
 //!
-//! A preloaded library precedes librdmacm for each symbol. So librdmacm's own calls of `rdma_*` and `ibv_*`
-//! reach this library, and its rsockets work here. To be able to replace librdmacm, this library also exports
-//! the functions of rsockets, and forwards each call to the next library that has the function. If this
-//! library is loaded under librdmacm's name (`uwarp run`, `uwarp libs`), it loads the system's librdmacm for
-//! these calls. If there is no librdmacm, these calls fail with `EOPNOTSUPP`.
+//! A preloaded library precedes librdmacm for each symbol. So when librdmacm itself calls `rdma_*` and
+//! `ibv_*`, the calls reach this library, and librdmacm's rsockets work here. To be able to replace
+//! librdmacm, this library also exports the functions of rsockets, and forwards each call to the next library
+//! that has the function. If this library is loaded under librdmacm's name (`uwarp run`, `uwarp libs`), it
+//! loads the system's librdmacm for these calls. If there is no librdmacm, these calls fail with
+//! `EOPNOTSUPP`.
 
 use std::ffi::{CStr, CString, c_long, c_void};
 use std::fs;
@@ -35,8 +36,9 @@ fn next(name: &CStr, known: &AtomicPtr<c_void>) -> *mut c_void {
     found
 }
 
-/// The handle of the system's librdmacm. The first call that needs it loads the library, which is never
-/// unloaded. A program that finds this library under librdmacm's name has not loaded the system's librdmacm.
+/// The handle of the system's librdmacm. The first call that needs the handle loads the library, which is
+/// never unloaded. A program that finds this library under librdmacm's name has not loaded the system's
+/// librdmacm.
 fn of_system() -> Option<usize> {
     static LIBRARY: OnceLock<Option<usize>> = OnceLock::new();
     *LIBRARY.get_or_init(|| {
@@ -60,7 +62,7 @@ fn of_system() -> Option<usize> {
 macro_rules! forward {
     ($($export:literal $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         $(
-            /// Forwarded to librdmacm.
+            /// Calls librdmacm's function of this name.
             ///
             /// # Safety
             /// The conditions of librdmacm's function.
@@ -81,7 +83,7 @@ macro_rules! forward {
                 let function = unsafe {
                     std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> $result>(found)
                 };
-                // SAFETY: the caller promises the same.
+                // SAFETY: the caller meets the conditions of librdmacm's function.
                 unsafe { function($($arg),*) }
             }
         )*
@@ -125,8 +127,8 @@ forward! {
     "uw_rgetsockopt" rgetsockopt(
         socket: c_int, level: c_int, name: c_int, value: *mut c_void, length: *mut socklen_t
     ) -> c_int;
-    // The header declares the last argument as variadic. It is passed like any other argument, and librdmacm
-    // reads it only for commands that have one.
+    // The header declares the last argument as variadic. Callers pass this argument like any other argument,
+    // and librdmacm reads it only for commands that have an argument.
     "uw_rfcntl" rfcntl(socket: c_int, command: c_int, argument: c_long) -> c_int;
     "uw_riomap" riomap(
         socket: c_int, buffer: *mut c_void, length: size_t, protection: c_int, flags: c_int, offset: off_t

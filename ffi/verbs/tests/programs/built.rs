@@ -1,5 +1,5 @@
-//! Copies of the launcher and the library, which are made when the tests begin: another test run may build
-//! with other features at the same time, which replaces cargo's files.
+//! Copies of the launcher and the library, which are made when the tests begin. The reason is that another
+//! test run may build with other features at the same time, and replace cargo's files.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};

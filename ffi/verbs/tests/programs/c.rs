@@ -1,5 +1,5 @@
-//! Our own C programs (`c/`), which test behaviour that no packaged program tests. They are compiled with
-//! rdma-core's headers, and run with the library like any other program.
+//! Our own C programs (`c/`), which test behaviour that no packaged program tests. The programs are compiled
+//! with rdma-core's headers, and run with the library like any other program.
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::pair::Running;
 use crate::wire::Wire;
 
-/// The programs, by their files' names.
+/// The programs, by the names of their files.
 pub(crate) const ALL: [&str; 38] = [
     "one_process",
     "destroyed",
@@ -52,8 +52,8 @@ pub(crate) const ALL: [&str; 38] = [
 /// Maximum time of each program. Some programs wait several times until a connection to a silent peer ends.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Compiles a program and runs it over a `local` wire. If a check fails, the program prints it and exits
-/// with an error.
+/// Compiles a program and runs it over a `local` wire. If a check fails, the program prints the check and
+/// exits with an error.
 pub(crate) fn run(name: &str) -> Result<(), String> {
     run_over(name, &Wire::new()?).map(drop)
 }
@@ -86,7 +86,7 @@ pub(crate) fn compile(wire: &Wire, name: &str) -> Result<String, String> {
     Ok(path.to_owned())
 }
 
-/// Waits until a program ends, which has to succeed. Its output is in the file `output`.
+/// Waits until a program ends. The program has to succeed, and its output is in the file `output`.
 pub(crate) fn wait_for(output: &str, mut program: Running, wire: &Wire) -> Result<(), String> {
     let status = program.wait(LIMIT)?;
     match status.success() {

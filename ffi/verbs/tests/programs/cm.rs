@@ -11,7 +11,7 @@ use crate::wire::Wire;
 /// The TCP port at which the peer on kernel sockets gets its instructions.
 const CONTROL: &str = "6000";
 
-/// How long a program may take to start on a busy machine.
+/// Maximum time that a program may take to start on a busy machine.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
 /// A program with the library connects to a program that speaks MPA on kernel sockets, at the other end of
@@ -26,12 +26,13 @@ pub(crate) fn odd_peers() -> Result<(), String> {
     c::wait_for("server", events, &wire).map_err(|error| format!("{error}{}", wire.output("client")))
 }
 
-/// Two processes of one host on an interface. If one is killed, the other notices only that it is silent.
+/// Runs two processes of one host on an interface. If one process is killed, the other process notices only
+/// that its peer is silent.
 pub(crate) fn killed_peer() -> Result<(), String> {
     at_kernel_address("killed_peer")
 }
 
-/// Ports on an interface. They are UDP ports of the kernel.
+/// Tests ports on an interface, which are UDP ports of the kernel.
 pub(crate) fn binds() -> Result<(), String> {
     at_kernel_address("binds")
 }

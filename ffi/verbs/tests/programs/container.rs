@@ -26,9 +26,9 @@ const PAIRS: [(&str, bool); 3] = [
 const CAPABILITIES: &str = "-all,+chown,+dac_override,+fowner,+fsetid,+kill,+setgid,+setuid,+setpcap,\
                             +net_bind_service,+net_raw,+sys_chroot,+mknod,+audit_write,+setfcap";
 
-/// How long a server may take to listen. Clients that start earlier are refused.
+/// Maximum time that a server may take to listen. Clients that start earlier are refused.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
-/// Maximum time of a client, and maximum time until the server exits afterwards.
+/// Maximum time of a client, and again for the server to exit after the client.
 const CLIENT_ENDS_WITHIN: Duration = Duration::from_secs(60);
 const SERVER_ENDS_WITHIN: Duration = Duration::from_secs(30);
 
@@ -63,14 +63,14 @@ fn pairs() -> Result<(), String> {
     Ok(())
 }
 
-/// Two network namespaces, removed on drop.
+/// Two network namespaces, which are removed when the value is dropped.
 struct Containers<'a> {
     image: &'a Image,
     namespaces: [String; 2],
 }
 
 impl<'a> Containers<'a> {
-    /// Makes the namespaces. Unless `has_network`, they have no interface.
+    /// Makes the namespaces. The namespaces have an interface only if `has_network` is true.
     fn new(image: &'a Image, has_network: bool) -> Result<Self, String> {
         let namespaces = ["a", "b"].map(|end| format!("uwc{}{end}", std::process::id()));
         let containers = Self { image, namespaces };
@@ -112,13 +112,13 @@ impl<'a> Containers<'a> {
         let begun = Instant::now();
         let mut refused = String::new();
         let said = loop {
-            // If a client starts before its server listens, it is refused, and is started again.
+            // A client that starts before its server listens is refused, and is started again.
             let mut client = self.start(1, client)?;
             let succeeded = client.wait(CLIENT_ENDS_WITHIN)?;
             if succeeded {
                 break client.said();
             }
-            // The server serves one client: after its end no client succeeds.
+            // The server serves only one client, so after its end no client succeeds.
             let has_ended = server.has_ended()?;
             let _ = writeln!(refused, "client after {:.1?}: {}", begun.elapsed(), client.said());
             if has_ended || begun.elapsed() > LISTENS_WITHIN {
@@ -142,7 +142,8 @@ impl Drop for Containers<'_> {
     }
 }
 
-/// The first process of a container. On drop it is killed, with all other processes of the container.
+/// The first process of a container. When the value is dropped, this process is killed, with all other
+/// processes of the container.
 struct Running {
     child: Child,
     output: std::path::PathBuf,

@@ -84,8 +84,8 @@ impl Image {
         let child = child.spawn().map_err(|error| error.to_string())?;
         let group = Pid::from_raw(child.id() as i32);
         let output = child.wait_with_output().map_err(|error| error.to_string())?;
-        // Ends programs that the command has left in the background. Errors are ignored: all of them may have
-        // ended.
+        // The signal ends the programs that the command has left in the background. Errors are ignored, since
+        // all of these programs may have ended.
         if let Some(group) = group {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -102,7 +102,8 @@ impl Image {
             output if output.contains("BW average") && output.contains(" 65536 ") => Ok(()),
             output => Err(format!("{line} measures nothing: {output}")),
         };
-        // The server has a fixed time to start, which may be too short on a busy machine.
+        // The server has a fixed time to start, which may be too short on a busy machine. So a failed command
+        // runs a second time.
         once().or_else(|_| once())
     }
 }
@@ -114,7 +115,7 @@ impl Drop for Image {
     }
 }
 
-/// The README's first commands: the build, a server and a client.
+/// Runs the README's first commands: the build, a server and a client.
 fn readme() -> Result<(), String> {
     let lines = chapter("../README.md")?.block("## Unmodified programs")?;
     let lines: Vec<&str> = lines.iter().map(|line| without_comment(line)).collect();
@@ -152,7 +153,7 @@ fn steps() -> Result<(), String> {
     for line in chapter.block("Steps of GitHub Actions")? {
         let line = line.strip_prefix("- run: ").ok_or_else(|| format!("no step: {line}"))?;
         if line.contains("ib_write_bw") {
-            // A step has the variables that earlier steps have written.
+            // A step gets the variables that earlier steps have written.
             let set = fs::read_to_string(&file).map_err(|error| error.to_string())?;
             let set = set.lines().filter_map(|line| line.split_once('='));
             image.variables.extend(set.map(|(name, value)| (name.to_owned(), value.to_owned())));
@@ -190,8 +191,8 @@ fn containerfile() -> Result<(), String> {
             _ => return Err(format!("this test does not know '{line}'")),
         }
     }
-    // Checks that the programs have used the library in place of rdma-core's libraries, and that it is one
-    // file, which is loaded once.
+    // Checks that the programs have used the library in place of rdma-core's libraries. The library must be
+    // one file, which is loaded once.
     let loaded = image.run("LD_TRACE_LOADED_OBJECTS=1 $(command -v ib_write_bw)")?;
     let ours = opt.display().to_string();
     let libraries =
@@ -340,7 +341,7 @@ fn device() -> Result<(), String> {
             return Err(format!("{key} is {found:?}, not {value}:\n{text}"));
         }
     }
-    // The GID is the address on the wire, 100.64.x.y, and the LID is the last two bytes of this address.
+    // The GID is the address on the wire, 100.64.x.y. The LID is the last two bytes of this address.
     let lid = text.lines().find_map(|line| line.trim().strip_prefix("port_lid:")).unwrap_or_default().trim();
     let lid: u16 = lid.parse().map_err(|_| format!("no LID '{lid}'"))?;
     if lid == 0 || !text.contains(&format!("0000:0000:0000:0000:0000:ffff:6440:{lid:04x}")) {

@@ -1,4 +1,5 @@
-//! Programs leave no files behind when they end, and programs that only list devices start nothing.
+//! Tests that programs leave no files behind when they end, and that programs which only list devices start
+//! nothing.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use crate::interface::Interfaces;
 use crate::pair::Running;
 use crate::wire::Wire;
 
-/// How long a program may take to start, to get an event, or to end.
+/// Maximum time that a program may take to start, to get an event, or to end.
 const WITHIN: Duration = Duration::from_secs(30);
 
 type Test = fn() -> Result<(), String>;
@@ -46,8 +47,8 @@ fn nothing_is_left() -> Result<(), String> {
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:?}")) }
 }
 
-/// Listing devices starts nothing, so a process that lists them and then forks has not used verbs before the
-/// fork.
+/// Listing devices starts nothing. So a process that lists devices and then forks has not used verbs before
+/// the fork.
 fn lists_devices() -> Result<(), String> {
     let wire = Wire::new()?;
     let mut devices = Running::start(&wire, "client", "ibv_devices")?;

@@ -14,8 +14,8 @@ use crate::wire::Wire;
 
 type Test = fn() -> Result<(), String>;
 
-/// A round trip that only a missed wake-up exceeds, even on a busy machine. On an idle machine a round trip
-/// takes less than 40 us, with two wake-ups.
+/// Maximum round trip in microseconds. Only a missed wake-up exceeds it, even on a busy machine. On an idle
+/// machine a round trip takes less than 40 us, with two wake-ups.
 const MOST_WAKING_US: f64 = 5000.0;
 
 pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
@@ -26,7 +26,7 @@ pub(crate) fn all(has_interfaces: bool) -> Vec<(&'static str, bool, Test)> {
     ]
 }
 
-/// A server that waits for a client, and both ends of an idle connection: on a `local` wire and between
+/// Tests a server that waits for a client, and both ends of an idle connection, on a `local` wire and between
 /// interfaces.
 fn idle() -> Result<(), String> {
     let alone = Wire::new()?;
@@ -36,7 +36,7 @@ fn idle() -> Result<(), String> {
     rest(&wires, vec![("a server without a client".to_owned(), waits)])
 }
 
-/// Both ends of an idle connection over DPDK devices that have a descriptor.
+/// Tests both ends of an idle connection over DPDK devices that have a descriptor.
 #[cfg(feature = "dpdk")]
 pub(crate) fn over_devices() -> Result<(), String> {
     let sockets = Interfaces::sockets(["vhost:wire.sock", "virtio:wire.sock"]);
@@ -44,7 +44,7 @@ pub(crate) fn over_devices() -> Result<(), String> {
 }
 
 /// Connects two programs on each of the wires. Then measures the CPU time of these programs and of `programs`
-/// while they are idle.
+/// while all of them are idle.
 fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<(), String> {
     for (kind, wire) in wires {
         let program = wire.folder().join("hello");
@@ -71,13 +71,13 @@ fn rest(wires: &[(&str, Wire)], mut programs: Vec<(String, Running)>) -> Result<
         programs.push((format!("an idle server on {kind}"), server));
         programs.push((format!("an idle client on {kind}"), client));
     }
-    // Waits until connection setup is over.
+    // During this pause, connection setup ends.
     sleep(Duration::from_millis(500));
     let ids: Vec<(&str, u32)> = programs.iter().map(|(name, program)| (&**name, program.pid())).collect();
     are_idle(Duration::from_secs(10), &ids)
 }
 
-/// Both ends share one processor, and poll all the time or spin on memory.
+/// Tests two ends that share one processor, and poll all the time or spin on memory.
 fn spinning() -> Result<(), String> {
     let tools = ["send_lat_rdmacm", "write_lat_rdmacm"];
     for pair in pairs::all().into_iter().filter(|pair| tools.contains(&pair.name.as_str())) {
@@ -93,7 +93,7 @@ fn spinning() -> Result<(), String> {
     Ok(())
 }
 
-/// The first processor that this process may run on.
+/// The first processor on which this process may run.
 fn first_processor() -> usize {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return 0 };
     (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| set.is_set(*cpu)).unwrap_or(0)

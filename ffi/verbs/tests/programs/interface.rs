@@ -21,10 +21,10 @@ pub(crate) enum Privileges {
     All,
 }
 
-/// The two ends of a wire. Their namespaces are removed on drop.
+/// The two ends of a wire. The namespaces of the ends are removed when the value is dropped.
 pub(crate) struct Interfaces {
     namespaces: Vec<String>,
-    /// For each end, the command prefix that runs a program there, and the wire without its address.
+    /// For each end, the command prefix that runs a program at that end, and the wire without its address.
     ends: [(Vec<String>, String); 2],
     pub(crate) privileges: Privileges,
     /// True if programs use the kernels' addresses.
@@ -32,22 +32,22 @@ pub(crate) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Two namespaces with one interface each, connected to each other.
+    /// Makes two namespaces with one interface each, which are connected to each other.
     pub(crate) fn new() -> Result<Self, String> {
         let mut interfaces = Self::connected()?;
         interfaces.ends = [0, 1].map(|end| interfaces.inside(end, "packet:v"));
         Ok(interfaces)
     }
 
-    /// Two namespaces like those of [`new`](Self::new), in which programs use the kernels' addresses.
+    /// Makes two namespaces like [`new`](Self::new), in which programs use the kernels' addresses.
     pub(crate) fn hosts() -> Result<Self, String> {
         let mut interfaces = Self::new()?;
         interfaces.of_kernel = true;
         Ok(interfaces)
     }
 
-    /// Two namespaces like those of [`new`](Self::new), in which programs use AF_XDP. libxdp pins its maps in
-    /// a file system that a new namespace does not have.
+    /// Makes two namespaces like [`new`](Self::new), in which programs use AF_XDP. libxdp pins its maps in a
+    /// file system that a new namespace does not have.
     #[cfg(feature = "dpdk")]
     pub(crate) fn xdp() -> Result<Self, String> {
         let mut interfaces = Self::connected()?;
@@ -61,7 +61,7 @@ impl Interfaces {
         Ok(interfaces)
     }
 
-    /// A namespace with a bridge between two tap interfaces.
+    /// Makes a namespace with a bridge between two tap interfaces.
     #[cfg(feature = "dpdk")]
     pub(crate) fn taps() -> Result<Self, String> {
         let mut interfaces = Self::empty(Privileges::All);
@@ -79,7 +79,7 @@ impl Interfaces {
         Ok(interfaces)
     }
 
-    /// Two devices that are connected by a socket. Programs run as an ordinary user.
+    /// Makes two devices that are connected by a socket. Programs run as an ordinary user.
     #[cfg(feature = "dpdk")]
     pub(crate) fn sockets(nets: [&str; 2]) -> Self {
         let mut interfaces = Self::empty(Privileges::None);
@@ -122,7 +122,7 @@ impl Interfaces {
         (words.into(), format!("{kind}{}", ["a", "b"][end]))
     }
 
-    /// Takes down the link of an end's interface.
+    /// Sets the link of an end's interface down.
     pub(crate) fn take_link(&self, end: usize) -> Result<(), String> {
         ip(&format!("-n {} link set v{} down", self.namespaces[end], ["a", "b"][end]))
     }

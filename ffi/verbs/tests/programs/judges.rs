@@ -1,4 +1,4 @@
-//! Test suites of other projects, installed as packages.
+//! Test suites of other projects, which are installed as packages.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,8 +6,9 @@ use std::process::Command;
 use crate::built;
 use crate::pair::is_installed;
 
-/// The suites, each with the package that it needs: rdma-core's own tests, which Debian's package installs as
-/// documentation, and the tests of the crate `ibverbs`, whose build configures rdma-core.
+/// The suites, each with the package that it needs. One suite is rdma-core's own tests, which Debian's
+/// package installs as documentation. The other suite is the tests of the crate `ibverbs`, whose build
+/// configures rdma-core.
 pub(crate) const SUITES: [(&str, &str); 2] =
     [("pyverbs", "python3-pyverbs, with its documentation"), ("ibverbs", "cmake")];
 

@@ -1,4 +1,4 @@
-//! One end of a connection is killed with `kill -9`, and the other end has to end with an error.
+//! Kills one end of a connection with `kill -9`. The other end has to end with an error.
 
 use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
@@ -7,20 +7,22 @@ use crate::interface::Interfaces;
 use crate::pair::{Running, is_installed};
 use crate::wire::Wire;
 
-/// Maximum time until the other end notices on a `local` wire, where the system closes the sockets of the
-/// killed process. Usually the other end notices in less than a second, even with ten programs on two
+/// Maximum time until the other end notices the kill on a `local` wire, where the system closes the sockets
+/// of the killed process. Usually the other end notices in less than a second, even with ten programs on two
 /// processors. Detection by silence would take longer than this limit.
 const ON_LOCAL: Duration = Duration::from_secs(5);
-/// Maximum time until the other end notices between two hosts, where it notices only that the peer is silent
-/// for 7 to 8 s.
+/// Maximum time until the other end notices the kill between two hosts. There the other end notices only that
+/// the peer is silent, after 7 to 8 s.
 const BETWEEN_HOSTS: Duration = Duration::from_secs(30);
-/// If a connection has moved so many bytes, it is in use: the number is more than the setup and the tools'
-/// first exchange need.
+/// A connection that has moved this many bytes is in use. The setup and the tools' first exchange need fewer
+/// bytes.
 const IN_USE: u64 = 10_000;
-/// perftest's tools exchange their parameters (1,364 bytes) on a first connection. If the client is killed
-/// then, the server waits for the second connection and does not notice.
+/// A program that has moved this many bytes uses its second connection. perftest's tools exchange their
+/// parameters (1,364 bytes) on a first connection. If the client is killed during this exchange, the server
+/// waits for the second connection and does not notice the kill.
 const SECOND_CONNECTION: u64 = 2_000;
-/// The run time of a program that ends by its clock, and the maximum time for its start and its end.
+/// The run time of a program that ends by its clock. This is also the maximum time for the start and the end
+/// of such a program.
 const CLOCK: Duration = Duration::from_secs(4);
 const AROUND_CLOCK: Duration = Duration::from_secs(20);
 
@@ -29,15 +31,15 @@ const AROUND_CLOCK: Duration = Duration::from_secs(20);
 enum LossSign {
     /// The program exits.
     End,
-    /// The program prints this text, and then waits for its next client, or for a completion that never
-    /// comes.
+    /// The program prints this text. Then it waits for its next client, or for a completion that never
+    /// arrives.
     Text(&'static str),
-    /// The program only watches memory, as with every device, so it does not notice the loss. It ends by its
-    /// clock.
+    /// The program only polls memory, as with every device, so it does not notice the loss. The program ends
+    /// by its clock.
     Clock,
 }
 
-/// A server and its client, and the sign by which each shows that the other was killed.
+/// A server and its client, and the sign by which each of them shows that the other was killed.
 struct Victims {
     name: &'static str,
     server: String,
@@ -46,7 +48,7 @@ struct Victims {
     client_shows: LossSign,
     /// The minimum number of bytes that the connection has moved before the kill.
     bytes: u64,
-    /// How the server shows that its client was killed; `None` if this cannot be tested.
+    /// How the server shows that its client was killed, or `None` if this cannot be tested.
     server_shows: Option<LossSign>,
 }
 
@@ -58,8 +60,8 @@ impl Victims {
     }
 }
 
-/// Programs that connect by rdma_cm, with more work than they have time for. (The basic tools `ibv_devices`
-/// and `ibv_devinfo` have no peer.)
+/// Programs that connect by rdma_cm. Each program has more work than it can finish before the kill. (The
+/// basic tools `ibv_devices` and `ibv_devinfo` have no peer.)
 fn victims() -> Vec<Victims> {
     let mut all = vec![
         Victims::new("rping", "rping -s -a 127.0.0.1 -C 1000000", "rping -c -a 127.0.0.1 -v -C 1000000"),
@@ -70,10 +72,10 @@ fn victims() -> Vec<Victims> {
         ),
         Victims {
             // The server of rdma-core 44 crashes with every device if a connection fails between
-            // `rdma_accept` and its establishment: the server uses the context of the connection, which is
-            // NULL then.
+            // `rdma_accept` and its establishment. The reason is that the server uses the context of the
+            // connection, which is NULL at that time.
             server_shows: None,
-            // The client connects, and sends nothing.
+            // The client connects, but sends nothing.
             bytes: 0,
             ..Victims::new("cmtime", "cmtime -c 6000", "cmtime -s 127.0.0.1 -c 6000")
         },
@@ -116,7 +118,7 @@ fn victims() -> Vec<Victims> {
     all
 }
 
-/// Kills each program on a `local` wire, at both ends, a few at a time.
+/// Kills each program on a `local` wire, in turn the server and the client, with a few programs at a time.
 pub(crate) fn on_local() -> Result<(), String> {
     for is_server in [true, false] {
         for some in victims().chunks(AT_ONCE) {
@@ -126,7 +128,7 @@ pub(crate) fn on_local() -> Result<(), String> {
     Ok(())
 }
 
-/// Kills programs between two interfaces: a program that waits for events, and programs that poll for data
+/// Kills programs between two interfaces. One program waits for events, and the other programs poll for data
 /// and for answers.
 pub(crate) fn between_interfaces() -> Result<(), String> {
     let mut victims = victims();

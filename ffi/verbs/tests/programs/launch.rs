@@ -1,5 +1,5 @@
-//! Tests how programs find the library by `uwarp run` and `uwarp env`, even if they open libibverbs
-//! themselves, and what the launcher does when its output cannot be written.
+//! Tests how programs find the library by `uwarp run` and `uwarp env`, even if the programs open libibverbs
+//! themselves. Also tests what the launcher does if its output cannot be written.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -46,7 +46,7 @@ fn output(command: &mut Command) -> Result<Output, String> {
     command.output().map_err(|error| format!("{command:?}: {error}"))
 }
 
-/// Standard output and standard error of a command, which has to succeed.
+/// Returns standard output and standard error of a command, which has to succeed.
 fn said(command: &mut Command) -> Result<String, String> {
     let output = output(command)?;
     let both = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -79,14 +79,14 @@ fn opened_by_run() -> Result<(), String> {
     if !kept || !text.starts_with("700\n") || text.matches("/.links/").count() != 1 {
         return Err(text);
     }
-    // A launcher that is started by a launcher does not change the search path.
+    // A launcher that another launcher has started does not change the search path.
     let launcher = wire.launcher()?.display().to_string();
     let text = said(&mut wire.command(0, &[&launcher, "run", "sh", "-c", "echo $LD_LIBRARY_PATH"]))?;
     if text.contains(':') { Err(text) } else { Ok(()) }
 }
 
-/// Runs the program with only `LD_LIBRARY_PATH`, and then also with the library preloaded. Both are the same
-/// file.
+/// Runs the program with only `LD_LIBRARY_PATH`, and then also with the library preloaded. Both variables
+/// lead to the same file.
 fn opened_in_libs() -> Result<(), String> {
     for preloads in [false, true] {
         let mut wire = Wire::new()?;
@@ -187,8 +187,8 @@ fn links() -> Result<(), String> {
     check()
 }
 
-/// If another user can replace the folder of the links, that user could make programs load any library. In
-/// this case the program runs without links, and the launcher reports this.
+/// A user who can replace the folder of the links could make programs load any library. If another user can
+/// do this, the program runs without links, and the launcher reports this.
 fn no_links() -> Result<(), String> {
     let wire = Wire::new()?.with_launcher();
     let open = wire.folder().join("open");
@@ -204,8 +204,8 @@ fn no_links() -> Result<(), String> {
     }
 }
 
-/// Runs programs on rsockets. They need the code of rdma-core's librdmacm, whose name is a link to our
-/// library.
+/// Runs programs on rsockets. Such programs need the code of rdma-core's librdmacm, whose name is a link to
+/// our library.
 fn rsockets() -> Result<(), String> {
     for pair in pairs::all() {
         if ["rstream", "rcopy"].contains(&pair.name.as_str()) && pair.missing().is_empty() {

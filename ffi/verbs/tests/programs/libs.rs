@@ -1,4 +1,5 @@
-//! Tests with the library in place of libibverbs and librdmacm by `uwarp libs`, without `LD_PRELOAD`.
+//! Tests with the library in place of libibverbs and librdmacm. `uwarp libs` makes the folder of the library,
+//! and `LD_PRELOAD` is not set.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,8 +26,9 @@ fn existing() -> Result<(), String> {
     Ok(())
 }
 
-/// Compiles a C program with rdma-core's headers, and links it once with the libraries in the folder and once
-/// with rdma-core's. Both programs need the same library names, and run with both sets of libraries.
+/// Compiles a C program with rdma-core's headers. Links the program once with the libraries in the folder,
+/// and once with rdma-core's libraries. Both programs need the same library names, and run with both sets of
+/// libraries.
 fn linked() -> Result<(), String> {
     for with_folder in [true, false] {
         let wire = Wire::new()?.with_libs()?;
@@ -40,8 +42,8 @@ fn linked() -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that a program needs only symbols that rdma-core has: it starts without this library, and finds no
-/// device.
+/// Checks that a program needs only symbols that rdma-core has: without this library, the program starts and
+/// finds no device.
 fn needs_rdma_core(program: &Path) -> Result<(), String> {
     let run = |command: &mut Command| {
         let output = command.env_remove("LD_LIBRARY_PATH").env_remove("LD_PRELOAD").output();

@@ -17,7 +17,7 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
 fn descriptors() -> Result<(), String> {
     let wire = Wire::new()?;
     let text = c::run_over("descriptors", &wire)?;
-    // The lines of the start, of an address, and of a channel.
+    // The lines are about the start, an address, and a channel.
     for says in
         ["no descriptors for the engine", "an address cannot be taken", "raise the limit of the process"]
     {
@@ -30,7 +30,7 @@ fn descriptors() -> Result<(), String> {
 }
 
 /// Raises the memory limit from a value with which only the program starts to a value with which the engine
-/// starts, too. If the limit is too low for the engine, the program gets an error, and does not die by a
+/// also starts. If the limit is too low for the engine, the program gets an error, and does not die by a
 /// signal.
 fn memory() -> Result<(), String> {
     let (mut refused, mut started) = (0, 0);
@@ -50,6 +50,6 @@ fn memory() -> Result<(), String> {
             _ => return Err(format!("{megabytes} MiB: {}\n{out}{err}", output.status)),
         }
     }
-    // Both results must occur.
+    // Some programs must be refused, and some must start.
     if refused > 0 && started > 0 { Ok(()) } else { Err(format!("{refused} refused, {started} started")) }
 }

@@ -37,7 +37,7 @@ fn each_process() -> Result<(), String> {
     wanted.sort_unstable();
     let begun = std::time::Instant::now();
     loop {
-        // Removes the address on the wire, which the process has chosen itself.
+        // Removes the address on the wire, since the process has chosen it itself.
         let without = |line: &String| {
             let words: Vec<&str> = line.split_whitespace().collect();
             [&words[..3.min(words.len())], words.get(4..).unwrap_or_default()].concat().join(" ")

@@ -1,8 +1,9 @@
-//! A network namespace for the programs on a `local` wire. No other program uses its loopback interface.
+//! A network namespace for the programs on a `local` wire. Other programs do not use the loopback interface
+//! of this namespace.
 //!
-//! perftest, `ibv_rc_pingpong` and other tools exchange their parameters by the kernel's TCP, always at the
-//! same port (18515). If an interrupted test run leaves a program behind, this program would hold the port,
-//! and later tests would fail without naming the cause.
+//! perftest, `ibv_rc_pingpong` and other tools exchange their parameters by the kernel's TCP. The port is
+//! always 18515, so a program that an interrupted test run left behind would hold the port. Later tests would
+//! then fail without naming the cause.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -11,8 +12,9 @@ use std::sync::LazyLock;
 
 use crate::wire::is_root;
 
-/// The process that keeps the namespace. It ends when its standard input is closed, so it ends whenever the
-/// test ends. `None` if namespaces cannot be made; then the programs share the machine's loopback interface.
+/// The process that keeps the namespace. The process ends when its standard input is closed, so it ends
+/// whenever the test ends. `None` if namespaces cannot be made: in this case the programs use the machine's
+/// loopback interface.
 static KEEPER: LazyLock<Option<Child>> = LazyLock::new(|| {
     if !is_root() {
         return None;
@@ -35,10 +37,10 @@ pub(crate) fn words() -> Vec<String> {
     vec!["nsenter".to_owned(), format!("--net={}", namespace.display())]
 }
 
-/// A program of an earlier run cannot hold a port that a program of this run needs.
+/// Tests that a program of an earlier run cannot hold a port that a program of this run needs.
 pub(crate) fn a_port_outside_is_free_inside() -> Result<(), String> {
     const PORT: u16 = 18_515;
-    // If another program holds the port, the test needs no listener of its own.
+    // If binding fails, another program already holds the port, so the test needs no listener of its own.
     let _taken = std::net::TcpListener::bind(("127.0.0.1", PORT));
     let pair = crate::pairs::all().into_iter().find(|pair| pair.name == "rc_pingpong");
     pair.ok_or("no pair rc_pingpong")?.run()

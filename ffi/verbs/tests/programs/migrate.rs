@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use crate::pair::Running;
 use crate::wire::Wire;
 
-/// How long each step may take.
+/// Maximum time of each step.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// The guest is this boot sector, for a processor in real mode. It sweeps over 128 pages again and again, and
-/// counts the sweeps. In each sweep it checks that the first word of each page has the number of the previous
-/// sweep, and adds one to the word. After each 256 sweeps the guest prints the number to the debug console.
-/// If a page is wrong, it prints all ones.
+/// The guest is this boot sector, for a processor in real mode. The guest sweeps over 128 pages again and
+/// again, and counts the sweeps. In each sweep the guest checks that the first word of each page has the
+/// number of the previous sweep, and adds one to the word. After each 256 sweeps the guest prints the number
+/// of sweeps to the debug console. If a page is wrong, the guest prints all ones.
 #[rustfmt::skip]
 const GUEST: &[u8] = &[
     0xfa,                               // cli
@@ -56,7 +56,7 @@ const GUEST: &[u8] = &[
     0xeb, 0xeb,                         // jmp print
 ];
 
-/// Sweeps between two numbers that the guest prints.
+/// Number of sweeps between two numbers that the guest prints.
 const STEP: u32 = 256;
 
 pub(crate) fn guest_moves_and_goes_on() -> Result<(), String> {
@@ -79,8 +79,9 @@ pub(crate) fn guest_moves_and_goes_on() -> Result<(), String> {
     let printed = |end: &str| fs::read(folder.join(format!("{end}.printed"))).unwrap_or_default();
     wait_for("the guest prints", || Ok(printed("old").len() > 64))?;
     let mut monitor = Monitor::connect(&folder.join("old.monitor"))?;
-    // Without `rdma-pin-all`, QEMU 7.2 sometimes posts no Write for the pages that are dirty at the end:
-    // QEMU's trace (`qemu_rdma_write_one_post`) ends before, and a capture of the wire has no such Write.
+    // Without `rdma-pin-all`, QEMU 7.2 sometimes posts no Write for the pages that are dirty at the end.
+    // QEMU's trace (`qemu_rdma_write_one_post`) ends before these Writes, and a capture of the wire has no
+    // such Write.
     for monitor in [&mut monitor, &mut Monitor::connect(&folder.join("new.monitor"))?] {
         monitor.ask("migrate_set_capability rdma-pin-all on")?;
     }
@@ -95,7 +96,7 @@ pub(crate) fn guest_moves_and_goes_on() -> Result<(), String> {
     if printed("old").len() != before.len() {
         return Err("the guest goes on where it was, too".into());
     }
-    // A number may be printed partly by the old QEMU and partly by the new one.
+    // A number may be printed partly by the old QEMU and partly by the new QEMU.
     let both = [before, printed("new")].concat();
     let numbers = both.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")));
     match numbers.enumerate().find(|(at, number)| *number != (*at as u32 + 1) * STEP) {

@@ -8,7 +8,7 @@ use crate::interface::{Interfaces, Privileges};
 use crate::pair::{Running, is_installed};
 use crate::wire::Wire;
 
-/// How long a run may take.
+/// Maximum time of a run.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Options that force libfabric's verbs provider: Open MPI must not choose another transport.
 const OVER_VERBS: &str =
@@ -28,19 +28,19 @@ pub(crate) fn on_one_host(ranks: usize) -> Result<(), String> {
     run(&Wire::new()?, "", ranks)
 }
 
-/// Runs the same program with half of the ranks on each of two hosts.
+/// Runs the program of [`on_one_host`] with half of the ranks on each of two hosts.
 pub(crate) fn on_two_hosts(ranks: usize) -> Result<(), String> {
     let (wire, options) = two_hosts(ranks / 2)?;
     run(&wire, &options, ranks)
 }
 
-/// Runs NetPIPE between two hosts. It sends messages of many lengths, and compares each byte.
+/// Runs NetPIPE between two hosts. NetPIPE sends messages of many lengths, and compares each byte.
 pub(crate) fn netpipe() -> Result<(), String> {
     let (wire, options) = two_hosts(1)?;
     let words = format!("mpirun {options}{OVER_VERBS} -n 2 NPopenmpi -i -n 10 -u 100000 -o netpipe.out");
     let status = Running::start(&wire, "client", &words)?.wait(LIMIT)?;
     let output = wire.output("client");
-    // NetPIPE prints each length, from one byte on, and the result.
+    // NetPIPE prints each length, beginning with one byte, and its result.
     let right = output.matches("Integrity check passed").count();
     match status.success() && right > 20 && !output.contains("failed") {
         true => Ok(()),
@@ -48,9 +48,9 @@ pub(crate) fn netpipe() -> Result<(), String> {
     }
 }
 
-/// Two hosts for `each` ranks each, and the options of mpirun on the first host. mpirun starts its daemon on
-/// the other host by a script in place of ssh. mpirun runs as root, since other users may not enter
-/// namespaces.
+/// Makes two hosts for `each` ranks each. Returns the hosts, and the options of mpirun on the first host.
+/// mpirun starts its daemon on the other host by a script in place of ssh. mpirun runs as root, since other
+/// users may not enter namespaces.
 fn two_hosts(each: usize) -> Result<(Wire, String), String> {
     let mut hosts = Interfaces::hosts()?;
     hosts.privileges = Privileges::All;

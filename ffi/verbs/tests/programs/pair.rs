@@ -12,20 +12,20 @@ use serde_json::Value;
 use crate::interface::Interfaces;
 use crate::wire::Wire;
 
-/// How long a server may take to listen. Under valgrind on a busy machine this takes long.
+/// Maximum time that a server may take to listen. The time is long under valgrind on a busy machine.
 const LISTENS_WITHIN: Duration = Duration::from_secs(60);
-/// How long a server may take to end after its client. A server on rsockets may notice the end only after
-/// five seconds.
+/// Maximum time that a server may take to end after its client. A server on rsockets may notice the end of
+/// its client only after five seconds.
 const SERVER_ENDS_WITHIN: Duration = Duration::from_secs(30);
-/// How long a killed process may take to end.
+/// Maximum time that a killed process may take to end.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
 /// Time between two calls of `uwarp status`.
 const NEXT_LOOK: Duration = Duration::from_millis(50);
-/// How long two programs may take to connect and to exchange bytes.
+/// Maximum time that two programs may take to connect and to exchange bytes.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// The commands of a server and its client, and the signs of their success.
+/// The commands of a server and its client, and the signs that they have succeeded.
 #[derive(Clone)]
 pub(crate) struct Pair {
     pub(crate) name: String,
@@ -121,7 +121,7 @@ impl Pair {
     }
 }
 
-/// A running program. It is killed on drop.
+/// A running program, which is killed when the value is dropped.
 pub(crate) struct Running {
     child: Child,
     name: String,
@@ -206,20 +206,22 @@ impl Running {
     }
 
     pub(crate) fn kill(&mut self) {
-        // This kills children that have left the process group. Errors are ignored: a child may have ended.
+        // The loop kills children that have left the process group. Errors are ignored: a child may have
+        // ended.
         let children = descendants(self.child.id());
         for &child in &children {
             if let Some(pid) = Pid::from_raw(child as i32) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
-        // This kills the program and its other children. Errors are ignored: all of them may have ended.
+        // The signal kills the program and its other children. Errors are ignored, since all of these
+        // processes may have ended.
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.child.wait();
-        // A child has the same sockets as the program, so the next program can bind to their ports only after
-        // the child has ended.
+        // A child has the sockets of the program. So the next program can bind to the ports of these sockets
+        // only after the child has ended.
         let begun = Instant::now();
         while children.iter().any(|&child| runs(child)) && begun.elapsed() < ENDS_WITHIN {
             sleep(PAUSE);

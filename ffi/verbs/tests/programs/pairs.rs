@@ -1,4 +1,4 @@
-//! The pairs of programs with their arguments, and the signs of their success.
+//! The pairs of programs with their arguments, and the signs that they have succeeded.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::pair::{Files, Pair};
 
 const ADDR: &str = "127.0.0.1";
 
-/// Bytes of the file that `rcopy` copies.
+/// Number of bytes of the file that `rcopy` copies.
 const COPY_BYTES: usize = 3 << 20;
 
 impl Pair {
@@ -45,7 +45,7 @@ impl Pair {
     }
 }
 
-/// All pairs.
+/// Returns all pairs.
 pub(crate) fn all() -> Vec<Pair> {
     let mut pairs = Vec::new();
     pairs.extend(rdmacm_utils());
@@ -58,8 +58,8 @@ pub(crate) fn all() -> Vec<Pair> {
     pairs
 }
 
-/// The pairs that connect only by rdma_cm to the address in their arguments. Their ends can have addresses
-/// that the kernel does not have.
+/// The pairs that connect only by rdma_cm, to the address in their arguments. The ends of these pairs can
+/// have addresses that the kernel does not have.
 pub(crate) fn connection_managed() -> Vec<Pair> {
     let by_address = |pair: &Pair| {
         let is_other = ["rping_ipv6", "rdma_xclient"].contains(&pair.name.as_str());
@@ -67,12 +67,13 @@ pub(crate) fn connection_managed() -> Vec<Pair> {
     };
     let mut pairs: Vec<Pair> = rdmacm_utils().into_iter().filter(by_address).collect();
     pairs.extend(perftest().into_iter().filter(|pair| pair.name.ends_with("_rdmacm")));
-    // fio sends without waiting for receives. This works only on wires where all peers use this library.
+    // `fio_send` sends without waiting for receives, which works only on wires where all peers use this
+    // library.
     pairs.extend(fio().into_iter().filter(|pair| pair.name != "fio_send"));
     pairs
 }
 
-/// Pairs for two hosts on which programs use the kernels' addresses.
+/// The pairs for two hosts on which programs use the kernels' addresses.
 pub(crate) fn between_hosts() -> Vec<Pair> {
     let few = "rc_lat rc_bw rc_rdma_read_bw rc_rdma_write_bw ver_rc_compare_swap ver_rc_fetch_add";
     let client = format!("qperf {ADDR} -cm 1 -t 1 {few}");
@@ -97,7 +98,8 @@ pub(crate) fn between_hosts() -> Vec<Pair> {
     all().into_iter().filter(|pair| names.contains(&pair.name.as_str())).chain([qperf]).collect()
 }
 
-/// Whether the programs of a pair wait only in calls of the library, so that they do not need its thread.
+/// Whether the programs of a pair wait only in calls of the library, so that they do not need the library's
+/// thread.
 pub(crate) fn waits_in_calls(pair: &Pair) -> bool {
     ["rping", "ucmatose_many", "rc_pingpong", "send_bw_rdmacm_events", "read_lat_rdmacm"]
         .contains(&pair.name.as_str())
@@ -130,7 +132,7 @@ fn rdmacm_utils() -> Vec<Pair> {
         pair("rstream", "rstream -T v -S 65536", &format!("rstream -s {ADDR} -T v -S 65536")).shows("Gb/sec"),
         pair("rstream_nonblocking", "rstream -T n -S 65536", &format!("rstream -s {ADDR} -T n -S 65536"))
             .shows("Gb/sec"),
-        // Both ends spin on memory, and compete with the engines for the processors.
+        // Both ends spin on memory, so they compete with the engines for the processors.
         pair(
             "riostream",
             "riostream -T v -I 5 -C 5 -S 5000",
@@ -241,9 +243,9 @@ const WITH_RSOCKETS: &str = "\
 LD_PRELOAD=$LD_PRELOAD:$(ls /usr/lib/*/rsocket/librspreload.so) exec \"$@\"
 ";
 
-/// Serves one request with all byte values, 4096 times. The script calls the socket functions of C, since
-/// Python's own socket calls use features that rsockets do not have, and get kernel sockets. The script
-/// checks that the descriptor of its socket is a device file, as it is for an rsocket.
+/// Serves one request, and sends all byte values 4096 times. The script calls the socket functions of C,
+/// since Python's own socket calls use features that rsockets do not have, and so get kernel sockets. The
+/// script checks that the descriptor of its socket is a device file, as it is for an rsocket.
 const HTTP_SERVER: &str = r#"
 import ctypes, os, socket, stat
 preloaded = ctypes.CDLL(None)
@@ -270,8 +272,9 @@ fn write_scripts(folder: &Path) -> Result<(), String> {
     })
 }
 
-/// Programs with ordinary sockets. Both ends wait by `select`. The listening end may notice a connection only
-/// after five seconds: rsockets wait for a descriptor whose events another thread of rsockets reads.
+/// Programs with ordinary sockets. Both ends wait with `select`. The listening end may notice a connection
+/// only after five seconds, since rsockets wait for a descriptor whose events another thread of rsockets
+/// reads.
 fn iperf() -> Pair {
     let server = "sh with_rsockets iperf3 -s -1";
     let client = format!("sh with_rsockets iperf3 -c {ADDR} -n 20M");
@@ -281,7 +284,7 @@ fn iperf() -> Pair {
     }
 }
 
-/// A client with ordinary sockets that waits by `poll`.
+/// A client with ordinary sockets, which waits with `poll`.
 fn curl() -> Pair {
     let after = |folder: &Path| {
         let body = fs::read(folder.join("body")).map_err(|error| format!("body: {error}"))?;

@@ -1,5 +1,5 @@
-//! Tests of mistakes in the settings. For each mistake, the library prints one line on stderr that says what
-//! to do, and the program ends.
+//! Tests of mistakes in the settings. For each mistake, the library prints one line on stderr that tells the
+//! user what to do, and the program ends.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -130,7 +130,7 @@ fn files() -> Result<(), String> {
     Ok(())
 }
 
-/// The name of the device that `ibv_devinfo` shows with a settings file and variables.
+/// Returns the name of the device that `ibv_devinfo` shows with a settings file and variables.
 fn device(wire: &Wire, variables: &[(&str, &str)]) -> Result<String, String> {
     let mut command = wire.command(0, &["timeout", "10", "ibv_devinfo"]);
     let output = command.envs(variables.iter().copied()).output().map_err(|error| error.to_string())?;
@@ -148,7 +148,8 @@ fn precedence() -> Result<(), String> {
     let (home, named) = (config.display().to_string(), wire.folder().join("named.toml"));
     write(&named, "dev = \"named\"")?;
     let named = named.display().to_string();
-    // The address in a file belongs to the wire in the file. It is not used for a wire in the environment.
+    // The address in a file belongs to the wire in the file. The address is not used for a wire that the
+    // environment names.
     let far = wire.folder().join("far.toml");
     write(&far, "dev = \"far\"\nnet = \"packet:eth7\"\naddr = \"10.0.0.2/24\"")?;
     let far = far.display().to_string();

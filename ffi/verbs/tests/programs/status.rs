@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::pair::Running;
 use crate::wire::Wire;
 
-/// How long programs may take to connect.
+/// Maximum time that programs may take to connect.
 const WITHIN: Duration = Duration::from_secs(20);
 
 type Test = fn() -> Result<(), String>;
@@ -32,8 +32,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Starts rping's server and its client. They run until they are killed, and the server accepts more
-    /// clients.
+    /// Starts rping's server and its client. Server and client run until they are killed, and the server
+    /// accepts more clients.
     fn start(&self) -> Result<[Running; 2], String> {
         let mut server = Running::start(&self.wire, "server", "rping -s -P -a 127.0.0.1 -C 100000000")?;
         server.wait_to_listen(&self.wire)?;
@@ -106,7 +106,7 @@ fn both_ends() -> Result<(), String> {
     }
     let shows = [" -> ", "  established\n", "  link up", "  retransmits ", "  listens at "];
     check(shows.iter().all(|part| text.contains(part)), &text)?;
-    // `uwarp ls` does not take the folder of the status sockets for a wire.
+    // `uwarp ls` does not regard the folder of the status sockets as a wire.
     let launcher = stage.wire.launcher()?.display().to_string();
     let listed = stage.wire.command(0, &[&launcher, "ls"]).output().map_err(|error| error.to_string())?;
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
@@ -114,8 +114,8 @@ fn both_ends() -> Result<(), String> {
     watched(&stage.wire)
 }
 
-/// Two programs, each in its own PID namespace, where it has a low PID. The output shows the PIDs of the
-/// test's namespace, as in `/proc`. A stopped program is not regarded as dead.
+/// Runs two programs, each in its own PID namespace, in which the program has a low PID. The output shows the
+/// PIDs of the test's namespace, as `/proc` does. A stopped program is not regarded as dead.
 fn in_namespaces() -> Result<(), String> {
     let wire = Wire::new()?;
     let inside = "unshare --user --map-current-user --pid --fork --kill-child";
@@ -168,7 +168,8 @@ fn watched(wire: &Wire) -> Result<(), String> {
     }
 }
 
-/// Whether a program has sent more than in the first line that shows it. Reads lines until then.
+/// Reads lines until a program has sent more than in the first line that shows the program. Returns whether
+/// this happened.
 fn has_sent_more(lines: impl Iterator<Item = String>) -> Result<bool, String> {
     let mut at_first = HashMap::new();
     for line in lines {
@@ -206,7 +207,7 @@ fn killed() -> Result<(), String> {
     }
 }
 
-/// If an engine has no thread, it is polled for the answer even while its program makes no call.
+/// If an engine has no thread, `uwarp status` gets an answer even while the program makes no call.
 fn without_thread() -> Result<(), String> {
     let stage = Stage { wire: Wire::new()?.with("UWARP_THREAD", "caller") };
     let _running = stage.start()?;

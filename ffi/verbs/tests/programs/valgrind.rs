@@ -7,11 +7,11 @@ use crate::wire::Wire;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Options to report errors and leaked memory.
+/// Options with which valgrind reports errors and leaked memory.
 const VALGRIND: &str =
     "valgrind --leak-check=full --show-leak-kinds=definite --errors-for-leak-kinds=definite";
 
-/// Words in the first lines of the reports that count as errors.
+/// Words in the first lines of reports. A report with one of these words counts as an error.
 const KINDS: [&str; 5] =
     ["Invalid ", "Conditional jump", "Use of uninitialised", "Syscall param", "definitely lost in"];
 
@@ -38,7 +38,7 @@ pub(crate) fn rping_has_no_errors() -> Result<(), String> {
     Ok(())
 }
 
-/// The error reports (paragraphs) in valgrind's output, without those about new descriptors.
+/// Returns the error reports (paragraphs) in valgrind's output, without the reports about new descriptors.
 fn errors(output: &str) -> Vec<String> {
     let text = |line: &str| line.split_once("== ").map_or(String::new(), |(_, text)| text.trim().to_owned());
     let lines: Vec<String> = output.lines().filter(|line| line.starts_with("==")).map(text).collect();

@@ -1,4 +1,4 @@
-//! A wire of its own for each test, and the user that owns it.
+//! The wire of a test, and the user that owns the wire. Each test has its own wire.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -13,10 +13,11 @@ use crate::built;
 use crate::interface::{Interfaces, Privileges};
 use crate::loopback;
 
-/// The user `nobody`, as whom programs run if the test runs as root.
+/// The user `nobody`. Programs run as this user if the test runs as root.
 const NOBODY: u32 = 65_534;
 
-/// A folder with the folders of wires, the library, and the output of programs. It is removed on drop.
+/// A folder with the folders of wires, the library, and the output of programs. The folder is removed when
+/// the value is dropped.
 pub(crate) struct Wire {
     folder: PathBuf,
     /// The two ends of a wire that is not `local`.
@@ -29,21 +30,21 @@ pub(crate) struct Wire {
 /// How programs find the library.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FoundBy {
-    /// `LD_PRELOAD`.
+    /// By `LD_PRELOAD`.
     Preload,
-    /// `LD_LIBRARY_PATH`, with the folder that `uwarp libs` makes.
+    /// By `LD_LIBRARY_PATH` with the folder that `uwarp libs` makes.
     Libs,
-    /// `uwarp run`.
+    /// By `uwarp run`.
     Launcher,
 }
 
 impl Wire {
-    /// A `local` wire.
+    /// Makes a `local` wire.
     pub(crate) fn new() -> Result<Self, String> {
         Self::make(None)
     }
 
-    /// A wire between two interfaces or devices.
+    /// Makes a wire between two interfaces or devices.
     pub(crate) fn between(ends: Interfaces) -> Result<Self, String> {
         Self::make(Some(ends))
     }
@@ -62,7 +63,7 @@ impl Wire {
         if output.stdout != wanted.as_bytes() {
             return Err(format!("uwarp libs: {output:?}"));
         }
-        // The folder needs no file outside of it.
+        // The library outside the folder is removed, to show that the folder needs no file outside.
         fs::remove_file(self.library()).map_err(|error| error.to_string())?;
         self.found_by = FoundBy::Libs;
         Ok(self)
@@ -74,7 +75,7 @@ impl Wire {
         self
     }
 
-    /// The folder of `uwarp libs`.
+    /// The folder that `uwarp libs` makes.
     pub(crate) fn libs(&self) -> PathBuf {
         self.folder.join("libs")
     }
@@ -124,7 +125,7 @@ impl Wire {
         self.folder.join("libuwarp.so")
     }
 
-    /// The path of the launcher, readable for other users.
+    /// The path of a launcher that other users can also read.
     pub(crate) fn launcher(&self) -> Result<PathBuf, String> {
         Ok(self.folder.join("uwarp"))
     }
@@ -153,7 +154,7 @@ impl Wire {
         self.rendezvous().join("default")
     }
 
-    /// Takes the link of an end down, for a wire between interfaces.
+    /// Sets the link of an end down, on a wire between interfaces.
     pub(crate) fn take_link(&self, end: usize) -> Result<(), String> {
         self.interfaces.as_ref().ok_or("a wire in memory has no link")?.take_link(end)
     }
@@ -168,8 +169,8 @@ impl Wire {
         self.interfaces.as_ref().map_or_else(|| command.to_owned(), |ends| ends.at_server(command))
     }
 
-    /// A command that runs a program with the library at end `end`, with the privileges that the wire needs:
-    /// as an ordinary user without capabilities on a `local` wire.
+    /// A command that runs a program with the library at end `end`. The program has the privileges that the
+    /// wire needs. On a `local` wire the program runs as an ordinary user without capabilities.
     pub(crate) fn command(&self, end: usize, words: &[&str]) -> Command {
         let mut before = Vec::new();
         let mut net = None;

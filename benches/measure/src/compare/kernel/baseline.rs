@@ -1,4 +1,5 @@
-//! Baselines on a pair of hosts. Each tries several settings and then measures with the best one.
+//! Baselines on a pair of hosts. Each baseline tries several settings, and then measures with the best
+//! settings.
 
 use serde_json::{Map, Value};
 use testing::lab::Result;
@@ -9,16 +10,16 @@ use super::small::{self, RATE, ROUND_TRIP};
 use super::{KernelHosts, Measured, best, iperf3};
 use crate::compare::session::Session;
 
-/// One stream of the kernel's TCP.
+/// One stream over the kernel's TCP.
 #[derive(Debug)]
 pub(crate) struct Stream {
     hosts: KernelHosts,
     settings: iperf3::StreamSettings,
-    /// The tried settings, with the median of their goodput, Gb/s.
+    /// The tried settings, with the median of their goodput in Gb/s.
     pub(crate) tried: Map<String, Value>,
     /// The tried settings, with the goodput of each run.
     pub(crate) runs: Map<String, Value>,
-    /// Medians with `sendfile`, without a copy at the sender. It is not the baseline.
+    /// Medians with `sendfile`, which avoids the copy at the sender. These medians are not the baseline.
     pub(crate) sendfile: Map<String, Value>,
 }
 
@@ -26,7 +27,7 @@ impl Stream {
     /// Finds the best settings over interfaces of `mtu`.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces, or without `iperf3`.
+    /// Fails without the privilege to create namespaces, or without `iperf3`.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         let quick = session.options.quick;
@@ -44,10 +45,10 @@ impl Stream {
         Ok(Self { hosts, settings, tried, runs, sendfile })
     }
 
-    /// A stream with these settings over interfaces of `mtu`; tries no other settings.
+    /// A stream with these settings over interfaces of `mtu`. No other settings are tried.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn with(session: &Session, mtu: u16, settings: iperf3::StreamSettings) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         hosts.reshape(settings.shape)?;
@@ -60,15 +61,15 @@ impl Stream {
         self.settings.name()
     }
 
-    /// A description of the settings where messages have other lengths.
+    /// A description of the settings without the length of messages, for messages of other lengths.
     pub(crate) fn name_for_any_length(&self) -> String {
         self.settings.name_for_any_length()
     }
 
-    /// Measures the goodput of all connections together, Gb/s.
+    /// Measures the goodput in Gb/s of all connections together.
     ///
     /// # Errors
-    /// When `iperf3` fails.
+    /// Fails if `iperf3` fails.
     pub(crate) fn goodput(&self, load: StreamLoad) -> Result<f64> {
         iperf3::streams(&self.hosts, self.settings, load)
     }
@@ -81,14 +82,14 @@ fn by_name(
     all.iter().map(|tried| (tried.settings.name(), value(tried))).collect()
 }
 
-/// Small messages over the kernel's TCP with the best settings for the measurement.
+/// Small messages over the kernel's TCP, with the settings that are best for the measurement.
 #[derive(Debug)]
 pub(crate) struct Small {
     hosts: KernelHosts,
     settings: small::MessageSettings,
 }
 
-/// One trial of each kind.
+/// Duration in seconds of one trial of each kind.
 const TRIAL_SECONDS: f64 = 0.4;
 const TRIAL_ROUND_TRIPS: u32 = 20_000;
 const TRIAL: StreamLoad = StreamLoad { connections: 1, bytes: None, seconds: 1 };
@@ -97,7 +98,7 @@ impl Small {
     /// Finds the settings with the shortest round trip for messages of `size` bytes.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn for_round_trips(session: &Session, size: u32) -> Result<Self> {
         Self::new(session, 1500, &ROUND_TRIP, |hosts, _manner| {
             small::round_trips(hosts, size, TRIAL_ROUND_TRIPS).map(|trips| -trips.median_us)
@@ -107,7 +108,7 @@ impl Small {
     /// Finds the settings with the highest rate of messages of `size` bytes over interfaces of `mtu`.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn for_rate(session: &Session, mtu: u16, size: u32) -> Result<Self> {
         Self::new(session, mtu, &RATE, |hosts, settings| {
             small::messages_per_s(hosts, size, settings, TRIAL_SECONDS)
@@ -129,10 +130,10 @@ impl Small {
         Ok(Self { hosts, settings })
     }
 
-    /// Small messages with these settings over interfaces of `mtu`; tries no other settings.
+    /// Small messages with these settings over interfaces of `mtu`. No other settings are tried.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn with(session: &Session, mtu: u16, settings: small::MessageSettings) -> Result<Self> {
         let hosts = KernelHosts::new(session, mtu)?;
         hosts.reshape(settings.shape)?;
@@ -147,15 +148,15 @@ impl Small {
     /// Measures round trips.
     ///
     /// # Errors
-    /// If a program fails.
+    /// Fails if a program fails.
     pub(crate) fn round_trips(&self, size: u32, count: u32) -> Result<RoundTrips> {
         small::round_trips(&self.hosts, size, count)
     }
 
-    /// Measures messages a second.
+    /// Measures messages per second.
     ///
     /// # Errors
-    /// If a program fails.
+    /// Fails if a program fails.
     pub(crate) fn messages_per_s(&self, size: u32, seconds: f64) -> Result<f64> {
         small::messages_per_s(&self.hosts, size, self.settings, seconds)
     }

@@ -1,4 +1,4 @@
-//! Streams of `iperf3`: the settings to try, and the parser of its report.
+//! Streams of `iperf3`: the settings to try, and the parser of the report of `iperf3`.
 
 use serde_json::Value;
 use testing::lab::{Result, Run};
@@ -17,12 +17,12 @@ pub(crate) struct StreamSettings {
 }
 
 impl StreamSettings {
-    /// The name in results.
+    /// The name of the settings in results.
     pub(crate) fn name(&self) -> String {
         format!("iperf3 {}{}", self.options, self.shape.name()).trim_end().replace(" ,", ",")
     }
 
-    /// The name in results with messages of other lengths.
+    /// The name of the settings in results, for messages of other lengths.
     pub(crate) fn name_for_any_length(&self) -> String {
         self.name().replace(" -l 1M", "")
     }
@@ -38,18 +38,19 @@ pub(crate) fn named(name: &str) -> Option<StreamSettings> {
 pub(crate) struct StreamLoad {
     /// Number of connections.
     pub(crate) connections: u32,
-    /// Bytes handed to the kernel at a time; `None`: as in the settings.
+    /// Number of bytes handed to the kernel at a time. `None` means the number in the settings.
     pub(crate) bytes: Option<u32>,
-    /// Duration.
+    /// Duration in seconds.
     pub(crate) seconds: u32,
 }
 
-/// Maximum bytes that `iperf3` hands to the kernel in one call. Longer messages take several calls, since a
-/// stream has no message boundaries.
+/// Maximum number of bytes that `iperf3` hands to the kernel in one call. Longer messages need several calls,
+/// since a stream has no message boundaries.
 const LONGEST: u32 = 1 << 20;
 
 impl StreamLoad {
-    /// The client's options. They come last, so their length overrides the length in the settings.
+    /// The client's options. On the command line, the options follow the settings, so the length in the
+    /// options overrides the length in the settings.
     fn options(self) -> Vec<String> {
         let Self { connections, bytes, seconds } = self;
         let mut options = format!("-t {seconds} -P {connections}");
@@ -60,11 +61,11 @@ impl StreamLoad {
     }
 }
 
-/// The defaults of `iperf3`, of the system and of the interfaces: most users change nothing.
+/// The defaults of `iperf3`, of the system and of the interfaces. Most users keep these defaults.
 pub(crate) const DEFAULT: StreamSettings = StreamSettings { options: "", shape: Shape::Plain };
 
-/// The settings to try for the best: the sender's bytes are copied into the kernel, as ours are into packets.
-/// The system's default congestion control may pace.
+/// The settings to try for the best stream. The kernel copies the sender's bytes, as we copy ours into
+/// packets. The system's default congestion control may pace the stream.
 pub(crate) const COPYING: [StreamSettings; 7] = [
     StreamSettings { options: "-C cubic -l 1M", shape: Shape::Plain },
     DEFAULT,
@@ -75,20 +76,22 @@ pub(crate) const COPYING: [StreamSettings; 7] = [
     StreamSettings { options: "-C cubic -l 1M", shape: Shape::BigTcp },
 ];
 
-/// Shown for comparison: `-Z` is `sendfile`, so the sender neither copies nor reads the bytes.
+/// Settings that are shown for comparison. `-Z` uses `sendfile`, so the sender neither copies nor reads the
+/// bytes.
 pub(crate) const SENDFILE: [StreamSettings; 3] = [
     StreamSettings { options: "-C cubic -Z -l 1M", shape: Shape::Plain },
     StreamSettings { options: "-C cubic -Z -l 1M -w 4M", shape: Shape::Plain },
     StreamSettings { options: "-C cubic -Z -l 1M", shape: Shape::Steered },
 ];
 
-/// Number of settings, from the front, that a quick run tries.
+/// Number of settings that a quick run tries, counted from the first.
 pub(crate) const QUICK: usize = 2;
 
-/// Goodput of all connections together at the receiver, Gb/s. The interfaces have to be set up already.
+/// Measures the goodput in Gb/s of all connections together at the receiver. The interfaces have to be set up
+/// already.
 ///
 /// # Errors
-/// When `iperf3` fails.
+/// Fails if `iperf3` fails.
 pub(crate) fn streams(hosts: &KernelHosts, settings: StreamSettings, load: StreamLoad) -> Result<f64> {
     let client = Run::new("iperf3").args(["-c", hosts.address(settings.shape), "-J"]);
     let [_server, report] = hosts.run_both(ServerAndClient {
@@ -99,10 +102,10 @@ pub(crate) fn streams(hosts: &KernelHosts, settings: StreamSettings, load: Strea
     parse(&report)
 }
 
-/// The receiver's goodput in a report of `iperf3 -J`, Gb/s.
+/// Parses the receiver's goodput in Gb/s from a report of `iperf3 -J`.
 ///
 /// # Errors
-/// The error in the report, or that it has no such figure.
+/// Returns the error in the report, or an error if the report has no such figure.
 pub(crate) fn parse(report: &str) -> Result<f64> {
     let report: Value =
         serde_json::from_str(report).map_err(|error| lab_error!("iperf3's report: {error}"))?;

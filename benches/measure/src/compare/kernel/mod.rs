@@ -1,7 +1,8 @@
 //! The kernel's TCP between two namespaces that are connected by a veth pair, each end on its own core.
 //!
-//! The baseline for uwarp is the best of a list of settings, by the medians of several runs of each. Each run
-//! of the table tries all of them again, since the best one depends on the kernel and the machine.
+//! The baseline for uwarp is the best of a list of settings, by the medians of several runs of each setting.
+//! Each run of the table tries all settings again, since the best setting depends on the kernel and the
+//! machine.
 
 pub(crate) mod baseline;
 pub(crate) mod iperf3;
@@ -18,7 +19,7 @@ use testing::lab::{Namespace, Process, Result, Run};
 use crate::compare::session::Session;
 use shape::{DEV, Shape};
 
-/// Addresses of the two ends, IPv4 and IPv6.
+/// The IPv4 and IPv6 addresses of the two ends.
 const ADDRESSES: [[&str; 2]; 2] = [["10.91.0.1", "fd91::1"], ["10.91.0.2", "fd91::2"]];
 
 /// Time limit for a program to begin listening.
@@ -34,22 +35,22 @@ pub(crate) struct KernelHosts {
     cpus: [usize; 2],
 }
 
-/// A program that listens at the first host, and one that connects from the second.
+/// A program that listens at the first host, and a program that connects from the second host.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerAndClient {
     /// The listening program.
     pub(crate) server: Run,
-    /// The line that it prints when it listens.
+    /// The line that the server prints when it listens.
     pub(crate) ready: &'static str,
     /// The connecting program.
     pub(crate) client: Run,
 }
 
 impl KernelHosts {
-    /// Two hosts with interfaces of this MTU.
+    /// Makes two hosts with interfaces of this MTU.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
         let ends = [Namespace::new()?, Namespace::new()?];
         let [left, right] = &ends;
@@ -67,7 +68,7 @@ impl KernelHosts {
     /// Changes the settings of both interfaces.
     ///
     /// # Errors
-    /// If the kernel or its tools do not support them.
+    /// Fails if the kernel or its tools do not support the settings.
     pub(crate) fn reshape(&self, shape: Shape) -> Result<()> {
         self.ends.iter().zip(self.cpus).try_for_each(|(end, cpu)| shape.apply(end, cpu))
     }
@@ -77,10 +78,10 @@ impl KernelHosts {
         ADDRESSES[0][usize::from(shape == Shape::BigTcp)]
     }
 
-    /// Runs a server and a client, and returns their outputs: the server's, then the client's.
+    /// Runs a server and a client. Returns the output of the server and then the output of the client.
     ///
     /// # Errors
-    /// If one of them fails, with its output.
+    /// Fails if one of the programs fails. The error has the output of that program.
     pub(crate) fn run_both(&self, programs: ServerAndClient) -> Result<[String; 2]> {
         let mut server = self.spawn(0, programs.server)?;
         server.wait_for(programs.ready, START)?;
@@ -88,7 +89,7 @@ impl KernelHosts {
         Ok([server.finish(START)?.success()?, client])
     }
 
-    /// Starts a program on a host, pinned.
+    /// Starts a program on a host, pinned to the host's CPU.
     fn spawn(&self, end: usize, run: Run) -> Result<Process> {
         run.pinned(self.cpus[end]).within(self.ends[end].name().to_owned()).spawn()
     }
@@ -98,12 +99,12 @@ impl KernelHosts {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measured<T> {
     pub(crate) settings: T,
-    /// The figure of each round; larger is better.
+    /// The figure of each round. A larger figure is better.
     pub(crate) figures: Vec<f64>,
 }
 
 impl<T> Measured<T> {
-    /// The median of the figures: the lower of the middle two if their number is even.
+    /// The median of the figures. If the number of figures is even, this is the lower of the middle two.
     pub(crate) fn median(&self) -> f64 {
         let mut sorted = self.figures.clone();
         sorted.sort_by(f64::total_cmp);
@@ -111,12 +112,12 @@ impl<T> Measured<T> {
     }
 }
 
-/// Tries all `candidates` in each of `rounds`, so that a slow phase of the machine affects all of them, and
-/// returns the one with the best median, and all figures. One good or bad run decides nothing. Candidates
-/// that fail once are left out.
+/// Tries all `candidates` in each of `rounds` rounds, so that a slow phase of the machine affects all of
+/// them, and a single good or bad run decides nothing. Returns the candidate with the best median, and all
+/// figures. Candidates that fail once are omitted.
 ///
 /// # Errors
-/// If all fail: the error of the last one.
+/// Returns the error of the last candidate if all candidates fail.
 pub(crate) fn best<T: Copy>(
     candidates: &[T],
     rounds: usize,

@@ -1,5 +1,5 @@
-//! The work of `kernel-tcp`: small messages over the kernel's TCP, as fast as an ordinary program can without
-//! changes to the kernel. Nagle's algorithm is off, and receivers spin.
+//! The work of `kernel-tcp`: small messages over the kernel's TCP, as fast as an ordinary program can send
+//! them without changes to the kernel. Nagle's algorithm is off, and receivers spin.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 use testing::lab::Result;
 use testing::lab_error;
 
-/// The line printed when the program listens.
+/// The line that the program prints when it listens.
 pub(crate) const READY: &str = "ready";
 
-/// Bytes that the sink reads with one call.
+/// Maximum number of bytes that the sink reads with one call.
 const READ_BYTES: usize = 256 << 10;
 
-/// Messages between two reads of the clock.
+/// Number of messages between two reads of the clock.
 const STRIDE: u64 = 64;
 
 /// The output of `ping`.
@@ -24,13 +24,14 @@ const STRIDE: u64 = 64;
 pub(crate) struct RoundTrips {
     /// Number of round trips.
     pub(crate) count: u64,
-    /// Median, microseconds.
+    /// Median in microseconds.
     pub(crate) median_us: f64,
-    /// 99th percentile, microseconds.
+    /// 99th percentile in microseconds.
     pub(crate) p99_us: f64,
-    /// 99.9th percentile, microseconds.
+    /// 99.9th percentile in microseconds.
     pub(crate) p999_us: f64,
-    /// Quantiles, each with the round trip that this share does not exceed, microseconds.
+    /// Quantiles. Each quantile has the round trip in microseconds that this share of the round trips does
+    /// not exceed.
     pub(crate) distribution: Distribution,
 }
 
@@ -45,26 +46,26 @@ impl RoundTrips {
 /// The output of `sink`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Received {
-    /// Bytes after the first call, whose start time is not known.
+    /// Number of bytes after the first call, whose start time is not known.
     pub(crate) bytes: u64,
-    /// Seconds from the return of the first call to the return of the last.
+    /// Seconds from the return of the first call to the return of the last call.
     pub(crate) seconds: f64,
 }
 
 /// Listens, and prints [`READY`].
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     println!("{READY}");
     Ok(listener)
 }
 
-/// Sends back the received bytes, `size` bytes at a time, until the peer closes.
+/// Sends the received bytes back, `size` bytes at a time, until the peer closes the connection.
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
     let mut stream = accept(listener)?;
     stream.set_nonblocking(true)?;
@@ -75,19 +76,19 @@ pub(crate) fn pong(listener: &TcpListener, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// Measures `count` round trips of `size` bytes, each from before the call that sends to the return of the
-/// last byte.
+/// Measures `count` round trips of `size` bytes. Each round trip begins before the call that sends, and ends
+/// when the last byte has returned.
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<RoundTrips> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     let mut latencies = Latencies::new(false);
     let mut message = vec![0x5a; size];
-    // A tenth more round trips run first and are not counted, to warm up caches, clocks and the congestion
-    // window.
+    // Before the counted round trips, a tenth of their number runs without being counted, to warm up caches,
+    // clocks and the congestion window.
     for number in 0..count + count / 10 {
         let sent = Instant::now();
         spin_write(&mut stream, &message)?;
@@ -101,11 +102,11 @@ pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<Round
     Ok(RoundTrips::of(&latencies, count))
 }
 
-/// Reads and counts bytes until the peer closes. With `block` it sleeps in the kernel when nothing has
-/// arrived.
+/// Reads and counts bytes until the peer closes the connection. If `block` is true and no bytes have arrived,
+/// sleeps in the kernel.
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn sink(listener: &TcpListener, block: bool) -> Result<Received> {
     let mut stream = accept(listener)?;
     stream.set_nonblocking(!block)?;
@@ -125,10 +126,10 @@ pub(crate) fn sink(listener: &TcpListener, block: bool) -> Result<Received> {
     Ok(Received { bytes, seconds: (last - started).as_secs_f64() })
 }
 
-/// Sends messages of `size` bytes for `time`, one call each.
+/// Sends messages of `size` bytes for `time`, with one call for each message.
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn source(address: SocketAddr, size: usize, time: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -148,7 +149,7 @@ pub(super) fn accept(listener: &TcpListener) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Number of bytes read; `None` if none have arrived.
+/// Reads once. Returns the number of bytes read, or `None` if no bytes have arrived.
 fn read(stream: &mut TcpStream, room: &mut [u8]) -> Result<Option<usize>> {
     match stream.read(room) {
         Ok(n) => Ok(Some(n)),
@@ -161,7 +162,7 @@ fn is_open(read: Option<usize>) -> bool {
     read != Some(0)
 }
 
-/// Fills `message`. Returns false if the peer closed before it.
+/// Fills `message`. Returns false if the peer closed the connection before the message.
 fn spin_read(stream: &mut TcpStream, message: &mut [u8]) -> Result<bool> {
     let mut got = 0;
     while got < message.len() {
@@ -198,7 +199,7 @@ mod tests {
         server: impl FnOnce(&TcpListener) -> Result<S> + Send + 'static,
         client: impl FnOnce(SocketAddr) -> Result<C>,
     ) -> (S, C) {
-        // Any free port.
+        // Port 0 means any free port.
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let server = thread::spawn(move || server(&listener));

@@ -4,32 +4,33 @@ use std::time::Duration;
 
 use testing::lab::{Namespace, Result};
 
-/// Device of each end.
+/// The name of the network device of each end.
 pub(super) const DEV: &str = "v0";
 
 /// Settings of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// The defaults: TSO, GSO, checksum offload; no GRO, as veth passes superframes uncut.
+    /// The defaults: TSO, GSO and checksum offload. GRO is off, since veth does not cut superframes.
     Plain,
-    /// Received packets are processed on the receiving program's core instead of the sender's (RPS).
+    /// The receiving program's core, instead of the sender's core, processes received packets (RPS).
     Steered,
-    /// GRO, with polling (NAPI) instead of the sender's interrupt.
+    /// GRO, with polling (NAPI) in place of the sender's interrupt.
     Gro,
-    /// Superframes beyond 64 KiB (BIG TCP); over IPv6, which iproute2 has supported for longest.
+    /// Superframes of more than 64 KiB (BIG TCP). The superframes use IPv6, for which iproute2 has supported
+    /// BIG TCP for longest.
     BigTcp,
 }
 
-/// Bytes of a superframe of [`Shape::BigTcp`].
+/// Maximum number of bytes of a superframe of [`Shape::BigTcp`].
 const BIG: u32 = 190_000;
-/// Bytes of other superframes.
+/// Maximum number of bytes of other superframes.
 const USUAL: u32 = 65_536;
 
-/// Time limit of one `ethtool` or `sh`.
+/// Time limit of one call of `ethtool` or `sh`.
 const LIMIT: Duration = Duration::from_secs(10);
 
 impl Shape {
-    /// The name in results.
+    /// The name of the settings in results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -39,7 +40,8 @@ impl Shape {
         }
     }
 
-    /// Applies these settings, and resets all others, on the interface of `host`, whose program is on `cpu`.
+    /// Applies these settings to the interface of `host`, whose program is on `cpu`, and resets all other
+    /// settings.
     pub(super) fn apply(self, host: &Namespace, cpu: usize) -> Result<()> {
         let gro = if self == Self::Gro { "on" } else { "off" };
         host.run("ethtool").args(["-K", DEV, "gro", gro]).check(LIMIT)?;

@@ -14,14 +14,14 @@ const PORT: u16 = 7400;
 /// Settings for small messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageSettings {
-    /// The receiver sleeps when nothing has arrived, instead of spinning.
+    /// Whether the receiver sleeps when nothing has arrived, instead of spinning.
     pub(crate) block: bool,
     /// Settings of the interfaces.
     pub(crate) shape: Shape,
 }
 
 impl MessageSettings {
-    /// The name in results.
+    /// The name of the settings in results.
     pub(crate) fn name(&self) -> String {
         format!("{} receiver{}", if self.block { "blocking" } else { "spinning" }, self.shape.name())
     }
@@ -43,10 +43,10 @@ pub(crate) fn named(name: &str) -> Option<MessageSettings> {
     ROUND_TRIP.into_iter().find(|settings| settings.name() == name)
 }
 
-/// Round trips of messages of `size` bytes. The interfaces have to be set up already.
+/// Measures round trips of messages of `size` bytes. The interfaces have to be set up already.
 ///
 /// # Errors
-/// If a program fails.
+/// Fails if a program fails.
 pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<RoundTrips> {
     let [address, size, count] = [address(hosts), size.to_string(), count.to_string()];
     let [_server, client] = hosts.run_both(ServerAndClient {
@@ -57,11 +57,11 @@ pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<
     last_line(&client)
 }
 
-/// Rate of messages of `size` bytes, with one call each, at the receiver. The interfaces have to be set up
-/// already.
+/// Measures the rate at the receiver of messages of `size` bytes, each sent with one call. The interfaces
+/// have to be set up already.
 ///
 /// # Errors
-/// If a program fails.
+/// Fails if a program fails.
 pub(crate) fn messages_per_s(
     hosts: &KernelHosts,
     size: u32,

@@ -1,4 +1,5 @@
-//! RDMA Writes over the kernel's sockets between the two hosts: the settings to try, goodput and round trips.
+//! RDMA Writes over the kernel's sockets between the two hosts: the settings to try, and the measurements of
+//! goodput and round trips.
 
 use serde_json::{Map, Value};
 use testing::ensure;
@@ -12,7 +13,7 @@ use crate::compare::session::Session;
 
 const PORT: u16 = 7401;
 
-/// Bytes of a bulk message.
+/// Number of bytes of a bulk message.
 const BULK: u32 = 1 << 20;
 
 /// The length of an FPDU.
@@ -20,8 +21,8 @@ const BULK: u32 = 1 << 20;
 enum FpduBytes {
     /// The FPDU fits a TCP segment, as RFC 5044 section 5.1 recommends.
     Segment,
-    /// The longest FPDU that MPA allows: it needs fewer CRCs and headers, and works since the receiver
-    /// places in order.
+    /// The longest FPDU that MPA allows. Such FPDUs need fewer CRCs and headers, and work since the receiver
+    /// places bytes in order.
     Longest,
 }
 
@@ -33,14 +34,14 @@ pub(crate) struct WriteSettings {
 }
 
 impl WriteSettings {
-    /// The name in results.
+    /// The name of the settings in results.
     fn name(&self) -> String {
         let fpdus = if self.fpdus == FpduBytes::Segment { "a segment" } else { "64 KiB" };
         format!("FPDUs of {fpdus}{}", self.shape.name())
     }
 
-    /// Bytes of the segment that an FPDU has to fit over interfaces of `mtu`: the MTU less the headers of IP
-    /// and TCP, with timestamps.
+    /// Number of bytes of the segment into which an FPDU has to fit, over interfaces of `mtu`: the MTU less
+    /// the IP and TCP headers, with timestamps.
     fn emss(&self, mtu: u16) -> usize {
         let headers = if self.shape == Shape::BigTcp { 40 + 32 } else { 20 + 32 };
         match self.fpdus {
@@ -50,7 +51,7 @@ impl WriteSettings {
     }
 }
 
-/// The settings to try for bulk.
+/// The settings to try for bulk messages.
 const SETTINGS: [WriteSettings; 5] = [
     WriteSettings { fpdus: FpduBytes::Longest, shape: Shape::Plain },
     WriteSettings { fpdus: FpduBytes::Segment, shape: Shape::Plain },
@@ -59,17 +60,17 @@ const SETTINGS: [WriteSettings; 5] = [
     WriteSettings { fpdus: FpduBytes::Longest, shape: Shape::BigTcp },
 ];
 
-/// Number of settings, from the front, that a quick run tries.
+/// Number of settings that a quick run tries, counted from the first.
 const QUICK: usize = 2;
 
 /// The settings to try for the round trip of one small FPDU.
 const SMALL: [WriteSettings; 2] = [SETTINGS[1], WriteSettings { shape: Shape::Steered, ..SETTINGS[1] }];
 
-/// Durations of one trial.
+/// Duration of one trial in seconds.
 const TRIAL_SECONDS: f64 = 0.5;
 const TRIAL_ROUND_TRIPS: u32 = 20_000;
 
-/// Two hosts with Writes over sockets, with the best settings for the measurement.
+/// Two hosts with Writes over sockets, with the settings that are best for the measurement.
 #[derive(Debug)]
 pub(crate) struct SocketWrites {
     hosts: KernelHosts,
@@ -83,7 +84,7 @@ impl SocketWrites {
     /// Finds the settings with the highest goodput over interfaces of `mtu`.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn for_bulk(session: &Session, mtu: u16) -> Result<Self> {
         let all = if session.options.quick { &SETTINGS[..QUICK] } else { &SETTINGS };
         Self::new(session, mtu, all, |writes| writes.goodput(TRIAL_SECONDS))
@@ -92,7 +93,7 @@ impl SocketWrites {
     /// Finds the settings with the shortest round trip for messages of `size` bytes.
     ///
     /// # Errors
-    /// Without the privilege to create namespaces.
+    /// Fails without the privilege to create namespaces.
     pub(crate) fn for_round_trips(session: &Session, mtu: u16, size: u32) -> Result<Self> {
         Self::new(session, mtu, &SMALL, |writes| {
             writes.round_trips(size, TRIAL_ROUND_TRIPS).map(|trips| -trips.median_us)
@@ -126,10 +127,10 @@ impl SocketWrites {
         self.settings.name()
     }
 
-    /// Goodput of Writes of 1 MiB as placed at the target, Gb/s.
+    /// Measures the goodput in Gb/s of Writes of 1 MiB that the target has placed.
     ///
     /// # Errors
-    /// If a program fails, or finds a wrong byte.
+    /// Fails if a program fails or finds a wrong byte.
     pub(crate) fn goodput(&self, seconds: f64) -> Result<f64> {
         let [server, _client] = self.hosts.run_both(ServerAndClient {
             server: self.part("target", BULK)?,
@@ -141,10 +142,10 @@ impl SocketWrites {
         Ok(placed.bytes as f64 * 8.0 / placed.seconds / 1e9)
     }
 
-    /// Round trips of Writes of `size` bytes.
+    /// Measures round trips of Writes of `size` bytes.
     ///
     /// # Errors
-    /// If a program fails, or finds a wrong byte.
+    /// Fails if a program fails or finds a wrong byte.
     pub(crate) fn round_trips(&self, size: u32, count: u32) -> Result<RoundTrips> {
         let [_server, client] = self.hosts.run_both(ServerAndClient {
             server: self.part("pong", size)?,

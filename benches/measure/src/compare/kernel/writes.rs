@@ -1,10 +1,10 @@
 //! The work of `kernel-iwarp`: RDMA Writes over the kernel's sockets, as a user without DPDK would write
-//! them. The FPDUs are those of [`crate::fpdus`]; TCP is `std::net::TcpStream`.
+//! them. The FPDUs are those of [`crate::fpdus`], and the TCP is `std::net::TcpStream`.
 //!
-//! The sender frames and sums as many FPDUs as fit into its buffer, and hands them to the kernel with one
-//! call. The target reads them, checks each CRC and places the payload into its region within bounds. The
-//! program is simpler than iWARP: it has no startup exchange, markers, queue pairs, completions or
-//! registered memory.
+//! The sender frames as many FPDUs as fit into its buffer, computes their CRCs, and hands the FPDUs to the
+//! kernel with one call. The target reads the FPDUs, checks each CRC, and places the payload into its region
+//! within bounds. The program is simpler than iWARP: it has no startup exchange, markers, queue pairs,
+//! completions or registered memory.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,18 +18,18 @@ use super::program::{Received, RoundTrips, accept, spin_write};
 use crate::fpdus::{Target, Writer};
 use crate::pattern;
 
-/// Bytes of the buffers between FPDUs and the kernel: several of the longest FPDUs, and within a second-level
-/// cache.
+/// Number of bytes of the buffers between FPDUs and the kernel. A buffer holds several of the longest FPDUs,
+/// and fits into a second-level cache.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Seed of the bytes of every message.
+/// Seed for the bytes of every message.
 const SEED: u64 = 5;
 
-/// Sends messages of `size` bytes for `time` as FPDUs for segments of `emss` bytes, and ends with a whole
-/// message.
+/// Sends messages of `size` bytes for `time`, as FPDUs for segments of `emss` bytes. The last message is
+/// always complete.
 ///
 /// # Errors
-/// An error of the system.
+/// Returns an error of the system.
 pub(crate) fn write(address: SocketAddr, size: usize, emss: usize, time: Duration) -> Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -47,13 +47,13 @@ pub(crate) fn write(address: SocketAddr, size: usize, emss: usize, time: Duratio
     Ok(())
 }
 
-/// Sends as many FPDUs as fit into `buffer`, with one call.
+/// Sends as many FPDUs as fit into `buffer` with one call.
 fn send(stream: &mut TcpStream, writer: &mut Writer, buffer: &mut [u8]) -> Result<()> {
     let framed = frame(writer, buffer);
     Ok(stream.write_all(&buffer[..framed])?)
 }
 
-/// Frames as many FPDUs as fit into `buffer`. Returns the bytes that they take.
+/// Frames as many FPDUs as fit into `buffer`. Returns the number of bytes of these FPDUs.
 fn frame(writer: &mut Writer, buffer: &mut [u8]) -> usize {
     let mut framed = 0;
     while let Some(bytes) = writer.next_bytes()
@@ -65,11 +65,11 @@ fn frame(writer: &mut Writer, buffer: &mut [u8]) -> usize {
     framed
 }
 
-/// Places messages of `size` bytes until the peer closes, and then compares the region with the sent
-/// message.
+/// Places messages of `size` bytes until the peer closes the connection, and then compares the region with
+/// the sent message.
 ///
 /// # Errors
-/// An error of the system; an FPDU or a byte that is wrong.
+/// Returns an error of the system, or an error if an FPDU or a byte is wrong.
 pub(crate) fn place(listener: &TcpListener, size: usize) -> Result<Received> {
     let mut end = End::new(accept(listener)?, size);
     if end.receive()? == Some(0) {
@@ -85,10 +85,10 @@ pub(crate) fn place(listener: &TcpListener, size: usize) -> Result<Received> {
     Ok(Received { bytes: end.target.placed_bytes() - before, seconds: (last - started).as_secs_f64() })
 }
 
-/// Answers each Write of `size` bytes with a Write, until the peer closes.
+/// Answers each Write of `size` bytes with a Write until the peer closes the connection.
 ///
 /// # Errors
-/// An error of the system; an FPDU or a byte that is wrong.
+/// Returns an error of the system, or an error if an FPDU or a byte is wrong.
 pub(crate) fn pong(listener: &TcpListener, size: usize, emss: usize) -> Result<()> {
     let mut end = End::spinning(accept(listener)?, size)?;
     let mut writer = Writer::new(pattern::bytes(SEED, size), emss);
@@ -99,18 +99,19 @@ pub(crate) fn pong(listener: &TcpListener, size: usize, emss: usize) -> Result<(
     end.compare()
 }
 
-/// Measures `count` round trips of Writes of `size` bytes, each from before the framing of the first to the
-/// placement of the answer.
+/// Measures `count` round trips of Writes of `size` bytes. Each round trip begins before the Write is framed,
+/// and ends when the answer is placed.
 ///
 /// # Errors
-/// An error of the system; an FPDU or a byte that is wrong.
+/// Returns an error of the system, or an error if an FPDU or a byte is wrong.
 pub(crate) fn ping(address: SocketAddr, size: usize, emss: usize, count: u64) -> Result<RoundTrips> {
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     let mut end = End::spinning(stream, size)?;
     let mut writer = Writer::new(pattern::bytes(SEED, size), emss);
     let (mut buffer, mut latencies) = (vec![0; BUFFER_BYTES], Latencies::new(false));
-    // A tenth more round trips run first and are not counted, as in the ping-pong without iWARP.
+    // Before the counted round trips, a tenth of their number runs without being counted, as in the ping-pong
+    // without iWARP.
     for number in 0..count + count / 10 {
         let sent = Instant::now();
         answer(&mut end.stream, &mut writer, &mut buffer)?;
@@ -133,12 +134,12 @@ fn answer(stream: &mut TcpStream, writer: &mut Writer, buffer: &mut [u8]) -> Res
     Ok(())
 }
 
-/// The receiving part of an end.
+/// The receiving side of an end.
 struct End {
     stream: TcpStream,
     target: Target,
     buffer: Vec<u8>,
-    /// Bytes at the front of the buffer that belong to an incomplete FPDU.
+    /// Number of bytes at the front of the buffer that belong to an incomplete FPDU.
     held: usize,
 }
 
@@ -147,14 +148,14 @@ impl End {
         Self { stream, target: Target::new(size), buffer: vec![0; BUFFER_BYTES], held: 0 }
     }
 
-    /// An end whose reads do not wait in the kernel.
+    /// Makes an end whose reads do not wait in the kernel.
     fn spinning(stream: TcpStream, size: usize) -> Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self::new(stream, size))
     }
 
-    /// Reads once and places the complete FPDUs. Returns the bytes read: 0 if the peer has closed, `None` if
-    /// none have arrived.
+    /// Reads once, and places the complete FPDUs. Returns the number of bytes read, which is 0 if the peer
+    /// has closed the connection, or `None` if no bytes have arrived.
     fn receive(&mut self) -> Result<Option<usize>> {
         let read = match self.stream.read(&mut self.buffer[self.held..]) {
             Ok(read) => read,
@@ -170,7 +171,8 @@ impl End {
         Ok(Some(read))
     }
 
-    /// Spins until `size` more bytes are placed. Returns false if the peer closed before the first of them.
+    /// Spins until `size` more bytes are placed. Returns false if the peer closed the connection before the
+    /// first of these bytes.
     fn spin_for_write(&mut self, size: usize) -> Result<bool> {
         let before = self.target.placed_bytes();
         let whole = before + size as u64;
@@ -201,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// Any free port.
+    /// Listens on any free port.
     fn listener() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();

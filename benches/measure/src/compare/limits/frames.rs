@@ -1,5 +1,5 @@
-//! The work of `bare-wire`: frames without a protocol over a device, sent as fast as the device accepts them
-//! and counted, or sent one at a time in round trips.
+//! The work of `bare-wire`: sends frames without a protocol over a device. Frames are either sent as fast as
+//! the device accepts them, and counted, or sent one at a time in round trips.
 
 use std::time::{Duration, Instant};
 
@@ -11,33 +11,33 @@ use testing::{ensure, lab_error};
 /// The output of the sink.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReceivedFrames {
-    /// Frames after the first burst, whose start time is not known.
+    /// Number of frames after the first burst, whose start time is not known.
     pub(crate) frames: u64,
     pub(crate) bytes: u64,
-    /// Seconds from the first burst to the last.
+    /// Seconds from the first burst to the last burst.
     pub(crate) seconds: f64,
 }
 
 /// Time limit for the peer to start.
 const START: Duration = Duration::from_secs(20);
 
-/// The sink ends after this long without frames.
+/// The sink ends after this time without frames.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// Ethernet, IPv4 and TCP without options: devices with TSO read them.
+/// Headers of Ethernet, IPv4 and TCP without options, since devices with TSO read these headers.
 const HEADER: [u8; 54] = {
     let mut header = [0; 54];
-    // An IPv4 packet to the broadcast address.
+    // The frame is an IPv4 packet to the broadcast address.
     let mut at = 0;
     while at < 6 {
         header[at] = 0xff;
         at += 1;
     }
     (header[6], header[12]) = (0x02, 0x08);
-    // Version and length, time to live, TCP. The length of the packet is filled in later; the other fields
-    // are not used.
+    // The IP fields are version and length, time to live, and the protocol TCP. The length of the packet is
+    // filled in later. The other fields are not used.
     (header[14], header[22], header[23]) = (0x45, 64, 6);
-    // Header length, ACK.
+    // The TCP fields are the header length and the ACK flag.
     (header[46], header[47]) = (0x50, 0x10);
     header
 };
@@ -45,23 +45,23 @@ const HEADER: [u8; 54] = {
 /// Outcome of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// It sent frames.
+    /// The source sent frames.
     Frames,
     /// The device does not accept such frames.
     NotOffered,
 }
 
-/// Sends frames of `bytes` for `time` after the peer has started.
+/// Waits until the peer has started, and then sends frames of `bytes` bytes for `time`.
 ///
 /// # Errors
-/// If no peer starts, or the device sends nothing.
+/// Fails if no peer starts, or if the device sends nothing.
 pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Result<Sent> {
     let Some(maker) = FrameBuilder::new(port, bytes)? else { return Ok(Sent::NotOffered) };
     wait_for_peer(port)?;
     let (started, mut burst) = (Instant::now(), Burst::new());
     while started.elapsed() < time {
         while !burst.is_full() {
-            // No buffer is free. Buffers are returned after the peer has received frames.
+            // Without a frame, no buffer is free. Buffers are returned after the peer has received frames.
             let Some(frame) = maker.frame() else { break };
             burst.push(frame);
         }
@@ -72,15 +72,15 @@ pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Resul
         counters.tx_frames > 0 && counters.tx_dropped == 0,
         "the device sent nothing or dropped frames: {counters:?}"
     );
-    // The last frames leave the ring while the peer still polls.
+    // During this time the device sends the last frames in its ring, while the peer still polls.
     std::thread::sleep(SILENCE);
     Ok(Sent::Frames)
 }
 
-/// Counts frames until none have arrived for a while.
+/// Counts frames until no frame has arrived for a while.
 ///
 /// # Errors
-/// If no frame arrives.
+/// Fails if no frame arrives.
 pub(crate) fn sink(port: &mut dyn Port) -> Result<ReceivedFrames> {
     let waiting = Instant::now();
     let mut burst = Burst::new();
@@ -102,10 +102,11 @@ pub(crate) fn sink(port: &mut dyn Port) -> Result<ReceivedFrames> {
     }
 }
 
-/// Sends a frame of `bytes` and waits for its return, `count` times. Returns the median in microseconds.
+/// Sends a frame of `bytes` bytes and waits for its return, `count` times. Returns the median round trip in
+/// microseconds.
 ///
 /// # Errors
-/// If no peer starts, or a frame does not come back.
+/// Fails if no peer starts, or if a frame does not come back.
 pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f64> {
     let maker =
         FrameBuilder::new(port, bytes)?.ok_or_else(|| lab_error!("{bytes} bytes do not fit a frame"))?;
@@ -131,10 +132,10 @@ pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f6
         .ok_or_else(|| lab_error!("no round trip was measured"))
 }
 
-/// Sends every frame back until none have arrived for a while.
+/// Sends every frame back until no frame has arrived for a while.
 ///
 /// # Errors
-/// If no frame arrives.
+/// Fails if no frame arrives.
 pub(crate) fn pong(port: &mut dyn Port) -> Result<()> {
     let (mut last, mut came, mut burst) = (Instant::now(), false, Burst::new());
     loop {
@@ -160,17 +161,17 @@ fn wait_for_peer(port: &mut dyn Port) -> Result<()> {
     Ok(())
 }
 
-/// Makes frames of one length. Their payload is the old contents of the buffers.
+/// Makes frames of one length. The payload of the frames is the old contents of the buffers.
 struct FrameBuilder {
     bytes: usize,
-    /// Larger than a ring: a device returns buffers only when it gets new ones.
+    /// The pool is larger than a ring, since a device returns buffers only when it gets new buffers.
     pool: Mempool,
     header: [u8; HEADER.len()],
     offload: TxOffload,
 }
 
 impl FrameBuilder {
-    /// `None` if the device does not accept such frames.
+    /// Makes a builder, or returns `None` if the device does not accept such frames.
     fn new(port: &dyn Port, bytes: usize) -> Result<Option<Self>> {
         let info = port.info();
         let payload =

@@ -1,4 +1,4 @@
-//! Memory bandwidth of one core: copying and CRC32C, 8 KiB at a time from buffers of 1 MiB.
+//! Memory bandwidth of one core: copies and CRC32C of 8 KiB at a time from buffers of 1 MiB.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use testing::lab_error;
 
 use crate::compare::cpus::pin;
 
-/// Work on a block; the second argument is the target of a copy.
+/// Work on a block. The second argument is the destination of a copy.
 pub(crate) type Work = fn(&[u8], &mut [u8]);
 
 /// All kinds of work.
@@ -27,10 +27,10 @@ fn check(from: &[u8], _to: &mut [u8]) {
     black_box(checksum(CrcAlgorithm::Crc32Iscsi, from));
 }
 
-/// Bytes a second of `work` on `cpu`.
+/// Measures the bytes per second of `work` on `cpu`.
 ///
 /// # Errors
-/// If this process may not use that CPU.
+/// Fails if this process may not use that CPU.
 pub(crate) fn bytes_per_s(cpu: usize, work: Work) -> Result<f64> {
     let worker = std::thread::spawn(move || pin(cpu).map(|()| measure(work)));
     worker.join().map_err(|_| lab_error!("the worker panicked"))?
@@ -43,7 +43,7 @@ fn measure(work: Work) -> f64 {
             work(black_box(from), black_box(to));
         }
     };
-    // The first pass touches the pages.
+    // The first pass touches the pages, and is not measured.
     pass();
     let (started, mut passes) = (Instant::now(), 0);
     while started.elapsed() < TIME {
@@ -62,7 +62,7 @@ mod tests {
         let mut to = [0; 9];
         copy(b"123456789", &mut to);
         assert_eq!(&to, b"123456789");
-        // The check value of the CRC catalogue.
+        // The value is the check value of CRC32C in the CRC catalogue.
         assert_eq!(checksum(CrcAlgorithm::Crc32Iscsi, &to), 0xe306_9283);
     }
 

@@ -1,5 +1,5 @@
 //! The limits of the machine and the wire, measured in the same run as the table: bare frames over the
-//! vhost-user wire without any protocol, and a core that copies or sums memory.
+//! vhost-user wire without any protocol, and a core that copies memory or computes CRCs of memory.
 
 pub(crate) mod frames;
 pub(crate) mod memory;
@@ -15,28 +15,28 @@ use crate::compare::session::Session;
 use crate::compare::vhost::{SendingEnd, device, wait_for_socket};
 use frames::ReceivedFrames;
 
-/// Frames: full ones of both MTUs, and a superframe of 62 KiB.
+/// The frames to send: full frames of both MTUs, and a superframe of 62 KiB.
 const FRAMES: [(&str, u32, u16); 3] =
     [("frames_1514", 1514, 1500), ("frames_9014", 9014, 9000), ("superframes", 62 << 10, 9000)];
 
-/// Duration of sending in one run, milliseconds.
+/// Duration in milliseconds of sending in one run.
 const SEND_MS: u32 = 500;
 
-/// Runs of each measurement. The median counts.
+/// Number of runs of each measurement. The median counts.
 const RUNS: usize = 3;
 
-/// Bytes of a frame in a round trip: the length of a frame with a Write of 64 bytes.
+/// Number of bytes of a frame in a round trip. This is the length of a frame with a Write of 64 bytes.
 const ROUND_TRIP: u32 = 150;
 
-/// Time limit of one run, with its start.
+/// Time limit of one run, including its start.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Exit status of `bare-wire` if the device does not accept such frames.
 pub(crate) const NOT_OFFERED: u8 = 3;
 
-/// All limits: Gb/s by direction and frame, the round trip by direction, and GB/s of memory. A failed
-/// measurement has its error instead, and frames that a device does not accept are null. Prints each result
-/// at once.
+/// Measures all limits: Gb/s by direction and frame, the round trip by direction, and GB/s of memory. Prints
+/// each result at once. If a measurement fails, its result is the error. The result of frames that a device
+/// does not accept is null.
 pub(crate) fn measure(session: &Session) -> Value {
     let mut all = Map::new();
     let taken = |name: &str, of: &str, figure: Result<Option<f64>>, unit: &str| {
@@ -85,7 +85,7 @@ fn shown(figure: &Result<Option<f64>>, unit: &str) -> String {
     }
 }
 
-/// The median of `runs` figures; none if one of them is none.
+/// The median of `runs` figures, or `None` if one of the figures is `None`.
 fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Option<f64>> {
     let figures = (0..runs).map(|_| figure()).collect::<Result<Option<Vec<f64>>>>()?;
     let Some(mut figures) = figures else { return Ok(None) };
@@ -93,7 +93,7 @@ fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Optio
     figures.get(runs / 2).copied().map(Some).ok_or_else(|| lab_error!("no run"))
 }
 
-/// Gb/s of bare frames from `sender`; none if its device does not accept them.
+/// Gb/s of bare frames from `sender`, or `None` if the sender's device does not accept such frames.
 fn frames_per_run(session: &Session, sender: SendingEnd, bytes: u32, mtu: u16) -> Result<Option<f64>> {
     let scratch = Scratch::new()?;
     let source = ["source", "--bytes", &bytes.to_string(), "--ms", &SEND_MS.to_string()].map(str::to_owned);
@@ -110,7 +110,7 @@ fn frames_per_run(session: &Session, sender: SendingEnd, bytes: u32, mtu: u16) -
     Ok(Some(passed.bytes as f64 * 8.0 / passed.seconds / 1e9))
 }
 
-/// The round trip of a bare frame from `sender`, median, microseconds.
+/// The median round trip in microseconds of a bare frame from `sender`.
 fn round_trip(session: &Session, sender: SendingEnd) -> Result<f64> {
     let scratch = Scratch::new()?;
     let ping = ["ping", "--bytes", &ROUND_TRIP.to_string()].map(str::to_owned);
@@ -120,7 +120,8 @@ fn round_trip(session: &Session, sender: SendingEnd) -> Result<f64> {
     last_line(&output)
 }
 
-/// Starts `bare-wire` at both ends: at `sender` with the first arguments, at the other end with the second.
+/// Starts `bare-wire` at both ends. `sender` gets the first arguments, and the other end gets the second
+/// arguments.
 fn over_wire(
     session: &Session,
     scratch: &Scratch,

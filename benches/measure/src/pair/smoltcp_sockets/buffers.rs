@@ -1,5 +1,5 @@
-//! FPDUs in the buffers of a socket: framed into its send buffer, and placed from its receive buffer, without
-//! a copy in between.
+//! FPDUs in the buffers of a socket: they are framed into the socket's send buffer, and placed from its
+//! receive buffer, without a further copy.
 
 use benches::errors::Error;
 use smoltcp::socket::tcp::Socket;
@@ -36,7 +36,7 @@ pub(super) fn fill(writer: &mut Writer, apart: &mut Vec<u8>, socket: &mut Socket
     Ok(())
 }
 
-/// Receives all whole FPDUs from `socket`. Returns whether there was one.
+/// Receives all complete FPDUs from `socket`. Returns whether there was a complete FPDU.
 pub(super) fn drain(target: &mut Target, socket: &mut Socket<'_>) -> Result<bool, Error> {
     let mut any = false;
     while socket.can_recv() {

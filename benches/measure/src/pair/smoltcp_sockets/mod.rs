@@ -1,15 +1,15 @@
-//! smoltcp's own TCP sockets, unmodified, under the same MPA: one connection with Writes. One core drives
-//! both ends over a wire in memory.
+//! smoltcp's own TCP sockets, unmodified, below our MPA: one connection with Writes. One core drives both
+//! ends over a wire in memory.
 //!
 //! | file | what |
 //! |---|---|
 //! | `buffers.rs` | FPDUs in the buffers of a socket, without a copy |
 //!
-//! The program is as fast as a user of smoltcp can make it: frames are built and read in packet buffers,
-//! FPDUs are framed and summed as they are copied into the socket's send buffer, and are checked and placed
-//! from the receive buffer. There are no timestamps, no Nagle and no congestion control (nothing is lost),
-//! and the buffers have the fastest of the tried sizes. There are no queue pairs, completions or registered
-//! memory.
+//! The program is as fast as a user of smoltcp can make it. Frames are built and read in packet buffers.
+//! FPDUs are framed while they are copied into the socket's send buffer, which also computes the CRC, and are
+//! checked and placed from the receive buffer. There are no timestamps, no Nagle and no congestion control
+//! (no segment is lost), and the buffers have the fastest of the tried sizes. There are no queue pairs,
+//! completions or registered memory.
 
 mod buffers;
 
@@ -32,11 +32,11 @@ use buffers::{drain, fill};
 
 const PORT: u16 = 7471;
 
-/// Bytes of each buffer of a socket. Of 64 KiB to 2 MiB, 64 and 128 were the fastest, by a third: larger ones
-/// exceed the second-level cache.
+/// Number of bytes of each buffer of a socket. Sizes from 64 KiB to 2 MiB were tried. 64 KiB and 128 KiB were
+/// the fastest, by a third, since larger buffers exceed the second-level cache.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Polls of the engines between two reads of the clock.
+/// Number of polls of the engines between two reads of the clock.
 const POLLS: usize = 16;
 
 /// An interface with one socket.
@@ -97,10 +97,10 @@ pub(crate) struct Smoltcp {
 }
 
 impl Smoltcp {
-    /// A connection over `link` for messages of `bytes`.
+    /// Connects two hosts over `link` for messages of `bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::Silent`], [`Error::Exchange`].
+    /// Returns [`Error::Silent`] or [`Error::Exchange`].
     pub(crate) fn connect(link: &LinkConfig, bytes: usize) -> Result<Self, Error> {
         let (client_port, server_port) = pair(link);
         let (mut client, mut server) = (Host::new(client_port, 2, 2), Host::new(server_port, 1, 1));
@@ -111,7 +111,7 @@ impl Smoltcp {
         socket
             .connect(interface.context(), (IpAddress::v4(10, 0, 0, 1), PORT), 49_152)
             .map_err(|error| wrong(error.to_string()))?;
-        // Without timestamps, a segment has the MTU less an IPv4 and a TCP header.
+        // Without timestamps, the payload of a segment has the MTU less an IPv4 header and a TCP header.
         let emss = usize::from(link.mtu) - 40;
         let mut stock = Self {
             client,
@@ -141,7 +141,7 @@ impl Smoltcp {
         self.client.poll(now_us);
         self.server.poll(now_us);
         if drain(&mut self.target, self.server.socket())? {
-            // The window has opened again.
+            // This poll tells the client that the window has opened again.
             self.server.poll(now_us);
         }
         Ok(())
@@ -158,10 +158,10 @@ impl Smoltcp {
         Ok(())
     }
 
-    /// Continues for a time slice. Returns the bytes placed meanwhile.
+    /// Continues for a time slice. Returns the number of bytes placed during the slice.
     ///
     /// # Errors
-    /// [`Error::Exchange`].
+    /// Returns [`Error::Exchange`].
     pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
         self.paused_us = self.clock.now_us() - self.stopped_us;
         self.writer.resume();
@@ -176,11 +176,11 @@ impl Smoltcp {
         Ok(rate)
     }
 
-    /// The separate check: finishes the messages in flight, then sends a message of new bytes and checks
+    /// The separate check: finishes the messages in flight, then sends a message of new bytes, and checks
     /// every byte.
     ///
     /// # Errors
-    /// [`Error::Validation`], [`Error::Silent`], [`Error::Exchange`].
+    /// Returns [`Error::Validation`], [`Error::Silent`] or [`Error::Exchange`].
     pub(crate) fn validate(mut self) -> Result<(), Error> {
         self.paused_us = self.clock.now_us() - self.stopped_us;
         self.writer.stop_at_end();

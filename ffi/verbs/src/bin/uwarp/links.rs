@@ -1,13 +1,13 @@
 //! Links to libuwarp.so under the names of libibverbs and librdmacm, for programs that open these libraries
 //! with `dlopen`.
 //!
-//! A preloaded library has no effect on a program that opens libibverbs.so.1 and looks up symbols in it
-//! (`dlopen` and `dlsym`, as NCCL does). If the folder of links is first in `LD_LIBRARY_PATH`, such a program
-//! opens the file that is also preloaded. The dynamic linker identifies a file by its inode, so it loads the
-//! library once.
+//! Some programs open libibverbs.so.1 and look up symbols in it (`dlopen` and `dlsym`, as NCCL does). A
+//! preloaded library has no effect on such a program. If the folder of links is first in `LD_LIBRARY_PATH`,
+//! the program opens the file that is also preloaded. The dynamic linker identifies a file by its inode, so
+//! it loads the library once.
 //!
 //! Each file libuwarp.so has its own folder of links, beside the folders of the wires. Later launchers use
-//! the same folder. No other user can change or replace the folder.
+//! this folder again. No other user can change or replace the folder.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
@@ -21,7 +21,7 @@ pub(crate) const NAMES: [&str; 4] = ["libibverbs.so.1", "librdmacm.so.1", "libib
 /// Makes the missing links to `library`, and returns their folder.
 ///
 /// # Errors
-/// One line.
+/// Returns one line that describes the error.
 pub(crate) fn make(library: &Path) -> Result<PathBuf, String> {
     let folder = uwarp::net::status_folder()?.with_file_name(".links").join(name_of(library));
     private_folder(&folder).map_err(|error| error.to_string())?;
@@ -38,8 +38,8 @@ fn name_of(library: &Path) -> String {
     format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix))
 }
 
-/// Makes one link by an atomic rename, so that the link never disappears, even if other launchers make it at
-/// the same time.
+/// Makes one link by an atomic rename. So the link never disappears, even if other launchers make it at the
+/// same time.
 fn link(library: &Path, at: &Path) -> io::Result<()> {
     if std::fs::read_link(at).is_ok_and(|target| target == library) {
         return Ok(());

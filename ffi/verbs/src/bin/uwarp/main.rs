@@ -208,15 +208,15 @@ fn list() -> Result<(), String> {
     output::print(&text).map(drop)
 }
 
-/// Stub libraries to link programs with. They have the names and versions of rdma-core's libraries. If a
-/// program opens a stub library, it gets the functions of libuwarp.so in the same folder.
+/// Stub libraries with which programs are linked. The stubs have the names and versions of rdma-core's
+/// libraries. If a program opens a stub library, it gets the functions of libuwarp.so in the stub's folder.
 const STAND_INS: [(&str, &[u8]); 2] = [
     ("libibverbs.so", include_bytes!(concat!(env!("OUT_DIR"), "/libibverbs.so"))),
     ("librdmacm.so", include_bytes!(concat!(env!("OUT_DIR"), "/librdmacm.so"))),
 ];
 
-/// Makes a folder in which the dynamic linker finds libuwarp.so under the names of libibverbs and librdmacm,
-/// and in which the linker finds stub libraries to link programs with.
+/// Makes a folder with libuwarp.so and stub libraries. The dynamic linker finds libuwarp.so there under the
+/// names of libibverbs and librdmacm, and the linker finds the stub libraries with which programs are linked.
 ///
 /// Unless `is_copy`, the library in the folder is a hard link to `library`, or a symbolic link if a hard link
 /// is impossible. So a process that finds both loads the library once.
@@ -225,12 +225,12 @@ fn libs(folder: &Path, is_copy: bool) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", folder.display());
     std::fs::create_dir_all(folder).map_err(failed)?;
     let own = folder.join(LIBRARY);
-    // The old file is removed, not overwritten: processes that have loaded it continue to use it.
+    // The old file is removed and not overwritten, since processes that have loaded it continue to use it.
     links::remove(&own).map_err(failed)?;
     if is_copy {
         std::fs::copy(&library, &own).map_err(failed)?;
     } else if std::fs::hard_link(&library, &own).is_err() {
-        // `library` is on another file system, or belongs to another user.
+        // A hard link is impossible, since `library` is on another file system or belongs to another user.
         std::os::unix::fs::symlink(&library, &own).map_err(failed)?;
         eprintln!(
             "uwarp: {} needs {library}: give --copy for one that needs nothing outside",

@@ -13,7 +13,7 @@ pub(crate) enum Reader {
 /// Prints a text, and returns whether standard output still has a reader.
 ///
 /// # Errors
-/// One line.
+/// Returns one line that describes the error.
 pub(crate) fn print(text: &str) -> Result<Reader, String> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -142,7 +142,7 @@ fn add_connection(text: &mut String, report: &ConnectionReport) {
     );
 }
 
-/// Adds a queue pair without a connection, or a queue pair whose engine has not answered.
+/// Adds a queue pair that has no connection, or whose engine has not answered.
 fn add_queue_pair(text: &mut String, report: &QpReport) {
     let QpReport { qp_num, qp_type, qp_state, protection_domain, open_sends, open_receives, .. } = report;
     let srq = if report.has_srq { " of a shared queue" } else { "" };

@@ -102,7 +102,8 @@ fn threads_that_wait_get_an_item_each() {
     }
 }
 
-/// Two threads pass an item back and forth, so the item arrives just when the other thread is about to wait.
+/// Two threads pass an item back and forth, so that the item arrives just when the other thread is about to
+/// wait.
 #[test]
 fn no_wake_up_is_lost() {
     const ROUNDS: u32 = 100_000;
@@ -182,9 +183,9 @@ struct EventOwner {
     pending_acks: PendingAcks,
 }
 
-/// Threads take events while other threads destroy the objects. Destroying an object waits until all taken
-/// events of the object are acknowledged. After that no event of the object is taken. At the end the
-/// descriptor is not readable.
+/// Threads read events while other threads destroy the objects. Destroying an object waits until all events
+/// of the object that were read are acknowledged. After the destruction, no thread reads an event of the
+/// object. At the end the descriptor is not readable.
 #[test]
 fn no_event_of_a_destroyed_object_is_taken() {
     const GETTERS: usize = 3;

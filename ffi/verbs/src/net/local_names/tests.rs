@@ -22,13 +22,13 @@ fn claim_of(visible: SocketAddr) -> Claim {
     Claim { address: visible.ip(), family_only: visible.is_ipv4(), reuses: false }
 }
 
-/// Takes the name of an address, for a program that sets no option.
+/// Reserves the name of an address, for a program that sets no option.
 fn take(names: &LocalNames, visible: impl ToString) -> Result<LocalNameLease, NameError> {
     let visible = at(&visible.to_string());
     Ok(names.take(visible.port(), &claim_of(visible))?.expect("nobody shares it"))
 }
 
-/// Takes the name of an address for a connection.
+/// Reserves the name of an address for a connection.
 fn take_source(names: &LocalNames, visible: SocketAddr) -> Result<LocalNameLease, NameError> {
     names.take_source(visible.port(), &claim_of(visible))
 }
@@ -39,7 +39,7 @@ fn a_name_is_known_while_its_listener_lives() {
     let wire = at("100.64.0.7:18515");
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::NotFound);
     let mut any = take(&names, "[::]:7471").unwrap();
-    // A lock belongs to an open file, so with a second open file this process acts like another process.
+    // A lock belongs to an open file. So with a second open file, this process acts like another process.
     assert!(matches!(take(&names, "[::]:7471"), Err(NameError::InUse)));
     assert_eq!(names.find(at("127.0.0.1:7471")).unwrap(), Lookup::Bound);
     any.publish(wire).unwrap();
@@ -47,7 +47,7 @@ fn a_name_is_known_while_its_listener_lives() {
     assert_eq!(names.find(at("[::1]:7471")).unwrap(), Lookup::At(wire));
     assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Lookup::NotFound);
     assert_eq!(listening(&folder), [("*:7471".to_owned(), wire)]);
-    // Here the names of one process do not exclude each other, since `BoundPorts` checks them before.
+    // Here the names of one process do not exclude each other, since `BoundPorts` checks such names earlier.
     let mut own = take(&names, "127.0.0.1:7471").unwrap();
     own.publish(at("100.64.0.8:1")).unwrap();
     assert_eq!(
@@ -92,7 +92,7 @@ fn a_listener_that_goes_may_come_again_while_its_process_lives() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A program may look up a name at any moment while another program takes it.
+/// A program may look up a name at any moment while another program reserves the name.
 #[test]
 fn those_who_look_for_a_name_keep_nobody_from_taking_it() {
     let (folder, names) = names();
@@ -133,7 +133,7 @@ fn wildcards_take_the_families_that_they_say() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Another process can take exactly the names that do not conflict with the names of this process.
+/// Another process can reserve exactly the names that do not conflict with the names of this process.
 #[test]
 fn names_of_other_processes_exclude_as_those_of_this_one() {
     let (folder, names) = names();
@@ -239,7 +239,7 @@ fn a_name_is_kept_from_this_process_and_from_others_until_it_is_given_up() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A connection needs no descriptor for its name, and a bound address needs none either.
+/// The name of a connection needs no descriptor. The name of a bound address needs no descriptor either.
 #[test]
 fn names_of_connections_need_no_descriptors() {
     let (folder, names) = names();
@@ -251,7 +251,7 @@ fn names_of_connections_need_no_descriptors() {
         let name = if number % 2 == 0 { take_source(&names, visible) } else { take(&names, visible) };
         taken.push(name.unwrap());
     }
-    // Tests that run at the same time have a few descriptors open.
+    // Other tests that run at the same time have a few descriptors open.
     assert!(descriptors() < before + 1000, "{} of {before}", descriptors());
     assert!(all.clone().all(|visible| matches!(take_source(&others, visible), Err(NameError::InUse))));
     // Releases names from the middle of the range.
