@@ -29,7 +29,7 @@ const PEERS: usize = 64;
 const WINDOW: u16 = 1460;
 /// Length of a Read: more than the window, so that the victim answers Reads one after the other.
 const READ: u32 = 2048;
-/// Maximum bytes of a response in addition to its payload.
+/// Maximum number of bytes of a response in addition to its payload.
 const OVERHEAD: u32 = 64;
 /// Number of Reads of a flood.
 const READS: u32 = 3 * STRANGERS_IRD as u32;

@@ -35,7 +35,7 @@ pub const GROWING: Scenario = Scenario {
     attack: |arena| SackStorm::attack(arena, Kind::Growing),
 };
 
-/// Connections.
+/// Number of connections.
 const PEERS: u32 = 4;
 /// The maximum segment size that the peers announce.
 const MSS: u16 = 64;
