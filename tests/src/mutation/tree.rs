@@ -13,7 +13,7 @@ use crate::lab_error;
 /// The copy of the work tree.
 #[derive(Debug)]
 pub struct Tree {
-    /// The work tree.
+    /// The path of the work tree.
     root: PathBuf,
     path: PathBuf,
     /// Cargo's build folder, shared with the work tree. Dependencies have been built there, and the crates of
