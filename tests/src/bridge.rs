@@ -43,7 +43,7 @@ pub struct Passed {
 pub struct Bridge {
     ports: [Box<dyn Port>; 2],
     links: [Link; 2],
-    /// Frames in flight to each port, and frames for its sender that a middlebox answers.
+    /// Frames in flight to each port.
     arriving: [Queue<Vec<u8>>; 2],
     leaving: [Burst; 2],
     waiting: [usize; 2],
