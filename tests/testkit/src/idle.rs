@@ -7,20 +7,21 @@ use crate::process::{cpu_time, waits};
 
 /// Duration of a measurement.
 const MEASURED: Duration = Duration::from_secs(10);
-/// Maximum processor time in it: 0.5 % of a processor. On an idle machine it is below 0.1 %. With ten other
-/// programs on two processors each wake-up costs more.
+/// Maximum processor time in a measurement: 0.5 % of a processor. On an idle machine the processes use less
+/// than 0.1 %. With ten other programs on two processors, each wake-up costs more.
 const MOST_TIME: Duration = MEASURED.checked_div(200).unwrap();
-/// Maximum number of wake-ups in it: DPDK's threads for vhost wake up 50 times a second, an engine that
-/// polls with pauses of a millisecond a thousand times.
+/// Maximum number of wake-ups in a measurement. DPDK's threads for vhost wake up 50 times per second; an
+/// engine that polls with pauses of a millisecond wakes up a thousand times per second.
 const MOST_WAKE_UPS: u64 = 2000;
-/// Number of measurements. The minimum counts, since other programs can only add.
+/// Maximum number of measurements, one of which has to be within the limits. Other programs can only increase
+/// the figures.
 const LOOKS: usize = 3;
 
-/// Fails if one of the processes, each with its name and its id, uses a processor or wakes up more than one
-/// that sleeps until something happens. Prints their figures.
+/// Checks that no process computes, or wakes up more often than a process that sleeps until something
+/// happens. `processes` has the name and the id of each process. Prints their figures.
 ///
 /// # Errors
-/// The figures of the first such process; a process that has ended.
+/// The figures of the first process that exceeds a limit, or that a process has ended.
 pub fn are_idle<N: Display>(processes: &[(N, u32)]) -> Result<(), String> {
     for _ in 1..LOOKS {
         if look(processes, MEASURED).is_ok() {
@@ -45,7 +46,7 @@ fn look<N: Display>(processes: &[(N, u32)], measured: Duration) -> Result<(), St
     wrong
 }
 
-/// The time on processors of each, and how often it has woken.
+/// Returns the processor time of each process, and the number of its wake-ups.
 fn spent<N>(processes: &[(N, u32)]) -> Result<Vec<(Duration, u64)>, String> {
     let spent = |id| Ok::<_, std::io::Error>((cpu_time(id)?, waits(id)?));
     processes.iter().map(|(_, id)| spent(*id).map_err(|error| error.to_string())).collect()
@@ -76,8 +77,8 @@ mod tests {
     fn a_process_that_computes_is_told_from_one_that_sleeps() {
         let (asleep, busy) = (Running::shell("exec sleep 60"), Running::shell("while :; do :; done"));
         let both = [("the sleeper", asleep.0.id()), ("the other one", busy.0.id())];
-        // A second suffices: at most 50 ms of processor time are allowed, and any share of a processor is
-        // more.
+        // A measurement of one second is enough: its limit is 50 ms of processor time, and a process that
+        // computes exceeds this even if it gets only a part of a processor.
         let told = look(&both, Duration::from_secs(1)).unwrap_err();
         assert!(told.starts_with("the other one has used "), "{told}");
         look(&both[..1], Duration::from_secs(1)).unwrap();
