@@ -35,7 +35,7 @@ pub(super) struct Stage {
     /// The regions by their index in the scene; `None` for a deregistered region.
     regions: Vec<Option<MemoryRegion>>,
     told: Vec<String>,
-    /// The queue pairs to which regions are bound. They are kept so that the regions stay valid.
+    /// Other queue pairs to which regions are bound, kept as long as these regions.
     _others: Vec<QueuePair>,
     receives: Option<Pieces>,
     source: Option<MemoryRegion>,

@@ -499,7 +499,7 @@ fn a_new_interface_is_waited_for() -> Result<()> {
     let begun = Instant::now();
     let mut port = open(&hosts[0], &config(0))?;
     ensure!(port.link_state() == LinkState::Down, "there is no carrier");
-    // With a carrier, opening the port waits until frames pass, but at most this long.
+    // With a carrier, opening a port may wait for the link for this long.
     ensure!(begun.elapsed() < Duration::from_secs(2), "opened after {:?}", begun.elapsed());
     Ok(())
 }
