@@ -32,7 +32,8 @@ pub struct Lab {
     engine: Engine,
     context: Context,
     events: EventChannel,
-    /// Events that arrived while the lab waited for another event, since a target that connects does not wait.
+    /// Events that arrived while the lab waited for another event, since a target that connects does not
+    /// wait.
     kept: Vec<CmEvent>,
     role: Role,
     crc: bool,

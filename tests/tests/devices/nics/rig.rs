@@ -27,7 +27,7 @@ pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) enum Binding {
     /// `uio_pci_generic`: DPDK uses physical addresses, without an IOMMU.
     Uio,
-    /// `vfio-pci` behind an IOMMU: virtual addresses.
+    /// `vfio-pci` with an IOMMU: DPDK uses virtual addresses.
     Vfio,
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum Sender {
     Linux,
 }
 
-/// The end whose kernel joins received segments (GRO).
+/// The side whose kernel joins received segments (GRO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gro {
     Off,
