@@ -11,8 +11,8 @@ use crate::sim::link::{Link, Outcome, Plan};
 use crate::sim::queue::Queue;
 use crate::witness::Witness;
 
-/// Time for which an idle bridge sleeps: short compared with its delays. It has to sleep because the two
-/// hosts need the same core.
+/// Time for which an idle bridge sleeps: short compared with its delays. The bridge has to sleep because the
+/// two hosts need the same core.
 const REST: Duration = Duration::from_micros(50);
 
 /// Maximum number of frames that wait because one side's ring is full. Further frames are lost and counted.

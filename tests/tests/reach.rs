@@ -4,7 +4,7 @@
 use tcp_lite::TcpConfig;
 use tests::reach::{Path, Reached};
 
-/// A path with a queue of one bandwidth-delay product, without rate and delay.
+/// A path with a queue of one bandwidth-delay product. The tests set its rate and delay.
 const BASE: Path = Path { rate_mbit: 0, rtt_us: 0, queue: 100, mtu: 1500, markers: false, loss_ppm: 0 };
 
 fn reach(path: Path, tcp: TcpConfig) -> Reached {

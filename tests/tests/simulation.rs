@@ -84,13 +84,13 @@ tests::scenario_tests! {
 /// Runs that failed because of a rule of that time or because of the simulator itself, although tcp-lite was
 /// right. (Runs that found a defect of tcp-lite are in `tests/sim-defects`.)
 const WRONGLY_ACCUSED: &[(&str, u64)] = &[
-    // A byte and its timer had waited since a time before other bytes were acknowledged.
+    // A byte and its timer had waited since a time before the acknowledgement of other bytes.
     ("everything", 47_840),
     // Delayed echoes reported marks to which the sender had already responded.
     ("everything", 45_619),
     // smoltcp's host answered a segment with a RST, and then with an acknowledgement as in TIME-WAIT.
     ("duplicate", 46_298),
-    // smoltcp's host answered a late SYN-ACK in these two ways.
+    // smoltcp's host answered a late SYN-ACK with a RST, and then with an acknowledgement as in TIME-WAIT.
     ("duplicate", 160_134),
     // A tail loss probe was answered faster than the minimum round trip, which proves nothing. After that,
     // the full RTO had to pass.

@@ -1,8 +1,8 @@
 //! Known deviations of an endpoint (`--expect FILE`).
 //!
 //! Each line has the name of a case and any remark. Empty lines and text after `#` are ignored. The listed
-//! cases have to deviate. It is an error if a case deviates that is not listed. It is also an error if a
-//! listed case conforms. If the outcome of a case depends on timing, `?` after its name allows both.
+//! cases have to deviate. It is an error if a case that is not listed deviates, or if a listed case conforms.
+//! If the outcome of a case depends on timing, `?` after its name allows both outcomes.
 
 use crate::case::Verdict;
 use crate::run::Outcome;

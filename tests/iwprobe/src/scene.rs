@@ -196,7 +196,7 @@ impl Report {
         }
     }
 
-    /// Checks that only `bytes` at `offset` of `region` changed.
+    /// Checks that `region` has changed to `bytes` at `offset`, and that no other byte of any region changed.
     ///
     /// # Errors
     /// A deviation if other bytes changed.

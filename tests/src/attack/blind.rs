@@ -1,6 +1,6 @@
 //! An attacker that knows the 4-tuple but not the sequence numbers sends RSTs, SYNs and data (RFC 5961). Half
 //! of the frames have random sequence numbers. The other half have numbers in the window, but not the exact
-//! number: one random guess in some thousands is such a hit.
+//! number. (Of some thousands of random guesses, one is in the window.)
 //!
 //! Half of the frames go to honest connections, whose bytes are all checked. The other half go to an idle
 //! connection, whose peer only counts challenge ACKs.

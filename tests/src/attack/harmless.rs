@@ -17,7 +17,7 @@ use super::victim::LENT_BYTE;
 
 /// Number of idle connections to which the frames belong.
 const PEERS: u32 = 8;
-/// Number of the first of these peers. The numbers of attackers begin at 0.
+/// Number of the first of the peers. The numbers of attackers begin at 0.
 const FIRST: u32 = 40_000;
 /// Length of a frame with a bare ACK, bytes.
 const HEADERS: usize = 54;

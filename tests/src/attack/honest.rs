@@ -182,7 +182,7 @@ impl Honest {
         if bytes == expected { Ok(()) } else { Err(format!("the bytes {what} are wrong")) }
     }
 
-    /// Returns the bytes of a batch: a part of the pattern, different for 2^16 batches.
+    /// Returns the bytes of a batch, which are a part of the pattern. The seeds lead to 2^16 different parts.
     fn expected(&self, seed: u64) -> &[u8] {
         let at = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize;
         &self.bytes[at..at + SLOT]

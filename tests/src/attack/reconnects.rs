@@ -16,8 +16,9 @@ const LENGTH: usize = 2;
 const CRC: usize = 4;
 /// Length of an untagged DDP header, bytes.
 const UNTAGGED: usize = 18;
-/// Time after which an attacker repeats an unanswered SYN: as often as the honest client has frames, and less
-/// often while the attacker waits for its last connections.
+/// Time after which an attacker repeats an unanswered SYN, microseconds. The time is short, so that the
+/// attacker has a frame for each frame of the honest client. While the attacker waits for its last
+/// connections, `PATIENCE_US` applies instead.
 const IMPATIENCE_US: u64 = 20;
 const PATIENCE_US: u64 = 10_000;
 /// Time limit for the last connections.
@@ -32,7 +33,7 @@ pub struct Ended {
     pub connected: bool,
     /// Layer, type and code of each received Terminate.
     pub terminates: Vec<(u8, u8, u8)>,
-    /// Number of other FPDUs, and of their bytes.
+    /// Number of other FPDUs, and the sum of their lengths in bytes.
     pub others: (u64, u64),
     /// Whether the connection was reset instead of closed.
     pub reset: bool,

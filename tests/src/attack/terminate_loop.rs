@@ -36,8 +36,8 @@ struct TerminateLoop {
     reconnects: Reconnects,
     /// Numbers of the peers that have provoked a Terminate and whose connection has not ended.
     provoking: HashSet<u32>,
-    /// Number of Terminates that a peer sent first, and below of Terminates that answered a provoked
-    /// Terminate.
+    /// Number of Terminates that a peer sent first. `provoked`: the number of Terminates of peers that
+    /// answered a provoked Terminate of the victim.
     terminated: u64,
     provoked: u64,
     ended: u64,

@@ -28,7 +28,7 @@ const BYTES: usize = 64;
 /// Maximum time to wait for any event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Pause before the next message, in which both engines go to sleep.
+/// Pause before the next message, long enough for both engines to go to sleep.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// One of two processes whose engines sleep.

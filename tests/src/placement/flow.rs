@@ -17,8 +17,8 @@ use testkit::packet::Tcp;
 /// Maximum number of messages that are posted but not delivered.
 const SLOTS: u64 = 16;
 
-/// Length of the announcement of a Write, bytes. It is the Write's number, from 1, so that it differs from
-/// unwritten memory.
+/// Length of the announcement of a Write, bytes. The announcement is the Write's number, which begins at 1,
+/// so that the announcement differs from unwritten memory.
 const NOTE: usize = 8;
 
 /// Number of bytes at the end of a payload that identify the payload.

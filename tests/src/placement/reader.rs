@@ -16,7 +16,8 @@ pub(super) enum Place {
 /// An FPDU that has payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Start of the FPDU in the TCP stream, and below its end. Markers are included.
+    /// Stream offset at which the FPDU starts. `end`: the offset at which the FPDU ends. Both offsets count
+    /// markers.
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) place: Place,

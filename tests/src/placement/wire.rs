@@ -12,7 +12,7 @@ const BURST_FRAMES: u32 = 8;
 pub enum Loss {
     /// Each frame is lost with this probability, parts per million.
     Random(u32),
-    /// The same share of frames is lost, but in bursts (Gilbert-Elliott model).
+    /// This share of the frames is lost, parts per million, in bursts (Gilbert-Elliott model).
     Burst(u32),
 }
 

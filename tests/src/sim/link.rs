@@ -111,7 +111,7 @@ pub struct Plan {
     pub reorder_us: u64,
     /// Probability that a frame is duplicated.
     pub duplicate_ppm: u32,
-    /// Probability that a bit flips that a checksum covers.
+    /// Probability of a flipped bit in the bytes that a checksum covers.
     pub corrupt_ppm: u32,
     /// Probability that a bit of the payload flips and the checksum is recomputed.
     pub corrupt_payload_ppm: u32,
@@ -168,7 +168,7 @@ pub struct Outcome {
     pub arrivals: Vec<(u64, Frame)>,
     /// ICMP errors for the sender, with their arrival times.
     pub to_sender: Vec<(u64, Vec<u8>)>,
-    /// Whether a fault occurred now that a transport has to repair.
+    /// Whether the frame met a fault that a transport has to repair.
     pub fault: bool,
     /// Client ports of connections whose payload was corrupted with a correct checksum.
     pub poisoned: Vec<u16>,

@@ -106,7 +106,7 @@ pub fn check(scenario: &Scenario, seed: u64) -> Result<Stats, Box<Failure>> {
     })
 }
 
-/// Sums over many runs, all of which except `seeds`, `failures` and `occurrences` are of runs that passed.
+/// Sums over many runs. All sums except `seeds` and `failures` are over the runs that passed.
 #[derive(Clone, Debug, Default)]
 pub struct Total {
     /// Number of runs.

@@ -23,7 +23,7 @@ pub const START_US: u64 = 1_000_000;
 /// Time for which a run continues after all connections are over, microseconds: longer than TIME-WAIT.
 const QUIET_US: u64 = 160_000_000;
 
-/// The last part of this time, microseconds, in which no host may send TCP segments.
+/// The last part of `QUIET_US`, microseconds, in which no host may send TCP segments.
 const SILENCE_US: u64 = 3_000_000;
 
 /// Maximum duration of a run, microseconds.

@@ -20,9 +20,9 @@ pub use end_options::EndOptions;
 /// The side that opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opener {
-    /// The peer opens it, to our port.
+    /// The peer opens the connection, to this port of ours.
     Passive(u16),
-    /// We open it, to this address.
+    /// We open the connection, to this address.
     Active(SocketAddr),
 }
 
@@ -52,8 +52,8 @@ pub struct Task {
     pub options: EndOptions,
 }
 
-/// The report on a successful stream: it was complete, every byte was correct, and both sides closed. The
-/// text is the same on both sides.
+/// The report on a successful stream: the stream was complete, every byte was correct, and both sides closed.
+/// The text is the same on both sides.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     /// Number of bytes sent or received.

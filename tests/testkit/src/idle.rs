@@ -21,7 +21,7 @@ const LOOKS: usize = 3;
 /// happens. `processes` has the name and the id of each process. Prints their figures.
 ///
 /// # Errors
-/// The figures of the first process that exceeds a limit, or that a process has ended.
+/// The figures of the first process that exceeds a limit, or a message that a process has ended.
 pub fn are_idle<N: Display>(processes: &[(N, u32)]) -> Result<(), String> {
     for _ in 1..LOOKS {
         if look(processes, MEASURED).is_ok() {

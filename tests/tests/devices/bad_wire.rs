@@ -14,7 +14,7 @@ use tests::lab::{
 };
 use tests::{ensure, lab_error, witness};
 
-/// Addresses of the two hosts, and below the devices of the bridge.
+/// Addresses of the two hosts. `BRIDGE`: the devices of the bridge.
 const ADDRESSES: [&str; 2] = ["10.63.0.1/24", "10.63.0.2/24"];
 const BRIDGE: [&str; 2] = ["w0", "w1"];
 /// Maximum length of a frame in a ring, bytes.
@@ -70,7 +70,7 @@ const SHARE: f64 = 0.65;
 /// Goodput by fault, sender and receiver, megabits per second.
 type Goodput = Arc<Mutex<BTreeMap<(&'static str, Tcp, Tcp), f64>>>;
 
-/// Runs the suite. Returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Prerequisite::Dpdk,

@@ -16,7 +16,7 @@ use tests::iwperf::{Net, Test, client, conclude, serve_vhost};
 use tests::lab::{Prerequisite, Result, Run, Scratch, Suite};
 use tests::{ensure, lab_error};
 
-/// Runs the suite. Returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("dissect", &[Prerequisite::Dpdk, Prerequisite::Program("tshark")]);
     for test in Test::ALL {

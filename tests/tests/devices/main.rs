@@ -17,7 +17,7 @@ mod vhost;
 
 use std::process::ExitCode;
 
-/// Runs a suite with libtest's arguments. Returns whether it passed.
+/// Runs a suite with libtest's arguments. Returns whether all tests passed.
 type Run = fn(&[String]) -> bool;
 
 const SUITES: [(&str, Run); 10] = [

@@ -88,7 +88,7 @@ fn run(plan: &Plan) -> Result<()> {
     plan.conclude(&cases.iter().map(outcome).collect::<Vec<_>>())
 }
 
-/// Runs the suite. Returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new(
         "probe",

@@ -16,12 +16,12 @@ const COUNT: &str = "500";
 const SERVER: &str = "10.66.0.1";
 
 /// Maximum of the shortest round-trip time, microseconds. Both sides sleep, so a round trip needs at least
-/// four wake-ups: those of both engines and both programs. The limit is far above the time on an idle
+/// four wake-ups: one of each engine and one of each program. The limit is far above the time on an idle
 /// machine, since other programs run too. Only the shortest of all round trips is checked, since other
 /// programs may use the processors for any time.
 const MOST_OF_LEAST_US: f64 = 2000.0;
 
-/// Runs the suite. Returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("sleep", &[Prerequisite::Dpdk]);
     suite.add("vhost", vhost);

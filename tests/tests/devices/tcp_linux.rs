@@ -25,7 +25,7 @@ const FAMILIES: [Family; 2] = [
     Family { name: "ipv6", ours: "fd62::1/64", linux: "fd62::2/64" },
 ];
 
-/// Runs the suite. Returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Prerequisite::Dpdk,
@@ -81,7 +81,8 @@ fn over_tap(family: Family, active: bool, way: &str) -> Result<()> {
     let vdev = format!("net_tap0,iface={dev}");
     let mut ours = ours(&namespace, family, &vdev, 1500, active, way)?;
     if active {
-        // Linux's side can listen only when its address exists, and our side must not connect before that.
+        // Linux's side can listen only when its address exists, and our side must not connect before Linux's
+        // side listens.
         ours = ours.arg("--wait-for").arg(&go);
     }
     let mut ours = ours.spawn()?;

@@ -10,7 +10,7 @@ use tests::iwperf::{
 use tests::lab::{Prerequisite, Process, Result, Scratch, Suite};
 use tests::{ensure, lab_error};
 
-/// Runs the suite. Returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("vhost", &[Prerequisite::Dpdk]);
     for case in cases(60) {

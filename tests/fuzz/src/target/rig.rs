@@ -38,8 +38,8 @@ use raw::RawPair;
 /// Number of packet buffers of each port.
 const BUFFERS: usize = 32;
 
-/// Number of polls or calls for each check of the invariants. A broken invariant stays broken for longer than
-/// that, and checks after every poll or call took a third of the time.
+/// Number of polls or calls between two checks of the invariants. An invariant that is broken stays broken
+/// for more polls than this. With a check after every poll or call, the checks took a third of the time.
 pub(super) const CHECK_EVERY: usize = 8;
 
 /// Maximum number of polls until an unused engine is idle.

@@ -45,7 +45,8 @@ struct Run {
     honest: LocalPort,
     hostile: Vec<Hostile>,
     now_us: u64,
-    /// Numbers of frames from the honest peer, and below of frames to it: sent, and received.
+    /// Number of frames that the honest peer has sent, and number of these frames that have arrived.
+    /// `to_honest`: the same numbers for frames to the honest peer.
     from_honest: (u64, u64),
     to_honest: (u64, u64),
 }
@@ -104,7 +105,7 @@ fn station(folder: &Path, station: u16) -> LocalPort {
     open(&config).expect("a wire of its own")
 }
 
-/// Returns a frame with the sign and this number, of at least 30 bytes.
+/// Returns a frame of at least 30 bytes that has the sign and this number.
 fn signed(port: &LocalPort, to: u16, number: u64, bytes: usize) -> Option<Mbuf> {
     let mut frame = port.mempool().alloc()?;
     let [high, low] = to.to_be_bytes();

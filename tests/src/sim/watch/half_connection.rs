@@ -6,9 +6,9 @@ use super::earlier::OrderlyEnd;
 use super::fpdu::{MpaSettings, Parser};
 use super::ranges::Ranges;
 
-/// Maximum number of bare segments (without payload, SYN, FIN or RST) that a host may send on a connection:
-/// two for each segment that arrived and is not bare, and in addition this many per second and this many in
-/// total. A host must not answer more bare segments than these limits allow.
+/// A host may send a limited number of bare segments (without payload, SYN, FIN or RST) on a connection: two
+/// for each segment that arrived and is not bare, `BARE_PER_SECOND` for each second, and `BARE_IN_ALL` once.
+/// A host must not answer more bare segments than these limits allow.
 const BARE_PER_SECOND: u64 = 10;
 const BARE_IN_ALL: u64 = 32;
 

@@ -137,7 +137,7 @@ pub(super) struct Connection {
     fault: Option<u64>,
     /// The last time at which a user got an event or a completion.
     last_event_us: u64,
-    /// Whether a side has reported a Terminate for a wrong CRC, and below for a refused access.
+    /// Whether a side has reported a Terminate for a wrong CRC. `access_error`: for a refused access.
     crc_error: bool,
     access_error: bool,
     pub(super) steps: u64,
@@ -438,8 +438,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether this side closes next because all requests are complete. The peer may have done the last step:
-    /// it receives a message that has waited for a receive without another frame.
+    /// Whether this side closes next because all requests are complete. The last step may happen at the peer,
+    /// without a frame to this side: the peer receives a message that has waited for a receive.
     pub(super) fn may_close(&self, side: usize) -> bool {
         let end = &self.ends[side];
         let closes = match self.plan.close {

@@ -16,7 +16,7 @@ use tests::iwperf::{Case, Net, Test, cases, client, conclude, serve};
 use tests::lab::{Namespace, Prerequisite, Result, Scratch, Suite, Wire, veth};
 use tests::{ensure, lab_error};
 
-/// Runs the suite. Returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [Prerequisite::Program("ip"), Prerequisite::Program("ethtool"), Prerequisite::Namespaces];
     let mut suite = Suite::new("af_packet", &needs);

@@ -20,7 +20,7 @@ mod unplugged;
 use rig::{Binding, Nic, SharedPair};
 use tests::lab::{Prerequisite, Suite};
 
-/// Runs the suite. Returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Prerequisite::Dpdk,

@@ -16,7 +16,7 @@ mod verbs;
 use rig::Shared;
 use tests::lab::{Prerequisite, Suite};
 
-/// Runs the suite. Returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Prerequisite::Dpdk,

@@ -94,7 +94,7 @@ impl Rig {
 pub(crate) struct Shared(Arc<Mutex<Option<Rig>>>);
 
 impl Shared {
-    /// Runs a test on a machine of this kind. If the running machine is of this kind, it is used again.
+    /// Runs a test on a machine of this kind. A running machine of this kind is used again.
     pub(crate) fn with<T>(
         &self,
         mtu: u16,

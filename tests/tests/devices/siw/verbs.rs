@@ -37,8 +37,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
     }
 }
 
-/// Adds tests over IPv6, and tests of the messages that a side refuses. In the latter, both applications or
-/// siw's kernel report the Terminates.
+/// Adds tests over IPv6, and tests of the messages that a side refuses. In the tests of refused messages,
+/// both applications or siw's kernel report the Terminates.
 pub(crate) fn add_ends(suite: &mut Suite, shared: &Shared) {
     for (name, role) in ROLES {
         let rig = shared.clone();

@@ -1,4 +1,5 @@
-//! iWARP over Linux's TCP with keepalives, and with urgent bytes in FPDUs. Our bridge counts both.
+//! iWARP over Linux's TCP with keepalives, and with urgent bytes in FPDUs. Our bridge counts the keepalives
+//! and the urgent segments.
 
 use tests::device::af_packet;
 use tests::iwperf::{Net, START_TIMEOUT};

@@ -15,7 +15,7 @@ const WIDE_MTU: u16 = 61_000;
 /// packet.
 const WIDE_FRAME: usize = 61_440;
 const WIDE_JOIN: usize = 60_000;
-/// The MTU and these maxima for programs whose number of buffers cannot be set.
+/// The MTU, the frame length and the payload for programs whose number of buffers cannot be set.
 const LONG_MTU: u16 = 15_500;
 const LONG_FRAME: usize = 16_384;
 const LONG_JOIN: usize = 15_000;

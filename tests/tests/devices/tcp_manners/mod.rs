@@ -20,7 +20,7 @@ const START: Duration = Duration::from_secs(20);
 /// Maximum duration of a stream.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs the suite. Returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Prerequisite::Dpdk,

@@ -32,8 +32,8 @@ pub(super) struct Peer {
     pub(super) written: u64,
     /// Whether the peer has closed: its FIN follows byte `written`, and it writes no more bytes.
     pub(super) finished: bool,
-    /// Whether the peer's SYN offers timestamps and window scaling. Below: the same of the stack's SYN, with
-    /// its scale.
+    /// Whether the peer's SYN offers timestamps and window scaling. `host_offers`: what the stack's SYN
+    /// offers, with its window scale.
     pub(super) offers: (bool, bool),
     pub(super) host_offers: (bool, Option<u8>),
     /// The peer's timestamp clock, and the latest timestamp of the stack.
@@ -45,7 +45,7 @@ pub(super) struct Peer {
     /// The highest acknowledgement and right window edge that the stack has announced.
     pub(super) acked: u64,
     pub(super) edge: u64,
-    /// The highest offset that the stack has sent: after its last byte, or after its FIN.
+    /// The highest offset that the stack has sent: the offset after its last byte or after its FIN.
     pub(super) host_high: u64,
     /// The highest acknowledgement that the peer has sent, true or not.
     pub(super) acked_to: u64,

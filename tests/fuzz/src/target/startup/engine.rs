@@ -36,7 +36,7 @@ enum Stage {
     Over,
 }
 
-/// One identifier, and the state of its connection that its user knows.
+/// One identifier, and what its user knows about the state of its connection.
 struct End {
     id: CmId,
     stage: Stage,

@@ -104,11 +104,11 @@ pub(crate) enum Flaw {
     CarriesOver,
     /// Sends Atomic Responses with identifier 0.
     NoIdentifier,
-    /// Executes atomics on regions without that right.
+    /// Executes atomics on regions that do not allow atomics.
     AtomicsWithoutRight,
-    /// Serves Reads of regions without that right.
+    /// Serves Reads of regions that do not allow Reads.
     ReadsWithoutRight,
-    /// Places Writes into regions without that right.
+    /// Places Writes into regions that do not allow Writes.
     WritesWithoutRight,
     /// Checks the bounds only of the first byte.
     NoEnd,
