@@ -2,8 +2,8 @@
 //! Writes back to back. Frames are lost when the queue in front of the wire is full, or at random.
 //!
 //! There are two shares: the share of time in which a frame is on the wire, and the share of the wire's rate
-//! that is placed payload. Both are measured in the second half of a run, after slow start. The clock of the
-//! wire has nanoseconds, that of the engines microseconds.
+//! that is placed payload. Both shares are measured in the second half of a run, after slow start. The clock
+//! of the wire has nanoseconds, that of the engines microseconds.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{MemoryRegion, MrOptions, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus};

@@ -26,7 +26,7 @@ pub enum Incoming {
     Segment(Segment),
     /// The end of the connection.
     End(End),
-    /// Neither arrived in time.
+    /// Neither a segment nor the end of the connection arrived in time.
     Silence,
 }
 
@@ -227,7 +227,7 @@ impl Session {
     /// Waits for the next segment, which has to have opcode `wanted`.
     ///
     /// # Errors
-    /// A deviation if anything else arrives, or nothing.
+    /// A deviation if another segment, the end of the connection or no segment arrives.
     pub fn expect(&mut self, wanted: u8) -> Result<Segment, CaseError> {
         match self.receive() {
             Incoming::Segment(segment) if segment.opcode() == wanted => Ok(segment),

@@ -3,8 +3,8 @@
 //! 3465).
 //!
 //! In the last two scenarios the peers first read the lent region, so that bytes are in flight. Each scenario
-//! runs without SACK, where the victim counts duplicate acknowledgements, and with SACK, where it counts SACK
-//! blocks (`sack_storm.rs`).
+//! runs without SACK and with SACK. Without SACK the victim counts duplicate acknowledgements; with SACK the
+//! victim counts SACK blocks (`sack_storm.rs`).
 
 use std::time::Duration;
 

@@ -364,9 +364,9 @@ impl Arena {
 /// The number of frames that the attacker may send.
 #[derive(Clone, Copy)]
 enum Pace {
-    /// As many as the client sends.
+    /// As many frames as the client sends.
     Equal,
-    /// As many as the attacker has, until this time in microseconds.
+    /// As many frames as the attacker has, until this time in microseconds.
     Free(u64),
 }
 

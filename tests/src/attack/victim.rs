@@ -1,5 +1,5 @@
 //! The host under attack: an engine with a server that accepts every client. `cpu_ns` is the processor time
-//! of both on their thread.
+//! that the engine and the server use on their thread.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};

@@ -2,8 +2,8 @@
 //! with pauses and then does nothing.
 //!
 //! `serve` prints `ready` when its device exists. `ask` prints the round-trip time of each message, in
-//! microseconds, and then `idle`. Both run until they are killed. On any error, they print one line and exit
-//! with status 1.
+//! microseconds, and then `idle`. Both processes run until they are killed. On any error, a process prints
+//! one line and exits with status 1.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

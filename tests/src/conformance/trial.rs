@@ -94,8 +94,8 @@ impl Requirements {
         Ok(Trial { digest, killers })
     }
 
-    /// Checks that every test passes without the mutation. If a test fails without it, a failure with it
-    /// means nothing.
+    /// Checks that every test passes without the mutation. If a test fails without the mutation, its failure
+    /// with the mutation means nothing.
     fn see_sound(&mut self, batches: &[Batch]) -> Result<()> {
         for batch in batches {
             if batch.tests.iter().all(|test| self.sound.contains(test)) {
@@ -184,8 +184,8 @@ impl Suite for Requirements {
     }
 }
 
-/// Returns the outcomes of `test` in a runner's output. There may be several, since other modules may have
-/// tests of the same name.
+/// Returns the outcomes of `test` in a runner's output. There may be several outcomes, since other modules
+/// may have tests of the same name.
 fn verdicts<'a>(text: &'a str, test: &'a Test) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(move |line| {
         let (path, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;

@@ -170,8 +170,8 @@ impl NicMachine {
 
 impl Drop for NicMachine {
     fn drop(&mut self) {
-        // Errors are ignored: a machine that has ended cannot be stopped. The rest is removed with its
-        // namespace.
+        // Errors are ignored: a machine that has ended cannot be stopped. All other parts of the machine are
+        // removed with its namespace.
         let _ = self.lab.run("stop").arg(self.name).check(ASK_TIMEOUT);
     }
 }

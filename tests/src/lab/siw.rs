@@ -176,8 +176,8 @@ impl Siw {
 
 impl Drop for Siw {
     fn drop(&mut self) {
-        // Errors are ignored: a machine that has ended cannot be stopped. The rest is removed with its
-        // namespace.
+        // Errors are ignored: a machine that has ended cannot be stopped. All other parts of the machine are
+        // removed with its namespace.
         let _ = self.peer().args(["stop", &self.name]).check(ASK_TIMEOUT);
     }
 }

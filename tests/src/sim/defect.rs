@@ -14,10 +14,10 @@
 //!
 //! `cargo run -p tests --bin mutate simulator` applies each defect to a copy of the tree, builds the
 //! simulator from the copy, and runs it. The first run has the scenario and seed that found the defect last
-//! time. The program prints the broken rule. It needs a build for each defect, so an ordinary test checks
-//! only that the edits still apply. `tests/sim-defects/found.csv` has a digest of each defect that was found:
-//! a digest of its edit and of the code that draws the scenario. When the edit or this code changes, the
-//! defect has to be tried again (`conformance-report --check` says so).
+//! time. The program prints the broken rule. The program needs a build for each defect, so an ordinary test
+//! checks only that the edits still apply. `tests/sim-defects/found.csv` has a digest of each defect that was
+//! found: a digest of its edit and of the code that draws the scenario. When the edit or this code changes,
+//! the defect has to be tried again (`conformance-report --check` says so).
 //!
 //! All defects in these files were found when they were last tried. The following defects were tried but are
 //! not in the files, since another test finds them:

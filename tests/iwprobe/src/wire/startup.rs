@@ -1,4 +1,4 @@
-//! MPA Request and Reply frames (RFC 5044 section 7.1.1, RFC 6581 section 6 and 9).
+//! MPA Request and Reply frames (RFC 5044 section 7.1.1, RFC 6581 sections 6 and 9).
 
 /// The key of a Request.
 pub const REQUEST_KEY: [u8; 16] = *b"MPA ID Req Frame";

@@ -30,7 +30,7 @@ pub(super) fn clean(_: &mut Dice, setup: &mut Setup) {
     setup.lossless = true;
 }
 
-/// Applies `work` to one direction or both.
+/// Applies `work` to one direction or to both directions.
 fn directions(dice: &mut Dice, setup: &mut Setup, mut work: impl FnMut(&mut Dice, &mut Plan)) {
     let which = dice.below(3);
     for (side, link) in setup.links.iter_mut().enumerate() {

@@ -1,5 +1,5 @@
-//! Scenes parsed by this target and by the target over libibverbs (`tests/iwprobe/c`). Both accept the same
-//! texts, and every word of `tests/iwprobe/TARGET.md`.
+//! Scenes parsed by this target and by the target over libibverbs (`tests/iwprobe/c`). Both targets accept
+//! the same texts, and every word of `tests/iwprobe/TARGET.md`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -125,7 +125,7 @@ impl Family {
     }
 }
 
-/// The pair of machines. Both have `iwperf`, and all their NICs are bound.
+/// The pair of machines. Both machines have `iwperf`, and all their NICs are bound.
 pub(crate) struct NicPair {
     binding: Binding,
     nics: Vec<Nic>,

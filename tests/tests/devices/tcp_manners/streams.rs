@@ -227,7 +227,7 @@ fn stream(case: &Case) -> Result<()> {
 /// our output.
 ///
 /// # Errors
-/// If a side fails or the sides disagree, with the output of both.
+/// If a side fails or the sides disagree, with the output of both sides.
 pub(crate) fn both(ours: Run, linux: Run, active: bool, sender: Sender, bytes: u64) -> Result<String> {
     let ours = task(ours, bytes, active.then_some(LINUX), sender == Sender::Ours);
     let linux = task(linux, bytes, (!active).then_some(OURS), sender == Sender::Linux);
