@@ -48,7 +48,7 @@ pub struct Honest {
     cq: CompletionQueue,
     region: MemoryRegion,
     served: Served,
-    /// The pattern; the contents of a batch are a part of it.
+    /// The pattern. The contents of a batch are a part of the pattern.
     bytes: Vec<u8>,
     batches: [Batch; SLOTS],
     /// Slots whose message is in flight, in order.

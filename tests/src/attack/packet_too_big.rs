@@ -1,10 +1,10 @@
 //! Forged ICMP reports that a segment is larger than the path's MTU (RFC 1191, RFC 5927 section 7).
 //!
-//! Half of the reports concern honest connections, with guessed sequence numbers; the victim ignores all of
-//! these. The other half concern connections with bytes in flight, as if the attacker saw these bytes, and
-//! each report has a slightly smaller MTU than the previous one. The victim's segments never get smaller than
-//! the MTU that every path carries, and no report makes the victim send more bytes than the report
-//! invalidates.
+//! Half of the reports concern honest connections, with guessed sequence numbers; the victim ignores all
+//! these reports. The other half concern connections with bytes in flight, as if the attacker saw these
+//! bytes, and each report has a slightly smaller MTU than the previous one. The victim's segments never get
+//! smaller than the MTU that every path carries, and no report makes the victim send more bytes than the
+//! report invalidates.
 
 use std::net::SocketAddrV4;
 

@@ -18,7 +18,7 @@ use rustix::net::{SendFlags, sockopt};
 
 /// Maximum time to wait for an answer of the peer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for which a connection is idle: two keepalives are sent in it.
+/// Time for which a connection is idle. During this time, two keepalives are sent.
 const IDLE: Duration = Duration::from_millis(2500);
 /// Time from the last byte to the first keepalive, and from an unanswered keepalive to the end of the
 /// connection.

@@ -2,8 +2,8 @@
 //!
 //! A frame passes, in this order: the middlebox (which joins and splits segments), the losses of selected
 //! segments, random faults, the MTU, and the queue in front of the wire. The queue may mark the frame, and
-//! drops it if the queue is full. Forged frames (`forge.rs`) bypass all of these. ARP, NDP and ICMP have no
-//! faults, since the simulator tests TCP.
+//! drops it if the queue is full. Forged frames (`forge.rs`) bypass all these stages. ARP, NDP and ICMP have
+//! no faults, since the simulator tests TCP.
 
 use std::collections::HashMap;
 

@@ -408,7 +408,7 @@ impl Run {
             return Err(format!("host {side} has split {} segments for no reason", condition.cuts));
         }
         // Repeated losses, or a peer that answers late, may look like a path with a smaller MTU (RFC 8899
-        // section 4.3). A local port that accepts no frames must not look like that.
+        // section 4.3). A local port that accepts no frames must not look like such a path.
         let unharmed = self.last_fault_us == START_US
             && !self.setup.hosts[side].path_shrinks
             && self.setup.stalls[1 - side].is_empty();

@@ -343,8 +343,8 @@ fn own_mac() -> Result<()> {
     silence(&mut ports[0])
 }
 
-/// Two ports are on one interface. Each receives what the other port sends to it, including superframes, and
-/// never what it sends itself.
+/// Two ports are on one interface. Each port receives what the other port sends to it, including superframes,
+/// and never what it sends itself.
 fn ports_of_one_host_reach_each_other() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let neighbour = [10, 65, 0, 7];

@@ -178,7 +178,7 @@ impl Run {
     }
 
     /// Delivers a segment. If `proper`, the stack has to process the segment. Otherwise the stack may ignore
-    /// the segment, so the rules on the wire see only a part of it.
+    /// the segment, so the rules on the wire see only a part of the segment.
     fn arrives(&mut self, segment: &Segment, proper: bool) {
         let frame = self.peer.frame(segment);
         self.arrive(&frame, &[], proper);
