@@ -1,5 +1,5 @@
-# Shared by the scripts: paths, headings, one job at a time in its own
-# process group, results, and cleanup. Sourced by bash.
+# What the scripts share: paths, headings, one job at a time in its own
+# process group, results, and cleanup. bash sources this file.
 # shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -15,16 +15,16 @@ case "${1:-}" in
 esac
 
 [ -d "$HOME/.cargo/bin" ] && PATH=$HOME/.cargo/bin:$PATH
-# For `ip`, `ethtool` and `sysctl`: not every user has these folders in PATH.
+# `ip`, `ethtool` and `sysctl` are in these folders, which not every user has in PATH.
 PATH=$PATH:/usr/sbin:/sbin
 export PATH
 
-# Prefix of the names of all namespaces of this run. `sweep` finds them by it.
+# Prefix of the names of all namespaces of this run, by which `sweep` finds the namespaces.
 lab=uw$$
-# A folder of this run. It is created below, where its removal is ensured.
+# A folder of this run. It is created at the end of this file, after the trap that removes it.
 scratch=
 job=
-# Scripts that run beside the jobs of this script, and are ended with this script.
+# Process ids of scripts that run at the same time as the jobs of this script. `cleanup` ends them.
 background=()
 
 heading() { printf '\n==== %s\n' "$*"; }
@@ -38,7 +38,7 @@ can_namespace() {
 }
 
 # bounded SECONDS COMMAND...: runs the command in its own process group. The whole
-# group is killed at the time limit, or when this script is interrupted.
+# group is killed at the time limit, or if this script is interrupted.
 bounded() {
 	local limit=$1 rc=0
 	shift
@@ -54,7 +54,7 @@ bounded() {
 }
 
 # ---- results ----------------------------------------------------------------------
-# A script that counts results adds to these counters, and its last line is the line of `totals`.
+# A script that counts results adds to these counters. The last line that it prints is that of `totals`.
 passed=0 failed=0 skipped=0
 # A line for each check.
 times=()
@@ -74,14 +74,14 @@ totals() {
 	[ "$failed" = 0 ]
 }
 
-# results FILE: prints the three numbers of the last line of `totals` in the output of a script; zeros without such a line.
+# results FILE: prints the three numbers of the last line of `totals` in the output of a script, or zeros if there is no such line.
 results() {
 	local numbers
 	numbers=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$1" | tail -n 1) || true
 	echo "${numbers:-0 0 0}"
 }
 
-# add_up FILE RC: adds the results of a script, which ended with RC and whose output is in FILE, to our results.
+# add_up FILE RC: adds the results of another script to those of this script. FILE has its output, and RC is its exit status.
 add_up() {
 	local p f s
 	read -r p f s < <(results "$1")
@@ -90,7 +90,7 @@ add_up() {
 }
 
 # Kills the processes in the namespaces of this run and deletes the namespaces.
-# Tap and veth devices are deleted with them; no device is outside a namespace.
+# This also deletes all tap and veth devices, since no device is outside a namespace.
 sweep() {
 	local file name pid
 	for file in /run/netns/"$lab"-*; do

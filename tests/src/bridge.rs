@@ -11,20 +11,21 @@ use crate::sim::link::{Link, Outcome, Plan};
 use crate::sim::queue::Queue;
 use crate::witness::Witness;
 
-/// Sleep of an idle bridge: short compared with its delays, since the ends need the core as well.
+/// Time for which an idle bridge sleeps: short compared with its delays. The bridge has to sleep because the
+/// two hosts need the same core.
 const REST: Duration = Duration::from_micros(50);
 
-/// Maximum number of frames that wait for one side's full ring; further frames are lost and counted.
+/// Maximum number of frames that wait because one side's ring is full. Further frames are lost and counted.
 const WAITING: usize = 4096;
 
-/// Counters, in frames.
+/// Numbers of frames.
 #[derive(Clone, Debug, Default)]
 pub struct Passed {
     /// Received from the left and from the right.
     pub taken: [u64; 2],
     /// Sent to the right and to the left.
     pub given: [u64; 2],
-    /// Lost by the plan, or in its queue.
+    /// Lost according to the plan, or because its queue was full.
     pub lost: [u64; 2],
     /// Lost because the other device's ring was full, which is not part of the plan.
     pub stuck: [u64; 2],
@@ -34,7 +35,7 @@ pub struct Passed {
     pub cut: [u64; 2],
     /// Joined to the previous frame.
     pub joined: [u64; 2],
-    /// The counters of the frames from the left and from the right.
+    /// What the frames from the left and from the right showed.
     pub witness: Witness,
 }
 
@@ -64,7 +65,7 @@ impl Bridge {
         }
     }
 
-    /// Carries frames until `limit` has passed, or `is_stopped`.
+    /// Carries frames until `limit` has passed or `is_stopped` returns `true`. Returns the counters.
     pub fn run(mut self, limit: Duration, is_stopped: impl Fn() -> bool) -> Passed {
         let limit_us = limit.as_micros() as u64;
         while self.clock.now_us() < limit_us && !is_stopped() {
@@ -87,7 +88,7 @@ impl Bridge {
         self.passed
     }
 
-    /// Receives frames from a port.
+    /// Receives frames from the port at `side`. Returns whether there were any.
     fn take(&mut self, side: usize) -> bool {
         let mut frames = Burst::new();
         let now_us = self.clock.now_us();
@@ -105,7 +106,7 @@ impl Bridge {
         taken > 0
     }
 
-    /// Enters the effects of a frame from `side`.
+    /// Queues the frames that the link delivers for a frame from `side`.
     fn enter(&mut self, side: usize, outcome: Outcome) {
         let other = 1 - side;
         for (at_us, frame) in outcome.arrivals {
@@ -122,7 +123,7 @@ impl Bridge {
         }
     }
 
-    /// Sends the frames that have arrived for a port.
+    /// Sends the frames that have arrived for the port at `side`. Returns whether any frame was sent.
     fn give(&mut self, side: usize) -> bool {
         let now_us = self.clock.now_us();
         let pool = self.ports[side].mempool().clone();

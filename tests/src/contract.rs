@@ -1,5 +1,5 @@
 //! The constants of `tests/iwprobe/TARGET.md` for our two implementations: [`target`](crate::target) and
-//! [`scenes`](crate::scenes). `iwprobe` has its own copy, as it shares no code with them.
+//! [`scenes`](crate::scenes). `iwprobe` has its own copy, since it shares no code with these modules.
 
 /// The first word of every text.
 pub const MAGIC: &str = "iwp1";
@@ -8,18 +8,18 @@ pub const MAX_TEXT: usize = 192;
 /// Index of the pattern that a target sends and writes.
 pub const SOURCE: usize = 100;
 
-/// Byte `at` of pattern `index`.
+/// Returns byte `at` of pattern `index`.
 pub fn pattern_byte(index: usize, at: usize) -> u8 {
     (at + 7 * (at / 256) + 59 * index + 13) as u8
 }
 
-/// The first `length` bytes of pattern `index`.
+/// Returns the first `length` bytes of pattern `index`.
 pub fn pattern(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| pattern_byte(index, at)).collect()
 }
 
-/// The first `length` bytes of a sequence that differs from pattern `index` in every byte, and whose bytes
-/// show the position of a cut.
+/// Returns the first `length` bytes of a sequence that differs from pattern `index` in every byte. If the
+/// sequence is cut, its bytes show where.
 pub fn contrary(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| pattern_byte(index, at) ^ (0x80 | (at % 127) as u8)).collect()
 }
@@ -28,7 +28,7 @@ pub fn contrary(index: usize, length: usize) -> Vec<u8> {
 mod tests {
     use super::{contrary, pattern, pattern_byte};
 
-    /// The patterns of `TARGET.md`, and their CRC.
+    /// The patterns and the CRC are as `TARGET.md` describes them.
     #[test]
     fn bytes_are_as_agreed() {
         assert_eq!(pattern(0, 3), [13, 14, 15]);

@@ -7,8 +7,9 @@ use dp::packet::PacketConfig;
 use crate::lab::Result;
 use crate::lab_error;
 
-/// The device of a program, and its address. To be flattened into the program's options. The struct's name is
-/// also that of the option group, so no other group may have it.
+/// The device of a program, and its address. A program's options include this struct by
+/// `#[command(flatten)]`. The name of the struct is also the name of the option group, so no other group may
+/// have this name.
 #[derive(Args, Debug)]
 pub struct DeviceArgs {
     /// DPDK device.
@@ -26,20 +27,21 @@ impl DeviceArgs {
     /// Opens the device.
     ///
     /// # Errors
-    /// The errors of [`open`].
+    /// The same errors as [`open`].
     pub fn open(&self) -> Result<Box<dyn Port>> {
         open(&self.vdev, self.mtu, 0)
     }
 }
 
-/// DPDK's device string for a raw socket on `dev`, the `number`-th of the process. Its rings hold frames of
-/// up to about `room` bytes: at most 61440, since each frame has to fit into a packet buffer.
+/// Returns DPDK's device string for a raw socket on `dev`, which is device `number` of the process. Its rings
+/// hold frames of up to about `room` bytes. `room` is at most 61440, since each frame has to fit into a
+/// packet buffer.
 pub fn af_packet(number: usize, dev: &str, room: usize) -> String {
     let block = if room < 65_536 / 2 { 65_536 } else { room };
     format!("net_af_packet{number},iface={dev},blocksz={block},framesz={room},framecnt=512")
 }
 
-/// Opens our own port on an interface, with the address `ip` (`10.0.0.1/24`).
+/// Opens our own port (by a packet socket) on an interface, with the address `ip` (`10.0.0.1/24`).
 ///
 /// # Errors
 /// If the device cannot be used.
@@ -67,7 +69,7 @@ pub fn open(vdev: &str, mtu: u16, mbufs: u32) -> Result<Box<dyn Port>> {
     port.ok_or_else(|| lab_error!("{vdev} has no queue"))
 }
 
-/// Without the DPDK backend there are no devices.
+/// Returns an error, since there are no devices without the DPDK backend.
 ///
 /// # Errors
 /// Always.

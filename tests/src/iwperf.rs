@@ -1,4 +1,4 @@
-//! Runs `iwperf` as users do: command lines, and results in a JSON file.
+//! Runs `iwperf` as users run it: with a command line, and with results in a JSON file.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,20 +10,20 @@ use serde_json::Value;
 use crate::lab::{Ended, Namespace, Process, Result, Run, programs};
 use crate::{ensure, lab_error};
 
-/// Time limit of one small test on a busy machine with two cores.
+/// Maximum duration of one small test on a busy machine with two cores.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for a program to start its port and listen, on a busy machine.
+/// Maximum time until a program has started its port and listens, on a busy machine.
 pub const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes that show that a connection is in the middle of a test: more than its setup moves.
+/// Minimum number of bytes that show that a connection is in the middle of a test: more than its setup moves.
 const MOVED_BYTES: u64 = 1 << 18;
 
-/// Waits until `iwperf` runs its test and a connection of it has moved bytes, as `uwarp status` shows them.
+/// Waits until `iwperf` runs its test, and `uwarp status` shows that one of its connections has moved bytes.
 ///
 /// # Errors
 /// If no connection has moved bytes after a minute, or if the folder of the status cannot be read.
 pub fn wait_to_move(process: &mut Process) -> Result<()> {
-    // The head of the table is printed when data begin to flow.
+    // `iwperf` prints the head of the table when it begins to send data.
     process.wait_for("#bytes", START_TIMEOUT)?;
     let folder = iwarp::status::default_folder()?;
     let started = Instant::now();
@@ -40,7 +40,7 @@ pub fn wait_to_move(process: &mut Process) -> Result<()> {
     }
 }
 
-/// The corresponding program of perftest.
+/// Returns the name of the corresponding program of perftest.
 pub fn perftest(test: Test) -> &'static str {
     match test {
         Test::WriteBw | Test::WriteImmBw => "ib_write_bw",
@@ -54,8 +54,8 @@ pub fn perftest(test: Test) -> &'static str {
     }
 }
 
-/// A size (bytes) and a number of iterations that are fast and still need several FPDUs for a message, if its
-/// size is not given.
+/// Returns a message size in bytes and a number of iterations. With these values the test is fast, and each
+/// message needs several FPDUs, except for atomics, whose size is fixed.
 pub fn quick(test: Test) -> (u32, u32) {
     match (test.verb(), test.is_latency()) {
         (Verb::Atomic, _) => (ATOMIC_BYTES, 50),
@@ -77,12 +77,12 @@ pub struct Case {
     pub client_ip: String,
     /// MTU, bytes.
     pub mtu: u16,
-    /// Options of both ends.
+    /// Options of both the server and the client.
     pub options: &'static [&'static str],
 }
 
-/// Every test over both families, with both MTUs, with and without markers. `net` distinguishes the networks
-/// of suites: 10.`net`.0.0/24 and fd`net`::/64.
+/// Returns every test over IPv4 and IPv6, with both MTUs, with and without markers. `net` distinguishes the
+/// networks of suites: 10.`net`.0.0/24 and fd`net`::/64.
 pub fn cases(net: u8) -> Vec<Case> {
     let mut cases = Vec::new();
     for (family, prefix, length) in [("ipv4", format!("10.{net}.0."), 24), ("ipv6", format!("fd{net}::"), 64)]
@@ -115,36 +115,37 @@ pub struct Net {
 }
 
 impl Net {
-    /// The options, without hugepages, which not every machine has.
+    /// Returns the options. They do not use hugepages, which not every machine has.
     pub fn args(&self) -> Vec<String> {
         ["--vdev", &self.vdev, "--ip", &self.ip, "--mtu", &self.mtu.to_string(), "--no-huge"]
             .map(String::from)
             .to_vec()
     }
 
-    /// A raw socket on a device of the namespace, with rings for jumbo frames.
+    /// Returns the options for a raw socket on a device of the namespace, with rings for jumbo frames.
     pub fn af_packet(dev: &str, ip: &str, mtu: u16) -> Self {
         let vdev = format!("net_af_packet0,iface={dev},blocksz=65536,framesz=16384,framecnt=1024");
         Self { vdev, ip: ip.to_owned(), mtu }
     }
 
-    /// Our own port on a device of the namespace, as options of `iwperf`, without DPDK's options.
+    /// Returns the options of `iwperf` for our own port on a device of the namespace, which needs no options
+    /// of DPDK.
     pub fn packet(dev: &str, ip: &str, mtu: u16) -> Vec<String> {
         ["--packet", dev, "--ip", ip, "--mtu", &mtu.to_string()].map(String::from).to_vec()
     }
 
-    /// The listening side of a vhost-user socket.
+    /// Returns the options for the listening side of a vhost-user socket.
     pub fn vhost(socket: &Path, ip: &str, mtu: u16) -> Self {
         Self { vdev: format!("net_vhost0,iface={}", socket.display()), ip: ip.to_owned(), mtu }
     }
 
-    /// The connecting side of a vhost-user socket.
+    /// Returns the options for the connecting side of a vhost-user socket.
     pub fn virtio_user(socket: &Path, ip: &str, mtu: u16) -> Self {
         Self { vdev: format!("net_virtio_user0,path={}", socket.display()), ip: ip.to_owned(), mtu }
     }
 }
 
-/// `iwperf ARGS`, to be run in `namespace`, if given.
+/// Returns a run of `iwperf ARGS`, in `namespace` if there is one.
 ///
 /// # Errors
 /// If `iwperf` does not build.
@@ -201,12 +202,13 @@ pub fn serve_vhost<S: AsRef<str>>(
     Ok(server)
 }
 
-/// The address without its prefix length.
+/// Returns the address without its prefix length.
 pub fn host(ip: &str) -> &str {
     ip.split_once('/').map_or(ip, |(address, _)| address)
 }
 
-/// The command line of a quick client of `test` that validates every byte and writes its results to `json`.
+/// Returns the command line of a quick client of `test` that validates every byte and writes its results to
+/// `json`.
 ///
 /// # Errors
 /// If `iwperf` does not build.
@@ -222,10 +224,10 @@ pub fn client(
     Ok(run.args(["-s", &size.to_string(), "-n", &iterations.to_string()]).args(net.args()))
 }
 
-/// Waits for both ends of a validated test and returns the client's results.
+/// Waits until both sides of a validated test have ended, and returns the client's results.
 ///
 /// # Errors
-/// If one end fails or exceeds its time limit, or the results are not those of a completed test.
+/// If one side fails or exceeds its time limit, or if the results are not those of a completed test.
 pub fn conclude(client: Process, server: Process, json: &Path) -> Result<Value> {
     client
         .finish(TEST_TIMEOUT)

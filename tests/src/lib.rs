@@ -1,12 +1,12 @@
-//! Shared by the tests across crates: network namespaces, processes in them, Linux's siw in a virtual
-//! machine, `iwperf`'s command line, contents of streams, and the simulator ([`sim`]).
+//! What tests of several crates share: network namespaces, processes in them, Linux's siw in a virtual
+//! machine, `iwperf`'s command line, the contents of streams, and the simulator ([`sim`]).
 //!
-//! This is not part of the library, and it does not touch the host's own network: every device is in a
-//! namespace that is created for one test and removed with it.
+//! This crate is not part of the library, and it does not touch the host's own network: every device is in a
+//! namespace that is created for one test and removed after it.
 #![forbid(unsafe_code)]
 
-/// A test for each scenario by name, and one that finds scenarios without a test. `$judge` gets a name and
-/// panics if that scenario fails; `$all` are all scenarios.
+/// Defines a test for each scenario by its name, and a test that finds scenarios without a test. `$judge`
+/// gets the name of a scenario, and panics if the scenario fails. `$all` has all scenarios.
 #[macro_export]
 macro_rules! scenario_tests {
     ($judge:path, $all:expr; $($test:ident $name:literal)*) => {

@@ -2,14 +2,15 @@
 
 use testkit::chapter::{Chapter, without_comment};
 
-/// The commands, in the groups that a test of a NIC runs. Each line is as written, without its comment.
+/// The commands, in the groups in which a test of a NIC runs them. Each line is as written, but without its
+/// comment.
 #[derive(Debug)]
 pub struct NicGuide {
-    /// What both ends run before the program.
+    /// What both hosts run before the program.
     pub setup: Vec<String>,
-    /// The server.
+    /// The command that starts the server.
     pub server: String,
-    /// Its client.
+    /// The command that starts the server's client.
     pub client: String,
     /// Gives the NIC back to Linux.
     pub give_back: String,
@@ -27,7 +28,8 @@ impl NicGuide {
     /// Reads the chapter.
     ///
     /// # Errors
-    /// The chapter cannot be read, has no such commands, or has commands that are in none of these groups.
+    /// If the chapter cannot be read, lacks one of these commands, or has a command that is in none of these
+    /// groups.
     pub fn read() -> Result<Self, String> {
         let mut chapter = Chapter::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/NIC.md"))?;
         let mut block = |after: &str| -> Result<Vec<String>, String> {
@@ -49,7 +51,7 @@ impl NicGuide {
     }
 }
 
-/// The line of a block of one line.
+/// Returns the only line of a block.
 fn only(lines: Vec<String>) -> Result<String, String> {
     let [line] = <[String; 1]>::try_from(lines).map_err(|lines| format!("not one line: {lines:?}"))?;
     Ok(line)
@@ -59,7 +61,7 @@ fn only(lines: Vec<String>) -> Result<String, String> {
 mod tests {
     use super::NicGuide;
 
-    /// The tests that run these commands need virtual machines and come late.
+    /// Checks this early, since the tests that run these commands need virtual machines and run late.
     #[test]
     fn every_command_of_the_chapter_has_its_group() {
         let guide = NicGuide::read().unwrap();

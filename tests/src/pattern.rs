@@ -1,5 +1,5 @@
-//! The contents of test streams. Each byte depends only on a seed and its offset in the stream, so a receiver
-//! can check any part, in any order, and report the first wrong byte.
+//! The contents of test streams. Each byte depends only on a seed and on the byte's offset in the stream.
+//! Therefore a receiver can check any part of the stream, in any order, and report the first wrong byte.
 
 /// The contents of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,24 +8,24 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern of a seed.
+    /// Returns the pattern of a seed.
     pub fn new(seed: u64) -> Self {
         Self { seed }
     }
 
-    /// Fills `out` with the bytes from `offset` on.
+    /// Fills `out` with the bytes of the stream from `offset` on.
     pub fn fill(self, offset: u64, out: &mut [u8]) {
         for (byte, at) in out.iter_mut().zip(offset..) {
             *byte = self.byte(at);
         }
     }
 
-    /// The offset in the stream of the first wrong byte of `bytes`.
+    /// Returns the offset in the stream of the first wrong byte of `bytes`, which begin at `offset`.
     pub fn first_wrong(self, offset: u64, bytes: &[u8]) -> Option<u64> {
         bytes.iter().zip(offset..).find_map(|(&byte, at)| (byte != self.byte(at)).then_some(at))
     }
 
-    /// One byte: a byte of the SplitMix64 value of its eight-byte word.
+    /// Returns one byte: a byte of the SplitMix64 value of the eight-byte word that contains it.
     fn byte(self, at: u64) -> u8 {
         let mut z = self.seed.wrapping_add((at / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,5 +1,5 @@
-//! A port as a smoltcp device: frames are read in the buffers in which they arrived, and built in the buffers
-//! in which they leave.
+//! A port as a smoltcp device. Frames are read in the buffers in which they arrived, and built in the buffers
+//! in which they are sent.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -8,10 +8,10 @@ use dp::{Burst, Mbuf, Port};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::time::Instant;
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header, bytes.
 const ETHERNET_BYTES: usize = 14;
 
-/// A port, with received frames and frames to send.
+/// A port, with received frames and frames to be sent.
 pub struct PortDevice {
     port: Box<dyn Port>,
     rx: VecDeque<Mbuf>,
@@ -19,13 +19,13 @@ pub struct PortDevice {
 }
 
 impl PortDevice {
-    /// A device without frames.
+    /// Returns a device without frames.
     pub fn new(port: Box<dyn Port>) -> Self {
         Self { port, rx: VecDeque::new(), tx: Burst::new() }
     }
 
-    /// Receives frames, and sends waiting ones as far as the port accepts them. Returns whether any frame
-    /// moved.
+    /// Receives frames, and sends as many waiting frames as the port accepts. Returns whether any frame was
+    /// received or sent.
     pub fn poll_at(&mut self, now_us: u64) -> bool {
         let mut burst = Burst::new();
         let mut moved = false;
@@ -36,38 +36,40 @@ impl PortDevice {
         moved | self.flush(now_us)
     }
 
-    /// Sends waiting frames as far as the port accepts them. Returns whether any frame moved.
+    /// Sends as many waiting frames as the port accepts. Returns whether any frame was sent.
     pub fn flush(&mut self, now_us: u64) -> bool {
         !self.tx.is_empty() && self.port.tx_burst(now_us, &mut self.tx) > 0
     }
 
-    /// Whether frames have to leave before more can be made.
+    /// Whether a waiting frame has to be sent before another frame can be built.
     pub fn is_full(&self) -> bool {
         self.tx.is_full()
     }
 
-    /// Frames waiting to leave, oldest first.
+    /// Returns the frames that wait to be sent, oldest first.
     pub fn waiting(&self) -> impl Iterator<Item = Cow<'_, [u8]>> {
         self.tx.iter().map(bytes)
     }
 
-    /// Received frames that smoltcp has not processed, oldest first.
+    /// Returns the received frames that smoltcp has not processed, oldest first.
     pub fn arrived(&self) -> impl Iterator<Item = Cow<'_, [u8]>> {
         self.rx.iter().map(bytes)
     }
 
-    /// Drops received frames for which `keep` is false, oldest first.
+    /// Calls `keep` with each received frame, oldest first, and drops the frames for which it returns
+    /// `false`.
     pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
         self.rx.retain(|frame| keep(&bytes(frame)));
     }
 
-    /// Sends a frame that smoltcp did not make. It is lost if no buffer is free, as on a wire.
+    /// Sends a frame that smoltcp did not build. The frame is lost if no buffer is free, as it could be lost
+    /// on a wire.
     pub fn send(&mut self, frame: &[u8]) {
         Tx(self).consume(frame.len(), |room| room.copy_from_slice(frame));
     }
 }
 
-/// The bytes of a frame, contiguous.
+/// Returns the bytes of a frame, contiguous.
 fn bytes(frame: &Mbuf) -> Cow<'_, [u8]> {
     match frame.head() {
         head if head.len() == frame.len() => Cow::Borrowed(head),
@@ -99,7 +101,7 @@ impl Device for PortDevice {
     }
 }
 
-/// A received frame.
+/// A received frame that smoltcp can read.
 pub struct Rx(Mbuf);
 
 impl RxToken for Rx {
@@ -108,7 +110,7 @@ impl RxToken for Rx {
     }
 }
 
-/// A buffer for a frame to send.
+/// A device in which smoltcp can build a frame.
 pub struct Tx<'a>(&'a mut PortDevice);
 
 impl TxToken for Tx<'_> {
@@ -120,7 +122,7 @@ impl TxToken for Tx<'_> {
             self.0.tx.push(frame);
             return result;
         }
-        // No buffer: lost, as on a wire.
+        // No buffer is free, so the frame is lost, as it could be lost on a wire.
         build(&mut vec![0; len])
     }
 }

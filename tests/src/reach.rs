@@ -1,9 +1,9 @@
-//! The share of a wire that one connection reaches, in virtual time: RDMA Writes back to back between two
-//! engines. Frames are lost when the queue in front of the wire is full, or at random.
+//! Measures the share of a wire that one connection reaches, in virtual time. Two engines exchange RDMA
+//! Writes back to back. Frames are lost when the queue in front of the wire is full, or at random.
 //!
-//! There are two shares, both measured in the second half of a run, after slow start: the share of the wire's
-//! time with a frame on it, and the share of its rate that is placed payload. The wire counts nanoseconds,
-//! the engines microseconds.
+//! There are two shares: the share of time in which a frame is on the wire, and the share of the wire's rate
+//! that is placed payload. Both shares are measured in the second half of a run, after slow start. The clock
+//! of the wire has nanoseconds, that of the engines microseconds.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{MemoryRegion, MrOptions, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus};
@@ -17,63 +17,63 @@ use testkit::packet::parse;
 
 const LOCAL_PORT: u16 = 40_000;
 
-/// Bytes of a Write.
+/// Length of a Write, bytes.
 const WRITE: usize = 256 << 10;
 
-/// Writes posted and not completed: more than the send buffer and the windows hold.
+/// Number of Writes that are posted but not completed: more than fit into the send buffer and the windows.
 const POSTED: u64 = 64;
 
-/// Packet buffers of each port: enough that only the wire matters.
+/// Number of packet buffers of each port: enough that only the wire matters.
 const MBUFS: usize = 16_384;
 
 /// A path, and the traffic over it.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// Megabits a second, each way.
+    /// Rate in each direction, megabits per second.
     pub rate_mbit: u64,
     /// Round-trip time of the empty wire, microseconds.
     pub rtt_us: u64,
-    /// Length of the queue in front of the wire, hundredths of the bandwidth-delay product.
+    /// Maximum length of the queue in front of the wire, percent of the bandwidth-delay product.
     pub queue: u64,
     /// MTU, bytes.
     pub mtu: u16,
-    /// The receiver asks for markers.
+    /// Whether the receiver asks for markers.
     pub markers: bool,
-    /// Frames lost at random each way, parts per million.
+    /// Share of frames that are lost at random in each direction, parts per million.
     pub loss_ppm: u32,
 }
 
 /// The results of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reached {
-    /// Share of the wire's time with a frame on it.
+    /// Share of time in which a frame was on the wire.
     pub wire: f64,
     /// Share of the wire's rate that was placed payload of Writes.
     pub payload: f64,
-    /// The first round trip in which the wire was busy for nine tenths of its time; all of the first half if
-    /// there was none.
+    /// Number of the first round trip in which the wire was busy for at least nine tenths of the time. If
+    /// there was none, the number of round trips of the first half.
     pub filled_after: u64,
-    /// Frames dropped at a full queue, in total.
+    /// Number of frames that the sender's direction of the wire lost: at a full queue, or at random.
     pub overflowed: u64,
-    /// Timeouts of the sender's TCP.
+    /// Number of timeouts of the sender's TCP.
     pub timeouts: u64,
 }
 
 impl Path {
-    /// The bandwidth-delay product.
+    /// Returns the bandwidth-delay product, bytes.
     pub fn bytes(&self) -> u64 {
         self.rate_mbit * self.rtt_us / 8
     }
 
-    /// Does Writes for `rounds` round trips, and then for as many that are measured.
+    /// Sends Writes for `rounds` round trips, and then for another `rounds` round trips, which are measured.
     ///
     /// # Errors
-    /// If a Write fails, or no event is left.
+    /// If a Write fails, or if no further event can happen.
     pub fn reach(&self, tcp: TcpConfig, rounds: u64) -> Result<Reached, String> {
         let mut run = Run::new(*self, tcp)?;
         let start_us = run.hosts.now_us;
         let half_us = rounds * self.rtt_us;
-        // Slow start, in steps of a round trip, to find when the wire is full.
+        // Slow start is run in steps of a round trip, to find the first round trip in which the wire is full.
         let mut filled_after = rounds;
         for round in 1..=rounds {
             let before = run.carried;
@@ -105,14 +105,14 @@ struct Run {
     wakes: [Option<u64>; 2],
     posted: u64,
     completed: u64,
-    /// Bytes of frames with payload that have reached the receiver.
+    /// Number of bytes of frames with payload that have reached the receiver.
     carried: u64,
 }
 
 impl Run {
     fn new(path: Path, tcp: TcpConfig) -> Result<Self, String> {
-        // After a handshake without delay, slow start would mistake the round trips of the path for queueing
-        // delay (RFC 9406).
+        // The handshake has the delay of the path. After a handshake without delay, slow start would mistake
+        // this delay for queueing delay (RFC 9406).
         let config = HostsConfig { mtu: path.mtu, mbufs: MBUFS, tcp, seed: 1, exchange_us: path.rtt_us };
         let mut hosts = Hosts::new(&config)?;
         let connected = hosts.connect(LOCAL_PORT, path.markers, &mut |_, _| ())?;
@@ -121,7 +121,8 @@ impl Run {
         let region = |side: usize| hosts.hosts[side].pd.reg_mr_with(WRITE, &options);
         let source = region(0).map_err(|error| error.to_string())?;
         let sink = region(1).map_err(|error| error.to_string())?;
-        // At least two frames, otherwise an acknowledgement fills the return path.
+        // The queue has space for at least two frames, since otherwise an acknowledgement could fill the
+        // return path.
         let queue = (path.bytes() * path.queue / 100).max(2 * u64::from(path.mtu) + 28);
         let wire =
             |side| Wire::new(path.rate_mbit, path.rtt_us / 2, queue, Loss::Random(path.loss_ppm), 1, side);
@@ -144,7 +145,7 @@ impl Run {
         &self.connected.qps[0]
     }
 
-    /// Bytes of payload in the receiver's memory.
+    /// Returns the number of payload bytes placed in the receiver's memory.
     fn placed(&self) -> u64 {
         self.hosts.hosts[1].engine.counters().rx_placed_bytes
     }

@@ -1,7 +1,8 @@
-//! Compares the sections of `scripts/test` with cargo's targets: a test that no section runs proves nothing.
+//! Compares the sections of `scripts/test` with cargo's targets, since a test that no section runs proves
+//! nothing.
 //!
-//! `scripts/test --list` prints the commands. This module parses the `cargo test` in them. A feature counts
-//! as tested if a section tests its package with the feature on.
+//! `scripts/test --list` prints the commands. This module parses each `cargo test` in them. A feature counts
+//! as tested if a section tests its package with the feature enabled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -53,7 +54,7 @@ struct Target {
 #[derive(Debug, Deserialize)]
 struct Dependency {
     name: String,
-    /// The name by which features call it, if that is another one.
+    /// The name by which features refer to the dependency, if it differs from `name`.
     rename: Option<String>,
     kind: Option<String>,
     features: Vec<String>,
@@ -61,7 +62,8 @@ struct Dependency {
 }
 
 impl Package {
-    /// The package and the feature that an entry of its features turns on: of a dependency, or its own.
+    /// Returns the package and the feature that an entry of this package's features enables: a feature of a
+    /// dependency or of this package.
     fn brought<'a>(&'a self, entry: &'a str) -> (&'a str, &'a str) {
         let Some((called, feature)) = entry.split_once('/') else { return (&self.name, entry) };
         let is_meant = |it: &&Dependency| it.rename.as_deref() == Some(called);
@@ -70,7 +72,7 @@ impl Package {
 }
 
 impl Target {
-    /// Whether its root file has neither tests nor modules that may have some.
+    /// Whether the root file has no tests and no modules that could have tests.
     fn has_no_tests(&self) -> Result<bool, String> {
         let text = fs::read_to_string(&self.src_path)
             .map_err(|error| format!("{}: {error}", self.src_path.display()))?;
@@ -84,15 +86,16 @@ struct Command {
     packages: Vec<String>,
     workspace: bool,
     excluded: Vec<String>,
-    /// As `(kind, name)`. Without a name: all of the kind. Empty: the targets that `cargo test` runs by
-    /// default.
+    /// The selected targets as `(kind, name)`. `None` as name selects all targets of the kind. Without
+    /// entries, the command runs the targets that `cargo test` runs by default.
     targets: Vec<(&'static str, Option<String>)>,
     features: Vec<String>,
     no_default_features: bool,
 }
 
 impl Command {
-    /// Parses the `cargo test` in a line of `scripts/test --list`; `None` if it has none.
+    /// Parses the `cargo test` in a line of `scripts/test --list`. Returns `None` if the line has no `cargo
+    /// test`.
     fn parse(line: &str) -> Result<Option<Self>, String> {
         let mut words = line.split_whitespace().skip_while(|word| *word != "cargo").skip(1);
         if words.next() != Some("test") {
@@ -116,7 +119,7 @@ impl Command {
                 "--features" => command.features.extend(value()?.split(',').map(str::to_owned)),
                 "--no-default-features" => command.no_default_features = true,
                 "--quiet" | "--release" | "--no-fail-fast" => {}
-                // The rest are arguments of the test programs.
+                // The words after `--` are arguments of the test programs.
                 "--" => break,
                 _ => return Err(format!("{line}: {word} is not understood here")),
             }
@@ -129,7 +132,7 @@ impl Command {
         named(&self.packages) || (self.workspace && !named(&self.excluded))
     }
 
-    /// Whether it runs a target of a package that it selects, regardless of features.
+    /// Whether the command runs a target of a package that it selects. Features are ignored.
     fn runs(&self, target: &Target) -> bool {
         let is = |kind: &str| target.kind.iter().any(|it| it == kind);
         if self.targets.is_empty() {
@@ -140,13 +143,13 @@ impl Command {
         })
     }
 
-    /// Whether it runs the examples in the documentation of the packages that it selects.
+    /// Whether the command runs the examples in the documentation of the packages that it selects.
     fn runs_examples_of_documents(&self) -> bool {
         self.targets.is_empty() || self.targets.contains(&("doctest", None))
     }
 
-    /// The enabled features, as `(package, feature)`: those of the command, those of dependencies, and the
-    /// features that they enable.
+    /// Returns the enabled features, as `(package, feature)`: those of the command, those of dependencies,
+    /// and the features that these enable.
     fn features<'a>(&'a self, packages: &'a [Package]) -> BTreeSet<(&'a str, &'a str)> {
         let find = |name: &str| packages.iter().find(|package| package.name == name);
         let (mut on, mut todo) = (BTreeSet::new(), Vec::new());
@@ -187,11 +190,11 @@ impl Command {
     }
 }
 
-/// Lists the targets and features that no section runs, one line each. `sections` is the output of
+/// Lists the targets and features that no section runs, one on each line. `sections` is the output of
 /// `scripts/test --list`. `names` returns whether the tests in a package's folder run an example.
 ///
 /// # Errors
-/// A command that cannot be parsed, or a root file that cannot be read.
+/// If a command cannot be parsed, or a root file cannot be read.
 pub fn unrun(
     metadata: &Metadata,
     sections: &str,
@@ -250,7 +253,7 @@ mod tests {
         Run::new(root().join("scripts/test")).arg("--list").check(TEN_SECONDS).unwrap()
     }
 
-    /// Whether a test of the package has the example's name in quotes, as a test that runs it does.
+    /// Whether the package's tests of examples contain the call that runs this example.
     fn is_run_by_a_test(folder: &Path, example: &str) -> bool {
         let path = folder.join("tests/examples.rs");
         fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("run(\"{example}\")")))
@@ -270,8 +273,8 @@ mod tests {
         );
     }
 
-    /// `scripts/test` looks for a test by the first two cells of its line, so a line in another form, or with
-    /// a section that does not exist, would never be found.
+    /// `scripts/test` finds a test by the first two cells of its line. It would never find a line in another
+    /// form, or a line with a section that does not exist.
     #[test]
     fn each_line_of_the_register_names_a_test_and_its_section() {
         let register = fs::read_to_string(root().join("tests/flaky.md")).unwrap();
@@ -287,7 +290,7 @@ mod tests {
         }
     }
 
-    /// The suites of the test target `devices`: a file or a folder for each.
+    /// Returns the names of the suites of the test target `devices`. Each suite is a file or a folder.
     fn suites() -> BTreeSet<String> {
         let files = fs::read_dir(root().join("tests/tests/devices")).unwrap();
         let names = files.map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned());
@@ -302,8 +305,8 @@ mod tests {
         assert_eq!(named, suites(), "left: the sections of scripts/test; right: tests/tests/devices");
     }
 
-    /// A script that is asked what it does says so, and does nothing: some install packages and measure for
-    /// an hour otherwise.
+    /// With `--help` or `-h`, a script says what it does, and does nothing else. Some scripts would otherwise
+    /// install packages or measure for an hour.
     #[test]
     fn every_script_says_what_it_does() {
         let mut asked = 0;

@@ -1,6 +1,6 @@
-//! Statistics of the sources: their size, their largest types, how often code in different places repeats
-//! one decision, and how many files a packet passes through. `scripts/structure` prints them for any
-//! checkout, so that a change can be compared with the earlier state.
+//! Statistics of the sources: their size, their largest types, the number of places that repeat one decision,
+//! and the number of files through which a packet passes. `scripts/structure` prints them for any checkout,
+//! so that a change can be compared with the state before it.
 
 pub mod records;
 pub mod ways;
@@ -16,7 +16,7 @@ use crate::layout::source::{self, Tests};
 use crate::layout::table::LAYOUTS;
 use crate::layout::uses::Crate;
 
-/// Folders whose sources are the product, but for their tests.
+/// Folders whose sources, except their tests, are the product.
 const PRODUCT: [&str; 8] = [
     "dp/src",
     "tcp-lite/src",
@@ -31,7 +31,7 @@ const PRODUCT: [&str; 8] = [
 /// Folders of tools.
 const TOOLS: [&str; 3] = ["benches", "scripts", ".ci"];
 
-/// Endings of the files that count as sources.
+/// Extensions of the files that count as sources.
 const SOURCES: [&str; 6] = ["rs", "c", "h", "py", "sh", "bash"];
 
 /// A part of the project.
@@ -45,43 +45,43 @@ pub enum Part {
     Tools,
 }
 
-/// A type with its size. Types of one name in a crate count as one.
+/// A type with its size. Types of the same name in a crate count as one type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeSize {
-    /// The crate and the name.
+    /// The crate and the name of the type.
     pub name: String,
-    /// Fields of a struct, variants of an enum.
+    /// Number of fields of a struct, or of variants of an enum.
     pub fields: usize,
-    /// Inherent methods.
+    /// Number of inherent methods.
     pub methods: usize,
-    /// Files with inherent methods.
+    /// Number of files with inherent methods of the type.
     pub files: usize,
 }
 
-/// The number of mentions in the product.
+/// The extent to which the product mentions something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mentions {
-    /// Lines.
+    /// Number of lines.
     pub lines: usize,
-    /// Files.
+    /// Number of files.
     pub files: usize,
 }
 
 /// The numbers of a checkout.
 #[derive(Debug)]
 pub struct Structure {
-    /// Lines of source.
+    /// Number of lines of source.
     pub lines: BTreeMap<Part, usize>,
     /// All types with a field or method, the largest first.
     pub types: Vec<TypeSize>,
-    /// Places that ask which phase a connection is in, below `iwarp/src/engine`: `Phase::` in a pattern, or
-    /// `Self::` in one of its own methods, and calls such as `is_rdma()`.
+    /// Places below `iwarp/src/engine` that ask for the phase of a connection: by `Phase::` in a pattern, by
+    /// `Self::` in a pattern of the phase's own methods, or by calls such as `is_rdma()`.
     pub phase_matches: Mentions,
     /// Mentions of InfiniBand's semantics.
     pub ib_semantics: Mentions,
-    /// Mentions of sending without a copy.
+    /// Mentions of sending without a copy of the payload.
     pub zero_copy: Mentions,
-    /// By crate: number of modules in cycles.
+    /// For each crate, the number of modules in cycles.
     pub in_circles: Vec<(String, usize)>,
 }
 
@@ -89,7 +89,7 @@ impl Structure {
     /// Reads the checkout at `root`.
     ///
     /// # Errors
-    /// A file that cannot be read, or is not Rust.
+    /// If a file cannot be read, or is not Rust.
     pub fn of(root: &Path) -> io::Result<Self> {
         let mut lines = BTreeMap::new();
         let mut types = BTreeMap::<String, (TypeSize, BTreeSet<PathBuf>)>::new();
@@ -139,7 +139,7 @@ impl Mentions {
     }
 }
 
-/// The crates with module cycles, with the number of modules in them.
+/// Returns the crates with cycles of modules, each with the number of modules in these cycles.
 fn in_circles(root: &Path) -> Vec<(String, usize)> {
     LAYOUTS
         .iter()
@@ -152,7 +152,7 @@ fn in_circles(root: &Path) -> Vec<(String, usize)> {
         .collect()
 }
 
-/// The source files below `root`, without build output.
+/// Returns the source files below `root`, without build output.
 fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![root.to_path_buf()];
@@ -184,25 +184,25 @@ fn part_of(file: &Path) -> Part {
         true => Part::Tests,
         false if TOOLS.iter().any(|folder| file.starts_with(folder)) => Part::Tools,
         false if PRODUCT.iter().any(|folder| file.starts_with(folder)) => Part::Product,
-        // Examples and the like.
+        // Other files, such as examples, count as tests.
         false => Part::Tests,
     }
 }
 
-/// The crate of a file, by its folder.
+/// Returns the name of a file's crate: the path of the crate's folder.
 fn crate_of(file: &Path) -> String {
     let parts = file.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
     parts.take_while(|part| part != "src").collect::<Vec<_>>().join("/")
 }
 
-/// Lines of the modules for tests inside of a file, as rustfmt leaves them.
+/// Returns the number of lines in the test modules of a file formatted by rustfmt.
 fn lines_of_tests(text: &str) -> usize {
     let mut lines = text.lines().peekable();
     let mut count = 0;
     while let Some(line) = lines.next() {
         let begins = |next: &&str| next.starts_with("mod ") && next.ends_with('{');
         if line == "#[cfg(test)]" && lines.peek().is_some_and(begins) {
-            // Up to the brace at the margin.
+            // The module ends at the closing brace without indentation.
             count += 2 + lines.by_ref().take_while(|line| *line != "}").count();
         }
     }
@@ -214,17 +214,17 @@ fn is_zero_copy(line: &str) -> bool {
     line.contains("zero copy") || line.contains("without a copy") || line.contains("zerocopy")
 }
 
-/// The types and matches of a file, without those of its test modules.
+/// The types and matches of a file. Those of its test modules are left out.
 #[derive(Default)]
 struct Seen {
-    /// Fields or variants, and methods.
+    /// For each type, the number of fields or variants, and of methods.
     types: BTreeMap<String, (usize, usize)>,
     phase_matches: usize,
-    /// The methods of a phase are visited.
+    /// Whether the methods of a phase are being visited.
     is_of_phase: bool,
 }
 
-/// The phases of a connection, as methods name them.
+/// The names of a connection's phases, as in the names of methods.
 const PHASES: [&str; 5] = ["opening", "streaming", "startup", "rdma", "closing"];
 
 impl Seen {
@@ -240,7 +240,7 @@ impl Seen {
     }
 }
 
-/// Finds a path that begins with `Phase::`, or with `Self::` if that is the phase.
+/// Finds a path that begins with `Phase::`, or with `Self::` in a method of the phase.
 struct NamesPhase {
     is_self: bool,
     found: bool,

@@ -1,5 +1,5 @@
 //! Counts the frames on a wire by their properties, to prove that a peer behaved as a test requires. The
-//! witness uses the simulator's parser, so it does not depend on the counters of any stack.
+//! module uses the simulator's parser, so its counts do not depend on the counters of any stack.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,25 +10,25 @@ use crate::lab::Result;
 use crate::lab_error;
 use testkit::packet::{Tcp, flag, parse};
 
-/// The counters of one side. Its text is words `name=value` on one line.
+/// The counts of one side. Its text consists of words `name=value` on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Segments with payload.
+    /// Number of segments with payload.
     pub data: u64,
     /// Payload of the longest segment, bytes.
     pub longest: usize,
-    /// Window probes (RFC 9293 section 3.8.6.1): segments of one byte or none from just below the other
-    /// side's acknowledgement, while its window was closed.
+    /// Number of window probes (RFC 9293 section 3.8.6.1): segments of one byte or no byte from just below
+    /// the peer's acknowledgement, while the peer's window was closed.
     pub window_probes: u64,
-    /// Keepalives (section 3.8.4): the same while its window was open.
+    /// Number of keepalives (section 3.8.4): such segments while the peer's window was open.
     pub keepalives: u64,
-    /// Segments with an urgent pointer.
+    /// Number of segments with an urgent pointer.
     pub urgent: u64,
-    /// Bytes of payload in SYNs.
+    /// Number of payload bytes in SYNs.
     pub syn_bytes: u64,
-    /// Segments that announce a window of zero.
+    /// Number of segments that announce a window of zero.
     pub zero_windows: u64,
-    /// ECN-capable packets (RFC 3168).
+    /// Number of ECN-capable packets (RFC 3168).
     pub ect: u64,
     /// Kinds of options in SYNs.
     pub syn_options: BTreeSet<u8>,
@@ -50,10 +50,10 @@ impl fmt::Display for Seen {
     }
 }
 
-/// The value of the word `name=value` in the line that begins with `side`, in a program's output.
+/// Returns the value of the word `name=value` in the line that begins with `side`, in a program's output.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no such word.
 pub fn word<'a>(text: &'a str, side: &str, name: &str) -> Result<&'a str> {
     let line = text.lines().find(|line| line.split(' ').next() == Some(side));
     let word =
@@ -61,16 +61,16 @@ pub fn word<'a>(text: &'a str, side: &str, name: &str) -> Result<&'a str> {
     word.ok_or_else(|| lab_error!("there is no {name} of {side}: {text}"))
 }
 
-/// The same for a number.
+/// Returns the value of the word `name=value` as a number, in the line that begins with `side`.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no such word, or if its value is not a number.
 pub fn count(text: &str, side: &str, name: &str) -> Result<u64> {
     let word = word(text, side, name)?;
     word.parse().map_err(|_| lab_error!("{name}={word} is not a number"))
 }
 
-/// The latest numbers of a side.
+/// The latest acknowledgement and window of a side.
 #[derive(Clone, Copy, Debug)]
 struct LatestNumbers {
     ack: u32,
@@ -85,7 +85,7 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// The counters of each side.
+    /// Returns the counts of each side.
     pub fn seen(&self) -> &[Seen; 2] {
         &self.seen
     }
@@ -117,24 +117,24 @@ impl Witness {
     }
 }
 
-/// Whether a segment only asks for an answer. The other side has acknowledged up to `ack`.
+/// Whether a segment only asks for an answer. `ack` is the peer's latest acknowledgement.
 fn is_probe(tcp: &Tcp, ack: u32) -> bool {
     tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0 && tcp.len() <= 1 && tcp.seq.wrapping_add(1) == ack
 }
 
-/// A port with a witness: side 0 is the host that sends through it.
+/// A port with a witness. Side 0 is the host that sends through the port.
 pub struct Watched<'a> {
     port: &'a mut dyn Port,
     witness: Witness,
 }
 
 impl<'a> Watched<'a> {
-    /// Watches `port`.
+    /// Returns a port that passes all frames to `port` and counts them.
     pub fn new(port: &'a mut dyn Port) -> Self {
         Self { port, witness: Witness::default() }
     }
 
-    /// The witness.
+    /// Returns the witness.
     pub fn witness(&self) -> &Witness {
         &self.witness
     }

@@ -1,5 +1,5 @@
-//! Checks that with markers, payload behind a hole is in memory before the hole is filled, and that little
-//! memory is held; without markers no such payload is placed.
+//! Checks that with markers, payload after a hole is in memory before the hole is filled, and little memory
+//! is held. Without markers, such payload is not placed early.
 
 use tests::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, measure};
 
@@ -16,7 +16,7 @@ const BASE: Setting = Setting {
     markers: true,
 };
 
-/// Three runs of a setting.
+/// Returns the results of three runs of a setting.
 fn outcome(setting: Setting) -> Outcome {
     let mut outcome = Outcome::default();
     for seed in 0..3 {
@@ -27,7 +27,7 @@ fn outcome(setting: Setting) -> Outcome {
     outcome
 }
 
-/// With markers and without.
+/// Returns the results of a setting with markers and without markers.
 fn both(setting: Setting) -> [Outcome; 2] {
     [true, false].map(|markers| outcome(Setting { markers, ..setting }))
 }
@@ -61,7 +61,8 @@ fn so_are_writes_in_jumbo_frames() {
     is_placed_early(Setting { mtu: 9000, message: 256 << 10, ..BASE });
 }
 
-/// Their buffers are known in advance: receives of a queue pair's own queue are used in order.
+/// The buffers of Sends are known in advance, since the receives of a queue pair's own queue are used in
+/// order.
 #[test]
 fn so_are_sends_of_many_messages() {
     is_placed_early(Setting { traffic: Traffic::Send, ..BASE });

@@ -1,10 +1,10 @@
 //! With the default windows, one connection fills the paths for which these windows are large enough, and
-//! never sends more than its window.
+//! never has more bytes in flight than its window.
 
 use tcp_lite::TcpConfig;
 use tests::reach::{Path, Reached};
 
-/// A queue of one bandwidth-delay product.
+/// A path with a queue of one bandwidth-delay product. The tests set its rate and delay.
 const BASE: Path = Path { rate_mbit: 0, rtt_us: 0, queue: 100, mtu: 1500, markers: false, loss_ppm: 0 };
 
 fn reach(path: Path, tcp: TcpConfig) -> Reached {
@@ -44,7 +44,7 @@ fn ten_gigabits_over_a_millisecond() {
     fills(10_000, 1000);
 }
 
-/// The range that the documentation of the default window promises.
+/// The documentation of the default window states this range.
 #[test]
 fn the_default_windows_cover_ten_gigabits_over_two_milliseconds_and_not_over_six() {
     let path = |rtt_us| Path { rate_mbit: 10_000, rtt_us, ..BASE };
@@ -67,10 +67,10 @@ fn half_of_what_a_round_trip_carries_fills_half_of_the_wire() {
 }
 
 /// Random losses, on the wire of `bad_wire.rs`. CUBIC has to be at least as fast as AIMD with CUBIC's
-/// reduction (RFC 9438 section 4.3), whose window in segments is the square root of 3/2 divided by the loss
-/// rate. Over some hundred losses that holds within 5 %. With one segment of twenty lost, some
-/// retransmissions are lost too, in windows of five segments: an eighth of the goodput is allowed for the
-/// timeouts, and another for chance.
+/// reduction (RFC 9438 section 4.3). AIMD's window in segments is the square root of 3/2 divided by the loss
+/// rate. Over some hundred losses, this holds within 5 %. If one segment of twenty is lost, some
+/// retransmissions are lost too, and the window has only five segments: an eighth of the goodput is allowed
+/// for timeouts, and another eighth for chance.
 #[test]
 fn losses_by_chance_cost_what_the_documents_say_they_cost() {
     for (loss_ppm, least) in [(1_000, 0.95), (10_000, 0.95), (50_000, 0.75)] {

@@ -1,4 +1,4 @@
-//! The simulator's ordinary run: every scenario with some hundred seeds. `scripts/soak` runs more.
+//! The simulator's ordinary run: every scenario with some hundred seeds. `scripts/soak` makes more runs.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -10,7 +10,7 @@ use tests::sim::run::Stats;
 use tests::sim::scenario::{SCENARIOS, Scenario};
 use tests::sim::setup::Work;
 
-/// Seeds of each scenario, unless `UWARP_SEEDS` has another number.
+/// Number of seeds of each scenario, unless `UWARP_SEEDS` has another number.
 const SEEDS: u64 = 300;
 
 fn seeds() -> u64 {
@@ -22,14 +22,14 @@ fn scenario(name: &str) -> Scenario {
     Scenario::find(name).unwrap_or_else(|| panic!("no scenario {name}"))
 }
 
-/// The sums over the seeds of a scenario, and the messages of those that failed.
+/// The sums over the seeds of a scenario, and the messages of the seeds that failed.
 type Runs = (Total, Vec<String>);
 
-/// The runs of each scenario, made by the first test that needs them.
+/// The runs of each scenario. The first test that needs them makes them.
 static RUNS: LazyLock<BTreeMap<&str, OnceLock<Runs>>> =
     LazyLock::new(|| SCENARIOS.iter().map(|scenario| (scenario.name, OnceLock::new())).collect());
 
-/// The sums over the seeds of a scenario. Prints the failures for each test that asks.
+/// Returns the sums over the seeds of a scenario. Prints the failures in each test that calls this function.
 fn total_of(name: &str) -> &'static Total {
     let (total, failures) = RUNS[name].get_or_init(|| {
         let failures = Mutex::new(Vec::new());
@@ -81,42 +81,43 @@ tests::scenario_tests! {
     everything "everything"
 }
 
-/// Runs in which the rules of their time, or the simulator itself, reported a fault although tcp-lite was
-/// right. (Runs that found a fault of tcp-lite are in `tests/sim-defects`.)
+/// Runs that failed because of a rule of that time or because of the simulator itself, although tcp-lite was
+/// right. (Runs that found a defect of tcp-lite are in `tests/sim-defects`.)
 const WRONGLY_ACCUSED: &[(&str, u64)] = &[
-    // A byte, and its timer, had waited since before other bytes were acknowledged.
+    // A byte and its timer had waited since a time before the acknowledgement of other bytes.
     ("everything", 47_840),
-    // Delayed echoes reported marks that had been answered meanwhile.
+    // Delayed echoes reported marks to which the sender had already responded.
     ("everything", 45_619),
-    // smoltcp's host answered with a RST and then as in TIME-WAIT.
+    // smoltcp's host answered a segment with a RST, and then with an acknowledgement as in TIME-WAIT.
     ("duplicate", 46_298),
-    // The same with a late SYN-ACK.
+    // smoltcp's host answered a late SYN-ACK with a RST, and then with an acknowledgement as in TIME-WAIT.
     ("duplicate", 160_134),
-    // A tail loss probe was answered faster than the minimum round trip, which proves nothing. From then on,
+    // A tail loss probe was answered faster than the minimum round trip, which proves nothing. After that,
     // the full RTO had to pass.
     ("stopped", 10_806),
     ("stopped", 12_982),
-    // A SYN of the earlier connection arrived late, after the RST of another had ended TIME-WAIT, and was
-    // answered.
+    // A SYN of the earlier connection arrived after the RST of another connection had ended TIME-WAIT, and it
+    // was answered.
     ("again", 167_482),
-    // A host was stopped before all hosts had connected to it, which took long on a slow wire.
+    // A host was stopped before all hosts had connected to it, since connecting took long on a slow wire.
     ("stopped", 24_640),
-    // A port joined a marked segment to one that had arrived unmarked.
+    // A port joined a marked segment to a segment that had arrived unmarked.
     ("everything", 25_815),
-    // A user was asked to give up bytes. Their event had reported them as ahead, but their hole had been
-    // filled meanwhile.
+    // A user was asked to give up bytes. The event had reported them as ahead of a hole, but the hole had
+    // been filled since then.
     ("everything", 11_880),
     // smoltcp's host continued to answer as in TIME-WAIT after a RST had ended TIME-WAIT.
     ("everything", 17_628),
     ("forged", 164_883),
     // A close was delayed until shortly before its engine gave up.
     ("named-loss", 244_160),
-    // A forged RST had the sequence number after the FIN, which was RCV.NXT, and ended a connection that was
-    // closing.
+    // A forged RST had the sequence number after the FIN. This number was RCV.NXT, so the RST ended a
+    // connection that was closing.
     ("everything", 252_419),
-    // An acknowledgement that arrived first was overtaken between two engines, and dropped for its timestamp.
+    // An acknowledgement that arrived first was overtaken between two engines, and dropped because of its
+    // timestamp.
     ("queues", 4139),
-    // smoltcp retransmitted beyond our window, and had no timer for the dropped bytes.
+    // smoltcp retransmitted bytes beyond our window, and had no timer for the bytes that we dropped.
     ("everything", 286_704),
 ];
 
@@ -156,7 +157,7 @@ fn a_run_is_the_same_with_header_prediction_and_without() {
     }
 }
 
-/// The hashes of the first seeds of each scenario, from the lines that `simulate --traces` prints.
+/// Returns the hashes of the first seeds of each scenario, from the lines that `simulate --traces` prints.
 fn traces_of_a_process() -> BTreeMap<String, String> {
     let ran =
         Command::new(env!("CARGO_BIN_EXE_simulate")).args(["--seeds", "0..4", "--traces"]).output().unwrap();
@@ -187,7 +188,7 @@ fn a_seed_gives_the_same_in_another_process_and_beside_other_runs() {
 
 #[test]
 fn everything_with_a_name_happens() {
-    // Backwards: the other tests begin with the first scenarios.
+    // The scenarios are run in reverse order, since the other tests begin with the first scenarios.
     let totals: Vec<_> = SCENARIOS.iter().rev().map(|scenario| total_of(scenario.name)).collect();
     assert!(totals.iter().all(|total| total.failures == 0));
     let mut missing = totals[0].occurrences.missing();
@@ -223,8 +224,8 @@ fn the_faults_of_a_scenario_happen() {
     }
 }
 
-/// Numbers of segments joined and split in the runs of a scenario whose iWARP connections have markers in
-/// some direction, or none.
+/// Returns the numbers of segments that were joined and split in runs of a scenario. Counts only iWARP runs:
+/// with `markers`, those in which some direction has markers; otherwise those without markers.
 fn recut(name: &str, markers: bool) -> (u64, u64) {
     let scenario = scenario(name);
     let of_iwarp = |seed: &u64| match scenario.setup(*seed).work {

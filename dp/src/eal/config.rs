@@ -24,8 +24,8 @@ pub struct EalConfig {
     pub pci: Vec<String>,
     /// Files through which other DPDK processes can find this process. Default: [`Files::None`].
     pub files: Files,
-    /// Address mode of devices. [`Iova::Auto`] means virtual addresses unless there are PCI devices. Default:
-    /// [`Iova::Auto`].
+    /// Address mode of devices. [`Iova::Auto`] means virtual addresses unless there are PCI devices.
+    /// Default: [`Iova::Auto`].
     pub iova: Iova,
     /// `true` if one file has all memory, and `false` if each page has its own file. A virtio-user device can
     /// pass only a few files to its peer. Default: `true`.

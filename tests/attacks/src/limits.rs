@@ -1,7 +1,9 @@
 //! The test of the limits: the victim answers as specified and stays within its limits, and honest
-//! connections keep four fifths of the goodput that they have next to as many harmless frames. This share is
-//! asserted in instructions counted by callgrind, which do not depend on the load of the machine; in time it
-//! is only printed, by this test and by the program `attacks`.
+//! connections keep at least four fifths of the goodput that they have when the attacker's frames are
+//! replaced by as many harmless frames.
+//!
+//! The test asserts this share in instructions counted by callgrind, which do not depend on the load of the
+//! machine. The share of time is only printed, by this test and by the program `attacks`.
 
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -20,10 +22,11 @@ const KEPT: f64 = 0.80;
 /// Number of guessed STags.
 const GUESSES: u64 = 1_000_000;
 
-/// Held by the running test: the processor time is measured, and caches are shared.
+/// The running test holds this lock: it measures processor time, and tests on other cores would share its
+/// caches.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A test for each scenario, and one for guessed STags.
+/// Runs a test for each scenario, and a test that guesses STags.
 pub(crate) fn run() -> ExitCode {
     let scenarios = SCENARIOS.iter().map(|scenario| Trial::test(scenario.name, || withstands(scenario)));
     let guesses = Trial::test("a_million_wrong_stags_read_and_write_nothing", no_guess_is_right);
@@ -36,7 +39,7 @@ fn withstands(scenario: &Scenario) -> Result<(), Failed> {
         println!("{}", measure(scenario, PLAN)?);
     }
     let scratch = Scratch::new()?;
-    // The counted process is this program with `--count`.
+    // callgrind runs this program with `--count`.
     let kept = count(&std::env::current_exe()?, scenario, &scratch.file("profile"))?;
     println!("{}: {kept:?}", scenario.name);
     if kept.share < KEPT {

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         return limits::run();
     }
     let options = Options::parse();
-    // With `--count`, nothing but the scenario is to be counted.
+    // With `--count`, callgrind must count nothing but the scenario.
     if options.count.is_none() {
         tests::end_when_output_is_lost("attacks");
     }

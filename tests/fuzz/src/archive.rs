@@ -1,18 +1,18 @@
 //! A corpus as one file: thousands of small files would burden the repository.
 //!
-//! Entries are sorted by name and follow each other: the name's length (one byte), the name, the input's
-//! length (two bytes, big endian), the input. An input that broke a rule is named after the defect; the
-//! others after a hash of their contents.
+//! Entries are sorted by name and stored back to back. An entry consists of the name's length (one byte), the
+//! name, the input's length (two bytes, big endian), and the input. An input that broke a rule is named after
+//! the defect; any other input is named after a hash of its contents.
 
 use std::collections::BTreeMap;
 
-/// Maximum length of a kept input, bytes.
+/// Maximum length of a stored input, bytes.
 pub const MAX_INPUT: usize = 4096;
 
 /// Inputs by name.
 pub type Corpus = BTreeMap<String, Vec<u8>>;
 
-/// The corpus in `bytes`; `None` if they are not an archive.
+/// Returns the corpus that the archive `bytes` contains, or `None` if `bytes` is not an archive.
 pub fn unpack(mut bytes: &[u8]) -> Option<Corpus> {
     let mut corpus = Corpus::new();
     while let Some((&len, rest)) = bytes.split_first() {
@@ -25,10 +25,10 @@ pub fn unpack(mut bytes: &[u8]) -> Option<Corpus> {
     Some(corpus)
 }
 
-/// The archive of a corpus.
+/// Returns the archive of a corpus.
 ///
 /// # Panics
-/// If a name has more than 255 bytes, or an input more than [`MAX_INPUT`].
+/// If a name has more than 255 bytes, or an input has more than [`MAX_INPUT`] bytes.
 pub fn pack(corpus: &Corpus) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (name, input) in corpus {

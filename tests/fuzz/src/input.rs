@@ -1,17 +1,17 @@
-//! Interprets bytes as choices. Reading past the end gives zeros, so every input is valid.
+//! Interprets bytes as choices. Reads past the end return zeros, so every input is valid.
 
-/// The rest of an input.
+/// The part of an input that has not been read.
 pub struct Input<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Input<'a> {
-    /// The whole input.
+    /// Starts at the first of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    /// Whether only zeros follow.
+    /// Whether the rest of the input consists of zeros.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -29,49 +29,50 @@ impl<'a> Input<'a> {
         taken
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn u8(&mut self) -> u8 {
         u8::from_be_bytes(self.array())
     }
 
-    /// Two bytes.
+    /// Reads two bytes.
     pub fn u16(&mut self) -> u16 {
         u16::from_be_bytes(self.array())
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     pub fn u32(&mut self) -> u32 {
         u32::from_be_bytes(self.array())
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     pub fn u64(&mut self) -> u64 {
         u64::from_be_bytes(self.array())
     }
 
-    /// A number from 0 to `bound - 1`: one byte of the input, or two if `bound` is larger than 256.
+    /// Chooses a number from 0 to `bound - 1` by one byte of the input, or by two bytes if `bound` is larger
+    /// than 256.
     pub fn below(&mut self, bound: usize) -> usize {
         let drawn = if bound > 256 { usize::from(self.u16()) } else { usize::from(self.u8()) };
         drawn % bound
     }
 
-    /// True with probability `1 / n`; false once the input is used up.
+    /// Returns `true` with probability `1 / n`, and `false` once the input is used up.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == n - 1
     }
 
-    /// One of `of`.
+    /// Chooses an element of `of`.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    /// Up to `most` bytes of the input, fewer at its end.
+    /// Reads at most `most` bytes of the input, and fewer at its end.
     pub fn bytes(&mut self, most: usize) -> &'a [u8] {
         let bytes = self.below(most + 1);
         self.take(bytes)
     }
 
-    /// A length or distance: small, near a power of two, or anything below 2^32.
+    /// Chooses a length or distance: small, near a power of two, or any number below 2^32.
     pub fn size(&mut self) -> u32 {
         match self.u8() {
             small @ 0..=127 => u32::from(small),
@@ -84,7 +85,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// An offset from a position: as [`size`](Self::size), in both directions.
+    /// Chooses an offset from a position: a [`size`](Self::size) with either sign.
     pub fn delta(&mut self) -> i64 {
         match self.u8() {
             // Mostly 0.

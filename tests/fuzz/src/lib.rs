@@ -1,6 +1,6 @@
-//! Coverage-guided fuzzing. A target is a pure function of its input, with virtual time and fixed seeds. A
-//! target creates all objects anew except packet buffers, which each execution has to return. It panics when
-//! a rule is broken, and has no other effect.
+//! Coverage-guided fuzzing. A target is a pure function of its input, with virtual time and fixed seeds. Each
+//! execution creates all its objects, except packet buffers, which it has to return. A target panics when a
+//! rule is broken, and has no other effect.
 //!
 //! | file | what |
 //! |---|---|

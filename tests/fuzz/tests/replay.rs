@@ -7,7 +7,7 @@ use fuzz::target::{ALL, Target};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-/// Random inputs for each target.
+/// Number of random inputs for each target.
 const DRAWN: u64 = 300;
 
 fn corpus(target: &Target) -> Corpus {
@@ -21,7 +21,7 @@ fn replay(name: &str) {
     let corpus = corpus(&target);
     assert!(!corpus.is_empty(), "{name} has no corpus");
     for (entry, input) in &corpus {
-        // Printed only if the test fails.
+        // This line is printed only if the test fails.
         println!("{name}: {entry}");
         (target.run)(input);
     }

@@ -1,4 +1,4 @@
-//! A host with an engine; two such hosts on a wire in memory, connections between them, and virtual time.
+//! A host with an engine; two such hosts on a wire in memory; connections between them; and virtual time.
 
 #![forbid(unsafe_code)]
 
@@ -21,31 +21,31 @@ pub const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Ac
 /// The TCP port of listeners.
 pub const PORT: u16 = 7174;
 
-/// A context whose STags depend on `seed` alone.
+/// Returns a context whose STags depend only on `seed`.
 pub fn context(seed: [u8; 32]) -> Context {
     Context::new(ContextConfig { seed: Some(seed), ..ContextConfig::default() }).expect("a seed")
 }
 
-/// One host: a context with one engine (or the owner of the engine), and one object of each kind.
+/// One host: a context with one engine, and one object of each kind. `E` is the engine or its owner.
 pub struct Host<E = Engine> {
-    /// Polled by its owner, or by [`Pair`].
+    /// The engine, which [`Pair`] or the user of this host polls.
     pub engine: E,
     /// The context of all objects.
     pub context: Context,
-    /// The events of its connections.
+    /// The event channel of the host's connections.
     pub channel: EventChannel,
     /// A protection domain.
     pub pd: ProtectionDomain,
     /// A completion queue.
     pub cq: CompletionQueue,
-    /// The address of its listener.
+    /// The address of the host's listener.
     pub address: SocketAddr,
-    /// The packet buffers of its port.
+    /// The packet buffers of the host's port.
     pub pool: Mempool,
 }
 
 impl Host {
-    /// A host with `addresses` on `port`, whose completion queue has `cqe` entries.
+    /// Creates a host with `addresses` on `port`, whose completion queue has `cqe` entries.
     ///
     /// # Panics
     /// If the port, an address or the configuration is not usable.
@@ -72,23 +72,23 @@ impl Host {
         }
     }
 
-    /// Polls the engine at this time, in microseconds. Returns whether there was anything to do.
+    /// Polls the engine at time `now_us`, in microseconds. Returns whether there was anything to do.
     pub fn poll_us(&mut self, now_us: u64) -> bool {
         self.engine.poll_at(Instant::from_micros(now_us as i64))
     }
 
-    /// When the engine wants its next poll, in microseconds.
+    /// Returns the time at which the engine needs its next poll, in microseconds.
     pub fn next_us(&mut self, now_us: u64) -> Option<u64> {
         let deadline = self.engine.next_deadline(Instant::from_micros(now_us as i64));
         deadline.map(|at| (at.total_micros() as u64).max(now_us))
     }
 
-    /// Bytes of packet buffers of its port that are not free.
+    /// Returns the size, in bytes, of the packet buffers of the host's port that are not free.
     pub fn pinned_bytes(&self) -> u64 {
         (self.pool.capacity() - self.pool.available()) as u64 * self.pool.data_bytes() as u64
     }
 
-    /// The same host after its engine was given to another owner, for example a thread.
+    /// Gives the engine to another owner, for example a thread. Returns the host with this owner.
     pub fn with_engine<E>(self, give: impl FnOnce(Engine) -> E) -> Host<E> {
         let Self { engine, context, channel, pd, cq, address, pool } = self;
         Host { engine: give(engine), context, channel, pd, cq, address, pool }
@@ -96,10 +96,10 @@ impl Host {
 }
 
 impl<E> Host<E> {
-    /// A queue pair with long queues.
+    /// Creates a queue pair with long queues.
     ///
     /// # Panics
-    /// At the limits of the context.
+    /// If a limit of the context is reached.
     pub fn qp(&self) -> QueuePair {
         let init = QpInit { max_send_wr: 1024, max_recv_wr: 1024, ..QpInit::new(&self.cq) };
         self.pd.create_qp(&init).unwrap()
@@ -117,17 +117,17 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Two hosts on this wire.
+    /// Creates two hosts on a wire as `link` describes.
     pub fn new(link: &LinkConfig) -> Self {
         Self::over(link::pair(link), &ContextConfig::default(), |_| {})
     }
 
-    /// Two hosts on a wire without faults, and a connection between them.
+    /// Creates two hosts on a wire without faults, and a connection between them.
     pub fn connected() -> (Self, Connected) {
         Self::connected_by(&ConnParam::default())
     }
 
-    /// The same as [`connected`](Self::connected), but both ends agree on InfiniBand's semantics.
+    /// Does the same as [`connected`](Self::connected), but both endpoints agree on InfiniBand's semantics.
     pub fn agreeing() -> (Self, Connected) {
         Self::connected_by(&agreeing())
     }
@@ -138,14 +138,14 @@ impl Pair {
         (pair, c)
     }
 
-    /// Two hosts on a wire without faults, of which B listens.
+    /// Creates two hosts on a wire without faults. B listens.
     pub fn listening() -> (Self, CmId) {
         let mut pair = Self::new(&LinkConfig::default());
         let listener = pair.listen();
         (pair, listener)
     }
 
-    /// Two hosts whose engines are configured alike, over any two ports.
+    /// Creates two hosts over any two ports. `configure` configures both engines.
     pub fn over(
         (port_a, port_b): (Box<dyn Port>, Box<dyn Port>),
         config: &ContextConfig,
@@ -156,7 +156,8 @@ impl Pair {
             let addresses = [format!("10.0.0.{number}/24"), format!("fd00::{number}/64")];
             Host::new(context, port, &addresses.each_ref().map(String::as_str), 4096, |config| {
                 config.stack.seed = [number; 32];
-                // Tests name frames by their number on the wire: probes of addresses would shift these.
+                // Tests refer to frames by their number on the wire, and address probes would shift these
+                // numbers.
                 config.stack.address_probing = AddressProbing::Off;
                 configure(config);
             })
@@ -164,7 +165,7 @@ impl Pair {
         Self { a: host(port_a, 1), b: host(port_b, 2), now_us: 0 }
     }
 
-    /// Polls both engines. Then the time advances: to the next deadline if nothing happened.
+    /// Polls both engines. If nothing happened, advances the time to the next deadline.
     pub fn poll(&mut self) {
         let now = Instant::from_micros(self.now_us);
         let busy_a = self.a.engine.poll_at(now);
@@ -184,7 +185,7 @@ impl Pair {
         self.a.engine.next_deadline(now).is_none() && self.b.engine.next_deadline(now).is_none()
     }
 
-    /// Polls until `done` returns something.
+    /// Polls until `done` returns `Some`, and returns this value.
     ///
     /// # Panics
     /// After a minute of virtual time, or a million polls.
@@ -200,7 +201,7 @@ impl Pair {
         panic!("nothing happened in a million polls");
     }
 
-    /// Polls for this time, in microseconds.
+    /// Polls for `us` microseconds of virtual time.
     pub fn run_us(&mut self, us: i64) {
         let end = self.now_us + us;
         while self.now_us < end {
@@ -208,32 +209,32 @@ impl Pair {
         }
     }
 
-    /// The next event of A.
+    /// Polls until A has an event, and returns the event.
     pub fn event_a(&mut self) -> CmEvent {
         self.until(|pair| pair.a.channel.poll())
     }
 
-    /// The next event of B.
+    /// Polls until B has an event, and returns the event.
     pub fn event_b(&mut self) -> CmEvent {
         self.until(|pair| pair.b.channel.poll())
     }
 
-    /// The next completion of A.
+    /// Polls until A has a completion, and returns the completion.
     pub fn wc_a(&mut self) -> WorkCompletion {
         self.until(|pair| pair.a.cq.poll_one())
     }
 
-    /// The next completion of B.
+    /// Polls until B has a completion, and returns the completion.
     pub fn wc_b(&mut self) -> WorkCompletion {
         self.until(|pair| pair.b.cq.poll_one())
     }
 
-    /// A connects to B, both with `param`; both are established.
+    /// Connects A to B, both with `param`, and waits until both are established.
     pub fn connect(&mut self, param: &ConnParam) -> Connected {
         self.connect_with(param, param)
     }
 
-    /// The same as [`connect`](Self::connect), with separate parameters for each end.
+    /// Does the same as [`connect`](Self::connect), with separate parameters for each endpoint.
     pub fn connect_with(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
         let listener = self.listen();
         let connected = self.connect_again(param_a, param_b);
@@ -241,7 +242,7 @@ impl Pair {
         connected
     }
 
-    /// B listens.
+    /// Makes B listen.
     pub fn listen(&mut self) -> CmId {
         let listener = self.b.context.create_id(&self.b.channel);
         listener.listen(PORT, 16, std::time::Duration::from_secs(10)).unwrap();
@@ -249,25 +250,25 @@ impl Pair {
         listener
     }
 
-    /// Regions of A and of B, each of `len` bytes, which the peer may read and write.
+    /// Registers a region of A and a region of B, each of `len` bytes, which the peer may read and write.
     pub fn regions(&self, len: usize) -> (MemoryRegion, MemoryRegion) {
         (self.a.pd.reg_mr(len, ALL).unwrap(), self.b.pd.reg_mr(len, ALL).unwrap())
     }
 
-    /// A begins to connect to B.
+    /// Makes A begin to connect to B.
     pub fn dial(&self, param: &ConnParam) -> (QueuePair, CmId) {
         let (qp, id) = (self.a.qp(), self.a.context.create_id(&self.a.channel));
         id.connect(&qp, self.b.address, param).unwrap();
         (qp, id)
     }
 
-    /// One more connection to the same listener.
+    /// Makes one more connection to the same listener.
     pub fn connect_again(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
         let (qp_a, qp_b) = (self.a.qp(), self.b.qp());
         self.connect_qps(qp_a, qp_b, param_a, param_b)
     }
 
-    /// Connects queue pairs that the test has made.
+    /// Connects queue pairs that the test has created.
     pub fn connect_qps(
         &mut self,
         qp_a: QueuePair,
@@ -287,7 +288,7 @@ impl Pair {
         Connected { qp_a, qp_b, id_a, id_b: request.id, established_a, established_b }
     }
 
-    /// A executes `op` on B's word, and gets the previous value of the word.
+    /// Makes A execute `op` on the word `remote` of B, and returns the previous value of the word.
     pub fn atomic(&mut self, c: &Connected, op: AtomicOp, remote: RemoteAddr) -> u64 {
         let local = self.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
         let op = SendOp::Atomic { remote, op };
@@ -300,7 +301,7 @@ impl Pair {
     }
 }
 
-/// Both ends of a connection.
+/// Both endpoints of a connection.
 pub struct Connected {
     /// A's queue pair.
     pub qp_a: QueuePair,
@@ -310,24 +311,25 @@ pub struct Connected {
     pub id_a: CmId,
     /// B's identifier.
     pub id_b: CmId,
-    /// A's event.
+    /// The event by which A learnt that the connection is established.
     pub established_a: CmEvent,
-    /// B's event.
+    /// The event by which B learnt that the connection is established.
     pub established_b: CmEvent,
 }
 
-/// The parameters of an end that agrees on InfiniBand's semantics.
+/// Returns the parameters of an endpoint that agrees on InfiniBand's semantics.
 pub fn agreeing() -> ConnParam {
     ConnParam { ib_semantics: true, ..ConnParam::default() }
 }
 
-/// Why a connection was not established.
+/// Returns the reason why a connection was not established.
 pub fn connect_error(event: CmEvent) -> ConnectionError {
     let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
     error
 }
 
-/// Checks that both users got the error that B found in a message of A, and that one Terminate was sent.
+/// Checks that both users got the error that B detected in a message of A, and that B sent exactly one
+/// Terminate.
 pub fn expect_terminate(pair: &mut Pair, c: &Connected, layer: u8, etype: u8, code: u8) {
     let found = StreamError { layer, etype, code, from_peer: false };
     let told = StreamError { from_peer: true, ..found };
@@ -356,7 +358,8 @@ mod tests {
     fn two_hosts_connect_and_the_time_goes_on_by_deadlines() {
         let (mut pair, c) = Pair::connected();
         assert_eq!((c.qp_a.state(), c.qp_b.state()), (QpState::Rts, QpState::Rts));
-        // Far fewer polls than microseconds: an idle pair sleeps until its next deadline.
+        // The limit is far below the number of microseconds, since an idle pair sleeps until its next
+        // deadline.
         let (end_us, mut polls) = (pair.now_us + 1_000_000, 0);
         while pair.now_us < end_us {
             pair.poll();

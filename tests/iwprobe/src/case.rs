@@ -2,10 +2,10 @@
 
 use crate::probe::Probe;
 
-/// The end of a connection that the endpoint under test has to be.
+/// The role that the endpoint under test must have for a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Either.
+    /// Either role.
     Any,
     /// The MPA responder (`iwprobe connect`).
     Responder,
@@ -16,11 +16,11 @@ pub enum Side {
 /// A test case.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// The name of the case: unique, and stable, since expectation files contain it.
+    /// The unique name of the case. It must not change, since expectation files contain it.
     pub name: &'static str,
     /// The rows of `tests/conformance/spec` that the case checks, separated by spaces.
     rows: &'static str,
-    /// The side that the endpoint has to be.
+    /// The role that the endpoint must have.
     pub side: Side,
     /// The behaviour of a conforming endpoint, in one line.
     pub about: &'static str,
@@ -29,13 +29,13 @@ pub struct Case {
 }
 
 impl Case {
-    /// The rows of `tests/conformance/spec` that it checks.
+    /// Returns the rows of `tests/conformance/spec` that the case checks.
     pub fn rows(&self) -> Vec<&'static str> {
         self.rows.split_whitespace().collect()
     }
 }
 
-/// The head of a case, which has no steps yet.
+/// The first part of a case, which does not have its function yet.
 pub(crate) struct Head {
     name: &'static str,
     rows: &'static str,
@@ -48,34 +48,34 @@ impl Head {
         Self { name, rows, side, about: "" }
     }
 
-    /// The behaviour of a conforming endpoint, in one line.
+    /// Adds the behaviour of a conforming endpoint, in one line.
     pub(crate) const fn about(self, about: &'static str) -> Self {
         Self { about, ..self }
     }
 
-    /// Runs it so.
+    /// Adds the function that runs the case.
     pub(crate) const fn run(self, run: fn(&mut Probe) -> Check) -> Case {
         let Self { name, rows, side, about } = self;
         Case { name, rows, side, about, run }
     }
 }
 
-/// A case for these rows (with spaces between them), whichever side the endpoint is.
+/// Begins a case for an endpoint in either role. `rows` are separated by spaces.
 pub(crate) const fn any(name: &'static str, rows: &'static str) -> Head {
     Head::new(Side::Any, name, rows)
 }
 
-/// A case for an endpoint that is the responder.
+/// Begins a case for an endpoint that is the responder.
 pub(crate) const fn responder(name: &'static str, rows: &'static str) -> Head {
     Head::new(Side::Responder, name, rows)
 }
 
-/// A case for an endpoint that is the initiator.
+/// Begins a case for an endpoint that is the initiator.
 pub(crate) const fn initiator(name: &'static str, rows: &'static str) -> Head {
     Head::new(Side::Initiator, name, rows)
 }
 
-/// `Ok`: conforms.
+/// The result of a case. `Ok` means that the endpoint conforms.
 pub type Check = Result<(), CaseError>;
 
 /// Why a case ended early.
@@ -89,17 +89,17 @@ pub enum CaseError {
     NeedsTarget,
 }
 
-/// A deviation, for `return` and `?`.
+/// Returns a deviation, for use with `return` and `?`.
 pub fn deviates<T>(what: impl Into<String>) -> Result<T, CaseError> {
     Err(CaseError::Deviates(what.into()))
 }
 
-/// Not applicable, for `return` and `?`.
+/// Returns that the case does not apply, for use with `return` and `?`.
 pub fn not_applicable<T>(why: impl Into<String>) -> Result<T, CaseError> {
     Err(CaseError::NotApplicable(why.into()))
 }
 
-/// Deviates unless `held`.
+/// Returns a deviation unless `held` is true.
 pub fn require(held: bool, what: impl FnOnce() -> String) -> Check {
     if held { Ok(()) } else { Err(CaseError::Deviates(what())) }
 }
@@ -118,7 +118,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The name of the verdict in tables, JSON and expectation files.
+    /// Returns the name of the verdict in tables, JSON and expectation files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Conforms => "conforms",

@@ -74,7 +74,7 @@ struct Selection {
     rows: Vec<String>,
 }
 
-/// Options of both ways of probing.
+/// The options that `connect` and `listen` share.
 #[derive(Debug, Args)]
 struct Options {
     /// Seconds to wait for an expected message
@@ -112,7 +112,7 @@ impl Cli {
     /// Runs the command. Returns whether all outcomes are as expected.
     ///
     /// # Errors
-    /// One line: wrong usage, or no connection.
+    /// A description of one line if the usage is wrong or there is no connection.
     pub fn run(self) -> Result<bool, String> {
         let cases = self.selection.cases()?;
         match self.command {
@@ -185,7 +185,7 @@ impl Options {
         self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
     }
 
-    /// The file for the outcomes, opened before the first connection.
+    /// Opens the file for the outcomes. Called before the first connection, so that an error costs no time.
     fn json_file(&self) -> Result<Option<File>, String> {
         let Some(path) = self.json.as_ref().filter(|_| !self.json_to_stdout()) else { return Ok(None) };
         File::create(path).map(Some).map_err(|error| format!("{}: {error}", path.display()))

@@ -1,4 +1,4 @@
-//! A TCP connection on which every wait is bounded and every message is logged.
+//! A TCP connection: every wait has a time limit, and every message is logged.
 
 use std::net::TcpStream;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use crate::net::{Net, Stream};
 
 pub use crate::net::{End, ReadResult};
 
-/// A connection.
+/// A TCP connection with the endpoint.
 #[derive(Debug)]
 pub struct Conn {
     stream: Box<dyn Stream>,
@@ -19,32 +19,33 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// Takes a connection of `net`.
+    /// Wraps a connection that `net` has opened.
     pub fn new(stream: Box<dyn Stream>, net: Rc<dyn Net>, log: Log) -> Self {
         Self { stream, net, log, end: None }
     }
 
-    /// The socket, for operations on TCP itself; `None` in memory.
+    /// Returns the socket, for operations on TCP itself; `None` for a connection in memory.
     pub fn socket(&self) -> Option<&TcpStream> {
         self.stream.socket()
     }
 
-    /// The log of this connection.
+    /// Returns the log of this connection.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// The instant `time` from now.
+    /// Returns the instant that is `time` from now.
     pub fn after(&self, time: Duration) -> Instant {
         self.net.now() + time
     }
 
-    /// Waits, so that TCP does not put bytes sent before and after into one segment.
+    /// Waits, so that TCP does not put bytes sent before the pause and bytes sent after it into one segment.
     pub fn pause(&self, time: Duration) {
         self.net.sleep(time);
     }
 
-    /// Sends bytes. If the endpoint has ended the connection, its last bytes can still be received.
+    /// Sends bytes. If the endpoint has ended the connection, the probe can still receive the bytes that the
+    /// endpoint sent before.
     pub fn send(&mut self, bytes: &[u8], text: impl Into<String>) {
         let text = text.into();
         match self.stream.send(bytes) {
@@ -53,7 +54,8 @@ impl Conn {
         }
     }
 
-    /// Waits until `deadline` for the next bytes or the end of the connection; then returns `Nothing`.
+    /// Waits for the next bytes or the end of the connection. Returns `Nothing` if neither arrives until
+    /// `deadline`.
     pub fn receive(&mut self, deadline: Instant) -> ReadResult {
         if let Some(end) = self.end {
             return ReadResult::End(end);
@@ -66,14 +68,14 @@ impl Conn {
         came
     }
 
-    /// The next bytes or the end of the connection, within `time`.
+    /// Waits at most `time` for the next bytes or the end of the connection.
     pub fn receive_within(&mut self, time: Duration) -> ReadResult {
         self.receive(self.after(time))
     }
 
     /// Sends FIN.
     pub fn finish(&mut self) {
-        // A connection that is gone needs no FIN.
+        // A connection that has ended needs no FIN.
         if self.stream.finish() {
             self.log.note(Direction::Sent, &[], "FIN");
         }

@@ -1,9 +1,8 @@
 //! Known deviations of an endpoint (`--expect FILE`).
 //!
-//! One case a line: its name, then any remark. Empty lines and text after `#` are ignored. The listed cases
-//! have to deviate. It is an error if a case deviates that is not listed, and if a listed case does not
-//! deviate, unless it was not run or its verdict is `not applicable` or `needs target`. With `?` after its
-//! name a case may do either, if its outcome depends on timing.
+//! Each line has the name of a case and any remark. Empty lines and text after `#` are ignored. The listed
+//! cases have to deviate. It is an error if a case that is not listed deviates, or if a listed case conforms.
+//! If the outcome of a case depends on timing, `?` after its name allows both outcomes.
 
 use crate::case::Verdict;
 use crate::run::Outcome;
@@ -19,10 +18,10 @@ struct Known {
 }
 
 impl Expected {
-    /// From the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
-    /// A line that names no case of `known`, or one twice.
+    /// If a line names a case that is not in `known`, or names a case for the second time.
     pub fn parse(text: &str, known: &[&str]) -> Result<Self, String> {
         let mut listed: Vec<Known> = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -49,7 +48,7 @@ impl Expected {
         self.0.iter().find(|known| known.name == name)
     }
 
-    /// The differences between `outcomes` and the expectations, one line each.
+    /// Returns the differences between `outcomes` and the expectations, one line for each.
     pub fn differences(&self, outcomes: &[Outcome]) -> Vec<String> {
         let difference = |outcome: &Outcome| match (self.known(outcome.name), outcome.verdict) {
             (None, Verdict::Deviates) => Some(format!("{} deviates: {}", outcome.name, outcome.reason)),

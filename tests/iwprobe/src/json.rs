@@ -1,4 +1,4 @@
-//! Outcomes as JSON (`--json`): README.md, "JSON".
+//! Outcomes as JSON (`--json`). The section "JSON" of README.md describes the format.
 
 use serde_json::{Value, json};
 
@@ -6,10 +6,10 @@ use crate::log::{Direction, Passed};
 use crate::run::{Outcome, count};
 use crate::{case::Verdict, wire::describe};
 
-/// Incremented when a name or a meaning changes, but not when a name is added.
+/// Version of the format. It is incremented when a name or a meaning changes, but not when a name is added.
 const FORMAT: u32 = 1;
 
-/// A run as written to the file.
+/// A run, as written to the JSON file.
 #[derive(Clone, Copy, Debug)]
 pub struct Run<'a> {
     /// The endpoint, as given on the command line.

@@ -1,9 +1,9 @@
 //! `iwprobe`: a conformance suite for iWARP endpoints of any kind.
 //!
-//! `iwprobe` plays one end of a connection byte by byte, over an ordinary TCP socket or a network in memory,
-//! and compares the answers with RFC 5040, 5041, 5042, 5044, 6581 and 7306. A case checks MUST and MUST NOT;
-//! where the RFCs leave a choice, every choice conforms. Each case names the rows of `tests/conformance/spec`
-//! that it checks.
+//! `iwprobe` plays one side of a connection byte by byte, over an ordinary TCP socket or a network in memory,
+//! and compares the endpoint's answers with RFC 5040, 5041, 5042, 5044, 6581 and 7306. A case checks MUST and
+//! MUST NOT. Where the RFCs leave a choice, every choice conforms. Each case names the rows of
+//! `tests/conformance/spec` that it checks.
 //!
 //! | file | what |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! | `watch` | rules for every segment, in all cases |
 //! | `run`, `table`, `json`, `expect` | running, printing, comparing |
 //!
-//! iwprobe shares no code with the stack in this repository, and so none of its mistakes.
+//! iwprobe shares no code with the stack in this repository, and therefore does not share its mistakes.
 #![forbid(unsafe_code)]
 
 pub mod case;

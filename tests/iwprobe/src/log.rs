@@ -6,7 +6,7 @@ use std::rc::Rc;
 /// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From us.
+    /// From the probe.
     Sent,
     /// From the endpoint.
     Received,
@@ -15,9 +15,9 @@ pub enum Direction {
 /// A message on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// The direction.
+    /// The direction in which the message was sent.
     pub direction: Direction,
-    /// The bytes on the wire; of a received FPDU, without MPA's framing.
+    /// The bytes on the wire. For a received FPDU, the ULPDU without MPA's framing.
     pub bytes: Vec<u8>,
     /// The message in words.
     pub text: String,
@@ -33,7 +33,7 @@ impl Log {
         self.0.borrow_mut().push(Passed { direction, bytes: bytes.to_vec(), text: text.into() });
     }
 
-    /// Takes all messages.
+    /// Removes all messages from the log and returns them.
     pub fn take(&self) -> Vec<Passed> {
         self.0.take()
     }

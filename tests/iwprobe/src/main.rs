@@ -1,4 +1,4 @@
-//! The program: a command line in, an exit status out.
+//! The program: parses a command line, runs the command, and returns an exit status.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use iwprobe::cli::Cli;
 
-/// Wrong usage, or no connection.
+/// Exit status for wrong usage, or if there is no connection.
 const TROUBLE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
             eprintln!("iwprobe: {}", one_line(&error));
             return ExitCode::from(TROUBLE);
         }
-        // Help or version.
+        // The user asked for the help or the version.
         Err(error) => error.exit(),
     };
     match cli.run() {
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is wrong with the command line: clap's first paragraph.
+/// Returns what is wrong with the command line: the first paragraph of clap's message.
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let wrong = text.split("\n\n").next().unwrap_or(&text);

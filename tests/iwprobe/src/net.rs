@@ -1,4 +1,4 @@
-//! The network under the probe, and its clock: sockets of the operating system
+//! The network that the probe uses, and its clock: sockets of the operating system
 //! ([`socket`](crate::socket)), or a network in memory with its own clock.
 
 use std::fmt::Debug;
@@ -37,37 +37,38 @@ pub enum ReadResult {
 
 /// The source of connections with the endpoint.
 pub trait Net: Debug {
-    /// Whether the probe connects, and so is the MPA initiator.
+    /// Whether the probe opens the connections, and therefore is the MPA initiator.
     fn is_initiator(&self) -> bool;
 
-    /// The next TCP connection with the endpoint. Its writes fail after `timeout`.
+    /// Opens or accepts the next TCP connection with the endpoint. Writes to the connection fail after
+    /// `timeout`.
     ///
     /// # Errors
-    /// A description, if there is no connection by `deadline`.
+    /// A description if there is no connection by `deadline`.
     fn open(&self, deadline: Instant, timeout: Duration) -> Result<Box<dyn Stream>, String>;
 
-    /// The time.
+    /// Returns the current time.
     fn now(&self) -> Instant;
 
-    /// Lets time pass.
+    /// Waits for `time`.
     fn sleep(&self, time: Duration);
 }
 
-/// A TCP connection. Dropping it closes it, by RST if bytes are unread.
+/// A TCP connection. To drop it closes the connection, by RST if bytes are unread.
 pub trait Stream: Debug {
-    /// Sends bytes, at once and in a separate segment if TCP can.
+    /// Sends bytes at once, and in a separate segment if TCP can do so.
     ///
     /// # Errors
-    /// When the connection accepts no more bytes.
+    /// If the connection accepts no more bytes.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()>;
 
-    /// The next bytes or the end of the connection, until `deadline`.
+    /// Waits until `deadline` for the next bytes or the end of the connection.
     fn receive(&mut self, deadline: Instant) -> ReadResult;
 
-    /// Sends FIN. Returns whether the connection was still there.
+    /// Sends FIN. Returns `false` if the connection had ended before.
     fn finish(&mut self) -> bool;
 
-    /// The socket of the operating system, if there is one.
+    /// Returns the socket of the operating system, if there is one.
     fn socket(&self) -> Option<&TcpStream> {
         None
     }

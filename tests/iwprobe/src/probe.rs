@@ -13,15 +13,15 @@ use crate::session::{Incoming, Patience, Session};
 use crate::watch::Watch;
 use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, describe, flag, opcode};
 
-/// Reads that we announce to serve, and want to have outstanding.
+/// Number of Reads that the probe offers to serve at a time, and number that it wants to have outstanding.
 const DEPTH: u16 = 16;
-/// Consecutive failed TCP connections after which the endpoint counts as gone.
+/// Number of consecutive failed TCP connections after which the probe considers the endpoint gone.
 const MAX_ABSENCES: u32 = 3;
-/// Consecutive failed startups after which it counts as gone: an endpoint that hangs still accepts TCP
-/// connections.
+/// Number of consecutive failed startups after which the probe considers the endpoint gone. An endpoint that
+/// hangs still accepts TCP connections.
 const MAX_FAILURES: u32 = 6;
-/// The time within which an endpoint that connects has to connect again. A target that does not notice the
-/// end of a connection keeps it for 20 s (TARGET.md).
+/// The time within which an endpoint that is the initiator has to connect again. A target that does not
+/// notice the end of a connection keeps it for 20 s (TARGET.md).
 const RECONNECT: Duration = Duration::from_secs(25);
 
 /// The kind of Request for a case without special needs: the first kind that the endpoint accepted.
@@ -29,7 +29,7 @@ const RECONNECT: Duration = Duration::from_secs(25);
 pub struct Profile {
     /// MPA revision.
     pub revision: u8,
-    /// Peer-to-peer, with an RTR.
+    /// Whether the Request asks for the peer-to-peer model, with an RTR.
     pub peer_to_peer: bool,
 }
 
@@ -43,11 +43,11 @@ const PROFILES: [Profile; 3] = [
 /// The answer of the endpoint to a startup frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A frame.
+    /// A startup frame.
     Frame(Startup),
     /// The end of the connection, and the bytes before it.
     End(End, Vec<u8>),
-    /// No whole frame in time; the bytes so far.
+    /// No whole frame arrived in time. The value has the bytes that arrived.
     Silence(Vec<u8>),
 }
 
@@ -68,20 +68,20 @@ impl std::fmt::Display for Answer {
 pub struct Probe {
     net: Rc<dyn Net>,
     patience: Patience,
-    /// Ask for markers.
+    /// Whether the probe asks for markers.
     markers: bool,
     log: Log,
     watch: Watch,
     profile: Profile,
     target: bool,
-    /// Consecutive attempts without a TCP connection.
+    /// Number of consecutive attempts without a TCP connection.
     absences: Cell<u32>,
-    /// Consecutive ordinary connections that were not established.
+    /// Number of consecutive ordinary connections whose startup failed.
     failures: Cell<u32>,
 }
 
 impl Probe {
-    /// A probe that has not met its endpoint yet.
+    /// Returns a probe that has not connected to its endpoint yet.
     pub fn new(net: impl Net + 'static, patience: Patience, markers: bool) -> Self {
         Self {
             net: Rc::new(net),
@@ -96,7 +96,7 @@ impl Probe {
         }
     }
 
-    /// Whether the endpoint counts as gone, after several failed connections in a row.
+    /// Whether the probe considers the endpoint gone, after several failed connections in a row.
     pub fn is_alone(&self) -> bool {
         self.absences.get() >= MAX_ABSENCES || self.failures.get() >= MAX_FAILURES
     }
@@ -126,40 +126,41 @@ impl Probe {
         Err(reason)
     }
 
-    /// Whether we connect.
+    /// Whether the probe opens the TCP connections, and therefore is the MPA initiator.
     pub fn is_initiator(&self) -> bool {
         self.net.is_initiator()
     }
 
-    /// Whether there is a target.
+    /// Whether the endpoint has a target.
     pub fn has_target(&self) -> bool {
         self.target
     }
 
-    /// The kind of Request that the endpoint accepts.
+    /// Returns the kind of Request that the endpoint accepts.
     pub fn profile(&self) -> Profile {
         self.profile
     }
 
-    /// The time limits.
+    /// Returns the time limits.
     pub fn patience(&self) -> Patience {
         self.patience
     }
 
-    /// The checks of every segment.
+    /// Returns the checks of every segment.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// The messages since the last call.
+    /// Returns the messages that were logged since the last call.
     pub fn take_log(&self) -> Vec<crate::log::Passed> {
         self.log.take()
     }
 
-    /// A TCP connection with the endpoint, before any startup frame.
+    /// Opens or accepts a TCP connection with the endpoint, and sends no startup frame yet.
     ///
     /// # Errors
-    /// A deviation: after its first connection, the endpoint has to remain reachable.
+    /// A deviation if there is no connection: after its first connection, the endpoint has to remain
+    /// reachable.
     pub fn tcp(&self) -> Result<Conn, CaseError> {
         let wait =
             if self.is_initiator() { self.patience.timeout } else { self.patience.timeout.max(RECONNECT) };
@@ -175,7 +176,7 @@ impl Probe {
         }
     }
 
-    /// The depths of a Request for a case without special needs.
+    /// Returns the depths of a Request for a case without special needs.
     pub fn depths(&self) -> Depths {
         let kinds = self.profile.peer_to_peer;
         Depths { peer_to_peer: kinds, by_write: kinds, by_read: kinds, ..Depths::new(DEPTH, DEPTH) }
@@ -185,7 +186,7 @@ impl Probe {
         flag::C | if self.markers { flag::M } else { 0 }
     }
 
-    /// A Request that the endpoint accepts.
+    /// Returns a Request that the endpoint accepts.
     pub fn request(&self, private: &[u8]) -> Startup {
         match self.profile.revision {
             1 => Startup::plain(REQUEST_KEY, self.flags(), private),
@@ -193,7 +194,7 @@ impl Probe {
         }
     }
 
-    /// A Reply that fits `request`.
+    /// Returns a Reply that fits `request`.
     pub fn reply(&self, request: &Startup, private: &[u8]) -> Startup {
         let Some(asked) = request.depths() else {
             let reply = Startup::plain(REPLY_KEY, self.flags(), private);
@@ -211,7 +212,7 @@ impl Probe {
         Startup::enhanced(REPLY_KEY, self.flags(), depths, private)
     }
 
-    /// The endpoint's first frame on a connection, or its answer to a frame; and the bytes after that frame.
+    /// Waits for the endpoint's next startup frame. Returns the frame and the bytes after it.
     pub fn answer(&self, conn: &mut Conn) -> (Answer, Vec<u8>) {
         let deadline = conn.after(self.patience.timeout);
         let mut bytes = Vec::new();
@@ -233,7 +234,7 @@ impl Probe {
         conn.send(&frame.encode(), describe::startup(frame));
     }
 
-    /// Waits for the endpoint's Request, on a connection that it made.
+    /// Waits for the endpoint's Request, on a connection that the endpoint opened.
     ///
     /// # Errors
     /// A deviation if no Request arrives.
@@ -244,7 +245,7 @@ impl Probe {
         }
     }
 
-    /// Sends `request` and takes the accepting Reply.
+    /// Sends `request` and waits for a Reply that accepts it.
     ///
     /// # Errors
     /// A deviation if no accepting Reply arrives.
@@ -254,7 +255,7 @@ impl Probe {
         self.heard_reply(conn, request)
     }
 
-    /// Takes the accepting Reply to `request`.
+    /// Waits for a Reply that accepts `request`.
     ///
     /// # Errors
     /// A deviation if no accepting Reply arrives.
@@ -269,7 +270,7 @@ impl Probe {
         }
     }
 
-    /// A connection in full operation, with `private` in our startup frame.
+    /// Brings a connection into full operation, with `private` in the probe's startup frame.
     fn establish(&self, conn: Conn, private: &[u8]) -> Result<Session, CaseError> {
         let session = self.start_up(conn, private);
         self.failures.set(if session.is_ok() { 0 } else { self.failures.get() + 1 });
@@ -296,8 +297,8 @@ impl Probe {
         Ok(session)
     }
 
-    /// As the responder: receives the endpoint's RTR, if one was agreed on, and the stage, if the endpoint
-    /// has a target.
+    /// As the responder, receives the endpoint's RTR if both sides agreed on one, and the stage if the
+    /// endpoint has a target.
     ///
     /// # Errors
     /// A deviation if no message arrives.
@@ -308,8 +309,8 @@ impl Probe {
         Ok(())
     }
 
-    /// The payload of the first Send that is no RTR; `None` where an endpoint without a target begins
-    /// otherwise.
+    /// Returns the payload of the first Send that is no RTR, or `None` if the endpoint has no target and
+    /// sends another message first.
     fn first_text(&self, session: &mut Session) -> Result<Option<Vec<u8>>, CaseError> {
         let peer_to_peer = session.frame.depths().is_some_and(|depths| depths.peer_to_peer);
         let mut rtr = false;
@@ -338,19 +339,19 @@ impl Probe {
         }
     }
 
-    /// A connection in full operation, with any endpoint.
+    /// Opens a connection in full operation, with any endpoint.
     ///
     /// # Errors
-    /// A deviation when it cannot be made.
+    /// A deviation if no connection can be established.
     pub fn plain(&self) -> Result<Session, CaseError> {
         self.establish(self.tcp()?, MAGIC.as_bytes())
     }
 
-    /// A connection on which the target has arranged the scene `words`.
+    /// Opens a connection on which the target has arranged the scene `words`.
     ///
     /// # Errors
-    /// If there is no target; not applicable if the target does not support the scene; a deviation if there
-    /// is no connection.
+    /// `NeedsTarget` if there is no target; `NotApplicable` if the target does not support the scene; a
+    /// deviation if there is no connection.
     pub fn stage(&self, words: &str) -> Result<Session, CaseError> {
         if !self.target {
             return Err(CaseError::NeedsTarget);
@@ -368,7 +369,7 @@ impl Probe {
     /// Ends `session` and asks the target for its report on this session.
     ///
     /// # Errors
-    /// Without a target; a deviation when there is no answer.
+    /// `NeedsTarget` without a target; a deviation if there is no answer.
     pub fn report(&self, session: Session) -> Result<Report, CaseError> {
         session.close();
         self.report_of_last()
@@ -377,7 +378,7 @@ impl Probe {
     /// Asks the target for its report on the last connection.
     ///
     /// # Errors
-    /// The errors of [`report`](Self::report).
+    /// The same errors as [`report`](Self::report).
     pub fn report_of_last(&self) -> Result<Report, CaseError> {
         if !self.target {
             return Err(CaseError::NeedsTarget);
@@ -414,19 +415,19 @@ impl Probe {
         }
     }
 
-    /// Tells a target that connects that the run is over.
+    /// Tells a target that is the initiator that the run is over.
     pub fn dismiss(&self) {
         if self.is_initiator() || !self.target {
             return;
         }
-        // Errors are ignored: the run is over.
+        // Errors are ignored, since the run is over.
         if let Ok(mut conn) = self.tcp()
             && let Ok((request, _)) = self.heard_request(&mut conn)
         {
             let reply = self.reply(&request, format!("{MAGIC} bye").as_bytes());
             self.say(&mut conn, &Startup { flags: reply.flags | flag::R, ..reply });
-            // The rejected side closes. If our FIN arrived together with the Reply, the endpoint might miss
-            // the Reply.
+            // The rejected side closes first. If the probe's FIN arrived together with the Reply, the
+            // endpoint might miss the Reply.
             let _ = conn.receive_within(self.patience.timeout);
             conn.finish();
         }

@@ -1,4 +1,4 @@
-//! Running cases, one after the other.
+//! Runs cases one after the other.
 
 use crate::case::{Case, CaseError, Check, Side, Verdict};
 use crate::log::Passed;
@@ -15,7 +15,7 @@ pub struct Outcome {
     pub about: &'static str,
     /// The verdict on this endpoint.
     pub verdict: Verdict,
-    /// The reason, unless the endpoint conforms.
+    /// The reason for the verdict, unless the endpoint conforms.
     pub reason: String,
     /// The messages on the wire.
     pub passed: Vec<Passed>,
@@ -42,7 +42,7 @@ fn away(reason: &str) -> Check {
     Err(CaseError::NotApplicable(reason.into()))
 }
 
-/// How many outcomes have a verdict.
+/// Returns the number of outcomes that have this verdict.
 pub fn count(outcomes: &[Outcome], verdict: Verdict) -> usize {
     outcomes.iter().filter(|outcome| outcome.verdict == verdict).count()
 }

@@ -1,4 +1,4 @@
-//! The texts of TARGET.md, from the probe's side.
+//! The texts that the probe and a target exchange, as TARGET.md describes them.
 
 use crate::case::{CaseError, Check, deviates, require};
 use crate::wire::crc32c;
@@ -6,12 +6,12 @@ use crate::wire::crc32c;
 /// The first word of every text.
 pub const MAGIC: &str = "iwp1";
 
-/// Byte `at` of pattern `index`.
+/// Returns byte `at` of pattern `index`.
 pub fn pattern_byte(index: usize, at: usize) -> u8 {
     (at + 7 * (at / 256) + 59 * index + 13) as u8
 }
 
-/// The first `length` bytes of pattern `index`.
+/// Returns the first `length` bytes of pattern `index`.
 pub fn pattern(index: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| pattern_byte(index, at)).collect()
 }
@@ -24,14 +24,14 @@ pub const SOURCE_PATTERN: usize = 100;
 pub struct Region {
     /// The STag of the region.
     pub stag: u32,
-    /// Tagged offset of its first byte.
+    /// Tagged offset of the region's first byte.
     pub to: u64,
-    /// Bytes.
+    /// Length of the region, bytes.
     pub length: u64,
 }
 
 impl Region {
-    /// The tagged offset behind its last byte.
+    /// Returns the tagged offset after the region's last byte.
     pub fn end(&self) -> u64 {
         self.to.wrapping_add(self.length)
     }
@@ -40,13 +40,13 @@ impl Region {
 /// The objects that a target has set up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stage {
-    /// The regions in the requested order; `None`: not supported.
+    /// The regions in the requested order; `None` for a region that the target does not support.
     pub regions: Vec<Option<Region>>,
-    /// The names that the target does not support.
+    /// The words of the scene that the target does not support.
     pub cannot: Vec<String>,
 }
 
-/// The words after the magic of a text, if it is a target's.
+/// Returns the words of a target's text without the first one; `None` if `bytes` are not a target's text.
 pub fn words(bytes: &[u8]) -> Option<Vec<String>> {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let text = std::str::from_utf8(&bytes[..end]).ok()?;
@@ -55,7 +55,7 @@ pub fn words(bytes: &[u8]) -> Option<Vec<String>> {
 }
 
 impl Stage {
-    /// From the text of a target; `None` when there is none to be seen.
+    /// Parses the text of a target; `None` if `bytes` are not a target's text.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut stage = Self::default();
         for word in words(bytes)? {
@@ -74,10 +74,10 @@ impl Stage {
         Some(stage)
     }
 
-    /// Region `index` of the scene.
+    /// Returns region `index` of the scene.
     ///
     /// # Errors
-    /// Not applicable where the target's stack cannot make it.
+    /// `NotApplicable` if the target's stack cannot register such a region.
     pub fn region(&self, index: usize) -> Result<Region, CaseError> {
         self.regions
             .get(index)
@@ -90,13 +90,13 @@ impl Stage {
 /// A completion at the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// `R`, `V`, `I`, or the letter of an operation.
+    /// `R` for a Send, `V` for a Send with Invalidate, `I` for Immediate Data, or the letter of an operation.
     pub kind: String,
-    /// As in `enum ibv_wc_status`.
+    /// The status, as in `enum ibv_wc_status`.
     pub status: u32,
-    /// Bytes.
+    /// Number of transferred bytes.
     pub length: u64,
-    /// Their CRC32c.
+    /// CRC32c of these bytes.
     pub crc: u32,
 }
 
@@ -105,11 +105,11 @@ pub struct Completion {
 pub struct Change {
     /// The index of the region.
     pub region: usize,
-    /// First byte that differs.
+    /// Offset of the first byte that differs.
     pub offset: usize,
-    /// Number of bytes up to the last that differs.
+    /// Number of bytes from the first to the last that differs.
     pub length: usize,
-    /// Their CRC32c.
+    /// CRC32c of these bytes.
     pub crc: u32,
 }
 
@@ -124,14 +124,14 @@ pub struct Report {
     pub invalidated: Vec<u32>,
     /// Regions that changed.
     pub changes: Vec<Change>,
-    /// Operations that could not be posted.
+    /// Number of operations that could not be posted.
     pub unposted: u32,
-    /// Events of the completion channel, where the scene asked for them.
+    /// Number of events of the completion channel, if the scene asked for them.
     pub events: Option<u32>,
 }
 
 impl Report {
-    /// From the text of a target.
+    /// Parses the text of a target; `None` if `bytes` are not a target's text.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let words = words(bytes)?;
         let mut report = Self::default();
@@ -164,16 +164,16 @@ impl Report {
         (!report.end.is_empty()).then_some(report)
     }
 
-    /// Receives that completed successfully, in order.
+    /// Returns the receives that completed successfully, in order.
     pub fn received(&self) -> Vec<&Completion> {
         let receive = |c: &&Completion| c.status == 0 && matches!(c.kind.as_str(), "R" | "V" | "I");
         self.completions.iter().filter(receive).collect()
     }
 
-    /// The receives are exactly these messages.
+    /// Checks that the target received exactly these messages.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if the messages differ.
     pub fn expect_received(&self, messages: &[&[u8]]) -> Check {
         let got: Vec<(u64, u32)> = self.received().iter().map(|c| (c.length, c.crc)).collect();
         let wanted: Vec<(u64, u32)> = messages.iter().map(|m| (m.len() as u64, crc32c(m))).collect();
@@ -182,10 +182,10 @@ impl Report {
         })
     }
 
-    /// No region changed.
+    /// Checks that no region changed.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if a region changed.
     pub fn expect_untouched(&self) -> Check {
         match self.changes.first() {
             None => Ok(()),
@@ -196,10 +196,10 @@ impl Report {
         }
     }
 
-    /// Only `bytes` at `offset` of `region` changed.
+    /// Checks that `region` has changed to `bytes` at `offset`, and that no other byte of any region changed.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if other bytes changed.
     pub fn expect_written(&self, region: usize, offset: usize, bytes: &[u8]) -> Check {
         let written = Change { region, offset, length: bytes.len(), crc: crc32c(bytes) };
         require(self.changes == [written], || {

@@ -1,4 +1,4 @@
-//! A connection in full operation: segments out, segments in, and the checks that most cases need.
+//! A connection in full operation: sends and receives segments, and makes the checks that most cases need.
 
 use std::time::Duration;
 
@@ -11,21 +11,22 @@ use crate::wire::{
     Code, Deframer, Depths, Fault, Framer, ReadRequest, Segment, Startup, Terminate, describe, opcode,
 };
 
-/// The sink STag of [`Session::ping`]. It names no memory, as the responses are empty.
+/// The sink STag of [`Session::ping`]. No memory has this STag, since the responses are empty.
 const PING_SINK: u32 = 0x5049_4e47;
-/// The sink STag of [`Session::read`]; a responder copies it without checking it (RFC 5040 section 4.4).
+/// The sink STag of [`Session::read`]. A responder copies the STag without checking it (RFC 5040 section
+/// 4.4).
 const READ_SINK: u32 = 0x0bad_cafe;
-/// Maximum length of a meaningful Terminate: the four bytes, length, both headers.
+/// Maximum length of a meaningful Terminate, bytes: the control field, the segment length, both headers.
 const LONGEST_TERMINATE: usize = 52;
 
-/// A received segment, the end, or neither.
+/// A received segment, the end of the connection, or neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incoming {
     /// A segment.
     Segment(Segment),
     /// The end of the connection.
     End(End),
-    /// Neither in time.
+    /// Neither a segment nor the end of the connection arrived in time.
     Silence,
 }
 
@@ -51,28 +52,29 @@ pub struct Session {
     misframed: Vec<String>,
     timeout: Duration,
     quiet: Duration,
-    /// Next MSN of our queues 0 to 3.
+    /// Next MSN of the probe's queues 0 to 3.
     pub msn: [u32; 4],
     /// The objects that the target has set up, if there is a target.
     pub stage: Option<Stage>,
     /// The endpoint's startup frame.
     pub frame: Startup,
-    /// Maximum number of our Reads that the endpoint serves at a time; `None`: not announced.
+    /// Maximum number of the probe's Reads that the endpoint serves at a time; `None` if the endpoint did not
+    /// announce it.
     pub peer_ird: Option<u16>,
 }
 
 /// The time limits of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// Time limit of an expected message.
+    /// Maximum time to wait for an expected message.
     pub timeout: Duration,
-    /// Time without a message that counts as silence.
+    /// Time without a message after which the endpoint counts as silent.
     pub quiet: Duration,
 }
 
 impl Session {
-    /// A session on a connection whose startup frames have been exchanged: `ours` and the endpoint's
-    /// `frame`.
+    /// Returns a session on a connection whose startup frames have been exchanged: the probe sent `ours`, and
+    /// the endpoint sent `frame`.
     pub fn new(conn: Conn, ours: &Startup, frame: Startup, watch: Watch, patience: Patience) -> Self {
         use crate::wire::flag::{C, M};
         let crc = ours.has(C) || frame.has(C);
@@ -94,25 +96,25 @@ impl Session {
         }
     }
 
-    /// Passes the bytes that arrived right after the startup frame.
+    /// Accepts the bytes that arrived right after the startup frame.
     pub fn begin_with(&mut self, bytes: &[u8]) {
         self.deframer.push(bytes);
     }
 
-    /// The connection.
+    /// Returns the connection.
     pub fn conn(&self) -> &Conn {
         &self.conn
     }
 
-    /// Region `index` of the stage.
+    /// Returns region `index` of the stage.
     ///
     /// # Errors
-    /// Without a target, or where it cannot register such a region.
+    /// If there is no target, or if the target cannot register such a region.
     pub fn region(&self, index: usize) -> Result<Region, CaseError> {
         self.stage.as_ref().ok_or(CaseError::NeedsTarget)?.region(index)
     }
 
-    /// Whether the endpoint gets markers from us.
+    /// Whether the probe sends markers to the endpoint.
     pub fn sends_markers(&self) -> bool {
         self.framer.markers
     }
@@ -122,7 +124,7 @@ impl Session {
         self.framer.crc
     }
 
-    /// Bytes of FPDUs sent so far.
+    /// Returns the number of bytes of FPDUs sent so far.
     pub fn position(&self) -> u64 {
         self.framer.position
     }
@@ -132,7 +134,7 @@ impl Session {
         self.conn.send(bytes, text);
     }
 
-    /// The FPDU of a segment, not sent yet.
+    /// Returns the FPDU of a segment, with `fault`, and does not send it.
     pub fn frame_of(&mut self, segment: &Segment, fault: Fault) -> Vec<u8> {
         self.framer.frame(&segment.bytes, fault)
     }
@@ -148,7 +150,7 @@ impl Session {
         self.conn.send(&bytes, describe::segment(segment));
     }
 
-    /// Sends segments in one piece.
+    /// Sends segments in one write.
     pub fn send_together(&mut self, segments: &[Segment]) {
         let bytes: Vec<u8> =
             segments.iter().flat_map(|s| self.framer.frame(&s.bytes, Fault::default())).collect();
@@ -161,20 +163,21 @@ impl Session {
         self.conn.finish();
     }
 
-    /// The next MSN of queue `qn`, used up.
+    /// Returns the next MSN of queue `qn`, and increments it.
     pub fn next_msn(&mut self, qn: usize) -> u32 {
         let msn = self.msn[qn];
         self.msn[qn] = msn.wrapping_add(1);
         msn
     }
 
-    /// Sends a Send.
+    /// Sends a Send message.
     pub fn send_message(&mut self, payload: &[u8]) {
         let msn = self.next_msn(0);
         self.send(&Segment::send(msn, payload));
     }
 
-    /// A Read Request with the next MSN; the response goes to `0bad_cafe`, offset as in the source.
+    /// Returns a Read Request with the next MSN. Its sink is STag `0bad_cafe`, with the same tagged offset as
+    /// the source.
     pub fn read_request(&mut self, stag: u32, to: u64, size: u32) -> Segment {
         let msn = self.next_msn(1);
         let request =
@@ -182,7 +185,7 @@ impl Session {
         Segment::read_request(msn, &request)
     }
 
-    /// What comes next.
+    /// Waits for the next segment or the end of the connection.
     pub fn receive(&mut self) -> Incoming {
         self.receive_within(self.timeout)
     }
@@ -213,18 +216,18 @@ impl Session {
         }
     }
 
-    /// Checks that every FPDU of this connection was well framed: CRC, pad, markers.
+    /// Checks that every received FPDU of this connection had the right CRC, pad and markers.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if an FPDU was framed wrongly.
     pub fn expect_well_framed(&self) -> Check {
         require(self.misframed.is_empty(), || self.misframed.join("; "))
     }
 
-    /// The next segment, which has to be of this opcode.
+    /// Waits for the next segment, which has to have opcode `wanted`.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if another segment, the end of the connection or no segment arrives.
     pub fn expect(&mut self, wanted: u8) -> Result<Segment, CaseError> {
         match self.receive() {
             Incoming::Segment(segment) if segment.opcode() == wanted => Ok(segment),
@@ -232,10 +235,10 @@ impl Session {
         }
     }
 
-    /// Checks that neither a byte nor the end arrives for a while.
+    /// Checks that no byte arrives for the time `quiet`, and that the connection does not end.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if a byte or the end arrives.
     pub fn expect_silence(&mut self) -> Check {
         match self.receive_within(self.quiet) {
             Incoming::Silence if self.deframer.is_empty() => Ok(()),
@@ -248,7 +251,7 @@ impl Session {
     /// sends nothing before the answer.
     ///
     /// # Errors
-    /// A deviation; not applicable to an endpoint that serves no Reads.
+    /// A deviation if another answer or no answer arrives; `NotApplicable` if the endpoint serves no Reads.
     pub fn ping(&mut self) -> Check {
         if self.peer_ird == Some(0) {
             return Err(CaseError::NotApplicable(
@@ -261,10 +264,10 @@ impl Session {
         self.expect_pong(msn)
     }
 
-    /// The answer to a zero-length Read with this MSN.
+    /// Waits for the answer to a zero-length Read with this MSN.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if another answer or no answer arrives.
     pub fn expect_pong(&mut self, msn: u32) -> Check {
         let pong = Segment::tagged(opcode::READ_RESPONSE, PING_SINK, u64::from(msn), &[]);
         match self.receive() {
@@ -273,20 +276,20 @@ impl Session {
         }
     }
 
-    /// Reads `size` bytes.
+    /// Reads `size` bytes of the endpoint's memory.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if another answer or no answer arrives.
     pub fn read(&mut self, stag: u32, to: u64, size: u32) -> Result<Vec<u8>, CaseError> {
         let request = self.read_request(stag, to, size);
         self.send(&request);
         self.expect_read(to, size)
     }
 
-    /// The response to a [`read_request`](Self::read_request).
+    /// Waits for the response to a [`read_request`](Self::read_request), and returns its bytes.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if another answer or no answer arrives.
     pub fn expect_read(&mut self, to: u64, size: u32) -> Result<Vec<u8>, CaseError> {
         let mut bytes = Vec::new();
         loop {
@@ -309,11 +312,11 @@ impl Session {
         }
     }
 
-    /// The next message is a Terminate with one of these codes. The case `terminate-is-the-last` checks that
-    /// none follows it.
+    /// Checks that the next message is a Terminate with one of these codes. The case `terminate-is-the-last`
+    /// checks that no message follows the Terminate.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if another message or no message arrives.
     pub fn expect_terminate(&mut self, codes: &[Code]) -> Result<Terminate, CaseError> {
         let (before, terminate) = self.expect_terminate_later(codes)?;
         match before.first() {
@@ -322,11 +325,11 @@ impl Session {
         }
     }
 
-    /// The same as [`expect_terminate`](Self::expect_terminate), but also returns the segments before the
-    /// Terminate.
+    /// Waits for a Terminate with one of these codes, like [`expect_terminate`](Self::expect_terminate), but
+    /// accepts segments before the Terminate, and also returns them.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if no such Terminate arrives.
     pub fn expect_terminate_later(&mut self, codes: &[Code]) -> Result<(Vec<Segment>, Terminate), CaseError> {
         let wanted: Vec<String> = codes.iter().map(Code::to_string).collect();
         let mut before = Vec::new();
@@ -345,7 +348,7 @@ impl Session {
                 terminate.bytes.len()
             )
         })?;
-        // Only the case terminate-bit-order judges siw's order; all other cases accept it.
+        // Only the case `terminate-bit-order` judges the bit order; all other cases also accept siw's order.
         let known = codes.contains(&terminate.code()) || codes.contains(&terminate.swapped_code());
         require(known, || {
             format!("expected Terminate {}, got {}", wanted.join(" or "), describe::terminate(&terminate))
@@ -356,7 +359,7 @@ impl Session {
     /// Checks that the connection ends, and that no segment arrives before the end.
     ///
     /// # Errors
-    /// A deviation.
+    /// A deviation if a segment arrives, or if the connection does not end.
     pub fn expect_end(&mut self) -> Result<End, CaseError> {
         match self.receive() {
             Incoming::End(end) => Ok(end),
@@ -364,7 +367,7 @@ impl Session {
         }
     }
 
-    /// Ends the connection from our side and waits for the endpoint to end its own.
+    /// Sends FIN, and waits until the endpoint ends the connection too.
     pub fn close(mut self) {
         self.conn.finish();
         let deadline = self.conn.after(self.timeout);

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use crate::net::{End, Net, ReadResult, Stream};
 
-/// Interval of polls for a connection.
+/// Interval between two attempts to get a connection.
 const TICK: Duration = Duration::from_millis(2);
-/// Minimum time-out that the system accepts.
+/// Minimum time-out of a socket that the system accepts.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// Our end of the TCP connection.
+/// The probe's role in the TCP connection.
 #[derive(Debug)]
 pub enum Mode {
-    /// We connect to the first reachable of these addresses, and are the MPA initiator.
+    /// The probe connects to the first reachable of these addresses, and is the MPA initiator.
     Connect(Vec<SocketAddr>),
-    /// The endpoint connects; we are the MPA responder.
+    /// The endpoint connects, and the probe is the MPA responder.
     Listen(TcpListener),
 }
 
@@ -51,7 +51,7 @@ impl Net for Mode {
     }
 }
 
-/// One try at each address.
+/// Tries each address once, until a connection is established.
 fn connected(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, String> {
     let mut reason = "cannot connect: no address".to_owned();
     for (index, address) in addresses.iter().enumerate() {
@@ -69,8 +69,8 @@ struct Socket(TcpStream);
 
 impl Socket {
     fn new(stream: TcpStream, timeout: Duration) -> Self {
-        // If one of these calls fails, the stream is only slower: the cases test segments of DDP, not
-        // packets.
+        // If one of these calls fails, the stream is only slower: the cases check DDP segments, not TCP
+        // segments.
         let _ = stream.set_nonblocking(false);
         let _ = stream.set_nodelay(true);
         let _ = stream.set_write_timeout(Some(timeout));

@@ -5,13 +5,14 @@ use crate::log::Direction;
 use crate::run::{Outcome, count};
 use crate::wire::describe;
 
-/// Columns of a line.
+/// Maximum number of columns of a line.
 const WIDTH: usize = 100;
-/// Maximum bytes of one frame that `-v` shows, and of one line.
+/// Maximum number of bytes that `-v` shows of one message, and in one line.
 const SHOWN: usize = 96;
 const SHOWN_IN_A_LINE: usize = 32;
 
-/// One outcome: a line, and below it the explanation of a deviation (always, with `verbose`).
+/// Returns the text of one outcome: a line, and for a deviation an explanation below it (with `verbose`, for
+/// every outcome).
 pub fn outcome(outcome: &Outcome, expected: bool, verbose: bool) -> String {
     let verdict = if expected {
         format!("{} (expected)", outcome.verdict.name())
@@ -37,7 +38,7 @@ pub fn outcome(outcome: &Outcome, expected: bool, verbose: bool) -> String {
     text
 }
 
-/// The first bytes of a message, in hexadecimal.
+/// Returns the first bytes of a message, in hexadecimal.
 fn bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes[..bytes.len().min(SHOWN)].chunks(SHOWN_IN_A_LINE) {
@@ -49,8 +50,8 @@ fn bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// `front`, then the words of `text`, which continue below the first word if they do not fit. A word that
-/// fits in no line is cut.
+/// Returns `front` followed by the words of `text`. Words that do not fit are in further lines, below the
+/// first word. A word that does not fit into a whole line is cut.
 fn line(front: &str, text: &str) -> String {
     let indent = front.chars().count();
     let room = WIDTH - indent;
@@ -75,7 +76,7 @@ fn line(front: &str, text: &str) -> String {
     format!("{front}{}", lines.join(&below)).trim_end().to_owned() + "\n"
 }
 
-/// The last line.
+/// Returns the last line of the table.
 pub fn summary(outcomes: &[Outcome]) -> String {
     let cases = if outcomes.len() == 1 { "1 case".to_owned() } else { format!("{} cases", outcomes.len()) };
     format!(
@@ -87,7 +88,7 @@ pub fn summary(outcomes: &[Outcome]) -> String {
     )
 }
 
-/// An entry of `--list`.
+/// Returns an entry of `--list`.
 pub fn listed(case: &Case) -> String {
     let side = match case.side {
         Side::Any => "either",

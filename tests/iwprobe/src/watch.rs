@@ -1,5 +1,5 @@
-//! Rules for every segment of the endpoint, in all cases: violations are collected during a run and reported
-//! at its end.
+//! Rules for every segment that the endpoint sends, in all cases. Violations are collected during a run and
+//! reported at its end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ pub enum Topic {
     Sequence,
 }
 
-/// The violations seen, each once, and the number of segments.
+/// The violations seen, each only once, and the number of segments.
 #[derive(Clone, Debug, Default)]
 pub struct Watch(Rc<RefCell<Seen>>);
 
@@ -29,7 +29,8 @@ struct Seen {
     amiss: Vec<(Topic, String)>,
 }
 
-/// The progress of one connection: next MSN of each queue and next offset in an unfinished message.
+/// The progress of one connection: the next MSN of each queue, and the next offset in each unfinished
+/// message.
 #[derive(Clone, Debug)]
 pub struct Progress {
     next_msn: [u32; 4],
@@ -44,17 +45,17 @@ impl Default for Progress {
 }
 
 impl Watch {
-    /// Segments seen so far.
+    /// Returns the number of segments seen so far.
     pub fn segments(&self) -> u64 {
         self.0.borrow().segments
     }
 
-    /// The violations of `topic`.
+    /// Returns the violations of `topic`.
     pub fn amiss(&self, topic: Topic) -> Vec<String> {
         self.0.borrow().amiss.iter().filter(|(t, _)| *t == topic).map(|(_, text)| text.clone()).collect()
     }
 
-    /// Records the faults of a frame.
+    /// Records a violation, unless it is already known.
     pub fn complain(&self, topic: Topic, text: String) {
         let mut seen = self.0.borrow_mut();
         if !seen.amiss.iter().any(|(t, known)| *t == topic && *known == text) {
@@ -110,7 +111,7 @@ impl Progress {
     fn step(&mut self, watch: &Watch, segment: &Segment) {
         let length = segment.payload().len();
         if segment.is_tagged() {
-            // A tagged message continues with the same opcode and STag, where the previous segment ended.
+            // A tagged message continues where the previous segment ended, with the same opcode and STag.
             let here = (segment.rdmap_byte(), segment.stag(), segment.to());
             if self.tagged.is_some_and(|expected| expected != here) {
                 watch.complain(

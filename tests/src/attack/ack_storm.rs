@@ -1,9 +1,10 @@
-//! Bogus acknowledgements: of bytes never sent (an ACK loop, RFC 5961 section 5), the same one repeatedly,
-//! and one byte at a time (a misbehaving receiver, RFC 5681 section 3.1, RFC 3465).
+//! Bogus acknowledgements: of bytes that were never sent (an ACK loop, RFC 5961 section 5), duplicate
+//! acknowledgements, and acknowledgements of one byte each (a misbehaving receiver, RFC 5681 section 3.1, RFC
+//! 3465).
 //!
 //! In the last two scenarios the peers first read the lent region, so that bytes are in flight. Each scenario
-//! runs without SACK, where duplicate acknowledgements count, and with SACK, where SACK blocks count
-//! (`sack_storm.rs`).
+//! runs without SACK and with SACK. Without SACK the victim counts duplicate acknowledgements; with SACK the
+//! victim counts SACK blocks (`sack_storm.rs`).
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ pub const UNSENT: Scenario = Scenario {
     attack: |arena| AckStorm::attack(arena, Kind::Unsent, false),
 };
 
-/// The same acknowledgement repeatedly.
+/// The same acknowledgement again and again.
 pub const DUPLICATE: Scenario = Scenario {
     name: "ack-duplicate",
     about: "the same acknowledgement repeatedly, with bytes in flight",
@@ -61,13 +62,13 @@ pub const DIVISION_SACK: Scenario = Scenario {
     ..DIVISION
 };
 
-/// Connections.
+/// Number of connections.
 const PEERS: u32 = 4;
-/// Challenge ACKs of a connection per second.
+/// Maximum number of challenge ACKs of a connection per second.
 const CHALLENGES: u64 = 64;
 /// Duration of the attack without honest traffic.
 const BURSTS: Duration = Duration::from_millis(50);
-/// Maximum initial bytes in flight (RFC 6928).
+/// Maximum number of bytes in flight at the start of a connection (RFC 6928).
 const INITIAL_WINDOW: u64 = 10 * 1460;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -86,17 +87,17 @@ struct AckStorm {
     /// Whether each peer has sent its Read Request.
     asked: bool,
     sent: u64,
-    /// Bytes that each peer has acknowledged one by one.
+    /// Number of bytes that each peer has acknowledged one by one.
     divided: u32,
     ready_us: Option<u64>,
-    /// Frames that the victim has sent since the attack began.
+    /// Number of frames that the victim has sent since the attack began.
     answers: u64,
 }
 
 impl AckStorm {
     fn attack(arena: &Arena, kind: Kind, sack: bool) -> Box<dyn Attack> {
         let mut crafted = CraftedPeers::new(arena.macs(), 0);
-        // Without SACK, each of them counts as a duplicate acknowledgement.
+        // Without SACK, the victim counts each repeated acknowledgement as a duplicate acknowledgement.
         let options = PeerOptions { large: sack, ..PeerOptions::default() };
         let numbers = (0..PEERS).map(|_| crafted.join(options)).collect();
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
@@ -171,7 +172,7 @@ impl Actor for AckStorm {
 impl Attack for AckStorm {
     fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
         if self.kind == Kind::Unsent {
-            // Over more polls than the limit of challenge ACKs.
+            // The attack lasts for more polls than the limit of challenge ACKs.
             arena.alone(self, BURSTS, |_, _| false);
         }
         let elapsed_us = arena.now_us() - self.ready_us.unwrap_or_default();
@@ -186,16 +187,16 @@ impl Attack for AckStorm {
         let divided = self.divided;
         let most =
             self.numbers.iter().map(|number| self.crafted.get(*number).inbox.len() as u64).max().unwrap_or(0);
-        // Acknowledged bytes open the window by as much again, counted in bytes and not in acknowledgements
-        // (RFC 3465). Each duplicate acknowledgement of bytes in flight allows one more segment (RFC 5681
-        // section 3.2).
+        // Acknowledged bytes open the congestion window by as many bytes, whatever the number of
+        // acknowledgements (RFC 3465). Each duplicate acknowledgement of bytes in flight allows one more
+        // segment (RFC 5681 section 3.2).
         let acknowledged = if self.kind == Kind::Division { u64::from(divided) } else { 0 };
         let allowed = 2 * INITIAL_WINDOW + 2 * acknowledged + 3 * 1460;
         check(most <= allowed, || {
             format!("{most} bytes were sent for {acknowledged} acknowledged ones, the limit is {allowed}")
         })?;
         check(most >= 1460, || "nothing was in flight".into())?;
-        // Retransmissions are bounded too: a few, and those of timeouts.
+        // The number of retransmissions is bounded too: a few, and those that timeouts cause.
         let timeouts = elapsed_us / 50_000 + 1;
         let allowed = peers * (2 * allowed / 1460 + 4 * timeouts);
         check(answers <= allowed, || format!("{answers} frames in answer, the limit is {allowed}"))?;

@@ -1,9 +1,9 @@
-//! One core with the victim, its honest client, and an attacker, on a clock that runs with the victim's own
+//! One core with the victim, its honest client, and an attacker. The clock advances with the victim's own
 //! work.
 //!
-//! The clock is the processor time of the victim's thread. So an attack that keeps the victim busy slows
-//! everything, and the other hosts take no time. When no host has anything to do, the clock advances to the
-//! next deadline: a host that waits for a timer loses that time as well.
+//! The clock is the processor time of the victim's thread. Therefore an attack that keeps the victim busy
+//! slows everything, and the work of the other hosts costs no time. When no host has anything to do, the
+//! clock advances to the next deadline, so the time for which a host waits counts as well.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::victim::{CLIENT, Clock, PORT, ROUTER, VICTIM, Victim};
 use hosts::{Host, context};
 use testkit::packet::{flag, parse};
 
-/// Honest connections.
+/// Number of honest connections.
 pub const HONEST: usize = 4;
 /// The router's Ethernet address.
 pub const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
@@ -28,12 +28,12 @@ pub const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
 pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
 /// The victim's Ethernet address.
 pub const VICTIM_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// Frames that an unpaced attacker sends at a time.
+/// Maximum number of frames that an unpaced attacker sends at a time.
 const UNPACED: usize = 64;
 /// A run fails after this time without progress of the honest connections.
 const STANDSTILL: Duration = Duration::from_secs(30);
 
-/// State of an honest connection that an attacker on the path could see.
+/// The part of an honest connection's state that an attacker on the path could see.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
     /// The client's port.
@@ -44,7 +44,7 @@ pub struct Flow {
     pub ack: u32,
 }
 
-/// The state that is visible to an attacker.
+/// The state that an attacker can see.
 pub struct Scene<'a> {
     /// The time, microseconds.
     pub now_us: u64,
@@ -59,39 +59,39 @@ pub trait Actor {
         true
     }
 
-    /// The attacker's next frame; `None`: the attacker waits for a frame or for time to pass.
+    /// Returns the attacker's next frame, or `None` if the attacker waits for a frame or for time to pass.
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>>;
 
-    /// A frame from the victim to an address behind the router.
+    /// Handles a frame from the victim to an address behind the router.
     fn on_frame(&mut self, _frame: &[u8]) {}
 
-    /// A bare ACK from the victim to the honest client.
+    /// Handles a bare ACK from the victim to the honest client.
     fn on_client_ack(&mut self, _frame: &[u8]) {}
 }
 
-/// The figures of a round.
+/// The results of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Round {
     /// Honest payload, bytes.
     pub bytes: u64,
-    /// Time, nanoseconds.
+    /// Duration of the round, nanoseconds.
     pub ns: u64,
-    /// Processor time of the victim in this round.
+    /// Processor time of the victim in this round, nanoseconds.
     pub cpu_ns: u64,
-    /// Frames of the honest client.
+    /// Number of frames of the honest client.
     pub legitimate: u64,
-    /// Frames of the attacker.
+    /// Number of frames of the attacker.
     pub others: u64,
 }
 
 impl Round {
-    /// Megabits of honest payload for each second.
+    /// Returns the honest goodput, in megabits per second.
     pub fn goodput(&self) -> f64 {
         self.bytes as f64 * 8000.0 / self.ns as f64
     }
 }
 
-/// All three hosts, and the clock.
+/// The three hosts and the clock.
 pub struct Arena {
     /// The host under attack.
     pub victim: Victim,
@@ -100,23 +100,23 @@ pub struct Arena {
     honest: Vec<Honest>,
     flows: Vec<Flow>,
     by_port: HashMap<u16, usize>,
-    /// Time in which no host had anything to do.
+    /// Time in which no host had anything to do, nanoseconds.
     idle_ns: u64,
     /// Records the lengths of the attacker's frames, if set.
     pub lengths: Option<Vec<usize>>,
     /// Maximum number of packet buffers that the victim held.
     pub held_most: usize,
-    /// Frames of the honest client that the attacker has not matched yet.
+    /// Number of frames that the attacker may still send to match the frames of the honest client.
     owed: u64,
 }
 
 impl Arena {
-    /// The connected hosts, with the victim's processor time as the clock.
+    /// Creates and connects the hosts, with the victim's processor time as the clock.
     pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions)) -> Self {
         Self::with_clock(configure, Clock::Processor)
     }
 
-    /// The connected hosts.
+    /// Creates and connects the hosts, with any clock.
     pub fn with_clock(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
         let victim = Victim::new(configure, clock);
         let (port, client_far_end) = port_with_far_end("client", CLIENT_MAC);
@@ -170,21 +170,21 @@ impl Arena {
         true
     }
 
-    /// The time.
+    /// Returns the time, in microseconds.
     pub fn now_us(&self) -> u64 {
         (self.victim.cpu_ns + self.idle_ns) / 1000
     }
 
-    /// The router's and the victim's Ethernet addresses, for frames from behind the router.
+    /// Returns the Ethernet addresses of the router and of the victim, for frames from behind the router.
     pub fn macs(&self) -> [[u8; 6]; 2] {
         [ROUTER_MAC, VICTIM_MAC]
     }
 
-    /// Does honest work until this many batches are done, with as many frames of the attacker as of the
-    /// client.
+    /// Runs honest connections until they have done `batches` batches. The attacker sends as many frames as
+    /// the client.
     ///
     /// # Errors
-    /// If an honest connection suffers more than delay.
+    /// If an honest connection fails or makes no progress, and is not only delayed.
     pub fn round(&mut self, other: &mut dyn Actor, batches: u64) -> Result<Round, String> {
         self.run(other, |arena, done| {
             for honest in &mut arena.honest {
@@ -231,7 +231,8 @@ impl Arena {
         self.honest.iter().all(Honest::is_established)
     }
 
-    /// Attacks without honest work, until `done` or for this time. Returns whether `done` was reached.
+    /// Lets the attacker send without honest work, until `done` returns `true` or `time` has passed. Returns
+    /// the last result of `done`.
     pub fn alone<A: Actor>(
         &mut self,
         other: &mut A,
@@ -251,7 +252,7 @@ impl Arena {
     /// Lets the attacker establish its connections.
     ///
     /// # Errors
-    /// If this takes longer than a minute.
+    /// If the connections are not established within a minute.
     pub fn prepare(&mut self, other: &mut dyn Actor) -> Result<(), String> {
         let deadline = self.now_us() + 60_000_000;
         while !other.is_ready() {
@@ -263,7 +264,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Polls all hosts. Returns how many frames the client and the attacker sent.
+    /// Polls all hosts. Returns the number of frames of the client, and of frames of the attacker.
     fn step(&mut self, other: &mut dyn Actor, pace: Pace) -> (u64, u64) {
         let now_us = self.now_us();
         let now = Instant::from_micros(now_us as i64);
@@ -275,7 +276,7 @@ impl Arena {
             Pace::Equal => self.owed += legitimate,
             Pace::Free(_) => self.owed = UNPACED as u64,
         }
-        // Alternates frames of the client and the attacker while both have some.
+        // Delivers frames of the client and of the attacker in turns, as long as both have frames.
         for frame in sent {
             self.learn(&frame);
             self.victim.far_end.deliver(&frame);
@@ -300,7 +301,8 @@ impl Arena {
         (legitimate, others)
     }
 
-    /// Sends one frame of the attacker, if the attacker has one and its pace allows it.
+    /// Sends one frame of the attacker, if the attacker has a frame and its pace allows it. Returns the
+    /// number of sent frames.
     fn other_sends(&mut self, other: &mut dyn Actor, now_us: u64) -> u64 {
         if self.owed == 0 {
             return 0;
@@ -346,7 +348,7 @@ impl Arena {
         flow.ack = tcp.ack;
     }
 
-    /// Advances the clock to the next deadline.
+    /// Advances the clock to the next deadline of a host.
     fn sleep(&mut self, now: Instant, pace: Pace) {
         let deadlines = [self.client.engine.next_deadline(now), self.victim.host.engine.next_deadline(now)];
         let next = deadlines.into_iter().flatten().min().map_or(i64::MAX, |at| at.total_micros());
@@ -359,16 +361,16 @@ impl Arena {
     }
 }
 
-/// How many frames the attacker may send.
+/// The number of frames that the attacker may send.
 #[derive(Clone, Copy)]
 enum Pace {
-    /// As many as the client sends.
+    /// As many frames as the client sends.
     Equal,
-    /// All that the attacker has, until this time, microseconds.
+    /// As many frames as the attacker has, until this time in microseconds.
     Free(u64),
 }
 
-/// Longer than any honest connect should take.
+/// Time limit of an honest connect, longer than any should take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An attacker that sends nothing.

@@ -1,9 +1,9 @@
-//! An attacker that knows the 4-tuple but not the sequence numbers: RSTs, SYNs and data (RFC 5961). Half of
-//! the frames are random guesses. The other half are in the window, as one guess in some thousands is, but do
-//! not have the exact number.
+//! An attacker that knows the 4-tuple but not the sequence numbers sends RSTs, SYNs and data (RFC 5961). Half
+//! of the frames have random sequence numbers. The other half have numbers in the window, but not the exact
+//! number. (Of some thousands of random guesses, one is in the window.)
 //!
-//! Half of them go to honest connections, whose bytes are all checked, and half to an idle one, whose peer
-//! only counts challenge ACKs.
+//! Half of the frames go to honest connections, whose bytes are all checked. The other half go to an idle
+//! connection, whose peer only counts challenge ACKs.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::sim::dice::Part;
 use testkit::dice::Dice;
 use testkit::packet::flag;
 
-/// RSTs.
+/// The attack with RSTs.
 pub const RESETS: Scenario = Scenario {
     name: "blind-rst",
     about: "RSTs with a known 4-tuple, random ones and ones inside the window",
@@ -26,7 +26,7 @@ pub const RESETS: Scenario = Scenario {
     attack: |arena| Blind::attack(arena, Kind::Reset),
 };
 
-/// SYNs.
+/// The attack with SYNs.
 pub const SYNS: Scenario = Scenario {
     name: "blind-syn",
     about: "SYNs with a known 4-tuple",
@@ -34,7 +34,7 @@ pub const SYNS: Scenario = Scenario {
     attack: |arena| Blind::attack(arena, Kind::Syn),
 };
 
-/// Data.
+/// The attack with data.
 pub const DATA: Scenario = Scenario {
     name: "blind-data",
     about: "bytes inside the window with guessed acknowledgement numbers",
@@ -42,11 +42,11 @@ pub const DATA: Scenario = Scenario {
     attack: |arena| Blind::attack(arena, Kind::Data),
 };
 
-/// Challenge ACKs of a connection per second (RFC 5961 section 7).
+/// Maximum number of challenge ACKs of a connection per second (RFC 5961 section 7).
 const CHALLENGES: u64 = 64;
 /// Duration of the attack without honest traffic.
 const BURSTS: Duration = Duration::from_millis(50);
-/// Bytes of a forged segment.
+/// Payload of a forged segment.
 const BYTES: [u8; 512] = [0xbd; 512];
 /// The victim's window, bytes.
 const WINDOW: u64 = 1 << 20;
@@ -65,7 +65,7 @@ struct Blind {
     number: u32,
     dice: Dice,
     sent: u64,
-    /// Frames to the idle connection that were in the window.
+    /// Number of frames to the idle connection that were in the window.
     hits: u64,
     ready_us: Option<u64>,
 }
@@ -90,7 +90,8 @@ impl Blind {
     fn forged(&mut self, from: SocketAddrV4, next: u32, acknowledged: u32, hit: bool) -> Vec<u8> {
         let inside = 1 + self.dice.below(WINDOW / 2) as u32;
         let seq = if hit { next.wrapping_add(inside) } else { self.dice.below(1 << 32) as u32 };
-        // Far from anything that is or was in flight: 2^31 away, plus up to 2^29.
+        // The acknowledgement number is 2^31 to 2^31 + 2^29 away from `acknowledged`, so it is far from any
+        // byte that is or was in flight.
         let ack = acknowledged.wrapping_add((1 << 31) + self.dice.below(1 << 29) as u32);
         let (ack, flags, payload): (_, _, &[u8]) = match self.kind {
             Kind::Reset => (None, flag::RST, &[]),
@@ -134,8 +135,8 @@ impl Actor for Blind {
 
 impl Attack for Blind {
     fn check_outcome(&mut self, arena: &mut Arena) -> Result<String, String> {
-        // Over more polls than the limit of challenge ACKs, since a poll sends at most one, however many
-        // frames arrived.
+        // The attack lasts for more polls than the limit of challenge ACKs, since a poll sends at most one
+        // challenge ACK, whatever the number of received frames is.
         arena.alone(self, BURSTS, |_, _| false);
         let elapsed_us = arena.now_us() - self.ready_us.unwrap_or_default();
         let bystander = self.bystander.get(self.number);

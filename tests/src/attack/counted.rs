@@ -1,9 +1,9 @@
-//! The share of goodput that honest connections keep, in the victim's instructions. Callgrind counts the
-//! instructions of the victim's polls next to an attack and next to as many harmless frames. The counts do
-//! not depend on the load of the machine.
+//! The share of goodput that honest connections keep, measured in the victim's instructions. Callgrind counts
+//! the instructions of the victim's polls next to an attack and next to as many harmless frames. The counts
+//! do not depend on the load of the machine.
 //!
-//! The clock of such a run is nominal: each poll and each frame takes a fixed time, independent of the
-//! machine. Idle time counts as in `measure.rs`, and an instruction as a quarter of a nanosecond.
+//! The clock of such a run is nominal: each poll and each frame takes a fixed time, whatever the machine is.
+//! Idle time counts as in `measure.rs`, and an instruction counts as a quarter of a nanosecond.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -15,21 +15,21 @@ use super::arena::{Arena, Round};
 use super::harmless::Harmless;
 use super::victim::Clock;
 
-/// The host that is polled between the victim's polls. Each has its own function, whose name is in the
-/// profile.
+/// The host that is polled between the victim's polls. Each variant has its own function, whose name is in
+/// the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextTo {
     /// An attack.
     Attack,
-    /// As many harmless frames.
+    /// Harmless frames, as many as an attack has.
     Harmless,
 }
 
 impl NextTo {
     const BOTH: [Self; 2] = [Self::Attack, Self::Harmless];
 
-    /// The name of the function, part of the mangled name, and the first word of the counted process's output
-    /// line.
+    /// Returns the name of the function. It is a part of the mangled name, and the first word of the line
+    /// that the counted process prints.
     const fn function(self) -> &'static str {
         match self {
             Self::Attack => "poll_beside_an_attack",
@@ -46,7 +46,7 @@ impl NextTo {
     }
 }
 
-// Each function contains a different number, otherwise the compiler would merge the two.
+// Each function contains a different number, since the compiler would merge equal functions.
 
 #[inline(never)]
 fn poll_beside_an_attack(poll: &mut dyn FnMut()) {
@@ -60,29 +60,29 @@ fn poll_beside_harmless_frames(poll: &mut dyn FnMut()) {
     black_box(2_u8);
 }
 
-/// Nanoseconds that an instruction counts for, relative to idle time.
+/// Nanoseconds of idle time as which one instruction counts.
 const NS_AN_INSTRUCTION: f64 = 0.25;
 
-/// Honest batches before the counted ones: windows are open by then, and lazy allocations are done. The
-/// answers to Reads of peers that close their window have filled the send queues. (With 100 batches a part of
-/// that fell into the count, though it happens once.)
+/// Number of honest batches before the counted batches. After these batches, windows are open, lazy
+/// allocations are done, and the answers to Reads of peers that close their window have filled the send
+/// queues. (With 100 batches, a part of this one-time work was counted.)
 const WARM_UP: u64 = 200;
 
-/// Honest batches that are counted.
+/// Number of honest batches that are counted.
 const COUNTED: u64 = 150;
 
-/// The figures of a scenario.
+/// The results of a scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct KeptGoodput {
-    /// Honest goodput next to the attack, relative to that next to harmless frames.
+    /// Honest goodput next to the attack, divided by the honest goodput next to harmless frames.
     pub share: f64,
-    /// Instructions of the victim for each byte of honest payload: next to the attack, and next to harmless
-    /// frames.
+    /// Number of the victim's instructions for each byte of honest payload: next to the attack, and next to
+    /// harmless frames.
     pub each: [f64; 2],
 }
 
-/// Runs a scenario once under callgrind, and returns a description of each round. Called by the process that
-/// callgrind runs.
+/// Runs a scenario once, and returns a line about each round. The process that callgrind runs calls this
+/// function.
 ///
 /// # Errors
 /// The first check that failed.
@@ -118,7 +118,7 @@ pub fn run(scenario: &Scenario) -> Result<String, String> {
     Ok(said)
 }
 
-/// Runs a scenario ([`run`]) with `program` under callgrind, which writes its profile to `file`.
+/// Runs a scenario ([`run`]) by `program` under callgrind, which writes its profile to `file`.
 ///
 /// # Errors
 /// If valgrind is missing, the run fails, or the attack sent too few frames.

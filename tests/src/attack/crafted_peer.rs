@@ -1,4 +1,5 @@
-//! A peer without a stack. Its TCP and MPA are handmade, so that it can do what no stack would do.
+//! A peer without a stack. This module builds its TCP and MPA by hand, so that the peer can do what no stack
+//! would do.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -14,9 +15,9 @@ use testkit::packet::{Tcp, flag};
 pub enum Stage {
     /// The SYN was sent, or is about to be sent.
     Syn,
-    /// TCP is established. The Request has not been sent, or not been answered.
+    /// TCP is established. The Request has not been sent or not been answered.
     Tcp,
-    /// The Reply has arrived, and the first FPDU was sent: any FPDU may follow.
+    /// The Reply has arrived, and the first FPDU was sent, so any FPDU may follow.
     Ready,
     /// A FIN or a RST has arrived.
     Over,
@@ -27,15 +28,15 @@ pub enum Stage {
 pub struct PeerOptions {
     /// The maximum segment size that the peer announces.
     pub mss: u16,
-    /// The peer offers window scaling, for large windows, and SACK.
+    /// Whether the peer offers SACK and window scaling (for large windows).
     pub large: bool,
     /// The window field from the peer's third segment on, not scaled.
     pub window: u16,
-    /// The peer starts MPA without being told to.
+    /// Whether the peer starts MPA by itself.
     pub mpa: bool,
-    /// The peer acknowledges received bytes.
+    /// Whether the peer acknowledges received bytes.
     pub acknowledges: bool,
-    /// The peer answers a FIN with its own FIN.
+    /// Whether the peer answers a FIN with its own FIN.
     pub closes: bool,
 }
 
@@ -61,11 +62,11 @@ pub struct CraftedPeer {
     pub irs: u32,
     /// The progress of the connection.
     pub stage: Stage,
-    /// Bytes of the victim's stream, in order.
+    /// The bytes of the victim's stream that have arrived, in order.
     pub inbox: Vec<u8>,
     /// Whether the connection was reset.
     pub reset: bool,
-    /// The latest acknowledgement number.
+    /// The latest acknowledgement number that the victim sent.
     pub acknowledged: u32,
     /// Number of bare ACKs received.
     pub acks: u64,
@@ -73,42 +74,45 @@ pub struct CraftedPeer {
     out: VecDeque<Vec<u8>>,
 }
 
-/// The peer's MPA Request of revision 2: CRC, no peer-to-peer, depths of 8 and 8.
+/// Returns the peer's MPA Request of revision 2: with CRC, without the peer-to-peer model, with depths of 8
+/// and 8.
 pub fn request() -> Vec<u8> {
     let mut bytes = b"MPA ID Req Frame".to_vec();
     bytes.extend([0x50, 2, 0, 4, 0, 8, 0, 8]);
     bytes
 }
 
-/// Length of the Reply to [`request`].
+/// Length of the Reply to [`request`], bytes.
 pub const REPLY: usize = 24;
 
-/// A Write to `stag`.
+/// Returns the ULPDU of a Write to `stag`.
 pub fn write(stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     [&[0xc1, 0x40][..], &stag.to_be_bytes(), &to.to_be_bytes(), payload].concat()
 }
 
-/// An untagged message of one segment.
+/// Returns the ULPDU of an untagged message of one segment.
 pub fn untagged(control: u8, qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     let numbers = [qn, msn, 0].map(u32::to_be_bytes).concat();
     [&[0x41, control, 0, 0, 0, 0][..], &numbers, payload].concat()
 }
 
-/// A Read Request for `size` bytes.
+/// Returns the ULPDU of a Read Request for `size` bytes.
 pub fn read(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
     let sink = [0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
     let payload = [&sink[..], &size.to_be_bytes(), &stag.to_be_bytes(), &to.to_be_bytes()].concat();
     untagged(0x41, 1, msn, &payload)
 }
 
-/// The endpoint of the peer with this number: an address behind the router, and its own port.
+/// Returns the address and port of the peer with this number: an address behind the router, and a port of its
+/// own.
 pub fn place(number: u32) -> SocketAddrV4 {
     let [.., high, low] = (number / 50_000).to_be_bytes();
     SocketAddrV4::new(Ipv4Addr::new(198, 18, high, low), 10_000 + (number % 50_000) as u16)
 }
 
 impl CraftedPeer {
-    /// A peer whose SYN is about to be sent. `macs` are the addresses of its router and of the victim.
+    /// Returns a peer whose SYN is about to be sent. `macs` are the addresses of the peer's router and of the
+    /// victim.
     pub fn new(macs: [[u8; 6]; 2], here: SocketAddrV4, options: PeerOptions) -> Self {
         let iss = u32::from(here.port()).wrapping_mul(0x9e37_79b9);
         let mut peer = Self {
@@ -133,14 +137,14 @@ impl CraftedPeer {
         peer
     }
 
-    /// The SYN of this peer.
+    /// Returns the SYN of this peer.
     pub fn syn(&self) -> Vec<u8> {
         let options = syn_options(self.options.mss, self.options.large.then_some(7));
         let syn = Segment { seq: self.iss, flags: flag::SYN, ack: None, window: 0xffff, ..self.blank() };
         Segment { options: &options, ..syn }.frame(self.macs)
     }
 
-    /// A bare ACK with the present numbers.
+    /// Returns a bare ACK with the current sequence and acknowledgement numbers.
     fn blank(&self) -> Segment<'static> {
         Segment {
             from: self.here,
@@ -154,14 +158,14 @@ impl CraftedPeer {
         }
     }
 
-    /// A bare ACK with changes.
+    /// Returns a bare ACK that `change` has changed.
     pub fn segment(&self, change: impl FnOnce(&mut Segment<'static>)) -> Vec<u8> {
         let mut segment = self.blank();
         change(&mut segment);
         segment.frame(self.macs)
     }
 
-    /// A bare ACK of the bytes before `ack`, with at most four SACK blocks.
+    /// Returns a bare ACK of the bytes before `ack`, with at most four SACK blocks.
     pub fn sack(&self, ack: u32, blocks: &[(u32, u32)]) -> Vec<u8> {
         let mut options = vec![1, 1, 5, 2 + 8 * blocks.len() as u8];
         for (start, end) in blocks {
@@ -171,19 +175,19 @@ impl CraftedPeer {
         Segment { ack: Some(ack), options: &options, ..self.blank() }.frame(self.macs)
     }
 
-    /// A segment with bytes at `seq`, wherever the stream is.
+    /// Returns a segment with `payload` at `seq`, which need not be the next position of the stream.
     pub fn data(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
         Segment { seq, payload, ..self.blank() }.frame(self.macs)
     }
 
-    /// The next bytes of the stream, in one segment.
+    /// Returns a segment with the next bytes of the stream.
     pub fn send_data(&mut self, bytes: &[u8]) -> Vec<u8> {
         let frame = self.data(self.nxt, bytes);
         self.nxt = self.nxt.wrapping_add(bytes.len() as u32);
         frame
     }
 
-    /// The next FPDU, with this ULPDU.
+    /// Returns the next FPDU, with this ULPDU.
     pub fn fpdu(&mut self, ulpdu: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; self.framer.wire_len(ulpdu.len())];
         self.framer.frame(&mut bytes, ulpdu);
@@ -195,22 +199,22 @@ impl CraftedPeer {
         self.options.window = window;
     }
 
-    /// Sets whether the peer acknowledges.
+    /// Sets whether the peer acknowledges received bytes.
     pub fn set_acknowledges(&mut self, acknowledges: bool) {
         self.options.acknowledges = acknowledges;
     }
 
-    /// The next frame that the peer sends automatically.
+    /// Returns the next frame that the peer sends automatically.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         self.out.pop_front()
     }
 
-    /// Queues a frame, which is sent before anything else.
+    /// Queues a frame, which is sent before any automatic frame.
     pub fn queue(&mut self, frame: Vec<u8>) {
         self.out.push_back(frame);
     }
 
-    /// A segment of the victim arrives.
+    /// Handles a segment of the victim.
     pub fn on_frame(&mut self, frame: &[u8], tcp: &Tcp) {
         if tcp.has(flag::RST) {
             (self.reset, self.stage) = (true, Stage::Over);
@@ -239,7 +243,7 @@ impl CraftedPeer {
             return;
         }
         if known > tcp.len() {
-            // A probe: a live peer answers it.
+            // The segment is a probe, which a live peer answers.
             if self.options.acknowledges {
                 let ack = self.segment(|_| {});
                 self.out.push_back(ack);
@@ -268,7 +272,7 @@ impl CraftedPeer {
         }
     }
 
-    /// The initial sequence number, that of the SYN.
+    /// Returns the initial sequence number, which the SYN has.
     pub fn iss(&self) -> u32 {
         self.iss
     }

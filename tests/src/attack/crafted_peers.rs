@@ -1,5 +1,5 @@
-//! Several peers at once. Delivers frames to the addressed peer, and collects the frames that peers
-//! send.
+//! Several peers at once. This module delivers frames to the addressed peer, and collects the frames that
+//! peers send.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -14,20 +14,20 @@ pub struct CraftedPeers {
     next: u32,
     peers: HashMap<u32, CraftedPeer>,
     by_place: HashMap<SocketAddrV4, u32>,
-    /// Peers that may have a frame to send.
+    /// Numbers of the peers that may have a frame to send.
     order: VecDeque<u32>,
-    /// Last frames of peers that were removed.
+    /// The last frames of peers that were removed.
     last: VecDeque<Vec<u8>>,
 }
 
-/// The endpoint that a frame with this TCP segment is addressed to.
+/// Returns the address and port to which a frame with this TCP segment is addressed.
 pub fn addressee(frame: &[u8], tcp: &Tcp) -> Option<SocketAddrV4> {
     let bytes: [u8; 4] = frame.get(30..34)?.try_into().ok()?;
     Some(SocketAddrV4::new(Ipv4Addr::from(bytes), tcp.dst_port))
 }
 
 impl CraftedPeers {
-    /// An empty set; the first peer gets the number `first`.
+    /// Returns an empty set. The first peer that joins gets the number `first`.
     pub fn new(macs: [[u8; 6]; 2], first: u32) -> Self {
         Self {
             macs,
@@ -40,7 +40,7 @@ impl CraftedPeers {
         }
     }
 
-    /// Adds a peer, whose SYN is about to be sent.
+    /// Adds a peer whose SYN is about to be sent. Returns the peer's number.
     pub fn join(&mut self, options: PeerOptions) -> u32 {
         let number = self.next;
         self.next += 1;
@@ -51,7 +51,7 @@ impl CraftedPeers {
         number
     }
 
-    /// The peer with this number.
+    /// Returns the peer with this number.
     ///
     /// # Panics
     /// If the peer was removed.
@@ -71,14 +71,14 @@ impl CraftedPeers {
         self.last.push_back(frame);
     }
 
-    /// All peers may have a frame to send.
+    /// Has to be called when all peers may have a frame to send.
     pub fn wake(&mut self) {
         let mut numbers: Vec<u32> = self.peers.keys().copied().collect();
         numbers.sort_unstable();
         self.order.extend(numbers);
     }
 
-    /// This peer has a frame to send.
+    /// Has to be called when this peer may have a frame to send.
     pub fn wake_one(&mut self, number: u32) {
         self.order.push_back(number);
     }
@@ -88,28 +88,28 @@ impl CraftedPeers {
         self.peers.get(&number).is_some_and(|peer| peer.stage == Stage::Syn)
     }
 
-    /// Number of peers.
+    /// Returns the number of peers.
     pub fn len(&self) -> usize {
         self.peers.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no peers.
     pub fn is_empty(&self) -> bool {
         self.peers.is_empty()
     }
 
-    /// The peer that a frame of the victim is addressed to.
+    /// Returns the number of the peer to which a frame of the victim is addressed.
     pub fn addressee(&self, frame: &[u8]) -> Option<u32> {
         let tcp = parse(frame)?;
         self.by_place.get(&addressee(frame, &tcp)?).copied()
     }
 
-    /// Number of peers at this stage.
+    /// Returns the number of peers at this stage.
     pub fn count(&self, stage: Stage) -> usize {
         self.peers.values().filter(|peer| peer.stage == stage).count()
     }
 
-    /// All peers.
+    /// Returns all peers, with their numbers.
     pub fn all(&mut self) -> impl Iterator<Item = (u32, &mut CraftedPeer)> {
         self.peers.iter_mut().map(|(number, peer)| (*number, peer))
     }
@@ -119,12 +119,12 @@ impl CraftedPeers {
         self.count(Stage::Ready) == self.len()
     }
 
-    /// The peer that has to do the `nth` action of the attack, round robin. Requires that no peer was
-    /// removed.
+    /// Returns the number of the peer that does the `nth` action of the attack, round robin. Requires that no
+    /// peer was removed.
     ///
     /// # Errors
-    /// The next frame that a peer sends automatically, which has to be sent first; `None` if no peer sends a
-    /// frame, but not all peers are ready.
+    /// A frame that a peer sends automatically, and that has to be sent before the action; `None` if no peer
+    /// has such a frame, but not all peers are ready.
     pub fn next(&mut self, nth: usize) -> Result<u32, Option<Vec<u8>>> {
         match self.frame() {
             Some(frame) => Err(Some(frame)),
@@ -133,7 +133,7 @@ impl CraftedPeers {
         }
     }
 
-    /// The next frame that a peer sends automatically.
+    /// Returns the next frame that a peer sends automatically.
     pub fn frame(&mut self) -> Option<Vec<u8>> {
         if let Some(frame) = self.last.pop_front() {
             return Some(frame);
@@ -147,7 +147,7 @@ impl CraftedPeers {
         None
     }
 
-    /// A frame of the victim arrives. Returns its addressee.
+    /// Passes a frame of the victim to the addressed peer. Returns the peer's number.
     pub fn on_frame(&mut self, frame: &[u8]) -> Option<u32> {
         let tcp = parse(frame)?;
         let number = *self.by_place.get(&addressee(frame, &tcp)?)?;

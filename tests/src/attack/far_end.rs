@@ -1,6 +1,5 @@
-//! The port of a host under attack, with the buffers of a device: received frames wait in buffers of the
-//! host's own pool. Putting them there costs the host nothing. A frame is lost if no buffer is free or the
-//! ring is full.
+//! The port of a host under attack. Received frames wait in buffers of the host's own pool, as with a device.
+//! To put them there costs the host nothing. A frame is lost if no buffer is free or the ring is full.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +11,7 @@ use dp::{
 
 /// Maximum number of frames that wait to be received.
 const RING: usize = 1024;
-/// Packet buffers.
+/// Number of packet buffers.
 pub const BUFFERS: usize = 8192;
 /// Length of a buffer, bytes.
 pub const BUFFER_BYTES: usize = 2048;
@@ -26,7 +25,7 @@ struct Rings {
     counters: PortCounters,
 }
 
-/// The far end of a port.
+/// Delivers frames to a port, and receives the frames that the port sends.
 pub struct FarEnd {
     rings: Arc<Mutex<Rings>>,
     pool: Mempool,
@@ -43,7 +42,7 @@ fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
     rings.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A port with this Ethernet address, and its far end.
+/// Returns a port with this Ethernet address, and its far end.
 pub fn port_with_far_end(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, FarEnd) {
     let pool = Mempool::heap(name, BUFFERS, BUFFER_BYTES);
     let offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
@@ -58,7 +57,7 @@ pub fn port_with_far_end(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, FarEnd) {
 }
 
 impl FarEnd {
-    /// A frame arrives.
+    /// Delivers a frame to the port.
     pub fn deliver(&self, bytes: &[u8]) {
         let mut rings = lock(&self.rings);
         if rings.rx.len() >= RING {
@@ -76,26 +75,27 @@ impl FarEnd {
         }
     }
 
-    /// Frames sent since the last call.
+    /// Returns the frames that the host has sent since the last call.
     pub fn take_sent(&self) -> Vec<Vec<u8>> {
-        // Drained, not taken: a device does not allocate its ring anew while the host sends.
+        // `drain` keeps the memory of the ring: a device does not allocate its ring again while the host
+        // sends.
         lock(&self.rings).tx.drain(..).map(|frame| bytes_of(&frame)).collect()
     }
 
-    /// Frames that the host has received and sent so far.
+    /// Returns the number of frames that the host has received and sent so far.
     pub fn frames(&self) -> u64 {
         let counters = lock(&self.rings).counters;
         counters.rx_frames + counters.tx_frames
     }
 
-    /// Packet buffers that the host holds, without those in the rings.
+    /// Returns the number of packet buffers that the host holds, without those in the rings.
     pub fn held(&self) -> usize {
         let rings = lock(&self.rings);
         self.pool.capacity() - self.pool.available() - rings.rx.len() - rings.tx.len()
     }
 }
 
-/// The bytes of a frame.
+/// Returns the bytes of a frame.
 fn bytes_of(frame: &Mbuf) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(frame.len());
     for run in frame.segments() {

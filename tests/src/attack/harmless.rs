@@ -1,10 +1,12 @@
-//! The baseline of an attack: as many frames of the same lengths, from peers that behave well.
+//! The baseline of an attack: as many frames as the attack sends, with the same lengths, from peers that
+//! behave well.
 //!
-//! A frame that is long enough carries a whole Write, in order, into memory that was lent for it. Any other
-//! frame is an acknowledgement on an idle connection, with nothing new. So the victim does the ordinary work
-//! for each frame: it receives it, checks lengths and checksums, finds the connection and processes the
-//! segment. For a Write it also checks the CRC, places the payload, and acknowledges every second one. Frames
-//! that are dropped at once would be a worse baseline, since they cost next to nothing.
+//! A frame that is long enough carries a whole Write, in order, into memory that was lent for it. A shorter
+//! frame is an acknowledgement on an idle connection, and acknowledges nothing new. The victim therefore does
+//! the ordinary work for each frame: it receives the frame, checks lengths and checksums, finds the
+//! connection and processes the segment. For a Write it also checks the CRC and places the payload, and it
+//! acknowledges every second Write. Frames that the victim drops at once would be a worse baseline, since
+//! they cost next to nothing.
 
 use std::collections::VecDeque;
 
@@ -13,11 +15,11 @@ use super::crafted_peer::{PeerOptions, write};
 use super::crafted_peers::CraftedPeers;
 use super::victim::LENT_BYTE;
 
-/// Idle connections that the frames belong to.
+/// Number of idle connections to which the frames belong.
 const PEERS: u32 = 8;
-/// The first of their numbers. The attackers' numbers begin at 0.
+/// Number of the first of the peers. The numbers of attackers begin at 0.
 const FIRST: u32 = 40_000;
-/// Headers of a frame with a bare ACK.
+/// Length of a frame with a bare ACK, bytes.
 const HEADERS: usize = 54;
 /// Length of an FPDU without the payload of a Write: length field, DDP header, CRC.
 const AROUND: usize = 2 + 14 + 4;
@@ -27,20 +29,20 @@ pub struct Harmless {
     crafted: CraftedPeers,
     numbers: Vec<u32>,
     lent: (u32, u64),
-    /// Lengths of the coming frames.
+    /// Lengths of the next frames.
     lengths: VecDeque<usize>,
     next: usize,
 }
 
 impl Harmless {
-    /// Peers that write to `lent`.
+    /// Returns peers that write to `lent` (STag and tagged offset).
     pub fn new(macs: [[u8; 6]; 2], lent: (u32, u64)) -> Self {
         let mut crafted = CraftedPeers::new(macs, FIRST);
         let numbers = (0..PEERS).map(|_| crafted.join(PeerOptions::default())).collect();
         Self { crafted, numbers, lent, lengths: VecDeque::new(), next: 0 }
     }
 
-    /// Sends frames of these lengths, repeatedly.
+    /// Makes the peers send frames of these lengths, again and again.
     pub fn follow(&mut self, lengths: &[usize]) {
         self.lengths = lengths.iter().copied().collect();
     }
@@ -67,7 +69,7 @@ impl Actor for Harmless {
         } else {
             peer.segment(|_| {})
         };
-        // Padding after the packet, as in Ethernet.
+        // The frame is padded after the IP packet, as in Ethernet.
         frame.resize(length.max(frame.len()), 0);
         Some(frame)
     }

@@ -11,19 +11,19 @@ use iwarp::verbs::{
 
 use crate::pattern::Pattern;
 
-/// Bytes of a Write, and of the Read that returns them.
+/// Length of a Write, and of the Read that reads the written bytes.
 const WRITE: usize = 8192;
-/// Bytes of the Send after the Write and the Read.
+/// Length of the Send after the Write and the Read, bytes.
 const SEND: usize = 1024;
-/// Batches in flight on a connection.
+/// Maximum number of batches in flight on a connection.
 const SLOTS: usize = 2;
-/// Bytes of a slot in each region: the written and the sent bytes.
+/// Length of a slot in each region: the written bytes and the sent bytes.
 const SLOT: usize = WRITE + SEND;
 
-/// Payload bytes of one batch, in both directions.
+/// Number of payload bytes of one batch, in both directions.
 pub const BATCH_BYTES: u64 = (2 * WRITE + SEND) as u64;
 
-/// The victim's end of a connection.
+/// The victim's endpoint of a connection.
 pub struct Served {
     qp: QueuePair,
     _id: CmId,
@@ -35,27 +35,27 @@ pub struct Served {
 #[derive(Clone, Copy, Default)]
 struct Batch {
     seed: u64,
-    /// Completions at the client that are missing.
+    /// Number of completions that the client still waits for.
     completions: usize,
-    /// Whether the message at the victim is missing.
+    /// Whether the victim still waits for the message.
     message: bool,
 }
 
-/// A connection.
+/// An honest connection.
 pub struct Honest {
     qp: QueuePair,
     _id: CmId,
     cq: CompletionQueue,
     region: MemoryRegion,
     served: Served,
-    /// The pattern whose parts are the contents of batches.
+    /// The pattern. The contents of a batch are a part of the pattern.
     bytes: Vec<u8>,
     batches: [Batch; SLOTS],
     /// Slots whose message is in flight, in order.
     messages: VecDeque<usize>,
     /// Number of the next batch.
     next_seed: u64,
-    /// Batches done.
+    /// Number of batches that are done.
     pub done: u64,
 }
 
@@ -79,7 +79,8 @@ fn receive(qp: &QueuePair, region: &MemoryRegion, slot: usize) {
 }
 
 impl Honest {
-    /// The two ends of a connection; `number` distinguishes its batches.
+    /// Creates the two endpoints of a connection. `number` distinguishes its batches from those of other
+    /// connections.
     pub fn new(
         domain: &ProtectionDomain,
         qp: QueuePair,
@@ -134,7 +135,7 @@ impl Honest {
         self.batches[slot] = Batch { seed: self.next_seed, completions: requests.len(), message: true };
     }
 
-    /// Polls completions of both ends, and checks their data.
+    /// Polls the completions of both endpoints, and checks their data.
     ///
     /// # Errors
     /// The first error found.
@@ -181,7 +182,7 @@ impl Honest {
         if bytes == expected { Ok(()) } else { Err(format!("the bytes {what} are wrong")) }
     }
 
-    /// The bytes of a batch: a part of the pattern, different for 2^16 batches.
+    /// Returns the bytes of a batch, which are a part of the pattern. The seeds lead to 2^16 different parts.
     fn expected(&self, seed: u64) -> &[u8] {
         let at = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize;
         &self.bytes[at..at + SLOT]
@@ -192,7 +193,7 @@ impl Honest {
         self.done += u64::from(completions == 0 && !message);
     }
 
-    /// Whether both ends are established.
+    /// Whether both endpoints are established.
     pub fn is_established(&self) -> bool {
         self.qp.error().is_none() && self.served.qp.error().is_none()
     }

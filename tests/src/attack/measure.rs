@@ -1,5 +1,5 @@
-//! Pairs of rounds: the same honest work next to an attack and next to as many harmless frames, alternately,
-//! so that other load of the machine affects both.
+//! Pairs of rounds with the same honest work, next to an attack and next to as many harmless frames. The two
+//! rounds alternate, so that other load of the machine affects both.
 
 use std::fmt;
 
@@ -10,25 +10,25 @@ use super::harmless::Harmless;
 /// The extent of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Pairs of rounds.
+    /// Number of pairs of rounds.
     pub pairs: usize,
-    /// Honest batches in a round.
+    /// Number of honest batches in a round.
     pub batches: u64,
 }
 
-/// The figures of a scenario.
+/// The results of a scenario.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// The scenario.
+    /// The name of the scenario.
     pub name: &'static str,
-    /// Frames of the attacker, and of the honest client next to it.
+    /// Number of frames of the attacker, and of frames of the honest client in the same rounds.
     pub frames: [u64; 2],
     /// Median goodput next to harmless frames and next to the attack, megabits a second.
     pub goodput: [f64; 2],
-    /// Goodput next to the attack relative to that next to harmless frames: lower quartile, median, upper
+    /// Goodput next to the attack divided by goodput next to harmless frames: lower quartile, median, upper
     /// quartile.
     pub ratio: [f64; 3],
-    /// Cost of a frame for the victim in nanoseconds: of a harmless frame, and of a frame of the attack.
+    /// The victim's cost in nanoseconds of a harmless frame, and of a frame of the attack.
     pub frame_ns: [f64; 2],
     /// Maximum number of packet buffers that the victim held.
     pub buffers: usize,
@@ -49,7 +49,7 @@ pub fn measure(scenario: &Scenario, plan: Plan) -> Result<Figures, String> {
     attacked.prepare(&mut *attack)?;
     spared.prepare(&mut harmless)?;
     let mut rounds = [Vec::new(), Vec::new(), Vec::new()];
-    // The first pair is a warm-up.
+    // The first pair of rounds is a warm-up.
     for _ in 0..=plan.pairs {
         attacked.lengths = Some(Vec::new());
         rounds[1].push(attacked.round(&mut *attack, plan.batches)?);
@@ -94,7 +94,7 @@ pub fn measure(scenario: &Scenario, plan: Plan) -> Result<Figures, String> {
     })
 }
 
-/// The quartiles of some numbers.
+/// Returns the quartiles of some numbers.
 fn quartiles(mut numbers: Vec<f64>) -> [f64; 3] {
     numbers.sort_by(f64::total_cmp);
     let last = numbers.len() - 1;
@@ -102,7 +102,7 @@ fn quartiles(mut numbers: Vec<f64>) -> [f64; 3] {
 }
 
 impl Figures {
-    /// The columns of [`Display`](fmt::Display).
+    /// The heading of the columns that [`Display`](fmt::Display) prints.
     pub const HEADING: &str = "scenario            attack  honest   goodput, Mb/s: beside   ratio (quartiles)   ns a frame:   buffers  the victim\n                    frames  frames     harmless    attack                      harmless attack    held";
 }
 

@@ -1,10 +1,11 @@
-//! Attacks, with figures. For each attack, this module checks the victim's answers and the memory that the
-//! victim holds, and measures the goodput that honest connections of the same engine keep.
+//! Attacks, and what they cost. For each attack, this module checks the victim's answers and the memory that
+//! the victim holds, and measures the goodput that honest connections of the same engine keep.
 //!
-//! Everything runs in one thread, in memory. There are three hosts: the victim, an engine with a server; an
-//! honest client with its own engine, whose Writes, Reads and Sends are checked byte by byte; and, behind a
-//! router, the attacker, which sends as many frames as the client. The same runs again with as many harmless
-//! frames of the same lengths (`harmless.rs`). The clock is the processor time of the victim (`arena.rs`).
+//! Everything runs in one thread, in memory. There are three hosts. The victim is an engine with a server.
+//! The honest client has its own engine; its Writes, Reads and Sends are checked byte by byte. The attacker,
+//! behind a router, sends as many frames as the client. A second run has harmless frames in place of the
+//! attacker's, equal in number and lengths (`harmless.rs`). The clock is the processor time of the victim
+//! (`arena.rs`).
 //!
 //! | file | what |
 //! |---|---|
@@ -45,7 +46,7 @@ pub use scenario::{Attack, Scenario};
 use scenario::{as_it_is, check, refusals};
 
 impl Scenario {
-    /// The scenario of this name.
+    /// Returns the scenario of this name.
     pub fn find(name: &str) -> Option<Self> {
         SCENARIOS.iter().find(|scenario| scenario.name == name).copied()
     }

@@ -19,11 +19,11 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Connections. The sum of their windows is several times the victim's buffers.
+/// Number of connections. The sum of their windows is several times the size of the victim's buffers.
 const PEERS: u32 = 32;
-/// Bytes of a segment.
+/// Payload of a segment, bytes.
 const SEGMENT: u32 = 1460;
-/// Segments of a window of 2^20 bytes.
+/// Number of segments that fit into a window of 2^20 bytes.
 const WINDOW: u32 = (1 << 20) / SEGMENT - 2;
 
 struct OutOfOrder {

@@ -1,9 +1,10 @@
 //! Forged ICMP reports that a segment is larger than the path's MTU (RFC 1191, RFC 5927 section 7).
 //!
-//! Half of them concern honest connections, with guessed sequence numbers: all are ignored. The other half go
-//! to connections with bytes in flight, as if the attacker saw these bytes, and each report has a slightly
-//! smaller MTU than the previous one. Segments never get smaller than the MTU that every path carries, and
-//! no report causes more bytes to be sent than it invalidates.
+//! Half of the reports concern honest connections, with guessed sequence numbers; the victim ignores all
+//! these reports. The other half concern connections with bytes in flight, as if the attacker saw these
+//! bytes, and each report has a slightly smaller MTU than the previous one. The victim's segments never get
+//! smaller than the MTU that every path carries, and no report makes the victim send more bytes than the
+//! report invalidates.
 
 use std::net::SocketAddrV4;
 
@@ -41,26 +42,26 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Connections with bytes in flight.
+/// Number of connections with bytes in flight.
 const PEERS: u32 = 4;
 /// The quoted payload of a full segment.
 const PAYLOAD: [u8; 1448] = [0; 1448];
-/// The MTU that every IPv4 path carries (RFC 791), less the headers of a segment with timestamps. No segment
-/// is cut below this size.
+/// The MTU that every IPv4 path carries (RFC 791), minus the headers of a segment with timestamps. The victim
+/// cuts no segment below this size.
 const LEAST: usize = 576 - 20 - 32;
-/// Maximum initial bytes in flight (RFC 6928).
+/// Maximum number of bytes in flight at the start of a connection (RFC 6928).
 const INITIAL_WINDOW: u64 = 10 * 1460;
 
-/// Maximum retransmissions of the bytes in flight because of reports: as often as reports can lower the path
-/// MTU until it is at its minimum.
+/// Maximum number of times that reports cause a retransmission of the bytes in flight: after this number of
+/// reports, the path MTU is at its minimum.
 const MOST_CUTS: u64 = 5;
 
-/// The victim's frames on the attacker's own connections.
+/// What the victim has sent on the attacker's own connections.
 #[derive(Default)]
 struct FrameCounts {
     segments: u64,
     bytes: u64,
-    /// Segments below [`LEAST`].
+    /// Number of segments smaller than [`LEAST`].
     small: u64,
 }
 
@@ -75,7 +76,7 @@ struct TooBig {
 }
 
 impl TooBig {
-    /// Each peer reads the lent region, and acknowledges nothing.
+    /// Makes each peer read the lent region without acknowledging the response.
     fn ask(&mut self) {
         self.asked = true;
         let (stag, to) = self.lent;
@@ -89,7 +90,7 @@ impl TooBig {
         self.crafted.wake();
     }
 
-    /// A report about a segment of the victim.
+    /// Returns a report about a segment of the victim.
     fn report(&self, to: SocketAddrV4, seq: u32, mtu: u16) -> Option<Vec<u8>> {
         let from = SocketAddrV4::new(VICTIM, PORT);
         let segment = Segment {
@@ -125,14 +126,15 @@ impl Actor for TooBig {
         self.sent += 1;
         let round = (self.sent / u64::from(2 * PEERS)) as u16;
         if self.sent.is_multiple_of(2) {
-            // From just below the present MTU down to nothing, repeatedly.
+            // The MTU falls from just below the current path MTU to 68, again and again.
             let mtu = 1487 - round % 1420;
             let peer = self.crafted.get(number);
             let (here, first) = (peer.here, peer.heard.wrapping_sub(peer.inbox.len() as u32));
             return self.report(here, first, mtu);
         }
         let flow = scene.flows[round as usize % scene.flows.len()];
-        // Far from anything that is or was in flight: 2^31 away, plus up to 2^29.
+        // The sequence number is 2^31 to 2^31 + 2^29 away from `flow.ack`, so it is far from any byte that is
+        // or was in flight.
         let seq = flow.ack.wrapping_add((1 << 31) + self.dice.below(1 << 29) as u32);
         self.report(SocketAddrV4::new(CLIENT, flow.port), seq, 576)
     }
@@ -159,7 +161,7 @@ impl Attack for TooBig {
         let FrameCounts { segments, bytes, small } = self.heard;
         let peers = u64::from(PEERS);
         check(bytes >= peers * PAYLOAD.len() as u64, || "nothing was in flight".into())?;
-        // The second part of a segment that was cut may be short, and so may the last segment.
+        // The second part of a segment that was cut may be short, and the last segment may be short.
         check(small * 2 <= segments + peers, || format!("{small} of {segments} segments are small"))?;
         let timeouts = arena.now_us() / 50_000 + 1;
         let allowed = peers * INITIAL_WINDOW * (MOST_CUTS + timeouts);

@@ -1,5 +1,5 @@
-//! More Reads than were granted. The first one beyond the IRD ends its stream, and no more memory is read
-//! than the window allows.
+//! More Reads than the victim granted. The first Read beyond the IRD ends its stream, and the victim reads no
+//! more memory than the window allows.
 
 use iwarp::rdmap::TerminateError;
 
@@ -16,22 +16,22 @@ pub const SCENARIO: Scenario = Scenario {
     configure: as_it_is,
     attack: |arena| {
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
-        // A window of one segment, so that Read Responses cannot leave.
+        // The window has the size of one segment, so that most of each Read Response has to wait.
         let options = PeerOptions { large: false, window: WINDOW, ..PeerOptions::default() };
         let reconnects = Reconnects::new(arena.macs(), PEERS, options);
         Box::new(ReadFlood { reconnects, lent, floods: 0, answered: 0, bytes: 0 })
     },
 };
 
-/// Connections at a time.
+/// Number of connections at a time.
 const PEERS: usize = 64;
 /// The window of the attacking peers, in bytes.
 const WINDOW: u16 = 1460;
-/// Bytes of a Read: more than the window, so that Reads are answered one after the other.
+/// Length of a Read: more than the window, so that the victim answers Reads one after the other.
 const READ: u32 = 2048;
-/// Maximum bytes of a response in addition to its payload.
+/// Maximum number of bytes of a response in addition to its payload.
 const OVERHEAD: u32 = 64;
-/// Reads of a flood.
+/// Number of Reads of a flood.
 const READS: u32 = 3 * STRANGERS_IRD as u32;
 
 struct ReadFlood {
@@ -39,7 +39,7 @@ struct ReadFlood {
     lent: (u32, u64),
     floods: u64,
     answered: u64,
-    /// Bytes of Read Responses.
+    /// Number of bytes of Read Responses received.
     bytes: u64,
 }
 
@@ -49,7 +49,7 @@ impl Actor for ReadFlood {
             self.floods += 1;
             let (stag, to) = self.lent;
             let peer = self.reconnects.crafted.get(number);
-            // In one segment, so that all Reads arrive before any is answered.
+            // All Reads are in one segment, so that they all arrive before the victim answers any of them.
             let flood: Vec<u8> = (1..=READS).flat_map(|msn| peer.fpdu(&read(msn, READ, stag, to))).collect();
             let frame = peer.send_data(&flood);
             peer.queue(frame);
@@ -85,7 +85,8 @@ impl Attack for ReadFlood {
             format!("{answered} of {floods} were answered as specified")
         })?;
         let each = self.bytes / floods;
-        // The response in progress, and a whole window: never everything that was requested.
+        // The victim sends the response in progress and at most a whole window, never everything that was
+        // requested.
         check(each <= u64::from(STRANGERS_IRD) * u64::from(READ + OVERHEAD), || {
             format!("{each} bytes were read by each flood")
         })?;

@@ -1,5 +1,5 @@
-//! Connections that are made, ended and made again, several at a time, and the victim's answers on each
-//! connection.
+//! Connections that are established, ended and established again, several at a time, and the victim's answers
+//! on each connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,31 +14,32 @@ use super::crafted_peers::CraftedPeers;
 /// Length of an FPDU's length field.
 const LENGTH: usize = 2;
 const CRC: usize = 4;
-/// Bytes of an untagged DDP header.
+/// Length of an untagged DDP header, bytes.
 const UNTAGGED: usize = 18;
-/// Time after which an unanswered SYN is repeated: an attacker as often as the honest client has frames, less
-/// often while it waits for its last connections.
+/// Time after which an attacker repeats an unanswered SYN, microseconds. The time is short, so that the
+/// attacker has a frame for each frame of the honest client. While the attacker waits for its last
+/// connections, `PATIENCE_US` applies instead.
 const IMPATIENCE_US: u64 = 20;
 const PATIENCE_US: u64 = 10_000;
 /// Time limit for the last connections.
 const END: Duration = Duration::from_secs(15);
 
-/// The frames that a peer received until its connection ended.
+/// What a peer received until its connection ended.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its number.
+    /// The number of the peer.
     pub number: u32,
     /// Whether the connection reached MPA.
     pub connected: bool,
-    /// Layer, type and code of the Terminates.
+    /// Layer, type and code of each received Terminate.
     pub terminates: Vec<(u8, u8, u8)>,
-    /// Other FPDUs, and their bytes.
+    /// Number of other FPDUs, and the sum of their lengths in bytes.
     pub others: (u64, u64),
-    /// Whether the connection was reset, and not closed.
+    /// Whether the connection was reset instead of closed.
     pub reset: bool,
 }
 
-/// A number of connections at a time.
+/// A fixed number of connections at a time; each one that ends is replaced.
 pub struct Reconnects {
     /// The peers.
     pub crafted: CraftedPeers,
@@ -51,15 +52,15 @@ pub struct Reconnects {
     ended: Vec<Ended>,
     /// Number of connections begun.
     pub begun: u64,
-    /// No further connection is begun.
+    /// Whether no further connection is begun.
     ending: bool,
     /// The first answer that was not as specified.
     wrong: Option<String>,
 }
 
-/// An attacker with such connections.
+/// An attacker whose connections are [`Reconnects`].
 pub trait ReconnectingAttacker: Actor {
-    /// Its connections.
+    /// Returns the attacker's connections.
     fn reconnects(&mut self) -> &mut Reconnects;
 }
 
@@ -75,7 +76,7 @@ pub fn finish<B: ReconnectingAttacker>(attacker: &mut B, arena: &mut Arena) -> R
 }
 
 impl Reconnects {
-    /// With `size` connections at a time.
+    /// Creates peers of which `size` connect at a time.
     pub fn new(macs: [[u8; 6]; 2], size: usize, options: PeerOptions) -> Self {
         let crafted = CraftedPeers::new(macs, 0);
         Self {
@@ -91,7 +92,7 @@ impl Reconnects {
         }
     }
 
-    /// The next frame that a connection sends by itself. Begins a new connection if there are too few, and
+    /// Returns the next frame that a peer sends by itself. Begins a new connection if there are too few, and
     /// repeats unanswered SYNs.
     pub fn frame(&mut self, now_us: u64) -> Option<Vec<u8>> {
         if let Some(frame) = self.crafted.frame() {
@@ -106,7 +107,7 @@ impl Reconnects {
         self.crafted.frame()
     }
 
-    /// The SYN of the peer that has waited longest for an answer.
+    /// Returns the SYN of the peer that has waited longest for an answer, if it is time to repeat the SYN.
     fn ask_again(&mut self, now_us: u64) -> Option<Vec<u8>> {
         let impatience_us = if self.ending { PATIENCE_US } else { IMPATIENCE_US };
         while let Some((number, since_us)) = self.asking.front().copied() {
@@ -124,17 +125,17 @@ impl Reconnects {
         None
     }
 
-    /// The next peer that has become ready, each once.
+    /// Returns a peer that has become ready. Each peer is returned once.
     pub fn next_ready(&mut self) -> Option<u32> {
         self.ready.pop()
     }
 
-    /// The next connection that has ended, each once.
+    /// Returns a connection that has ended. Each connection is returned once.
     pub fn next_ended(&mut self) -> Option<Ended> {
         self.ended.pop()
     }
 
-    /// Begins no further connection.
+    /// Stops beginning new connections.
     pub fn end(&mut self) {
         self.ending = true;
     }
@@ -144,7 +145,7 @@ impl Reconnects {
         self.wrong.get_or_insert_with(text);
     }
 
-    /// The result so far.
+    /// Returns whether all answers so far were as specified.
     ///
     /// # Errors
     /// The first answer that was not as specified.
@@ -157,7 +158,7 @@ impl Reconnects {
         self.crafted.len() == 0
     }
 
-    /// A frame of the victim arrives.
+    /// Handles a frame of the victim.
     pub fn on_frame(&mut self, frame: &[u8]) {
         let Some(number) = self.crafted.addressee(frame) else { return };
         let before = self.crafted.get(number).stage;
@@ -171,7 +172,7 @@ impl Reconnects {
         } else if after == Stage::Over
             && let Some(mut peer) = self.crafted.leave(number)
         {
-            // It may still have to acknowledge a FIN.
+            // The peer may still have to acknowledge a FIN.
             while let Some(frame) = peer.frame() {
                 self.crafted.queue_last(frame);
             }
@@ -180,7 +181,7 @@ impl Reconnects {
     }
 }
 
-/// Evaluates a peer's inbox.
+/// Returns what a peer has received, by its inbox.
 fn ended(number: u32, peer: &CraftedPeer) -> Ended {
     let connected = peer.inbox.len() >= REPLY;
     let mut ended = Ended { number, connected, terminates: Vec::new(), others: (0, 0), reset: peer.reset };

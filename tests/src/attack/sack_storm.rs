@@ -1,6 +1,6 @@
-//! Peers that make the victim send very many small segments, stop acknowledging them, and report parts of
-//! them in SACK blocks: the attacks of 2019 (CVE-2019-11477, 11478 and 11479). A small maximum segment size
-//! makes many segments of few bytes.
+//! Peers make the victim send very many small segments, stop acknowledging them, and report parts of them in
+//! SACK blocks. These are the attacks of 2019 (CVE-2019-11477, 11478 and 11479). A small maximum segment size
+//! makes the segments many and short.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::victim::{LENT, STRANGERS_IRD};
 use super::{Attack, Scenario, as_it_is, check};
 use testkit::packet::parse;
 
-/// Blocks of one byte, far apart: no segment is wholly inside, so every search is in vain.
+/// Blocks of one byte, far apart: no segment is wholly inside a block, so every search is in vain.
 pub const INSIDE: Scenario = Scenario {
     name: "sack-inside",
     about: "SACK blocks inside of segments, very many of which are in flight (CVE-2019-11478)",
@@ -19,7 +19,7 @@ pub const INSIDE: Scenario = Scenario {
     attack: |arena| SackStorm::attack(arena, Kind::Inside),
 };
 
-/// Every other segment, from the last one to the first, and again.
+/// Blocks of every second segment, from the last one to the first, again and again.
 pub const FRAGMENTS: Scenario = Scenario {
     name: "sack-fragments",
     about: "SACK blocks of every other small segment, from the last to the first (CVE-2019-11479)",
@@ -27,7 +27,7 @@ pub const FRAGMENTS: Scenario = Scenario {
     attack: |arena| SackStorm::attack(arena, Kind::Fragments),
 };
 
-/// All but the first, in one block that grows by a segment.
+/// One block of all segments but the first, which grows by a segment each time.
 pub const GROWING: Scenario = Scenario {
     name: "sack-growing",
     about: "a SACK block that grows to very many small segments (CVE-2019-11477)",
@@ -35,13 +35,13 @@ pub const GROWING: Scenario = Scenario {
     attack: |arena| SackStorm::attack(arena, Kind::Growing),
 };
 
-/// Connections.
+/// Number of connections.
 const PEERS: u32 = 4;
-/// The maximum segment size that they announce.
+/// The maximum segment size that the peers announce.
 const MSS: u16 = 64;
 /// Minimum number of segments in flight on each connection.
 const IN_FLIGHT: usize = 1000;
-/// Minimum wait for the responses to the last Reads.
+/// Minimum time to wait for the responses to the last Reads, microseconds.
 const FILL_US: u64 = 20_000;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -56,9 +56,9 @@ enum Kind {
 enum Stage {
     /// The connections are being established.
     Connecting,
-    /// The first Reads are acknowledged, so the congestion windows grow.
+    /// The peers acknowledge the responses to the first Reads, so the congestion windows grow.
     Growing,
-    /// The last Reads are not acknowledged, since this time.
+    /// Since this time, the peers do not acknowledge the responses to the last Reads.
     Filling(u64),
     Ready,
 }
@@ -69,10 +69,11 @@ struct SackStorm {
     lent: (u32, u64),
     numbers: Vec<u32>,
     stage: Stage,
-    /// For each peer, the segments in flight: where each begins and ends.
+    /// The segments in flight to each peer, by its number: the sequence numbers of each segment's start and
+    /// end.
     flights: HashMap<u32, Vec<(u32, u32)>>,
     sent: usize,
-    /// Frames of the victim on these connections since the attack began.
+    /// Number of frames that the victim has sent on these connections since the attack began.
     answers: usize,
 }
 
@@ -86,7 +87,7 @@ impl SackStorm {
         Box::new(Self { kind, crafted, lent, numbers, stage, flights, sent: 0, answers: 0 })
     }
 
-    /// Each peer sends as many Reads as it may, from this one on.
+    /// Makes each peer send the maximum number of Reads, starting with MSN `first`.
     fn ask(&mut self, first: u32) {
         let (stag, to) = self.lent;
         for &number in &self.numbers {
@@ -120,12 +121,13 @@ impl SackStorm {
         }
     }
 
-    /// Minimum number of segments in flight over the connections.
+    /// Returns the smallest number of segments in flight that a connection has.
     fn fewest(&self) -> usize {
         self.numbers.iter().map(|number| self.flights.get(number).map_or(0, Vec::len)).min().unwrap_or(0)
     }
 
-    /// The blocks of the acknowledgement number `nth` of a peer with this flight.
+    /// Returns the SACK blocks of the `nth` acknowledgement of a peer to which the segments `flight` are in
+    /// flight.
     fn blocks(&self, flight: &[(u32, u32)], nth: usize) -> Vec<(u32, u32)> {
         let count = flight.len();
         match self.kind {
@@ -184,7 +186,7 @@ impl Attack for SackStorm {
         let longest = self.flights.values().flatten().map(|(start, end)| end.wrapping_sub(*start)).max();
         check(longest <= Some(u32::from(MSS)), || format!("a segment of {longest:?} bytes"))?;
         let (sent, answers) = (self.sent, self.answers);
-        // Newly sacked bytes allow as many bytes to be sent; the other bytes are sent by timeouts.
+        // Newly sacked bytes allow the victim to send as many bytes; all other frames are sent by timeouts.
         let in_flight: usize = self.flights.values().map(Vec::len).sum();
         let timeouts = (arena.now_us() / 50_000 + 1) as usize;
         let allowed = 2 * in_flight + PEERS as usize * 4 * timeouts;

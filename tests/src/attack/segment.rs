@@ -1,32 +1,32 @@
-//! Handmade TCP segments in frames, which no stack would send.
+//! Handmade TCP segments that no stack would send, in Ethernet frames.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use testkit::packet::{Addresses, Ipv4, TcpHeader, flag, ipv4, protocol};
 
-/// A segment.
+/// A TCP segment over IPv4.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
-    /// Source, which may be forged.
+    /// Source address and port, which may be forged.
     pub from: SocketAddrV4,
-    /// Destination.
+    /// Destination address and port.
     pub to: SocketAddrV4,
     /// Sequence number.
     pub seq: u32,
-    /// Acknowledgement number; `None`: no ACK bit.
+    /// Acknowledgement number; with `None`, the segment has no ACK flag.
     pub ack: Option<u32>,
-    /// Flags beside ACK, see [`flag`].
+    /// Flags other than ACK, see [`flag`].
     pub flags: u8,
     /// Window field.
     pub window: u16,
-    /// Options, a multiple of four bytes.
+    /// Options, whose length is a multiple of four bytes.
     pub options: &'a [u8],
     /// Payload.
     pub payload: &'a [u8],
 }
 
 impl Segment<'_> {
-    /// The segment in a frame between these Ethernet addresses, with correct checksums.
+    /// Returns the segment in a frame between these Ethernet addresses, with correct checksums.
     pub fn frame(&self, macs: [[u8; 6]; 2]) -> Vec<u8> {
         let ack = if self.ack.is_some() { flag::ACK } else { 0 };
         let header = TcpHeader {
@@ -39,13 +39,14 @@ impl Segment<'_> {
             options: self.options,
         };
         let v4 = [self.from.ip().octets(), self.to.ip().octets()];
-        // Don't Fragment.
+        // 0x4000 is the flag Don't Fragment.
         let ip = Ipv4 { tos: 0, id: 0, fragment: 0x4000, ttl: 64, protocol: protocol::TCP };
         ipv4(&Addresses { macs, v4, ..Addresses::default() }, ip, &[], &header.segment(self.payload))
     }
 }
 
-/// The options of a SYN: a maximum segment size and, with `scale`, window scale and SACK-permitted.
+/// Returns the options of a SYN: a maximum segment size and, if there is a `scale`, window scale and
+/// SACK-permitted.
 pub fn syn_options(mss: u16, scale: Option<u8>) -> Vec<u8> {
     let mut options = vec![2, 4];
     options.extend(mss.to_be_bytes());
@@ -55,7 +56,7 @@ pub fn syn_options(mss: u16, scale: Option<u8>) -> Vec<u8> {
     options
 }
 
-/// The answer of `mac` to an ARP request for `address`; `None` if `frame` is not such a request.
+/// Returns the answer of `mac` to an ARP request for `address`, or `None` if `frame` is not such a request.
 pub fn arp_reply(frame: &[u8], mac: [u8; 6], address: Ipv4Addr) -> Option<Vec<u8>> {
     let request = frame.get(12..14)? == [0x08, 0x06] && frame.get(20..22)? == [0, 1];
     if !request || frame.get(38..42)? != address.octets() {

@@ -1,5 +1,5 @@
-//! Connections whose MPA Request arrives byte by byte. The listener limits them, also for each address, and
-//! ends them if the Request is not complete in time.
+//! Connections whose MPA Request arrives byte by byte. The listener limits the number of such connections, in
+//! total and for each address, and ends them if the Request is not complete in time.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Connections attempted.
+/// Number of connections that the peers attempt.
 const PEERS: u32 = 128;
-/// Connections that the listener may have from these peers.
+/// Maximum number of connections that the listener has from these peers.
 const ALLOWED: u32 = 16;
 /// A second, microseconds: the interval of the bytes of a patient peer.
 const SECOND: u64 = 1_000_000;
@@ -34,11 +34,11 @@ struct SlowStartup {
     numbers: Vec<u32>,
     sent: usize,
     request: Vec<u8>,
-    /// Whether the peer sends only one byte a second.
+    /// Whether each peer sends only one byte per second.
     patient: bool,
 }
 
-/// A Request with the longest allowed private data.
+/// Returns a Request with the longest allowed private data.
 fn request() -> Vec<u8> {
     let private: usize = 512;
     let head = [b"MPA ID Req Frame", &[0x50, 2][..], &(private as u16).to_be_bytes()].concat();
@@ -64,7 +64,7 @@ impl Actor for SlowStartup {
             if peer.stage == Stage::Over {
                 continue;
             }
-            // All but the last byte, and then those bytes again.
+            // A peer sends all bytes of the Request but the last one, and then repeats the latest byte.
             let said = peer.nxt.wrapping_sub(peer.iss()).wrapping_sub(1) as usize;
             if said + 1 < self.request.len() {
                 let byte = self.request[said];

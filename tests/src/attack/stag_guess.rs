@@ -1,5 +1,5 @@
-//! Guessed STags. Each wrong STag ends its stream with the Terminate for this error, so each guess takes a
-//! connection. Nothing is read or written.
+//! Guessed STags. Each wrong STag ends its stream with the Terminate for this error, so the attacker needs a
+//! connection for each guess. No memory is read or written.
 
 use std::time::Duration;
 
@@ -20,28 +20,28 @@ pub const SCENARIO: Scenario = Scenario {
     attack: |arena| Box::new(StagGuess::new(arena, None)),
 };
 
-/// Connections at a time.
+/// Number of connections at a time.
 const PEERS: usize = 64;
 /// Payload of a guess.
 const BYTES: [u8; 32] = [0xbd; 32];
 
-/// The attacker.
+/// An attacker that guesses STags.
 pub struct StagGuess {
     reconnects: Reconnects,
     /// The only valid STag.
     right: u32,
     to: u64,
     dice: Dice,
-    /// Number of guesses; `None`: no limit.
+    /// Maximum number of guesses; `None`: no limit.
     limit: Option<u64>,
-    /// Guesses so far, and those that were answered as specified.
+    /// Number of guesses so far, and number of guesses that were answered as specified.
     pub guesses: [u64; 2],
-    /// Numbers of the peers that wrote; the other peers read.
+    /// Numbers of the peers whose guess is a Write; the guess of any other peer is a Read.
     writers: std::collections::HashSet<u32>,
 }
 
 impl StagGuess {
-    /// An attacker that makes `limit` guesses, or never stops.
+    /// Creates an attacker that makes `limit` guesses; with `None`, it never stops.
     pub fn new(arena: &Arena, limit: Option<u64>) -> Self {
         let lent = &arena.victim.lent;
         Self {
@@ -86,10 +86,10 @@ impl StagGuess {
         }
     }
 
-    /// The result so far.
+    /// Returns whether all guesses so far were answered as specified and wrote nothing.
     ///
     /// # Errors
-    /// If the answer to a guess was not as specified.
+    /// If the answer to a guess was not as specified, or a guess has changed memory.
     pub fn verdict(&self, arena: &Arena) -> Result<(), String> {
         self.reconnects.verdict()?;
         check(arena.victim.lent_is_whole(), || "a guess was written to memory".into())
@@ -109,7 +109,7 @@ impl Actor for StagGuess {
                 read(1, BYTES.len() as u32, stag, self.to)
             };
             let fpdu = peer.fpdu(&ulpdu);
-            // After its first FPDU, which is about to be sent.
+            // The guess follows the peer's first FPDU, which is about to be sent.
             let frame = peer.send_data(&fpdu);
             peer.queue(frame);
             self.reconnects.crafted.wake_one(number);
@@ -145,10 +145,11 @@ impl Attack for StagGuess {
     }
 }
 
-/// Makes `count` guesses without other traffic. Returns how many a second the victim's core answers.
+/// Makes `count` guesses without other traffic. Returns the number of guesses per second that the victim's
+/// core answers.
 ///
 /// # Errors
-/// If a guess is not answered, or not as specified.
+/// If a guess is not answered, or its answer is not as specified.
 pub fn guess_many(count: u64) -> Result<f64, String> {
     let mut arena = Arena::new(&|_, options| options.failures_per_address = None);
     let mut guess = StagGuess::new(&arena, Some(count));

@@ -1,5 +1,5 @@
-//! SYNs from addresses that do not exist (RFC 4987). Beyond the backlog each is answered with a cookie, which
-//! takes no memory. Honest clients can still connect.
+//! SYNs from addresses that do not exist (RFC 4987). The victim answers each SYN beyond the backlog with a
+//! cookie, which uses no memory. Honest clients can still connect.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Default limit of half-open connections of a listener ([`tcp_lite::Limits::backlog`]).
+/// Default limit on the number of half-open connections of a listener ([`tcp_lite::Limits::backlog`]).
 const BACKLOG: u64 = 1024;
 
 struct SynFlood {
@@ -64,7 +64,7 @@ impl Attack for SynFlood {
         let half_open = arena.victim.context().usage().half_open;
         check(half_open.used <= half_open.limit, || format!("{half_open:?}"))?;
         check(half_open.limit as u64 == BACKLOG, || format!("the limit is {half_open:?}"))?;
-        // A 4-tuple may repeat, in fewer than one of a hundred SYNs.
+        // The attacker chooses a 4-tuple again in fewer than one of a hundred SYNs.
         let cookies = stack.tx_syn_cookies;
         check(cookies * 100 >= self.sent.saturating_sub(BACKLOG) * 99, || {
             format!("{cookies} cookies for {} SYNs", self.sent)

@@ -1,5 +1,5 @@
-//! Peers that connect, send a Terminate, and connect again. Every second one first provokes a Terminate and
-//! answers it with its own. The victim never answers a Terminate with a Terminate.
+//! Peers that connect, send a Terminate, and connect again. Every second peer first provokes a Terminate of
+//! the victim, and answers it with its own Terminate. The victim never answers a Terminate with a Terminate.
 
 use std::collections::HashSet;
 
@@ -27,16 +27,17 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Connections at a time.
+/// Number of connections at a time.
 const PEERS: usize = 64;
 /// An STag that does not exist.
 const NOBODYS: u32 = 0x00ff_ff00;
 
 struct TerminateLoop {
     reconnects: Reconnects,
-    /// Peers that have provoked a Terminate and whose connection has not ended.
+    /// Numbers of the peers that have provoked a Terminate and whose connection has not ended.
     provoking: HashSet<u32>,
-    /// Number of Terminates that a peer sent first, and of those that answered a provoked Terminate.
+    /// Number of Terminates that a peer sent first. `provoked`: the number of Terminates of peers that
+    /// answered a provoked Terminate of the victim.
     terminated: u64,
     provoked: u64,
     ended: u64,

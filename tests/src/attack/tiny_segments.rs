@@ -6,7 +6,7 @@ use super::crafted_peers::CraftedPeers;
 use super::victim::{LENT, LENT_BYTE};
 use super::{Attack, Scenario, as_it_is, check};
 
-/// Every byte of the stream in its own segment.
+/// Each byte of the stream in a segment of its own.
 pub const IN_ORDER: Scenario = Scenario {
     name: "tiny-in-order",
     about: "Writes in segments of one byte",
@@ -14,7 +14,7 @@ pub const IN_ORDER: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::InOrder),
 };
 
-/// Every other byte, behind a hole.
+/// Single bytes after a hole, with a hole between any two of them.
 pub const OUT_OF_ORDER: Scenario = Scenario {
     name: "tiny-out-of-order",
     about: "every third byte, behind a hole that is never filled",
@@ -22,7 +22,7 @@ pub const OUT_OF_ORDER: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::OutOfOrder),
 };
 
-/// Bytes at falling positions, each adjacent to the previous one, so that all form one range.
+/// Bytes at falling positions: each one is just before the previous one, so that all form one range.
 pub const FALLING: Scenario = Scenario {
     name: "tiny-falling",
     about: "single bytes at falling positions, behind a hole that is never filled",
@@ -38,13 +38,13 @@ pub const SMALL_MSS: Scenario = Scenario {
     attack: |arena| Tiny::attack(arena, Kind::SmallMss),
 };
 
-/// Connections.
+/// Number of connections.
 const PEERS: u32 = 8;
-/// Bytes of payload of a Write.
+/// Payload of a Write, bytes.
 const PAYLOAD: usize = 256;
-/// Bytes that a peer sends at falling positions, before it sends them again.
+/// Number of bytes that a peer sends at falling positions, before it sends them again.
 const FALLING_BYTES: u32 = 50_000;
-/// The smallest payload that a peer's MSS can cause.
+/// The smallest segment payload to which a peer's MSS can reduce the victim, bytes.
 const SMALLEST: usize = 64;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -59,12 +59,13 @@ struct Tiny {
     kind: Kind,
     crafted: CraftedPeers,
     lent: (u32, u64),
-    /// For each peer, the bytes of its FPDU that it has not sent.
+    /// The bytes of each peer's FPDU that the peer has not sent.
     pending: Vec<Vec<u8>>,
     sent: u64,
-    /// Whole Writes, or Reads.
+    /// Number of whole Writes or Reads that the peers have begun.
     whole: u64,
-    /// Payload bytes and segments received, and the longest segment.
+    /// Number of payload bytes and of segments that the peers received, and the payload of the longest
+    /// segment.
     heard: (u64, u64, usize),
     counted: bool,
 }
@@ -117,7 +118,7 @@ impl Actor for Tiny {
                 Some(peer.data(seq, &[0xbd]))
             }
             Kind::SmallMss => {
-                // One Read at a time, and acknowledgements of its response.
+                // The peers send one Read at a time, and acknowledgements of its response.
                 if self.whole <= round / 64 {
                     self.whole += 1;
                     let size = if self.whole > 4 { 0 } else { 4096_u32.min(LENT as u32) };
@@ -153,7 +154,7 @@ impl Attack for Tiny {
             Kind::InOrder => {
                 let seen: Vec<_> = arena.victim.stranger_ids().filter_map(|id| id.activity()).collect();
                 let fpdus: u64 = seen.iter().map(|seen| seen.rx_fpdus).sum();
-                // Includes the empty Write with which each peer began, but not the one in progress.
+                // `fpdus` includes the empty Write with which each peer began, but not the Write in progress.
                 let said = self.whole;
                 check(
                     (said.saturating_sub(u64::from(PEERS))..=said + u64::from(PEERS)).contains(&fpdus),
@@ -166,15 +167,15 @@ impl Attack for Tiny {
             }
             Kind::OutOfOrder => {
                 let dropped = stack.rx_out_of_order_dropped_bytes;
-                // 64 ranges for each, whatever arrives, and frames that the honest client has not
-                // acknowledged.
+                // The victim holds at most 64 ranges for each peer, whatever arrives, and frames that the
+                // honest client has not acknowledged.
                 check(held <= 64 * PEERS as usize + 64, || format!("{held} buffers are held"))?;
                 check(dropped > 0, || "nothing was dropped".into())?;
                 Ok(format!("{held} buffers held at the end, {dropped} bytes dropped and counted"))
             }
             Kind::Falling => {
-                // 64 ranges for each, of which few grow, and frames that the honest client has not
-                // acknowledged.
+                // The victim holds at most 64 ranges for each peer, of which few grow, and frames that the
+                // honest client has not acknowledged.
                 check(held <= 64 * PEERS as usize + 64, || format!("{held} buffers are held"))?;
                 let bytes = stack.out_of_order.held_bytes;
                 let dropped = stack.rx_out_of_order_dropped_bytes;

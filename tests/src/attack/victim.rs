@@ -1,5 +1,5 @@
-//! The host under attack: an engine with a server, which accepts every client. The processor time of both is
-//! measured on their thread.
+//! The host under attack: an engine with a server that accepts every client. `cpu_ns` is the processor time
+//! that the engine and the server use on their thread.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -24,20 +24,20 @@ use super::honest::Served;
 pub const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// The honest client's address.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
-/// The router of all other hosts.
+/// The address of the router, behind which the attacker is.
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
-/// Bytes of the region lent to strangers.
+/// Length of the region lent to strangers, bytes.
 pub const LENT: usize = 64 << 10;
-/// Reads that a stranger may have outstanding.
+/// Maximum number of Reads that a stranger may have outstanding.
 pub const STRANGERS_IRD: u16 = 8;
-/// Contents of the lent region.
+/// Value of every byte of the lent region.
 pub const LENT_BYTE: u8 = 0x5a;
 
-/// The host.
+/// The host under attack.
 pub struct Victim {
     /// The victim's engine, and the protection domain and the completion queue of strangers.
     pub host: Host,
-    /// The far end of its port.
+    /// Delivers frames to the victim's port, and receives the frames that the victim sends.
     pub far_end: FarEnd,
     listener: CmId,
     honest_domain: ProtectionDomain,
@@ -52,23 +52,23 @@ pub struct Victim {
     pub cpu_ns: u64,
     /// If set, the polls of the victim run in the function whose instructions callgrind counts.
     pub counted: Option<NextTo>,
-    /// How accepted connections of strangers ended: number of each kind of Terminate, by whether it was sent
-    /// or received, layer, type and code.
+    /// Number of connections of strangers that ended by each kind of Terminate. The key: whether the peer
+    /// sent the Terminate, layer, type and code.
     pub ends: HashMap<(bool, u8, u8, u8), u64>,
 }
 
-/// How the time of a poll is measured.
+/// The clock by which a poll is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Processor time of the thread.
+    /// The processor time of the thread.
     Processor,
-    /// A fixed time for the poll and for each frame: the same in every run.
+    /// A fixed time for each poll and for each frame, which is the same in every run.
     Nominal,
 }
 
 /// Time of a poll by [`Clock::Nominal`], nanoseconds.
 const NOMINAL_TURN_NS: u64 = 300;
-/// Time of a frame that is received or sent.
+/// Time of a received or sent frame by [`Clock::Nominal`], nanoseconds.
 const NOMINAL_FRAME_NS: u64 = 500;
 
 /// A connection of a stranger.
@@ -78,7 +78,7 @@ struct Stranger {
 }
 
 impl Victim {
-    /// The listening host. `configure` changes its default configuration.
+    /// Creates the host, which listens. `configure` changes its default configuration.
     pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
         let (port, far_end) = port_with_far_end("victim", [2, 0, 0, 0, 0, 1]);
         let mut options = ListenOptions::new(PORT);
@@ -129,7 +129,7 @@ impl Victim {
         busy
     }
 
-    /// The clock for the time of a poll.
+    /// Returns the time of the clock, in nanoseconds.
     fn elapsed_ns(&self) -> u64 {
         match self.clock {
             Clock::Processor => thread_ns(),
@@ -169,27 +169,28 @@ impl Victim {
         self.strangers.remove(&(qp.qp_num() as usize));
     }
 
-    /// Connections of strangers that the server holds, and their total number so far.
+    /// Returns the number of strangers' connections that the server holds, and the number that it has
+    /// accepted so far.
     pub fn strangers(&self) -> (usize, usize) {
         (self.strangers.len(), self.next_stranger)
     }
 
-    /// Identifiers of the strangers' connections.
+    /// Returns the identifiers of the strangers' connections.
     pub fn stranger_ids(&self) -> impl Iterator<Item = &CmId> {
         self.strangers.values().map(|stranger| &stranger.id)
     }
 
-    /// The listener's counters.
+    /// Returns the listener's counters.
     pub fn listener_stats(&self) -> ListenerStats {
         self.listener.listener_stats().expect("it listens")
     }
 
-    /// The context.
+    /// Returns the context.
     pub fn context(&self) -> &Context {
         &self.host.context
     }
 
-    /// Number of packet buffers.
+    /// Returns the number of packet buffers.
     pub fn buffers(&self) -> usize {
         self.host.pool.capacity()
     }
@@ -204,9 +205,9 @@ impl Victim {
 /// The listener's time limit for a Request, in tests that do not wait for it.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread, in nanoseconds.
 fn thread_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    // Neither value is negative.
+    // Neither `tv_sec` nor `tv_nsec` is negative.
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,6 +1,6 @@
-//! Peers that read the lent region and never open their window again. The bytes that wait for them occupy
-//! buffers, but not the buffers that other connections need. A peer that answers probes keeps its connection
-//! (RFC 9293 section 3.8.6.1); otherwise the connection ends.
+//! Peers that read the lent region and never open their window again. The bytes that the victim cannot send
+//! occupy buffers, but not the buffers that other connections need. A peer that answers probes keeps its
+//! connection (RFC 9293 section 3.8.6.1); the connection of a peer that does not answer ends.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Connections.
+/// Number of connections.
 const PEERS: u32 = 64;
 /// Default time for which a peer may leave bytes unacknowledged
 /// ([`user_timeout`](tcp_lite::TcpConfig::user_timeout)).
@@ -35,9 +35,9 @@ struct ZeroWindow {
     lent: (u32, u64),
     asked: bool,
     sent: usize,
-    /// Only probes are answered; nothing else is sent.
+    /// Whether the peers only answer probes, and send nothing else.
     calm: bool,
-    /// Nothing is sent or answered.
+    /// Whether the peers send nothing, not even answers.
     silent: bool,
 }
 
@@ -101,7 +101,7 @@ impl Attack for ZeroWindow {
         let took_ms = (arena.now_us() - begin_us) / 1000;
         check(gone, || format!("{} connections are still there", arena.victim.strangers().0))?;
         let left = arena.victim.far_end.held();
-        // One is kept for the next segment.
+        // The victim keeps one buffer for the next segment.
         check(left <= 1, || format!("{left} buffers are still held"))?;
         Ok(format!(
             "{held} buffers held of {limit}; {PEERS} silent ones given up after {took_ms} ms, none held then"

@@ -1,7 +1,7 @@
 //! Connects two DPDK devices by a wire of a given rate, delay and loss, drawn from a seed.
 //!
-//! Prints `ready` when it carries frames, and at the end the frame counters and the observed traffic of each
-//! side. Ends after `--seconds`, or on SIGTERM.
+//! Prints `ready` once the wire carries frames. At the end it prints the frame counters and the observed
+//! traffic of each side. Ends after `--seconds`, or on SIGTERM.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,49 +16,49 @@ use tests::sim::link::Plan;
 /// A wire with loss and delay, the same in both directions.
 #[derive(Parser)]
 struct Options {
-    /// DPDK device of one end.
+    /// DPDK device at the left side.
     #[arg(long)]
     left: String,
-    /// DPDK device of the other end.
+    /// DPDK device at the right side.
     #[arg(long)]
     right: String,
     /// MTU, bytes.
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
-    /// Megabits a second.
+    /// Rate, megabits per second.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: u64,
     /// Time on the wire, microseconds.
     #[arg(long, default_value_t = 5000)]
     delay: u64,
-    /// Limit of the queue in front of the wire, frames of the MTU.
+    /// Maximum length of the queue in front of the wire, in frames of the MTU.
     #[arg(long, default_value_t = 200)]
     queue: u64,
-    /// Segments lost, parts per million.
+    /// Share of segments that are lost, parts per million.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     loss: u32,
-    /// Segments delayed, parts per million.
+    /// Share of segments that are delayed, parts per million.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     reorder: u32,
     /// Length of the delay, microseconds.
     #[arg(long, default_value_t = 2000)]
     reorder_by: u64,
-    /// Segments split into two to four, parts per million.
+    /// Share of segments that are split into two to four, parts per million.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     cut: u32,
-    /// Consecutive segments are joined, up to this many bytes of payload; 0: never.
+    /// Maximum payload into which consecutive segments are joined, bytes; 0: segments are never joined.
     #[arg(long, default_value_t = 0)]
     join: usize,
-    /// How long a segment waits to be joined with the next, microseconds.
+    /// Maximum time for which a segment waits for the segment with which it is joined, microseconds.
     #[arg(long, default_value_t = 500)]
     join_for: u64,
-    /// Packet buffers of each device; 0: the default.
+    /// Number of packet buffers of each device; 0: the default.
     #[arg(long, default_value_t = 0)]
     mbufs: u32,
     /// Seed of the faults.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Duration, seconds.
+    /// Duration of the run, seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
 }
@@ -87,7 +87,7 @@ fn run(options: &Options) -> Result<Passed> {
     let interrupt = Interrupt::on_signals().map_err(|error| LabError(error.to_string()))?;
     let open = |vdev: &str| device::open(vdev, options.mtu, options.mbufs);
     let ports = [open(&options.left)?, open(&options.right)?];
-    // In bytes a millisecond.
+    // The rate in bytes per millisecond.
     let rate = options.rate * 125;
     let plan = Plan {
         loss_ppm: options.loss,

@@ -1,7 +1,7 @@
 //! Connects to any iWARP listener and writes to an STag that does not exist. The peer has to terminate the
-//! stream, and our stack has to report its Terminate.
+//! stream, and our stack has to report the peer's Terminate.
 //!
-//! Prints how the connection ended. Exits 0 if it was the peer's Terminate.
+//! Prints how the connection ended. Exits with status 0 if the peer's Terminate ended it.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -17,9 +17,9 @@ use tests::device::DeviceArgs;
 
 /// An STag of siw's form (key 0) that does not exist, and an address.
 const NOWHERE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1234_5600 };
-/// Time limit of the run.
+/// Maximum duration of the run.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Time after the end in which the peer's FIN is still answered.
+/// Time after the end of the connection for which this program still answers the peer's FIN.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Writes to an STag that does not exist.
@@ -68,7 +68,7 @@ fn run(options: &Options) -> Result<StreamError, Box<dyn std::error::Error>> {
             }
             Some(CmEventKind::Disconnected { .. }) => {
                 let error = qp.error().ok_or("disconnected, but the stream has no error")?;
-                // Sends the last acknowledgements, otherwise the peer's kernel waits for them.
+                // The engine has to send the last acknowledgements, since the peer's kernel waits for them.
                 let ended = Instant::now();
                 while ended.elapsed() < LINGER {
                     engine.poll();

@@ -1,4 +1,4 @@
-//! Writes `CONFORMANCE.md`: the requirements of the RFCs with the tests that prove them.
+//! Writes `CONFORMANCE.md`: the requirements of the RFCs, and the tests that prove them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,10 +10,11 @@ use tests::sim::defect;
 /// Writes CONFORMANCE.md from the index of requirements, the tests that name them, and the claims
 #[derive(Parser)]
 struct Options {
-    /// Exit 1, with a line for each finding, if something is wrong.
+    /// Compare CONFORMANCE.md instead of writing it. Print a line for each finding, and exit with status 1 if
+    /// there is one.
     #[arg(long, conflicts_with = "open")]
     check: bool,
-    /// With `--check`: the record that `scripts/test` left. A proof that did not run is a finding.
+    /// With `--check`: the record that `scripts/test` wrote. A proof that did not run is a finding.
     #[arg(long, value_name = "FILE", requires = "check")]
     ran: Option<PathBuf>,
     /// Write nothing. List the open rows of one document or of all: MPA, MPA2, DDP, RDMAP, EXT, SEC.

@@ -1,7 +1,7 @@
-//! Plays one end of an iWARP connection over the system's TCP, byte by byte, with unusual TCP behaviour. The
-//! other end is `iwprobe-target listen` over our stack.
+//! Plays one side of an iWARP connection over the kernel's TCP, byte by byte, with unusual TCP behaviour. The
+//! peer is `iwprobe-target listen` over our stack.
 //!
-//! Exits 1 with one line if the other end does not handle it.
+//! If the peer does not handle this behaviour, prints one line and exits with status 1.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -16,20 +16,21 @@ use iwprobe::socket::Mode;
 use iwprobe::wire::{Code, Fault, Segment};
 use rustix::net::{SendFlags, sockopt};
 
-/// Time limit for answers of the other end.
+/// Maximum time to wait for an answer of the peer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection is idle: time for two keepalives.
+/// Time for which a connection is idle. During this time, two keepalives are sent.
 const IDLE: Duration = Duration::from_millis(2500);
-/// Time from the last byte to the first keepalive, and from an unanswered keepalive to the end.
+/// Time from the last byte to the first keepalive, and from an unanswered keepalive to the end of the
+/// connection.
 const KEEPALIVE: Duration = Duration::from_secs(1);
-/// Payload of a Write whose FPDU has 64 bytes: length, header, payload, CRC.
+/// Payload of a Write whose FPDU has 64 bytes: length field, header, payload, CRC.
 const PAYLOAD: usize = 44;
-/// Bytes of the FPDU, and number of Writes: each Write has another of its bytes sent as urgent.
+/// Number of bytes of the FPDU, and number of Writes: in each Write another byte of the FPDU is urgent.
 const PLACES: usize = 64;
-/// "LLP, MPA, CRC" (RFC 5044 section 8).
+/// The code for "LLP, MPA, CRC" (RFC 5044 section 8).
 const MPA_CRC: Code = Code(2, 0, 0x02);
 
-/// An end of an iWARP connection with unusual TCP behaviour.
+/// Plays one side of an iWARP connection, with unusual TCP behaviour.
 #[derive(Parser)]
 struct Options {
     /// Address of the listener.
@@ -42,9 +43,9 @@ struct Options {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Behaviour {
-    /// Is idle with a keepalive each second, none of which may stay unanswered, and continues.
+    /// Is idle, but sends a keepalive each second, each of which the peer has to answer, and then continues.
     Idle,
-    /// Sends Writes, each with another of its bytes urgent, and reads the written bytes back.
+    /// Sends Writes, in each of which another byte is urgent, and reads the written bytes.
     Urgent,
     /// Sends an urgent byte that is not part of an FPDU.
     UrgentBetween,
@@ -107,7 +108,7 @@ fn urgent(probe: &Probe) -> Check {
         let to = region.to + (place * PAYLOAD) as u64;
         let fpdu = session.frame_of(&Segment::write(region.stag, to, payload), Fault::default());
         send_urgent(&session, &fpdu, place)?;
-        // Otherwise TCP would put the next FPDU into the same segment.
+        // Without an answer in between, TCP would put the next FPDU into the same segment.
         session.ping()?;
     }
     let back = session.read(region.stag, region.to, bytes.len() as u32)?;
@@ -117,7 +118,7 @@ fn urgent(probe: &Probe) -> Check {
     }
 }
 
-/// Sends bytes; the byte at `place` is urgent.
+/// Sends bytes, of which the byte at `place` is urgent.
 fn send_urgent(session: &Session, bytes: &[u8], place: usize) -> Check {
     let mut socket = session.conn().socket().expect("a socket");
     let mut send = || {
@@ -128,8 +129,8 @@ fn send_urgent(session: &Session, bytes: &[u8], place: usize) -> Check {
     send().or_else(|error| deviates(format!("an urgent byte was not sent: {error}")))
 }
 
-/// TCP has one stream, and the urgent byte is part of it (RFC 6093 section 3.2). Here it becomes the first
-/// byte of the length field, for a length of 0, and the CRC of that FPDU is wrong.
+/// The urgent byte is part of TCP's stream (RFC 6093 section 3.2). Here the peer reads this byte, which is 0,
+/// as the first byte of a length field, so the CRC of that FPDU is wrong.
 fn urgent_between(probe: &Probe) -> Check {
     let mut session = probe.plain()?;
     session.ping()?;

@@ -1,4 +1,4 @@
-//! Inserts mutations into a copy of the tree, one at a time, and checks that tests find each.
+//! Inserts mutations into a copy of the tree, one at a time, and checks that tests find each mutation.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use tests::lab::Result;
 use tests::mutation::{self, Choice};
 use tests::sim::defect_trial::Defects;
 
-/// Tries mutations and records the tests that found them.
+/// Tries mutations, and records the tests that found them.
 #[derive(Parser)]
 enum Command {
     /// Break requirements (`tests/conformance/mutations`): a test that names the row has to fail.
@@ -18,11 +18,12 @@ enum Command {
         #[command(flatten)]
         choice: Choice,
     },
-    /// Break the protocols (`tests/sim-defects`): the simulator has to find it, in the run named with it.
+    /// Break the protocols (`tests/sim-defects`): the simulator has to find each defect, in the run that the
+    /// defect names.
     Simulator {
         #[command(flatten)]
         choice: Choice,
-        /// Further runs for a defect that the named run does not find, over all scenarios.
+        /// Number of further runs, over all scenarios, for a defect that the named run does not find.
         #[arg(long, default_value_t = 2000)]
         runs: u64,
     },
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns whether all were found.
+/// Runs the command. Returns whether all mutations were found.
 fn run(command: Command) -> Result<bool> {
     match command {
         Command::Requirements { choice } => mutation::run(&mut Requirements::new(root())?, &choice),

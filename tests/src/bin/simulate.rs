@@ -1,4 +1,4 @@
-//! Runs the simulator: one seed, or many.
+//! Runs the simulator with one seed or with many.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tests::sim::report::{Total, attempt, capture_paths, check_all, check_all_wit
 use tests::sim::run::Stats;
 use tests::sim::scenario::{SCENARIOS, Scenario};
 
-/// Runs between two lines of progress.
+/// Number of runs between two lines of progress.
 const SOAK_BLOCK: u64 = 2000;
 
 /// Two hosts on a wire with seeded faults. Ends with `seeds: N, failures: M`.
@@ -25,7 +25,7 @@ struct Options {
     /// Run one seed.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Run many seeds: A..B, without B.
+    /// Run many seeds: A..B, from A to B - 1.
     #[arg(long, value_parser = range, default_value = "0..100")]
     seeds: (u64, u64),
     /// Make this many runs, alternating between the scenarios.
@@ -37,10 +37,10 @@ struct Options {
     /// Print how often each fault and each event of the protocols occurred.
     #[arg(long)]
     coverage: bool,
-    /// Print the hash of each run, over all frames sent and delivered with their times.
+    /// Print the hash of each run over all frames that were sent and delivered, with their times.
     #[arg(long, conflicts_with_all = ["seed", "runs"])]
     traces: bool,
-    /// With --seed: write the frames of host A and host B to FILE with .a.pcapng and .b.pcapng.
+    /// With --seed: write the frames of host A and of host B to FILE.a.pcapng and FILE.b.pcapng.
     #[arg(long, requires = "seed")]
     pcap: Option<PathBuf>,
     /// With --seed: print the parameters that the seed draws.
@@ -128,7 +128,8 @@ fn many(options: &Options, scenarios: &[Scenario]) -> Total {
     all
 }
 
-/// Runs until `runs` is reached, and prints from where to continue after an interruption.
+/// Makes runs until their number is `runs`. Prints regularly the run from which to continue after an
+/// interruption.
 fn soak(scenarios: &[Scenario], from: u64, runs: u64) -> Total {
     let mut all = Total::default();
     let (mut next, end) = (from, from + runs);

@@ -1,8 +1,9 @@
-//! One of two processes whose engines sleep: `serve` sends back each message, `ask IP` sends some with pauses
-//! and then does nothing.
+//! One of two processes whose engines sleep: `serve` sends back each message; `ask IP` sends some messages
+//! with pauses and then does nothing.
 //!
-//! `serve` prints `ready` when its device exists. `ask` prints the times of its messages there and back, in
-//! microseconds, and then `idle`. Both run until they are killed. They exit 1 with one line on any error.
+//! `serve` prints `ready` when its device exists. `ask` prints the round-trip time of each message, in
+//! microseconds, and then `idle`. Both processes run until they are killed. On any error, a process prints
+//! one line and exits with status 1.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -24,10 +25,10 @@ use tests::{ensure, lab_error};
 const PORT: u16 = 7175;
 const BYTES: usize = 64;
 
-/// Maximum wait for any event.
+/// Maximum time to wait for any event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Pause before the next message, in which both engines go to sleep.
+/// Pause before the next message, long enough for both engines to go to sleep.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// One of two processes whose engines sleep.
@@ -41,7 +42,7 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Accepts connections, one after the other, and sends back each message.
+    /// Accepts connections one after the other, and sends back each message.
     Serve,
     /// Sends messages.
     Ask { ip: std::net::IpAddr, count: usize },
@@ -67,7 +68,7 @@ fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// The objects of a process, whose engine runs in a thread.
+/// The objects of a process. The engine runs in a thread.
 struct Host {
     context: Context,
     events: EventChannel,
@@ -92,7 +93,7 @@ impl Host {
         Ok(self.pd.create_qp(&QpInit::new(&self.cq))?)
     }
 
-    /// The next completion; sleeps until there is one. `None` after `limit`.
+    /// Returns the next completion; sleeps until there is one. Returns `None` after `limit`.
     fn completion(&self, limit: Duration) -> Result<Option<WorkCompletion>> {
         let begun = Instant::now();
         loop {
@@ -113,7 +114,7 @@ impl Host {
         listener.listen(PORT, 8, PATIENCE)?;
         println!("ready");
         loop {
-            // The clients connect again only when this end is idle.
+            // The clients connect again only when this process is idle.
             let Some(event) = self.events.wait(Duration::from_secs(1))? else { continue };
             if let CmEventKind::ConnectRequest { .. } = event.kind {
                 self.answer(&event.id)?;
@@ -121,7 +122,7 @@ impl Host {
         }
     }
 
-    /// Accepts a connection, and sends back each message until it ends.
+    /// Accepts a connection, and sends back each message until the connection ends.
     fn answer(&self, id: &CmId) -> Result<()> {
         let qp = self.qp()?;
         let mr = self.pd.reg_mr(BYTES, Access::LOCAL_WRITE)?;

@@ -9,13 +9,13 @@ use tests::structure::ways::{self, Way};
 use tests::structure::{Mentions, Structure};
 
 /// Numbers about the sources: lines, the largest types, matches on the phase of a connection, circles, files
-/// on the way of a packet, instructions, the time of CI
+/// on the path of a packet, instructions, the time of CI
 #[derive(Parser)]
 struct Options {
     /// The checkout
     #[arg(default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."))]
     root: PathBuf,
-    /// Types to list
+    /// Number of types to list
     #[arg(long, default_value_t = 10)]
     types: usize,
 }

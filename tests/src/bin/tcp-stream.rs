@@ -1,9 +1,10 @@
-//! Sends or receives one TCP stream and checks it: over our stack on a DPDK device with `--vdev` or on an
-//! interface with `--packet`, otherwise over the system's.
+//! Sends or receives one TCP stream and checks it. The stream uses our stack on a DPDK device with `--vdev`,
+//! our stack on an interface with `--packet`, and otherwise the kernel's TCP.
 //!
-//! Prints `started` when its device exists, if it needs one, and `ready` when a peer may connect. At the end
-//! it prints the number of bytes with their CRC32C, the time in seconds, the counters of our stack, and with
-//! `--witness` the segments of both sides that were captured. Exits 1 with one line on any error.
+//! Prints `started` when its device exists (or at once, if it needs none), and `ready` when a peer may
+//! connect. At the end it prints the number of bytes with their CRC32C, the time in seconds, and the counters
+//! of our stack; with `--witness` it also prints what the captured segments of both sides showed. On any
+//! error it prints one line and exits with status 1.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,10 +21,10 @@ use tests::{device, ensure, lab_error};
 /// Sends or receives one TCP stream and checks it.
 #[derive(Parser)]
 struct Options {
-    /// DPDK device for our stack; without it the system's TCP is used.
+    /// DPDK device for our stack. Without `--vdev` or `--packet`, the kernel's TCP is used.
     #[arg(long, requires = "ip")]
     vdev: Option<String>,
-    /// Interface for our stack, by a packet socket.
+    /// Interface for our stack, used by a packet socket.
     #[arg(long, requires = "ip", conflicts_with = "vdev")]
     packet: Option<String>,
     /// Our address with its prefix length.
@@ -38,13 +39,13 @@ struct Options {
     /// Peer to connect to.
     #[arg(long, required_unless_present = "listen")]
     connect: Option<SocketAddr>,
-    /// Length of the stream.
+    /// Length of the stream, bytes.
     #[arg(long, default_value_t = 1 << 20)]
     bytes: u64,
-    /// Seed of its pattern.
+    /// Seed of the stream's pattern.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Time limit of the run, seconds.
+    /// Maximum duration of the run, seconds.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// File to wait for between `started` and opening the connection.
@@ -53,7 +54,7 @@ struct Options {
     /// With our stack: print what the frames showed.
     #[arg(long, requires = "ip")]
     witness: bool,
-    /// Packet buffers of the device; 0: the default.
+    /// Number of packet buffers of the device; 0: the default.
     #[arg(long, default_value_t = 0)]
     mbufs: u32,
     #[command(flatten)]
@@ -118,7 +119,7 @@ fn over_port(options: &Options, task: &Task, mut port: Box<dyn Port>) -> Result<
 }
 
 impl Options {
-    /// Prints that the device exists, if the program needs a device, and waits until it may continue.
+    /// Prints that the device exists (or that none is needed), and waits until the program may continue.
     fn start(&self) -> Result<()> {
         println!("started");
         let (started, limit) = (Instant::now(), Duration::from_secs(self.seconds));

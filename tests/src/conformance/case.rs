@@ -1,5 +1,5 @@
-//! Finds the wire cases of `iwprobe` in the source: `any("name", "DDP-001 DDP-002").about("...")` names a
-//! case and the rows of requirements that the case tests.
+//! Finds the wire cases of `iwprobe` in its source. `any("name", "DDP-001 DDP-002").about("...")` names a
+//! case and the rows that the case tests.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use super::proof::{Proof, Test};
 use super::row::RowId;
 use super::{Result, files, read};
 
-/// The folder of the cases.
+/// The folder with the sources of the cases.
 pub(super) const CASES: &str = "tests/iwprobe/src/cases";
 
-/// The cases in the repository, and the errors in them.
+/// Returns the cases in the repository, and the errors in them.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -43,7 +43,7 @@ fn scan(path: &str, text: &str) -> Vec<std::result::Result<Proof, String>> {
     found
 }
 
-/// The name and the rows of the case whose head ends with `text`.
+/// Returns the name and the rows of the case whose head is the end of `text`.
 fn read_head(text: &str) -> std::result::Result<(String, Vec<RowId>), String> {
     let arguments = text.trim_end().strip_suffix(')').map(|text| text.trim_end_matches([' ', '\n', ',']));
     let arguments = arguments.and_then(|text| Some(text.rsplit_once('(')?.1.trim()));

@@ -7,25 +7,26 @@ use std::str::FromStr;
 use super::row::{Index, Level};
 use super::{CLAIMS, Doc, Result, RowId};
 
-/// The kind of a claim.
+/// The kind of a claim. The `place` of a claim is a text in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The structure of the code ensures it. The place is code that would have to change to break the row.
+    /// The structure of the code ensures the row. The place is code that would have to change to break the
+    /// row.
     Construction,
-    /// The row asks for documentation. The place is that documentation.
+    /// The row asks for documentation, which is at the place.
     Documented,
-    /// The row is about documents, other layers or the application: there is nothing to test.
+    /// The row is about documents, other layers or the application, so there is nothing to test.
     Untestable,
-    /// The row is a permission that is not used.
+    /// The row is a permission that the code does not use.
     Unused,
     /// The code deliberately does not follow the row.
     Deviation,
-    /// Not done.
+    /// The code does not obey the row yet.
     Open,
 }
 
 impl Verdict {
-    /// Whether tests may name the row nevertheless, to prove what the code does instead.
+    /// Whether tests may name the row although it has a claim, to prove what the code does instead.
     pub fn may_be_shown(self) -> bool {
         matches!(self, Self::Deviation | Self::Unused)
     }
@@ -52,18 +53,19 @@ impl FromStr for Verdict {
 /// A line of a claims file.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// The row.
+    /// The row that the claim is about.
     pub row: RowId,
     /// The kind of the claim.
     pub verdict: Verdict,
-    /// `path#text that occurs in it`: in code, or for [`Verdict::Documented`] in documentation. May be empty
-    /// if no code concerns the row.
+    /// `path#text`, where the file `path` contains `text` in code, or for [`Verdict::Documented`] in
+    /// documentation. The place is empty if no code concerns the row.
     pub place: String,
-    /// The reason, in a sentence.
+    /// The reason, in one sentence.
     pub reason: String,
 }
 
-/// The claims of every document, and the errors in them. A document may have no file.
+/// Returns the claims about every document, and the errors in them. A document need not have a file of
+/// claims.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -92,7 +94,7 @@ pub fn load(root: &Path, index: &Index) -> Result<(Vec<Claim>, Vec<String>)> {
     Ok((claims, findings))
 }
 
-/// Parses the claims of a file, each with its line.
+/// Parses the claims of a file. Returns each claim with its line.
 fn parse(text: &str) -> Vec<(u64, std::result::Result<Claim, String>)> {
     let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(text.as_bytes());
     let mut claims = Vec::new();
@@ -181,7 +183,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The kind of `text` in a line of a file; `None` if the line does not contain it.
+/// Returns whether `text` is code or words in this line of a file; `None` if the line does not contain it.
 fn kind(path: &str, line: &str, text: &str) -> Option<Kind> {
     let before = &line[..line.find(text)?];
     let mark = if path.ends_with(".rs") { "//" } else { "#" };

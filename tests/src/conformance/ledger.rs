@@ -22,7 +22,7 @@ pub enum RowState<'a> {
 }
 
 impl RowState<'_> {
-    /// Whether the row is open: no test or claim concerns it, or its claim is `open`.
+    /// Whether the row is open: neither a test nor a claim concerns it, or its claim is `open`.
     pub fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Claimed(Claim { verdict: Verdict::Open, .. }))
     }
@@ -31,19 +31,19 @@ impl RowState<'_> {
 /// All data about conformance, and the contradictions in it.
 #[derive(Debug)]
 pub struct Ledger {
-    /// Every row.
+    /// All rows.
     pub index: Index,
     /// The tests that prove each row.
     pub proofs: BTreeMap<RowId, BTreeSet<Test>>,
     /// The claim for each row.
     pub claims: BTreeMap<RowId, Claim>,
-    /// Places in the code that obey each row.
+    /// The places in the code that obey each row.
     pub places: Places,
-    /// Reasons of rows without a place.
+    /// The reasons why rows have no place.
     pub reasons: Reasons,
     /// Mutations that break rows.
     pub mutations: Vec<Mutation>,
-    /// Results of trying the mutations.
+    /// The results of the last trials of the mutations.
     pub trials: Trials,
     /// Errors, one line each.
     pub findings: Vec<String>,
@@ -105,8 +105,8 @@ impl Ledger {
         ledger
     }
 
-    /// The state of a row. A deviation or an unused permission keeps its claim even if tests prove the actual
-    /// behaviour.
+    /// Returns the state of a row. A deviation or an unused permission keeps its claim even if tests prove
+    /// what the code does.
     pub fn standing(&self, row: RowId) -> RowState<'_> {
         match (self.claims.get(&row), self.proofs.get(&row)) {
             (Some(claim), None) => RowState::Claimed(claim),
@@ -116,18 +116,18 @@ impl Ledger {
         }
     }
 
-    /// Whether tests prove a row, but neither a comment in the code nor a reason names it.
+    /// Whether tests prove a row, but no comment in the code names it and no reason explains why.
     fn has_no_place(&self, row: RowId) -> bool {
         matches!(self.standing(row), RowState::Proved(_))
             && !self.places.contains_key(&row)
             && !self.reasons.contains_key(&row)
     }
 
-    /// All findings: errors in the sources, and rows that must not be open.
+    /// Returns all findings: errors in the sources, and rows that must not be open.
     pub fn complaints(&self) -> Vec<String> {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {
-            // A row of any level is reported: it must not become open unnoticed when its last test is
+            // This reports a row of any level, so that no row becomes open unnoticed when its last test is
             // removed.
             if matches!(self.standing(id), RowState::Open) {
                 let said: String = row.requirement.chars().take(100).collect();

@@ -1,14 +1,14 @@
 //! The requirements of the RFCs, row by row, and the proofs that the code meets them.
 //!
 //! A *row* is one requirement of `tests/conformance/spec/*.csv`. A *proof* is a test whose comment names the
-//! row ([`proof`]), or a wire case of `iwprobe` that names it ([`case`]). A *claim* is a line of
+//! row ([`proof`]), or a wire case of `iwprobe` that names the row ([`case`]). A *claim* is a line of
 //! `tests/conformance/claims/*.csv` for a row that no test can prove ([`claim`]). A *mutation* breaks one
-//! requirement in the code, to check that the tests which name its rows fail ([`mutation`]). A *place* is a
-//! comment in the code that names the row which the code below it obeys ([`place`]).
+//! requirement in the code; the tests that name its rows have to fail ([`mutation`]). A *place* is a comment
+//! in the code that names the row that the code below it obeys ([`place`]).
 //!
-//! [`Ledger`] joins them, finds contradictions, and renders `CONFORMANCE.md`. All data is read from source
-//! text. No test is linked or run, so the report needs neither DPDK nor privileges. [`ran`] compares the
-//! proofs with the record of the tests that ran.
+//! [`Ledger`] joins these data, finds contradictions, and renders `CONFORMANCE.md`. All data are read from
+//! source text. No test is linked or run, so the report needs neither DPDK nor privileges. [`ran`] compares
+//! the proofs with the record of the tests that ran.
 
 pub mod case;
 pub mod claim;
@@ -28,7 +28,7 @@ pub use ledger::{Ledger, RowState};
 pub use ran::Ran;
 pub use row::{Doc, RowId};
 
-/// Folder of the index, from the root of the repository.
+/// Folder of the index, relative to the root of the repository.
 pub const SPEC: &str = "tests/conformance/spec";
 /// Folder of the claims.
 pub const CLAIMS: &str = "tests/conformance/claims";
@@ -36,7 +36,7 @@ pub const CLAIMS: &str = "tests/conformance/claims";
 pub const PLACES: &str = "tests/conformance/places";
 /// Folder of the mutations.
 pub const MUTATIONS: &str = "tests/conformance/mutations";
-/// Results of the last trial of each mutation.
+/// File with the result of the last trial of each mutation.
 pub const TRIALS: &str = "tests/conformance/mutations.csv";
 /// The report.
 pub const REPORT: &str = "CONFORMANCE.md";
@@ -44,10 +44,10 @@ pub const REPORT: &str = "CONFORMANCE.md";
 /// A file that cannot be read at all. Errors *in* a file are findings instead.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Reading or writing failed.
+    /// A file could not be read or written.
     #[error("{path}: {source}")]
     File {
-        /// The file.
+        /// The path of the file.
         path: String,
         /// The system's error.
         source: std::io::Error,
@@ -55,25 +55,25 @@ pub enum Error {
     /// The file has the wrong format.
     #[error("{path}: {reason}")]
     Form {
-        /// The file.
+        /// The path of the file.
         path: String,
-        /// The error in it.
+        /// What is wrong with the format.
         reason: String,
     },
 }
 
-/// This module's results.
+/// The result of this module's functions.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The root of the repository in which this program was built.
+/// Returns the root of the repository in which this program was built.
 pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is below the root of the repository")
 }
 
-/// The text of a file of the repository.
+/// Returns the text of a file of the repository.
 ///
 /// # Errors
-/// If the file is missing or not text.
+/// If the file is missing or is not text.
 pub fn read(root: &Path, path: &str) -> Result<String> {
     std::fs::read_to_string(root.join(path)).map_err(|source| Error::File { path: path.to_owned(), source })
 }
@@ -86,7 +86,8 @@ pub fn write(root: &Path, path: &str, text: &str) -> Result<()> {
     std::fs::write(root.join(path), text).map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
-/// The sorted names of the files in a folder with this extension; none if there is no such folder.
+/// Returns the sorted names of the files in a folder with this extension. If there is no such folder, there
+/// are no names.
 ///
 /// # Errors
 /// If the folder cannot be read.

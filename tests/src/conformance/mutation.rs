@@ -1,6 +1,6 @@
-//! Mutations: edits that break one requirement each, to check that the tests which name its rows fail.
+//! Mutations: each is an edit that breaks one requirement, to check that the tests that name its rows fail.
 //!
-//! `tests/conformance/mutations/*.toml` has a table for each:
+//! `tests/conformance/mutations/*.toml` has a table for each mutation:
 //!
 //! ```toml
 //! [[mutation]]
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! `tests/conformance/mutations.csv` has the result of the last trial, with a digest of the edit and of the
-//! text of the tests that failed. A finding is reported for a mutation that has changed or whose text no
-//! longer occurs exactly once, and for a test that has changed since it failed.
+//! text of the tests that failed. A mutation causes a finding if it has changed, or if its text no longer
+//! occurs exactly once. A test causes a finding if it has changed since it failed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,21 +49,21 @@ struct Entry {
 }
 
 impl Mutation {
-    /// Eight hexadecimal digits that change with the edit and its file, and with the text of the tests that
-    /// find it, which `text` returns.
+    /// Returns eight hexadecimal digits. They change with the edit and its file, and with the text of the
+    /// tests that find the mutation. `text` returns the text of a test.
     pub fn digest(&self, killers: &[String], text: &dyn Fn(&str) -> Option<String>) -> String {
         let killers = killers.iter().flat_map(|killer| [killer.clone(), text(killer).unwrap_or_default()]);
         self.edit.digest(self.rows.iter().map(RowId::to_string).chain(killers))
     }
 
-    /// Whether a trial is of the present mutation and the present tests.
+    /// Whether a trial was made with the current mutation and the current tests.
     pub fn is_tried(&self, trial: &Trial, text: &dyn Fn(&str) -> Option<String>) -> bool {
         trial.killers.iter().all(|killer| text(killer).is_some())
             && trial.digest == self.digest(&trial.killers, text)
     }
 }
 
-/// The text of a test that a record names as `file: name`; `None` if it no longer exists.
+/// Returns the text of a test that a record names as `file: name`; `None` if there is no such test.
 pub fn killer_text(root: &Path, killer: &str) -> Option<String> {
     let (file, name) = killer.split_once(": ")?;
     function_text(&read(root, file).ok()?, name)
@@ -72,7 +72,7 @@ pub fn killer_text(root: &Path, killer: &str) -> Option<String> {
 /// The result of a trial: the tests that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// The [`Mutation::digest`] with these tests at the time of the trial.
+    /// The [`Mutation::digest`] with the texts of these tests at the time of the trial.
     pub digest: String,
     /// `file: name` of each test that names a row of the mutation and failed.
     pub killers: Vec<String>,
@@ -81,7 +81,7 @@ pub struct Trial {
 /// Trials by the name of their mutation.
 pub type Trials = BTreeMap<String, Trial>;
 
-/// All mutations, and the errors in them.
+/// Returns all mutations, and the errors in them.
 ///
 /// # Errors
 /// If a file cannot be read or parsed.
@@ -118,7 +118,7 @@ fn parse(text: &str) -> std::result::Result<Vec<Mutation>, String> {
     mutations.collect()
 }
 
-/// The recorded trials; none if there is no record.
+/// Returns the recorded trials; none if there is no record.
 ///
 /// # Errors
 /// If the record cannot be read.
@@ -154,8 +154,8 @@ pub fn record(root: &Path, trials: &Trials) -> Result<()> {
     write(root, TRIALS, &String::from_utf8_lossy(&bytes))
 }
 
-/// Compares the record with the mutations: finds mutations without a trial of their present form and tests,
-/// and trials without a mutation. `text` returns the text of a test.
+/// Compares the record with the mutations. A mutation without a trial of its current edit and tests is a
+/// finding, and so is a trial without a mutation. `text` returns the text of a test.
 pub fn compare(
     mutations: &[Mutation],
     trials: &Trials,

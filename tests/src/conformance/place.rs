@@ -1,11 +1,12 @@
 //! Places: comments in the code that name the rule that the code obeys.
 //!
 //! A place is a comment such as `RFC 5041 section 5.2 (DDP-071): ...` in the sources of `dp`, `tcp-lite` or
-//! `iwarp`, outside of tests. The parentheses contain ids and ranges as in a [`statement`]. The comment
-//! belongs to the item below it, or to the function around it. A MUST is not named by the head of a file.
+//! `iwarp`, outside of tests. The parentheses contain ids and ranges, as in a [`statement`]. The comment
+//! belongs to the item below it, or to the function around it. The head of a file must not be the only
+//! comment that names a MUST.
 //!
-//! A rule may have no place: it holds because no code exists that would break it, or a library obeys it.
-//! Then a line of `tests/conformance/places/*.csv` gives the reason.
+//! A rule may have no place, because no code exists that would break the rule, or because a library obeys it.
+//! For such a rule, a line of `tests/conformance/places/*.csv` gives the reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,9 +21,9 @@ const CODE: [&str; 3] = ["dp/src", "tcp-lite/src", "iwarp/src"];
 /// The place of a comment that names rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The file of the place, from the root of the repository.
+    /// The path of the file, relative to the root of the repository.
     pub file: String,
-    /// The function or type; empty for a comment about the whole file.
+    /// The function or type that the comment is about; empty for a comment about the whole file.
     pub item: String,
 }
 
@@ -36,10 +37,10 @@ impl fmt::Display for Place {
 /// The places of each row, in the order of files and lines.
 pub type Places = BTreeMap<RowId, Vec<Place>>;
 
-/// Why rows have no place.
+/// The reason why a row has no place, for each such row.
 pub type Reasons = BTreeMap<RowId, String>;
 
-/// The places in the code, and the errors in them.
+/// Returns the places in the code, and the errors in them.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -68,7 +69,8 @@ pub fn load(root: &Path, index: &Index) -> Result<(Places, Vec<String>)> {
     Ok((places, findings))
 }
 
-/// The reasons of rows without a place, and the errors in them. A document may have no file.
+/// Returns the reasons of rows without a place, and the errors in them. A document need not have a file of
+/// reasons.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -128,7 +130,8 @@ fn known(index: &Index, rows: Vec<RowId>) -> std::result::Result<Vec<RowId>, Str
     }
 }
 
-/// Refuses a MUST that only the head of a file names: a reader looks for the branch that obeys it.
+/// Refuses a MUST that only the head of a file names, since a reader looks for the branch that obeys the
+/// MUST.
 fn placed(index: &Index, rows: Vec<RowId>, place: &Place) -> std::result::Result<Vec<RowId>, String> {
     let rows = known(index, rows)?;
     match rows.iter().find(|row| place.item.is_empty() && index[row].level.binds()) {
@@ -143,10 +146,10 @@ fn is_test(path: &str) -> bool {
 
 type Found = std::result::Result<(Vec<RowId>, Place), String>;
 
-/// The rows that the comments of a file name, with the lines at which the comments begin.
+/// Returns the rows that the comments of a file name, with the line at which each comment begins.
 fn scan(path: &str, text: &str) -> Vec<(usize, Found)> {
     let lines: Vec<&str> = text.lines().collect();
-    // Unit tests are at the end.
+    // Unit tests are at the end of the file.
     let end = lines.iter().position(|line| *line == "mod tests {").unwrap_or(lines.len());
     let (mut found, mut at) = (Vec::new(), 0);
     while at < end {
@@ -161,7 +164,7 @@ fn scan(path: &str, text: &str) -> Vec<(usize, Found)> {
     found
 }
 
-/// The rows that a comment names, for each of its parentheses.
+/// Returns the rows that a comment names, for each of its parentheses.
 fn named(words: &str) -> Vec<std::result::Result<Vec<RowId>, String>> {
     let mut found = Vec::new();
     for (open, _) in words.match_indices('(') {
@@ -190,13 +193,13 @@ fn says_where(before: &str, rows: Vec<RowId>) -> std::result::Result<Vec<RowId>,
     Ok(rows)
 }
 
-/// The text of a line that is only a comment.
+/// Returns the text of a line that is only a comment.
 fn comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     line.starts_with("//").then(|| line.trim_start_matches('/').trim_start_matches('!').trim())
 }
 
-/// The item that the comment in `at..below` belongs to.
+/// Returns the name of the item to which the comment in `at..below` belongs.
 fn item(lines: &[&str], at: usize, below: usize) -> String {
     if lines[at].trim_start().starts_with("//!") {
         return String::new();
@@ -211,7 +214,7 @@ fn item(lines: &[&str], at: usize, below: usize) -> String {
     above.find_map(|line| declared(line)).unwrap_or_default().to_owned()
 }
 
-/// The name of the item that a line declares.
+/// Returns the name of the item that a line declares.
 fn declared(line: &str) -> Option<&str> {
     const ITEMS: [&str; 9] =
         ["fn", "struct", "enum", "trait", "const", "static", "type", "mod", "macro_rules!"];

@@ -1,42 +1,42 @@
 //! Proofs: the comment above a test that names rows.
 //!
 //! The comment starts with `Proves` ([`statement`]) and is directly above its test: only attributes and
-//! further comment lines may be in between. A test is a function with `#[test]`, so that its name is in the
-//! output of its runner ([`ran`](super::ran)).
+//! further comment lines may be between the two. A test is a function with `#[test]`, so that its name is in
+//! the output of its runner ([`ran`](super::ran)).
 
 use std::path::Path;
 
 use super::statement;
 use super::{Result, RowId, files, read};
 
-/// A test and its file.
+/// A test in a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Test {
-    /// The file of the test, from the root of the repository.
+    /// The path of the file, relative to the root of the repository.
     pub file: String,
-    /// The function, or the name of the wire case.
+    /// The name of the function or of the wire case.
     pub name: String,
 }
 
 impl Test {
-    /// The name of the test in the record of mutations.
+    /// Returns the name of the test in the record of mutations.
     pub fn killer(&self) -> String {
         format!("{}: {}", self.file, self.name)
     }
 }
 
-/// A test and the rows it names.
+/// A test, and the rows that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// The rows.
     pub rows: Vec<RowId>,
     /// The test.
     pub test: Test,
-    /// The line of the comment, from 1.
+    /// The number of the comment's line, from 1.
     pub line: usize,
 }
 
-/// The proofs in all Rust files of the repository, and the errors in them.
+/// Returns the proofs in all Rust files of the repository, and the errors in them.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -53,7 +53,7 @@ pub fn load(root: &Path) -> Result<(Vec<Proof>, Vec<String>)> {
     Ok((proofs, findings))
 }
 
-/// The proofs in one file.
+/// Returns the proofs in one file.
 fn scan(path: &str, text: &str) -> Vec<std::result::Result<Proof, String>> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let mut found = Vec::new();
@@ -76,7 +76,7 @@ fn read_one(path: &str, lines: &[&str], at: usize) -> std::result::Result<Proof,
     if words[1..].iter().any(|words| starts(words)) {
         return Err("a test has one comment with `Proves`, this one has two".into());
     }
-    // Further comment lines may belong to attributes, which may span several lines.
+    // Further comment lines may belong to attributes, and an attribute may span several lines.
     let mut below = at + words.len();
     let mut depth = 0;
     while let Some(line) = lines.get(below) {
@@ -101,12 +101,12 @@ fn read_one(path: &str, lines: &[&str], at: usize) -> std::result::Result<Proof,
     Ok(Proof { rows, test: Test { file: path.to_owned(), name: name.to_owned() }, line: at + 1 })
 }
 
-/// The text of a line that is only a comment.
+/// Returns the text of a line that is only a comment.
 fn comment(line: &str) -> Option<&str> {
     line.starts_with("//").then(|| line.trim_start_matches('/').trim_start_matches('!').trim())
 }
 
-/// The name of the function that a line declares.
+/// Returns the name of the function that a line declares.
 fn function(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub") || *word == "async");
     if words.next() != Some("fn") {
@@ -120,7 +120,7 @@ fn function(line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// Comments in these texts begin after a quote, so that they do not count as statements of this file.
+    /// In these texts the comments begin after a quote, so that they do not count as statements of this file.
     fn one(path: &str, lines: &[&str]) -> std::result::Result<Proof, String> {
         let text = lines.join("\n");
         let mut found = scan(path, &text);

@@ -1,4 +1,5 @@
-//! The tests that ran, from the record that `scripts/test` writes, and the proofs that the record lacks.
+//! The tests that ran (from the record that `scripts/test` writes), and the required tests that are not in
+//! it.
 //!
 //! The record has a line for each test: the runner, the test's path and its outcome, separated by tabs. A
 //! runner is the crate or test target as cargo names its program, with its root file (`iwarp src/lib.rs`, `it
@@ -11,20 +12,21 @@ use super::Ledger;
 use super::case::CASES;
 use super::proof::Test;
 
-/// The suite that runs the wire cases.
+/// The name of the suite that runs the wire cases.
 const PROBE: &str = "probe";
 
 /// The contents of the record.
 #[derive(Debug, Default)]
 pub struct Ran {
-    /// By runner: tests, and whether they passed.
+    /// The tests of each runner, and whether they passed.
     tests: BTreeMap<String, BTreeMap<String, bool>>,
     /// Suites that were skipped.
     skipped: BTreeSet<String>,
 }
 
 impl Ran {
-    /// Parses the record. A test that ran more than once has to have passed at least once and never failed.
+    /// Parses the record. A test that ran more than once counts as passed if it passed at least once and
+    /// never failed.
     ///
     /// # Errors
     /// If a line has another format.
@@ -42,15 +44,15 @@ impl Ran {
             match outcome {
                 "ok" => _ = tests.entry(path.to_owned()).or_insert(true),
                 "FAILED" => _ = tests.insert(path.to_owned(), false),
-                // Another outcome, such as `ignored`: the test did not run.
+                // With any other outcome, such as `ignored`, the test did not run.
                 _ => {}
             }
         }
         Ok(ran)
     }
 
-    /// The proofs of the ledger that did not run, or failed: a line each. Wire cases may be missing if their
-    /// suite was skipped; `scripts/test` checks whether it may be.
+    /// Returns a line for each proof of the ledger that did not run or failed. Wire cases may be missing if
+    /// their suite was skipped; `scripts/test` checks whether the suite may be skipped.
     pub fn missing(&self, ledger: &Ledger) -> Vec<String> {
         let mut rows: BTreeMap<&Test, Vec<String>> = BTreeMap::new();
         for (row, tests) in &ledger.proofs {
@@ -79,15 +81,15 @@ impl Ran {
     }
 }
 
-/// Whether this is the path by which its runner names a test. Between the file's module and the test there
-/// may be modules inside the file, such as `tests`.
+/// Whether the runner of `test` names it by `path`. Between the module of the file and the test there may be
+/// modules inside the file, such as `tests`.
 pub(super) fn is_path_of(path: &str, test: &Test) -> bool {
     let Some((_, module)) = place(&test.file) else { return false };
     let inner = path.strip_prefix(&module).and_then(|path| path.strip_suffix(&test.name));
     inner.is_some_and(|inner| inner.split("::").all(|part| part.is_empty() || part == "tests"))
 }
 
-/// The runner of the tests in a file, and the prefix of their paths.
+/// Returns the runner of the tests in a file, and the prefix of their paths.
 fn place(file: &str) -> Option<(String, String)> {
     let (folder, rest) = file
         .split_once("/src/")

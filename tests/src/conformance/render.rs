@@ -1,4 +1,4 @@
-//! `CONFORMANCE.md`: the same ledger gives the same bytes, and a change of one row changes one line.
+//! Renders `CONFORMANCE.md`. The same ledger gives the same bytes, and a change of one row changes one line.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -44,7 +44,7 @@ That a test names a row does not say that it would fail. So requirements are bro
 |---|---|---|---|
 ";
 
-/// The whole report.
+/// Returns the whole report.
 pub fn report(ledger: &Ledger) -> String {
     let mut text = INTRODUCTION.to_owned();
     totals(&mut text, ledger);
@@ -55,7 +55,7 @@ pub fn report(ledger: &Ledger) -> String {
     text
 }
 
-/// The open rows: id, level, role, requirement, and how it could be observed.
+/// Returns the open rows: id, level, role, requirement, and how the requirement could be observed.
 pub fn open(ledger: &Ledger, only: Option<Doc>) -> String {
     let mut text = String::new();
     let rows = ledger.index.iter().filter(|(id, _)| only.is_none_or(|doc| doc == id.doc));
@@ -179,11 +179,11 @@ fn mutations(text: &mut String, ledger: &Ledger) {
     }
 }
 
-/// A row with its further columns.
+/// A row of the index, and further columns for its line of a table.
 type Line<'a> = (RowId, &'a Row, Vec<String>);
 
-/// A table under its title. The title differs between documents, so that links to it differ too. Nothing if
-/// it has no lines.
+/// Appends a table under its title. The title contains the document's name, so that links to the tables of
+/// different documents differ. Without `lines`, appends nothing.
 fn table(text: &mut String, title: &str, columns: &[&str], lines: &[Line<'_>]) {
     let Some((id, ..)) = lines.first() else { return };
     put(text, format_args!("\n### {title} ({})\n\n", id.doc.prefix()));
@@ -196,7 +196,7 @@ fn table(text: &mut String, title: &str, columns: &[&str], lines: &[Line<'_>]) {
     }
 }
 
-/// The places in the code that obey a row, or why there is none.
+/// Returns the places in the code that obey a row, or the reason why there is no place.
 fn in_code(ledger: &Ledger, id: RowId) -> String {
     match (ledger.places.get(&id), ledger.reasons.get(&id)) {
         (Some(places), _) => places.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
@@ -205,7 +205,7 @@ fn in_code(ledger: &Ledger, id: RowId) -> String {
     }
 }
 
-/// Tests, grouped by file: `file`: name, name; `file`: name.
+/// Returns the tests grouped by file: `file`: name, name; `file`: name.
 fn by_file(tests: &BTreeSet<Test>) -> String {
     let mut text = String::new();
     let mut file = None;

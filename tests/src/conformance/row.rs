@@ -25,10 +25,10 @@ pub enum Doc {
 }
 
 impl Doc {
-    /// All values.
+    /// All documents.
     pub const ALL: [Self; 6] = [Self::Mpa, Self::Mpa2, Self::Ddp, Self::Rdmap, Self::Ext, Self::Sec];
 
-    /// The prefix of its rows' ids.
+    /// Returns the prefix of the ids of the document's rows.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::Mpa => "MPA",
@@ -40,7 +40,7 @@ impl Doc {
         }
     }
 
-    /// The name of its csv files.
+    /// Returns the name of the document's csv files.
     pub fn file(self) -> &'static str {
         match self {
             Self::Mpa => "mpa",
@@ -52,7 +52,7 @@ impl Doc {
         }
     }
 
-    /// Its number and subject.
+    /// Returns the number and subject of the document.
     pub fn title(self) -> &'static str {
         match self {
             Self::Mpa => "RFC 5044, MPA",
@@ -74,12 +74,12 @@ impl FromStr for Doc {
     }
 }
 
-/// `DOC-NNN`.
+/// The id of a row: `DOC-NNN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RowId {
     /// The document.
     pub doc: Doc,
-    /// The row in it, from 1.
+    /// The number of the row in the document, from 1.
     pub number: u16,
 }
 
@@ -115,22 +115,22 @@ pub enum Level {
     ShouldNot,
     /// MAY.
     May,
-    /// No key word: a statement.
+    /// No key word: the row is a statement.
     Fact,
 }
 
 impl Level {
-    /// MUST or MUST NOT: may not stay open.
+    /// Whether the level is MUST or MUST NOT; such a row may not stay open.
     pub fn binds(self) -> bool {
         matches!(self, Self::Must | Self::MustNot)
     }
 
-    /// SHOULD or SHOULD NOT.
+    /// Whether the level is SHOULD or SHOULD NOT.
     pub fn advises(self) -> bool {
         matches!(self, Self::Should | Self::ShouldNot)
     }
 
-    /// The key word.
+    /// Returns the key word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Must => "MUST",
@@ -155,7 +155,7 @@ impl FromStr for Level {
 /// A requirement.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Section of the document.
+    /// The section of the document.
     pub section: String,
     /// The key word of the row.
     pub level: Level,
@@ -167,7 +167,7 @@ pub struct Row {
     pub test: String,
 }
 
-/// Every row of every document.
+/// All rows of all documents.
 pub type Index = BTreeMap<RowId, Row>;
 
 /// Reads the index.

@@ -1,4 +1,4 @@
-//! The statement with which a test names its rows: `Proves`, then ids and ranges (`DDP-003 to DDP-005`),
+//! The statement by which a test names its rows: `Proves`, then ids and ranges (`DDP-003 to DDP-005`),
 //! separated by commas or `and`, up to the first `:` or `.`.
 
 use super::RowId;
@@ -6,8 +6,8 @@ use super::RowId;
 /// The first word of a statement.
 pub const WORD: &str = "Proves";
 
-/// The rows named, in the order written. `text` starts with [`WORD`]. The text after the first `:` or `.` is
-/// for human readers.
+/// Returns the named rows in the order in which they are written. `text` starts with [`WORD`]. The text after
+/// the first `:` or `.` is for human readers.
 ///
 /// # Errors
 /// If the text does not follow the grammar.
@@ -37,7 +37,7 @@ pub fn parse(text: &str) -> Result<Vec<RowId>, String> {
     Ok(rows)
 }
 
-/// Whether a comment's text is meant as a statement: the word followed by an id.
+/// Whether the text of a comment is meant as a statement: [`WORD`] is followed by an id.
 pub fn is_meant(text: &str) -> bool {
     text.match_indices(WORD).any(|(at, _)| {
         let next = text[at + WORD.len()..].trim_start();

@@ -1,5 +1,5 @@
-//! Tries a mutation: runs the tests that name its rows on the broken tree. For each row, one of them has to
-//! fail.
+//! Tries a mutation: runs the tests that name its rows on the mutated tree. For each row, one of these tests
+//! has to fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,16 +13,16 @@ use crate::lab::{LabError, Result, Run};
 use crate::lab_error;
 use crate::mutation::{Suite, Tree};
 
-/// Time limit of a build, on a busy machine.
+/// Maximum duration of a build on a busy machine.
 const BUILD: Duration = Duration::from_secs(900);
-/// Time limit of the tests of one program. Broken code may hang, which counts as a failure.
+/// Maximum duration of the tests of one program. Broken code may hang, which counts as a failure.
 const TESTS: Duration = Duration::from_secs(120);
 
-/// Tests of one file, run separately, so that a hang or a crash affects no other tests.
+/// The tests of one file. They run separately, so that a hang or a crash does not affect other tests.
 #[derive(Debug, PartialEq, Eq)]
 struct Batch {
     package: String,
-    /// `--lib`, or `--test` and its name.
+    /// cargo's arguments for the target: `--lib`, or `--test` and the test's name.
     target: Vec<String>,
     tests: Vec<Test>,
 }
@@ -34,12 +34,13 @@ pub struct Requirements {
     root: PathBuf,
     ledger: Ledger,
     trials: Trials,
-    /// Tests that have passed on the unbroken tree.
+    /// Tests that have passed on the tree without a mutation.
     sound: BTreeSet<Test>,
 }
 
 impl Requirements {
-    /// The mutations of the repository at `root`, with a copy of the tree beside cargo's target folder.
+    /// Reads the mutations of the repository at `root`, and copies the tree to a place beside cargo's target
+    /// folder.
     ///
     /// # Errors
     /// If the ledger cannot be read or the tree cannot be copied.
@@ -54,8 +55,9 @@ impl Requirements {
         self.ledger.mutations.iter().find(|mutation| mutation.edit.name == name)
     }
 
-    /// The tests for a trial of a mutation: all that name its rows and run without devices. With `again`,
-    /// for each row only one test that found the mutation before, so that little is built.
+    /// Returns the tests for a trial of a mutation: all tests that name its rows and run without devices.
+    /// With `again`, returns for each row only one test that found the mutation before, so that little is
+    /// built.
     fn tests(&self, mutation: &Mutation, again: bool) -> Result<BTreeMap<RowId, Vec<Test>>> {
         let before = self.trials.get(&mutation.edit.name).filter(|_| again);
         let mut tests = BTreeMap::new();
@@ -92,7 +94,8 @@ impl Requirements {
         Ok(Trial { digest, killers })
     }
 
-    /// Checks that every test passes without the mutation; otherwise a failure would mean nothing.
+    /// Checks that every test passes without the mutation. If a test fails without the mutation, its failure
+    /// with the mutation means nothing.
     fn see_sound(&mut self, batches: &[Batch]) -> Result<()> {
         for batch in batches {
             if batch.tests.iter().all(|test| self.sound.contains(test)) {
@@ -107,12 +110,12 @@ impl Requirements {
         Ok(())
     }
 
-    /// The tests of a batch that do not pass: they fail, hang, or crash their program.
+    /// Returns the tests of a batch that do not pass: they fail, hang, or crash their program.
     fn failures<'a>(&self, batch: &'a Batch) -> Result<Vec<&'a Test>> {
         let program = self.build(batch)?;
         let package = self.tree.path().join(&batch.package);
-        // Not through cargo: a hanging test has to be killed by its own process id. `env` replaces itself by
-        // the program.
+        // cargo does not run the program, since a hanging test has to be killed by its own process id. `env`
+        // replaces itself by the program.
         let running = Run::new("env")
             .arg("-C")
             .arg(package)
@@ -142,7 +145,8 @@ impl Requirements {
             let message: serde_json::Value = serde_json::from_str(line).ok()?;
             Some(message.get("executable")?.as_str()?.to_owned())
         });
-        // For a test, cargo also names the programs that it may start. The test's own program comes last.
+        // For a test, cargo also names the programs that the test may start. The test's own program comes
+        // last.
         programs.by_ref().last().ok_or_else(|| lab_error!("{}: cargo built no program", batch.package))
     }
 }
@@ -180,7 +184,8 @@ impl Suite for Requirements {
     }
 }
 
-/// The outcomes of this test in a runner's output: other modules may have tests of the same name.
+/// Returns the outcomes of `test` in a runner's output. There may be several outcomes, since other modules
+/// may have tests of the same name.
 fn verdicts<'a>(text: &'a str, test: &'a Test) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(move |line| {
         let (path, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
@@ -201,8 +206,8 @@ fn batches(tests: Vec<Test>) -> Result<Vec<Batch>> {
     files.into_iter().map(batch).collect()
 }
 
-/// The package and cargo's target arguments for the tests of a file of the protocol crates; `None` for a wire
-/// case or a suite of `tests/tests`.
+/// Returns the package and cargo's target arguments for the tests of a file of the protocol crates, or `None`
+/// for a wire case or a suite of `tests/tests`.
 fn target(file: &str) -> Option<(String, Vec<String>)> {
     let mut parts = file.split('/');
     let folder = parts.next()?;

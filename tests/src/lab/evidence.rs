@@ -1,8 +1,8 @@
-//! The evidence of a failed test: the frames on the wire, and the status of the programs of this user,
-//! second by second.
+//! The evidence of a failed test: the frames on the wire, and the status of this user's programs in every
+//! second.
 //!
-//! A failure that occurs once in a hundred runs cannot be repeated at will, so the evidence is gathered in
-//! every run, and deleted when the test has passed.
+//! A failure that occurs once in a hundred runs cannot be repeated at will. Therefore every run gathers the
+//! evidence, and deletes it when the test has passed.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -15,17 +15,18 @@ use super::process::{Process, Run};
 use super::{Namespace, Result, suite};
 use crate::lab_error;
 
-/// Captured bytes of each frame: all headers, up to RDMAP's in the first FPDU.
+/// Number of captured bytes of each frame: all headers, including RDMAP's in the first FPDU.
 const SNAP_BYTES: &str = "160";
-/// Number of files with captured frames, and millions of bytes of each; the oldest file is overwritten.
+/// Number of files with captured frames, and size of each file in millions of bytes. The oldest file is
+/// overwritten.
 const FILES: [&str; 2] = ["4", "16"];
 /// Interval of status samples.
 const NEXT_LOOK: Duration = Duration::from_secs(1);
 /// Number of kept status samples.
 const LOOKS: usize = 90;
-/// Frames whose lines are printed.
+/// Number of frames whose lines are printed.
 const FRAMES_SHOWN: usize = 40;
-/// Time limit of a command that writes evidence.
+/// Maximum duration of a command that writes evidence.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The evidence of the running test. It is deleted on drop unless [kept](Self::keep).
@@ -43,7 +44,7 @@ impl Evidence {
     /// If the folder cannot be created, or the capture does not start.
     pub fn gather(namespace: &Namespace, dev: &str, watched: Option<u32>) -> Result<Self> {
         let folder = base()?.join(suite::current());
-        // The folder may be left from an earlier run.
+        // The folder may exist since an earlier run.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder)?;
         let [files, megabytes] = FILES;
@@ -66,7 +67,8 @@ impl Evidence {
         Ok(Self { folder, capture: Some(capture), looks: Some((stop, looks)) })
     }
 
-    /// Keeps the evidence, with the caller's `texts`. Returns lines with its path and the last frames.
+    /// Keeps the evidence, with the caller's `texts`. Returns a line with the path of the evidence, and the
+    /// last frames.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -91,7 +93,7 @@ impl Evidence {
         Ok(kept)
     }
 
-    /// A line for each of the last frames.
+    /// Returns a line for each of the last frames.
     fn last_frames(&self) -> Result<String> {
         let mut files: Vec<_> = fs::read_dir(&self.folder)?
             .flatten()
@@ -111,17 +113,18 @@ impl Drop for Evidence {
         drop(self.capture.take());
         if let Some((stop, looks)) = self.looks.take() {
             drop(stop);
-            // The samples are not needed.
+            // Nobody needs the samples.
             let _ = looks.join();
         }
         if !self.folder.as_os_str().is_empty() {
-            // If this fails, the next run removes it.
+            // If the folder cannot be removed now, the next run removes it.
             let _ = fs::remove_dir_all(&self.folder);
         }
     }
 }
 
-/// The status of all programs that answer, the load of the machine, and the processor time of a process.
+/// Returns the status of all programs that answer, the load of the machine, and the processor time of a
+/// process.
 fn look(watched: Option<u32>) -> String {
     let shown = iwarp::status::default_folder().and_then(|folder| iwarp::status::processes(&folder));
     let shown = match shown {
@@ -133,14 +136,14 @@ fn look(watched: Option<u32>) -> String {
     format!("load {}{ticks} {shown}", load.trim_end())
 }
 
-/// The processor time of a process, in ticks of 10 ms (proc(5), fields 14 and 15 of `stat`).
+/// Returns the processor time of a process, in ticks of 10 ms (proc(5), fields 14 and 15 of `stat`).
 fn processor_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
-/// The folder of all evidence: `tests-evidence` in the folder of builds.
+/// Returns the folder of all evidence: `tests-evidence` in the folder of builds.
 fn base() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(3).unwrap_or(Path::new("."));

@@ -1,8 +1,8 @@
-//! Namespaces, links, processes and virtual machines for tests. Dropping the value of such an object removes
-//! the object.
+//! Namespaces, links, processes and virtual machines for tests. Each object is a Rust value; to drop the
+//! value removes the object.
 //!
-//! This module needs root and Linux. A suite first checks what the machine lacks ([`missing`]); then it can
-//! report this, and count as skipped.
+//! This module needs root and Linux. A suite first checks what the machine lacks ([`missing`]). If something
+//! is missing, the suite reports this and counts as skipped.
 
 pub mod evidence;
 pub mod namespace;
@@ -21,13 +21,13 @@ pub use scratch::Scratch;
 pub use siw::{Siw, SiwConfig};
 pub use suite::{Prerequisite, Suite, missing};
 
-/// An error for people: with the command and its output.
+/// An error as text for people, with the command that failed and its output.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct LabError(pub String);
 
 impl LabError {
-    /// An error with this text.
+    /// Returns an error with this text.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -45,16 +45,16 @@ impl From<iwarp::verbs::VerbsError> for LabError {
     }
 }
 
-/// Results of this module.
+/// The result of this module's functions.
 pub type Result<T> = std::result::Result<T, LabError>;
 
-/// An error from a format string.
+/// Returns an error from a format string.
 #[macro_export]
 macro_rules! lab_error {
     ($($arg:tt)*) => { $crate::lab::LabError(format!($($arg)*)) };
 }
 
-/// Leaves the function with an error unless the condition holds.
+/// Returns from the function with an error unless the condition is true.
 #[macro_export]
 macro_rules! ensure {
     ($condition:expr, $($arg:tt)*) => {

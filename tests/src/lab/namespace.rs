@@ -1,7 +1,7 @@
 //! Network namespaces and the wires between them.
 //!
-//! A namespace's name contains the process id of its owner (`uw1234-0`), so that the namespaces of a killed
-//! run can be removed by the next run and by `scripts/test`.
+//! A namespace's name contains the process id of its owner (`uw1234-0`). Therefore the next run and
+//! `scripts/test` can remove the namespaces of a killed run.
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
@@ -18,11 +18,11 @@ use super::scratch::{ordinal, run_name};
 use super::{LabError, Result};
 use crate::ensure;
 
-/// Time limit of one `ip` or `ethtool`. These tools wait for each other, and the removal of devices waits
-/// for the kernel's RCU grace periods.
+/// Maximum duration of one `ip` or `ethtool`. Concurrent runs of these tools wait for each other, and the
+/// removal of devices waits for the kernel's RCU grace periods.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A network namespace with its loopback up. Dropping it kills its processes and removes its devices.
+/// A network namespace whose loopback device is up. To drop it kills its processes and removes its devices.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -32,7 +32,7 @@ impl Namespace {
     /// Creates a namespace.
     ///
     /// # Errors
-    /// Without the privilege, or without `ip`.
+    /// If the privilege or the program `ip` is missing.
     pub fn new() -> Result<Self> {
         sweep_dead_runs();
         let name = format!("{}-{}-{}", run_name(), std::process::id(), ordinal());
@@ -42,12 +42,12 @@ impl Namespace {
         Ok(made)
     }
 
-    /// The name of the namespace, for `ip netns`.
+    /// Returns the name of the namespace, for `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs `ip ARGS` in it and returns what it printed.
+    /// Runs `ip ARGS` in the namespace, and returns what it printed.
     ///
     /// # Errors
     /// If `ip` fails, with its output.
@@ -55,13 +55,13 @@ impl Namespace {
         Run::new("ip").args(["-n", &self.name]).args(args).check(TOOL_TIMEOUT)
     }
 
-    /// A program to run in it.
+    /// Returns a run of a program in the namespace.
     pub fn run(&self, program: impl AsRef<Path>) -> Run {
         Run::new(program).within(self.name.clone())
     }
 
-    /// Gives a device of the namespace an address, without duplicate address detection, so that it is usable
-    /// at once.
+    /// Gives an address to a device of the namespace. Duplicate address detection is off, so the address is
+    /// usable at once.
     ///
     /// # Errors
     /// If `ip` fails, with its output.
@@ -71,7 +71,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Sets a device's MTU and brings it up, without link-local address and router solicitations.
+    /// Sets a device's MTU and brings the device up, without a link-local address and router solicitations.
     ///
     /// # Errors
     /// If `ip` fails, with its output.
@@ -81,8 +81,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Turns off the offloads that make a kernel's veth or tap end send superframes and unfilled checksums: a
-    /// raw socket or DPDK at the other end would receive them like that.
+    /// Turns off the offloads of a device. With them, the kernel would send superframes and unfilled
+    /// checksums through a veth or tap, and a raw socket or DPDK at the other side would receive these.
     ///
     /// # Errors
     /// If `ethtool` fails, with its output.
@@ -93,7 +93,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Turns on the offloads that [`veth`] turns off: frames of up to 64 KiB pass, without checksums.
+    /// Turns on the offloads that [`veth`] turns off: frames of up to 64 KiB pass the device, without
+    /// checksums.
     ///
     /// # Errors
     /// If `ethtool` fails, with its output.
@@ -104,14 +105,14 @@ impl Namespace {
         Ok(())
     }
 
-    /// Runs `act` on a thread in the namespace: a socket stays in the namespace of the thread that created
+    /// Runs `act` on a thread in the namespace. A socket belongs to the namespace of the thread that created
     /// it.
     ///
     /// # Errors
     /// If the thread may not enter the namespace.
     ///
     /// # Panics
-    /// If `act` does.
+    /// If `act` panics.
     pub fn enter<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T> {
         let entered = || {
             let namespace = std::fs::File::open(Path::new("/run/netns").join(&self.name))?;
@@ -122,29 +123,29 @@ impl Namespace {
         std::thread::scope(|scope| scope.spawn(entered).join()).unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Turns on GRO at a device, with a wait of a fraction of a millisecond for the next segment.
+    /// Turns on GRO at a device. GRO waits a fraction of a millisecond for the next segment.
     ///
     /// # Errors
     /// If `ethtool` or the kernel fails, with the output.
     pub fn gro_on(&self, dev: &str) -> Result<()> {
         self.run("ethtool").args(["-K", dev, "gro", "on"]).check(TOOL_TIMEOUT)?;
-        // In nanoseconds. Without it, segments in separate frames are never joined.
+        // The time-out is in nanoseconds. Without a time-out, GRO never joins segments of separate frames.
         let set = format!("echo 300000 > /sys/class/net/{dev}/gro_flush_timeout");
         self.run("sh").args(["-c", &set]).check(TOOL_TIMEOUT)?;
         Ok(())
     }
 
-    /// Sets a parameter of the namespace's TCP: its name below `net.ipv4`.
+    /// Sets a parameter of the namespace's TCP. `name` is its name below `net.ipv4`.
     ///
     /// # Errors
-    /// If the kernel rejects it.
+    /// If the kernel rejects the name or the value.
     pub fn sysctl(&self, name: &str, value: &str) -> Result<()> {
         let set = format!("echo {value} > /proc/sys/net/ipv4/{name}");
         self.run("sh").args(["-c", &set]).check(TOOL_TIMEOUT)?;
         Ok(())
     }
 
-    /// A bridge with this MTU, up.
+    /// Creates a bridge with this MTU, and brings it up.
     ///
     /// # Errors
     /// If `ip` fails, with its output.
@@ -153,8 +154,8 @@ impl Namespace {
         self.up(dev, mtu)
     }
 
-    /// Waits until the kernel of the namespace can connect to `server`. The connection ends before a request
-    /// of MPA, and so a program over verbs does not see it.
+    /// Waits until the kernel of the namespace can connect to `server`. The connection ends before an MPA
+    /// Request, so a verbs program does not see it.
     ///
     /// # Errors
     /// If the server ends, or does not listen after `limit`.
@@ -173,12 +174,12 @@ impl Namespace {
         Ok(())
     }
 
-    /// Waits until the kernel of the namespace and `host` have resolved each other: until the host refuses a
-    /// connection to a port without a listener. A machine that has just started may be silent for longer
-    /// than the 3 s of neighbour resolution.
+    /// Waits until the kernel of the namespace and `host` have resolved each other's address: until the host
+    /// refuses a connection to a port without a listener. A machine that has just booted may be silent for
+    /// longer than neighbour resolution lasts, which is 3 s.
     ///
     /// # Errors
-    /// If no answer comes within `limit`.
+    /// If the host has not answered after `limit`.
     pub fn wait_for_host(&self, host: IpAddr, limit: Duration) -> Result<()> {
         const NOBODY: u16 = 9;
         let connect = || TcpStream::connect_timeout(&(host, NOBODY).into(), Duration::from_secs(1));
@@ -216,17 +217,17 @@ impl Drop for Namespace {
     }
 }
 
-/// One end of a wire.
+/// One side of a wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Wire<'a> {
-    /// The namespace of this end.
+    /// The namespace of this side.
     pub namespace: &'a Namespace,
     /// The device of the wire in the namespace.
     pub dev: &'a str,
 }
 
-/// Connects two namespaces (or one with itself) by a veth pair, with offloads off, both ends up, and no
-/// addresses.
+/// Connects two namespaces (or a namespace with itself) by a veth pair. Both devices are up, with offloads
+/// off and without addresses.
 ///
 /// # Errors
 /// If `ip` or `ethtool` fails, with its output.
@@ -250,8 +251,8 @@ pub fn veth(a: Wire<'_>, b: Wire<'_>, mtu: u16) -> Result<()> {
     Ok(())
 }
 
-/// Kills the processes in a namespace by id, and deletes it. Errors are ignored: they mean that it is gone
-/// already.
+/// Kills the processes in a namespace by their ids, and deletes the namespace. Errors are ignored, since they
+/// mean that the namespace no longer exists.
 fn remove(name: &str) {
     if let Ok(pids) = Run::new("ip").args(["netns", "pids", name]).check(TOOL_TIMEOUT) {
         let pids = pids.split_whitespace().filter_map(|word| word.parse().ok());
@@ -262,7 +263,7 @@ fn remove(name: &str) {
     let _ = Run::new("ip").args(["netns", "del", name]).check(TOOL_TIMEOUT);
 }
 
-/// Removes the namespaces of runs whose process no longer exists. Needed once for each process.
+/// Removes the namespaces of runs whose process no longer exists. Does so once in each process.
 fn sweep_dead_runs() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -275,7 +276,7 @@ fn sweep_dead_runs() {
     });
 }
 
-/// The process id in a namespace's name, if it is one of ours.
+/// Returns the process id in a namespace's name, or `None` if it is not a namespace of these tests.
 fn owner(name: &str) -> Option<u32> {
     let (run, rest) = name.strip_prefix("uw")?.split_once('-')?;
     run.parse::<u32>().ok()?;

@@ -1,4 +1,4 @@
-//! Virtual machines with emulated NICs: starts `tests/nic-lab/nic-lab`.
+//! Virtual machines with emulated NICs. This module runs `tests/nic-lab/nic-lab` to start them.
 //!
 //! `tests/nic-lab/README.md` describes the machines and their NICs.
 
@@ -12,27 +12,28 @@ use super::scratch::Scratch;
 use super::suite::{cache_folder, image_missing};
 use super::{Namespace, Result};
 
-/// Booting takes 5 to 10 s, 30 s with both cores busy.
+/// Maximum duration of a boot, which takes 5 to 10 s, or 30 s if both cores are busy.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Time limit of a short command in a machine.
+/// Maximum duration of a short command in a machine.
 const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The folder of the scripts.
 const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/nic-lab");
 
-/// Why no machine can be started: the image is not built.
+/// Returns the reason why no machine can be started (its image is not built), or `None`.
 pub(super) fn nic_image_missing() -> Option<String> {
     image_missing("nic-lab", "the image of the machines with NICs")
 }
 
-/// Why the machines have neither `igb` nor a `vmxnet3` that cuts: Debian 12's QEMU does not.
+/// Returns the reason why the machines have no `igb` and no `vmxnet3` that cuts segments (Debian 12's QEMU
+/// emulates neither), or `None`.
 pub(super) fn newer_qemu_missing() -> Option<String> {
     let qemu = cache_folder("nic-lab").map(|cache| cache.join("qemu/usr/bin/qemu-system-x86_64"));
     let missing = qemu.is_none_or(|qemu| !qemu.exists());
     missing.then(|| "QEMU 10 of Debian's backports is not there: run tests/nic-lab/fetch-qemu".to_owned())
 }
 
-/// The state of machines, and a folder that each sees as `/host`.
+/// The state of the machines, and a folder that each machine sees as `/host`.
 #[derive(Debug)]
 pub struct NicLab {
     state: Scratch,
@@ -43,13 +44,13 @@ pub struct NicLab {
 pub struct NicConfig {
     /// The name of the machine.
     pub name: &'static str,
-    /// The NICs of the machine, as `nic-lab start --nic` takes them.
+    /// The NICs of the machine, in the format of `nic-lab start --nic`.
     pub nics: Vec<String>,
     /// Whether the machine has an IOMMU, which `vfio-pci` needs.
     pub iommu: bool,
 }
 
-/// A running machine. Dropping it stops the machine.
+/// A running machine. To drop it stops the machine.
 #[derive(Debug)]
 pub struct NicMachine {
     name: &'static str,
@@ -57,17 +58,17 @@ pub struct NicMachine {
 }
 
 impl NicLab {
-    /// A folder without machines.
+    /// Creates a lab without machines.
     ///
     /// # Errors
-    /// An error of the system.
+    /// If the system reports an error.
     pub fn new() -> Result<Arc<Self>> {
         let lab = Self { state: Scratch::new()? };
         std::fs::create_dir(lab.share())?;
         Ok(Arc::new(lab))
     }
 
-    /// Copies a program, with its libraries, to the folder where the machines find it by its name.
+    /// Copies a program and its libraries to the folder in which the machines find the program by its name.
     ///
     /// # Errors
     /// If a library is missing.
@@ -75,12 +76,12 @@ impl NicLab {
         self.run("put").arg("--share").arg(self.share()).arg(program).check(ASK_TIMEOUT).map(drop)
     }
 
-    /// The folder that the machines see as `/host`.
+    /// Returns the folder that the machines see as `/host`.
     pub fn share(&self) -> PathBuf {
         self.state.file("share")
     }
 
-    /// Boots machines, all at once, with their taps and bridges in `namespace`, and waits until they are
+    /// Boots machines at the same time, with their taps and bridges in `namespace`, and waits until all are
     /// ready.
     ///
     /// # Errors
@@ -111,22 +112,22 @@ impl NicLab {
 }
 
 impl NicMachine {
-    /// The name of the machine.
+    /// Returns the name of the machine.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// A command to run in the machine, killed there after `limit`. It has the command's output and exit
-    /// code.
+    /// Returns a run of a command in the machine, which kills the command after `limit`. The run has the
+    /// command's output and exit code.
     pub fn run(&self, limit: Duration, argv: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Run {
         let limit = limit.as_secs().max(1).to_string();
         self.lab.run("exec").args(["-t", &limit, self.name, "--"]).args(argv)
     }
 
-    /// Runs a short script of the shell in the machine and returns its output.
+    /// Runs a short shell script in the machine, and returns its output.
     ///
     /// # Errors
-    /// If it fails, with its output.
+    /// If the script fails, with its output.
     pub fn shell(&self, script: &str) -> Result<String> {
         self.run(ASK_TIMEOUT, ["sh", "-c", script]).check(ASK_TIMEOUT)
     }
@@ -143,7 +144,8 @@ impl NicMachine {
             .map(drop)
     }
 
-    /// Unplugs a NIC with `port=on`, which the machine notices some time later, or plugs it in again.
+    /// Unplugs a NIC that was started with `port=on`, or plugs it in again. The machine notices this some
+    /// time later.
     ///
     /// # Errors
     /// If the machine has no such NIC.
@@ -152,12 +154,12 @@ impl NicMachine {
         self.lab.run(command).args([self.name, pci]).check(ASK_TIMEOUT).map(drop)
     }
 
-    /// Whether the machine runs a command in time.
+    /// Whether the machine runs a short command within the time limit.
     pub fn answers(&self) -> bool {
         self.shell("true").is_ok()
     }
 
-    /// The machine's console, which needs no answer of the machine.
+    /// Returns the text on the machine's console. It is available even if the machine does not answer.
     ///
     /// # Errors
     /// If `nic-lab` does not know the machine.
@@ -168,7 +170,8 @@ impl NicMachine {
 
 impl Drop for NicMachine {
     fn drop(&mut self) {
-        // A machine that has ended cannot be stopped. Its namespace removes the rest.
+        // Errors are ignored: a machine that has ended cannot be stopped. All other parts of the machine are
+        // removed with its namespace.
         let _ = self.lab.run("stop").arg(self.name).check(ASK_TIMEOUT);
     }
 }

@@ -1,4 +1,4 @@
-//! Runs programs, watches them, and ends them by their own process id, within a time limit.
+//! Runs programs, watches them, and ends them by their own process ids, within a time limit.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -14,10 +14,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use super::{LabError, Result};
 use crate::lab_error;
 
-/// Maximum time for the remaining output of a program that has ended.
+/// Maximum time to wait for the remaining output of a program that has ended.
 const REST_WITHIN: Duration = Duration::from_secs(30);
 
-/// A program to be run. Its output is captured; its standard input is empty, or a file.
+/// A program that will be run. Its output is captured; its standard input is empty, or a file.
 #[derive(Clone, Debug)]
 pub struct Run {
     argv: Vec<OsString>,
@@ -28,7 +28,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A program by its path, or by its name on the search path.
+    /// Creates a run of a program, which is given by its path or by its name on the search path.
     pub fn new(program: impl AsRef<Path>) -> Self {
         Self {
             argv: vec![program.as_ref().as_os_str().to_owned()],
@@ -60,39 +60,40 @@ impl Run {
         self
     }
 
-    /// Sets a file as standard input.
+    /// Makes a file the standard input.
     #[must_use]
     pub fn stdin(mut self, file: impl AsRef<Path>) -> Self {
         self.stdin = Some(file.as_ref().to_owned());
         self
     }
 
-    /// Sets the network namespace.
+    /// Sets the network namespace in which the program runs.
     #[must_use]
     pub fn within(mut self, namespace: String) -> Self {
         self.namespace = Some(namespace);
         self
     }
 
-    /// Sets the CPU.
+    /// Sets the CPU to which the program is pinned.
     #[must_use]
     pub fn pinned(mut self, cpu: usize) -> Self {
         self.cpu = Some(cpu);
         self
     }
 
-    /// Starts it.
+    /// Starts the program.
     ///
     /// # Errors
     /// If the program cannot be started.
     pub fn spawn(self) -> Result<Process> {
         let mut argv: Vec<OsString> = Vec::new();
-        // The kernel kills the child when the thread that started it ends, for any reason.
+        // With `--pdeathsig`, the kernel kills the child when the thread that started it ends, for any
+        // reason.
         if Path::new("/usr/bin/setpriv").exists() {
             argv.extend(["setpriv", "--pdeathsig", "KILL", "--"].map(OsString::from));
         }
         if let Some(name) = &self.namespace {
-            // Replaces itself by the program, so that the process id stays the child's.
+            // `ip netns exec` replaces itself by the program, so the process id remains that of the child.
             argv.extend(["ip", "netns", "exec", name].map(OsString::from));
         }
         if let Some(cpu) = self.cpu {
@@ -117,7 +118,7 @@ impl Run {
         Ok(Process { child, what, captured, status: None })
     }
 
-    /// Runs it to its end and returns its output.
+    /// Runs the program until it ends, and returns its output.
     ///
     /// # Errors
     /// If the program cannot be started, fails, or takes longer than `limit`.
@@ -165,7 +166,7 @@ impl Captured {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `done` or for `limit`. Returns whether it is done.
+    /// Waits until `done` returns `true`, but at most for `limit`. Returns whether `done` returned `true`.
     fn wait(&self, limit: Duration, mut done: impl FnMut(&State) -> bool) -> bool {
         let (_state, waited) = self
             .changed
@@ -175,7 +176,7 @@ impl Captured {
     }
 }
 
-/// A running program. Dropping it kills the process by its id.
+/// A running program. To drop it kills the process by its id.
 pub struct Process {
     child: Child,
     what: String,
@@ -190,14 +191,14 @@ pub struct Ended {
     pub what: String,
     /// The exit status of the program.
     pub status: ExitStatus,
-    /// The output of the program, of both streams.
+    /// What the program printed on standard output and standard error.
     pub text: String,
-    /// Time between the call of [`Process::finish`] and the end.
+    /// Time from the call of [`Process::finish`] to the end of the program.
     pub waited: Duration,
 }
 
 impl Ended {
-    /// The output, if the program succeeded.
+    /// Returns the output, if the program succeeded.
     ///
     /// # Errors
     /// If the program failed, with its whole output.
@@ -208,7 +209,7 @@ impl Ended {
         Err(lab_error!("{}: {}\n{}", self.what, self.status, self.text))
     }
 
-    /// The last line of its output, if it exited with a code other than zero.
+    /// Returns the last line of the output, if the program exited with a code other than zero.
     ///
     /// # Errors
     /// If the program succeeded or was killed by a signal.
@@ -221,7 +222,7 @@ impl Ended {
 }
 
 impl Process {
-    /// The output of the program so far.
+    /// Returns what the program has printed so far.
     pub fn text(&self) -> String {
         self.captured.lock().text.clone()
     }
@@ -242,7 +243,7 @@ impl Process {
     /// Whether the process is still running.
     ///
     /// # Errors
-    /// If the system does not report it.
+    /// If the system does not report the state of the process.
     pub fn is_running(&mut self) -> Result<bool> {
         if self.status.is_none() {
             self.status = self.child.try_wait()?;
@@ -250,10 +251,10 @@ impl Process {
         Ok(self.status.is_none())
     }
 
-    /// Waits for its end.
+    /// Waits until the program has ended.
     ///
     /// # Errors
-    /// If the program has not ended after `limit`. The program is then killed.
+    /// If the program has not ended after `limit`. In this case the program is killed.
     pub fn finish(mut self, limit: Duration) -> Result<Ended> {
         let started = Instant::now();
         while self.is_running()? {
@@ -269,15 +270,15 @@ impl Process {
             self.await_end(left)?;
         }
         let waited = started.elapsed();
-        // The readers of its output may be late on a busy machine. A grandchild may keep the streams open for
-        // ever.
+        // On a busy machine, the threads that read the output may need more time. The wait has a limit, since
+        // a grandchild may keep the streams open for ever.
         self.captured.wait(REST_WITHIN, |state| state.open == 0);
         let status = self.status.ok_or_else(|| LabError::new("ended without a status"))?;
         Ok(Ended { what: self.what.clone(), status, text: self.text(), waited })
     }
 
-    /// Waits until it ends, or for `limit`. Sleeps meanwhile: polling every few milliseconds would take
-    /// processor time from measured programs.
+    /// Sleeps until the program ends, but at most for `limit`. To poll every few milliseconds instead would
+    /// take processor time from measured programs.
     fn await_end(&self, limit: Duration) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         let ended =
@@ -294,7 +295,7 @@ impl Process {
         self.signal(rustix::process::Signal::TERM);
     }
 
-    /// Kills it (SIGKILL) and reaps it.
+    /// Kills the process (SIGKILL) and reaps it.
     pub fn kill(&mut self) {
         self.signal(rustix::process::Signal::KILL);
         if let Ok(status) = self.child.wait() {
@@ -302,18 +303,18 @@ impl Process {
         }
     }
 
-    /// Stops the process (SIGSTOP), which then neither answers nor closes a connection.
+    /// Stops the process (SIGSTOP). A stopped process neither answers nor closes a connection.
     pub fn freeze(&mut self) {
         self.signal(rustix::process::Signal::STOP);
     }
 
-    /// The process id of the program.
+    /// Returns the process id of the program.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
     fn signal(&mut self, signal: rustix::process::Signal) {
-        // The child has not been reaped, so the id is still that of the child.
+        // While there is no status, the child has not been reaped, so the id still belongs to the child.
         if self.status.is_none() {
             let _ = rustix::process::kill_process(Pid::from_child(&self.child), signal);
         }

@@ -1,4 +1,4 @@
-//! Finds the programs under test beside the running test, and builds them first if they are not up to date.
+//! Finds the programs under test next to the running test. Programs that are not up to date are built first.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,40 +9,41 @@ use super::process::Run;
 use super::{LabError, Result};
 use crate::lab_error;
 
-/// Time limit of a complete build on two cores, with a margin.
+/// Maximum duration of a complete build on two cores, with a margin.
 const BUILD_TIMEOUT: Duration = Duration::from_secs(1200);
 
-/// `iwperf`, of the package `benches`.
+/// Returns the path of `iwperf`, a program of the package `benches`.
 ///
 /// # Errors
-/// If it does not build.
+/// If `iwperf` does not build.
 pub fn iwperf() -> Result<PathBuf> {
-    // With the features that the crates have as dependencies of this package: they are built already.
+    // The selection gives the crates the features that they have as dependencies of this package, so that
+    // cargo need not build them again.
     program("iwperf", &["--bin", "iwperf"], &["--package", "benches", "--package", "tests"])
 }
 
-/// `iwprobe`, of the package of this name.
+/// Returns the path of `iwprobe`, a program of the package of this name.
 ///
 /// # Errors
-/// If it does not build.
+/// If `iwprobe` does not build.
 pub fn iwprobe() -> Result<PathBuf> {
     program("iwprobe", &["--bin", "iwprobe"], &["--package", "iwprobe", "--package", "tests"])
 }
 
-/// `uwarp`, which runs unmodified programs with the library in its folder. Returns copies of both, since
-/// concurrent tests build them with other features.
+/// Returns the path of `uwarp`, which runs unmodified programs with the library in its folder. The program
+/// and the library are copies, since concurrent tests build both with other features.
 ///
 /// # Errors
-/// If it does not build.
+/// If `uwarp` does not build.
 pub fn uwarp() -> Result<PathBuf> {
     static KEPT: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
     let keep = || {
-        // Cargo leaves the library there only if it is asked for.
+        // Cargo puts the library into the folder only if the library is named.
         let built = program("uwarp", &["--bin", "uwarp", "--lib"], &["--package", "uwarp"])?;
         let folder = target_folder()?.join("kept");
         std::fs::create_dir_all(&folder)?;
         for name in ["libuwarp.so", "uwarp"] {
-            // Another process may use the last copy.
+            // Another process may use the previous copy.
             let draft = folder.join(format!("{name}.{}", std::process::id()));
             std::fs::copy(built.with_file_name(name), &draft)?;
             std::fs::rename(draft, folder.join(name))?;
@@ -52,18 +53,19 @@ pub fn uwarp() -> Result<PathBuf> {
     KEPT.get_or_init(|| keep().map_err(|error: LabError| error.0)).clone().map_err(LabError)
 }
 
-/// A program of this package.
+/// Returns the path of a program of this package.
 ///
 /// # Errors
-/// If it does not build.
+/// If the program does not build.
 pub fn own(name: &'static str) -> Result<PathBuf> {
     program(name, &["--bin", name], &["--package", "tests"])
 }
 
-/// iwprobe's target over libibverbs, which runs in siw's machine: built from `tests/iwprobe/c`.
+/// Returns the path of iwprobe's target over libibverbs, which runs in siw's machine. Its sources are in
+/// `tests/iwprobe/c`.
 ///
 /// # Errors
-/// If it does not build.
+/// If the target does not build.
 pub fn verbs_target() -> Result<PathBuf> {
     static BUILT: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
     let build = || {
@@ -76,25 +78,27 @@ pub fn verbs_target() -> Result<PathBuf> {
     BUILT.get_or_init(|| build().map_err(|error: LabError| error.0)).clone().map_err(LabError)
 }
 
-/// Why it cannot be built: missing headers.
+/// Returns the reason why the target over libibverbs cannot be built (a missing header), or `None`.
 pub fn verbs_target_missing() -> Option<String> {
     let missing = |header: &&str| !Path::new("/usr/include").join(header).exists();
     let header = ["infiniband/verbs.h", "rdma/rdma_cma.h"].into_iter().find(missing)?;
     Some(format!("{header} is not installed (Debian's libibverbs-dev, librdmacm-dev)"))
 }
 
-/// The folder of the programs in the caller's build profile.
+/// Returns the folder of the programs in the caller's build profile.
 fn target_folder() -> Result<PathBuf> {
-    // .../<profile>/deps/<test>-<hash>
+    // The path of the test is `.../<profile>/deps/<test>-<hash>`.
     let test = std::env::current_exe()?;
     let folder = test.ancestors().find(|dir| dir.join("deps").is_dir());
     folder.map(Path::to_owned).ok_or_else(|| lab_error!("{} is in no cargo target folder", test.display()))
 }
 
-/// The path of a program of the workspace, in the caller's build profile. Builds it once for each process.
+/// Returns the path of a program of the workspace, in the caller's build profile. Builds each program once in
+/// each process.
 ///
-/// `scripts/test` builds all crates with one selection of packages and features, in `UWARP_BUILD`: with any
-/// other, cargo would build them again. Without it, `alone` selects the packages.
+/// `scripts/test` builds all crates with one selection of packages and features, and passes the selection in
+/// `UWARP_BUILD`. With another selection, cargo would build the crates again. If the variable is not set,
+/// `alone` selects the packages.
 fn program(name: &'static str, targets: &[&str], alone: &[&str]) -> Result<PathBuf> {
     static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);

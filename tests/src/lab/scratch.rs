@@ -1,34 +1,34 @@
-//! A folder for one test's files: vhost sockets, captures, JSON results.
+//! A folder for the files of one test: vhost sockets, captures, JSON results.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Result;
 
-/// The name of this run, a prefix of the names of all its namespaces: set by `scripts/test`, which uses it
-/// to remove the namespaces, or made from the process id.
+/// Returns the name of this run, a prefix of the names of all its namespaces. `scripts/test` sets the name,
+/// and uses it to remove the namespaces. Without `scripts/test`, the name consists of the process id.
 pub fn run_name() -> String {
     std::env::var("UWARP_LAB").unwrap_or_else(|_| format!("uw{}", std::process::id()))
 }
 
-/// A number that is unique in this process.
+/// Returns a number that is unique in this process.
 pub(super) fn ordinal() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A new folder, removed with its contents when dropped. Its path is short, since a unix socket's path has at
-/// most 107 bytes.
+/// A new folder. To drop the value removes the folder and its contents. The path is short, since the path of
+/// a unix socket has at most 107 bytes.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Creates the folder, below `UWARP_SCRATCH` if that is set.
+    /// Creates the folder, below the folder `UWARP_SCRATCH` if that variable is set.
     ///
     /// # Errors
-    /// An error of the system.
+    /// If the system reports an error.
     pub fn new() -> Result<Self> {
         let base = std::env::var_os("UWARP_SCRATCH").map_or_else(std::env::temp_dir, PathBuf::from);
         let path = base.join(format!("{}-{}-{}", run_name(), std::process::id(), ordinal()));
@@ -36,12 +36,12 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path of a file in it.
+    /// Returns the path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -49,7 +49,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // If this fails, `scripts/test` removes the parent folder.
+        // If the folder cannot be removed, `scripts/test` removes the parent folder.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

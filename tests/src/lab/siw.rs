@@ -1,4 +1,5 @@
-//! Linux's software iWARP in a virtual machine behind a tap device: starts `tests/siw-peer/siw-peer`.
+//! Linux's software iWARP in a virtual machine behind a tap device. This module runs
+//! `tests/siw-peer/siw-peer` to start it.
 //!
 //! `tests/siw-peer/README.md` describes siw's behaviour on the wire.
 
@@ -11,15 +12,15 @@ use super::scratch::{Scratch, ordinal};
 use super::{Namespace, Result};
 use crate::{ensure, lab_error};
 
-/// Booting takes 3 to 6 s, more with both cores busy.
+/// Maximum duration of a boot, which takes 3 to 6 s, or longer if both cores are busy.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
-/// Time limit of a short command in the machine.
+/// Maximum duration of a short command in the machine.
 const ASK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The parameters of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiwConfig {
-    /// MTU of its device and of the tap.
+    /// MTU of the machine's device and of the tap.
     pub mtu: u16,
     /// The addresses of the machine, with prefix lengths.
     pub addresses: Vec<String>,
@@ -27,14 +28,14 @@ pub struct SiwConfig {
     pub params: Vec<String>,
 }
 
-/// A running machine. Dropping it stops the machine.
+/// A running machine. To drop it stops the machine.
 #[derive(Debug)]
 pub struct Siw {
     name: String,
     state: Scratch,
 }
 
-/// The program that starts and stops machines.
+/// Returns the path of the program that starts and stops machines.
 fn program() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("siw-peer/siw-peer")
 }
@@ -58,8 +59,8 @@ impl Siw {
         Ok(machine)
     }
 
-    /// A command to run in the machine, killed there after `limit`. It has the command's output and exit
-    /// code.
+    /// Returns a run of a command in the machine, which kills the command after `limit`. The run has the
+    /// command's output and exit code.
     pub fn run(&self, limit: Duration, argv: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Run {
         self.peer().args(["exec", "-t", &limit.as_secs().max(1).to_string(), &self.name, "--"]).args(argv)
     }
@@ -67,24 +68,24 @@ impl Siw {
     /// Copies one of our programs into the machine.
     ///
     /// # Errors
-    /// If the machine does not accept it.
+    /// If the machine does not accept the program.
     pub fn push(&self, program: &Path, to: &str) -> Result<()> {
         let take = format!("cat > {to} && chmod +x {to}");
         let run = self.peer().args(["exec", "-i", "-t", "20", &self.name, "--", "sh", "-c", &take]);
         run.stdin(program).check(ASK_TIMEOUT).map(drop)
     }
 
-    /// Starts a server in the machine and waits until there is an RDMA listener, which the tools do not
-    /// print.
+    /// Starts a server in the machine, and waits until there is an RDMA listener, since the tools do not
+    /// print when they listen.
     ///
     /// # Errors
-    /// If the command ends first or never listens.
+    /// If the command ends before it listens, or does not listen in time.
     pub fn serve(
         &self,
         limit: Duration,
         argv: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<Process> {
-        // The server of the last test may still be ending, and must not be mistaken for this server.
+        // The server of the last test may not have ended yet, and must not be mistaken for this server.
         let started = Instant::now();
         while self.listens()? {
             ensure!(started.elapsed() < ASK_TIMEOUT, "a server in the machine does not end");
@@ -102,7 +103,7 @@ impl Siw {
         Ok(server)
     }
 
-    /// The kernel log of the machine.
+    /// Returns the kernel log of the machine.
     ///
     /// # Errors
     /// If the machine does not answer.
@@ -110,12 +111,13 @@ impl Siw {
         self.run(ASK_TIMEOUT, ["dmesg"]).check(ASK_TIMEOUT)
     }
 
-    /// Whether the machine runs a command in time.
+    /// Whether the machine runs a short command within the time limit.
     pub fn answers(&self) -> bool {
         self.run(ASK_TIMEOUT, ["true"]).check(ASK_TIMEOUT).is_ok()
     }
 
-    /// The machine's console, which needs no answer of the machine: a kernel that hangs reports that there.
+    /// Returns the text on the machine's console. It is available even if the machine does not answer; a
+    /// kernel that hangs reports the hang there.
     ///
     /// # Errors
     /// If `siw-peer` does not know the machine.
@@ -123,7 +125,7 @@ impl Siw {
         self.peer().args(["log", &self.name]).check(ASK_TIMEOUT)
     }
 
-    /// Stops the whole machine, which then neither answers nor closes a connection.
+    /// Stops the whole machine. A stopped machine neither answers nor closes a connection.
     ///
     /// # Errors
     /// If the process of the machine is unknown.
@@ -139,7 +141,7 @@ impl Siw {
         self.signal(rustix::process::Signal::CONT)
     }
 
-    /// The process id of the machine's emulator.
+    /// Returns the process id of the machine's emulator.
     ///
     /// # Errors
     /// If the process id is unknown.
@@ -174,7 +176,8 @@ impl Siw {
 
 impl Drop for Siw {
     fn drop(&mut self) {
-        // A machine that has ended cannot be stopped. Its namespace removes the rest.
+        // Errors are ignored: a machine that has ended cannot be stopped. All other parts of the machine are
+        // removed with its namespace.
         let _ = self.peer().args(["stop", &self.name]).check(ASK_TIMEOUT);
     }
 }

@@ -1,9 +1,9 @@
-//! A list of named tests that share namespaces, devices or a machine: run one at a time, and skipped with a
-//! reason if the machine lacks something.
+//! A list of named tests that share namespaces, devices or a machine. They run one at a time, and are skipped
+//! with a reason if the machine lacks something.
 //!
-//! The standard test runner cannot skip tests with a reason, and runs them in parallel, which polling
-//! programs on two cores do not allow. A suite prints and counts in the same format, so that scripts can
-//! parse both.
+//! The standard test runner cannot skip tests with a reason. It also runs tests in parallel, which does not
+//! work for polling programs on two cores. A suite prints and counts in the format of the standard runner, so
+//! that scripts can parse the output of both.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,15 +27,15 @@ pub enum Prerequisite {
     SiwImage,
     /// The image of the machines with emulated NICs.
     NicImage,
-    /// A QEMU that emulates `igb`, and a `vmxnet3` that cuts.
+    /// A QEMU that emulates `igb`, and a `vmxnet3` that cuts segments.
     NewerQemu,
     /// The headers to build iwprobe's target over libibverbs.
     VerbsTarget,
-    /// The DPDK backend, compiled in.
+    /// A build with the DPDK backend.
     Dpdk,
 }
 
-/// The first requirement that is missing, in words; `None` if all are met.
+/// Returns the first missing requirement in words, or `None` if all requirements are met.
 pub fn missing(needs: &[Prerequisite]) -> Option<String> {
     needs.iter().find_map(|need| match need {
         Prerequisite::Namespaces if !rustix::process::geteuid().is_root() => {
@@ -58,7 +58,8 @@ pub fn missing(needs: &[Prerequisite]) -> Option<String> {
     })
 }
 
-/// The folder of the images of `tests/LAB`: that of the variable `LAB_CACHE`, or one in the user's cache.
+/// Returns the folder with the images of `tests/LAB`: the value of the variable `LAB_CACHE`, or a folder in
+/// the user's cache.
 pub(super) fn cache_folder(lab: &str) -> Option<PathBuf> {
     let variable = format!("{}_CACHE", lab.to_uppercase().replace('-', "_"));
     let cache = || {
@@ -68,7 +69,7 @@ pub(super) fn cache_folder(lab: &str) -> Option<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).or_else(|| cache().map(|base| base.join(lab)))
 }
 
-/// Why no machine of `tests/LAB` can be started: its image is not built.
+/// Returns the reason why no machine of `tests/LAB` can be started (its image is not built), or `None`.
 pub(super) fn image_missing(lab: &str, what: &str) -> Option<String> {
     let is_there = |cache: PathBuf| ["vmlinux", "initramfs.cpio"].iter().all(|f| cache.join(f).exists());
     let built = cache_folder(lab).is_some_and(is_there);
@@ -80,10 +81,10 @@ fn on_path(name: &str) -> bool {
     std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
 }
 
-/// The running test, as `SUITE-TEST`: a suite runs one test at a time.
+/// The name of the running test, as `SUITE-TEST`. A suite runs one test at a time.
 static CURRENT: Mutex<String> = Mutex::new(String::new());
 
-/// The name of the running test, for files that it leaves behind.
+/// Returns the name of the running test, for files that the test leaves.
 pub(super) fn current() -> String {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
@@ -93,12 +94,12 @@ pub struct Suite {
     name: &'static str,
     skip: Option<String>,
     trials: Vec<Trial>,
-    /// Reasons why tests with further requirements are skipped, and their numbers.
+    /// Reasons why tests with further requirements are skipped, and the number of tests for each reason.
     without: BTreeMap<String, usize>,
 }
 
 impl Suite {
-    /// An empty suite that is skipped unless all requirements are met.
+    /// Creates an empty suite, which is skipped unless all requirements are met.
     pub fn new(name: &'static str, needs: &[Prerequisite]) -> Self {
         Self { name, skip: missing(needs), trials: Vec::new(), without: BTreeMap::new() }
     }
@@ -128,18 +129,18 @@ impl Suite {
         }
     }
 
-    /// Runs the tests that libtest's arguments select, and prints the results. Returns whether none failed.
+    /// Runs the tests that libtest's arguments select, and prints the results. Returns `true` if none failed.
     pub fn run(mut self, arguments: &[String]) -> bool {
         let program = self.name.to_owned();
         let mut arguments = Arguments::from_iter([&program].into_iter().chain(arguments));
-        // On the main thread, one after the other: see the module's documentation.
+        // The tests run on the main thread, one after the other: see the documentation of the module.
         arguments.test_threads = Some(1);
         if let Some(reason) = self.skip.take() {
             self.without.insert(reason, self.trials.len());
         }
         for (reason, tests) in &self.without {
             println!("skipped: {} ({tests} tests): {reason}", self.name);
-            // Otherwise `--ignored` would run all skipped tests.
+            // With `--ignored`, the runner would run all skipped tests.
             arguments.ignored = false;
             arguments.include_ignored = false;
         }

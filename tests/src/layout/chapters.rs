@@ -1,18 +1,19 @@
-//! The chapters of the guide have the texts before blocks of code that tests look for.
+//! Checks that the chapters of the guide contain the texts by which tests find blocks of code.
 //!
-//! Those tests run the commands of a chapter, need programs or machines, and come late.
+//! The tests that use these texts run the commands of a chapter. They need programs or machines, so they
+//! would report a missing text late.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::conformance::root;
 
-/// The texts in calls of `testkit::chapter::Chapter::block` in a source.
+/// Returns the texts in the calls of `testkit::chapter::Chapter::block` in a source file.
 fn markers(source: &str) -> impl Iterator<Item = &str> {
     source.split("block(\"").skip(1).filter_map(|rest| rest.split_once("\")")).map(|(text, _)| text)
 }
 
-/// The files in a folder, or the file itself.
+/// Returns the files in a folder, or the file itself if `path` is a file.
 fn files(path: &str) -> Vec<PathBuf> {
     let path = root().join(path);
     if path.is_file() {

@@ -1,8 +1,8 @@
-//! Cycles of modules: file modules of a crate use each other in one direction only, except for the cycles
+//! Cycles of modules. The file modules of a crate use each other in one direction only, except for the cycles
 //! that [`LAYOUTS`](super::table::LAYOUTS) allows.
 //!
 //! A parent that only re-exports the items of its children (`pub use`) does not use them. A file uses
-//! whatever its inner modules use.
+//! everything that its inner modules use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,11 @@ use super::source::{Tests, modules};
 use super::table::LAYOUTS;
 use super::uses::{Crate, ModulePath};
 
-/// File modules that use each other.
+/// A cycle: file modules that use each other.
 pub struct Circle {
     /// The number of modules.
     pub modules: usize,
-    /// The uses, one on a line.
+    /// The uses within the cycle, one on each line.
     pub uses: String,
 }
 
@@ -36,7 +36,7 @@ fn modules_use_each_other_in_one_direction() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// The parts of a queue pair know each other in one direction: no cycle of modules contains `queues`.
+/// The parts of a queue pair use each other in one direction: no cycle of modules contains `queues`.
 #[test]
 fn the_queues_of_iwarp_have_no_circle() {
     let circles = circles(&Crate::of(modules("iwarp/src/lib.rs", Tests::LeftOut)));
@@ -44,13 +44,13 @@ fn the_queues_of_iwarp_have_no_circle() {
     assert!(bad.is_empty(), "{}", bad.iter().map(|circle| &*circle.uses).collect::<Vec<_>>().join("\n"));
 }
 
-/// The cycles of a crate, each with its uses.
+/// Returns the cycles of a crate, each with its uses.
 pub fn circles(parts: &Crate) -> Vec<Circle> {
     let file = |path: &ModulePath| {
         let len = (0..=path.len()).rev().find(|&len| parts.modules.contains_key(&path[..len]));
         parts.modules[&path[..len.expect("the root")]].of_file.clone()
     };
-    // A module that is only on the path of a use is not used.
+    // A module does not count as used if it is only on the path of a use.
     let uses: Vec<(ModulePath, ModulePath, String)> = parts
         .uses()
         .into_iter()
@@ -86,7 +86,7 @@ pub fn circles(parts: &Crate) -> Vec<Circle> {
     circles
 }
 
-/// The modules that `from` uses, directly or through other modules.
+/// Returns the modules that `from` uses, directly or through other modules.
 fn reached<'a>(
     direct: &BTreeMap<&'a ModulePath, BTreeSet<&'a ModulePath>>,
     from: &'a ModulePath,

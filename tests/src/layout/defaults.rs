@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The users' configurations, each with the fields without a default, which users have to set.
+/// The configurations that users set, each with the fields that have no default and that users must set.
 const CONFIGURATIONS: &[(&str, &str, &[&str])] = &[
     ("iwarp/src/verbs/cm/param.rs", "ConnParam", &[]),
     ("iwarp/src/verbs/cm/param.rs", "ResponderOptions", &[]),
@@ -29,7 +29,7 @@ const CONFIGURATIONS: &[(&str, &str, &[&str])] = &[
     ("dp/src/link/config.rs", "LinkConfig", &[]),
 ];
 
-/// The fields of a struct whose doc comments state no default.
+/// Returns the fields of a struct whose doc comments state no default.
 fn silent_fields<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
     let begins = |line: &&str| {
         let rest = line.strip_prefix("pub struct ").and_then(|rest| rest.strip_prefix(name));

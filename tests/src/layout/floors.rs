@@ -1,10 +1,10 @@
 //! Layers ("floors"): a module names only modules of the floors that [`LAYOUTS`] allows.
 //!
-//! A name counts for the floor of its definition and for the floor of the written path, so a name that
-//! another floor re-exports (`pub use`) is an arrow to that floor too. Links in comments do not count.
+//! A name counts as a use of the floor that defines it and of the floor on the written path. Therefore a name
+//! that another floor re-exports (`pub use`) is an arrow to that floor too. Links in comments do not count.
 //!
-//! The methods of a type have to be on its floor: lower floors could call the `impl` of another floor
-//! without a path that shows this.
+//! The methods of a type have to be on the type's floor. Otherwise lower floors could call the `impl` of
+//! another floor without a path that shows this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,12 +14,12 @@ use super::source::{Tests, modules};
 use super::table::{Floors, Folder, LAYOUTS, Layout};
 use super::uses::{Crate, ModulePath};
 
-/// The modules below one folder of a crate, each on a floor.
+/// The floors of the modules below one folder of a crate.
 struct Plan {
-    /// The folder. It is above all floors.
+    /// The path of the folder, which is above all floors.
     folder: ModulePath,
     floors: Vec<Floor>,
-    /// Whether each floor has to use every floor that it may know.
+    /// Whether each floor has to use every floor that it may use.
     exact: bool,
 }
 
@@ -28,7 +28,7 @@ struct Floor {
     knows: Vec<ModulePath>,
 }
 
-/// A module of one floor that names another floor.
+/// A use of a floor by a module of another floor.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Arrow {
     from: ModulePath,
@@ -147,19 +147,19 @@ impl Plan {
         Self { floors: rows.iter().map(floor).collect(), folder, exact: false }
     }
 
-    /// The innermost floor of a path within the crate.
+    /// Returns the innermost floor that contains a path of the crate.
     fn floor_of(&self, path: &[String]) -> Option<&Floor> {
         self.floors.iter().filter(|floor| path.starts_with(&floor.module)).max_by_key(|it| it.module.len())
     }
 
-    /// The modules in the folder that are on no floor.
+    /// Returns the modules in the folder that are on no floor.
     fn without_floor<'a>(&'a self, parts: &'a Crate) -> impl Iterator<Item = &'a ModulePath> {
         parts.modules.keys().filter(|path| {
             path.starts_with(&self.folder) && **path != self.folder && self.floor_of(path).is_none()
         })
     }
 
-    /// The uses of other floors by a floor.
+    /// Returns all uses of a floor by a module of another floor.
     fn arrows(&self, parts: &Crate) -> BTreeSet<Arrow> {
         let mut arrows = BTreeSet::new();
         for each in parts.uses() {
@@ -182,7 +182,7 @@ impl Plan {
         self.floors.iter().any(|floor| floor.module == arrow.from && floor.knows.contains(&arrow.to))
     }
 
-    /// The types of other floors that a floor has methods for.
+    /// Returns the `impl` blocks for types of another floor.
     fn methods(&self, parts: &Crate) -> Vec<Arrow> {
         let arrow = |from: &Floor, to: &Floor, what| {
             let (from, to) = (from.module.clone(), to.module.clone());
@@ -201,7 +201,7 @@ impl Plan {
     }
 }
 
-/// The rows `| floor | modules | what |` of a table in the head of a file.
+/// Returns the floor of each module from the table `| floor | modules | what |` in the head of a file.
 fn rows(text: &str) -> BTreeMap<String, usize> {
     let mut floors = BTreeMap::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("//! | ")) {
@@ -214,7 +214,7 @@ fn rows(text: &str) -> BTreeMap<String, usize> {
     floors
 }
 
-/// A crate of the module at `path` alone, below empty modules.
+/// Returns a crate with only the module at `path`, below empty modules.
 #[cfg(test)]
 fn only(path: &str, text: &str, tests: Tests) -> Crate {
     let names: ModulePath = path.split("::").filter(|name| !name.is_empty()).map(String::from).collect();

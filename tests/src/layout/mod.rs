@@ -1,6 +1,6 @@
-//! The layout of the crates' sources: their modules form layers (`floors`) and use each other in one
-//! direction ([`circles`]). [`table`] has the rules of each crate. The fields of configurations state their
-//! defaults (`defaults`).
+//! Checks the layout of the crates' sources. The modules of a crate form layers (`floors`) and use each other
+//! in one direction ([`circles`]); [`table`] has the rules of each crate. The fields of configurations state
+//! their defaults (`defaults`).
 
 #[cfg(test)]
 mod chapters;

@@ -1,6 +1,6 @@
-//! The modules of a crate, each with its file and its words.
+//! The modules of a crate, each with its file and the words in its source.
 //!
-//! This is not a parser of Rust: it knows only items, braces and attributes in the format of rustfmt.
+//! This is not a parser of Rust: it recognises only items, braces and attributes in the format of rustfmt.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,15 @@ use super::words::words;
 pub struct Module {
     /// The path of the module in its crate; empty for the root.
     pub path: Vec<String>,
-    /// The path of the module that is its file.
+    /// The path of the module that the file contains: the same path, or the path of an outer module.
     pub of_file: Vec<String>,
-    /// The file of the module, from the root of the repository.
+    /// The path of the file, relative to the root of the repository.
     pub file: PathBuf,
-    /// Names, `::`, and single other characters, without the words of inner modules.
+    /// Names, `::` and single other characters of the module, without those of its inner modules.
     pub words: Vec<String>,
 }
 
-/// Whether test-only code belongs to the modules.
+/// Whether test-only code counts as part of the modules.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tests {
     /// Test-only code is kept.
@@ -29,12 +29,12 @@ pub enum Tests {
     LeftOut,
 }
 
-/// All modules of a crate, from its root file; its path begins at the root of the repository.
+/// Returns all modules of a crate. `root` is the crate's root file, relative to the root of the repository.
 pub fn modules(root: &str, tests: Tests) -> Vec<Module> {
     modules_in(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/..")), root, tests)
 }
 
-/// The same as [`modules`], for another checkout.
+/// Does the same as [`modules`] for another checkout.
 pub fn modules_in(checkout: &Path, root: &str, tests: Tests) -> Vec<Module> {
     let mut modules = Vec::new();
     read(checkout, Vec::new(), Path::new(root), tests, &mut modules);
@@ -61,7 +61,7 @@ fn read(checkout: &Path, path: Vec<String>, file: &Path, tests: Tests, modules: 
     }
 }
 
-/// The module of a file, and its inner modules.
+/// Returns the module of a file, and its inner modules.
 pub fn split(path: &[String], file: &Path, text: &str, tests: Tests) -> Vec<Module> {
     let mut words = words(text);
     if tests == Tests::LeftOut {
@@ -69,7 +69,7 @@ pub fn split(path: &[String], file: &Path, text: &str, tests: Tests) -> Vec<Modu
     }
     let mut found = Vec::new();
     let mut open = vec![(path.to_vec(), Vec::<String>::new())];
-    // Depth of the braces inside of each open module.
+    // The depth of braces inside each open module.
     let mut depths = vec![0_usize];
     let mut at = 0;
     while at < words.len() {
@@ -102,8 +102,8 @@ pub fn split(path: &[String], file: &Path, text: &str, tests: Tests) -> Vec<Modu
     found.into_iter().rev().map(module).collect()
 }
 
-/// The names of the modules that are other files of the crate. A file with a `path` attribute belongs to
-/// another crate.
+/// Returns the names of the declared modules that are in other files of the crate. A module with a `path`
+/// attribute belongs to another crate.
 fn declared(words: &[String]) -> impl Iterator<Item = &str> {
     let ends = |word: &String| [";", "{", "}"].contains(&word.as_str());
     let mods = (2..words.len()).filter(|&at| words[at - 2] == "mod" && words[at] == ";");
@@ -114,7 +114,7 @@ fn declared(words: &[String]) -> impl Iterator<Item = &str> {
     .map(|at| words[at - 1].as_str())
 }
 
-/// Removes each item that has an attribute with `cfg` and `test`.
+/// Returns the words without the items that have an attribute with `cfg` and `test`.
 fn without_tests(words: &[String]) -> Vec<String> {
     let mut left = Vec::new();
     let mut at = 0;
@@ -133,7 +133,7 @@ fn without_tests(words: &[String]) -> Vec<String> {
     left
 }
 
-/// Number of words of the attribute at the front; 0 without an attribute.
+/// Returns the number of words of the attribute at the front; 0 if there is no attribute.
 fn attribute_len(words: &[String]) -> usize {
     match words {
         [hash, open, ..] if hash == "#" && open == "[" => {
@@ -143,7 +143,8 @@ fn attribute_len(words: &[String]) -> usize {
     }
 }
 
-/// Words of the item, with its attributes, up to its semicolon or its closing brace.
+/// Returns the number of words of the item at the front, from its attributes to its semicolon or its closing
+/// brace.
 fn item_len(words: &[String]) -> usize {
     let mut at = 0;
     while attribute_len(&words[at..]) > 0 {

@@ -1,8 +1,9 @@
-//! The table of all crates: the layers ("floors") of their modules, and the largest allowed cycle of each.
+//! The table of all crates: the layers ("floors") of their modules, and the largest allowed cycle of each
+//! crate.
 
 /// A crate whose layout is checked.
 pub struct Layout {
-    /// The root file of the crate, from the root of the repository.
+    /// The root file of the crate, relative to the root of the repository.
     pub root: &'static str,
     /// The floors of its modules.
     pub floors: Floors,
@@ -14,18 +15,19 @@ pub struct Layout {
 pub enum Floors {
     /// Only cycles are checked.
     None,
-    /// Folders. Unit tests obey them, too.
+    /// The floors are folders. Unit tests obey them too.
     Folders(&'static [Folder]),
-    /// Files with a table `| floor | modules | what |` at their head. A module uses only modules of lower
-    /// floors; tests may use all.
+    /// The floors are in files that have a table `| floor | modules | what |` at their head. A module uses
+    /// only modules of lower floors; tests may use all modules.
     Heads(&'static [&'static str]),
 }
 
-/// A folder, without its subfolders that are in the table as well.
+/// A folder, without those of its subfolders that are in the table too.
 pub struct Folder {
     /// The path of the folder in the crate.
     pub path: &'static str,
-    /// The folders that its files may name. They come before it in the table, so that there is no cycle.
+    /// The folders that the files of this folder may use. They come before it in the table, so there is no
+    /// cycle.
     pub knows: &'static [&'static str],
 }
 

@@ -1,16 +1,16 @@
-//! The uses between the modules of a crate: parses `use` and paths.
+//! Finds the uses between the modules of a crate: parses `use` and paths.
 //!
-//! Module A uses module B if A names an item that is defined in B, by any path.
+//! Module A uses module B if A names an item that B defines, by any path.
 
 use std::collections::BTreeMap;
 
 use super::source::Module;
 use super::words::is_name;
 
-/// The names on the way to a module, from the root of its crate.
+/// The names on the path of a module, from the root of its crate.
 pub type ModulePath = Vec<String>;
 
-/// The modules of a crate, by path.
+/// The modules of a crate.
 pub struct Crate {
     /// The modules by their paths.
     pub modules: BTreeMap<ModulePath, Module>,
@@ -18,26 +18,26 @@ pub struct Crate {
     imports: BTreeMap<(ModulePath, String), ModulePath>,
 }
 
-/// `A uses B: C`.
+/// A use of a module by another module.
 pub struct Use {
-    /// The using module.
+    /// The module that contains the use.
     pub from: ModulePath,
-    /// The written path, from the root of the crate.
+    /// The path as written, from the root of the crate.
     pub path: ModulePath,
     /// The module that defines the item.
     pub to: ModulePath,
-    /// Its name there; empty for the module itself.
+    /// The item's name in that module; empty if the module itself is used.
     pub item: String,
-    /// True for a re-export by `pub use`.
+    /// Whether the use is a re-export by `pub use`.
     pub public: bool,
 }
 
 impl Crate {
-    /// The crate of these modules.
+    /// Returns the crate that consists of these modules.
     pub fn of(modules: Vec<Module>) -> Self {
         let mut this = Self { modules: BTreeMap::new(), imports: BTreeMap::new() };
         for mut module in modules {
-            // Two modules of one name are for different platforms.
+            // Two modules with the same path are for different platforms, and count as one module.
             let earlier = this.modules.remove(&module.path);
             module.words.extend(earlier.into_iter().flat_map(|earlier| earlier.words));
             this.modules.insert(module.path.clone(), module);
@@ -52,7 +52,8 @@ impl Crate {
         this
     }
 
-    /// A path from the root of the crate, if it leads into the crate, ignoring imports.
+    /// Returns the path from the root of the crate, or `None` if the path leads out of the crate. Ignores
+    /// imports.
     fn absolute(&self, from: &[String], path: &[String]) -> Option<ModulePath> {
         let mut base = from.to_vec();
         let mut rest = path;
@@ -81,10 +82,11 @@ impl Crate {
         Some(base)
     }
 
-    /// The module that defines the item at this path, and the item's name there; none for a module.
+    /// Returns the module that defines the item at this path, and the item's name there; `None` if the path
+    /// is a module.
     fn definition(&self, path: &[String]) -> Option<(ModulePath, String)> {
         let mut path = path.to_vec();
-        // No sensible path passes as many imports.
+        // No reasonable path passes 16 imports.
         for _ in 0..16 {
             let len = (0..=path.len()).rev().find(|&len| self.modules.contains_key(&path[..len]))?;
             let item = path.get(len)?;
@@ -98,7 +100,7 @@ impl Crate {
         None
     }
 
-    /// All uses, each as often as it is written, except uses of a module's own items.
+    /// Returns all uses, each as often as it is written. Uses of a module's own items are left out.
     pub fn uses(&self) -> Vec<Use> {
         let mut uses = Vec::new();
         for module in self.modules.values() {
@@ -115,7 +117,8 @@ impl Crate {
         uses
     }
 
-    /// The types of the inherent `impl` blocks, each with its module and the path of the type.
+    /// Returns the types of the inherent `impl` blocks, each with the module of the block and the path of the
+    /// type.
     pub fn inherent_impls(&self) -> Vec<Use> {
         let mut found = Vec::new();
         for module in self.modules.values() {
@@ -129,7 +132,8 @@ impl Crate {
         found
     }
 
-    /// A path from the root of the crate, if it leads into the crate. The first name may be an import.
+    /// Returns the path from the root of the crate, or `None` if the path leads out of the crate. The first
+    /// name may be an import.
     fn resolved(&self, from: &[String], path: &[String]) -> Option<ModulePath> {
         match self.imports.get(&(from.to_vec(), path.first()?.clone())) {
             Some(import) => Some(import.iter().chain(&path[1..]).cloned().collect()),
@@ -146,7 +150,7 @@ struct Import {
     public: bool,
 }
 
-/// All imports of a file.
+/// Returns all imports of a file.
 fn imports(words: &[String]) -> Vec<Import> {
     let mut found = Vec::new();
     for at in (0..words.len()).filter(|&at| is_import(words, at)) {
@@ -156,12 +160,13 @@ fn imports(words: &[String]) -> Vec<Import> {
     found
 }
 
-/// Whether an import begins here, not `use<'_>` of a return type.
+/// Whether an import begins at `at`, and not the `use<'_>` of a return type.
 fn is_import(words: &[String], at: usize) -> bool {
     words[at] == "use" && words.get(at + 1).is_some_and(|word| word != "<")
 }
 
-/// Reads a tree of paths behind `prefix`; returns how many words it has.
+/// Reads a tree of paths that follows `prefix`. Adds its paths to `found`, and returns the number of its
+/// words.
 fn branches(words: &[String], prefix: ModulePath, public: bool, found: &mut Vec<Import>) -> usize {
     let mut path = prefix;
     let mut at = 0;
@@ -194,7 +199,7 @@ fn branches(words: &[String], prefix: ModulePath, public: bool, found: &mut Vec<
     at
 }
 
-/// The paths of several names that are not in a `use`.
+/// Returns the paths that have at least two names and are not in a `use`.
 fn inner_paths(words: &[String]) -> Vec<ModulePath> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -217,11 +222,11 @@ fn inner_paths(words: &[String]) -> Vec<ModulePath> {
     found
 }
 
-/// The types of the blocks `impl Type { .. }`, not those of `impl Trait for Type`.
+/// Returns the types of the blocks `impl Type { .. }`, without those of `impl Trait for Type`.
 fn impls(words: &[String]) -> Vec<ModulePath> {
     let mut found = Vec::new();
     for start in (0..words.len()).filter(|&at| words[at] == "impl") {
-        // `impl Trait` in a signature or in a type begins behind one of these.
+        // A block `impl` follows one of these words; `impl Trait` in a signature or in a type does not.
         let before = start.checked_sub(1).map_or("", |before| words[before].as_str());
         if !["", "}", ";", "]", "unsafe"].contains(&before) {
             continue;
@@ -239,7 +244,7 @@ fn impls(words: &[String]) -> Vec<ModulePath> {
     found
 }
 
-/// Words of the `<..>` at the front.
+/// Returns the number of words of the `<..>` at the front.
 fn generics(words: &[String]) -> usize {
     let mut depth = 0_usize;
     for (at, word) in words.iter().enumerate() {

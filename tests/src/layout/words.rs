@@ -1,6 +1,6 @@
 //! The words of a source file. This is not a parser of Rust: it only removes comments and literals.
 
-/// Names, `::`, and single other characters, without comments and literals.
+/// Returns the names, `::` and single other characters of a source, without comments and literals.
 pub fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = text;
@@ -31,12 +31,12 @@ pub fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// True for a name, false for `::` and for any other single character.
+/// Returns `true` for a name, and `false` for `::` and for any other single character.
 pub fn is_name(token: &str) -> bool {
     token.starts_with(|first: char| first.is_alphanumeric() || first == '_')
 }
 
-/// Bytes of the character literal that `text` begins with; none if it is a lifetime.
+/// Returns the length of the character literal with which `text` begins; `None` if it is a lifetime.
 fn character(text: &str) -> Option<usize> {
     let inside = text.strip_prefix('\'')?;
     if inside.starts_with('\\') {
@@ -46,7 +46,7 @@ fn character(text: &str) -> Option<usize> {
     inside[first..].starts_with('\'').then_some(first + 2)
 }
 
-/// Bytes of the string literal that `text` begins with.
+/// Returns the length of the string literal with which `text` begins.
 fn literal(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -9,14 +9,14 @@ use crate::lab::Result;
 /// The mutations to try.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Choice {
-    /// Part of the names of the mutations to try [default: all].
+    /// Text in the names of the mutations to try [default: all].
     #[arg(default_value = "")]
     pub pattern: String,
-    /// Only mutations whose present form has not been tried.
+    /// Try only mutations that have changed since their last trial, or were never tried.
     #[arg(long)]
     pub new: bool,
-    /// Only this many recorded mutations, chosen by `--seed`, each with the test that found it; records
-    /// nothing.
+    /// Try only this many recorded mutations, chosen by `--seed`, each with the test that found it, and
+    /// record nothing.
     #[arg(long, value_name = "COUNT", requires = "seed", conflicts_with = "new")]
     pub slice: Option<usize>,
     /// Seed of a slice: any text, such as a commit.
@@ -26,30 +26,30 @@ pub struct Choice {
 
 /// Mutations, and the means to find them.
 pub trait Suite {
-    /// The names of all, in order.
+    /// Returns the names of all mutations, in order.
     fn names(&self) -> Vec<String>;
 
-    /// Whether the record contains this mutation as found.
+    /// Whether the record says that this mutation was found.
     fn is_recorded(&self, name: &str) -> bool;
 
-    /// Whether the record is about the present form of the mutation.
+    /// Whether the mutation has not changed since the trial in the record.
     fn is_current(&self, name: &str) -> bool;
 
-    /// Tries a mutation with all tests that may find it, or, with `again`, with the tests that found it
-    /// before. Returns how it was found.
+    /// Tries a mutation with all tests that may find it or, with `again`, with the tests that found it
+    /// before. Returns how the mutation was found.
     ///
     /// # Errors
-    /// If it was not found, or cannot be tried.
+    /// If the mutation was not found or cannot be tried.
     fn attempt(&mut self, name: &str, again: bool) -> Result<String>;
 
-    /// Writes the record: the result of the last [`attempt`](Self::attempt) of each.
+    /// Writes the record: the result of the last [`attempt`](Self::attempt) of each mutation.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the record cannot be written.
     fn record(&self) -> Result<()>;
 }
 
-/// Tries the chosen mutations. Returns whether all were found.
+/// Tries the chosen mutations. Returns whether all of them were found.
 ///
 /// # Errors
 /// If the record cannot be written.
@@ -65,13 +65,13 @@ pub fn run(suite: &mut impl Suite, choice: &Choice) -> Result<bool> {
                 println!("{name}: {error}");
             }
         }
-        // Written after each mutation, so that an interrupted run keeps its results.
+        // The record is written after each mutation, so that an interrupted run keeps its results.
         if !again {
             suite.record()?;
         }
     }
     if again {
-        // In the format of `cargo test`.
+        // The line has the format of `cargo test`.
         let (verdict, found) = (if missed == 0 { "ok" } else { "FAILED" }, chosen.len() - missed);
         println!("test result: {verdict}. {found} passed; {missed} failed; 0 ignored");
     } else {
@@ -91,7 +91,8 @@ fn chosen(suite: &impl Suite, choice: &Choice) -> Vec<String> {
     names
 }
 
-/// The slice of `seed`: `count` adjacent indices of `len`. Over many seeds all indices occur.
+/// Returns the slice for `seed`: at most `count` adjacent indices below `len`. Over many seeds, all indices
+/// occur.
 fn slice(seed: &str, count: usize, len: usize) -> Range<usize> {
     if count == 0 || len == 0 {
         return 0..0;
@@ -105,7 +106,8 @@ mod tests {
     use super::*;
     use crate::lab::LabError;
 
-    /// Three mutations: one found in its present form, one before it changed, one never tried.
+    /// Three mutations: the first was found and has not changed since, the second was found and has changed
+    /// since, the third was never tried.
     #[derive(Default)]
     struct Three {
         tried: Vec<(String, bool)>,

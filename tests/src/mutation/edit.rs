@@ -1,20 +1,20 @@
-//! An edit of a file by its text.
+//! An edit that replaces one text of a file.
 
-/// An edit.
+/// An edit of a file.
 #[derive(Clone, Debug)]
 pub struct Edit {
     /// The name of the edit.
     pub name: String,
-    /// The file, from the root of the repository.
+    /// The path of the file, relative to the root of the repository.
     pub file: String,
-    /// A text that occurs in it once.
+    /// A text that occurs in the file exactly once.
     pub find: String,
     /// The replacement.
     pub replace: String,
 }
 
 impl Edit {
-    /// The file's text with the edit.
+    /// Returns the file's text with the edit.
     ///
     /// # Errors
     /// If the text to find does not occur exactly once, or nothing would change.
@@ -27,25 +27,26 @@ impl Edit {
         }
     }
 
-    /// Eight hexadecimal digits that depend on the edit and on `others`.
+    /// Returns eight hexadecimal digits that depend on the edit and on `others`.
     pub fn digest(&self, others: impl IntoIterator<Item = String>) -> String {
         let own = [&self.file, &self.find, &self.replace].map(String::clone);
         digest(own.into_iter().chain(others))
     }
 }
 
-/// Eight hexadecimal digits of some texts.
+/// Returns eight hexadecimal digits that depend on some texts.
 pub fn digest(parts: impl IntoIterator<Item = String>) -> String {
     let sum = parts.into_iter().fold(0, |sum, part| {
-        // The digest includes the length, so text cannot move between the parts unnoticed.
+        // The digest includes the length of each part, so that it changes if text moves from one part to
+        // another.
         let sum = crc32c::crc32c_append(sum, &(part.len() as u64).to_le_bytes());
         crc32c::crc32c_append(sum, part.as_bytes())
     });
     format!("{sum:08x}")
 }
 
-/// The text of the functions of this name in a Rust file formatted by `rustfmt`, without the lines that are
-/// comments; `None` if the file has no such function.
+/// Returns the text of the functions of this name in a Rust file formatted by `rustfmt`, without comment
+/// lines; `None` if the file has no such function.
 pub fn function_text(text: &str, name: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = String::new();

@@ -1,5 +1,5 @@
-//! Mutations: edits that break the code on purpose, one at a time in a copy of the tree, to check that tests
-//! find them.
+//! Mutations: edits that break the code on purpose, to check that tests find them. They are applied one at a
+//! time, in a copy of the tree.
 //!
 //! | file | what |
 //! |---|---|
@@ -7,9 +7,9 @@
 //! | `tree.rs` | the copy |
 //! | `campaign.rs` | the choice of edits, and the output |
 //!
-//! There are two suites: [`conformance::trial`](crate::conformance::trial) breaks requirements, which the
-//! tests that name them have to find; [`sim::defect_trial`](crate::sim::defect_trial) breaks the protocols,
-//! which the simulator has to find.
+//! There are two suites. [`conformance::trial`](crate::conformance::trial) breaks requirements; the tests
+//! that name a requirement have to find this. [`sim::defect_trial`](crate::sim::defect_trial) breaks the
+//! protocols; the simulator has to find this.
 
 mod campaign;
 mod edit;

@@ -1,5 +1,5 @@
-//! A copy of the work tree that is broken by mutations. It is kept and updated, so that builds in it are
-//! incremental.
+//! A copy of the work tree in which mutations are applied. The copy is kept and updated, so that builds in it
+//! are incremental.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,24 +10,24 @@ use super::Edit;
 use crate::lab::{Ended, LabError, Result, Run};
 use crate::lab_error;
 
-/// The copy.
+/// The copy of the work tree.
 #[derive(Debug)]
 pub struct Tree {
-    /// The work tree.
+    /// The path of the work tree.
     root: PathBuf,
     path: PathBuf,
-    /// Cargo's build folder, shared with the work tree: dependencies are built there already, and the crates
-    /// of the copy get other file names because of their paths.
+    /// Cargo's build folder, shared with the work tree. Dependencies have been built there, and the crates of
+    /// the copy get other file names because of their paths.
     built: PathBuf,
-    /// The folder of the copy's finished programs. Programs of the work tree have the same names, and could
-    /// be rebuilt between a build of the copy and the start of its program.
+    /// The folder of the copy's finished programs. It is separate, since programs of the work tree have the
+    /// same names and could replace a program of the copy before it is started.
     programs: PathBuf,
-    /// Locked, so that no other process breaks the same copy.
+    /// The lock on the copy: no other process applies mutations to it.
     _lock: File,
 }
 
 impl Tree {
-    /// The shared copy, beside cargo's target folder.
+    /// Updates and returns the shared copy, which is beside cargo's target folder.
     ///
     /// # Errors
     /// If git or the file system fails.
@@ -39,7 +39,7 @@ impl Tree {
     }
 
     /// Updates the copy at `path` from the work tree at `root`, with all files that git tracks or would
-    /// track. Unchanged files are not touched, so that they are not built again.
+    /// track. Unchanged files keep their time stamps, so that cargo does not build them again.
     fn of(root: &Path, path: PathBuf, built: PathBuf) -> Result<Self> {
         let listed = Run::new("git")
             .arg("-C")
@@ -60,12 +60,12 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The folder of the tree.
+    /// Returns the path of the copy.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A program of the copy that [`cargo`](Self::cargo) built.
+    /// Returns the path of a program of the copy that [`cargo`](Self::cargo) built.
     pub fn program(&self, name: &str) -> PathBuf {
         self.programs.join("debug").join(name)
     }
@@ -73,20 +73,21 @@ impl Tree {
     /// Runs cargo on the copy.
     ///
     /// # Errors
-    /// If it does not end within `limit`.
+    /// If cargo does not end within `limit`.
     pub fn cargo(&self, command: &str, arguments: &[&str], limit: Duration) -> Result<Ended> {
         let run = Run::new("cargo").args([command, "--quiet", "--manifest-path"]);
         let run = run.arg(self.path.join("Cargo.toml")).args(arguments);
-        // Each program runs for seconds after its build takes a minute: our crates are not optimised.
+        // Our crates are built without optimisation, since a program runs only for seconds after a build that
+        // takes a minute.
         let run = run.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0").env("CARGO_PROFILE_DEV_DEBUG", "0");
         let run = run.env("CARGO_BUILD_BUILD_DIR", &self.built).env("CARGO_TARGET_DIR", &self.programs);
         run.spawn()?.finish(limit)
     }
 
-    /// Calls `action` while the copy is broken by `edit`.
+    /// Applies `edit` to the copy, calls `action`, and undoes the edit.
     ///
     /// # Errors
-    /// If the edit does not apply or the file system fails, and the errors of `action`.
+    /// If the edit does not apply, if the file system fails, or if `action` returns an error.
     pub fn broken<T>(&self, edit: &Edit, action: impl FnOnce() -> Result<T>) -> Result<T> {
         let whole = std::fs::read_to_string(self.root.join(&edit.file))?;
         let broken = edit.apply(&whole).map_err(LabError)?;
@@ -96,7 +97,7 @@ impl Tree {
         result
     }
 
-    /// Writes a file, if it changed.
+    /// Writes a file of the copy, if its contents have changed.
     fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.path.join(name);
         if std::fs::read(&path).is_ok_and(|there| there == bytes) {
@@ -107,7 +108,7 @@ impl Tree {
         std::fs::write(&path, bytes).map_err(|error| lab_error!("{}: {error}", path.display()))
     }
 
-    /// Removes files that are no longer in the work tree.
+    /// Removes files of the copy that are no longer in the work tree.
     fn sweep(&self, folder: &Path, wanted: &BTreeSet<&str>) -> Result<()> {
         for entry in std::fs::read_dir(self.path.join(folder))? {
             let entry = entry?;
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
     use crate::lab::Scratch;
 
-    /// A repository in the folder, and a function that writes its files.
+    /// Returns a repository in the folder, and a function that writes files of the repository.
     fn repository(scratch: &Scratch) -> (PathBuf, impl Fn(&str, &str)) {
         let root = scratch.file("tree");
         std::fs::create_dir_all(root.join("src")).unwrap();

@@ -1,9 +1,10 @@
-//! The work left at a receiver when a hole is filled, in real time.
+//! Measures the work that is left at a receiver when a hole is filled, in real time.
 //!
-//! One segment is withheld while all later segments are received. Then it arrives. The time from its arrival
-//! to the last completion that it allows is the delay that an application sees in addition to the network's.
-//! Without markers this is a burst of work, since all bytes after the hole are checked and copied then. The
-//! wire is a queue in memory, one core polls the receiver, and the sender receives nothing until the end.
+//! One segment is withheld while the receiver gets all later segments, and then it arrives. The measured time
+//! is from the arrival of this segment to the last completion that the arrival allows. An application sees
+//! this time in addition to the network's delay. Without markers, all bytes after the hole are checked and
+//! copied during this time, so there is a burst of work. The wire is a queue in memory, one core polls the
+//! receiver, and the sender receives nothing until the end.
 
 use std::time::Instant;
 
@@ -17,13 +18,14 @@ use testkit::packet::parse;
 
 const LOCAL_PORT: u16 = 40_000;
 
-/// Bytes of a message.
+/// Length of a message, bytes.
 const MESSAGE: usize = 64 << 10;
 
-/// Bytes of the Send that announces a message.
+/// Length of the Send that announces a message, bytes.
 const NOTE: usize = 8;
 
-/// Limit of polls for the sender to send its window, and for both hosts to deliver a round of messages.
+/// Maximum number of polls until the sender has sent its window, and until both hosts have delivered a round
+/// of messages.
 const TURNS: u32 = 100_000;
 
 /// The parameters of the measurement.
@@ -31,14 +33,14 @@ const TURNS: u32 = 100_000;
 pub struct FillSetting {
     /// MTU, bytes.
     pub mtu: u16,
-    /// Bytes of payload after the hole, rounded up to messages of 64 KiB, each an RDMA Write followed by a
-    /// Send.
+    /// Payload after the hole, bytes. It is rounded up to messages of 64 KiB. Each message is an RDMA Write
+    /// followed by a Send.
     pub behind: usize,
-    /// The receiver asks for markers.
+    /// Whether the receiver asks for markers.
     pub markers: bool,
 }
 
-/// Two hosts with enough buffers for it.
+/// Two hosts with enough buffers for the measurement.
 pub struct Fill {
     hosts: Hosts,
     connected: Connected,
@@ -53,11 +55,11 @@ impl Fill {
     /// Connects the hosts, and opens the sender's window.
     ///
     /// # Errors
-    /// If that fails.
+    /// If the hosts cannot be connected, or the first messages are not delivered.
     pub fn new(setting: &FillSetting) -> Result<Self, String> {
         let messages = setting.behind.div_ceil(MESSAGE);
         let window = (messages * MESSAGE * 2).max(1 << 20) as u32;
-        // Then no timer mistakes the silence for a loss.
+        // With such long timers, no timer handles the silence as a loss.
         let never = Duration::from_secs(1000);
         let tcp = TcpConfig {
             recv_window_bytes: window,
@@ -77,7 +79,7 @@ impl Fill {
         let source = hosts.hosts[0].pd.reg_mr_with(bytes, &options).map_err(text)?;
         let sink = hosts.hosts[1].pd.reg_mr_with(bytes, &options).map_err(text)?;
         let mut fill = Self { hosts, connected, source, sink, messages, posted: 0, completed: 0 };
-        // The congestion window opens while everything arrives.
+        // The congestion window opens while these messages arrive.
         for _ in 0..4 {
             fill.post()?;
             fill.settle()?;
@@ -85,7 +87,7 @@ impl Fill {
         Ok(fill)
     }
 
-    /// Posts the messages.
+    /// Posts a round of messages.
     fn post(&mut self) -> Result<(), String> {
         let [sender, receiver] = &self.connected.qps;
         let notes = self.messages * MESSAGE;
@@ -103,7 +105,7 @@ impl Fill {
         Ok(())
     }
 
-    /// Polls completions. Returns whether the receiver has all messages.
+    /// Polls completions. Returns whether the receiver has received all messages.
     fn complete(&mut self) -> Result<bool, String> {
         for side in [0, 1] {
             while let Some(wc) = self.hosts.hosts[side].cq.poll_one() {
@@ -116,13 +118,13 @@ impl Fill {
         Ok(self.completed == self.posted)
     }
 
-    /// Polls both hosts until everything is delivered and acknowledged.
+    /// Polls both hosts until all messages are delivered and acknowledged.
     fn settle(&mut self) -> Result<(), String> {
         let mut quiet = 0;
         for _ in 0..TURNS {
             let mut frames = 0;
             self.hosts.exchange(&mut |_, _| frames += 1);
-            // The last acknowledgement may be delayed.
+            // The receiver may delay its last acknowledgement.
             let done = self.complete()?;
             quiet = if done && frames == 0 { quiet + 1 } else { 0 };
             if quiet > 10 {
@@ -135,10 +137,11 @@ impl Fill {
         Err(format!("only {} of {} messages were delivered", self.completed, self.posted))
     }
 
-    /// One hole: nanoseconds from the missing segment's arrival to the last completion.
+    /// Makes and fills one hole. Returns the time from the missing segment's arrival to the last completion,
+    /// in nanoseconds.
     ///
     /// # Errors
-    /// If the sender's window is too small, or something is not delivered.
+    /// If the sender's window is too small, or if a message is not delivered.
     pub fn once(&mut self) -> Result<u64, String> {
         self.post()?;
         let mut frames = Vec::new();
@@ -162,7 +165,7 @@ impl Fill {
             self.hosts.now_us += 1;
             burst.iter().for_each(|frame| self.hosts.sockets[1].deliver(frame.clone()));
             while self.hosts.hosts[1].poll_us(self.hosts.now_us) {}
-            // The receiver's acknowledgements of the hole never reach the sender.
+            // The acknowledgements that the receiver sends because of the hole never reach the sender.
             self.hosts.sockets[1].take_sent();
         }
         let before = self.completed;
@@ -188,7 +191,7 @@ impl Fill {
     /// Measures this many holes, one after the other.
     ///
     /// # Errors
-    /// As [`once`](Self::once).
+    /// The same errors as [`once`](Self::once).
     pub fn measure(&mut self, holes: usize) -> Result<Quantiles, String> {
         let mut values = Quantiles::default();
         for _ in 0..holes {

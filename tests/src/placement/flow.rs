@@ -1,4 +1,5 @@
-//! The messages of one connection: due, posted, placed, delivered, with every byte checked.
+//! The messages of one connection: the times at which each is due, posted, placed and delivered. Every byte
+//! is checked.
 
 use std::collections::VecDeque;
 
@@ -13,26 +14,27 @@ use super::{Traffic, text};
 use crate::pattern::Pattern;
 use testkit::packet::Tcp;
 
-/// Maximum number of messages that are posted and not delivered.
+/// Maximum number of messages that are posted but not delivered.
 const SLOTS: u64 = 16;
 
-/// Bytes of the announcement of a Write: its number, from 1, so that it differs from unwritten memory.
+/// Length of the announcement of a Write, bytes. The announcement is the Write's number, which begins at 1,
+/// so that the announcement differs from unwritten memory.
 const NOTE: usize = 8;
 
-/// Bytes at the end of a payload that identify it.
+/// Number of bytes at the end of a payload that identify the payload.
 const PROBE: usize = 16;
 
 /// A message in flight.
 #[derive(Debug)]
 struct Message {
     due_us: u64,
-    /// Bytes of payload not placed.
+    /// Number of payload bytes that have not been placed.
     missing: usize,
-    /// When its last byte was placed.
+    /// The time at which the message's last byte was placed, microseconds.
     placed_us: u64,
 }
 
-/// The written data, and the part of it that is in memory.
+/// The memory of both sides: a slot for each of the last `SLOTS` messages.
 struct Slots {
     traffic: Traffic,
     bytes: usize,
@@ -45,12 +47,12 @@ pub(super) struct Flow {
     slots: Slots,
     connected: Connected,
     pub(super) follow: Follow,
-    /// Tagged messages whose last FPDU the frontier has passed.
+    /// Number of tagged messages whose last FPDU has been received in order.
     tagged_passed: u64,
     messages: VecDeque<Message>,
     posted: u64,
     pub(super) delivered: u64,
-    /// When the next message is due; not before a slot is free.
+    /// The time at which the next message is due. It is posted later if no slot is free.
     pub(super) due_us: u64,
     pub(super) completion_us: Quantiles,
     pub(super) placement_us: Quantiles,
@@ -78,7 +80,7 @@ impl Slots {
         Pattern::new(self.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// The receive request of message `number`.
+    /// Returns the receive request of message `number`.
     fn receive(&self, number: u64) -> RecvRequest {
         let (at, bytes) = match self.traffic {
             Traffic::Send => (self.payload_at(number), self.bytes),
@@ -87,7 +89,7 @@ impl Slots {
         RecvRequest::new(number, self.sink.sge(at, bytes))
     }
 
-    /// The requests of message `number`.
+    /// Returns the send requests of message `number`.
     fn requests(&self, number: u64) -> Result<Vec<SendRequest>, String> {
         let mut content = vec![0; self.bytes];
         self.pattern(number).fill(0, &mut content);
@@ -108,8 +110,8 @@ impl Slots {
         })
     }
 
-    /// The message of a payload, and the offset in it; `None` for an announcement. `oldest` is the first
-    /// message that is not delivered.
+    /// Returns the number of the message that contains a payload, and the payload's offset in it; `None` for
+    /// an announcement. `oldest` is the first message that is not delivered.
     fn within(&self, piece: &Piece, oldest: u64) -> Option<(u64, usize)> {
         match piece.place {
             Place::Tagged(offset) => {
@@ -184,22 +186,22 @@ impl Flow {
         })
     }
 
-    /// The number of the receiver's queue pair.
+    /// Returns the number of the receiver's queue pair.
     pub(super) fn receiver(&self) -> u32 {
         self.connected.qps[1].qp_num()
     }
 
-    /// Whether a message may be posted when it is due.
+    /// Whether a slot is free, so that a message may be posted when it is due.
     pub(super) fn has_room(&self) -> bool {
         self.posted < self.delivered + SLOTS
     }
 
-    /// Messages posted.
+    /// Returns the number of posted messages.
     pub(super) fn posted(&self) -> u64 {
         self.posted
     }
 
-    /// Posts the message that is due, and sets when the next one is due.
+    /// Posts the message that is due, and sets the time at which the next message is due.
     pub(super) fn post(&mut self, next_us: u64) -> Result<(), String> {
         for request in self.slots.requests(self.posted)? {
             self.connected.qps[0].post_send(&request).map_err(text)?;
@@ -210,13 +212,13 @@ impl Flow {
         Ok(())
     }
 
-    /// Called when a segment reaches the receiver, which has not processed it yet.
+    /// Has to be called when a segment reaches the receiver, before the receiver processes it.
     pub(super) fn arriving(&mut self, now_us: u64, tcp: &Tcp) -> Result<(), String> {
         let (slots, oldest) = (&self.slots, self.delivered);
         self.follow.arriving(now_us, tcp, &mut |piece| slots.holds(piece, oldest))
     }
 
-    /// Called after the receiver was polled.
+    /// Has to be called after the receiver was polled. `refused`: the receiver's TCP dropped the segment.
     pub(super) fn arrived(&mut self, now_us: u64, refused: bool) -> Result<(), String> {
         let (slots, oldest) = (&self.slots, self.delivered);
         let passed = self.follow.arrived(now_us, refused, &mut |piece| slots.holds(piece, oldest))?;
@@ -241,7 +243,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Called when the receiver's user gets a completion.
+    /// Has to be called when the receiver's user gets a completion.
     pub(super) fn completed(&mut self, now_us: u64, wc: &WorkCompletion) -> Result<(), String> {
         if wc.wr_id != self.delivered {
             return Err(format!("message {} completes, {} is next", wc.wr_id, self.delivered));

@@ -1,5 +1,5 @@
-//! The external view of one connection: the parts of its stream that have arrived, the FPDUs behind a hole,
-//! and the time when each was placed.
+//! The external view of one connection: the parts of its stream that have arrived, the FPDUs after a hole,
+//! and the time at which each FPDU was placed.
 
 use std::collections::VecDeque;
 
@@ -9,27 +9,27 @@ use testkit::packet::{Tcp, flag};
 /// The state of an FPDU's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Not all of them have arrived.
+    /// Not all of the bytes have arrived.
     Coming,
-    /// All have arrived, behind a hole, but are not in memory.
+    /// All of the bytes have arrived, after a hole, but they are not in memory.
     Waiting,
-    /// They have been in memory, with a hole in front of them, since this microsecond.
+    /// The bytes are in memory although there is a hole before them, since this time in microseconds.
     Early(u64),
 }
 
-/// An FPDU, and when it was placed.
+/// An FPDU that was placed, and the time of its placement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
     pub(super) piece: Piece,
     pub(super) at_us: u64,
 }
 
-/// Bytes of payload.
+/// Numbers of payload bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// FPDUs that were complete behind a hole.
+    /// Payload of FPDUs that were complete after a hole.
     pub(super) behind: u64,
-    /// FPDUs of `behind` that were in memory before the hole was filled.
+    /// The part of `behind` that was in memory before the hole was filled.
     pub(super) early: u64,
 }
 
@@ -37,15 +37,15 @@ pub(super) struct Counts {
 pub(super) struct Follow {
     reader: Reader,
     isn: Option<u32>,
-    /// FPDUs that the frontier has not passed.
+    /// FPDUs that have not been received in order.
     pieces: VecDeque<(Piece, State)>,
-    /// Ranges that have arrived beyond the frontier: disjoint, in order.
+    /// Ranges that have arrived beyond `frontier`, the next expected byte. They are disjoint and in order.
     ranges: Vec<(u64, u64)>,
-    /// The same before the arriving segment.
+    /// `ranges` before the segment that is arriving.
     ranges_before: Vec<(u64, u64)>,
     frontier: u64,
     pub(super) counts: Counts,
-    /// Bytes of payload that are complete behind a hole and not placed.
+    /// Number of payload bytes that are complete after a hole but not placed.
     pub(super) waiting: u64,
 }
 
@@ -63,16 +63,16 @@ impl Follow {
         }
     }
 
-    /// The stream offset of a segment's first byte. The SYN has been seen.
+    /// Returns the stream offset of a segment's first byte. Returns `None` before the SYN has been seen.
     fn offset(&self, seq: u32) -> Option<u64> {
         let next = self.reader.pos();
         let isn = self.isn?;
-        // Within 2^31 of the last byte sent.
+        // The offset is less than 2^31 away from the last byte sent.
         let distance = seq.wrapping_sub(isn).wrapping_sub(1).wrapping_sub(next as u32) as i32;
         next.checked_add_signed(i64::from(distance))
     }
 
-    /// Called when the sender sends or retransmits a segment.
+    /// Has to be called when the sender sends or retransmits a segment.
     pub(super) fn sent_segment(&mut self, tcp: &Tcp, frame: &[u8]) {
         if tcp.has(flag::SYN) {
             self.isn = Some(tcp.seq);
@@ -85,8 +85,8 @@ impl Follow {
         self.pieces.extend(pieces.into_iter().map(|piece| (piece, State::Coming)));
     }
 
-    /// A segment reaches the receiver, which has not processed it yet: notes which holes it fills.
-    /// `is_placed` checks memory.
+    /// Records which holes a segment fills. Has to be called when the segment reaches the receiver, before
+    /// the receiver processes it. `is_placed` checks the receiver's memory.
     pub(super) fn arriving(
         &mut self,
         now_us: u64,
@@ -94,7 +94,7 @@ impl Follow {
         is_placed: &mut dyn FnMut(&Piece) -> Result<bool, String>,
     ) -> Result<(), String> {
         self.segment_arrives(tcp);
-        // FPDUs that waited may have been placed after their arrival.
+        // FPDUs that were waiting may have been placed some time after they arrived.
         for (piece, state) in &mut self.pieces {
             if piece.end > self.frontier {
                 break;
@@ -108,11 +108,12 @@ impl Follow {
         Ok(())
     }
 
-    /// Called after the receiver was polled. Returns the FPDUs that the frontier has passed. With `refused`,
-    /// the receiver's TCP dropped the segment because of a limit, which concerns only bytes behind a hole.
+    /// Returns the FPDUs that have been received in order since the last call. Has to be called after the
+    /// receiver was polled. With `refused`, the receiver's TCP dropped the segment because of a limit, which
+    /// applies only to bytes after a hole.
     ///
     /// # Errors
-    /// If an FPDU that the frontier has passed is not in memory.
+    /// If an FPDU that was received in order is not in memory.
     pub(super) fn arrived(
         &mut self,
         now_us: u64,
@@ -138,7 +139,7 @@ impl Follow {
         }
         for &(from, to) in &self.ranges {
             let first = self.pieces.partition_point(|(piece, _)| piece.start < from);
-            // The newest are at the end; older ones have been checked.
+            // The new FPDUs are at the end; the older ones have been checked.
             for (piece, state) in self.pieces.range_mut(first..) {
                 if piece.end > to {
                     break;
@@ -159,7 +160,7 @@ impl Follow {
         Ok(passed)
     }
 
-    /// A segment reaches the receiver.
+    /// Updates the ranges that have arrived, when a segment reaches the receiver.
     pub(super) fn segment_arrives(&mut self, tcp: &Tcp) {
         let Some(offset) = self.offset(tcp.seq) else { return };
         self.ranges_before.clone_from(&self.ranges);

@@ -11,10 +11,10 @@ use super::text;
 use crate::sim::port::{Socket, mac, port};
 use crate::sim::setup::{Setup, address, cidr};
 
-/// Longer than a run, so that only TCP's own timers end a connection.
+/// A time limit that is longer than a run, so that only TCP's own timers end a connection.
 const FOREVER: Duration = Duration::from_secs(3600);
 
-/// Limit of polls until a connection is established.
+/// Maximum number of polls until a connection is established.
 const CONNECT_TURNS: u32 = 10_000;
 
 /// Depth of a work queue.
@@ -24,7 +24,7 @@ const DEPTH: usize = 4096;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostsConfig {
     pub(crate) mtu: u16,
-    /// Packet buffers of each port.
+    /// Number of packet buffers of each port.
     pub(crate) mbufs: usize,
     pub(crate) tcp: TcpConfig,
     pub(crate) seed: u64,
@@ -32,7 +32,7 @@ pub(crate) struct HostsConfig {
     pub(crate) exchange_us: u64,
 }
 
-/// Both hosts, and the time.
+/// Two hosts, and the time.
 pub(crate) struct Hosts {
     pub(crate) hosts: [Host; 2],
     pub(crate) sockets: [Socket; 2],
@@ -41,13 +41,13 @@ pub(crate) struct Hosts {
     _listener: CmId,
 }
 
-/// Both ends of a connection.
+/// Both endpoints of a connection.
 pub(crate) struct Connected {
     pub(crate) qps: [QueuePair; 2],
     _ids: [CmId; 2],
 }
 
-/// One host, and the socket for its frames.
+/// Creates one host, and the socket for its frames.
 fn host(side: usize, config: &HostsConfig) -> (Host, Socket) {
     let (port, socket) = port(side, config.mtu, config.mbufs);
     let key = Setup::keys(config.seed)[side];
@@ -60,7 +60,7 @@ fn host(side: usize, config: &HostsConfig) -> (Host, Socket) {
 }
 
 impl Hosts {
-    /// Two hosts, the second of which listens.
+    /// Creates two hosts, the second of which listens.
     pub(crate) fn new(config: &HostsConfig) -> Result<Self, String> {
         let [(a, socket_a), (b, socket_b)] = [0, 1].map(|side| host(side, config));
         let (hosts, sockets) = ([a, b], [socket_a, socket_b]);
@@ -69,7 +69,8 @@ impl Hosts {
         Ok(Self { hosts, sockets, now_us: 1_000_000, exchange_us: config.exchange_us, _listener: listener })
     }
 
-    /// Polls both hosts, with a wire without faults between them. Passes the frames sent to `see`.
+    /// Polls both hosts, with a wire without faults between them. Passes each frame that a host sends to
+    /// `see`.
     pub(crate) fn exchange(&mut self, see: &mut dyn FnMut(usize, &[u8])) {
         self.now_us += self.exchange_us;
         for side in [0, 1] {

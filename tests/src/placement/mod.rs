@@ -1,10 +1,10 @@
-//! Measures out-of-order placement: with markers, the payload behind a hole is in the application's memory
-//! before the hole is filled (RFC 5044 section 4.3, appendix B.2). Measures the share of this payload, the
-//! memory that is held meanwhile, and the benefit.
+//! Measures out-of-order placement: with markers, the payload after a hole is in the application's memory
+//! before the hole is filled (RFC 5044 section 4.3, appendix B.2). The results are the share of this payload,
+//! the memory that is held until the hole is filled, and the benefit.
 //!
-//! There are two engines and one sender. The measurements are external: a parser of this module reads the
-//! stream from the wire, and an FPDU counts as placed when its bytes are in the receiver's memory. Only the
-//! number of bytes that the engine's TCP has dropped comes from a counter of the engine.
+//! There are two engines, of which one sends. The measurements are external: a parser of this module reads
+//! the stream from the wire, and an FPDU counts as placed when its bytes are in the receiver's memory. Only
+//! the number of bytes that the engine's TCP has dropped comes from a counter of the engine.
 //!
 //! | file | what |
 //! |---|---|
@@ -37,14 +37,15 @@ pub enum Traffic {
     WriteSend,
     /// An RDMA Write with Immediate Data.
     WriteImmediate,
-    /// An RDMA Write without an announcement: it counts as delivered when the frontier has passed it.
+    /// An RDMA Write without an announcement. It counts as delivered when all its bytes have been received in
+    /// order.
     Write,
     /// A Send.
     Send,
 }
 
 impl Traffic {
-    /// The name of the traffic on a command line and in a table.
+    /// Returns the name of the traffic on a command line and in a table.
     pub const fn name(self) -> &'static str {
         match self {
             Self::WriteSend => "write+send",
@@ -54,20 +55,20 @@ impl Traffic {
         }
     }
 
-    /// The traffic of this name.
+    /// Returns the traffic of this name.
     pub fn find(name: &str) -> Option<Self> {
         [Self::WriteSend, Self::WriteImmediate, Self::Write, Self::Send]
             .into_iter()
             .find(|traffic| traffic.name() == name)
     }
 
-    /// Whether the receiver's user gets a completion.
+    /// Whether the receiver's user gets a completion for each message.
     const fn completes(self) -> bool {
         !matches!(self, Self::Write)
     }
 }
 
-/// An error's text.
+/// Returns the text of an error.
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }

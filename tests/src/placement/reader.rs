@@ -1,28 +1,29 @@
-//! Parses the FPDUs of a sender's stream (RFC 5044 section 4, RFC 5041 section 4), and finds the place of
-//! each payload.
+//! Parses the FPDUs of a sender's stream (RFC 5044 section 4, RFC 5041 section 4), and determines where each
+//! payload belongs.
 
-/// Bytes between the beginnings of two markers.
+/// Distance between the first bytes of two markers.
 const INTERVAL: u64 = 512;
 
-/// The place of a payload.
+/// Where a payload belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// At this tagged offset.
+    /// At this tagged offset of the receiver's memory.
     Tagged(u64),
-    /// In message number `.0` of queue 0, counted from 0, at this offset.
+    /// At offset `.1` of message number `.0` of queue 0. The first message has number 0.
     Message(u64, u32),
 }
 
-/// One FPDU with payload.
+/// An FPDU that has payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// The bytes of the FPDU in the stream of TCP, with its markers.
+    /// Stream offset at which the FPDU starts. `end`: the offset at which the FPDU ends. Both offsets count
+    /// markers.
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) place: Place,
-    /// Bytes of payload.
+    /// Length of the payload, bytes.
     pub(super) bytes: usize,
-    /// Whether the FPDU ends its message.
+    /// Whether the FPDU is the last one of its message.
     pub(super) last: bool,
 }
 
@@ -30,13 +31,13 @@ pub(super) struct Piece {
 #[derive(Debug)]
 pub(super) struct Reader {
     markers: bool,
-    /// Bytes read.
+    /// Number of bytes read.
     pos: u64,
-    /// Where FPDUs begin, once the startup frame is complete.
+    /// Stream offset of the first FPDU, once the startup frame is complete.
     origin: Option<u64>,
-    /// The bytes read of a startup frame, or of an FPDU without its markers.
+    /// The bytes read so far of a startup frame, or of an FPDU without its markers.
     body: Vec<u8>,
-    /// Where it began.
+    /// Stream offset of the first byte of `body`.
     start: u64,
 }
 
@@ -45,12 +46,12 @@ impl Reader {
         Self { markers, pos: 0, origin: None, body: Vec::new(), start: 0 }
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub(super) fn pos(&self) -> u64 {
         self.pos
     }
 
-    /// Parses further bytes. FPDUs with payload go to `out`.
+    /// Parses further bytes. Adds FPDUs that have payload to `out`.
     pub(super) fn read(&mut self, bytes: &[u8], out: &mut Vec<Piece>) {
         for &byte in bytes {
             let at = self.pos;
@@ -83,7 +84,7 @@ impl Reader {
     }
 }
 
-/// Parses a ULPDU; `None` if it has no payload, or is for another queue than 0.
+/// Parses a ULPDU. Returns `None` if it has no payload, or is an untagged segment of a queue other than 0.
 fn piece(start: u64, end: u64, ulpdu: &[u8]) -> Option<Piece> {
     const TAGGED: u8 = 0x80;
     const LAST: u8 = 0x40;
@@ -114,7 +115,7 @@ mod tests {
             let mut body = [&614_u16.to_be_bytes()[..], &header, &[5; 600]].concat();
             body.extend([0; 4]);
             if markers {
-                // One is at the beginning, and one 508 bytes further.
+                // One marker is at the beginning, and one is 508 bytes after it.
                 body.splice(508..508, [0; 4]);
                 body.splice(0..0, [0; 4]);
             }

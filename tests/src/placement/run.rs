@@ -18,68 +18,68 @@ use testkit::packet::parse;
 /// Local port of the first connection.
 const FIRST_PORT: u16 = 40_000;
 
-/// Packet buffers of each port: enough that only losses matter.
+/// Number of packet buffers of each port: enough that only losses matter.
 const MBUFS: usize = 8192;
 
-/// Limit of the queue in front of the wire.
+/// Maximum length of the queue in front of the wire.
 const QUEUE_BYTES: u64 = 1 << 20;
 
-/// Maximum duration of a run.
+/// Maximum duration of a run, microseconds.
 const LIMIT_US: u64 = 600_000_000;
 
 /// The parameters of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Losses, each way.
+    /// Losses in each direction.
     pub loss: Loss,
-    /// Megabits a second, each way.
+    /// Rate in each direction, megabits per second.
     pub rate_mbit: u64,
     /// Round-trip time of the empty wire, microseconds.
     pub rtt_us: u64,
     /// MTU, bytes.
     pub mtu: u16,
-    /// Connections.
+    /// Number of connections.
     pub connections: u16,
-    /// The sender's requests.
+    /// The requests that the sender posts for each message.
     pub traffic: Traffic,
-    /// Bytes of a message.
+    /// Length of a message, bytes.
     pub message: usize,
-    /// Messages of each connection.
+    /// Number of messages of each connection.
     pub messages: u64,
-    /// Load of all messages together, percent of the wire's rate; `None`: each message is posted as soon as
-    /// there is space.
+    /// Load of all connections together, percent of the wire's rate. With `None`, each message is posted as
+    /// soon as a slot is free.
     pub load: Option<u32>,
-    /// The receiver asks for markers.
+    /// Whether the receiver asks for markers.
     pub markers: bool,
 }
 
-/// The results of a run, or of several after [`merge`](Self::merge).
+/// The results of a run, or of several runs after [`merge`](Self::merge).
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Bytes of payload delivered.
+    /// Number of payload bytes delivered.
     pub payload: u64,
-    /// Virtual time from the first post to the last delivery.
+    /// Virtual time from the first post to the last delivery, microseconds.
     pub time_us: u64,
-    /// Frames lost on the way to the receiver.
+    /// Number of frames lost on the wire to the receiver.
     pub lost: u64,
-    /// Bytes of payload in FPDUs that were complete behind a hole.
+    /// Number of payload bytes in FPDUs that were complete after a hole.
     pub behind: u64,
     /// The part of `behind` that was in memory before the hole was filled.
     pub early: u64,
-    /// Bytes behind a hole that the receiver dropped, since it keeps a limited number of holes.
+    /// Number of bytes after a hole that the receiver dropped, since it keeps a limited number of holes.
     pub dropped: u64,
-    /// Bytes of packet buffers that the receiver held, of all connections together.
+    /// Size of the packet buffers that the receiver held for all connections together, bytes.
     pub pinned: Level,
-    /// Bytes of payload that were complete behind a hole and not in memory, of one connection.
+    /// Number of payload bytes of one connection that were complete after a hole but not in memory.
     pub waiting: Level,
-    /// Time from due to the receiver's completion, microseconds.
+    /// Time from the moment when a message is due to the receiver's completion, microseconds.
     pub completion_us: Quantiles,
-    /// Time from due to the last byte in memory, microseconds.
+    /// Time from the moment when a message is due until its last byte is in memory, microseconds.
     pub placement_us: Quantiles,
 }
 
 impl Outcome {
-    /// Adds another run.
+    /// Adds the results of another run.
     pub fn merge(&mut self, other: &Self) {
         let Self { payload, time_us, lost, behind, early, dropped, .. } = other;
         let Self { pinned, waiting, completion_us, placement_us, .. } = other;
@@ -95,12 +95,12 @@ impl Outcome {
         self.placement_us.merge(placement_us);
     }
 
-    /// Gigabits of payload a second.
+    /// Returns the goodput, gigabits of payload per second.
     pub fn goodput_gbit(&self) -> f64 {
         self.payload as f64 * 8.0 / self.time_us.max(1) as f64 / 1000.0
     }
 
-    /// The share of the payload behind a hole that was in memory before the hole was filled.
+    /// Returns the share of the payload after a hole that was in memory before the hole was filled.
     pub fn share(&self) -> f64 {
         self.early as f64 / self.behind.max(1) as f64
     }
@@ -110,21 +110,21 @@ struct Run {
     setting: Setting,
     hosts: Hosts,
     flows: Vec<Flow>,
-    /// Flows by the receiver's queue pair.
+    /// The index of each flow, by the number of the receiver's queue pair.
     numbers: HashMap<u32, usize>,
     wires: [Wire; 2],
     arrivals: Queue<(usize, Vec<u8>)>,
     wakes: [Option<u64>; 2],
     dice: Dice,
     start_us: u64,
-    /// The time of the last change at the receiver, and its state.
+    /// The time at which the receiver's state was recorded last, and this state.
     since_us: u64,
     pinned_bytes: u64,
     pinned: Level,
     waiting: Level,
 }
 
-/// Does one run.
+/// Makes one run.
 ///
 /// # Errors
 /// If a byte is wrong, or the run does not end.
@@ -147,7 +147,7 @@ impl Run {
                     && tcp.src_port == FIRST_PORT + number
                 {
                     follow.sent_segment(&tcp, frame);
-                    // Nothing can be lost yet.
+                    // The segment arrives at once, since the wire does not lose frames yet.
                     follow.segment_arrives(&tcp);
                 }
             })?;
@@ -180,7 +180,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Time between two messages of a connection.
+    /// Returns the time between two messages of a connection, microseconds.
     fn pause_us(&mut self) -> u64 {
         let Setting { load, message, connections, rate_mbit, .. } = self.setting;
         let Some(load) = load else { return 0 };
@@ -221,7 +221,7 @@ impl Run {
         for number in 0..self.flows.len() {
             while self.may_post(&self.flows[number]) && self.flows[number].due_us <= now_us {
                 let flow = &self.flows[number];
-                // Without a load, the next message is due when the queue has space for it.
+                // Without a load, the next message is due when a slot is free.
                 let due_us = if self.setting.load.is_none() { now_us } else { flow.due_us };
                 let next_us = due_us + self.pause_us();
                 self.flows[number].due_us = due_us;
@@ -254,7 +254,7 @@ impl Run {
         Ok(())
     }
 
-    /// Bytes behind a hole that the receiver's TCP has dropped because of a limit.
+    /// Returns the number of bytes after a hole that the receiver's TCP has dropped because of a limit.
     fn dropped(&self) -> u64 {
         self.hosts.hosts[1].engine.counters().stack.rx_out_of_order_dropped_bytes
     }

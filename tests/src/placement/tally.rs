@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A level over time: each value holds until the next.
+/// A level over time: each value holds until the next value is recorded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Level {
     area: f64,
@@ -18,19 +18,19 @@ impl Level {
         self.max = self.max.max(value);
     }
 
-    /// Adds another run.
+    /// Adds the values of another run.
     pub fn merge(&mut self, other: &Self) {
         self.area += other.area;
         self.time_us += other.time_us;
         self.max = self.max.max(other.max);
     }
 
-    /// The mean over time.
+    /// Returns the mean over time.
     pub fn mean(&self) -> f64 {
         if self.time_us == 0 { 0.0 } else { self.area / self.time_us as f64 }
     }
 
-    /// The highest.
+    /// Returns the highest value.
     pub fn max(&self) -> u64 {
         self.max
     }
@@ -48,22 +48,22 @@ impl Quantiles {
         self.values.push(value);
     }
 
-    /// Adds another run.
+    /// Adds the values of another run.
     pub fn merge(&mut self, other: &Self) {
         self.values.extend(&other.values);
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// The smallest value that this share of all values does not exceed; 0 if there is no value.
+    /// Returns the smallest value that is not exceeded by this share of all values; 0 if there is no value.
     pub fn at(&self, share: f64) -> u64 {
         let mut values = self.values.clone();
         values.sort_unstable();
@@ -73,7 +73,7 @@ impl Quantiles {
 }
 
 impl fmt::Display for Quantiles {
-    /// p50, p90, p99, p99.9 and the largest, in columns of eight.
+    /// Prints p50, p90, p99, p99.9 and the largest value, in columns of eight characters.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for share in [0.5, 0.9, 0.99, 0.999, 1.0] {
             write!(f, "{:>8}", self.at(share))?;

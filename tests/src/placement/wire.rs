@@ -1,18 +1,18 @@
-//! One direction of the wire: rate, delay, a queue, and seeded losses. Unlike the simulator's link it counts
-//! nanoseconds: a frame takes 1.2 microseconds at 10 Gb/s.
+//! One direction of the wire: rate, delay, a queue, and seeded losses. Its clock has nanoseconds, unlike that
+//! of the simulator's link, since a frame takes 1.2 microseconds at 10 Gb/s.
 
 use crate::sim::dice::Part;
 use testkit::dice::Dice;
 
-/// Mean length of a burst of losses, frames; half of them are lost.
+/// Mean length of a burst of losses, frames. Half of the frames of a burst are lost.
 const BURST_FRAMES: u32 = 8;
 
 /// How frames are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Each with this probability, parts per million.
+    /// Each frame is lost with this probability, parts per million.
     Random(u32),
-    /// As many, in bursts (Gilbert-Elliott model).
+    /// This share of the frames is lost, parts per million, in bursts (Gilbert-Elliott model).
     Burst(u32),
 }
 
@@ -20,7 +20,7 @@ pub enum Loss {
 pub(crate) struct Wire {
     rate_mbit: u64,
     delay_us: u64,
-    /// Limit of the queue in front of the wire.
+    /// Maximum length of the queue in front of the wire, bytes.
     queue_bytes: u64,
     loss: Loss,
     dice: Dice,
@@ -31,7 +31,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// The direction for the frames that host `side` sends.
+    /// Returns the direction in which host `side` sends.
     pub(crate) fn new(
         rate_mbit: u64,
         delay_us: u64,
@@ -44,7 +44,8 @@ impl Wire {
         Self { rate_mbit, delay_us, queue_bytes, loss, dice, bad: false, busy_until_ns: 0, lost: 0 }
     }
 
-    /// The arrival time of a frame of `bytes` that is sent now; `None`: it is lost.
+    /// Returns the time at which a frame of `bytes` bytes arrives that is sent now, or `None` if the frame is
+    /// lost.
     pub(crate) fn carry(&mut self, now_us: u64, bytes: usize) -> Option<u64> {
         let now_ns = now_us * 1000;
         let waiting = self.busy_until_ns.saturating_sub(now_ns) * self.rate_mbit / 8000;
@@ -56,7 +57,7 @@ impl Wire {
         Some(self.busy_until_ns.div_ceil(1000) + self.delay_us)
     }
 
-    /// Frames lost for any reason.
+    /// Returns the number of frames lost for any reason.
     pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
@@ -65,7 +66,7 @@ impl Wire {
         match self.loss {
             Loss::Random(ppm) => self.dice.hits(ppm),
             Loss::Burst(ppm) => {
-                // The fraction of bad time is twice the loss rate.
+                // The wire spends twice the loss rate in bursts, since half of a burst's frames are lost.
                 let (bad, leave_ppm) = (u64::from(2 * ppm), 1_000_000 / BURST_FRAMES);
                 let enter_ppm = (u64::from(leave_ppm) * bad / (1_000_000 - bad)) as u32;
                 self.bad ^= self.dice.hits(if self.bad { leave_ppm } else { enter_ppm });

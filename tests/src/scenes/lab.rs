@@ -1,5 +1,5 @@
-//! Our engine on a device, and connections to a target. Either the target listens and we connect, or the
-//! reverse.
+//! Our engine on a device, and connections to a target. Either the target listens and we connect, or we
+//! listen and the target connects.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -21,18 +21,19 @@ use crate::{ensure, lab_error};
 /// The side that listens.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// The target, at this address.
+    /// The target listens, at this address.
     Connect(SocketAddr),
-    /// We, on this port.
+    /// We listen, on this port.
     Listen(u16),
 }
 
-/// Our end: an engine that is polled here, and the objects that all connections share.
+/// Our side: an engine that this type polls, and the objects that all connections share.
 pub struct Lab {
     engine: Engine,
     context: Context,
     events: EventChannel,
-    /// Events that arrived while the lab waited for another event: a connecting target does not wait.
+    /// Events that arrived while the lab waited for another event, since a target that connects does not
+    /// wait.
     kept: Vec<CmEvent>,
     role: Role,
     crc: bool,
@@ -41,7 +42,7 @@ pub struct Lab {
     pub pd: ProtectionDomain,
 }
 
-/// One connection whose scene is set up.
+/// A connection whose scene has been set up.
 pub struct Session {
     /// The queue pair of the session.
     pub qp: QueuePair,
@@ -55,11 +56,11 @@ pub struct Session {
     ended: bool,
 }
 
-/// `wr_id` of the receives that [`Lab::session`] posts for texts.
+/// `wr_id` of the receives that [`Lab::session`] posts for the target's texts.
 const TEXT_WR: u64 = u64::MAX;
 
 impl Lab {
-    /// An engine on `port`. With `crc` we ask for CRCs.
+    /// Creates an engine on `port`. With `crc`, we ask for CRCs.
     ///
     /// # Errors
     /// If an object cannot be created.
@@ -81,8 +82,8 @@ impl Lab {
         Ok(Self { engine, context, events, kept: Vec::new(), role, crc, listener, pd })
     }
 
-    /// A queue pair with its own completion queue and channel, to be connected by [`session`](Self::session).
-    /// Regions can be bound to it before.
+    /// Creates a queue pair with its own completion queue and channel, for [`session`](Self::session).
+    /// Regions can be bound to the queue pair before it is connected.
     ///
     /// # Errors
     /// If a limit is reached.
@@ -93,7 +94,7 @@ impl Lab {
         Ok((qp, cq, channel))
     }
 
-    /// Registered memory with these rights.
+    /// Registers memory with these rights.
     ///
     /// # Errors
     /// If a limit is reached.
@@ -101,7 +102,7 @@ impl Lab {
         self.pd.reg_mr(bytes, access).map_err(told)
     }
 
-    /// Memory with these bytes in it.
+    /// Registers memory that contains these bytes.
     ///
     /// # Errors
     /// If a limit is reached.
@@ -114,17 +115,17 @@ impl Lab {
     /// Sets up the scene `words` on a new connection.
     ///
     /// # Errors
-    /// If there is no connection, or no stage message.
+    /// If there is no connection, or if the target sends no stage message.
     pub fn scene(&mut self, words: &str) -> Result<Session> {
         let queues = self.queue_pair()?;
         self.session(queues, &[], words)
     }
 
-    /// The same with an existing queue pair without posted requests. Posts these receives before a message
-    /// can arrive.
+    /// Does the same as [`scene`](Self::scene) with an existing queue pair without posted requests. Posts
+    /// `receives` before a message can arrive.
     ///
     /// # Errors
-    /// As [`scene`](Self::scene).
+    /// The same errors as [`scene`](Self::scene).
     pub fn session(
         &mut self,
         (qp, cq, channel): (QueuePair, CompletionQueue, CompletionChannel),
@@ -136,10 +137,10 @@ impl Lab {
         Ok(Session { qp, cq, channel, stage, id, ended: false })
     }
 
-    /// Ends the connection, and gets the target's report.
+    /// Ends the connection, and asks the target for its report.
     ///
     /// # Errors
-    /// If the target does not send it.
+    /// If the target does not send a report.
     pub fn report(&mut self, mut session: Session) -> Result<Report> {
         self.end(&mut session)?;
         drop(session);
@@ -150,17 +151,18 @@ impl Lab {
         Report::parse(&text)
     }
 
-    /// Tells a connecting target that it is done.
+    /// Tells a target that connects that the scenes are over.
     ///
     /// # Errors
-    /// If it does not connect.
+    /// If the target does not connect.
     pub fn bye(&mut self) -> Result<()> {
         if self.listener.is_none() {
             return Ok(());
         }
         let (qp, _cq, _channel) = self.queue_pair()?;
         let request = self.connect_request()?;
-        // Accepted, not rejected: a FIN right after a rejecting Reply makes siw overlook the private data.
+        // The request is accepted and not rejected, since siw overlooks the private data of a rejecting Reply
+        // that a FIN follows at once.
         let private_data = format!("{MAGIC} bye").bytes().collect();
         request.id.accept(&qp, &ConnParam { private_data, ..ConnParam::default() })?;
         self.established(&request.id)?;
@@ -174,8 +176,8 @@ impl Lab {
     /// If the connection does not end.
     pub fn end(&mut self, session: &mut Session) -> Result<()> {
         if !session.ended {
-            // A stack may fail requests whose bytes have been sent if the connection ends before their
-            // completion.
+            // If the connection ends before the completion of a request whose bytes have been sent, a stack
+            // may fail this request.
             self.turn_for(Duration::from_millis(50));
             session.id.disconnect();
             self.await_end(&session.id)?;
@@ -184,28 +186,28 @@ impl Lab {
         Ok(())
     }
 
-    /// Waits for the stream's error.
+    /// Waits until the connection ends, and returns the stream's error.
     ///
     /// # Errors
-    /// If the connection ends without one, or not at all.
+    /// If the connection ends without an error or does not end.
     pub fn error(&mut self, session: &mut Session) -> Result<StreamError> {
         self.await_end(&session.id)?;
         session.ended = true;
         session.qp.error().ok_or_else(|| lab_error!("the stream ended without an error"))
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     ///
     /// # Errors
-    /// If there is none within the time limit.
+    /// If there is no completion within the time limit.
     pub fn completion(&mut self, session: &Session) -> Result<WorkCompletion> {
         self.completion_of(&session.cq)
     }
 
-    /// The next completion, which has to be successful.
+    /// Waits for the next completion, which has to be successful.
     ///
     /// # Errors
-    /// If there is none, or the request failed.
+    /// If there is no completion within the time limit, or if the request failed.
     pub fn success(&mut self, session: &Session) -> Result<WorkCompletion> {
         let done = self.completion(session)?;
         ensure!(
@@ -219,7 +221,7 @@ impl Lab {
         Ok(done)
     }
 
-    /// Polls the engine for a while.
+    /// Polls the engine for `time`.
     pub fn turn_for(&mut self, time: Duration) {
         let started = Instant::now();
         while started.elapsed() < time {
@@ -228,7 +230,7 @@ impl Lab {
         }
     }
 
-    /// Polls the engine until `look` finds something.
+    /// Polls the engine until `look` returns a value.
     fn until<T>(&mut self, what: &str, mut look: impl FnMut(&mut Self) -> Result<Option<T>>) -> Result<T> {
         let started = Instant::now();
         loop {
@@ -252,14 +254,14 @@ impl Lab {
         })
     }
 
-    /// The first event that `wanted` accepts, or `None`. Other events are kept.
+    /// Returns the first event that `wanted` accepts, or `None`. Other events are kept.
     fn event(&mut self, wanted: impl Fn(&CmEvent) -> bool) -> Option<CmEvent> {
         self.kept.extend(std::iter::from_fn(|| self.events.poll()));
         let place = self.kept.iter().position(wanted)?;
         Some(self.kept.remove(place))
     }
 
-    /// Connects `qp` with a scene. Returns the target's answer.
+    /// Connects `qp`, and requests the scene `words`. Returns the target's answer.
     fn establish(
         &mut self,
         qp: &QueuePair,
@@ -323,7 +325,7 @@ impl Lab {
                 |event: &CmEvent| event.id == *id && matches!(event.kind, CmEventKind::Disconnected { .. });
             Ok(lab.event(ended).map(drop))
         })?;
-        // Sends the last acknowledgements, otherwise the peer's kernel waits for them.
+        // The engine has to send the last acknowledgements, since the peer's kernel waits for them.
         self.turn_for(Duration::from_millis(50));
         Ok(())
     }

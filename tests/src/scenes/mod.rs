@@ -1,7 +1,8 @@
-//! Our verbs against a target of `tests/iwprobe/TARGET.md`: private data requests scenes, and the target's
-//! report has the observations of the other end.
+//! Our verbs with a target of `tests/iwprobe/TARGET.md`. Our private data request scenes, and the target's
+//! report tells what the target observed.
 //!
-//! [`words`] parses the target's messages. [`Lab`] makes the connections in either direction.
+//! [`words`] parses the target's messages. [`Lab`] makes the connections, as the side that connects or as the
+//! side that listens.
 
 mod lab;
 mod words;
@@ -11,5 +12,5 @@ pub use words::{Change, Completion, Report, StagWord, Stage};
 
 use std::time::Duration;
 
-/// Time limit for actions of the peer, on a busy machine.
+/// Maximum time to wait for an action of the peer, on a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(20);

@@ -8,34 +8,34 @@ use iwarp::verbs::RemoteAddr;
 /// A region of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagWord {
-    /// Its STag and the tagged offset of its first byte.
+    /// The region's STag, and the tagged offset of its first byte.
     pub remote: RemoteAddr,
-    /// Bytes.
+    /// Length of the region, bytes.
     pub length: usize,
 }
 
 /// The stage message: the objects that a target has set up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stage {
-    /// For each `mr` of the scene, in order; `None` if its stack does not support it.
+    /// The region for each `mr` of the scene, in order; `None` if the target's stack does not support it.
     pub regions: Vec<Option<StagWord>>,
 }
 
 /// A completion of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// `R`, `V`, `I`, or the operation's letter.
+    /// `R` for a Send, `V` for a Send with Invalidate, `I` for Immediate Data, or the letter of an operation.
     pub kind: char,
     /// A value of `enum ibv_wc_status`.
     pub status: u32,
-    /// Bytes received or read.
+    /// Number of bytes received or read.
     pub length: usize,
     /// The CRC32c of these bytes.
     pub crc: u32,
 }
 
 impl Completion {
-    /// A successful completion over `bytes`.
+    /// Returns a successful completion over `bytes`.
     pub fn of(kind: char, bytes: &[u8]) -> Self {
         Self { kind, status: 0, length: bytes.len(), crc: crc32c::crc32c(bytes) }
     }
@@ -46,39 +46,41 @@ impl Completion {
 pub struct Change {
     /// The index of the region among the `mr` of the scene.
     pub region: usize,
-    /// First byte that changed.
+    /// Offset of the first byte that changed.
     pub offset: usize,
-    /// Bytes up to the last that changed.
+    /// Number of bytes from the first to the last that changed.
     pub length: usize,
-    /// Their CRC32c.
+    /// The CRC32c of these bytes.
     pub crc: u32,
 }
 
 impl Change {
-    /// `bytes` at `offset` of a region, all of which differ from the region's pattern.
+    /// Returns the change to `bytes` at `offset` of a region. All of these bytes differ from the region's
+    /// pattern.
     pub fn of(region: usize, offset: usize, bytes: &[u8]) -> Self {
         Self { region, offset, length: bytes.len(), crc: crc32c::crc32c(bytes) }
     }
 }
 
-/// The report of a connection that has ended.
+/// The report on a connection that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// `close`, `error`, `open`, `refused`, or `sent:` or `got:` and a Terminate's codes.
+    /// How the connection ended: `close`, `error`, `open`, `refused`, or `sent:` or `got:` and a Terminate's
+    /// codes.
     pub end: String,
-    /// In the order in which they were polled.
+    /// The completions, in the order in which they were polled.
     pub completions: Vec<Completion>,
-    /// Requests that were flushed.
+    /// Number of requests that were flushed.
     pub flushed: u32,
-    /// Operations that could not be posted.
+    /// Number of operations that could not be posted.
     pub unposted: u32,
-    /// Events of its completion channel, if the scene asked for solicited events only.
+    /// Number of events of the target's completion channel, if the scene asked only for solicited events.
     pub events: Option<u32>,
     /// Regions that changed.
     pub changes: Vec<Change>,
 }
 
-/// The text of a scene: its words, each after one space.
+/// Returns the text that requests the scene `words`, with one space before each word.
 pub(super) fn scene(words: &str) -> String {
     if words.is_empty() { MAGIC.to_owned() } else { format!("{MAGIC} {words}") }
 }
@@ -91,7 +93,7 @@ fn words(text: &str) -> Result<impl Iterator<Item = &str>> {
     Ok(words)
 }
 
-/// Parses a field of a word; errors quote `word`.
+/// Parses the number in a field of a word. Errors quote `word`.
 fn number<T: TryFrom<u64>>(field: Option<&str>, base: u32, word: &str) -> Result<T> {
     let value = field.and_then(|digits| u64::from_str_radix(digits, base).ok());
     value.and_then(|value| T::try_from(value).ok()).ok_or_else(|| lab_error!("cannot read '{word}'"))
@@ -101,7 +103,7 @@ impl Stage {
     /// Parses a stage message.
     ///
     /// # Errors
-    /// If it is malformed, or says that the target could not read the scene.
+    /// If the message is malformed, or says that the target could not read the scene.
     pub fn parse(text: &str) -> Result<Self> {
         let mut stage = Self::default();
         for word in words(text)? {
@@ -123,10 +125,10 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Region `index`.
+    /// Returns region `index`.
     ///
     /// # Errors
-    /// If the target has none with this index.
+    /// If the target has no region with this index.
     pub fn region(&self, index: usize) -> Result<StagWord> {
         let region = self.regions.get(index).copied().flatten();
         region.ok_or_else(|| lab_error!("the target has no region {index}: {self:?}"))
@@ -137,7 +139,7 @@ impl Report {
     /// Parses a report.
     ///
     /// # Errors
-    /// If it is malformed, or incomplete.
+    /// If the report is malformed or incomplete.
     pub fn parse(text: &str) -> Result<Self> {
         let mut report = Self::default();
         let mut is_report = false;

@@ -1,5 +1,5 @@
 //! Counts each fault of the wire and each event of the protocols, by name. A simulator that never injects a
-//! fault finds nothing, so the ordinary test fails when a name never occurs.
+//! fault finds nothing, so the ordinary test fails if a name never occurs.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ macro_rules! occurrences {
             $($(#[$about])* #[doc = $text] $name,)*
         }
 
-        /// All occurrences, with their descriptions.
+        /// All faults and events, with their descriptions.
         pub const OCCURRENCES: &[(Occurrence, &str)] = &[$((Occurrence::$name, $text),)*];
     };
 }
@@ -92,7 +92,7 @@ occurrences! {
 
 const COUNT: usize = OCCURRENCES.len();
 
-/// How often each occurred in a run.
+/// The number of times that each fault and event occurred in a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Coverage([u64; COUNT]);
 
@@ -115,23 +115,24 @@ impl Coverage {
         self.0[occurrence as usize] += times;
     }
 
-    /// Counts one occurrence if `it` is true.
+    /// Counts one occurrence if `it` is `true`.
     pub fn count_if(&mut self, occurrence: Occurrence, it: bool) {
         self.count(occurrence, u64::from(it));
     }
 
-    /// How often it occurred.
+    /// Returns the number of times that this fault or event occurred.
     pub fn times(&self, occurrence: Occurrence) -> u64 {
         self.0[occurrence as usize]
     }
 
-    /// Adds the counts of another.
+    /// Adds the counts of `other`.
     pub fn join(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(own, times)| *own += times);
     }
 }
 
-/// How often each occurred in many runs, and in how many of them.
+/// The number of times that each fault and event occurred in many runs, and the number of runs in which it
+/// occurred.
 #[derive(Clone, Debug, Default)]
 pub struct OccurrenceTotals {
     runs: u64,
@@ -140,21 +141,21 @@ pub struct OccurrenceTotals {
 }
 
 impl OccurrenceTotals {
-    /// Adds a run.
+    /// Adds the counts of a run.
     pub fn add(&mut self, run: &Coverage) {
         self.runs += 1;
         self.times.join(run);
         self.runs_with.join(&Coverage(run.0.map(|times| u64::from(times > 0))));
     }
 
-    /// Adds other runs.
+    /// Adds the counts of other runs.
     pub fn join(&mut self, other: &Self) {
         self.runs += other.runs;
         self.times.join(&other.times);
         self.runs_with.join(&other.runs_with);
     }
 
-    /// Descriptions of those that never occurred.
+    /// Returns the descriptions of the faults and events that never occurred.
     pub fn missing(&self) -> Vec<&'static str> {
         OCCURRENCES
             .iter()

@@ -1,7 +1,7 @@
-//! Defects: edits that break TCP or iWARP. The simulator has to find each defect. A rule that finds no defect
-//! is useless.
+//! Defects: edits that break TCP or iWARP. The simulator has to find each of them, since a rule that finds no
+//! defect is useless.
 //!
-//! `tests/sim-defects/*.toml` has a table for each:
+//! `tests/sim-defects/*.toml` has a table for each defect:
 //!
 //! ```toml
 //! [[defect]]
@@ -12,23 +12,24 @@
 //! found = "random-loss 0"
 //! ```
 //!
-//! `cargo run -p tests --bin mutate simulator` applies each to a copy of the tree and runs the simulator that
-//! is built from it: first the scenario and seed that found the defect last time. It prints the broken rule.
-//! That takes a build for each. An ordinary test checks that the edits still apply.
-//! `tests/sim-defects/found.csv` has a digest of each defect that was found, of the edit and of the code that
-//! draws the scenario. When one of them changes, the defect has to be tried again (`conformance-report
-//! --check` says so).
+//! `cargo run -p tests --bin mutate simulator` applies each defect to a copy of the tree, builds the
+//! simulator from the copy, and runs it. The first run has the scenario and seed that found the defect last
+//! time. The program prints the broken rule. The program needs a build for each defect, so an ordinary test
+//! checks only that the edits still apply. `tests/sim-defects/found.csv` has a digest of each defect that was
+//! found: a digest of its edit and of the code that draws the scenario. When the edit or this code changes,
+//! the defect has to be tried again (`conformance-report --check` says so).
 //!
-//! All defects in these files were found when they were last tried. These were tried and are not kept, since
-//! another test finds them:
+//! All defects in these files were found when they were last tried. The following defects were tried but are
+//! not in the files, since another test finds them:
 //!
-//! - Keepalive probes are counted although they are answered (`rfc9293/keepalive.pkt`): no connection is idle
-//!   for hundreds of probes.
-//! - The answer to an earlier SYN is measured (`answers_lost_in_the_handshake_make_no_long_round_trip`): this
-//!   only makes the RTO longer, by a wait that really occurred.
+//! - Keepalive probes are counted although the peer answers them (`rfc9293/keepalive.pkt`). In the simulator,
+//!   no connection is idle for hundreds of probes.
+//! - The answer to an earlier SYN is measured as a round trip
+//!   (`answers_lost_in_the_handshake_make_no_long_round_trip`). This only makes the RTO longer, by a wait
+//!   that really occurred.
 //! - Bytes that overtake the end of a handshake by cookie are refused
-//!   (`bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`): did not occur in
-//!   2000 runs of `backlog`.
+//!   (`bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`). This did not occur
+//!   in 2000 runs of `backlog`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -38,19 +39,19 @@ use serde::Deserialize;
 use super::scenario::Scenario;
 use crate::mutation::{Edit, function_text};
 
-/// The folder of the files, from the root of the repository.
+/// The folder with the files of defects, relative to the root of the repository.
 pub const DEFECTS: &str = "tests/sim-defects";
-/// Digests of the defects that were found.
+/// The file with the digests of the defects that were found.
 pub const FOUND: &str = "tests/sim-defects/found.csv";
-/// The code that draws the parameters of the scenarios.
+/// The file with the code that draws the parameters of the scenarios.
 const SCENARIO_CODE: &str = "tests/src/sim/scenario/faults.rs";
 
-/// An edit, and the run that finds it.
+/// An edit, and a run that finds it.
 #[derive(Clone, Debug)]
 pub struct Defect {
     /// The edit.
     pub edit: Edit,
-    /// A scenario and a seed that find it.
+    /// The scenario and the seed of a run that finds the defect.
     pub found: String,
 }
 
@@ -77,7 +78,7 @@ impl From<Entry> for Defect {
 }
 
 impl Defect {
-    /// The run that finds it.
+    /// Returns the scenario and the seed of the run that finds the defect.
     ///
     /// # Errors
     /// If `found` is not a scenario and a seed.
@@ -91,8 +92,8 @@ impl Defect {
         })
     }
 
-    /// Eight hexadecimal digits that change with the edit, the run that finds it, and the code that draws its
-    /// scenario.
+    /// Returns eight hexadecimal digits. They change with the edit, with the run that finds it, and with the
+    /// code that draws the run's scenario.
     ///
     /// # Errors
     /// If `found` names no run, or no code draws the scenario.
@@ -106,10 +107,10 @@ impl Defect {
     }
 }
 
-/// All defects, in the order of files and tables.
+/// Returns all defects, in the order of files and tables.
 ///
 /// # Errors
-/// If a file cannot be read or parsed, or has a defect twice.
+/// If a file cannot be read or parsed, or if a defect is listed twice.
 pub fn load(root: &Path) -> Result<Vec<Defect>, String> {
     let entries = std::fs::read_dir(root.join(DEFECTS)).map_err(|error| format!("{DEFECTS}: {error}"))?;
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
@@ -128,7 +129,7 @@ pub fn load(root: &Path) -> Result<Vec<Defect>, String> {
     Ok(defects)
 }
 
-/// The digests of the defects that were found, by name. Empty if there is no record.
+/// Returns the digests of the defects that were found, by name. There are none if there is no record.
 ///
 /// # Errors
 /// If the record cannot be parsed.
@@ -147,7 +148,7 @@ pub fn found(root: &Path) -> Result<BTreeMap<String, String>, String> {
 /// Replaces the record.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the record cannot be written.
 pub fn record(root: &Path, found: &BTreeMap<String, String>) -> Result<(), String> {
     let lines: String = found.iter().map(|(name, digest)| format!("{name},{digest}\n")).collect();
     std::fs::write(root.join(FOUND), format!("defect,digest\n{lines}"))
@@ -155,7 +156,7 @@ pub fn record(root: &Path, found: &BTreeMap<String, String>) -> Result<(), Strin
 }
 
 /// Lists the defects that have changed since they were found, and the records of defects that no longer
-/// exist, one line each.
+/// exist, one on each line.
 ///
 /// # Errors
 /// If a file cannot be read.

@@ -1,4 +1,4 @@
-//! Tries a defect: builds the simulator from the broken tree. The run that is named with the defect has to
+//! Tries a defect: builds the simulator from the tree with the defect. The run that the defect names has to
 //! fail.
 
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use crate::lab::{Ended, LabError, Result, Run, Scratch};
 use crate::mutation::{Suite, Tree};
 use crate::{ensure, lab_error};
 
-/// Time limit of a build, or of the runs of one defect, on a busy machine.
+/// Maximum duration of a build, or of the runs of one defect, on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(1200);
 
-/// Time limit of one run, which takes a second: a defect must not loop for ever.
+/// Maximum duration of one run. A run takes a second, but a defect may cause an endless loop.
 const RUN_LIMIT: Duration = Duration::from_secs(120);
 
 /// All defects, and the tree in which they are tried.
@@ -22,17 +22,18 @@ pub struct Defects {
     tree: Tree,
     root: PathBuf,
     defects: Vec<Defect>,
-    /// Digests of those that were found.
+    /// The digests of the defects that were found, by name.
     found: BTreeMap<String, String>,
     /// Number of further runs for a defect that the named run does not find, over all scenarios.
     runs: u64,
 }
 
 impl Defects {
-    /// The defects of the repository at `root`, with a copy of the tree beside cargo's target folder.
+    /// Reads the defects of the repository at `root`, and copies the tree to a place beside cargo's target
+    /// folder.
     ///
     /// # Errors
-    /// If they cannot be read or the tree cannot be copied.
+    /// If the defects cannot be read, or the tree cannot be copied.
     pub fn new(root: &Path, runs: u64) -> Result<Self> {
         let defects = defect::load(root).map_err(LabError)?;
         let mut found = defect::found(root).map_err(LabError)?;
@@ -76,15 +77,15 @@ impl Suite for Defects {
     }
 }
 
-/// The outcome for a defect.
+/// The outcome of a trial of one defect.
 struct TrialOutcome {
     /// The report of the named run, if it failed.
     named: Option<String>,
-    /// If it did not fail: the first of many runs that did, and their number.
+    /// If the named run passed: the number of other runs that failed, and the first of them.
     many: Option<String>,
 }
 
-/// Runs the named run. If it passes, runs `runs` others.
+/// Makes the named run. If it passes, makes `runs` other runs.
 fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<TrialOutcome> {
     let outcome =
         tree.cargo("build", &["-p", "tests", "--no-default-features", "--bin", "simulate"], TIME_LIMIT)?;
@@ -113,7 +114,7 @@ fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<TrialOutcome> {
 
 /// Runs the built simulator and returns its output.
 fn simulate(program: &Path, arguments: &[&str], limit: Duration) -> Result<String> {
-    // Captures of failed runs are not needed here.
+    // The captures of failed runs are not needed, so they go to a temporary folder.
     let captures = Scratch::new()?;
     let ran = Run::new("env")
         .arg(program)
@@ -125,8 +126,8 @@ fn simulate(program: &Path, arguments: &[&str], limit: Duration) -> Result<Strin
     whole(ran)
 }
 
-/// The output of a simulator that came to its end, with or without failures. One that was killed has found
-/// nothing, and has not missed anything.
+/// Returns the output of a simulator that has made all its runs, with or without failures. If the simulator
+/// was killed, its output says nothing about the defect, so this is an error.
 fn whole(ran: Ended) -> Result<String> {
     ensure!(ran.text.contains("\nseeds: "), "the simulator did not end: {}\n{}", ran.status, ran.text);
     Ok(ran.text)

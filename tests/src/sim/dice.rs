@@ -1,21 +1,21 @@
-//! All random numbers, from one seed. Each part of a run has its own stream of numbers, so that draws of one
-//! part do not change the draws of another part.
+//! All random numbers of a run, from one seed. Each part of the run has its own stream of numbers, so that
+//! draws of one part do not change the draws of another part.
 
 use testkit::dice::Dice;
 
-/// The part of a run that draws.
+/// The part of a run that draws numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The parameters that the scenario draws before the run.
     Setup,
-    /// The link for the frames that this host sends.
+    /// The link in the direction in which this host sends.
     Link(usize),
-    /// Secrets of this host.
+    /// The secrets of this host.
     Host(usize),
 }
 
 impl Part {
-    /// The dice of this part in the run of `seed`.
+    /// Returns the dice of this part in the run of `seed`.
     pub fn dice(self, seed: u64) -> Dice {
         let stream = match self {
             Self::Setup => 0,

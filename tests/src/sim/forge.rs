@@ -1,32 +1,33 @@
-//! Frames of an attacker between the frames of a connection: segments that look like the sender's and must
-//! have no effect (RFC 5961, RFC 7323 section 5, RFC 5927).
+//! Frames that an attacker inserts between the frames of a connection: segments that look like the sender's
+//! and must have no effect (RFC 5961, RFC 7323 section 5, RFC 5927).
 
 use super::coverage::Occurrence;
 use testkit::dice::Dice;
 use testkit::packet::{Tcp, complete, flag, too_big, unreachable};
 
-/// Distance of a forged number that has to be far from the expected one.
+/// Distance from the expected number to a forged number that has to be far away from it.
 const FAR: u32 = 1 << 30;
 
 /// A forged frame.
 #[derive(Debug)]
 pub struct Forged {
-    /// Kind of forgery.
+    /// The kind of forgery.
     pub occurrence: Occurrence,
     /// The whole frame.
     pub bytes: Vec<u8>,
-    /// It goes to the sender of the frame that it was made from, not to the receiver.
+    /// Whether the frame goes to the sender of the original frame, and not to its receiver.
     pub to_sender: bool,
 }
 
-/// Makes a forged frame from a frame of an established connection. The stream sent so far ends `high` bytes
-/// after the frame's sequence number, with a FIN if `finished`. `None`: this frame is
-/// not suitable.
+/// Makes a forged frame from a frame of an established connection, or returns `None` if this frame is not
+/// suitable. The stream sent so far ends `high` bytes after the frame's sequence number, and then has a FIN
+/// if `finished`.
 pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool) -> Option<Forged> {
     if tcp.flags & (flag::SYN | flag::FIN | flag::RST) != 0 || !tcp.has(flag::ACK) {
         return None;
     }
-    // After everything that was sent, the FIN included: in the window, and never RCV.NXT.
+    // `end` is after everything that was sent, including the FIN. A number beyond `end` is in the window, and
+    // it is never RCV.NXT.
     let end = tcp.seq.wrapping_add(high + u32::from(finished));
     let beyond = end.wrapping_add(1 + dice.below(500) as u32);
     let garbage = vec![0x66; 1 + dice.below(400) as usize];
@@ -51,7 +52,7 @@ pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool
             forged(Occurrence::ForgedOld, tcp.rebuilt(frame, tcp.seq.wrapping_add(high), &garbage, flag::ACK))
         }
         4 => {
-            // Quotes a sequence number that is not in flight.
+            // The quoted sequence number is not in flight.
             let mut quoted = frame.to_vec();
             quoted[tcp.l4 + 4..tcp.l4 + 8].copy_from_slice(&tcp.seq.wrapping_sub(FAR).to_be_bytes());
             let bytes = too_big(&quoted, tcp, if tcp.ipv6 { 1280 } else { 576 });

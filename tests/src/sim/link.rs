@@ -1,9 +1,9 @@
 //! One direction of the wire: rate, delay, queue, and all faults.
 //!
-//! A frame passes the middlebox (which joins and splits segments), then losses of selected segments, then
-//! random faults, then the MTU, then the queue in front of the wire. The queue marks it, or drops it when it
-//! is full. Forged frames (`forge.rs`) bypass all this. ARP, NDP and ICMP see no faults: the simulator tests
-//! TCP.
+//! A frame passes, in this order: the middlebox (which joins and splits segments), the losses of selected
+//! segments, random faults, the MTU, and the queue in front of the wire. The queue may mark the frame, and
+//! drops it if the queue is full. Forged frames (`forge.rs`) bypass all these stages. ARP, NDP and ICMP have
+//! no faults, since the simulator tests TCP.
 
 use std::collections::HashMap;
 
@@ -14,115 +14,118 @@ use super::middlebox::{Coalescer, split};
 use testkit::dice::Dice;
 use testkit::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
 
-/// The first bytes of a stream are never corrupted behind a correct checksum: MPA's startup frames (RFC 5044
-/// section 7.1) have no CRC.
+/// Number of bytes at the start of a stream that are never corrupted with a correct checksum, since MPA's
+/// startup frames (RFC 5044 section 7.1) have no CRC.
 const STARTUP_BYTES: i64 = 1024;
 
-/// Acknowledgements that selectively acknowledge bytes on which their receiver reneges later.
+/// Number of acknowledgements that selectively acknowledge bytes on which their sender reneges later.
 const RENEGED_ACKS: u32 = 3;
 
-/// Burst losses: two states, and each frame may change the state (Gilbert-Elliott model).
+/// Losses in bursts. The link has a good and a bad state, and each frame may change the state
+/// (Gilbert-Elliott model).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Burst {
-    /// Good to bad, parts per million.
+    /// Probability of a change from the good to the bad state, parts per million.
     pub enter_ppm: u32,
-    /// Bad to good, parts per million.
+    /// Probability of a change from the bad to the good state, parts per million.
     pub leave_ppm: u32,
-    /// Frames lost in the bad state, parts per million.
+    /// Probability of a loss in the bad state, parts per million.
     pub loss_ppm: u32,
 }
 
-/// The segments that a loss rule selects. Ordinals count from 0, in each connection.
+/// The segments that a loss rule selects. In each connection, segments are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// The n-th segment with new bytes.
+    /// The segment with new bytes that has this number.
     Data(u64),
-    /// Any segment with this offset of the stream.
+    /// Any segment that contains this offset of the stream.
     Offset(u64),
-    /// The n-th segment without new bytes.
+    /// The segment with payload but without new bytes that has this number.
     Retransmission(u64),
-    /// The n-th segment without payload, SYN and FIN.
+    /// The segment without payload, SYN and FIN that has this number.
     Ack(u64),
-    /// The SYN.
+    /// Any SYN.
     Syn,
-    /// The FIN.
+    /// Any FIN.
     Fin,
 }
 
 /// A rule that loses selected segments.
 #[derive(Clone, Copy, Debug)]
 pub struct LossRule {
-    /// The segments.
+    /// The selected segments.
     pub selector: Selector,
-    /// How many of their transmissions are lost.
+    /// Number of transmissions of the selected segments that are lost.
     pub times: u32,
 }
 
 /// A period of time.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// First microsecond.
+    /// The first microsecond of the period.
     pub from_us: u64,
-    /// First microsecond after it.
+    /// The first microsecond after the period.
     pub to_us: u64,
 }
 
 impl Span {
-    /// Whether this time span includes `now_us`.
+    /// Whether the period includes `now_us`.
     pub fn holds(&self, now_us: u64) -> bool {
         (self.from_us..self.to_us).contains(&now_us)
     }
 }
 
-/// A smaller MTU for a time.
+/// A smaller MTU during a period.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallMtu {
-    /// When.
+    /// The period.
     pub span: Span,
-    /// Largest IP packet, bytes.
+    /// Maximum length of an IP packet, bytes.
     pub mtu: u16,
-    /// Whether a router reports it to the sender (ICMP), or drops the packets silently.
+    /// Whether a router reports a dropped packet to the sender (ICMP), or drops it silently.
     pub reported: bool,
 }
 
-/// The properties of a direction. Probabilities are parts per million, and apply until `until_us`.
+/// The properties of a direction. Probabilities are in parts per million, and apply until `until_us`.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Bytes per millisecond.
+    /// Rate, bytes per millisecond.
     pub rate: u64,
-    /// Time on the wire.
+    /// Time on the wire, microseconds.
     pub delay_us: u64,
-    /// Limit of the queue in front of the wire.
+    /// Maximum length of the queue in front of the wire, bytes.
     pub queue_bytes: u64,
-    /// Queue length from which ECN-capable frames are marked.
+    /// Minimum length of the queue at which ECN-capable frames are marked, bytes.
     pub mark_bytes: Option<u64>,
-    /// Random faults end here.
+    /// The time at which random faults end, microseconds.
     pub until_us: u64,
-    /// Frames lost.
+    /// Probability that a frame is lost.
     pub loss_ppm: u32,
-    /// Frames lost in bursts.
+    /// Losses in bursts.
     pub burst: Burst,
     /// Losses of selected segments.
     pub loss_rules: Vec<LossRule>,
-    /// Frames delayed.
+    /// Probability that a frame is delayed.
     pub reorder_ppm: u32,
-    /// Maximum delay of such frames.
+    /// Maximum additional delay of a delayed frame, microseconds.
     pub reorder_us: u64,
-    /// Frames duplicated.
+    /// Probability that a frame is duplicated.
     pub duplicate_ppm: u32,
-    /// Frames with a flipped bit that a checksum covers.
+    /// Probability of a flipped bit in the bytes that a checksum covers.
     pub corrupt_ppm: u32,
-    /// Segments with a flipped bit in the payload and a recomputed checksum.
+    /// Probability that a bit of the payload flips and the checksum is recomputed.
     pub corrupt_payload_ppm: u32,
-    /// Segments that the receiver selectively acknowledges and then drops (reneging, RFC 2018 section 8).
+    /// Probability that the receiver selectively acknowledges a segment and drops it later (reneging, RFC
+    /// 2018 section 8).
     pub renege_ppm: u32,
-    /// Frames after which a forged one is inserted.
+    /// Probability that a forged frame is inserted after a frame.
     pub forge_ppm: u32,
-    /// Frames marked independently of the queue length.
+    /// Probability that a frame is marked, independent of the length of the queue.
     pub mark_ppm: u32,
-    /// Segments split.
+    /// Probability that a segment is split.
     pub split_ppm: u32,
-    /// Segments joined: the maximum bytes, and how long each waits for the next.
+    /// If segments are joined: the maximum payload of a joined segment, and the time for which a segment
+    /// waits for the next one, microseconds.
     pub join: Option<(usize, u64)>,
     /// Smaller MTUs.
     pub small_mtus: Vec<SmallMtu>,
@@ -131,7 +134,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A direction without faults.
+    /// Returns the plan of a direction without faults.
     pub fn clean(rate: u64, delay_us: u64, queue_bytes: u64) -> Self {
         Self {
             rate,
@@ -158,25 +161,25 @@ impl Plan {
     }
 }
 
-/// The effects of a frame.
+/// What happens because of a frame.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Frames with their arrival times.
+    /// Frames that arrive at the receiver, with their arrival times.
     pub arrivals: Vec<(u64, Frame)>,
     /// ICMP errors for the sender, with their arrival times.
     pub to_sender: Vec<(u64, Vec<u8>)>,
-    /// A fault that a transport has to repair occurred now.
+    /// Whether the frame met a fault that a transport has to repair.
     pub fault: bool,
-    /// Client ports of connections whose payload was corrupted behind a correct checksum.
+    /// Client ports of connections whose payload was corrupted with a correct checksum.
     pub poisoned: Vec<u16>,
-    /// Bytes that the receiver selectively acknowledges, although it has dropped them.
+    /// Bytes that the receiver selectively acknowledges although it has dropped them.
     pub reneged: Vec<Reneged>,
 }
 
 /// Bytes on which a receiver reneges.
 #[derive(Clone, Copy, Debug)]
 pub struct Reneged {
-    /// Source and destination port of the segments that acknowledge these bytes.
+    /// Source port and destination port of the segments that acknowledge these bytes.
     ports: (u16, u16),
     /// Sequence numbers of the bytes.
     block: (u32, u32),
@@ -184,7 +187,7 @@ pub struct Reneged {
     left: u32,
 }
 
-/// Progress of one connection, as counted by the loss rules.
+/// The progress of one connection, as the loss rules count it.
 #[derive(Debug, Default)]
 struct Flow {
     isn: Option<u32>,
@@ -192,7 +195,7 @@ struct Flow {
     data: u64,
     retransmissions: u64,
     acks: u64,
-    /// The FIN was sent.
+    /// Whether the FIN was sent.
     finished: bool,
 }
 
@@ -204,16 +207,18 @@ pub struct Link {
     bad: bool,
     joiner: Option<Coalescer>,
     flows: HashMap<(u16, u16), Flow>,
-    /// For each rule and connection: the range that it selected, and the transmissions lost so far.
+    /// For each rule and connection: the range that the rule selected, and the number of transmissions lost
+    /// so far.
     found: HashMap<(usize, u16, u16), (i64, i64, u32)>,
     reneged: Vec<Reneged>,
-    /// Nanoseconds: a frame takes 1.2 microseconds at 10 Gb/s.
+    /// The time until which the wire is busy. It is in nanoseconds, since a frame takes 1.2 microseconds at
+    /// 10 Gb/s.
     busy_until_ns: u64,
     coverage: Coverage,
 }
 
 impl Link {
-    /// The direction for the frames that host `side` sends.
+    /// Returns the direction in which host `side` sends.
     pub fn new(plan: Plan, seed: u64, side: usize) -> Self {
         let joiner = plan.join.map(|(bytes, hold_us)| Coalescer::new(bytes, hold_us));
         Self {
@@ -229,14 +234,14 @@ impl Link {
         }
     }
 
-    /// Faults so far.
+    /// Returns the counts of the faults so far.
     pub fn coverage(&self) -> Coverage {
         let mut coverage = self.coverage;
         coverage.count(Occurrence::JoinedByMiddlebox, self.joiner.as_ref().map_or(0, Coalescer::joined));
         coverage
     }
 
-    /// Frames lost for any reason.
+    /// Returns the number of frames lost for any reason.
     pub fn lost(&self) -> u64 {
         use Occurrence::{
             LostAtFullQueue, LostAtRandom, LostBySelection, LostInBlackout, LostInBurst, TooBigReported,
@@ -254,22 +259,22 @@ impl Link {
         reasons.iter().map(|reason| self.coverage.times(*reason)).sum()
     }
 
-    /// The host that sends in this direction reneges on bytes that the other direction lost.
+    /// Makes the host that sends in this direction renege on bytes that the other direction lost.
     pub fn renege(&mut self, bytes: Reneged) {
         self.reneged.push(bytes);
     }
 
-    /// When the middlebox releases a frame.
+    /// Returns the time at which the middlebox releases its next frame.
     pub fn next_us(&self) -> Option<u64> {
         self.joiner.as_ref().and_then(Coalescer::next_us)
     }
 
-    /// Whether the middlebox holds nothing.
+    /// Whether the middlebox holds no frame.
     pub fn is_empty(&self) -> bool {
         self.next_us().is_none()
     }
 
-    /// Takes a frame from its sender.
+    /// Carries a frame that the sender sends now. Returns what happens because of it.
     pub fn carry(&mut self, now_us: u64, bytes: Vec<u8>) -> Outcome {
         let frame = Frame { bytes, damage: Damage::None };
         let mut joined = Vec::new();
@@ -280,7 +285,7 @@ impl Link {
         self.forward(now_us, joined)
     }
 
-    /// Releases frames that were held long enough.
+    /// Releases frames that the middlebox has held long enough.
     pub fn poll(&mut self, now_us: u64) -> Outcome {
         let mut joined = Vec::new();
         if let Some(joiner) = &mut self.joiner {
@@ -315,7 +320,7 @@ impl Link {
             outcome.arrivals.push((now_us + self.plan.delay_us, frame));
             return;
         };
-        // Before all faults, so that the rules count every segment that was sent.
+        // This precedes all faults, so that the rules count every segment that was sent.
         let offset = self.offset(&tcp);
         let selected = self.is_selected(&tcp, offset);
         self.forge(now_us, &frame, &tcp, offset, outcome);
@@ -358,7 +363,7 @@ impl Link {
         }
     }
 
-    /// Stream offset of the payload.
+    /// Returns the stream offset of the payload.
     fn offset(&mut self, tcp: &Tcp) -> i64 {
         let flow = self.flows.entry((tcp.src_port, tcp.dst_port)).or_default();
         if tcp.has(flag::SYN) {
@@ -410,7 +415,7 @@ impl Link {
         self.chance(now_us, self.plan.loss_ppm).then_some(Occurrence::LostAtRandom)
     }
 
-    /// A forged frame that arrives before anything sent later.
+    /// May insert a forged frame, which arrives before any frame that is sent later.
     fn forge(&mut self, now_us: u64, frame: &Frame, tcp: &Tcp, offset: i64, outcome: &mut Outcome) {
         if !self.chance(now_us, self.plan.forge_ppm) {
             return;
@@ -431,8 +436,8 @@ impl Link {
         }
     }
 
-    /// Adds to a bare acknowledgement the bytes on which its sender is about to renege, while there is a hole
-    /// before them.
+    /// Adds a SACK block to a bare acknowledgement: the bytes on which its sender is about to renege, while
+    /// there is a hole before them.
     fn add_reneged_block(&mut self, frame: &mut Frame, tcp: &mut Tcp) {
         for bytes in &mut self.reneged {
             let (start, end) = bytes.block;
@@ -452,7 +457,7 @@ impl Link {
         let seen = self.chance(now_us, self.plan.corrupt_ppm);
         let unseen = self.chance(now_us, self.plan.corrupt_payload_ppm);
         let range = if seen {
-            // IPv6 has no checksum over its header.
+            // IPv6 has no checksum over its header, so only bits after it are flipped.
             (if tcp.ipv6 { tcp.l4 } else { 14 })..tcp.payload.end
         } else if unseen && !tcp.is_empty() && offset >= STARTUP_BYTES {
             tcp.payload.clone()
@@ -474,7 +479,7 @@ impl Link {
         outcome.fault = true;
     }
 
-    /// The queue in front of the wire, and the wire.
+    /// Passes a frame through the queue in front of the wire and over the wire.
     fn queue(&mut self, now_us: u64, mut frame: Frame, tcp: &Tcp, outcome: &mut Outcome) {
         let bytes = frame.bytes.len() as u64;
         let now_ns = now_us * 1000;
@@ -508,7 +513,7 @@ mod tests {
     use super::{Link, Plan};
     use testkit::packet::{complete, parse};
 
-    /// A TCP segment of 1460 bytes: 1514 with its headers.
+    /// Returns the frame of a TCP segment of 1460 bytes: 1514 bytes with its headers.
     fn frame() -> Vec<u8> {
         let mut bytes = vec![0; 1514];
         bytes[12..14].copy_from_slice(&[8, 0]);

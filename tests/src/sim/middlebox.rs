@@ -1,4 +1,4 @@
-//! Splits and joins TCP segments on the way, as a middlebox or large receive offload (LRO) does.
+//! Splits and joins TCP segments between the hosts, as a middlebox or large receive offload (LRO) does.
 
 use testkit::dice::Dice;
 use testkit::packet::{Damage, Frame, Tcp, flag, parse};
@@ -6,31 +6,32 @@ use testkit::packet::{Damage, Frame, Tcp, flag, parse};
 /// Joins consecutive segments of one flow.
 #[derive(Debug)]
 pub struct Coalescer {
-    /// Maximum bytes of payload in a joined segment.
+    /// Maximum payload of a joined segment, bytes.
     max_bytes: usize,
-    /// How long a segment waits for the next.
+    /// Maximum time for which a segment waits for the next one, microseconds.
     hold_us: u64,
     held: Option<(u64, Frame, Tcp)>,
     joined: u64,
 }
 
 impl Coalescer {
-    /// Joins up to `max_bytes`, and holds a segment for at most `hold_us`.
+    /// Returns a coalescer that joins segments up to `max_bytes` of payload, and holds a segment for at most
+    /// `hold_us`.
     pub fn new(max_bytes: usize, hold_us: u64) -> Self {
         Self { max_bytes, hold_us, held: None, joined: 0 }
     }
 
-    /// Number of segments joined to an earlier one.
+    /// Returns the number of segments that were joined to an earlier segment.
     pub fn joined(&self) -> u64 {
         self.joined
     }
 
-    /// When the first held segment has to be released.
+    /// Returns the time at which the held segment has to be released.
     pub fn next_us(&self) -> Option<u64> {
         self.held.as_ref().map(|(at_us, ..)| *at_us)
     }
 
-    /// Takes a frame; pushes frames that leave now to `out`.
+    /// Accepts a frame. Adds the frames that are released now to `out`.
     pub fn push(&mut self, now_us: u64, frame: Frame, out: &mut Vec<Frame>) {
         let plain = flag::SYN | flag::FIN | flag::RST | flag::CWR | flag::ECE;
         let segment = parse(&frame.bytes)
@@ -44,8 +45,8 @@ impl Coalescer {
             && follows(first, &held.bytes, &tcp, &frame.bytes)
             && first.len() + tcp.len() <= self.max_bytes
         {
-            // The headers are those of the later segment: its acknowledgement, window and timestamps are
-            // newer.
+            // The joined segment has the headers of the later segment, whose acknowledgement, window and
+            // timestamps are newer.
             let mut payload = held.bytes[first.payload.clone()].to_vec();
             payload.extend_from_slice(&frame.bytes[tcp.payload.clone()]);
             held.bytes = tcp.rebuilt(&frame.bytes, first.seq, &payload, first.flags | tcp.flags);
@@ -59,7 +60,7 @@ impl Coalescer {
         self.held = Some((now_us + self.hold_us, frame, tcp));
     }
 
-    /// Releases segments that were held long enough.
+    /// Releases a segment that was held long enough.
     pub fn poll(&mut self, now_us: u64, out: &mut Vec<Frame>) {
         if self.next_us().is_some_and(|at_us| at_us <= now_us) {
             self.flush(out);
@@ -78,7 +79,7 @@ fn follows(first: &Tcp, first_frame: &[u8], next: &Tcp, next_frame: &[u8]) -> bo
         && first.ecn(first_frame) == next.ecn(next_frame)
 }
 
-/// Splits a segment into two to four at places that its sender does not know.
+/// Splits a segment into two to four segments, at places that its sender does not know.
 pub fn split(dice: &mut Dice, frame: Frame, out: &mut Vec<Frame>) {
     let segment = parse(&frame.bytes)
         .filter(|tcp| frame.damage == Damage::None && tcp.len() > 1 && !tcp.has(flag::SYN | flag::RST));

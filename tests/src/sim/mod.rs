@@ -1,7 +1,7 @@
 //! The simulator: two hosts on a wire with seeded faults, and rules for their behaviour.
 //!
 //! Time is virtual and events are discrete. One number replays a whole run: the same scenario and seed give
-//! the same bytes at the same microseconds. Nothing here looks into the stacks: the rules check frames, at
+//! the same bytes at the same microseconds. The rules do not look into the stacks: they check frames, at
 //! their sender and at their receiver, and the events that users get.
 //!
 //! | file | what |
@@ -21,8 +21,8 @@
 //!
 //! # Defects
 //!
-//! A rule that finds no defect is useless. `defect.rs` has the defects that the simulator has to find, so
-//! that they can be tried again.
+//! A rule that finds no defect is useless. `defect.rs` describes the defects that the simulator has to find,
+//! so that they can be tried again.
 
 pub mod coverage;
 pub mod defect;

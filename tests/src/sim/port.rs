@@ -1,5 +1,5 @@
-//! The port of a simulated host. The simulator takes the frames that it sends, and provides the frames that
-//! it receives.
+//! The port of a simulated host. The simulator takes the frames that the host sends, and provides the frames
+//! that the host receives.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,15 +11,16 @@ use dp::{
 
 use super::steering::{Steering, SteeringPlan};
 
-/// Minimum space of one buffer, bytes, as in ordinary devices. A buffer is larger for a longer frame.
+/// Minimum space of one buffer, bytes, as in ordinary devices. If the MTU needs more space, a buffer is
+/// larger.
 const DATA_BYTES_MIN: usize = 2048;
 
 /// A frame that the host passed to the port.
 #[derive(Debug)]
 pub enum Sent {
-    /// The port accepted it at once.
+    /// The port accepted the frame at once.
     Whole(Vec<u8>),
-    /// The port did not accept it. TCP counts it as sent.
+    /// The port did not accept the frame, but TCP counts it as sent.
     Offered(Vec<u8>),
     /// The port now accepts a frame that it had refused.
     Taken(Vec<u8>),
@@ -30,14 +31,14 @@ struct Shared {
     rx: VecDeque<Vec<u8>>,
     tx: Vec<Sent>,
     down: bool,
-    /// It accepts no frames.
+    /// Whether the port accepts no frames.
     stuck: bool,
-    /// Frames at the front of a burst that were refused before.
+    /// Number of frames at the front of a burst that the port refused before.
     offered: usize,
     counters: PortCounters,
 }
 
-/// The simulator's end of the ports of a host, one for each queue of its device.
+/// The simulator's access to the ports of a host. A host has a port for each queue of its device.
 #[derive(Clone)]
 pub struct Socket {
     queues: Vec<Arc<Mutex<Shared>>>,
@@ -56,12 +57,12 @@ impl Socket {
         lock(&self.queues[queue]).rx.push_back(frame);
     }
 
-    /// Frames that were passed to the ports, or accepted, since the last call.
+    /// Returns the frames that the host passed to the ports, or that the ports accepted, since the last call.
     pub fn take_sendings(&self) -> Vec<Sent> {
         self.locked().flat_map(|mut queue| std::mem::take(&mut queue.tx)).collect()
     }
 
-    /// Frames that the ports accepted since the last call.
+    /// Returns the frames that the ports accepted since the last call.
     pub fn take_sent(&self) -> Vec<Vec<u8>> {
         let taken = |sent| match sent {
             Sent::Whole(bytes) | Sent::Taken(bytes) => Some(bytes),
@@ -70,7 +71,7 @@ impl Socket {
         self.take_sendings().into_iter().filter_map(taken).collect()
     }
 
-    /// Sets the link state.
+    /// Sets whether the link is up.
     pub fn set_up(&self, up: bool) {
         for mut queue in self.locked() {
             queue.counters.link_changes += u64::from(queue.down == up);
@@ -83,7 +84,7 @@ impl Socket {
         self.locked().for_each(|mut queue| queue.stuck = stuck);
     }
 
-    /// Whether the pool has buffers for this frame and all that wait.
+    /// Whether the pool has buffers for this frame and for all frames that wait.
     pub fn has_buffers_for(&self, frame: &[u8]) -> bool {
         let buffers = |bytes: &[u8]| bytes.len().div_ceil(self.pool.data_bytes());
         let waiting: usize =
@@ -96,7 +97,7 @@ impl Socket {
         self.locked().all(|queue| queue.rx.is_empty())
     }
 
-    /// The pool of the ports.
+    /// Returns the pool of the ports.
     pub fn pool(&self) -> &Mempool {
         &self.pool
     }
@@ -111,13 +112,14 @@ struct SimPort {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// The port of host `side`, with `mbufs` buffers.
+/// Returns the port of host `side`, with `mbufs` buffers, and its socket.
 pub fn port(side: usize, mtu: u16, mbufs: usize) -> (Box<dyn Port>, Socket) {
     let (mut ports, socket) = queues(side, mtu, mbufs, &SteeringPlan::default());
     (ports.swap_remove(0), socket)
 }
 
-/// The ports of host `side`, one for each queue of the plan, which share `mbufs` buffers.
+/// Returns the ports of host `side`, one for each queue of the plan, and their socket. The ports share
+/// `mbufs` buffers.
 pub fn queues(side: usize, mtu: u16, mbufs: usize, plan: &SteeringPlan) -> (Vec<Box<dyn Port>>, Socket) {
     let name = ["sim-a", "sim-b"][side];
     let pool = Mempool::heap(name, mbufs, (usize::from(mtu) + 18).next_multiple_of(64).max(DATA_BYTES_MIN));
@@ -136,7 +138,7 @@ pub fn queues(side: usize, mtu: u16, mbufs: usize, plan: &SteeringPlan) -> (Vec<
     (ports, socket)
 }
 
-/// The Ethernet address of host `side`.
+/// Returns the Ethernet address of host `side`.
 pub fn mac(side: usize) -> [u8; 6] {
     [0x02, 0, 0, 0, 0, 0x0a + side as u8]
 }
@@ -147,7 +149,7 @@ impl SimPort {
     }
 }
 
-/// `bytes` in as many buffers of `pool` as needed; `None` if it has too few.
+/// Returns `bytes` in as many buffers of `pool` as needed, or `None` if the pool has too few free buffers.
 fn fill(pool: &Mempool, bytes: &[u8]) -> Option<Mbuf> {
     let mut chain: Option<Mbuf> = None;
     for piece in bytes.chunks(pool.data_bytes()) {

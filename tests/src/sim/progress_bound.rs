@@ -1,46 +1,47 @@
-//! The bound on progress: how long a connection may make no progress.
+//! The bound on progress: the maximum time for which a connection may make no progress.
 //!
 //! A connection that is not over has to make progress no later than `min(rto_max, 2 (S + R)) + R` after its
-//! last progress or the last fault, whichever is later. Progress is bytes acknowledged on the wire, an event
-//! for its user, or, once, a RST that ends the rest of an earlier connection, after which the SYN waits for
-//! its timer (RFC 9293 sections 3.5.1 and 3.10.7.3).
+//! last progress or after the last fault, whichever is later. Progress is one of these: bytes are
+//! acknowledged on the wire; the user gets an event; or a RST ends the rest of an earlier connection (this
+//! counts once, since the SYN then waits for its timer; RFC 9293 sections 3.5.1 and 3.10.7.3).
 //!
-//! `R` is one second (the RTO before a measurement, RFC 6298 section 2.1) and four times all regular delays:
-//! of the wire, of full queues, of delayed acknowledgements, of pauses of users. `S` is the longest time so
-//! far that the connection made no progress, or that a byte of either side waited for its acknowledgement
-//! since it was first sent. So `S` covers the last wait for a timer, which runs from the time when the oldest
-//! byte was sent, whatever was acknowledged in between. The next wait is twice as long, since a timer stays
-//! backed off when a retransmission is acknowledged (RFC 6298 section 5). A second wait is never needed: the
-//! retransmission arrives, or another fault has occurred, if only a full queue. (Pacing delays a segment by
-//! at most a smoothed round trip, which is less than a timeout.)
+//! `R` is one second (the RTO before a measurement, RFC 6298 section 2.1) plus four times the sum of all
+//! regular delays: of the wire, of full queues, of delayed acknowledgements, of pauses of users. `S` is the
+//! larger of two times: the longest period without progress so far, and the longest time so far from the
+//! first transmission of a byte (of either side) to its acknowledgement. `S` therefore covers the last wait
+//! for a timer, since the timer runs from the time when the oldest unacknowledged byte was sent. The next
+//! wait may be twice as long, since a timer stays backed off when a retransmission is acknowledged (RFC 6298
+//! section 5). A second wait is never needed: either the retransmission arrives, or another fault has
+//! occurred, even if that is only a full queue. (Pacing delays a segment by at most a smoothed round trip,
+//! which is less than a timeout.)
 //!
-//! If both sides use timestamps, the bound is `min(rto_max, 6 (S + R)) + R`: a delayed acknowledgement then
-//! counts as a round trip, by its echo (RFC 7323 section 4.1), and the timeout after a measurement of `S` is
-//! `3 S` (RFC 6298 section 2.2) before it is doubled.
+//! If both sides use timestamps, the bound is `min(rto_max, 6 (S + R)) + R`. The echo of a delayed
+//! acknowledgement then counts as a round trip (RFC 7323 section 4.1). After a measurement of `S`, the
+//! timeout is `3 S` (RFC 6298 section 2.2), and it may be doubled.
 //!
-//! A tail loss probe restarts the bound, since the RTO runs in full from the time when the probe was sent
-//! (RFC 8985 section 7.3). That delays the end by `min(rto_max, 2 (S + R))` at most: a probe is due `2 SRTT`
-//! after the last progress (section 7.2), no measured `SRTT` is longer than `S + R`, and the next probe needs
-//! a new measurement (section 7.3). (The answer to the probe may be useless: if it selectively acknowledges a
-//! retransmission and arrives sooner than the lowest round trip, it counts for the original and shows no
-//! loss: section 6.2, step 2.)
+//! A tail loss probe restarts the bound, since the RTO then runs in full from the time when the probe was
+//! sent (RFC 8985 section 7.3). The probe delays the end by at most `min(rto_max, 2 (S + R))`. The reasons: a
+//! probe is due `2 SRTT` after the last progress (section 7.2); no measured `SRTT` is longer than `S + R`;
+//! and the next probe needs a new measurement (section 7.3). The answer to the probe may be useless. If it
+//! selectively acknowledges a retransmission and arrives sooner than the lowest round trip, it counts for the
+//! original segment and shows no loss (section 6.2, step 2).
 //!
 //! A port that accepts no frames, a pool without buffers and a stopped host count as faults for as long as
-//! they last. (Frames that wait for the port of their own host are not lost, so they are no reason to split
-//! segments for a smaller path.)
+//! they last. Frames that wait for the port of their own host are not lost, so the sender must not split
+//! segments for a smaller path because of them.
 //!
-//! A SYN that reuses ports waits until TIME-WAIT is over if its number is not above those of the earlier
-//! connection, unless both hosts use timestamps (RFC 6191 section 2). No RST ends TIME-WAIT (RFC 1337 section
-//! 3, fix F1).
+//! If a SYN reuses ports and its sequence number is not above those of the earlier connection, the SYN waits
+//! until TIME-WAIT is over, unless both hosts use timestamps (RFC 6191 section 2). No RST ends TIME-WAIT (RFC
+//! 1337 section 3, fix F1).
 
-/// The parameters of the bound, except how long a connection has been without progress.
+/// The parameters of the bound, except `S`, which depends on the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProgressBound {
-    /// The longest RTO of either host.
+    /// The larger of the two hosts' maximum RTOs, microseconds.
     pub(super) rto_max_us: u64,
-    /// `R`.
+    /// `R`, microseconds.
     pub(super) pause_us: u64,
-    /// Both sides use timestamps.
+    /// Whether both sides use timestamps.
     pub(super) timestamps: bool,
 }
 
@@ -49,14 +50,13 @@ impl ProgressBound {
         self.rto_max_us.min(times * (longest_wait_us + self.pause_us))
     }
 
-    /// How long a connection may be without progress if it was without progress for `longest_wait_us` before
-    /// (`S`).
+    /// Returns the maximum time without progress, microseconds. `longest_wait_us` is `S`.
     pub(super) fn bound_us(&self, longest_wait_us: u64) -> u64 {
         self.timer_us(if self.timestamps { 6 } else { 2 }, longest_wait_us) + self.pause_us
     }
 
-    /// Whether the sender may be without progress for `since_fault_us` since the last fault, with the last
-    /// tail loss probe sent `probed_us` ago.
+    /// Whether a connection may make no progress for `since_fault_us` after the last fault, if the last tail
+    /// loss probe was sent `probed_us` ago.
     pub(super) fn allows(&self, longest_wait_us: u64, since_fault_us: u64, probed_us: u64) -> bool {
         let bound_us = self.bound_us(longest_wait_us);
         since_fault_us.min(probed_us) <= bound_us

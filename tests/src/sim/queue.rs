@@ -1,4 +1,4 @@
-//! Coming events, ordered by time. Events of the same microsecond keep the order in which they were added.
+//! Future events, ordered by time. Events of the same microsecond keep the order in which they were added.
 
 use std::collections::BTreeMap;
 
@@ -22,12 +22,12 @@ impl<T> Queue<T> {
         self.entered += 1;
     }
 
-    /// When the next event is due.
+    /// Returns the time at which the next event is due.
     pub fn next_us(&self) -> Option<u64> {
         self.events.first_key_value().map(|((at_us, _), _)| *at_us)
     }
 
-    /// The next event that is due at `now_us`.
+    /// Removes and returns the next event, if it is due at `now_us`.
     pub fn pop(&mut self, now_us: u64) -> Option<T> {
         if self.next_us()? > now_us {
             return None;

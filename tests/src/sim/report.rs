@@ -1,4 +1,4 @@
-//! Many runs, and the reports of failed ones.
+//! Makes many runs, and reports those that failed.
 
 use std::fmt;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::run::{Stats, Violation, run};
 use super::scenario::Scenario;
 use super::setup::Setup;
 
-/// A failed run, with the information to replay it.
+/// A failed run, with the information that is needed to replay it.
 #[derive(Clone, Debug)]
 pub struct Failure {
     /// The scenario of the run.
@@ -24,7 +24,7 @@ pub struct Failure {
     pub seed: u64,
     /// The broken rule.
     pub violation: Violation,
-    /// Captures at both hosts.
+    /// The files with the frames captured at each host.
     pub captures: Vec<PathBuf>,
 }
 
@@ -43,7 +43,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Does one run. A panic is a violation. With `captures`, writes the frames of each host to these files.
+/// Makes one run. A panic counts as a violation. With `captures`, writes the frames of each host to these
+/// files.
 ///
 /// # Errors
 /// The first broken rule.
@@ -51,7 +52,7 @@ pub fn attempt(scenario: &Scenario, seed: u64, captures: Option<&[PathBuf; 2]>) 
     attempt_of(&scenario.setup(seed), seed, captures)
 }
 
-/// The same as [`attempt`], for this setup.
+/// Does the same as [`attempt`] for this setup.
 ///
 /// # Errors
 /// The first broken rule.
@@ -75,20 +76,21 @@ pub fn attempt_of(setup: &Setup, seed: u64, captures: Option<&[PathBuf; 2]>) -> 
     }
 }
 
-/// The file of a queue of a host: that of the host for the first one, `NAME.q1.pcapng` for the second.
+/// Returns the path of the capture of one queue of a host: the path of the host for the first queue, and
+/// `NAME.q1.pcapng` for the second.
 fn queue_path(host: &Path, queue: u16) -> PathBuf {
     if queue == 0 { host.to_owned() } else { host.with_extension(format!("q{queue}.pcapng")) }
 }
 
-/// File names for the captures of a failed run.
+/// Returns the paths of the captures of a failed run, one for each host.
 pub fn capture_paths(base: &Path) -> [PathBuf; 2] {
     ["a", "b"].map(|side| base.with_extension(format!("{side}.pcapng")))
 }
 
-/// Does one run. If it fails, repeats it with captures.
+/// Makes one run. If it fails, repeats it with captures.
 ///
 /// # Errors
-/// The failure.
+/// The failed run.
 pub fn check(scenario: &Scenario, seed: u64) -> Result<Stats, Box<Failure>> {
     attempt(scenario, seed, None).map_err(|violation| {
         let base = std::env::temp_dir().join(format!("uwarp-sim-{}-{seed}", scenario.name));
@@ -104,28 +106,28 @@ pub fn check(scenario: &Scenario, seed: u64) -> Result<Stats, Box<Failure>> {
     })
 }
 
-/// Sums over many runs.
+/// Sums over many runs. All sums except `seeds` and `failures` are over the runs that passed.
 #[derive(Clone, Debug, Default)]
 pub struct Total {
-    /// Runs.
+    /// Number of runs.
     pub seeds: u64,
-    /// Runs that failed.
+    /// Number of runs that failed.
     pub failures: u64,
-    /// Bytes delivered and checked.
+    /// Number of bytes delivered and checked.
     pub bytes: u64,
-    /// Operations completed and checked.
+    /// Number of operations completed and checked.
     pub operations: u64,
-    /// Frames sent.
+    /// Number of frames sent.
     pub frames: u64,
-    /// Frames lost.
+    /// Number of frames lost.
     pub lost: u64,
-    /// Segments retransmitted.
+    /// Number of segments retransmitted.
     pub retransmits: u64,
-    /// Segments split, as counted by the stack.
+    /// Number of segments split, as counted by the stack.
     pub cuts: u64,
-    /// Increases of a path MTU.
+    /// Number of times that a path MTU was raised.
     pub raises: u64,
-    /// Bytes, or FPDUs, accepted ahead of the frontier.
+    /// Number of bytes, or of FPDUs, that a receiver accepted ahead of the next expected byte.
     pub early: u64,
     /// Faults and events in the runs that passed.
     pub occurrences: OccurrenceTotals,
@@ -144,13 +146,14 @@ impl fmt::Display for Total {
     }
 }
 
-/// Does `jobs` on as many threads as there are cores, and calls `failed` for each failure. Job `j` of `n`
-/// scenarios is seed `j / n` of scenario `j % n`, so with one scenario jobs are seeds.
+/// Makes the runs `jobs` on as many threads as there are cores, and calls `failed` for each failure. With `n`
+/// scenarios, job `j` is seed `j / n` of scenario `j % n`. With one scenario, the number of a job is its
+/// seed.
 pub fn check_all(scenarios: &[Scenario], jobs: Range<u64>, failed: &(dyn Fn(&Failure) + Sync)) -> Total {
     check_all_with(scenarios, jobs, failed, &|_, _| {})
 }
 
-/// The same; also calls `held` for each seed that passed.
+/// Does the same as [`check_all`], and also calls `held` for each job that passed.
 pub fn check_all_with(
     scenarios: &[Scenario],
     jobs: Range<u64>,
@@ -205,7 +208,7 @@ impl Total {
         self.occurrences.add(&stats.coverage);
     }
 
-    /// Adds another total.
+    /// Adds the sums of `other`.
     pub fn join(&mut self, other: &Self) {
         self.seeds += other.seeds;
         self.failures += other.failures;

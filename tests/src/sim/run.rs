@@ -1,5 +1,5 @@
-//! One run: the virtual clock, its events, and the rules about time. `progress_bound.rs` has the bound on
-//! progress.
+//! One run: the virtual clock, the events, and the rules about time. The bound on progress is in
+//! `progress_bound.rs`.
 
 use std::iter::successors;
 
@@ -20,30 +20,31 @@ use testkit::packet::{Frame, parse};
 /// The time at which a run begins.
 pub const START_US: u64 = 1_000_000;
 
-/// How long a run continues after all connections are over: longer than TIME-WAIT.
+/// Time for which a run continues after all connections are over, microseconds: longer than TIME-WAIT.
 const QUIET_US: u64 = 160_000_000;
 
-/// The end of this time, in which no host may send TCP segments.
+/// The last part of `QUIET_US`, microseconds, in which no host may send TCP segments.
 const SILENCE_US: u64 = 3_000_000;
 
 /// Maximum duration of a run, microseconds.
 const END_US: u64 = 7_200_000_000;
 
-/// Maximum polls without work that a host may ask for, in total and for each poll with work.
+/// Maximum number of polls without work that a host may ask for: a constant, and in addition a number for
+/// each poll with work.
 const IDLE_POLLS: u64 = 1000;
 const IDLE_POLLS_PER_BUSY: u64 = 4;
 
-/// Additional idle polls for each millisecond in which the host's port accepts no frame or its pool has no
-/// buffer: the stack, the engine and the user check this often whether the stall is over.
+/// Number of additional idle polls for each millisecond in which the host's port accepts no frame or its pool
+/// has no buffer. The stack, the engine and the user check this often whether the stall is over.
 const IDLE_POLLS_PER_STALLED_MS: u64 = 3;
 
-/// Maximum polls at one moment of virtual time.
+/// Maximum number of polls at one moment of virtual time.
 const POLLS_PER_INSTANT: u64 = 10_000;
 
 /// Why a run failed.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// When.
+    /// The time of the failure, microseconds.
     pub at_us: u64,
     /// The broken rule.
     pub what: String,
@@ -51,22 +52,22 @@ pub struct Violation {
     pub state: String,
 }
 
-/// Figures of a run that passed.
+/// The results of a run that passed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// Work done by the users.
+    /// The work that the users did.
     pub transferred: Transferred,
-    /// Frames sent by both hosts.
+    /// Number of frames that both hosts sent.
     pub frames: u64,
-    /// Frames lost on the way, for any reason.
+    /// Number of frames lost between the hosts, for any reason.
     pub lost: u64,
-    /// Virtual time of the run.
+    /// Virtual duration of the run, microseconds.
     pub time_us: u64,
-    /// The longest time in which a connection made no progress.
+    /// The longest time in which a connection made no progress, microseconds.
     pub standstill_us: u64,
-    /// Hash of all frames, sent and delivered, with their times.
+    /// Hash of all frames that were sent and delivered, with their times.
     pub trace: u64,
-    /// Faults and events.
+    /// Counts of faults and events.
     pub coverage: Coverage,
 }
 
@@ -77,7 +78,7 @@ enum Event {
     Stall(usize, StallKind, bool),
 }
 
-/// When a connection made progress.
+/// The last progress of a connection.
 #[derive(Clone, Copy, Debug)]
 struct LastProgress {
     mark: u64,
@@ -102,18 +103,18 @@ struct Run {
     watch: Watch,
     wakes: [Option<u64>; 2],
     polls: [PollCounts; 2],
-    /// For each connection: which users have finished.
+    /// For each connection, whether the user of each host has finished.
     over: Vec<[bool; 2]>,
     last_progress: Vec<LastProgress>,
     last_fault_us: u64,
-    /// When a host was last stalled.
+    /// The last time at which a host was stalled, microseconds.
     stalled_us: u64,
-    /// Number of tail loss probes, and when the last one was sent.
+    /// Number of tail loss probes, and the time of the last one.
     probed: (u64, u64),
-    /// For each stopped host: the number of frames that may wait for it.
+    /// For each host that is stopped, the maximum number of frames that may wait for it.
     stopped: [Option<usize>; 2],
     waiting: [Vec<Frame>; 2],
-    /// Buffers taken from a pool so that it is empty for a time.
+    /// Buffers taken from each host's pool, so that the pool is empty for a time.
     withheld: [Vec<Mbuf>; 2],
     stats: Stats,
     trace: Trace,
@@ -123,7 +124,7 @@ struct Run {
 /// Wraps a host's port, for captures.
 pub type Wrap<'a> = &'a mut dyn FnMut(usize, Box<dyn dp::Port>) -> std::io::Result<Box<dyn dp::Port>>;
 
-/// Does the run of `setup`.
+/// Makes the run of `setup`.
 ///
 /// # Errors
 /// The first broken rule.
@@ -290,7 +291,7 @@ impl Run {
         Ok(())
     }
 
-    /// A stall of host `side` begins or ends.
+    /// Begins or ends a stall of host `side`.
     fn stall(&mut self, side: usize, kind: StallKind, begins: bool) {
         self.stalled_us = self.now_us;
         match kind {
@@ -317,14 +318,14 @@ impl Run {
         }
     }
 
-    /// How long host `side` has been stalled so far, and whether it is now.
+    /// Returns the time for which host `side` has been stalled so far, and whether it is stalled now.
     fn stalled(&self, side: usize) -> (u64, bool) {
         let spans = || self.setup.stalls[side].iter().map(|stall| stall.span);
         let us = spans().map(|span| self.now_us.min(span.to_us).saturating_sub(span.from_us)).sum();
         (us, spans().any(|span| span.holds(self.now_us)))
     }
 
-    /// Whether host `side` has no space for this frame. Applies to all frames, not only to TCP.
+    /// Whether host `side` has no space for this frame. This applies to all frames, not only to TCP frames.
     fn is_refused(&mut self, side: usize, frame: &Frame) -> bool {
         let reason = match self.stopped[side] {
             Some(most) if self.waiting[side].len() >= most => Occurrence::LostAtStopped,
@@ -339,7 +340,7 @@ impl Run {
         true
     }
 
-    /// Frames reach host `side`, if its link is up.
+    /// Delivers frames to host `side`, if its link is up and it has space for them.
     fn deliver(&mut self, side: usize, frames: Vec<Frame>) {
         for frame in frames {
             if self.is_cut_off(&frame.bytes) || self.is_refused(side, &frame) {
@@ -355,7 +356,7 @@ impl Run {
         }
     }
 
-    /// Whether the link is down for this segment. As with the other faults, only TCP is affected.
+    /// Whether the link is down for this segment. As with other faults, only TCP segments are affected.
     fn is_cut_off(&mut self, bytes: &[u8]) -> bool {
         let cut_off = self.setup.flaps.iter().any(|span| span.holds(self.now_us)) && parse(bytes).is_some();
         if cut_off {
@@ -402,12 +403,12 @@ impl Run {
                 self.enter(side, outcome);
             }
         }
-        // A lost window update can leave a small window open for as long as the persist timer.
+        // After a lost window update, a small window may stay open until the persist timer expires.
         if condition.cuts > 0 && !self.setup.may_cut && self.last_fault_us == START_US {
             return Err(format!("host {side} has split {} segments for no reason", condition.cuts));
         }
         // Repeated losses, or a peer that answers late, may look like a path with a smaller MTU (RFC 8899
-        // section 4.3). A local port that accepts nothing must not.
+        // section 4.3). A local port that accepts no frames must not look like such a path.
         let unharmed = self.last_fault_us == START_US
             && !self.setup.hosts[side].path_shrinks
             && self.setup.stalls[1 - side].is_empty();
@@ -423,7 +424,7 @@ impl Run {
         Ok(())
     }
 
-    /// Reports to the watch the connections that are over for host `side`.
+    /// Tells the watch which connections are over for host `side`.
     fn note_ends(&mut self, side: usize) {
         for number in 0..self.over.len() {
             if !self.over[number][side] && self.world.is_over(side, number) {
@@ -433,7 +434,7 @@ impl Run {
         }
     }
 
-    /// Enters the effects of a frame that host `side` sent.
+    /// Queues what happens because of a frame that host `side` sent.
     fn enter(&mut self, side: usize, outcome: super::link::Outcome) {
         if outcome.fault {
             self.last_fault_us = self.now_us;
@@ -451,7 +452,7 @@ impl Run {
         }
     }
 
-    /// Checks the bound on progress. Returns whether all is done.
+    /// Checks the bound on progress. Returns whether all connections are done.
     fn check_progress(&mut self) -> Result<bool, String> {
         let mut all = true;
         if self.stalled(0).1 || self.stalled(1).1 {
@@ -459,7 +460,7 @@ impl Run {
         }
         let last_fault_us = self.last_fault_us.max(self.stalled_us);
         let pause_us = 1_000_000 + 4 * self.setup.pause_us();
-        // smoltcp's largest RTO is a minute.
+        // smoltcp's maximum RTO is one minute.
         let rto_max_us = match self.setup.ours() {
             [true, true] => {
                 self.setup.hosts.iter().map(|host| host.tcp.rto_max.total_micros()).max().unwrap_or(0)
@@ -478,7 +479,7 @@ impl Run {
         for (number, last) in self.last_progress.iter_mut().enumerate() {
             let progress = self.world.progress(number);
             let port = self.world.port(number);
-            // Counts RSTs of this connection and of the earlier ones that it waits for.
+            // The RSTs of this connection count, and those of the earlier connections for which it waits.
             let ports = || {
                 successors(Some(number), |&number| self.world.before(number))
                     .map(|number| self.world.port(number))
@@ -517,7 +518,8 @@ impl Run {
         Ok(all)
     }
 
-    /// Called when all work is done and time has passed: no host may send a frame or hold a buffer.
+    /// Checks the end of a run, when all work is done and time has passed: no host may send a frame or hold a
+    /// buffer.
     fn finish(&mut self, end_us: u64) -> Result<(), String> {
         if self.sent_last_us + SILENCE_US > end_us {
             return Err(format!("frames are still being sent, the last at {} us", self.sent_last_us));

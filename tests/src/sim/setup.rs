@@ -12,47 +12,47 @@ use super::port::mac;
 use super::steering::SteeringPlan;
 use super::world::{RdmaPlan, StreamPlan};
 
-/// A host that runs smoltcp.
+/// The parameters of a host that runs smoltcp.
 #[derive(Clone, Copy, Debug)]
 pub struct SmoltcpConfig {
-    /// Receive buffer of a socket.
+    /// Size of a socket's receive buffer, bytes.
     pub rx_bytes: usize,
-    /// Send buffer of a socket.
+    /// Size of a socket's send buffer, bytes.
     pub tx_bytes: usize,
-    /// Nagle's algorithm.
+    /// Whether Nagle's algorithm is on.
     pub nagle: bool,
-    /// CUBIC; otherwise no congestion control.
+    /// Whether CUBIC is used; otherwise there is no congestion control.
     pub cubic: bool,
 }
 
-/// One host.
+/// The parameters of one host.
 #[derive(Clone, Debug)]
 pub struct HostSetup {
-    /// MTU of its port.
+    /// MTU of the host's port, bytes.
     pub mtu: u16,
     /// Whether the run uses IPv6.
     pub ipv6: bool,
-    /// Configuration of tcp-lite.
+    /// The configuration of tcp-lite.
     pub tcp: TcpConfig,
-    /// Buffers of its port.
+    /// Number of packet buffers of the host's port.
     pub mbufs: usize,
-    /// Limit of the memory for out-of-order bytes, bytes of packet buffers.
+    /// Maximum size of the packet buffers with out-of-order bytes, bytes.
     pub out_of_order_bytes: u64,
-    /// Seed of its secrets.
+    /// Seed of the host's secrets.
     pub key: [u8; 32],
-    /// Bytes that a queue pair may send in one poll of the engine.
+    /// Maximum number of bytes that a queue pair may send in one poll of the engine.
     pub quantum_bytes: usize,
-    /// smoltcp's sockets in place of tcp-lite.
+    /// If set, the host runs smoltcp's sockets instead of tcp-lite.
     pub smoltcp: Option<SmoltcpConfig>,
-    /// Limit of half-open connections at a listener.
+    /// Maximum number of half-open connections of a listener.
     pub backlog: usize,
-    /// The queues of its device, each with an engine.
+    /// The queues of the host's device. Each queue has an engine.
     pub steering: SteeringPlan,
-    /// The path MTU from this host becomes smaller, so its EMSS may too.
+    /// Whether the MTU of the path from this host becomes smaller, so that its EMSS may become smaller too.
     pub path_shrinks: bool,
 }
 
-/// The address of host `side`.
+/// Returns the address of host `side`.
 pub fn address(side: usize, ipv6: bool) -> IpAddr {
     let number = 1 + side as u8;
     if ipv6 {
@@ -62,13 +62,13 @@ pub fn address(side: usize, ipv6: bool) -> IpAddr {
     }
 }
 
-/// The address with its prefix length.
+/// Returns the address of host `side` with its prefix length.
 pub fn cidr(side: usize, ipv6: bool) -> String {
     format!("{}/{}", address(side, ipv6), if ipv6 { 64 } else { 24 })
 }
 
 impl HostSetup {
-    /// Limits of the stack.
+    /// Returns the limits of the stack.
     pub fn limits(&self) -> Limits {
         let backlog = self.backlog;
         Limits {
@@ -85,7 +85,7 @@ impl HostSetup {
     /// Checks that the stack is within its limits.
     ///
     /// # Errors
-    /// The limit that it exceeds.
+    /// The limit that the stack exceeds.
     pub fn check_usage(&self, usage: &StackUsage) -> Result<(), String> {
         let limits = self.limits();
         let StackUsage { connections, tx_segments, tx_buffers, holes, neighbors, events, answers: _ } =
@@ -93,7 +93,7 @@ impl HostSetup {
         for (what, held, most) in [
             ("connections", connections, limits.connections),
             ("connections with holes", holes, connections),
-            // A connection without a segment may always allocate one segment.
+            // A connection that has no segment may allocate one even if the limit is reached.
             ("segments to send", tx_segments, limits.tx_segments + connections),
             ("buffers of segments to send", tx_buffers, self.mbufs / 2),
             ("neighbours", neighbors, limits.neighbors),
@@ -106,7 +106,7 @@ impl HostSetup {
         Ok(())
     }
 
-    /// The stack of host `side`.
+    /// Returns the configuration of the stack of host `side`.
     pub fn stack_config(&self, side: usize) -> StackConfig {
         StackConfig {
             mac: EthernetAddress(mac(side)),
@@ -141,7 +141,7 @@ pub enum StallKind {
     PortStuck,
     /// The host's pool has no free buffer.
     NoBuffers,
-    /// It is not polled, and its clock jumps when it continues. At most this many frames wait for it.
+    /// The host is not polled, and its clock jumps when it continues. At most this many frames wait for it.
     Stopped(usize),
 }
 
@@ -161,7 +161,8 @@ pub struct Setup {
     pub hosts: [HostSetup; 2],
     /// `links[i]` carries the frames that host `i` sends.
     pub links: [Plan; 2],
-    /// Large receive offload of each host: the maximum bytes, and how long a segment waits.
+    /// Large receive offload of each host: the maximum payload of a joined segment, and the maximum time for
+    /// which a segment waits, microseconds.
     pub lro: [Option<(usize, u64)>; 2],
     /// Periods in which both links are down.
     pub flaps: Vec<Span>,
@@ -169,27 +170,27 @@ pub struct Setup {
     pub stalls: [Vec<Stall>; 2],
     /// The work of the hosts.
     pub work: Work,
-    /// Some fault may make TCP split segments that it should keep whole.
+    /// Whether some fault may make TCP split segments that it should keep whole.
     pub may_cut: bool,
-    /// Nothing is lost and the queue is never full, so nothing may be retransmitted.
+    /// Whether no frame is lost and the queue is never full, so that no segment may be retransmitted.
     pub lossless: bool,
 }
 
 impl Setup {
-    /// Which hosts run tcp-lite.
+    /// Returns which hosts run tcp-lite.
     pub fn ours(&self) -> [bool; 2] {
         [0, 1].map(|side: usize| self.hosts[side].smoltcp.is_none())
     }
 
-    /// Sets whether the hosts predict headers. It changes nothing in a run.
+    /// Sets whether the hosts predict headers. The frames of a run do not depend on this.
     pub fn set_header_prediction(&mut self, on: bool) {
         for host in &mut self.hosts {
             host.tcp.header_prediction = on;
         }
     }
 
-    /// The longest time that an answer may take without a fault: delays, full queues, delayed
-    /// acknowledgements, and pauses of users.
+    /// Returns the longest time that an answer may take without a fault, microseconds. It consists of delays,
+    /// full queues, delayed acknowledgements, and pauses of users.
     pub fn pause_us(&self) -> u64 {
         let wire = |plan: &Plan| {
             let held = plan.join.map_or(0, |(_, hold_us)| hold_us);
@@ -207,7 +208,7 @@ impl Setup {
         self.links.iter().map(wire).sum::<u64>() + lro + delayed + user.unwrap_or(0)
     }
 
-    /// The keys of both hosts, from their own random stream.
+    /// Returns the keys of both hosts, each from the host's own stream of random numbers.
     pub fn keys(seed: u64) -> [[u8; 32]; 2] {
         [0, 1].map(|side| Part::Host(side).dice(seed).key())
     }

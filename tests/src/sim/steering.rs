@@ -1,31 +1,32 @@
-//! The rules by which the device of a host chooses the queue of a frame: RSS, and wrong rules.
+//! The rules by which the device of a host chooses the queue of a frame: RSS, and rules that differ from what
+//! the device announces.
 
 use dp::{Flow, Rss, RssFields};
 
-/// The rule by which a device chooses queues.
+/// The rule by which a device chooses the queue of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// The hash and the table that it announces.
+    /// The device uses the hash and the table that it announces.
     #[default]
     Rss,
-    /// A table other than the announced one.
+    /// The device uses a table other than the announced one.
     OtherTable,
-    /// It announces no rule, and hashes with another key.
+    /// The device announces no rule, and uses another table.
     Unannounced,
     /// All frames go to the first queue.
     FirstQueue,
-    /// Each frame goes to another queue.
+    /// The queues get the frames in turn, one frame each.
     InTurn,
-    /// The table changes each time after this many frames.
+    /// The table changes whenever this many frames have arrived.
     Moving(u64),
 }
 
-/// The queues of a host, and the rule.
+/// The queues of a host, and the rule of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteeringPlan {
-    /// Queues, and engines.
+    /// Number of queues, and of engines.
     pub queues: usize,
-    /// The rule.
+    /// The rule by which the device chooses queues.
     pub rule: Rule,
 }
 
@@ -35,22 +36,22 @@ impl Default for SteeringPlan {
     }
 }
 
-/// The device.
+/// The device of a host.
 #[derive(Clone, Debug)]
 pub struct Steering {
     plan: SteeringPlan,
     rss: Rss,
-    /// Frames so far.
+    /// Number of frames so far.
     frames: u64,
 }
 
-/// Entries of the table.
+/// Number of entries of the table.
 const TABLE: usize = 128;
 
 impl Steering {
-    /// A device with this plan.
+    /// Returns a device with this plan.
     pub fn new(plan: &SteeringPlan) -> Self {
-        // Any key with bits in all places.
+        // The key may be any that has bits in all places.
         let key: Vec<u8> =
             (0..dp::rss::RSS_KEY_BYTES).map(|at| (at as u8).wrapping_mul(167) ^ 0x6d).collect();
         let table: Vec<u16> = (0..TABLE).map(|entry| (entry % plan.queues) as u16).collect();
@@ -60,12 +61,12 @@ impl Steering {
         Self { plan: *plan, rss, frames: 0 }
     }
 
-    /// The rule that the device announces.
+    /// Returns the rule that the device announces.
     pub fn announced(&self) -> Option<Rss> {
         (self.plan.queues > 1 && self.plan.rule != Rule::Unannounced).then(|| self.rss.clone())
     }
 
-    /// The queue of the next frame.
+    /// Returns the queue of the next frame.
     pub fn queue(&mut self, frame: &[u8]) -> usize {
         let queues = self.plan.queues;
         if queues == 1 {

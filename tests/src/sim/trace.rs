@@ -1,4 +1,4 @@
-//! A hash of all frames with their times. Two runs of one seed have the same hash.
+//! A hash of all frames with their times. Two runs with the same seed have the same hash.
 
 /// The hash so far.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ impl Trace {
         self.0 ^= self.0 >> 32;
     }
 
-    /// The hash.
+    /// Returns the hash.
     pub fn value(self) -> u64 {
         self.0
     }

@@ -1,4 +1,4 @@
-//! A stream over the system's TCP.
+//! A stream over the kernel's TCP.
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,10 +11,10 @@ use super::{Direction, Opener, Report, Sink, Source, Task};
 use crate::lab::Result;
 use crate::{ensure, lab_error};
 
-/// Receive buffer for a reader that pauses: small, so that the window closes.
+/// Size of the receive buffer if the reader pauses, bytes. It is small, so that the window closes.
 const RECEIVE_BUFFER: usize = 64 << 10;
 
-/// Distance of urgent bytes.
+/// Distance between two urgent bytes.
 const URGENT: usize = 8192;
 
 /// `MSG_FASTOPEN`, which rustix does not define.
@@ -23,12 +23,12 @@ const FAST_OPEN: SendFlags = SendFlags::from_bits_retain(0x2000_0000);
 /// Opens, transfers and closes the stream. Calls `ready` once the peer may connect.
 ///
 /// # Errors
-/// If the system's TCP reports one, a byte is wrong or missing, or the time limit has passed.
+/// If the kernel's TCP reports an error, if a byte is wrong or missing, or if the time limit has passed.
 pub fn run(task: &Task, ready: impl FnOnce()) -> Result<Report> {
     let opened = Instant::now();
     let mut source = Source::new(task);
     let mut stream = open(task, &mut source, ready)?;
-    // As in our stack; the system's default may differ.
+    // Our stack uses CUBIC; the default of the kernel may differ.
     sockopt::set_tcp_congestion(&stream, "cubic").map_err(std::io::Error::from)?;
     if let Some(seconds) = task.options.keepalive {
         probe(&stream, Duration::from_secs(seconds)).map_err(std::io::Error::from)?;
@@ -44,7 +44,7 @@ pub fn run(task: &Task, ready: impl FnOnce()) -> Result<Report> {
 fn open(task: &Task, source: &mut Source, ready: impl FnOnce()) -> Result<TcpStream> {
     match task.opener {
         Opener::Passive(port) => {
-            // IPv4 connections arrive here as well, as mapped addresses.
+            // The listener also accepts IPv4 connections, with mapped addresses.
             let listener = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
             if task.options.pause().is_some() {
                 // Accepted connections inherit the option.

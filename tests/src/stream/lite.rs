@@ -14,16 +14,16 @@ use super::{Direction, Opener, Report, Sink, Source, Task};
 use crate::lab::{LabError, Result};
 use crate::{ensure, lab_error};
 
-/// How long the last acknowledgement is repeated if the peer did not get it.
+/// Time for which the host repeats its last acknowledgement if the peer did not get it, microseconds.
 const LINGER_US: u64 = 200_000;
-/// Sleep of an idle poll loop: the peer's kernel needs the core as well.
+/// Time for which an idle poll loop sleeps, since the peer's kernel needs the same core.
 const IDLE_REST: Duration = Duration::from_micros(50);
 
-/// Opens, transfers and closes the stream on `port`, as the host `address`. Calls `ready` once the peer may
-/// connect.
+/// Opens, transfers and closes the stream on `port`, as a host with the address `address`. Calls `ready` once
+/// the peer may connect.
 ///
 /// # Errors
-/// If the connection ends in another way than by both FINs, a byte is wrong or missing, or the time limit has
+/// If the connection does not end by both FINs, if a byte is wrong or missing, or if the time limit has
 /// passed.
 pub fn run(port: &mut dyn Port, address: IpCidr, task: &Task, ready: impl FnOnce()) -> Result<Report> {
     let mut host = Host::new(port, address, task)?;
@@ -43,7 +43,7 @@ pub fn run(port: &mut dyn Port, address: IpCidr, task: &Task, ready: impl FnOnce
     host.report()
 }
 
-/// One stack on one port with one connection.
+/// A stack on a port, with one connection.
 struct Host<'a> {
     port: &'a mut dyn Port,
     stack: Stack,
@@ -55,11 +55,11 @@ struct Host<'a> {
     fin_sent: bool,
     opened_us: u64,
     closed_us: Option<u64>,
-    /// The length of its pause, until the pause begins.
+    /// The length of the host's pause, until the pause begins.
     pause: Option<Duration>,
-    /// It pauses until then.
+    /// The time at which the pause ends, microseconds.
     paused_until_us: Option<u64>,
-    /// Bytes received during the pause: they count against the window.
+    /// Number of bytes received during the pause. They reduce the receive window.
     unread: usize,
     outgoing: Burst,
 }
@@ -128,7 +128,7 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Polls once. Returns whether anything was done.
+    /// Polls the stack and the port once. Returns whether anything was done.
     fn poll(&mut self) -> Result<bool> {
         let mut incoming = Burst::new();
         let received = self.port.rx_burst(self.clock.now_us(), &mut incoming);
@@ -148,7 +148,7 @@ impl<'a> Host<'a> {
             let more = self.stack.transmit(now, &mut self.outgoing);
             let sent = self.port.tx_burst(self.clock.now_us(), &mut self.outgoing);
             moved |= sent > 0;
-            // The ring is full: the frames wait for the next poll.
+            // If the ring is full, the frames wait for the next poll.
             if !more || sent == 0 {
                 return Ok(moved);
             }
@@ -188,7 +188,7 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Bytes were delivered: they are read, or wait.
+    /// Handles delivered bytes: releases them, or keeps them unread during the pause.
     fn read(&mut self, conn: ConnId, received: &Received) {
         let bytes = received.buf.len();
         if self.paused_until_us.is_none() {
@@ -196,7 +196,7 @@ impl<'a> Host<'a> {
             return;
         }
         self.unread += bytes;
-        // Bytes ahead of the frontier are counted already.
+        // The stack already counts bytes ahead of a hole as held.
         if received.offset < received.frontier {
             self.stack.hold(conn, bytes);
         }
@@ -220,7 +220,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Passes as many bytes as the send buffer accepts, and the FIN after the last byte.
+    /// Passes as many bytes to TCP as the send buffer accepts, and closes after the last byte.
     fn send(&mut self, now: Instant) -> Result<()> {
         let Some(conn) = self.conn.filter(|_| {
             self.task.direction == Direction::Send && !self.fin_sent && self.paused_until_us.is_none()
@@ -255,14 +255,15 @@ impl<'a> Host<'a> {
         Ok(Report { counters: Some(self.stack.counters()), ..report })
     }
 
-    /// A description of the state, for a stream that makes no progress.
+    /// Returns a description of the state, for a stream that makes no progress.
     fn describe(&self) -> String {
         let conn = self.conn.and_then(|conn| self.stack.info(conn));
         format!("{conn:?}\n{:?}\n{:?}", self.stack.counters(), self.port.counters())
     }
 }
 
-/// A random seed that differs from run to run, since a peer in TIME-WAIT remembers our sequence numbers.
+/// Returns a random seed. It differs from run to run, since a peer in TIME-WAIT remembers our sequence
+/// numbers.
 fn seed() -> Result<[u8; 32]> {
     use std::io::Read;
     let mut seed = [0u8; 32];

@@ -1,5 +1,5 @@
-//! A plain TCP stream with known contents, sent or received by our stack or by Linux's: the ends of the tests
-//! that run one TCP against another.
+//! A plain TCP stream with known contents, sent or received by our stack or by Linux's. The tests that run
+//! one TCP against another use it for both sides.
 
 mod end_options;
 pub mod kernel;
@@ -20,49 +20,49 @@ pub use end_options::EndOptions;
 /// The side that opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opener {
-    /// The peer, to our port.
+    /// The peer opens the connection, to this port of ours.
     Passive(u16),
-    /// We, to this address.
+    /// We open the connection, to this address.
     Active(SocketAddr),
 }
 
 /// The side that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Direction {
-    /// We do; the peer receives.
+    /// We send, and the peer receives.
     Send,
-    /// The peer sends.
+    /// The peer sends, and we receive.
     Receive,
 }
 
 /// The parameters of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Task {
-    /// The side that opens.
+    /// The side that opens the connection.
     pub opener: Opener,
     /// The side that sends.
     pub direction: Direction,
     /// Length of the stream, bytes.
     pub bytes: u64,
-    /// Seed of its pattern.
+    /// Seed of the stream's pattern.
     pub seed: u64,
-    /// Time limit of the whole.
+    /// Maximum duration from the opening to the end of the connection.
     pub limit: Duration,
-    /// Further behaviour of this end.
+    /// Further behaviour of this side.
     pub options: EndOptions,
 }
 
-/// A successful stream: complete, every byte correct, closed by both sides. Its text is the same on both
-/// sides.
+/// The report on a successful stream: the stream was complete, every byte was correct, and both sides closed.
+/// The text is the same on both sides.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// Bytes sent or received.
+    /// Number of bytes sent or received.
     pub bytes: u64,
-    /// Their CRC32C.
+    /// CRC32C of these bytes.
     pub crc: u32,
-    /// From opening the connection to the last acknowledgement of its FIN.
+    /// Time from the opening of the connection to the last acknowledgement of its FIN.
     pub elapsed: Duration,
-    /// The counters of our stack; `None` for the system's.
+    /// The counters of our stack; `None` for the kernel's TCP.
     pub counters: Option<StackCounters>,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Bytes prepared at a time.
+    /// Number of bytes that are prepared at a time.
     const CHUNK: u64 = 1 << 16;
 
     pub(crate) fn new(task: &Task) -> Self {
@@ -97,7 +97,7 @@ impl Source {
         }
     }
 
-    /// The bytes to send next; empty when all have been sent.
+    /// Returns the next bytes to send; none if all bytes have been sent.
     pub(crate) fn next(&mut self) -> &[u8] {
         if self.taken == self.chunk.len() {
             let bytes = (self.bytes - self.offset).min(Self::CHUNK);
@@ -115,7 +115,7 @@ impl Source {
         self.taken += bytes;
     }
 
-    /// Whether half of the stream is sent.
+    /// Whether half of the stream has been sent.
     pub(crate) fn is_half(&self) -> bool {
         self.offset >= self.bytes / 2
     }
@@ -125,7 +125,7 @@ impl Source {
     }
 }
 
-/// The contents of a received stream, in any order, each byte once.
+/// The contents of a received stream. Its bytes may be added in any order, but each byte only once.
 pub(crate) struct Sink {
     pattern: Pattern,
     bytes: Vec<u8>,
@@ -137,7 +137,7 @@ impl Sink {
         Self { pattern: Pattern::new(task.seed), bytes: vec![0; task.bytes as usize], received: 0 }
     }
 
-    /// Adds a part and checks it.
+    /// Checks a part of the stream, and adds it.
     pub(crate) fn put(&mut self, offset: u64, piece: &[u8]) -> Result<()> {
         let end = offset + piece.len() as u64;
         ensure!(
@@ -153,12 +153,12 @@ impl Sink {
         Ok(())
     }
 
-    /// Whether half of the stream was received.
+    /// Whether half of the stream has been received.
     pub(crate) fn is_half(&self) -> bool {
         self.received >= self.bytes.len() as u64 / 2
     }
 
-    /// The stream has ended, and has to be complete.
+    /// Returns the report on the stream, which has ended and has to be complete.
     pub(crate) fn report(&self, elapsed: Duration) -> Result<Report> {
         let expected = self.bytes.len() as u64;
         ensure!(self.received == expected, "the stream ended after {} of {expected} bytes", self.received);

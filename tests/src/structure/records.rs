@@ -1,11 +1,12 @@
-//! Records of other programs: the instructions of each FPDU, and the times of the last run of `.ci/run`.
+//! Records that other programs have written: the number of instructions for each FPDU, and the times of the
+//! last run of `.ci/run`.
 
 use std::path::Path;
 use std::{fs, io};
 
-/// The baseline of `scripts/instructions`, below the root of the checkout.
+/// The baseline of `scripts/instructions`, relative to the root of the checkout.
 const INSTRUCTIONS: &str = "benches/baselines/instructions.csv";
-/// The record of `.ci/run`, below the folder of builds.
+/// The record of `.ci/run`, relative to the folder of builds.
 const CI_TIMES: &str = "ci-times";
 
 /// A row of the baseline.
@@ -13,16 +14,16 @@ const CI_TIMES: &str = "ci-times";
 pub struct Instructions {
     /// The load, and the part of it that was counted.
     pub row: String,
-    /// Instructions of one FPDU or acknowledgement.
+    /// Number of instructions for each FPDU or acknowledgement.
     pub instructions: f64,
-    /// How many of these instructions lock the bus.
+    /// Number of these instructions that lock the bus.
     pub locked: f64,
 }
 
-/// The rows of the baseline of the checkout at `root`.
+/// Returns the rows of the baseline of the checkout at `root`.
 ///
 /// # Errors
-/// A baseline that cannot be read.
+/// If the baseline cannot be read.
 pub fn instructions(root: &Path) -> io::Result<Vec<Instructions>> {
     let text = fs::read_to_string(root.join(INSTRUCTIONS))?;
     let mut reader = csv::ReaderBuilder::new().comment(Some(b'#')).from_reader(text.as_bytes());
@@ -36,11 +37,11 @@ pub fn instructions(root: &Path) -> io::Result<Vec<Instructions>> {
         .collect()
 }
 
-/// The lines that the last run of `.ci/run` has written to the folder of builds `target`; `None` if there was
-/// no run, or if it did not finish.
+/// Returns the lines that the last run of `.ci/run` has written to the folder of builds `target`; `None` if
+/// there was no run, or if the last run did not finish.
 ///
 /// # Errors
-/// A file that exists and cannot be read.
+/// If the file exists but cannot be read.
 pub fn ci_times(target: &Path) -> io::Result<Option<Vec<String>>> {
     match fs::read_to_string(target.join(CI_TIMES)) {
         Ok(text) => Ok(Some(text.lines().map(str::to_owned).collect())),

@@ -1,5 +1,6 @@
-//! How many files a received frame and a post pass through, by the list `tests/ways`. The list is checked
-//! against the sources: a function that was renamed or moved, or that nothing before it calls, is an error.
+//! Counts the files through which a received frame and a post pass, by the list `tests/ways`. The list is
+//! compared with the sources: it is an error if a listed function was renamed or moved, or if no function
+//! before it calls it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,19 +8,19 @@ use std::{fs, io};
 
 use syn::visit::{self, Visit};
 
-/// The list, below the root of the checkout.
+/// The list, relative to the root of the checkout.
 const LIST: &str = "tests/ways";
 
-/// The numbers of one way.
+/// The numbers of one path through the code (a "way").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// The name of the way.
+    /// The name of the path.
     pub name: String,
-    /// Functions in the list.
+    /// Number of functions on the path.
     pub functions: usize,
-    /// Different files that have them.
+    /// Number of different files that contain these functions.
     pub files: usize,
-    /// How often the way returns to a file that it had left.
+    /// Number of times that the path returns to a file that it had left.
     pub returns: usize,
 }
 
@@ -30,13 +31,13 @@ struct Step {
     is_called_from_elsewhere: bool,
 }
 
-/// By file and function: the names that the body mentions.
+/// The names that the body of a function mentions, by file and function.
 type Bodies = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// Reads the list of the checkout at `root`, and the files that the list names.
 ///
 /// # Errors
-/// A list that does not fit the sources: the message has each line that is wrong.
+/// If the list does not fit the sources. The message has each line that is wrong.
 pub fn ways(root: &Path) -> io::Result<Vec<Way>> {
     let steps = parse(&fs::read_to_string(root.join(LIST))?)?;
     let mut bodies = Bodies::new();
@@ -74,7 +75,7 @@ fn parse(text: &str) -> io::Result<Vec<(String, Vec<Step>)>> {
     Ok(ways)
 }
 
-/// What is wrong with the steps of one way.
+/// Returns what is wrong with the steps of one path.
 fn errors_of(steps: &[Step], bodies: &Bodies) -> Vec<String> {
     let body = |step: &Step| bodies.get(&step.file)?.get(&step.function);
     let mut errors = Vec::new();
@@ -101,8 +102,8 @@ fn count(name: String, steps: &[Step]) -> Way {
     Way { name, functions: steps.len(), files: files.len(), returns }
 }
 
-/// The functions of a file with the names that their bodies mention, without those of its test modules.
-/// Functions of one name count as one.
+/// Returns the functions of a file, each with the names that its body mentions. Functions of test modules are
+/// left out, and functions of the same name count as one.
 fn functions_in(text: &str) -> syn::Result<BTreeMap<String, BTreeSet<String>>> {
     let mut functions = Functions::default();
     functions.visit_file(&syn::parse_file(text)?);
@@ -136,7 +137,7 @@ impl<'ast> Visit<'ast> for Functions {
     }
 }
 
-/// Names that are called, or passed on to be called.
+/// Names of functions that are called, or that are passed as arguments to be called.
 #[derive(Default)]
 struct Names(BTreeSet<String>);
 

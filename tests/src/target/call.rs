@@ -1,4 +1,4 @@
-//! The target that connects repeatedly. The Reply of each connection has its scene.
+//! The target that connects repeatedly. The Reply to each connection contains its scene.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::contract::MAGIC;
 
 /// Pause before the target connects again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The time without a listener after which the target gives up.
+/// Time without a listener after which the target gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A target that connects.
@@ -26,13 +26,13 @@ pub(super) struct Caller {
     options: ConnectionOptions,
     events: EventChannel,
     last: String,
-    /// When the probe last answered; before that, the time of the first step.
+    /// The time at which the probe last answered, or at first the time of the first step.
     there: Option<Instant>,
     state: State,
 }
 
 enum State {
-    /// Until it connects again.
+    /// Waiting until the target connects again.
     Paused {
         since: Option<Instant>,
     },
@@ -50,12 +50,12 @@ enum State {
     },
 }
 
-/// The connection that is served.
+/// The connection that the target serves now.
 struct Current {
     id: CmId,
     stage: Stage,
     is_report: bool,
-    /// The time of its last activity.
+    /// The time of the connection's last activity.
     idle: Instant,
     closing: bool,
 }
@@ -70,17 +70,18 @@ enum Called {
 /// Connects to the probe at `remote` repeatedly, until the probe says goodbye.
 ///
 /// # Errors
-/// [`Error::Connect`] when no probe listens for ten seconds; an error of the verbs; [`Error::Interrupted`].
+/// [`Error::Connect`] if no probe has listened for ten seconds; an error of the verbs;
+/// [`Error::Interrupted`].
 pub fn call(end: &mut Endpoint, remote: SocketAddr, options: &ConnectionOptions) -> Result<(), Error> {
     let mut caller = Caller::new(&end.context, remote, options)?;
     super::run(end, &mut caller)
 }
 
 impl Caller {
-    /// Connects to the probe at `remote`.
+    /// Creates a target that will connect to the probe at `remote`.
     ///
     /// # Errors
-    /// What the verbs refuse.
+    /// If the verbs refuse a call.
     pub(super) fn new(
         context: &Context,
         remote: SocketAddr,
@@ -117,7 +118,7 @@ impl Caller {
         })
     }
 
-    /// The next state after an attempt to connect.
+    /// Returns the next state after an attempt to connect.
     fn answered(&mut self, now: Instant, called: Called, id: CmId, mut stage: Stage) -> Result<State, Error> {
         if !matches!(called, Called::Failed(ConnectionError::Tcp(CloseReason::Refused))) {
             self.there = Some(now);
@@ -197,7 +198,7 @@ impl Steps for Caller {
 }
 
 impl Current {
-    /// Executes the scene until the connection has ended.
+    /// Executes the scene until the connection has ended. Returns whether anything was done.
     fn look_after(&mut self, now: Instant) -> Result<bool, Error> {
         let moved = self.stage.poll()?;
         if moved {
@@ -214,7 +215,7 @@ impl Current {
         Ok(moved)
     }
 
-    /// How it ended, if it has.
+    /// Returns how the connection ended; `None` if it has not ended.
     fn ended(&mut self, events: &EventChannel) -> Result<Option<End>, Error> {
         let event = events.poll().filter(|event| event.id == self.id);
         let error = match event.map(|event| event.kind) {

@@ -1,5 +1,6 @@
-//! All cases of `iwprobe`, with probe and target in one process: the target's engine at one end of a wire in
-//! memory, bare TCP for the probe at the other, in virtual time. The cases take seconds and need no device.
+//! All cases of `iwprobe`, with the probe and the target in one process and in virtual time. The target has
+//! an engine, and the probe has bare TCP on the same wire in memory. The cases take seconds and need no
+//! device.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -25,11 +26,12 @@ use crate::lab::{LabError, Result};
 const PORT: u16 = 18_515;
 /// The default time limits of `iwprobe`.
 const PATIENCE: Patience = Patience { timeout: Duration::from_secs(5), quiet: Duration::from_millis(200) };
-/// Time limit for the first connection.
+/// Maximum time until the first connection.
 const WAIT: Duration = Duration::from_secs(30);
-/// Time limit of startup, as in `iwprobe-target`.
+/// Maximum duration of startup, as in `iwprobe-target`.
 const STARTUP: Duration = Duration::from_secs(10);
-/// Maximum step of the virtual time. The target checks the clock itself and reports no deadline.
+/// Maximum step of the virtual time, microseconds. The target checks the clock itself and reports no
+/// deadline.
 const TICK_US: i64 = 1000;
 
 /// Runs the cases of the plan `name`.
@@ -77,7 +79,7 @@ fn told(error: impl std::fmt::Display) -> LabError {
     LabError::new(error.to_string())
 }
 
-/// Both hosts, and the time.
+/// The hosts of the target and of the probe, and the time.
 struct Hosts {
     engine: Engine,
     target: Box<dyn Steps>,
@@ -88,17 +90,17 @@ struct Hosts {
     start: Instant,
     now_us: i64,
     connections: Vec<Connection>,
-    /// Connections that the target has made and `Net::open` has not returned yet.
+    /// Connections that the target has opened and that `Net::open` has not returned yet.
     accepted: VecDeque<ConnId>,
 }
 
-/// The probe's end of a TCP connection.
+/// The probe's side of a TCP connection.
 struct Connection {
     conn: ConnId,
     inbox: Vec<u8>,
     established: bool,
     end: Option<End>,
-    /// The probe has dropped it.
+    /// Whether the probe has dropped the connection.
     dropped: bool,
 }
 
@@ -155,7 +157,7 @@ impl Hosts {
         tcp_lite::Instant::from_micros(self.now_us)
     }
 
-    /// Polls both hosts once. If both are idle, advances the time, at most to `limit`.
+    /// Polls both hosts once. If both are idle, advances the time to `limit` at most.
     fn poll(&mut self, limit: Instant) {
         let now = self.tcp_now();
         let mut busy = self.engine.poll_at(now);
@@ -214,7 +216,7 @@ impl Hosts {
         }
     }
 
-    /// Polls until `done` gives something, or `deadline`.
+    /// Polls until `done` returns a value, and returns the value; `None` if `deadline` has passed.
     fn until<T>(&mut self, deadline: Instant, mut done: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
         loop {
             if let Some(done) = done(self) {
@@ -227,7 +229,7 @@ impl Hosts {
         }
     }
 
-    /// The next connection, or the reason why none is established.
+    /// Returns the next connection, or the reason why no connection is established.
     fn open(&mut self, deadline: Instant) -> std::result::Result<ConnId, String> {
         if !self.target_listens {
             return self.until(deadline, |hosts| hosts.accepted.pop_front()).ok_or("nobody connected".into());

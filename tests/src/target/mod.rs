@@ -1,9 +1,9 @@
-//! The target of `iwprobe` over this stack's verbs: it sets up the scenes that the probe requests, and
-//! reports its observations. The contract is `tests/iwprobe/TARGET.md`.
+//! The target of `iwprobe` over this stack's verbs. It sets up the scenes that the probe requests, and
+//! reports its observations. `tests/iwprobe/TARGET.md` is the contract between the two.
 //!
-//! The target uses the verbs as any program does, and shares no code with the probe. [`plan`] has the ways in
-//! which both are run against each other: over the kernel's TCP (`tests/tests/devices/probe.rs`), and in one
-//! process (`in_memory.rs`).
+//! The target uses the verbs as any program does, and shares no code with the probe. [`plan`] has the
+//! configurations in which the probe and the target are run. They run over the kernel's TCP
+//! (`tests/tests/devices/probe.rs`) and in one process (`in_memory.rs`).
 
 mod call;
 #[cfg(test)]
@@ -26,16 +26,16 @@ use iwarp::verbs::ConnParam;
 /// Maximum time without activity on a connection.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// Options for making or accepting connections, in all scenes.
+/// Options for connecting or accepting, in all scenes.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
     /// Depths, markers, CRC, revision, peer-to-peer.
     pub param: ConnParam,
 }
 
-/// A target between two polls of its engine.
+/// The work of a target between two polls of its engine.
 trait Steps {
-    /// Does all work that is due at `now`. Returns whether there was any.
+    /// Does all work that is due at `now`. Returns whether there was any work.
     fn step(&mut self, now: Instant) -> Result<bool, Error>;
 
     /// Whether the probe has ended the run (`bye`).
@@ -57,7 +57,7 @@ fn run(end: &mut Endpoint, target: &mut impl Steps) -> Result<(), Error> {
     Ok(())
 }
 
-/// Private data without the zeros that may follow it.
+/// Returns private data as text, without the zeros that may follow the text.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
 }

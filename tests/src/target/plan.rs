@@ -1,5 +1,4 @@
-//! The configurations in which `iwprobe` and its target are run against each other, and the expected
-//! outcomes.
+//! The configurations in which `iwprobe` and its target are run, and the expected outcomes.
 
 use std::collections::BTreeSet;
 
@@ -13,17 +12,18 @@ use crate::{ensure, lab_error};
 pub struct Plan {
     /// The name of the plan.
     pub name: &'static str,
-    /// True if the target listens and the probe connects; otherwise the reverse.
+    /// Whether the target listens and the probe connects. Otherwise the probe listens and the target
+    /// connects.
     pub listens: bool,
-    /// Both ask for markers.
+    /// Whether the probe and the target ask for markers.
     pub markers: bool,
-    /// The target asks for CRCs.
+    /// Whether the target asks for CRCs.
     pub crc: bool,
-    /// The target connects peer-to-peer.
+    /// Whether the target connects in the peer-to-peer model.
     pub peer_to_peer: bool,
     /// MPA revision of the target's Requests.
     pub revision: u8,
-    /// The one case that is run; `None`: all.
+    /// The only case that is run; `None`: all cases are run.
     pub only: Option<&'static str>,
 }
 
@@ -38,7 +38,7 @@ const LISTENS: Plan = Plan {
 };
 const CONNECTS: Plan = Plan { name: "listen_plain", listens: false, ..LISTENS };
 
-/// All configurations, by the probe's command.
+/// All configurations. Their names begin with the probe's command.
 pub const PLANS: [Plan; 7] = [
     LISTENS,
     Plan { name: "connect_markers_both_ways", markers: true, ..LISTENS },
@@ -54,9 +54,9 @@ pub const PLANS: [Plan; 7] = [
 pub struct Outcome {
     /// The name of the case.
     pub case: String,
-    /// The name of its verdict.
+    /// The name of the case's verdict.
     pub verdict: String,
-    /// The reason, unless the case conforms.
+    /// The reason for the verdict, unless the case conforms.
     pub reason: String,
 }
 
@@ -67,21 +67,21 @@ impl From<&iwprobe::run::Outcome> for Outcome {
     }
 }
 
-/// The cases that do not apply: the run, the case, and the probe's reason.
+/// The file with the cases that do not apply: the plan, the case, and the probe's reason.
 const NOT_APPLICABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probe-not-applicable.csv");
 
-/// A case with its reason.
+/// Cases, each with its reason.
 type Cases = BTreeSet<(String, String)>;
 
 impl Plan {
-    /// The cases that are run.
+    /// Returns the cases that are run.
     pub fn cases(&self) -> Vec<Case> {
         let mut cases = iwprobe::cases::all();
         cases.retain(|case| self.only.is_none_or(|only| case.name == only));
         cases
     }
 
-    /// The options of `iwprobe-target`.
+    /// Returns the options of `iwprobe-target`.
     pub fn target_options(&self) -> Vec<String> {
         let Self { listens, markers, crc, peer_to_peer, revision, .. } = *self;
         let flags =
@@ -90,7 +90,7 @@ impl Plan {
         flags.chain(["--revision".to_owned(), revision.to_string()]).collect()
     }
 
-    /// The options of `iwprobe`.
+    /// Returns the options of `iwprobe`.
     pub fn probe_options(&self) -> Vec<&'static str> {
         let case = self.only.map(|case| ["--case", case]);
         self.markers.then_some("--markers").into_iter().chain(case.into_iter().flatten()).collect()
@@ -99,12 +99,12 @@ impl Plan {
     /// Checks that each case conforms, except those listed as not applicable.
     ///
     /// # Errors
-    /// When it is otherwise.
+    /// If a case has another outcome, or if a case was not run.
     pub fn conclude(&self, outcomes: &[Outcome]) -> Result<()> {
         let with = |verdict: &'static str| outcomes.iter().filter(move |outcome| outcome.verdict == verdict);
         let wrong: Vec<_> = with("deviates").chain(with("needs target")).collect();
         ensure!(wrong.is_empty(), "{wrong:#?}");
-        // scripts/test reads these lines: the rows of a case count as proven if it conforms.
+        // `scripts/test` reads these lines: the rows of a case count as proven if the case conforms.
         for Outcome { case, verdict, .. } in outcomes {
             println!("\ncase {case} ... {}", if verdict == "conforms" { "ok" } else { "ignored" });
         }

@@ -1,19 +1,19 @@
-//! The target's report of a connection: TARGET.md, "The words of a report".
+//! The target's report on a connection (the section "The words of a report" of TARGET.md).
 
 use iwarp::verbs::{StreamError, WcStatus};
 
 use crate::contract::{MAGIC, MAX_TEXT};
 
-/// The end of a connection.
+/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It has not.
+    /// The connection has not ended.
     Open,
-    /// It never began.
+    /// The connection was never established.
     Refused,
-    /// Gracefully, or TCP ended without a Terminate.
+    /// The connection ended gracefully, or TCP ended without a Terminate.
     Close,
-    /// By a Terminate, or an error found at this end.
+    /// The connection ended by a Terminate, or by an error that this side detected.
     Stream(StreamError),
 }
 
@@ -31,7 +31,7 @@ impl std::fmt::Display for End {
     }
 }
 
-/// The text with as many of the words as fit.
+/// Returns the text of the report, with as many of the words as fit.
 pub(super) fn text(end: End, words: &[String]) -> String {
     const MORE: &str = " more";
     let mut text = format!("{MAGIC} report end={end}");
@@ -47,7 +47,7 @@ pub(super) fn text(end: End, words: &[String]) -> String {
     text
 }
 
-/// The number of a status in libibverbs.
+/// Returns the number that libibverbs gives to a status.
 pub(super) fn status_number(status: WcStatus) -> u32 {
     match status {
         WcStatus::Success => 0,

@@ -1,4 +1,4 @@
-//! The scenes that the probe requests: TARGET.md, "The words of a scene".
+//! The scenes that the probe requests (the section "The words of a scene" of TARGET.md).
 
 use iwarp::memory::Access;
 use iwarp::verbs::RemoteAddr;
@@ -7,12 +7,12 @@ use crate::contract::MAGIC;
 
 const MAX_BYTES: usize = 65_536;
 const MAX_REGIONS: usize = 4;
-/// Limit of `recv` words, and of receives of one of them.
+/// Maximum number of `recv` words, and of receives that one such word requests.
 const MAX_RECEIVE_WORDS: usize = 4;
 const MAX_RECEIVES: usize = 64;
 const MAX_OPERATIONS: usize = 32;
 
-/// The scope of an STag.
+/// The scope of an STag: who may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     Domain,
@@ -22,7 +22,7 @@ pub(super) enum Scope {
     Nobody,
 }
 
-/// A region to be registered.
+/// A region that a scene requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RegionWish {
     pub(super) length: usize,
@@ -30,7 +30,7 @@ pub(super) struct RegionWish {
     pub(super) scope: Scope,
 }
 
-/// An operation to post.
+/// An operation that a scene requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Operation {
     /// The letter of the operation.
@@ -40,11 +40,11 @@ pub(super) struct Operation {
     pub(super) fenced: bool,
 }
 
-/// A scene.
+/// What the target has to set up and to do on one connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scene {
     pub(super) regions: Vec<RegionWish>,
-    /// Number and length of the receives of each word.
+    /// Number and length of the receives, for each `recv` word.
     pub(super) receives: Vec<(usize, usize)>,
     pub(super) ird: Option<u16>,
     pub(super) ord: Option<u16>,
@@ -59,7 +59,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// Parses a text. A text that is not a probe's is the empty scene.
+    /// Parses a text. A text that does not come from a probe is the empty scene.
     ///
     /// # Errors
     /// The first word that is invalid.
@@ -125,7 +125,7 @@ impl Scene {
     }
 }
 
-/// Parses digits, without a sign.
+/// Parses a decimal number without a sign.
 fn decimal(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }

@@ -1,4 +1,5 @@
-//! The target listens: one connection at a time, each with the scene of its Request.
+//! The target that listens. It serves one connection at a time; the Request of each connection contains its
+//! scene.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,19 +16,19 @@ use super::stage::Stage;
 use super::{ConnectionOptions, IDLE, Steps, text};
 use crate::contract::{MAGIC, MAX_TEXT};
 
-/// Connect requests that may wait.
+/// Maximum number of connect requests that wait.
 const BACKLOG: usize = 64;
-/// Maximum time for a connection to end after the next connect request.
+/// Maximum time from the next connect request to the end of the current connection.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The connection that is served.
+/// The connection that the target serves now.
 struct Current {
     id: CmId,
     stage: Stage,
     ended: Option<Option<ConnectionError>>,
-    /// Time of the last activity.
+    /// The time of the connection's last activity.
     idle: Instant,
-    /// Arrival of the next connect request.
+    /// The time at which the next connect request arrived.
     pressed: Option<Instant>,
     closing: bool,
 }
@@ -43,10 +44,10 @@ pub(super) struct Server {
     last: String,
 }
 
-/// Serves probes on `port` until it is interrupted.
+/// Serves probes on `port` until the program is interrupted.
 ///
 /// # Errors
-/// What the verbs refuse; [`Error::Interrupted`].
+/// If the verbs refuse a call; [`Error::Interrupted`].
 pub fn serve(
     end: &mut Endpoint,
     port: u16,
@@ -62,12 +63,12 @@ impl Server {
     /// Listens on `port` of every engine of `context`.
     ///
     /// # Errors
-    /// What the verbs refuse.
+    /// If the verbs refuse a call.
     pub(super) fn listen(context: &Context, port: u16, options: &ConnectionOptions) -> Result<Self, Error> {
         let events = context.create_event_channel()?;
         let listener = context.create_id(&events);
-        // Most cases of a probe end their connection with an error on purpose; this must not block the
-        // probe's address.
+        // Most cases of a probe end their connection with an error on purpose. These errors must not block
+        // the probe's address.
         let mut listening =
             ListenOptions { backlog: BACKLOG, failures_per_address: None, ..ListenOptions::new(port) };
         listening.responder.startup_timeout = options.param.timeout;
@@ -98,7 +99,7 @@ impl Server {
         }
     }
 
-    /// Completions, the end, and time running out.
+    /// Handles completions, the end of the connection, and time limits. Returns whether anything was done.
     fn look_after(&mut self, now: Instant) -> Result<bool, Error> {
         let Some(current) = &mut self.current else { return Ok(false) };
         let moved = current.stage.poll()?;
@@ -152,7 +153,8 @@ impl Server {
             let told = if told.is_empty() { stage.text() } else { told };
             param = param.with_private_data(told.as_bytes())?;
         }
-        // If the peer has gone already, the next connect request is served.
+        // If the peer has ended the connection, accepting fails, and the target serves the next connect
+        // request.
         if id.accept(stage.qp(), &param).is_ok() {
             self.current = Some(Current { id, stage, ended: None, idle: now, pressed: None, closing: false });
         }

@@ -15,27 +15,27 @@ use super::report::{self, End};
 use super::scene::{Operation, RegionWish, Scene, Scope};
 use crate::contract::{MAGIC, SOURCE, pattern, pattern_byte};
 
-/// Space for all completions of a scene.
+/// Number of entries of a completion queue: enough for all completions of a scene.
 const COMPLETIONS: usize = 512;
-/// `wr_id` of a text from this target, which is not part of the scene.
+/// `wr_id` of a text that this target sends, which is not part of the scene.
 const TEXT_ID: u64 = u64::MAX;
-/// First `wr_id` of operations; receives count from 0.
+/// `wr_id` of the first operation. The `wr_id` of the first receive is 0.
 const OPERATION_ID: u64 = 1000;
-/// Bytes of an atomic's result.
+/// Length of an atomic's result, bytes.
 const WORD: usize = 8;
 
-/// A connection.
+/// One connection of the target.
 pub(super) struct Stage {
     pd: ProtectionDomain,
     cq: CompletionQueue,
-    /// Channel for completions of `cq`, if the scene has `solicited`.
+    /// The channel for completions of `cq`, used if the scene has `solicited`.
     channel: CompletionChannel,
     qp: QueuePair,
     scene: Scene,
-    /// By their index in the scene; `None` if they were deregistered.
+    /// The regions by their index in the scene; `None` for a deregistered region.
     regions: Vec<Option<MemoryRegion>>,
     told: Vec<String>,
-    /// Kept for the region that is bound to it.
+    /// Other queue pairs to which regions are bound, kept as long as these regions.
     _others: Vec<QueuePair>,
     receives: Option<Pieces>,
     source: Option<MemoryRegion>,
@@ -50,7 +50,7 @@ pub(super) struct Stage {
     received: bool,
 }
 
-/// One region cut into parts.
+/// A region that is cut into parts.
 struct Pieces {
     region: MemoryRegion,
     /// Offset and length of each part.
@@ -76,7 +76,7 @@ impl Pieces {
 }
 
 impl Stage {
-    /// A connection with a queue pair that is not connected yet.
+    /// Creates a connection whose queue pair is not connected yet.
     pub(super) fn new(context: &Context) -> Result<Self, Error> {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
@@ -113,7 +113,7 @@ impl Stage {
         &self.scene
     }
 
-    /// Registers, fills and posts what the scene requests.
+    /// Registers regions, fills them and posts receives, as the scene requests.
     pub(super) fn set(&mut self, context: &Context, scene: Scene) -> Result<(), Error> {
         for (index, wish) in scene.regions.iter().enumerate() {
             if self.register(context, index, wish).is_err() {
@@ -164,7 +164,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The stage message for the probe.
+    /// Returns the stage message for the probe.
     pub(super) fn text(&self) -> String {
         [vec![MAGIC.to_owned()], self.told.clone()].concat().join(" ")
     }
@@ -178,13 +178,13 @@ impl Stage {
         Ok(())
     }
 
-    /// The connection is established: posts the operations that are due at once.
+    /// Posts the operations that are due at once. Has to be called when the connection is established.
     pub(super) fn established(&mut self) {
         let operations = self.scene.at_once.clone();
         self.post(&operations);
     }
 
-    /// Posts operations until one is refused.
+    /// Posts operations until the verbs refuse one.
     fn post(&mut self, operations: &[Operation]) {
         for (index, operation) in operations.iter().enumerate() {
             let request = self.request(operation);
@@ -296,12 +296,12 @@ impl Stage {
         Ok(format!("c=r:{status}:{}:{:08x}", bytes.len(), crc32c::crc32c(&bytes)))
     }
 
-    /// Whether the scene says to close now.
+    /// Whether the scene requests that the target closes now.
     pub(super) fn wants_close(&self) -> bool {
         self.scene.close && self.received && self.completed == self.posted.len()
     }
 
-    /// How it ended; `error` is the error of the event.
+    /// Returns how the connection ended. `error` is the error of the event.
     pub(super) fn end(&self, error: Option<ConnectionError>) -> End {
         match (self.qp.error(), error) {
             (Some(error), _) | (None, Some(ConnectionError::Stream(error))) => End::Stream(error),
@@ -309,7 +309,7 @@ impl Stage {
         }
     }
 
-    /// The report of the connection.
+    /// Returns the report on the connection.
     pub(super) fn report(&self, end: End) -> Result<String, Error> {
         let mut words = self.words.clone();
         for (index, region) in self.regions.iter().enumerate() {
@@ -326,7 +326,7 @@ impl Stage {
     }
 }
 
-/// Bytes of local memory for the result of an operation.
+/// Returns the number of bytes of local memory for the result of an operation.
 fn sink_length(operation: &Operation) -> usize {
     match operation.kind {
         'r' => operation.length,

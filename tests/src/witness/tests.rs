@@ -1,6 +1,6 @@
 use super::*;
 
-/// A frame with an IPv4 TCP segment, as far as a witness parses it.
+/// Returns a frame with an IPv4 TCP segment. Fields that a witness does not parse are not filled in.
 fn frame(seq: u32, ack: u32, flags: u8, window: u16, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let header = 20 + options.len();
     let mut bytes = vec![0; 14];

@@ -1,12 +1,12 @@
-//! The blocks of code in a chapter of the guide (`docs`). A test takes each block by the text before it and
-//! runs it; a block that no test takes is an error.
+//! The blocks of code in a chapter of the guide (`docs`). A test finds each block by the text before it, and
+//! runs the block. A block that no test has taken is an error.
 //!
-//! Fenced blocks of the kind `text` cannot be run by a test. Each other block can, indented or fenced.
+//! A fenced block of the kind `text` is no code. All other blocks, indented or fenced, are code.
 
 /// A chapter, and its blocks that no test has taken yet.
 #[derive(Debug)]
 pub struct Chapter {
-    /// The blocks, each with the text before it.
+    /// The blocks of code, each with the text before it.
     blocks: Vec<Block>,
 }
 
@@ -21,7 +21,7 @@ impl Chapter {
     /// Reads the file of a chapter.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the file cannot be read.
     pub fn read(path: &str) -> Result<Self, String> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
         Ok(Self::parse(&text))
@@ -61,7 +61,7 @@ impl Chapter {
         Self { blocks }
     }
 
-    /// The lines of the first block after a text.
+    /// Returns the lines of the first block after the text `after`.
     ///
     /// # Errors
     /// If the chapter has no such text before a block.
@@ -72,10 +72,10 @@ impl Chapter {
         Ok(block.lines.clone())
     }
 
-    /// Fails if a block was not taken.
+    /// Checks that every block was taken.
     ///
     /// # Errors
-    /// Those blocks.
+    /// The blocks that were not taken.
     pub fn is_complete(&self) -> Result<(), String> {
         let left: Vec<&[String]> =
             self.blocks.iter().filter(|block| !block.is_taken).map(|block| &block.lines[..]).collect();
@@ -83,7 +83,7 @@ impl Chapter {
     }
 }
 
-/// A line of the shell without its comment.
+/// Returns a line of a shell script without its comment.
 #[must_use]
 pub fn without_comment(line: &str) -> &str {
     line.split(" #").next().unwrap_or_default().trim()

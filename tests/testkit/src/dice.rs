@@ -1,4 +1,4 @@
-//! Seeded random numbers. Recorded seeds depend on each sequence: a changed sequence makes recorded seeds
+//! Seeded random numbers. Tests have recorded seeds, and a change of a sequence makes the seeds that use it
 //! useless.
 
 use rand_chacha::ChaCha8Rng;
@@ -20,41 +20,42 @@ enum Generator {
     Xorshift64(u64),
 }
 
-/// How a number below a limit is computed from a 64-bit number.
+/// How a number below a limit is computed from a number of 64 bits.
 #[derive(Clone, Copy, Debug)]
 enum Reduction {
-    /// The upper half of its product with the limit.
+    /// The upper half of the product of the number and the limit.
     Product,
-    /// Its remainder by the limit.
+    /// The remainder of the number divided by the limit.
     Remainder,
 }
 
 impl Dice {
-    /// Stream `stream` of the seed, by ChaCha8. Draws from one stream do not change those from another.
+    /// Returns stream `stream` of the seed, by ChaCha8. Draws from one stream do not change the draws from
+    /// another stream.
     pub fn of_stream(seed: u64, stream: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(stream);
         Self { generator: Generator::ChaCha8(rng), reduction: Reduction::Product }
     }
 
-    /// A generator by ChaCha8.
+    /// Returns a generator by ChaCha8.
     pub fn new(seed: u64) -> Self {
         Self::by_remainder(Generator::ChaCha8(ChaCha8Rng::seed_from_u64(seed)))
     }
 
-    /// A generator by SplitMix64: cheaper, and good enough to draw work or bytes.
+    /// Returns a generator by SplitMix64. It is cheaper than ChaCha8, and good enough to draw work or bytes.
     pub fn split_mix(seed: u64) -> Self {
         Self::by_remainder(Generator::SplitMix64(seed))
     }
 
-    /// A linear congruential generator, which draws numbers of 31 bits.
+    /// Returns a linear congruential generator, which draws numbers of 31 bits.
     pub fn linear(seed: u64) -> Self {
         Self::by_remainder(Generator::Linear(seed))
     }
 
-    /// A generator by xorshift64, which draws numbers of 40 bits.
+    /// Returns a generator by xorshift64, which draws numbers of 40 bits.
     pub fn xorshift(seed: u64) -> Self {
-        // The state of xorshift is never 0.
+        // The state of xorshift must not be 0.
         Self::by_remainder(Generator::Xorshift64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))
     }
 
@@ -62,7 +63,7 @@ impl Dice {
         Self { generator, reduction: Reduction::Remainder }
     }
 
-    /// Any number.
+    /// Draws any number.
     pub fn number(&mut self) -> u64 {
         match &mut self.generator {
             Generator::ChaCha8(rng) => rng.next_u64(),
@@ -87,7 +88,7 @@ impl Dice {
         }
     }
 
-    /// A number below `end`, which is not 0.
+    /// Draws a number below `end`, which must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
         let number = self.number();
         match self.reduction {
@@ -96,29 +97,30 @@ impl Dice {
         }
     }
 
-    /// An index below `len`, which is not 0.
+    /// Draws an index below `len`, which must not be 0.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
 
-    /// A number from `low` to `high`, inclusive.
+    /// Draws a number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// A number from `low` to `high` with a logarithmic distribution; `low` is not 0.
+    /// Draws a number from `low` to `high` with a logarithmic distribution. `low` must not be 0.
     pub fn scaled(&mut self, low: u64, high: u64) -> u64 {
         let octaves = (high / low).ilog2();
         let base = low << self.below(u64::from(octaves) + 1);
         self.between(base, (2 * base).min(high))
     }
 
-    /// One of `choices`, which is not empty.
+    /// Draws one of `choices`, which must not be empty.
     pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.index(choices.len())]
     }
 
-    /// One of `choices`, each as often as its weight says. Not all weights are 0.
+    /// Draws one of `choices`, with probabilities proportional to their weights. At least one weight must not
+    /// be 0.
     pub fn weighted<T: Copy>(&mut self, choices: &[(u64, T)]) -> T {
         let mut throw = self.below(choices.iter().map(|(weight, _)| weight).sum());
         for (weight, value) in choices {
@@ -130,17 +132,17 @@ impl Dice {
         unreachable!("a throw is below the sum of all weights")
     }
 
-    /// True with probability `1 / times`.
+    /// Returns `true` with probability `1 / times`.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    /// True with a probability of `ppm` parts per million.
+    /// Returns `true` with a probability of `ppm` parts per million.
     pub fn hits(&mut self, ppm: u32) -> bool {
         self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// Fills `bytes`.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         match &mut self.generator {
             Generator::ChaCha8(rng) => rng.fill_bytes(bytes),
@@ -148,14 +150,14 @@ impl Dice {
         }
     }
 
-    /// `len` bytes.
+    /// Draws `len` bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);
         bytes
     }
 
-    /// A key of 32 bytes.
+    /// Draws a key of 32 bytes.
     pub fn key(&mut self) -> [u8; 32] {
         let mut key = [0; 32];
         self.fill(&mut key);
@@ -169,7 +171,7 @@ impl Dice {
         }
     }
 
-    /// Moves a random choice of `count` of `items` to the front.
+    /// Moves `count` randomly chosen `items` to the front.
     pub fn draw<T>(&mut self, items: &mut [T], count: usize) {
         for at in 0..count.min(items.len()) {
             let other = at + self.index(items.len() - at);
@@ -182,7 +184,7 @@ impl Dice {
 mod tests {
     use super::*;
 
-    /// The numbers with which seeds were recorded.
+    /// The sequences are those with which seeds were recorded.
     #[test]
     fn the_sequences_are_those_of_the_recorded_seeds() {
         let draws = |mut dice: Dice| {

@@ -46,7 +46,7 @@ fn look<N: Display>(processes: &[(N, u32)], measured: Duration) -> Result<(), St
     wrong
 }
 
-/// The time on processors of each, and how often it has woken.
+/// Returns the processor time of each process, and the number of its wake-ups.
 fn spent<N>(processes: &[(N, u32)]) -> Result<Vec<(Duration, u64)>, String> {
     let spent = |id| Ok::<_, std::io::Error>((cpu_time(id)?, waits(id)?));
     processes.iter().map(|(_, id)| spent(*id).map_err(|error| error.to_string())).collect()

@@ -1,5 +1,5 @@
-//! Frames as tests see them: Ethernet, IPv4 or IPv6 without extension headers, TCP. The module has its own
-//! parser and builders, so that it shares no fault with the stack under test.
+//! Frames as tests see them: Ethernet, IPv4 or IPv6 without extension headers, TCP. This module has its own
+//! parser and builders, so that it shares no defect with the stack under test.
 
 mod build;
 
@@ -23,10 +23,10 @@ pub mod flag {
     pub const CWR: u8 = 0x80;
 }
 
-/// Corruption of a frame on the way.
+/// Corruption of a frame on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Damage {
-    /// Nothing.
+    /// No corruption.
     #[default]
     None,
     /// A flipped bit that makes the checksum wrong.
@@ -37,7 +37,7 @@ pub enum Damage {
     Forged,
 }
 
-/// A frame on its way.
+/// A frame on the wire.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// The whole frame.
@@ -63,11 +63,11 @@ pub struct Tcp {
     pub window: u16,
     /// Offset of the TCP header.
     pub l4: usize,
-    /// Range of its options.
+    /// Range of the TCP options in the frame.
     pub options: Range<usize>,
-    /// Range of the payload.
+    /// Range of the payload in the frame.
     pub payload: Range<usize>,
-    /// IPv6 rather than IPv4.
+    /// Whether the packet is IPv6; otherwise it is IPv4.
     pub ipv6: bool,
 }
 
@@ -79,7 +79,7 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The TCP segment in `frame`; `None` for anything else.
+/// Returns the TCP segment in `frame`; `None` if there is no TCP segment.
 pub fn parse(frame: &[u8]) -> Option<Tcp> {
     let l3 = ETHERNET;
     let (l4, end, ipv6) = match be16(frame, 12)? {
@@ -115,12 +115,12 @@ impl Tcp {
         self.flags & flag != 0
     }
 
-    /// Neither payload nor SYN, FIN or RST: an acknowledgement or a probe.
+    /// Whether the segment has no payload, SYN, FIN and RST: it is an acknowledgement or a probe.
     pub fn is_bare(&self) -> bool {
         self.is_empty() && self.flags & (flag::SYN | flag::FIN | flag::RST) == 0
     }
 
-    /// Bytes of payload.
+    /// Returns the length of the payload, bytes.
     pub fn len(&self) -> usize {
         self.payload.len()
     }
@@ -130,7 +130,7 @@ impl Tcp {
         self.payload.is_empty()
     }
 
-    /// The options, as kind and value.
+    /// Returns the kind and the value of each option.
     pub fn options<'a>(&self, frame: &'a [u8]) -> impl Iterator<Item = (u8, &'a [u8])> {
         let mut rest = &frame[self.options.clone()];
         std::iter::from_fn(move || {
@@ -150,12 +150,12 @@ impl Tcp {
         })
     }
 
-    /// The window scale option of a SYN.
+    /// Returns the value of the window scale option of a SYN.
     pub fn window_scale(&self, frame: &[u8]) -> Option<u8> {
         self.options(frame).find(|(kind, _)| *kind == 3).and_then(|(_, value)| value.first().copied())
     }
 
-    /// SACK blocks, as sequence numbers.
+    /// Returns the SACK blocks, as sequence numbers.
     pub fn sack_blocks(&self, frame: &[u8]) -> Vec<(u32, u32)> {
         let mut blocks = Vec::new();
         for (_, value) in self.options(frame).filter(|(kind, _)| *kind == 5) {
@@ -166,11 +166,11 @@ impl Tcp {
         blocks
     }
 
-    /// Offset of the timestamp option's value in the frame.
+    /// Returns the offset in the frame of the timestamp option's value.
     pub fn timestamp_at(&self, frame: &[u8]) -> Option<usize> {
         let mut at = self.options.start;
         for (kind, value) in self.options(frame) {
-            // There are no-operations between options.
+            // There may be no-operations between options.
             at += frame[at..].iter().take_while(|byte| **byte == 1).count();
             if kind == 8 && value.len() == 8 {
                 return Some(at + 2);
@@ -180,17 +180,18 @@ impl Tcp {
         None
     }
 
-    /// The timestamp value (TSval).
+    /// Returns the timestamp value (TSval).
     pub fn timestamp(&self, frame: &[u8]) -> Option<u32> {
         be32(frame, self.timestamp_at(frame)?)
     }
 
-    /// The echoed timestamp (TSecr).
+    /// Returns the echoed timestamp (TSecr).
     pub fn echoed_timestamp(&self, frame: &[u8]) -> Option<u32> {
         be32(frame, self.timestamp_at(frame)? + 4)
     }
 
-    /// The frame with a timestamp that is `by` older, if it has one. Its checksum is not updated.
+    /// Returns the frame with a timestamp that is older by `by`, if it has a timestamp. The checksum is not
+    /// updated.
     pub fn with_older_timestamp(&self, frame: &[u8], by: u32) -> Vec<u8> {
         let mut bytes = frame.to_vec();
         if let Some(at) = self.timestamp_at(frame)
@@ -201,8 +202,8 @@ impl Tcp {
         bytes
     }
 
-    /// The frame of a bare acknowledgement with one more SACK block behind the others. `None` if it has no
-    /// SACK option, or no space.
+    /// Returns the frame of a bare acknowledgement with one more SACK block after the others. Returns `None`
+    /// if the frame has no SACK option, or no space for another block.
     pub fn with_sack_block(&self, frame: &[u8], (start, end): (u32, u32)) -> Option<Vec<u8>> {
         let header_bytes = self.payload.start - self.l4;
         if self.sack_blocks(frame).is_empty() || header_bytes + 8 > 60 || !self.is_empty() {
@@ -239,12 +240,12 @@ impl Tcp {
         frame[field..field + 2].copy_from_slice(&(length as u16).to_be_bytes());
     }
 
-    /// The ECN field of the IP header: 0 not capable, 1 or 2 capable, 3 congestion experienced.
+    /// Returns the ECN field of the IP header: 0 (not capable), 1 or 2 (capable), 3 (congestion experienced).
     pub fn ecn(&self, frame: &[u8]) -> u8 {
         if self.ipv6 { frame[ETHERNET + 1] >> 4 & 3 } else { frame[ETHERNET + 1] & 3 }
     }
 
-    /// A frame like this one with another part of the stream and correct checksums.
+    /// Returns a frame with the headers of this one, another part of the stream, and correct checksums.
     pub fn rebuilt(&self, frame: &[u8], seq: u32, payload: &[u8], flags: u8) -> Vec<u8> {
         let mut bytes = frame[..self.payload.start].to_vec();
         bytes[self.l4 + 4..self.l4 + 8].copy_from_slice(&seq.to_be_bytes());
@@ -256,7 +257,7 @@ impl Tcp {
     }
 }
 
-/// Sets congestion experienced in a frame of a capable flow (RFC 3168 section 5).
+/// Sets "congestion experienced" in a frame of an ECN-capable flow (RFC 3168 section 5).
 pub fn mark_congestion(frame: &mut [u8], tcp: &Tcp) {
     if tcp.ipv6 {
         frame[ETHERNET + 1] |= 0x30;
@@ -266,18 +267,20 @@ pub fn mark_congestion(frame: &mut [u8], tcp: &Tcp) {
     }
 }
 
-/// A router's report to the sender of `frame` that its packet is larger than `mtu` (RFC 1191 section 4, RFC
-/// 4443 section 3.2). The router's address is that of the destination.
+/// Returns a router's report to the sender of `frame` that its packet is larger than `mtu` (RFC 1191 section
+/// 4, RFC 4443 section 3.2). The router has the address of the packet's destination.
 pub fn too_big(frame: &[u8], tcp: &Tcp, mtu: u16) -> Vec<u8> {
     icmp(frame, tcp, (3, 4), (2, 0), mtu)
 }
 
-/// A router's report that the destination host of `frame` is unreachable (RFC 792, RFC 4443 section 3.1).
+/// Returns a router's report that the destination host of `frame` is unreachable (RFC 792, RFC 4443 section
+/// 3.1).
 pub fn unreachable(frame: &[u8], tcp: &Tcp) -> Vec<u8> {
     icmp(frame, tcp, (3, 1), (1, 0), 0)
 }
 
-/// An ICMP error about `frame`: type and code for both families, and the MTU field.
+/// Returns an ICMP error about `frame`. `v4` and `v6` are the type and code for each family, and `mtu` is the
+/// MTU field.
 fn icmp(frame: &[u8], tcp: &Tcp, v4: (u8, u8), v6: (u8, u8), mtu: u16) -> Vec<u8> {
     let addresses = Addresses::of_answer(frame, tcp.ipv6);
     if tcp.ipv6 {
@@ -297,7 +300,7 @@ fn icmp(frame: &[u8], tcp: &Tcp, v4: (u8, u8), v6: (u8, u8), mtu: u16) -> Vec<u8
 mod tests {
     use super::*;
 
-    /// Built, parsed, cut and reported on in both families, with checksums that are correct.
+    /// Segments are built, parsed, cut and reported on for IPv4 and IPv6, and their checksums are correct.
     #[test]
     fn built_segments_are_what_the_parser_reads() {
         let addresses = Addresses {

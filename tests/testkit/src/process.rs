@@ -1,10 +1,10 @@
-//! Processes as Linux shows them in `/proc`.
+//! The state of processes, as Linux shows it in `/proc`.
 
 use std::io::{Error, ErrorKind, Result};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The time that the threads of process `id` have spent on processors so far.
+/// Returns the processor time that the threads of process `id` have used so far.
 ///
 /// # Errors
 /// If the process has ended.
@@ -13,7 +13,8 @@ pub fn cpu_time(id: u32) -> Result<Duration> {
     sum_of_threads(id, "schedstat", first).map(Duration::from_nanos)
 }
 
-/// How often the threads of process `id` have given up their processor to wait, so far.
+/// Returns the number of times that the threads of process `id` have given up their processor to wait, so
+/// far.
 ///
 /// # Errors
 /// If the process has ended.
@@ -25,14 +26,14 @@ pub fn waits(id: u32) -> Result<u64> {
     sum_of_threads(id, "status", count)
 }
 
-/// The sum of the number that `number` finds in a file of each thread.
+/// Returns the sum over all threads of the number that `number` finds in a file of the thread.
 fn sum_of_threads(id: u32, file: &str, number: impl Fn(&str) -> Option<u64>) -> Result<u64> {
     let folder = PathBuf::from(format!("/proc/{id}/task"));
     let named = |error: Error| Error::new(error.kind(), format!("process {id}: {error}"));
     let mut sum = 0;
     for thread in std::fs::read_dir(folder).map_err(named)? {
         let path = thread.map_err(named)?.path().join(file);
-        // A thread may have ended since.
+        // The thread may have ended in the meantime.
         let Ok(text) = std::fs::read_to_string(&path) else { continue };
         let unknown = || Error::new(ErrorKind::InvalidData, format!("{}: {text}", path.display()));
         sum += number(&text).ok_or_else(unknown)?;
@@ -65,7 +66,7 @@ mod tests {
     fn a_process_that_sleeps_uses_no_time() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let id = child.id();
-        // Waits until the process has started.
+        // The test waits until the process has started.
         let begun = Instant::now();
         while waits(id).unwrap() == 0 {
             assert!(begun.elapsed() < Duration::from_secs(30));

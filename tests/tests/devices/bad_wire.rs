@@ -1,8 +1,8 @@
-//! Our TCP against Linux's over a lossy wire of 200 Mb/s with a round trip of 10 ms, made by our own bridge
-//! between the two, with offloads off. Our stack is on a veth pair (over a raw socket) or on its own tap
-//! device. Bulk in both directions completes, and our goodput as a sender is about that of Linux over the
-//! same wire in the same run. `reach.rs` compares our throughput with the document's formula, in virtual
-//! time, without competition for the core.
+//! Our TCP against Linux's over a lossy wire of 200 Mb/s with a round trip of 10 ms. Our own bridge between
+//! the two hosts makes the losses; offloads are off. Our stack is on a veth pair (over a raw socket) or on
+//! its own tap device. Bulk transfers in both directions complete, and our goodput as a sender is about that
+//! of Linux over the same wire in the same run. `reach.rs` compares our throughput with the formula of RFC
+//! 9438, in virtual time, where nothing competes for the core.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,10 +14,10 @@ use tests::lab::{
 };
 use tests::{ensure, lab_error, witness};
 
-/// Addresses of the two ends, and the devices between them and the bridge.
+/// Addresses of the two hosts. `BRIDGE`: the devices of the bridge.
 const ADDRESSES: [&str; 2] = ["10.63.0.1/24", "10.63.0.2/24"];
 const BRIDGE: [&str; 2] = ["w0", "w1"];
-/// Maximum frame in a ring.
+/// Maximum length of a frame in a ring, bytes.
 const FRAME: usize = 2048;
 const PORT: u16 = 7000;
 const START: Duration = Duration::from_secs(20);
@@ -26,14 +26,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The TCP of a host, and its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tcp {
-    /// Ours, on a raw socket at the end of a veth pair.
+    /// Our TCP, on a raw socket at one side of a veth pair.
     Ours,
-    /// Ours, on a tap device.
+    /// Our TCP, on a tap device.
     Tap,
     Linux,
 }
 
-/// The faults, and the bytes sent: enough for some losses, in some seconds.
+/// The faults of the wire, and the length of the stream: long enough for some losses, but sent within
+/// seconds.
 #[derive(Clone, Copy)]
 struct Fault {
     name: &'static str,
@@ -58,17 +59,18 @@ const PAIRS: [(Tcp, Tcp); 6] = [
     (Tcp::Linux, Tcp::Linux),
 ];
 
-/// Minimum goodput of our stack as a sender relative to Linux's: the medians of three streams each, to and
-/// from both, of the same run. The sender determines the cost of a loss. The wire, its losses and the load
-/// of the machine are the same for both. The four medians were 0.97, 1.17, 1.08 and 1.61 of each other on
-/// two cores with ten times as much to do, and 1.02, 1.26, 1.71 and 0.95 another time; single streams
-/// differed by a factor of two. Without the information of SACK blocks they were 0.72, 0.56, 0.58 and 0.52.
+/// Minimum goodput of our stack as a sender, relative to that of Linux. The figures are medians of three
+/// streams of the same run, to and from both stacks. The sender determines the cost of a loss; the wire, its
+/// losses and the load of the machine are the same for both. For the four faults, the relative goodput was
+/// 0.97, 1.17, 1.08 and 1.61 on two cores with ten times as much to do, and 1.02, 1.26, 1.71 and 0.95 in
+/// another run. Single streams differed by a factor of two. Without the information of SACK blocks the
+/// figures were 0.72, 0.56, 0.58 and 0.52.
 const SHARE: f64 = 0.65;
 
-/// Goodput, megabits a second, by fault and pair.
+/// Goodput by fault, sender and receiver, megabits per second.
 type Goodput = Arc<Mutex<BTreeMap<(&'static str, Tcp, Tcp), f64>>>;
 
-/// Runs the suite; returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Prerequisite::Dpdk,
@@ -95,7 +97,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     suite.run(arguments)
 }
 
-/// The goodput of a stream: measured earlier in this run, or measured now.
+/// Returns the goodput of a stream, which was measured earlier in this run or is measured now.
 fn measure(known: &Goodput, fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
     let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
     let before = lock().get(&(fault.name, from, to)).copied();
@@ -125,9 +127,9 @@ fn compare(known: &Goodput, fault: Fault) -> Result<()> {
     Ok(())
 }
 
-/// One stream from the left to the right. Returns its goodput, megabits a second.
+/// Sends one stream from the left to the right. Returns its goodput, megabits per second.
 fn bulk(fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
-    // No program waits for the build of another.
+    // All programs are built before the first one starts, so that none waits for a build.
     programs::own("bad-wire")?;
     let (scratch, middle) = (Scratch::new()?, Namespace::new()?);
     let hosts = [Namespace::new()?, Namespace::new()?];
@@ -162,7 +164,7 @@ fn bulk(fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
     Ok(fault.bytes as f64 * 8.0 / seconds / 1e6)
 }
 
-/// Whether the wire applied its faults to the stream's segments.
+/// Whether the wire has lost or reordered segments of the stream, as the fault says.
 fn has_harmed(told: &str, fault: Fault) -> Result<bool> {
     let name = if fault.loss_ppm > 0 { "lost" } else { "reordered" };
     Ok(witness::count(told, "left", name)? > 0)
@@ -175,8 +177,8 @@ fn bridge(middle: &Namespace, fault: Fault) -> Result<Process> {
     run.args(["--seconds", &(LIMIT + 2 * START).as_secs().to_string()]).spawn()
 }
 
-/// The program of an end, without its role. With a tap device it runs where the bridge is, since the device
-/// is its own.
+/// Returns a run of the program of one host, without its role. With a tap device the program runs in the
+/// bridge's namespace, since the program creates the device there.
 fn end(hosts: &[Namespace; 2], middle: &Namespace, side: usize, tcp: Tcp, fault: Fault) -> Result<Run> {
     let (host, address) = (&hosts[side], ADDRESSES[side]);
     let program = programs::own("tcp-stream")?;
@@ -197,7 +199,7 @@ fn end(hosts: &[Namespace; 2], middle: &Namespace, side: usize, tcp: Tcp, fault:
     Ok(run.args(["--bytes", &fault.bytes.to_string(), "--seconds", &LIMIT.as_secs().to_string()]))
 }
 
-/// The text after a word in a program's output.
+/// Returns the text after a word in a program's output.
 fn line(text: &str, word: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned())
 }

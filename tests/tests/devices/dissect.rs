@@ -1,9 +1,10 @@
-//! Checks our frames with TShark: no malformed frame and no bad CRC. Also checks our captures.
+//! Checks our frames with TShark, which must not report a malformed frame or a bad CRC. Also checks our
+//! captures.
 //!
-//! `iwperf --pcap` writes the capture on a vhost device, so this needs no privileges. Two defects of TShark
-//! 4.0 are excused here: with markers it mis-frames an FPDU that contains a marker and also ends exactly at a
-//! multiple of 512 bytes of the stream, and everything after it; and it reports a Send of fewer than eight
-//! bytes as a malformed packet.
+//! `iwperf --pcap` writes the capture on a vhost device, so these tests need no privileges. They excuse two
+//! defects of TShark 4.0. With markers, TShark mis-frames an FPDU that contains a marker and ends exactly at
+//! a multiple of 512 bytes of the stream, and everything after this FPDU. TShark also reports a Send of fewer
+//! than eight bytes as a malformed packet.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tests::iwperf::{Net, Test, client, conclude, serve_vhost};
 use tests::lab::{Prerequisite, Result, Run, Scratch, Suite};
 use tests::{ensure, lab_error};
 
-/// Runs the suite; returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("dissect", &[Prerequisite::Dpdk, Prerequisite::Program("tshark")]);
     for test in Test::ALL {
@@ -46,7 +47,8 @@ fn run(test: Test, options: &[&str], markers: Markers) -> Result<()> {
     let bad: Vec<&Frame> = frames.iter().filter(|frame| frame.is_bad()).collect();
     match markers {
         Markers::Off => ensure!(bad.is_empty(), "{} bad frames, the first: {}", bad.len(), bad[0]),
-        // TShark's defect (see the head of this file) affects one of some hundred FPDUs, so mostly none here.
+        // TShark's defect with markers (see the head of this file) affects one of some hundred FPDUs, so
+        // there are few bad frames.
         Markers::On => {
             ensure!(bad.len() * 20 <= frames.len(), "{} of {} bad: {}", bad.len(), frames.len(), bad[0]);
         }
@@ -58,7 +60,7 @@ fn run(test: Test, options: &[&str], markers: Markers) -> Result<()> {
 struct Frame {
     number: String,
     protocols: String,
-    /// Notes of severity warning or error.
+    /// TShark's notes with the severity warning or error.
     complaints: String,
 }
 
@@ -75,8 +77,8 @@ impl Frame {
 }
 
 fn dissect(capture: &std::path::Path) -> Result<Vec<Frame>> {
-    // MPA is found by its startup frames. The payload of Sends is ours, so TShark must not guess an upper
-    // protocol.
+    // TShark recognises MPA by its startup frames. It must not guess a protocol above MPA, since the payload
+    // of our Sends has none.
     let text = Run::new("tshark")
         .arg("-r")
         .arg(capture)
@@ -120,7 +122,7 @@ fn parse(line: &str) -> Result<Frame> {
     if !malformed.is_empty() {
         complaints.push_str("malformed ");
     }
-    // 0 is "bad", 1 "good", 2 "unverified".
+    // 0 means "bad", 1 means "good", and 2 means "unverified".
     if tcp == "0" || ip == "0" {
         complaints.push_str("checksum ");
     }
@@ -130,7 +132,7 @@ fn parse(line: &str) -> Result<Frame> {
     Ok(Frame { number: number.to_owned(), protocols: protocols.to_owned(), complaints })
 }
 
-/// TCP 192.0.2.1:4660 -> 192.0.2.2:80 with 3 bytes of data; no checksum filled in.
+/// A TCP segment from 192.0.2.1:4660 to 192.0.2.2:80 with 3 bytes of data and without checksums.
 const SEGMENT: [u8; 57] = [
     0x02, 0, 0, 0, 0, 0x0b, 0x02, 0, 0, 0, 0, 0x0a, 0x08, 0x00, //
     0x45, 0, 0, 43, 0, 1, 0, 0, 64, 6, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, //
@@ -138,7 +140,7 @@ const SEGMENT: [u8; 57] = [
     b'a', b'b', b'c',
 ];
 
-/// The segment in two buffers, with checksums left to the port.
+/// Returns the segment in two buffers. The port has to fill in the checksums.
 fn segment(port: &dyn Port) -> Result<Mbuf> {
     let buffer = || port.mempool().alloc().ok_or_else(|| lab_error!("no buffer"));
     let (mut frame, mut data) = (buffer()?, buffer()?);
@@ -148,7 +150,7 @@ fn segment(port: &dyn Port) -> Result<Mbuf> {
     Ok(frame)
 }
 
-/// A capture has complete checksums that the port fills in, and the direction and time of each frame.
+/// A capture has the complete checksums that the port fills in, and the direction and the time of each frame.
 fn tap_directions_times_and_checksums() -> Result<()> {
     let scratch = Scratch::new()?;
     let capture = scratch.file("tap.pcapng");

@@ -1,8 +1,8 @@
-//! Programs over real and virtual devices: a suite for each file or folder here. All suites are one program,
-//! since each separate program would take half a minute to build.
+//! Programs over real and virtual devices. Each file or folder here is a suite. All suites are in one
+//! program, since a separate program for each would take half a minute to build.
 //!
-//! `cargo test -p tests --test devices -- [SUITE] [PATTERN]`: the name of a suite is the first argument. The
-//! rest are libtest's. Without a name all suites run, one after the other.
+//! The command is `cargo test -p tests --test devices -- [SUITE] [PATTERN]`. The first argument is the name
+//! of a suite, and libtest gets the other arguments. Without a name, all suites run one after the other.
 
 mod af_packet;
 mod bad_wire;
@@ -17,7 +17,7 @@ mod vhost;
 
 use std::process::ExitCode;
 
-/// Runs a suite with libtest's arguments. Returns whether it passed.
+/// Runs a suite with libtest's arguments. Returns whether all tests passed.
 type Run = fn(&[String]) -> bool;
 
 const SUITES: [(&str, Run); 10] = [

@@ -1,6 +1,6 @@
 //! `iwprobe` over the kernel's TCP against this stack, which listens or connects, with and without markers,
-//! with revision 2 and 1. No case may deviate, and cases that do not apply are listed, each with
-//! the probe's reason.
+//! with revisions 2 and 1. No case may deviate. The cases that do not apply are listed, each with the probe's
+//! reason.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use tests::{ensure, lab_error};
 const PORT: &str = "18515";
 const PROBE: &str = "10.64.0.1";
 const TARGET: &str = "10.64.0.2";
-/// All cases, on a busy machine.
+/// Maximum duration of all cases on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// A target and a probe, and how they come together.
+/// A network for a target and a probe.
 struct Lab {
     probe: Namespace,
     target: Namespace,
@@ -25,7 +25,7 @@ struct Lab {
 
 impl Lab {
     fn new() -> Result<Self> {
-        // The probe does not wait for the build of the target.
+        // The target is built now, so that the probe does not wait for the build.
         programs::own("iwprobe-target")?;
         let lab = Self { probe: Namespace::new()?, target: Namespace::new()?, scratch: Scratch::new()? };
         let end = |namespace| Wire { namespace, dev: "v0" };
@@ -50,7 +50,7 @@ impl Lab {
         serde_json::from_str(&text).map_err(|error| lab_error!("{error}: {text}"))
     }
 
-    /// The target listens. Returns the outcomes.
+    /// Runs the probe with a target that listens. Returns the outcomes.
     fn connect(&self, target: &[&str], probe: &[&str]) -> Result<Value> {
         let mut server = self.target(&["listen", PORT], target)?.spawn()?;
         server.wait_for("listening on port", START_TIMEOUT)?;
@@ -60,7 +60,7 @@ impl Lab {
         self.outcomes()
     }
 
-    /// The target connects. Returns the outcomes.
+    /// Runs the probe with a target that connects. Returns the outcomes.
     fn listen(&self, target: &[&str], probe: &[&str]) -> Result<Value> {
         let mut waiting = self.probe(&["listen", PROBE, PORT], probe)?.spawn()?;
         waiting.wait_for("listening on", START_TIMEOUT)?;
@@ -88,7 +88,7 @@ fn run(plan: &Plan) -> Result<()> {
     plan.conclude(&cases.iter().map(outcome).collect::<Vec<_>>())
 }
 
-/// Runs the suite; returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new(
         "probe",

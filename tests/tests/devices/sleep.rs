@@ -1,5 +1,5 @@
-//! Engines that sleep until a frame arrives, on each kind of port with a descriptor: their cost while idle,
-//! their wake-ups, and their reaction to a peer that disappears or appears.
+//! Engines that sleep until a frame arrives, on each kind of port that has a descriptor: their cost while
+//! they are idle, their wake-ups, and their reaction to a peer that disappears or appears.
 
 use std::time::Duration;
 
@@ -15,12 +15,13 @@ const COUNT: &str = "500";
 
 const SERVER: &str = "10.66.0.1";
 
-/// Both ends sleep, so a round trip needs at least four wake-ups: both engines, both programs. The limit is
-/// far above the time on an idle machine, since other programs run too. Only the minimum over all messages
-/// is checked, since other programs may take the processors for any time.
+/// Maximum of the shortest round-trip time, microseconds. Both sides sleep, so a round trip needs at least
+/// four wake-ups: one of each engine and one of each program. The limit is far above the time on an idle
+/// machine, since other programs run too. Only the shortest of all round trips is checked, since other
+/// programs may use the processors for any time.
 const MOST_OF_LEAST_US: f64 = 2000.0;
 
-/// Runs the suite; returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("sleep", &[Prerequisite::Dpdk]);
     suite.add("vhost", vhost);
@@ -30,7 +31,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     suite.run(arguments)
 }
 
-/// The options of an end.
+/// Returns the network options of one side.
 fn dpdk(vdev: String, ip: &str) -> Vec<String> {
     Net { vdev, ip: ip.to_owned(), mtu: 1500 }.args()
 }
@@ -52,7 +53,7 @@ fn run(namespace: Option<&Namespace>, role: &[&str], net: &[String]) -> Result<R
     Ok(run.args(net).args(role))
 }
 
-/// The client's messages come back, and then both ends are idle.
+/// Checks that the server sends back the client's messages, and that both sides are idle after that.
 fn rests(server: &Process, client: &mut Process) -> Result<()> {
     client
         .wait_for("idle", START_TIMEOUT)
@@ -65,16 +66,16 @@ fn rests(server: &Process, client: &mut Process) -> Result<()> {
     idle(&[server, client])
 }
 
-/// Checks that the processes hardly wake up and hardly use a processor, including DPDK's threads.
+/// Checks that the processes, including DPDK's threads, rarely wake up and use hardly any processor time.
 fn idle(processes: &[&Process]) -> Result<()> {
-    // The last acknowledgements are sent.
+    // During this pause, the last acknowledgements are sent.
     std::thread::sleep(Duration::from_millis(500));
     let ids: Vec<(String, u32)> =
         processes.iter().map(|process| (format!("process {}", process.id()), process.id())).collect();
     are_idle(Duration::from_secs(10), &ids).map_err(LabError)
 }
 
-/// A server that sleeps is there for the next peer when one has been killed.
+/// A server that sleeps serves the next peer after a peer was killed.
 fn vhost() -> Result<()> {
     let scratch = Scratch::new()?;
     let socket = scratch.file("vhost.sock").display().to_string();
@@ -98,8 +99,8 @@ fn af_packet() -> Result<()> {
     server.wait_for("ready", START_TIMEOUT)?;
     let mut client = ask(Some(&right), &net("10.66.0.2/24"))?;
     rests(&server, &mut client)?;
-    // The interface goes down and up again. Meanwhile the socket reports an error, which must not wake the
-    // engine repeatedly.
+    // The interface goes down and up again. While it is down, the socket reports an error, which must not
+    // wake the engine again and again.
     left.ip(["link", "set", "v0", "down"])?;
     idle(&[&server])?;
     left.ip(["link", "set", "v0", "up"])?;
@@ -108,7 +109,7 @@ fn af_packet() -> Result<()> {
     rests(&server, &mut client)
 }
 
-/// The other end is Linux's interface of the tap device, by a packet socket.
+/// The client uses Linux's interface of the tap device, by a packet socket.
 fn tap() -> Result<()> {
     let host = Namespace::new()?;
     let mut server = serve(Some(&host), &dpdk("net_tap0,iface=t0".to_owned(), "10.66.0.1/24"))?;

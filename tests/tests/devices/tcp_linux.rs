@@ -1,12 +1,13 @@
 //! Our TCP against Linux's: a plain stream in each direction, opened by either side, over `net_af_packet` and
-//! `net_tap`, IPv4 and IPv6, MTU 1500 and 9000. Both programs check every byte and report the same checksum.
+//! `net_tap`, with IPv4 and IPv6, and with MTUs of 1500 and 9000. Both programs check every byte and report
+//! the same checksum.
 
 use std::time::Duration;
 
 use tests::ensure;
 use tests::lab::{Namespace, Prerequisite, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
 
-/// Bytes of a stream: a few MiB, and not a multiple of any segment size.
+/// Length of a stream, bytes: a few MiB, and not a multiple of any segment size.
 const BYTES: u64 = 4 * 1024 * 1024 + 12_345;
 const LIMIT: Duration = Duration::from_secs(60);
 const START: Duration = Duration::from_secs(20);
@@ -24,7 +25,7 @@ const FAMILIES: [Family; 2] = [
     Family { name: "ipv6", ours: "fd62::1/64", linux: "fd62::2/64" },
 ];
 
-/// Runs the suite; returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Prerequisite::Dpdk,
@@ -72,14 +73,16 @@ fn over_af_packet(family: Family, mtu: u16, active: bool, way: &str) -> Result<(
     }
 }
 
-/// DPDK creates the tap device when it starts, so Linux's side can be set up only then.
+/// Sends a stream over a tap device. DPDK creates the device when it starts, so Linux's side is set up after
+/// that.
 fn over_tap(family: Family, active: bool, way: &str) -> Result<()> {
     let (namespace, scratch) = (Namespace::new()?, Scratch::new()?);
     let (dev, go) = ("dtap0", scratch.file("go"));
     let vdev = format!("net_tap0,iface={dev}");
     let mut ours = ours(&namespace, family, &vdev, 1500, active, way)?;
     if active {
-        // Linux's side cannot listen before its address exists, and our side must not connect before that.
+        // Linux's side can listen only when its address exists, and our side must not connect before Linux's
+        // side listens.
         ours = ours.arg("--wait-for").arg(&go);
     }
     let mut ours = ours.spawn()?;
@@ -98,14 +101,14 @@ fn over_tap(family: Family, active: bool, way: &str) -> Result<()> {
     }
 }
 
-/// Our side; it connects if `active`.
+/// Returns a run of our side, which connects if `active`.
 fn ours(namespace: &Namespace, family: Family, vdev: &str, mtu: u16, active: bool, way: &str) -> Result<Run> {
     let run = namespace.run(programs::own("tcp-stream")?);
     let run = run.args(["--vdev", vdev, "--ip", family.ours, "--mtu", &mtu.to_string()]);
     Ok(task(run, active, family.linux, way))
 }
 
-/// Linux's side, with the opposite roles.
+/// Starts Linux's side, with the opposite roles.
 fn linux(namespace: &Namespace, family: Family, we_are_active: bool, our_way: &str) -> Result<Process> {
     let way = if our_way == "send" { "receive" } else { "send" };
     let run = namespace.run(programs::own("tcp-stream")?);
@@ -121,7 +124,7 @@ fn task(run: Run, active: bool, peer: &str, way: &str) -> Run {
     run.args(["--bytes", &BYTES.to_string(), "--seed", "11", "--seconds", &LIMIT.as_secs().to_string(), way])
 }
 
-/// Both succeed and report the same bytes and checksum.
+/// Checks that both sides succeed and report the same bytes and checksum.
 fn agree(ours: Process, linux: Process) -> Result<()> {
     let ours = ours
         .finish(LIMIT + START)

@@ -1,6 +1,6 @@
-//! `iwperf` between two processes over `net_vhost` and `net_virtio_user`: every test, both MTUs, both
-//! families, with and without markers, with every byte checked at its target; and the reaction of one end
-//! when the other is killed or stopped. Needs neither root nor hugepages.
+//! `iwperf` between two processes over `net_vhost` and `net_virtio_user`: every test, both MTUs, IPv4 and
+//! IPv6, with and without markers. The target checks every byte. Other tests kill or stop one side and check
+//! the reaction of the other side. The suite needs neither root nor hugepages.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use tests::iwperf::{
 use tests::lab::{Prerequisite, Process, Result, Scratch, Suite};
 use tests::{ensure, lab_error};
 
-/// Runs the suite; returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("vhost", &[Prerequisite::Dpdk]);
     for case in cases(60) {
@@ -33,7 +33,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     suite.run(arguments)
 }
 
-/// An end of the wire.
+/// One side of the wire.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// `net_vhost`, the server.
@@ -51,8 +51,8 @@ impl End {
     }
 }
 
-/// Starts `test` without a time limit and, once it runs, applies `harm` to one end. Returns the other's last
-/// output line, and its time after the harm.
+/// Starts `test` without a time limit and, once it runs, applies `harm` to one side. Returns the last output
+/// line of the other side, and the time from the harm to its end.
 fn harmed(
     test: Test,
     end: End,
@@ -75,8 +75,9 @@ fn harmed(
     Ok((ended.failure()?.to_owned(), took))
 }
 
-/// The link goes down with the peer's socket, and the connection ends within a second; the rest of the limit
-/// is for a busy machine. Ten seconds of silence, which end any connection, are longer.
+/// The link goes down when the peer's socket is closed, and the connection ends within a second. The limit is
+/// longer, since the machine may be busy, but shorter than the ten seconds of silence after which any
+/// connection ends.
 fn killed(test: Test, end: End) -> Result<()> {
     let (cause, took) = harmed(test, end, Process::kill, Duration::from_secs(30))?;
     ensure!(cause.contains("the link is down"), "it ended with '{cause}'");
@@ -85,9 +86,9 @@ fn killed(test: Test, end: End) -> Result<()> {
 }
 
 /// The socket stays open, and the ring fills up. The connection ends when bytes have not been acknowledged
-/// for ten seconds (`TcpConfig::user_timeout`) or an idle peer has not answered four probes
-/// (`TcpConfig::keepalive_probes`, after five seconds). The process ends at most two seconds later, since the
-/// backend of its device no longer answers.
+/// for ten seconds (`TcpConfig::user_timeout`), or when an idle peer has not answered four probes
+/// (`TcpConfig::keepalive_probes`, after five seconds). The process ends at most two seconds later: it waits
+/// because the backend of its device does not answer.
 fn stopped(test: Test, end: End) -> Result<()> {
     let (cause, took) = harmed(test, end, Process::freeze, Duration::from_secs(60))?;
     ensure!(cause.contains("the peer does not answer"), "it ended with '{cause}'");
@@ -95,7 +96,7 @@ fn stopped(test: Test, end: End) -> Result<()> {
     Ok(())
 }
 
-/// Both ends send from registered memory, long messages in long frames without CRCs. vhost reads this memory
+/// Both sides send long messages from registered memory, in long frames without CRCs. vhost reads this memory
 /// in place; virtio has to copy it.
 fn zero_copy(test: Test) -> Result<()> {
     const MTU: u16 = 9000;
@@ -114,8 +115,8 @@ fn zero_copy(test: Test) -> Result<()> {
     Ok(())
 }
 
-/// Several queues, with an engine and a core for each. A frame arrives at the queue with the same number as
-/// the queue that sent it, so each engine has connections with one engine of the peer.
+/// There are several queues, with an engine and a core for each. A frame arrives at the queue that has the
+/// number of the queue that sent it. Therefore all connections of an engine are with one engine of the peer.
 fn several_queues(test: Test, queues: u32) -> Result<()> {
     let scratch = Scratch::new()?;
     let (socket, json) = (scratch.file("vhost.sock"), scratch.file("result.json"));
@@ -136,7 +137,7 @@ fn several_queues(test: Test, queues: u32) -> Result<()> {
     ensure!(engines.len() == queues as usize, "{results}");
     for engine in engines {
         let count = |name: &str| engine[name].as_u64().unwrap_or(0);
-        // An engine's share of the queue pairs, and the control connection of its core.
+        // Each engine has its share of the queue pairs, and the control connection of its core.
         let share = u64::from(8 / queues) + 1;
         ensure!(count("connections") == share, "{share} connections for each engine: {results}");
         ensure!(count("rx_fpdus") + count("tx_fpdus") > 100, "an engine without traffic: {results}");
@@ -154,8 +155,9 @@ fn run(case: &Case) -> Result<()> {
     let client = client(None, test, server_ip, &net, &json)?.args(options).spawn()?;
     let results = conclude(client, server, &json)?;
     if test == Test::ReadBw && options.is_empty() {
-        // The vhost side answers in trains of segments: its peer accepts large frames, and has announced
-        // that. Without trains, each FPDU takes its own frame, and acknowledgements take more.
+        // The vhost side answers in trains of segments, since its peer has announced that it accepts large
+        // frames. Without trains, there is at least one frame for each FPDU, and further frames for
+        // acknowledgements.
         let count = |name: &str| results["counters"][name].as_u64().unwrap_or(0);
         let (frames, fpdus) = (count("rx_frames"), count("rx_fpdus"));
         ensure!(0 < frames && frames < fpdus, "{fpdus} FPDUs came in {frames} frames: {results}");

@@ -162,7 +162,7 @@ fn any_header() -> impl Strategy<Value = Header> {
     prop_oneof![tagged, untagged]
 }
 
-/// The error types and codes are those of RFC 5041 section 8.2.
+/// The error types and codes are those of RFC 5041 section 7.2.
 // Proves DDP-196 to DDP-207: the test compares all error numbers; `sink.rs` tests the causes of each error.
 #[test]
 fn errors_have_the_numbers_of_the_document() {

@@ -1,5 +1,5 @@
 //! Every Terminate that a peer can provoke: the fault, the bytes of the Terminate, and what the application
-//! reads (RFC 5040 section 4.8, RFC 5041 section 8.2, RFC 5044 section 8).
+//! reads (RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044 section 8).
 
 use crate::common::{ALL, Pair, expect_terminate, read_bytes, remote_addr};
 use std::sync::Arc;

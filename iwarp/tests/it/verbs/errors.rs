@@ -8,7 +8,7 @@ use iwarp::verbs::{
     VerbsError, WcOpcode, WcStatus,
 };
 
-/// Writes that the target must refuse (RFC 5041 section 8.2).
+/// Writes that the target must refuse (RFC 5041 section 7.2).
 #[test]
 fn a_refused_write_terminates_the_stream() {
     let writable = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

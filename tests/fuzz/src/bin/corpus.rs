@@ -8,7 +8,7 @@ use std::{fs, io};
 use fuzz::archive::{Corpus, pack, unpack};
 use fuzz::target::{ALL, Target};
 
-/// Characters of the hash that names an entry.
+/// Number of characters of the hash that names an entry.
 const NAME: usize = 12;
 
 const USAGE: &str = "\
@@ -96,21 +96,21 @@ fn read(target: &Target) -> io::Result<Corpus> {
     }
 }
 
-/// Whether an entry is always kept: it was named by hand, not after its contents.
+/// Whether an entry is always kept: a person named it, so its name is no hash of its contents.
 fn is_kept(name: &str) -> bool {
     name.len() < NAME || !name.chars().all(|c| c.is_ascii_hexdigit())
 }
 
-/// Executions with the edges covered by then, in the order of a run.
+/// Pairs of a number of executions and the number of edges covered by then, in the order of a run.
 type Growth = Vec<(u64, u64)>;
 
-/// The growth in libFuzzer's logs of one run. The first log has the initial coverage.
+/// Returns the growth of coverage in libFuzzer's logs of one run. The first log has the initial coverage.
 fn growth(logs: &[&str]) -> io::Result<Growth> {
     let mut growth = Growth::new();
     for log in logs {
         let (before, reached) = growth.last().copied().unwrap_or_default();
         let mut has_begun = false;
-        // The log contains panics of the code under test, with any bytes.
+        // The log contains panic messages of the code under test, which may hold any bytes.
         let text = String::from_utf8_lossy(&fs::read(log)?).into_owned();
         for line in text.lines() {
             let mut words = line.split_ascii_whitespace();
@@ -180,7 +180,8 @@ fn record(target: &Target, build: &str, cpu_seconds: u64, edges: u64, growth: &G
                 cells[0] + cpu_seconds,
                 cells[1] + executions,
                 cells[2] + sanitized,
-                // The sanitizer's own checks are edges too, so a build can be compared only with itself.
+                // The checks that the sanitizer inserts are edges too, so edge counts of different builds
+                // cannot be compared.
                 if build == "asan" { cells[3] } else { edges },
                 corpus.len() as u64,
                 bytes as u64,

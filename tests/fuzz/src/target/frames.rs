@@ -1,9 +1,9 @@
 //! Arbitrary frames into a stack with a listener: both families, ARP and neighbour discovery, ICMP,
-//! fragments, TCP to ports with and without a listener, and answers to the stack's own frames, so that
-//! connections are established.
+//! fragments, and TCP to ports with and without a listener. Some frames answer the stack's own frames, so
+//! that connections are established.
 //!
-//! Rules: no panic; sent frames are well-formed; a frame causes only a few; limits are kept; at the end
-//! nothing is held.
+//! Rules: nothing panics; sent frames are well-formed; a received frame causes at most a few sent frames;
+//! limits are kept; at the end the stack holds nothing.
 
 use dp::Checksum;
 use tcp_lite::{ConnId, Duration, Event, Limits, ListenerId, TcpConfig};
@@ -16,15 +16,16 @@ use testkit::packet::{self, Addresses, ETHERNET, Ipv4, Tcp, TcpHeader, flag, par
 /// The port that listens.
 const PORT: u16 = 4000;
 
-/// Maximum frames of one input.
+/// Maximum number of frames of one input.
 const FRAMES: usize = 48;
 
-/// Limit of sent frames for each received one, and in addition in total: fragments of a long echo,
-/// retransmitted SYN-ACKs and solicitations.
+/// Maximum number of frames sent for each received frame, and the maximum number sent in addition: fragments
+/// of a long echo, retransmitted SYN-ACKs and solicitations.
 const SENT_PER_FRAME: usize = 16;
 const SENT_BESIDES: usize = 128;
 
-/// Time after which everything unanswered has ended: SYN-ACKs, reassembly, neighbours.
+/// Time, in microseconds, after which SYN-ACKs, reassembly and address resolution without an answer have
+/// ended.
 const REST_US: u64 = 600_000_000;
 
 /// Limits of the stack.
@@ -34,16 +35,16 @@ const LIMITS: Limits =
 struct Run {
     host: Host,
     ends: Addresses,
-    /// The stack's last frame, and its last one with TCP.
+    /// The last frame that the stack sent, and the last TCP frame that it sent.
     heard: Vec<u8>,
     heard_tcp: Option<(Vec<u8>, Tcp)>,
-    /// Received frames, for repetition and for fragments.
+    /// Received frames, to be repeated, whole or in fragments.
     came: Vec<Vec<u8>>,
     sent: usize,
     alive: Vec<ConnId>,
 }
 
-/// One input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let tcp = TcpConfig {
@@ -121,7 +122,8 @@ impl Run {
         }
     }
 
-    /// Other addresses than the usual: strangers, groups, unspecified, the stack's own.
+    /// Chooses addresses other than the usual ones: strangers, groups, the unspecified address, the stack's
+    /// own addresses.
     fn choose_ends(&mut self, input: &mut Input<'_>) {
         let Addresses { macs, v4, v6 } = &mut self.ends;
         match input.below(10) {
@@ -209,8 +211,8 @@ impl Run {
         self.ip(input.one_in(2), [protocol::TCP; 2], 64, &segment)
     }
 
-    /// The reply that the stack's latest segment waits for, or nearly so; or the answer to its address
-    /// resolution.
+    /// Returns the answer to the stack's address resolution, or the reply that the stack's latest segment
+    /// waits for, with fields that may be wrong.
     fn answer(&self, input: &mut Input<'_>) -> Vec<u8> {
         match (packet::resolution(&self.heard, &self.ends), &self.heard_tcp) {
             (Some(reply), _) => reply,
@@ -234,7 +236,7 @@ impl Run {
         }
     }
 
-    /// An ICMP message, often an error that quotes a frame of the stack.
+    /// Returns an ICMP message, often an error that quotes a frame of the stack.
     fn icmp(&self, input: &mut Input<'_>) -> Vec<u8> {
         let mut message = vec![input.pick(&[8, 3, 3, 11, 12, 5, 0, 13]), input.below(16) as u8, 0, 0];
         message.extend(input.u32().to_be_bytes());
@@ -275,7 +277,7 @@ impl Run {
         packet::fragment(&packet, id, at, bytes, input.one_in(2)).unwrap_or(packet)
     }
 
-    /// Changes some bytes, cuts the frame short, and recomputes the checksums, or not.
+    /// Changes some bytes, may cut the frame short, and may recompute the checksums.
     fn deform(&self, input: &mut Input<'_>, frame: &mut Vec<u8>) {
         if !input.one_in(3) {
             return;
@@ -294,7 +296,7 @@ impl Run {
         }
     }
 
-    /// The listener is removed, and half-open connections with it.
+    /// Removes the listener, and with it the half-open connections.
     fn unlisten(&mut self, listener: ListenerId) {
         let half_open = self.host.stack.listener_counters(listener).expect("it listens").1;
         let before = self.host.stack.usage().connections;

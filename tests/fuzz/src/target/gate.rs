@@ -1,5 +1,5 @@
-//! A port whose frames are held until the target releases them, in any order, or drops them, so that TCP at
-//! the far end receives bytes ahead of a hole.
+//! A port that holds its frames until the target releases or drops them, in any order, so that the peer's TCP
+//! receives bytes ahead of a hole.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,10 +12,10 @@ const HEADERS: usize = 14 + 20 + 32;
 
 #[derive(Default)]
 struct Frames {
-    /// Number of frames to be held.
+    /// Number of frames that will be held.
     to_hold: usize,
     held: Vec<Mbuf>,
-    /// Released frames, which leave with the next burst.
+    /// Released frames, which are sent with the next burst.
     released: Vec<Mbuf>,
 }
 
@@ -54,13 +54,13 @@ impl GateControl {
     }
 }
 
-/// The port.
+/// The port that holds frames.
 struct Gate {
     port: Box<dyn Port>,
     hand: GateControl,
 }
 
-/// A gate in front of `port`, and its control.
+/// Returns a gate in front of `port`, and its control.
 pub(super) fn gated(port: Box<dyn Port>) -> (Box<dyn Port>, GateControl) {
     let hand = GateControl::default();
     (Box::new(Gate { port, hand: hand.clone() }), hand)

@@ -1,5 +1,5 @@
-//! A stack whose frames the target itself carries, with common rules: its frames are well-formed, it is idle
-//! when nothing happens, and it returns its buffers.
+//! A stack whose frames the target itself carries. Rules that all targets share: the stack's frames are
+//! well-formed, the stack is idle when nothing happens, and it returns its buffers.
 
 use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
@@ -9,20 +9,20 @@ use super::rig::{self, CHECK_EVERY};
 use super::trace::{Shown, trace};
 use testkit::packet::{Addresses, ETHERNET, is_sound, protocol};
 
-/// Packet buffers of the stack, and bytes of each.
+/// Number of packet buffers of the stack, and bytes of each buffer.
 const BUFFERS: usize = 32;
 const BUFFER_BYTES: usize = 1600;
 
-/// Limit of polls while nothing happens.
+/// Maximum number of polls while nothing happens.
 const REST_POLLS: usize = 20_000;
 
 thread_local! {
-    /// Kept between executions, each of which has to return all buffers. Only the old contents of buffers
-    /// remain, which no code may read before writing.
+    /// Packet buffers that are kept between executions; each execution has to return all of them. Only the
+    /// old contents of buffers remain, and no code may read a buffer before writing it.
     static POOL: Mempool = Mempool::heap("fuzz", BUFFERS, BUFFER_BYTES);
 }
 
-/// Addresses, from the far end to the stack.
+/// Addresses of frames from the peer to the stack.
 pub(super) const ENDS: Addresses = Addresses {
     macs: [[2, 0, 0, 0, 0, 0x0a], [2, 0, 0, 0, 0, 0x0b]],
     v4: [[10, 0, 0, 1], [10, 0, 0, 2]],
@@ -76,7 +76,8 @@ impl Host {
         Instant::from_micros(self.now_us as i64)
     }
 
-    /// A frame arrives, in buffers that end at `cuts`. It is lost if no buffer is free, as on a device.
+    /// Delivers a frame in buffers that end at `cuts`. The frame is lost if no buffer is free, as on a
+    /// device.
     pub(super) fn deliver(&mut self, bytes: &[u8], cuts: &[usize], checksum: Checksum) {
         let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
         ends.push(bytes.len());
@@ -101,7 +102,7 @@ impl Host {
         self.called();
     }
 
-    /// Called after each call of the stack.
+    /// Has to be called after each call of the stack.
     fn called(&mut self) {
         self.calls += 1;
         if self.calls.is_multiple_of(CHECK_EVERY) {
@@ -113,7 +114,7 @@ impl Host {
         self.stack.check_invariants().expect("invariants of the stack");
     }
 
-    /// The frames that the stack sends now; checks each.
+    /// Returns the frames that the stack sends now, and checks each of them.
     pub(super) fn sent(&mut self) -> Vec<Vec<u8>> {
         let now = self.now();
         self.called();
@@ -144,16 +145,17 @@ impl Host {
         );
     }
 
-    /// The stack's next deadline.
+    /// Returns the stack's next deadline.
     pub(super) fn next_us(&mut self) -> Option<u64> {
         let now = self.now();
         self.stack.next_deadline(now).map(|at| at.total_micros() as u64)
     }
 
-    /// Advances the time to `until_us` without answers. Returns the sent frames.
+    /// Advances the time to `until_us` without answering the stack. Passes each frame that the stack sends to
+    /// `seen`.
     ///
     /// # Panics
-    /// If the stack asks for more polls than it can need.
+    /// If the stack asks for more than `REST_POLLS` polls.
     pub(super) fn rest(&mut self, until_us: u64, mut seen: impl FnMut(&mut Self, Vec<u8>)) {
         for _ in 0..REST_POLLS {
             for frame in self.sent() {
@@ -170,7 +172,7 @@ impl Host {
         panic!("{REST_POLLS} polls until {} us, and more are asked for", self.now_us);
     }
 
-    /// Checks that all packet buffers are back, and that the stack holds nothing but its neighbours.
+    /// Checks that the stack has returned all packet buffers, and holds nothing but its neighbours.
     pub(super) fn assert_all_given_back(&self) {
         self.assert_invariants();
         assert_eq!(self.pool.available(), self.pool.capacity(), "packet buffers are gone");

@@ -1,40 +1,40 @@
-//! Requests that were posted and have not completed: each completes once, or is flushed once, and nothing
-//! else completes.
+//! Requests that were posted and have not completed. Each request completes or is flushed exactly once, and
+//! nothing else completes.
 
 use std::collections::BTreeMap;
 
 use iwarp::verbs::{CompletionQueue, WcStatus, WorkCompletion};
 
-/// Requests by number.
+/// The requests that have not completed.
 #[derive(Default)]
 pub(super) struct Ledger {
     last: u64,
-    /// By `wr_id`.
+    /// Requests by `wr_id`.
     open: BTreeMap<u64, Posted>,
 }
 
 #[derive(Clone, Copy)]
 struct Posted {
-    /// `None`: on a shared receive queue.
+    /// The queue pair of the request; `None` if the request is on a shared receive queue.
     qp_num: Option<u32>,
-    /// True if the request may never complete: a success is silent, or its queue pair is gone.
+    /// Whether the request may never complete: it is unsignaled, or its queue pair has been dropped.
     silent: bool,
 }
 
 impl Ledger {
-    /// The number of the next request.
+    /// Returns the number of the next request.
     pub(super) fn next(&mut self) -> u64 {
         self.last += 1;
         self.last
     }
 
-    /// Records request `wr_id`. `silent`: it completes only if it fails.
+    /// Records request `wr_id`. A `silent` request completes only if it fails.
     pub(super) fn post(&mut self, wr_id: u64, qp_num: Option<u32>, silent: bool) {
         let before = self.open.insert(wr_id, Posted { qp_num, silent });
         assert!(before.is_none(), "the target posts {wr_id} twice");
     }
 
-    /// The user dropped the queue pair: its requests may complete or not.
+    /// Records that the user dropped the queue pair: its requests may complete or not.
     pub(super) fn forget(&mut self, qp_num: u32) {
         self.open
             .values_mut()

@@ -18,14 +18,14 @@ pub use rig::take_general_way;
 /// A fuzz target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// The name of the target, of its archive, and for `scripts/fuzz`.
+    /// The name of the target and of its archive, and the argument of `scripts/fuzz`.
     pub name: &'static str,
     /// Runs one input.
     ///
     /// # Panics
     /// If a rule is broken.
     pub run: fn(&[u8]),
-    /// The longest input to try.
+    /// Maximum length of an input that the fuzzer tries, bytes.
     pub max_bytes: usize,
 }
 
@@ -40,7 +40,7 @@ pub const ALL: &[Target] = &[
     Target { name: "wire", run: wire::run, max_bytes: 512 },
 ];
 
-/// The target of this name.
+/// Returns the target of this name.
 pub fn named(name: &str) -> Option<Target> {
     ALL.iter().copied().find(|target| target.name == name)
 }

@@ -1,5 +1,5 @@
-//! An engine with small limits, and a bare TCP peer at the other end of its wire. The peer is that of iwarp's
-//! tests, included by path, as tests are not a crate.
+//! An engine with small limits, and a bare TCP peer on the same wire. The peer is included by path from the
+//! tests of `iwarp`, since tests are not a crate.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -22,7 +22,8 @@ pub fn take_general_way() {
     GENERAL_WAY.set(true);
 }
 
-/// Whether the stacks predict headers. `UWARP_GENERAL_WAY` turns it off for all.
+/// Whether the stacks predict headers. The environment variable `UWARP_GENERAL_WAY` disables header
+/// prediction in all threads.
 pub(super) fn predicts() -> bool {
     static OFF: OnceLock<bool> = OnceLock::new();
     !GENERAL_WAY.get() && !OFF.get_or_init(|| std::env::var_os("UWARP_GENERAL_WAY").is_some())
@@ -34,14 +35,14 @@ pub(super) mod raw;
 
 use raw::RawPair;
 
-/// Packet buffers of each port.
+/// Number of packet buffers of each port.
 const BUFFERS: usize = 32;
 
-/// Invariants are checked once in this number of polls or calls. A broken invariant remains broken for
-/// longer, and checks after every poll or call took a third of the time.
+/// Number of polls or calls between two checks of the invariants. An invariant that is broken stays broken
+/// for more polls than this. With a check after every poll or call, the checks took a third of the time.
 pub(super) const CHECK_EVERY: usize = 8;
 
-/// Limit of polls until an unused engine is idle.
+/// Maximum number of polls until an unused engine is idle.
 const REST_POLLS: usize = 30_000;
 
 fn wire() -> LinkConfig {
@@ -49,12 +50,12 @@ fn wire() -> LinkConfig {
 }
 
 thread_local! {
-    /// The buffers of both ends. Kept between executions, each of which has to return all buffers. Only the
-    /// old contents of buffers remain, which no code may read before writing.
+    /// The packet buffers of both endpoints. They are kept between executions; each execution has to return
+    /// all of them. Only the old contents of buffers remain, and no code may read a buffer before writing it.
     static POOLS: [Mempool; 2] = wire().pools();
 }
 
-/// The two ends of the wire.
+/// Returns the two ports of the wire.
 pub(super) fn ports() -> (Box<dyn Port>, Box<dyn Port>) {
     POOLS.with(|pools| {
         assert_whole(pools);
@@ -68,7 +69,7 @@ fn assert_whole(pools: &[Mempool; 2]) {
     }
 }
 
-/// A context with small limits.
+/// Returns a context with small limits.
 pub(super) fn context(seed: u8) -> Context {
     let limits = ContextLimits {
         max_pd: 8,
@@ -89,7 +90,7 @@ pub(super) fn context(seed: u8) -> Context {
         .expect("a context")
 }
 
-/// A queue pair with short queues.
+/// Returns the parameters of a queue pair with short queues.
 pub(super) fn queues(cq: &CompletionQueue) -> QpInit<'_> {
     QpInit { max_send_wr: 16, max_recv_wr: 16, ..QpInit::new(cq) }
 }
@@ -107,7 +108,7 @@ pub(super) const LIMITS: Limits = Limits {
     events: 64,
 };
 
-/// Limits of the engine.
+/// Sets small limits of the engine.
 pub(super) fn small(config: &mut EngineConfig) {
     config.stack.limits = LIMITS;
     config.stack.tcp.recv_window_bytes = 1 << 16;
@@ -115,12 +116,12 @@ pub(super) fn small(config: &mut EngineConfig) {
     config.stack.tcp.header_prediction = predicts();
 }
 
-/// An engine that asks for CRCs or not, and its peer.
+/// Returns an engine and its peer. `crc`: whether the engine asks for CRCs.
 pub(super) fn rig(crc: bool) -> Box<RawPair> {
     rig_over(ports(), crc)
 }
 
-/// An engine that asks for CRCs or not, and its peer, whose frames may be held.
+/// Returns an engine and a peer whose frames may be held. `crc`: whether the engine asks for CRCs.
 pub(super) fn gated_rig(crc: bool) -> (Box<RawPair>, GateControl) {
     let (engine, peer) = ports();
     let (peer, hand) = gated(peer);
@@ -136,14 +137,15 @@ fn rig_over(ports: (Box<dyn Port>, Box<dyn Port>), crc: bool) -> Box<RawPair> {
     Box::new(raw)
 }
 
-/// Advances the time by `us`, at once if neither side has a deadline.
+/// Advances the time by `us` microseconds, in one step if neither side has a deadline.
 pub(super) fn pass(raw: &mut RawPair, us: i64) {
     let end_us = raw.now_us + us;
     raw.rest(us);
     raw.now_us = raw.now_us.max(end_us);
 }
 
-/// Ends all connections, drops all objects, and checks that none are left, nor packet buffers.
+/// Ends all connections, drops all objects, and checks that no objects and no packet buffers are still in
+/// use.
 pub(super) fn assert_all_given_back(mut raw: Box<RawPair>, us: i64) {
     let polls = raw.rest(us);
     assert!(polls < REST_POLLS, "{polls} polls until {} us", raw.now_us);

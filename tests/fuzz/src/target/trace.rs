@@ -1,8 +1,8 @@
-//! The output of a run of one input.
+//! Prints what happens during the run of one input.
 
 use testkit::packet::parse;
 
-/// A frame as text.
+/// Displays a frame as text.
 pub(super) struct Shown<'a>(pub(super) &'a [u8]);
 
 impl std::fmt::Display for Shown<'_> {

@@ -1,11 +1,12 @@
-//! A port of a local wire among hostile processes of its user: they connect, send arbitrary bytes, pass
-//! arbitrary memory, and write arbitrary bytes into it between any two calls. An honest peer is on the same
-//! wire.
+//! A port of a local wire, and hostile processes of the same user: they connect, send arbitrary bytes, pass
+//! arbitrary memory, and write arbitrary bytes into this memory between any two calls. An honest peer is on
+//! the same wire.
 //!
-//! Rules: no panic; every frame of and to the honest peer arrives, whole and in order; frames have possible
-//! lengths; only hostile peers are reported as gone; all buffers are returned.
+//! Rules: nothing panics; every frame between the port and the honest peer arrives, whole and in order; all
+//! frames have possible lengths; the port reports only hostile peers as gone; all buffers are returned.
 //!
-//! The folder of a wire and its sockets are the only effects outside. They are removed with each execution.
+//! The folder of a wire and its sockets are the only effects outside the process. Each execution removes
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,26 +17,26 @@ use dp::{Burst, Link, Mbuf, Port, Sleep, TxOffload};
 
 use crate::input::Input;
 
-/// The port that is attacked, and its honest peer.
+/// Stations: the port that is attacked, and its honest peer.
 const VICTIM: u16 = 1;
 const HONEST: u16 = 2;
 
-/// Stations that hostile peers claim to have; also those of the honest two.
+/// Stations that hostile peers claim to be, including the two honest stations.
 const CLAIMED: [u16; 6] = [3, 4, 0xffff, VICTIM, HONEST, 0];
 
-/// Hostile peers at a time.
+/// Maximum number of hostile peers at a time.
 const PEERS: usize = 3;
 
-/// Bytes of a ring.
+/// Length of a ring, bytes.
 const RING: u64 = 256 << 10;
 
 /// The first bytes of an honest frame after its Ethernet header. A hostile peer does not know them.
 const SIGN: u64 = 0x8a5c_11d4_93e7_602b;
 
-/// Maximum honest frames in flight in one direction.
+/// Maximum number of honest frames in flight in one direction.
 const UNDER_WAY: u64 = 4;
 
-/// Maximum steps of one input.
+/// Maximum number of steps of one input.
 const STEPS: usize = 200;
 
 struct Run {
@@ -44,12 +45,13 @@ struct Run {
     honest: LocalPort,
     hostile: Vec<Hostile>,
     now_us: u64,
-    /// Frames from the honest peer and to it: sent, and received.
+    /// Number of frames that the honest peer has sent, and number of these frames that have arrived.
+    /// `to_honest`: the same numbers for frames to the honest peer.
     from_honest: (u64, u64),
     to_honest: (u64, u64),
 }
 
-/// One input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +73,7 @@ pub fn run(bytes: &[u8]) {
         }
         run.step(&mut input);
     }
-    // Longer than any time limit of the wire.
+    // The time advances by more than any time limit of the wire.
     run.hostile.clear();
     run.now_us += 3_000_000;
     (0..100).for_each(|_| run.poll());
@@ -87,7 +89,7 @@ pub fn run(bytes: &[u8]) {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // The folder is of no use, even after a broken rule.
+        // Nobody needs the folder any more, even if a rule was broken.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -103,7 +105,7 @@ fn station(folder: &Path, station: u16) -> LocalPort {
     open(&config).expect("a wire of its own")
 }
 
-/// A frame with the sign and this number, of at least 30 bytes.
+/// Returns a frame of at least 30 bytes that has the sign and this number.
 fn signed(port: &LocalPort, to: u16, number: u64, bytes: usize) -> Option<Mbuf> {
     let mut frame = port.mempool().alloc()?;
     let [high, low] = to.to_be_bytes();
@@ -123,7 +125,7 @@ fn signed(port: &LocalPort, to: u16, number: u64, bytes: usize) -> Option<Mbuf> 
     Some(frame)
 }
 
-/// The number of a signed frame, which has to be whole.
+/// Returns the number of a signed frame, and checks that the frame is whole.
 fn read_signed(frame: &Mbuf) -> Option<u64> {
     let bytes: Vec<u8> = frame.segments().flatten().copied().collect();
     let word = |at: usize| Some(u64::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
@@ -191,10 +193,11 @@ impl Run {
     fn write(&mut self, input: &mut Input<'_>) {
         let (kind, lines, word) = (input.below(8), u64::from(input.u8()), u64::from(input.size()));
         let Some(peer) = self.choose(input) else { return };
-        // The process that made the memory writes the first ring. The words of the second ring begin at 64.
+        // The process that made the memory writes the first ring. The words of the second ring begin at word
+        // 64.
         let data = |tail: u64| 512 + (tail / 8) as usize % (RING as usize / 8);
         match kind {
-            // A mostly correct record, and the tail after this record.
+            // A mostly correct record, and the tail that follows the record.
             0..=3 => {
                 let tail = peer.load(0);
                 let bytes = if kind == 3 { word } else { 14 + word % 4000 };
@@ -204,7 +207,7 @@ impl Run {
             4 => peer.store(0, peer.load(0).wrapping_add(lines * 64)),
             // The head of the ring that the hostile peer reads.
             5 => peer.store(64 + 16, peer.load(64).wrapping_sub(lines * 64)),
-            // The mark of a sleeper.
+            // The word by which a sleeping reader asks to be woken.
             6 => peer.store(64 + 32, lines),
             _ => peer.store(word as usize, lines << (word % 64)),
         }
@@ -221,14 +224,14 @@ impl Run {
         }
     }
 
-    /// A frame from the honest peer or to it.
+    /// Sends a frame from the honest peer or to it.
     fn honest_frame(&mut self, input: &mut Input<'_>) {
         let bytes = 30 + input.size() as usize % 30_000;
         let (port, to, counts) = match input.one_in(2) {
             true => (&mut self.honest, VICTIM, &mut self.from_honest),
             false => (&mut self.victim, HONEST, &mut self.to_honest),
         };
-        // At most this many are under way, so that no frame is dropped because its reader is slow.
+        // At most `UNDER_WAY` frames are in flight, so that no frame is dropped because its reader is slow.
         if counts.0 - counts.1 < UNDER_WAY
             && let Some(frame) = signed(port, to, counts.0, bytes)
         {
@@ -258,7 +261,7 @@ impl Run {
         assert_eq!(self.honest.next_departed(), None, "the victim is there");
     }
 
-    /// Sends one more frame in each direction, after all frames in flight.
+    /// Sends one more frame in each direction, and waits until all frames in flight have arrived.
     fn exchange(&mut self) {
         for (from_honest, bytes) in [(true, 2000), (false, 40_000)] {
             let (port, to, counts) = match from_honest {

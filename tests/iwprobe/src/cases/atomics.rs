@@ -1,5 +1,5 @@
-//! Atomics (RFC 7306 section 5). An endpoint that answers with 0/2/06 has none: these cases do not apply to
-//! it.
+//! Atomics (RFC 7306 section 5). An endpoint that answers an atomic with Terminate 0/2/06 does not support
+//! atomics: these cases do not apply to such an endpoint.
 
 use super::codes::{
     ANY_OPERATION, OPERATION_STREAM, OPERATION_VERSION, PROTECTION_ACCESS, PROTECTION_BOUNDS,
@@ -14,8 +14,8 @@ use crate::wire::{Code, Segment, describe, opcode};
 
 const SCENE: &str = "mr=64:rwa recv=1x16";
 
-/// The stage of an endpoint that has atomics: FetchAdd of 0 changes nothing and shows this (RFC 7306 section
-/// 1.1).
+/// Connects to an endpoint that supports atomics. A FetchAdd of 0 shows this without a change of memory (RFC
+/// 7306 section 1.1).
 fn stage(p: &Probe) -> Result<(Session, Region), CaseError> {
     let mut session = p.stage(SCENE)?;
     let region = session.region(0)?;
@@ -55,7 +55,7 @@ fn response(session: &mut Session, id: u32) -> Result<u64, CaseError> {
     Ok(value)
 }
 
-/// The memory's bytes of a value, in the byte order of the machine that the target runs on.
+/// Returns the bytes of a value in memory, in the byte order of the machine on which the target runs.
 fn in_memory(value: u64, little_endian: bool) -> [u8; 8] {
     if little_endian { value.to_le_bytes() } else { value.to_be_bytes() }
 }
@@ -72,7 +72,7 @@ fn byte_order(session: &mut Session, region: Region) -> Result<bool, CaseError> 
     }
 }
 
-/// From `original` to `result`, the former being returned.
+/// Checks that `request` changes the value in memory from `original` to `result`, and returns `original`.
 fn operates(
     session: &mut Session,
     region: Region,
@@ -120,7 +120,7 @@ const FETCH_ADDS: [(u64, u64, u64, u64); 8] = [
 
 const ORIGINAL: u64 = 0x1122_3344_5566_7788;
 
-/// Compare, its mask, swap, its mask, result, all on `ORIGINAL`.
+/// CmpSwaps on `ORIGINAL`: compare value, its mask, swap value, its mask, result.
 const CMP_SWAPS: [(u64, u64, u64, u64, u64); 6] = [
     (0x7700, 0xff00, 0xaaaa_aaaa_aaaa_aaaa, 0xffff_0000, 0x1122_3344_aaaa_7788),
     (0x6600, 0xff00, 0xaaaa_aaaa_aaaa_aaaa, 0xffff_0000, ORIGINAL),
@@ -171,7 +171,7 @@ pub(super) const CASES: &[Case] = &[
             for (n, id) in [0xcafe_babe, 0, u32::MAX].into_iter().enumerate() {
                 send(&mut session, &AtomicRequest::fetch_add(id, region.stag, region.to, 0, 0));
                 let segment = session.expect(opcode::ATOMIC_RESPONSE)?;
-                // The trial has used MSN 1.
+                // The FetchAdd of `stage` has used MSN 1.
                 let place = (segment.is_last(), segment.qn(), segment.msn(), segment.mo());
                 require(!segment.is_tagged() && place == (true, 3, n as u32 + 2, 0), || {
                     format!("got {}", describe::segment(&segment))
@@ -318,7 +318,8 @@ pub(super) const CASES: &[Case] = &[
         .run(|p| {
             does(p, "f", |id| {
                 let plain = AtomicRequest::fetch_add(id, STAG, TO, 1, 0);
-                // For a single field of 64 bits, the mask may contain the boundary bit or not.
+                // For a single field of 64 bits, the mask may contain the boundary bit or not: both forms are
+                // correct.
                 vec![plain, AtomicRequest { mask: 1 << 63, ..plain }]
             })
         }),
@@ -330,8 +331,8 @@ pub(super) const CASES: &[Case] = &[
 const STAG: u32 = 0x1122_3344;
 const TO: u64 = 0x1000;
 
-/// The target posts an atomic. Its Request has to be one of the wanted ones for its Request Identifier. The
-/// probe answers, and the target completes the atomic.
+/// Checks an atomic that the target posts. Its Request has to be one of the `wanted` Requests with its
+/// Request Identifier. The probe answers, and the target completes the atomic.
 fn does(p: &Probe, operation: &str, wanted: impl FnOnce(u32) -> Vec<AtomicRequest>) -> Check {
     stage(p)?.0.close();
     let mut session = p.stage(&format!("recv=1x16 then={operation} peer={STAG:x}:{TO:x}"))?;

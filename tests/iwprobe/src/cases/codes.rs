@@ -28,7 +28,8 @@ pub(super) const UNTAGGED_VERSION: Code = Code(1, 2, 0x06);
 pub(super) const LLP_CRC: Code = Code(2, 0, 0x02);
 pub(super) const LLP_MARKER: Code = Code(2, 0, 0x03);
 
-/// Codes allowed as the answer to an opcode that is unknown or not allowed there.
+/// Codes allowed as the answer to an opcode that is unknown, or that is not allowed in its message.
 pub(super) const ANY_OPERATION: &[Code] = &[OPERATION_OPCODE, OPERATION_UNSPECIFIED, OPERATION_STREAM];
-/// An MSN without a buffer: the text does not say where one code ends and the other begins.
+/// Codes allowed as the answer to an MSN without a buffer: RFC 5041 does not say which code applies to which
+/// MSN.
 pub(super) const ANY_MSN: &[Code] = &[UNTAGGED_NO_BUFFER, UNTAGGED_MSN];

@@ -1,5 +1,5 @@
-//! FPDUs: framing and CRC (RFC 5044 sections 4.1, 4.4, 5, 6, 8). All of these begin with a Read that is
-//! answered: before the first valid FPDU a responder may not send, not even a Terminate.
+//! FPDUs: framing and CRC (RFC 5044 sections 4.1, 4.4, 5, 6, 8). All cases here begin with a Read that the
+//! endpoint answers, since a responder may send nothing, not even a Terminate, before the first valid FPDU.
 
 use super::codes::LLP_CRC;
 use crate::case::{Case, CaseError, Check, any, deviates, not_applicable};
@@ -24,7 +24,7 @@ fn ping_segment(session: &mut Session) -> (u32, Segment) {
     (msn, Segment::read_request(msn, &read))
 }
 
-/// The bytes of three FPDUs in pieces of `size` bytes.
+/// Sends three FPDUs in pieces of `size` bytes.
 fn split(p: &Probe, size: usize) -> Check {
     let mut session = running(p)?;
     let mut msns = Vec::new();
@@ -39,13 +39,13 @@ fn split(p: &Probe, size: usize) -> Check {
     }
     for piece in bytes.chunks(size) {
         session.send_bytes(piece, "a piece of three Reads of no bytes");
-        // Otherwise TCP may join the pieces again.
+        // Without a pause, TCP may join the pieces again.
         session.conn().pause(std::time::Duration::from_micros(300));
     }
     msns.iter().try_for_each(|msn| session.expect_pong(*msn))
 }
 
-/// Sends an FPDU with `fault`: the answer has code 2, and no byte of the FPDU is used.
+/// Sends an FPDU with `fault`. The endpoint has to answer with code 2, and must not use any byte of the FPDU.
 fn bad(p: &Probe, fault: Fault) -> Check {
     let mut session = checked(p)?;
     let (_, segment) = ping_segment(&mut session);
@@ -103,7 +103,7 @@ pub(super) const CASES: &[Case] = &[
         .about("the contents of the pad are ignored, but covered by the CRC")
         .run(|p| {
             let mut session = p.stage("recv=1x16")?;
-            // 18 bytes of header take no pad; with one of payload it is three.
+            // 18 bytes of header need no pad; with one byte of payload the pad has three bytes.
             let msn = session.next_msn(0);
             session.send_faulty(&Segment::send(msn, &[0x11]), Fault { pad: 0xff, ..Fault::default() });
             session.ping()?;

@@ -1,5 +1,5 @@
-//! Immediate Data (RFC 7306 section 6). An endpoint that answers with 0/2/06 has none: these cases do not
-//! apply to it.
+//! Immediate Data (RFC 7306 section 6). An endpoint that answers Immediate Data with Terminate 0/2/06 does
+//! not support it: these cases do not apply to such an endpoint.
 
 use super::codes::{ANY_MSN, ANY_OPERATION, OPERATION_VERSION, UNTAGGED_TOO_LONG};
 use crate::case::{Case, CaseError, Check, any, deviates, not_applicable, require};
@@ -8,14 +8,14 @@ use crate::scene::Completion;
 use crate::session::{Incoming, Session};
 use crate::wire::{Segment, crc32c, opcode};
 
-/// The eight bytes with the 32 bits of immediate data of verbs first.
+/// The eight bytes of Immediate Data. The first four are the immediate data of verbs.
 const DATA: [u8; 8] = [1, 2, 3, 4, 0, 0, 0, 0];
 
 fn immediate(msn: u32) -> Segment {
     Segment::untagged(opcode::IMMEDIATE, 0, msn, &DATA)
 }
 
-/// A scene on an endpoint that knows Immediate Data.
+/// Opens a scene on an endpoint that supports Immediate Data.
 fn stage(p: &Probe, scene: &str) -> Result<Session, CaseError> {
     let mut trial = p.stage("recv=1x16")?;
     trial.send(&immediate(1));
@@ -36,7 +36,7 @@ fn stage(p: &Probe, scene: &str) -> Result<Session, CaseError> {
     p.stage(scene)
 }
 
-/// Whether a completion reports the eight bytes, in either way in which stacks report them.
+/// Whether a completion reports the eight bytes in one of the two ways that stacks use.
 fn is_data(completion: &Completion) -> bool {
     match completion.kind.as_str() {
         "I" => (completion.length == 0 && completion.crc == 0x0102_0304) || completion.crc == crc32c(&DATA),

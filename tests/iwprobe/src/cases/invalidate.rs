@@ -5,9 +5,10 @@ use crate::case::{Case, Check, any, require};
 use crate::probe::Probe;
 use crate::wire::{Code, Segment, opcode};
 
-/// The text names code 09 under two types, and 00 fits an unknown STag as well.
+/// Codes allowed as the answer to an STag that cannot be invalidated. RFC 5040 lists code 09 under two types,
+/// and code 00 also fits an unknown STag.
 const REFUSED: &[Code] = &[PROTECTION_INVALIDATE, OPERATION_INVALIDATE, PROTECTION_STAG];
-/// That is not so for one of another stream (RFC 5040 section 5.3).
+/// Codes allowed as the answer to an STag of another stream, which is not unknown (RFC 5040 section 5.3).
 const FOREIGN: &[Code] = &[PROTECTION_INVALIDATE, OPERATION_INVALIDATE];
 
 fn invalidates(p: &Probe, opcode: u8) -> Check {

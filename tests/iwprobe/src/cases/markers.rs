@@ -1,4 +1,4 @@
-//! Markers that we send because the endpoint asks for them (RFC 5044 section 4.2, 4.3).
+//! Markers that the probe sends because the endpoint asks for them (RFC 5044 sections 4.2 and 4.3).
 
 use super::codes::{LLP_CRC, LLP_MARKER};
 use crate::case::{Case, CaseError, any, deviates, not_applicable};
@@ -15,7 +15,7 @@ fn marked(p: &Probe, words: &str) -> Result<Session, CaseError> {
     Ok(session)
 }
 
-/// Sends empty Writes until the next FPDU holds the next marker.
+/// Sends empty Writes until the next marker is inside the next FPDU.
 fn before_marker(session: &mut Session) {
     while session.position() % 512 < 500 - 20 || session.position().is_multiple_of(512) {
         session.send(&Segment::write(0, 0, &[]));

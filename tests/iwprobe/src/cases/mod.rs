@@ -25,7 +25,7 @@ mod watched;
 
 use crate::case::Case;
 
-/// All cases, in the order in which they are run.
+/// Returns all cases, in the order in which they are run.
 pub fn all() -> Vec<Case> {
     [
         startup_responder::CASES,
@@ -68,7 +68,7 @@ mod tests {
         assert!(cases.len() >= 120, "{}", cases.len());
     }
 
-    /// The rows are those of the tables of requirements.
+    /// Every row that a case names is in the tables of requirements.
     #[test]
     fn every_row_exists() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/spec");

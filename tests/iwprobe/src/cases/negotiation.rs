@@ -1,5 +1,5 @@
-//! Negotiation in startup with the endpoint as responder: CRC, markers, revision, depths, RTR (RFC 5044
-//! section 7.1.1, RFC 6581).
+//! Negotiation during startup, where the endpoint is the responder: CRC, markers, revision, depths, RTR (RFC
+//! 5044 section 7.1.1, RFC 6581).
 
 use super::codes::LLP_CRC;
 use crate::case::{Case, CaseError, Check, any, deviates, not_applicable, require, responder};
@@ -22,13 +22,13 @@ fn client_server(p: &Probe, depths: Depths) -> Result<Startup, CaseError> {
     enhanced(p, depths)
 }
 
-/// A connection whose Request had C clear.
+/// Opens a connection by a Request whose flag C is clear.
 fn without_crc(p: &Probe) -> Result<Session, CaseError> {
     let request = p.request(MAGIC.as_bytes());
     p.accepted(&Startup { flags: request.flags & !flag::C, ..request })
 }
 
-/// The endpoint sends valid CRCs and checks ours.
+/// Checks that the endpoint sends valid CRCs and checks the probe's CRCs.
 pub(super) fn crcs_both_ways(session: &mut Session) -> Check {
     session.ping()?;
     session.expect_well_framed()?;
@@ -36,9 +36,10 @@ pub(super) fn crcs_both_ways(session: &mut Session) -> Check {
     session.expect_terminate(&[LLP_CRC]).map(|_| ())
 }
 
-/// The endpoint sends markers: the first one at the start, and one at each further position.
+/// Checks that the endpoint sends markers: the first one at the start of its stream, and one at each later
+/// marker position.
 pub(super) fn markers_come(session: &mut Session) -> Check {
-    // 18 bytes each, with pad and CRC 20: beyond the second marker.
+    // Each answer has 18 bytes, or 20 in an FPDU without its CRC, so 30 answers go beyond the second marker.
     for _ in 0..30 {
         session.ping()?;
     }
@@ -74,7 +75,7 @@ pub(super) const CASES: &[Case] = &[
             if session.uses_crc() {
                 return not_applicable("the endpoint asks for CRCs");
             }
-            // Without CRCs the probe fills the field with bytes that are not the CRC.
+            // Without CRCs, the probe fills the CRC field with bytes that are not the CRC.
             session.send(&Segment::write(1, 0, &[]));
             session.ping()
         }),
@@ -129,7 +130,7 @@ pub(super) const CASES: &[Case] = &[
                     frame.revision, frame.flags, frame.length
                 )
             })?;
-            // With swapped bytes A would be clear, and a depth of 16 would be 4096.
+            // If the endpoint swapped the bytes, flag A would be clear, and a depth of 16 would be 4096.
             let told = agreed(&session)?;
             require((told.peer_to_peer, told.ord <= asked.ird) == (asked.peer_to_peer, true), || {
                 format!("we said {asked:?}, the Reply {told:?}")
@@ -256,7 +257,7 @@ pub(super) const CASES: &[Case] = &[
         }),
 ];
 
-/// Sends as many empty Reads at once as the endpoint serves; each has to be answered in order.
+/// Sends as many empty Reads at once as the endpoint serves. The endpoint has to answer all of them in order.
 fn burst(session: &mut Session) -> Check {
     let Some(ird) = session.peer_ird.filter(|ird| *ird > 0) else {
         return not_applicable("the endpoint did not say how many Reads it serves");

@@ -1,5 +1,4 @@
-//! Requests that the target program posts at the endpoint under test (RFC 5040 sections 5.1 to 5.3, 5.5; RFC
-//! 5041 section 5).
+//! Requests that the target posts (RFC 5040 sections 5.1 to 5.3, 5.5; RFC 5041 section 5).
 
 use super::codes::{ANY_OPERATION, TAGGED_BOUNDS, TAGGED_STAG, TAGGED_WRAP};
 use crate::case::{Case, CaseError, Check, any, require, responder};
@@ -11,14 +10,14 @@ use crate::wire::{Code, ReadRequest, Segment, crc32c, describe, opcode};
 const STAG: u32 = 0x1122_3344;
 const TO: u64 = 0x0001_0203_0405_0607;
 
-/// The target posts `operations` once our Send has arrived.
+/// Makes the target post `operations` once the probe's Send has arrived.
 fn doing(p: &Probe, operations: &str) -> Result<Session, CaseError> {
     let mut session = p.stage(&format!("recv=1x16 peer={STAG:x}:{TO:x} then={operations}"))?;
     session.send_message(b"go");
     Ok(session)
 }
 
-/// The segments of one message of this opcode.
+/// Receives the segments of one message with this opcode.
 fn message(session: &mut Session, opcode: u8) -> Result<Vec<Segment>, CaseError> {
     let mut segments = vec![session.expect(opcode)?];
     while !segments[segments.len() - 1].is_last() {
@@ -60,7 +59,7 @@ fn sent(p: &Probe, operation: &str, opcode: u8, length: usize, invalidates: bool
     require(payload(&segments) == pattern(SOURCE_PATTERN, length), || "other bytes than the target's".into())
 }
 
-/// The target's Read Request, checked.
+/// Receives the target's Read Request, and checks it.
 fn asked(session: &mut Session, size: u32) -> Result<ReadRequest, CaseError> {
     let segment = session.expect(opcode::READ_REQUEST)?;
     let read = segment.as_read_request().unwrap_or_default();
@@ -76,7 +75,7 @@ fn response(read: &ReadRequest, offset: usize, bytes: &[u8]) -> Segment {
     Segment::tagged(opcode::READ_RESPONSE, read.sink_stag, read.sink_to.wrapping_add(offset as u64), bytes)
 }
 
-/// The probe answers the target's Read with `answer`; the Read has to complete with `bytes`.
+/// Answers the target's Read with `answer`. The Read has to complete with `bytes`.
 fn read(p: &Probe, bytes: &[u8], answer: impl FnOnce(&ReadRequest) -> Vec<Segment>) -> Check {
     let mut session = doing(p, &format!("r{}", bytes.len()))?;
     let read = asked(&mut session, bytes.len() as u32)?;
@@ -92,7 +91,7 @@ fn read(p: &Probe, bytes: &[u8], answer: impl FnOnce(&ReadRequest) -> Vec<Segmen
     )
 }
 
-/// The target's Read of 64 bytes gets a wrong answer; it must not complete with success.
+/// Answers the target's Read of 64 bytes wrongly. The Read must not complete with success.
 fn bad_response(p: &Probe, codes: &[Code], answer: impl FnOnce(&ReadRequest) -> Segment) -> Check {
     let mut session = doing(p, "r64")?;
     let read = asked(&mut session, 64)?;

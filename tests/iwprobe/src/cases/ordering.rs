@@ -1,4 +1,4 @@
-//! The order of messages that the documents guarantee (RFC 5040 section 5.5).
+//! The order of messages that the RFCs guarantee (RFC 5040 section 5.5).
 
 use crate::case::{Case, any, not_applicable, require};
 use crate::scene::pattern;

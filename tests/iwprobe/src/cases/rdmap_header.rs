@@ -7,14 +7,14 @@ use crate::wire::{Code, ReadRequest, Segment, opcode};
 
 const VERSION: &[Code] = &[OPERATION_VERSION];
 
-/// Sends a message that is valid for DDP and invalid for RDMAP, to a target with a receive and a region: the
-/// target must see nothing of it.
+/// Sends a message that is valid for DDP and invalid for RDMAP to a target with two receives. The endpoint
+/// has to answer with one of `codes`, and the target must not receive anything.
 fn refused(p: &Probe, codes: &[Code], segment: &Segment) -> Check {
     if !p.has_target() {
         let mut session = p.plain()?;
         session.ping()?;
         session.send(segment);
-        // It is unknown whether an endpoint without a target has posted a receive.
+        // The probe does not know whether an endpoint without a target has posted a receive.
         return session.expect_terminate(&[codes, &[UNTAGGED_NO_BUFFER]].concat()).map(|_| ());
     }
     let mut session = p.stage("recv=2x64")?;
@@ -24,7 +24,7 @@ fn refused(p: &Probe, codes: &[Code], segment: &Segment) -> Check {
     p.report(session)?.expect_received(&[])
 }
 
-/// An untagged message of a reserved opcode, or of one on the wrong queue.
+/// Sends an untagged message with a reserved opcode, or with an opcode that belongs to another queue.
 fn unexpected(p: &Probe, segment: &Segment) -> Check {
     refused(p, ANY_OPERATION, segment)
 }
@@ -33,7 +33,7 @@ fn read_request(msn: u32) -> Segment {
     Segment::read_request(msn, &ReadRequest::default())
 }
 
-/// A tagged message of an undefined opcode, without payload, so that DDP accepts it.
+/// Returns a tagged message with an undefined opcode. DDP accepts it, since it has no payload.
 fn tagged(opcode: u8) -> Segment {
     Segment::tagged(opcode, 0, 0, &[])
 }

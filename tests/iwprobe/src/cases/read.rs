@@ -1,4 +1,4 @@
-//! Reads that are in order, the endpoint serving them (RFC 5040 sections 4.4, 5.2).
+//! Valid Reads, which the endpoint serves (RFC 5040 sections 4.4, 5.2).
 
 use crate::case::{Case, Check, any, deviates, not_applicable, require};
 use crate::probe::Probe;
@@ -6,7 +6,7 @@ use crate::scene::pattern;
 use crate::session::Incoming;
 use crate::wire::{ReadRequest, Segment, opcode};
 
-/// A Read of this part of a region of 16384 bytes.
+/// Reads this part of a region of 16384 bytes.
 fn part(p: &Probe, offset: usize, length: usize) -> Check {
     let mut session = p.stage("mr=16384:r")?;
     let region = session.region(0)?;

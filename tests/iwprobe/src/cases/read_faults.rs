@@ -1,4 +1,4 @@
-//! Reads that have to be refused (RFC 5040 section 7.2).
+//! Reads that the endpoint has to refuse (RFC 5040 section 7.2).
 
 use super::codes::{
     ANY_MSN, OPERATION_UNSPECIFIED, PROTECTION_ACCESS, PROTECTION_BOUNDS, PROTECTION_STAG, PROTECTION_WRAP,
@@ -10,7 +10,8 @@ use crate::scene::Region;
 use crate::session::Incoming;
 use crate::wire::{Code, ReadRequest, Segment, opcode};
 
-/// A Read of (STag, TO, size) from or beside a region of 64 bytes is refused with one of `codes`.
+/// Sends a Read of (STag, TO, size) in or beside a region of 64 bytes. The endpoint has to refuse the Read
+/// with one of `codes`.
 fn refused(p: &Probe, scene: &str, codes: &[Code], read: impl FnOnce(Region) -> (u32, u64, u32)) -> Check {
     let mut session = p.stage(scene)?;
     let (stag, to, size) = read(session.region(0)?);
@@ -36,7 +37,8 @@ pub(super) const CASES: &[Case] = &[
         .run(|p| refused(p, "mr=64:r:z", &[PROTECTION_STAG], |r| (r.stag, r.to, 8))),
     any("read-below-base", "RDMAP-143 RDMAP-342 RDMAP-352")
         .about("a Read that begins one byte before the region: Terminate 0/1/01")
-        // If the region begins at 0, no byte is before it: the sum of offset and length wraps.
+        // If the region begins at offset 0, the offset before it is 2^64 - 1, and the sum of offset and
+        // length wraps.
         .run(|p| {
             refused(p, "mr=64:r", &[PROTECTION_BOUNDS, PROTECTION_WRAP], |r| {
                 (r.stag, r.to.wrapping_sub(1), 8)

@@ -10,7 +10,8 @@ fn write_refused(p: &Probe, scene: &str) -> Check {
     session.ping()?;
     let region = session.region(0)?;
     session.send(&Segment::write(region.stag, region.to, b"data"));
-    // An endpoint that keeps tables per stream knows no foreign STags at all.
+    // An endpoint that keeps a table of STags for each stream cannot find STags of other streams, and reports
+    // them as invalid.
     session.expect_terminate(&[TAGGED_STREAM, TAGGED_STAG])?;
     p.report(session)?.expect_untouched()
 }

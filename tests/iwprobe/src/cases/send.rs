@@ -1,11 +1,11 @@
-//! Sends that are in order (RFC 5040 section 5.3).
+//! Valid Sends (RFC 5040 section 5.3).
 
 use super::codes::{UNTAGGED_MO, UNTAGGED_TOO_LONG};
 use crate::case::{Case, Check, any, require};
 use crate::probe::Probe;
 use crate::wire::{Code, Segment, opcode};
 
-/// One message in these segments, into a receive of `room` bytes.
+/// Sends one message in segments of `cut` bytes into a receive of `room` bytes.
 fn received(p: &Probe, room: usize, message: &[u8], cut: usize) -> Check {
     let mut session = p.stage(&format!("recv=1x{room}"))?;
     let pieces: Vec<&[u8]> = if message.is_empty() { vec![&[]] } else { message.chunks(cut).collect() };
@@ -26,7 +26,7 @@ fn too_long(p: &Probe, room: usize, length: usize, codes: &[Code]) -> Check {
     p.report(session)?.expect_received(&[])
 }
 
-/// A Send of this opcode, received as one.
+/// Sends a Send with this opcode, which the target has to receive as a Send.
 fn kind(p: &Probe, opcode: u8) -> Check {
     let mut session = p.stage("recv=1x64")?;
     session.send(&Segment::untagged(opcode, 0, 1, b"hello"));
@@ -36,8 +36,8 @@ fn kind(p: &Probe, opcode: u8) -> Check {
     require(report.received()[0].kind == "R", || format!("received as {}", report.received()[0].kind))
 }
 
-/// Sends of these opcodes, for each of which there is one receive, and how many events the target has of
-/// them.
+/// Sends a Send of each of these opcodes into a receive of its own. The target has to get `wanted` completion
+/// events.
 fn events(p: &Probe, opcodes: &[u8], wanted: u32) -> Check {
     let mut session = p.stage(&format!("recv={}x16 solicited", opcodes.len()))?;
     for (index, opcode) in opcodes.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! MPA startup, the endpoint being the initiator (RFC 5044 section 7.1, RFC 6581).
+//! MPA startup, where the endpoint is the initiator (RFC 5044 section 7.1, RFC 6581).
 
 use super::negotiation::{crcs_both_ways, markers_come};
 use crate::case::{Case, CaseError, Check, deviates, initiator, not_applicable, require};
@@ -8,7 +8,7 @@ use crate::scene::{MAGIC, words};
 use crate::session::{Incoming, Session};
 use crate::wire::{Code, Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, flag, opcode};
 
-/// The endpoint connects and gets a good Reply that `change` has modified.
+/// Accepts a connection of the endpoint, and sends a valid Reply that `change` has modified.
 fn answered(
     p: &Probe,
     change: impl FnOnce(&Startup, Startup) -> Startup,
@@ -20,7 +20,8 @@ fn answered(
     Ok((conn, request, reply))
 }
 
-/// A bad Reply has to end the connection without another message; siw's Terminate 2/0/04 is tolerated.
+/// Sends a bad Reply. The endpoint has to end the connection without another message, but siw's Terminate
+/// 2/0/04 is tolerated.
 fn refused(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Check {
     let (conn, request, reply) = answered(p, change)?;
     let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
@@ -31,7 +32,7 @@ fn refused(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Chec
     }
 }
 
-/// A session in full operation, after a good Reply that `change` has modified.
+/// Opens a session in full operation after a valid Reply that `change` has modified.
 fn operating(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Result<Session, CaseError> {
     let (conn, request, reply) = answered(p, change)?;
     Ok(Session::new(conn, &reply, request, p.watch().clone(), p.patience()))
@@ -313,7 +314,8 @@ pub(super) const CASES: &[Case] = &[
         .run(|p| works(p, |_, reply| Startup { key: REPLY_KEY, ..reply })),
 ];
 
-/// The first FPDU is an RTR by Write or by Read, whichever is allowed. One by Read is answered.
+/// Checks that the first FPDU is an RTR by Write or by Read, whichever is allowed, and answers an RTR by
+/// Read.
 fn rtr(session: &mut Session, by_write: bool, by_read: bool) -> Check {
     match session.receive() {
         Incoming::Segment(segment) if is_rtr(&segment, by_write, by_read) => {

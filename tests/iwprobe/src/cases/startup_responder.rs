@@ -1,4 +1,4 @@
-//! MPA startup, the endpoint being the responder (RFC 5044 section 7.1).
+//! MPA startup, where the endpoint is the responder (RFC 5044 section 7.1).
 
 use crate::case::{Case, Check, deviates, require, responder};
 use crate::conn::End;
@@ -7,7 +7,7 @@ use crate::scene::MAGIC;
 use crate::session::Incoming;
 use crate::wire::{Fault, Framer, REPLY_KEY, REQUEST_KEY, ReadRequest, Segment, Startup, flag};
 
-/// An invalid Request ends the connection, without a Reply.
+/// Sends an invalid Request. The endpoint has to end the connection without a Reply.
 fn refused(p: &Probe, bytes: &[u8], what: &str) -> Check {
     let mut conn = p.tcp()?;
     conn.send(bytes, what);
@@ -21,18 +21,18 @@ fn plain(private: &[u8]) -> Startup {
     Startup::plain(REQUEST_KEY, flag::C, private)
 }
 
-/// The Request goes out in these pieces, and the connection works.
+/// Sends the Request in pieces of `size` bytes, and checks that the connection works.
 fn in_pieces(p: &Probe, request: &Startup, size: usize) -> Check {
     let mut conn = p.tcp()?;
     for piece in request.encode().chunks(size) {
         conn.send(piece, format!("{} bytes of the MPA Request", piece.len()));
-        // Otherwise TCP may join the pieces again.
+        // Without a pause, TCP may join the pieces again.
         conn.pause(std::time::Duration::from_millis(1));
     }
     release(&mut p.heard_reply(conn, request)?)
 }
 
-/// Sends the RTR if one was agreed on, and checks that the stream works.
+/// Sends the RTR if both sides agreed on one, and checks that the stream works.
 fn release(session: &mut crate::session::Session) -> Check {
     if session.frame.depths().is_some_and(|depths| depths.peer_to_peer) {
         session.send(&Segment::write(1, 0, &[]));
@@ -149,7 +149,7 @@ pub(super) const CASES: &[Case] = &[
                 format!("reserved flags {:02x}", frame.flags & reserved)
             })?;
             require(frame.length <= 512, || format!("PD_Length {}", frame.length))?;
-            // Bytes beyond PD_Length would be read as an FPDU.
+            // If the endpoint ignored PD_Length, it would read the bytes beyond the private data as an FPDU.
             release(&mut session)
         }),
     responder("reply-nothing-behind", "MPA-193")

@@ -9,7 +9,8 @@ use crate::scene::Region;
 use crate::session::{Incoming, Session};
 use crate::wire::{Code, Segment, opcode};
 
-/// A Write to or beside a region of 64 bytes is refused with one of `codes`, and the region is unchanged.
+/// Sends a Write to or beside a region of 64 bytes. The endpoint has to refuse the Write with one of `codes`,
+/// and must not change the region.
 fn refused(p: &Probe, rights: &str, codes: &[Code], write: impl FnOnce(Region) -> Segment) -> Check {
     let mut session = p.stage(&format!("mr=64:{rights}"))?;
     let region = session.region(0)?;
@@ -18,7 +19,7 @@ fn refused(p: &Probe, rights: &str, codes: &[Code], write: impl FnOnce(Region) -
     p.report(session)?.expect_untouched()
 }
 
-/// A Write that has to be placed at `offset`.
+/// Sends a Write whose bytes the endpoint has to place at `offset`.
 fn placed(p: &Probe, offset: usize, bytes: &[u8], write: impl FnOnce(Region) -> Vec<Segment>) -> Check {
     let mut session = p.stage("mr=4096:rw")?;
     let region = session.region(0)?;
@@ -75,7 +76,7 @@ pub(super) const CASES: &[Case] = &[
             let region = session.region(0)?;
             session.send(&Segment::write(region.stag, region.to + 32, b"back").not_last());
             session.send(&Segment::write(region.stag, region.to, b"front"));
-            // The sink may detect the error or not, since no source sends such a message.
+            // The sink may detect the error or not, since a correct source never sends such a message.
             let ping = session.read_request(0, 0, 0);
             session.send(&ping);
             match session.receive() {
@@ -128,7 +129,8 @@ pub(super) const CASES: &[Case] = &[
         }),
     any("write-below-base", "DDP-179 DDP-182 DDP-189 RDMAP-158 RDMAP-352 DDP-228")
         .about("a Write that begins one byte before the region: Terminate 1/1/01, nothing changes")
-        // If the region begins at 0, no byte is before it: the sum of offset and length wraps.
+        // If the region begins at offset 0, the offset before it is 2^64 - 1, and the sum of offset and
+        // length wraps.
         .run(|p| {
             refused(p, "rw", &[TAGGED_BOUNDS, TAGGED_WRAP], |r| {
                 Segment::write(r.stag, r.to.wrapping_sub(1), b"data")

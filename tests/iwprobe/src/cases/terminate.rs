@@ -12,7 +12,8 @@ fn running(p: &Probe) -> Result<Session, CaseError> {
     Ok(session)
 }
 
-/// Checks M, D and R, and that the parts that they announce are present.
+/// Checks the fields that the flags M, D and R of a Terminate announce: segment length, DDP header, RDMAP
+/// header.
 fn echoed(told: &Terminate, failed: &Segment) -> Check {
     let (m, d, r) = told.any_header_control();
     if m {
@@ -48,14 +49,14 @@ fn layout(p: &Probe, make: impl FnOnce(&mut Session) -> Segment, code: crate::wi
     echoed(&told, &segment)
 }
 
-/// Our Terminates end the stream, and no segment answers them. A target learns of the end, and of `code` if
-/// its stack reports codes.
+/// Sends Terminates. They have to end the stream, and the endpoint must not answer them with a segment. A
+/// target has to report that the connection ended, with `code` if its stack reports codes.
 fn not_answered(p: &Probe, mut session: Session, terminates: &[Segment], code: Option<&str>) -> Check {
     session.send_together(terminates);
     match session.receive() {
         Incoming::End(_) => {}
         Incoming::Silence => {
-            // The endpoint may wait for our FIN.
+            // The endpoint may wait for the probe's FIN.
             session.finish();
             session.expect_end()?;
         }
@@ -158,7 +159,7 @@ pub(super) const CASES: &[Case] = &[
         .run(|p| {
             let mut session = p.stage("recv=1x16")?;
             session.ping()?;
-            // The reserved bits are set: they are not looked at.
+            // The reserved bits are set; the endpoint has to ignore them.
             not_answered(p, session, &[Segment::terminate(&[0x02, 0x08, 0x1f, 0xff])], Some("000208"))
         }),
     any("terminate-not-answered", "RDMAP-257")

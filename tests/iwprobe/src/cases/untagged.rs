@@ -20,7 +20,8 @@ fn refused(p: &Probe, codes: &[Code], segment: &Segment) -> Check {
     session.expect_terminate(codes).map(|_| ())
 }
 
-/// The same where the target has one receive of 16 bytes; nothing is received.
+/// Does the same as `refused` with several segments, where the target has one receive of 16 bytes. The target
+/// must not receive anything.
 fn not_received(p: &Probe, codes: &[Code], segments: &[Segment]) -> Check {
     let mut session = p.stage("recv=1x16")?;
     session.ping()?;
@@ -29,7 +30,7 @@ fn not_received(p: &Probe, codes: &[Code], segments: &[Segment]) -> Check {
     p.report(session)?.expect_received(&[])
 }
 
-/// The stream ends, with any Terminate or without one.
+/// Checks that the endpoint ends the stream, with any Terminate or without a Terminate.
 pub(super) fn ended(session: &mut Session) -> Check {
     match session.receive() {
         Incoming::End(_) => Ok(()),

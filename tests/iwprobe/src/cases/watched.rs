@@ -1,4 +1,4 @@
-//! The rules of `watch`, each as a case at the end of the run.
+//! A case for each rule of `watch`, at the end of the run.
 
 use crate::case::{Case, Check, any, deviates, not_applicable};
 use crate::probe::Probe;

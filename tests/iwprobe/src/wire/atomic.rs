@@ -1,8 +1,8 @@
 //! Atomic Requests and Responses (RFC 7306 section 5.2).
 
-/// Atomic operation codes.
+/// Operation code of Fetch and Add.
 pub const FETCH_ADD: u32 = 0;
-/// Compare and swap.
+/// Operation code of Compare and Swap.
 pub const CMP_SWAP: u32 = 2;
 
 /// The 52 bytes of an Atomic Request.
@@ -27,12 +27,12 @@ pub struct AtomicRequest {
 }
 
 impl AtomicRequest {
-    /// Fetch and add.
+    /// Returns a Fetch and Add.
     pub fn fetch_add(id: u32, stag: u32, to: u64, add: u64, mask: u64) -> Self {
         Self { operation: FETCH_ADD, id, stag, to, data: add, mask, compare: 0, compare_mask: u64::MAX }
     }
 
-    /// Compare and swap of the whole word.
+    /// Returns a Compare and Swap of the whole word.
     pub fn cmp_swap(id: u32, stag: u32, to: u64, compare: u64, swap: u64) -> Self {
         Self {
             operation: CMP_SWAP,
@@ -46,7 +46,7 @@ impl AtomicRequest {
         }
     }
 
-    /// The bytes.
+    /// Returns the 52 bytes of the Request.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.operation.to_be_bytes().to_vec();
         bytes.extend(self.id.to_be_bytes());
@@ -58,7 +58,7 @@ impl AtomicRequest {
     }
 }
 
-/// Identifier and original value of an Atomic Response's 12 bytes.
+/// Returns the Request Identifier and the original value in an Atomic Response, which has 12 bytes.
 pub fn decode_response(payload: &[u8]) -> Option<(u32, u64)> {
     let bytes: &[u8; 12] = payload.try_into().ok()?;
     let (id, value) = bytes.split_at(4);

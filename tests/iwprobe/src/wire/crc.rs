@@ -19,7 +19,7 @@ const TABLE: [u32; 256] = {
     table
 };
 
-/// The CRC32c of `bytes`. On the wire its least significant byte goes first.
+/// Returns the CRC32c of `bytes`. On the wire, the least significant byte of the CRC comes first.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc: u32, byte| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)])
 }

@@ -17,24 +17,24 @@ const NAMES: [&str; 12] = [
     "Atomic Response",
 ];
 
-/// Two hexadecimal digits for each byte.
+/// Returns two hexadecimal digits for each byte.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes of an unknown format: as text if they begin like a target's text, else in hexadecimal.
+/// Returns bytes of an unknown format as text if they begin like a target's text, otherwise in hexadecimal.
 pub fn text(bytes: &[u8]) -> String {
     let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or(bytes);
     let printable = !line.is_empty() && line.iter().all(|byte| (b' '..=b'~').contains(byte));
     if printable { format!("\"{}\"", String::from_utf8_lossy(line)) } else { hex(bytes) }
 }
 
-/// An opcode's name.
+/// Returns the name of an opcode.
 pub fn message(opcode: u8) -> &'static str {
     NAMES.get(usize::from(opcode)).copied().unwrap_or("message of a reserved opcode")
 }
 
-/// A startup frame.
+/// Describes a startup frame.
 pub fn startup(frame: &Startup) -> String {
     let kind = match frame.key {
         super::REQUEST_KEY => "MPA Request",
@@ -70,7 +70,7 @@ pub fn startup(frame: &Startup) -> String {
     text.trim_end().to_owned()
 }
 
-/// A DDP segment.
+/// Describes a DDP segment.
 pub fn segment(segment: &Segment) -> String {
     if !segment.is_whole() {
         return format!("{} bytes, too few for a DDP header", segment.bytes.len());
@@ -104,7 +104,7 @@ pub fn segment(segment: &Segment) -> String {
     text
 }
 
-/// A Terminate's payload.
+/// Describes a Terminate's payload.
 pub fn terminate(terminate: &Terminate) -> String {
     let (m, d, r) = terminate.any_header_control();
     let mut text = format!("code {} (or {} with halves swapped)", terminate.code(), terminate.swapped_code());

@@ -1,21 +1,21 @@
-//! FPDUs and markers (RFC 5044 sections 4.1 to 4.4), in both directions, with faults on request.
+//! FPDUs and markers (RFC 5044 sections 4.1 to 4.4), sent and received. Sent FPDUs can have faults.
 
 use super::crc32c;
 
-/// Every stream position that is a multiple of this has a marker.
+/// Distance between markers, bytes: a marker is at every stream position that is a multiple of this number.
 const INTERVAL: u64 = 512;
 
-/// The faults of an FPDU to send.
+/// The faults of an FPDU that the probe sends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fault {
-    /// Bits flipped in the CRC.
+    /// Bits that are flipped in the CRC.
     pub crc_xor: u32,
-    /// The pad bytes, and a CRC that covers them.
+    /// The value of each pad byte. The CRC covers this value.
     pub pad: u8,
-    /// Bits flipped in each marker that points into this FPDU (reserved half above, FPDUPTR below); the CRC
-    /// covers the result.
+    /// Bits that are flipped in each marker that points into this FPDU. The reserved half of the marker is
+    /// the upper one, FPDUPTR the lower one. The CRC covers the result.
     pub marker_xor: u32,
-    /// ULPDU_Length, instead of the true one. The rest of the frame is unchanged.
+    /// ULPDU_Length, if it is not the true length. The rest of the FPDU is unchanged.
     pub length: Option<u16>,
 }
 
@@ -24,26 +24,26 @@ pub struct Fault {
 pub struct Framer {
     /// Whether the receiver asked for markers.
     pub markers: bool,
-    /// Whether CRCs are in use; else the field is filled with 0xdeadbeef.
+    /// Whether CRCs are in use. Without them, the CRC field is filled with 0xdeadbeef.
     pub crc: bool,
-    /// Bytes since the startup frame.
+    /// Number of bytes since the startup frame.
     pub position: u64,
 }
 
 impl Framer {
-    /// At the start of full operation.
+    /// Returns a framer at the start of full operation.
     pub fn new(markers: bool, crc: bool) -> Self {
         Self { markers, crc, position: 0 }
     }
 
-    /// The FPDU of `ulpdu`, with the requested faults.
+    /// Returns the FPDU of `ulpdu`, with the requested faults.
     pub fn frame(&mut self, ulpdu: &[u8], fault: Fault) -> Vec<u8> {
         let length = fault.length.unwrap_or(ulpdu.len() as u16);
         let mut content = length.to_be_bytes().to_vec();
         content.extend(ulpdu);
         content.resize(content.len().next_multiple_of(4), fault.pad);
         let mut wire = Vec::new();
-        // The position of the header: behind a marker, if the FPDU begins with one.
+        // The position of the header: after a marker, if the FPDU begins with a marker.
         let header = self.position + if self.marker_due(0) { 4 } else { 0 };
         for byte in content {
             self.mark(&mut wire, header, fault.marker_xor);
@@ -74,43 +74,43 @@ impl Framer {
 pub struct Fpdu {
     /// The DDP segment.
     pub ulpdu: Vec<u8>,
-    /// The errors of the frame.
+    /// What is wrong with the FPDU's framing.
     pub complaints: Vec<String>,
 }
 
-/// Finds FPDUs in bytes.
+/// Finds the FPDUs in a stream of bytes.
 #[derive(Clone, Debug)]
 pub struct Deframer {
     markers: bool,
     crc: bool,
-    /// Stream position of the first byte held.
+    /// Stream position of the first byte of `held`.
     position: u64,
     held: Vec<u8>,
 }
 
 impl Deframer {
-    /// At the start of full operation.
+    /// Returns a deframer at the start of full operation.
     pub fn new(markers: bool, crc: bool) -> Self {
         Self { markers, crc, position: 0, held: Vec::new() }
     }
 
-    /// The same, further on in the stream.
+    /// Returns a deframer whose first byte is at `position` of the stream.
     #[must_use]
     pub fn starting_at(self, position: u64) -> Self {
         Self { position, ..self }
     }
 
-    /// Takes bytes as they come.
+    /// Adds received bytes, in any portions.
     pub fn push(&mut self, bytes: &[u8]) {
         self.held.extend(bytes);
     }
 
-    /// Whether bytes of an unfinished FPDU are left.
+    /// Whether no bytes of an unfinished FPDU are left.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// The next whole FPDU.
+    /// Returns the next whole FPDU, or `None` if more bytes are needed.
     pub fn next_fpdu(&mut self) -> Option<Fpdu> {
         let mut cursor = Cursor { frame: self, at: 0, header: None, complaints: Vec::new() };
         let length = u16::from_be_bytes([cursor.byte()?, cursor.byte()?]);
@@ -137,7 +137,7 @@ impl Deframer {
     }
 }
 
-/// Walks over content bytes, stepping over markers.
+/// Reads the bytes of an FPDU one by one, and skips markers.
 struct Cursor<'a> {
     frame: &'a Deframer,
     at: usize,

@@ -1,7 +1,7 @@
 //! Writes and parses the bytes of MPA (RFC 5044, 6581), DDP (RFC 5041) and RDMAP (RFC 5040, 7306), correct
 //! and incorrect.
 //!
-//! Parsing checks nothing: fields keep their received values. `describe` prints them.
+//! Parsing checks nothing: fields keep their received values. The functions of `describe` print them.
 
 pub mod atomic;
 mod crc;

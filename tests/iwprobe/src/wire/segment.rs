@@ -1,4 +1,4 @@
-//! DDP segments with RDMAP's bytes in them (RFC 5041 section 4, RFC 5040 section 4).
+//! DDP segments and the RDMAP fields in them (RFC 5041 section 4, RFC 5040 section 4).
 
 use super::Terminate;
 
@@ -33,7 +33,7 @@ pub mod opcode {
 const TAGGED_HEADER: usize = 14;
 const UNTAGGED_HEADER: usize = 18;
 
-/// One DDP segment: its bytes, with accessors for the fields.
+/// One DDP segment: its bytes, with functions that return the fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// The whole segment.
@@ -43,20 +43,20 @@ pub struct Segment {
 /// The header of an RDMA Read Request (RFC 5040 section 4.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// The buffer for the response.
+    /// STag of the buffer for the response.
     pub sink_stag: u32,
-    /// Offset in that buffer.
+    /// Tagged offset in the buffer for the response.
     pub sink_to: u64,
     /// Number of requested bytes.
     pub size: u32,
-    /// The buffer to read.
+    /// STag of the buffer to read.
     pub source_stag: u32,
-    /// Offset in that buffer.
+    /// Tagged offset in the buffer to read.
     pub source_to: u64,
 }
 
 impl ReadRequest {
-    /// The 28 bytes.
+    /// Returns the 28 bytes of the header.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.sink_stag.to_be_bytes().to_vec();
         bytes.extend(self.sink_to.to_be_bytes());
@@ -66,7 +66,7 @@ impl ReadRequest {
         bytes
     }
 
-    /// From 28 bytes.
+    /// Parses the first 28 bytes of `bytes`; `None` if there are fewer.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<28>()?;
         let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -82,7 +82,7 @@ impl ReadRequest {
 }
 
 impl Segment {
-    /// The last (and only) segment of a tagged message.
+    /// Returns a tagged message of one segment.
     pub fn tagged(opcode: u8, stag: u32, to: u64, payload: &[u8]) -> Self {
         let mut bytes = vec![0xc1, 0x40 | opcode];
         bytes.extend(stag.to_be_bytes());
@@ -91,7 +91,7 @@ impl Segment {
         Self { bytes }
     }
 
-    /// The last (and only) segment of an untagged message.
+    /// Returns an untagged message of one segment.
     pub fn untagged(opcode: u8, qn: u32, msn: u32, payload: &[u8]) -> Self {
         let mut bytes = vec![0x41, 0x40 | opcode, 0, 0, 0, 0];
         bytes.extend(qn.to_be_bytes());
@@ -101,57 +101,57 @@ impl Segment {
         Self { bytes }
     }
 
-    /// An RDMA Write.
+    /// Returns an RDMA Write.
     pub fn write(stag: u32, to: u64, payload: &[u8]) -> Self {
         Self::tagged(opcode::WRITE, stag, to, payload)
     }
 
-    /// A Send.
+    /// Returns a Send.
     pub fn send(msn: u32, payload: &[u8]) -> Self {
         Self::untagged(opcode::SEND, 0, msn, payload)
     }
 
-    /// An RDMA Read Request.
+    /// Returns an RDMA Read Request.
     pub fn read_request(msn: u32, request: &ReadRequest) -> Self {
         Self::untagged(opcode::READ_REQUEST, 1, msn, &request.encode())
     }
 
-    /// A Terminate with this payload.
+    /// Returns a Terminate with this payload.
     pub fn terminate(payload: &[u8]) -> Self {
         Self::untagged(opcode::TERMINATE, 2, 1, payload)
     }
 
-    /// With another byte 0 (DDP control).
+    /// Replaces byte 0 (DDP control).
     #[must_use]
     pub fn control(self, byte: u8) -> Self {
         self.patched(0, &[byte])
     }
 
-    /// With another byte 1 (RDMAP control).
+    /// Replaces byte 1 (RDMAP control).
     #[must_use]
     pub fn rdmap(self, byte: u8) -> Self {
         self.patched(1, &[byte])
     }
 
-    /// With another Invalidate STag (untagged).
+    /// Replaces the Invalidate STag of an untagged segment.
     #[must_use]
     pub fn invalidating(self, stag: u32) -> Self {
         self.patched(2, &stag.to_be_bytes())
     }
 
-    /// On another queue (untagged).
+    /// Replaces the queue number of an untagged segment.
     #[must_use]
     pub fn on_queue(self, qn: u32) -> Self {
         self.patched(6, &qn.to_be_bytes())
     }
 
-    /// At another message offset (untagged).
+    /// Replaces the message offset of an untagged segment.
     #[must_use]
     pub fn at_offset(self, mo: u32) -> Self {
         self.patched(14, &mo.to_be_bytes())
     }
 
-    /// With more to come: L clear.
+    /// Clears the L flag: more segments of the message follow.
     #[must_use]
     pub fn not_last(self) -> Self {
         let control = self.bytes[0] & !0x40;
@@ -163,7 +163,7 @@ impl Segment {
         self
     }
 
-    /// Whether both are the same but for reserved bits, which are [`watch`](crate::watch)'s matter.
+    /// Whether two segments are equal except for reserved bits, which [`watch`](crate::watch) checks.
     pub fn means(&self, other: &Self) -> bool {
         let bare = |segment: &Self| {
             let mut bytes = segment.bytes.clone();
@@ -175,47 +175,47 @@ impl Segment {
         bare(self) == bare(other)
     }
 
-    /// DDP's control byte.
+    /// Returns DDP's control byte.
     pub fn control_byte(&self) -> u8 {
         self.bytes.first().copied().unwrap_or(0)
     }
 
-    /// RDMAP's control byte.
+    /// Returns RDMAP's control byte.
     pub fn rdmap_byte(&self) -> u8 {
         self.bytes.get(1).copied().unwrap_or(0)
     }
 
-    /// The opcode.
+    /// Returns the opcode.
     pub fn opcode(&self) -> u8 {
         self.rdmap_byte() & 0x0f
     }
 
-    /// T.
+    /// Whether the T flag is set.
     pub fn is_tagged(&self) -> bool {
         self.control_byte() & 0x80 != 0
     }
 
-    /// L.
+    /// Whether the L flag is set.
     pub fn is_last(&self) -> bool {
         self.control_byte() & 0x40 != 0
     }
 
-    /// Bytes of the DDP header.
+    /// Returns the length of the DDP header, bytes.
     pub fn header_length(&self) -> usize {
         if self.is_tagged() { TAGGED_HEADER } else { UNTAGGED_HEADER }
     }
 
-    /// Whether its header is whole.
+    /// Whether the segment contains its whole DDP header.
     pub fn is_whole(&self) -> bool {
         self.bytes.len() >= self.header_length()
     }
 
-    /// The DDP header.
+    /// Returns the DDP header.
     pub fn header(&self) -> &[u8] {
         &self.bytes[..self.header_length().min(self.bytes.len())]
     }
 
-    /// What follows the DDP header.
+    /// Returns the bytes after the DDP header.
     pub fn payload(&self) -> &[u8] {
         self.bytes.get(self.header_length()..).unwrap_or(&[])
     }
@@ -224,37 +224,37 @@ impl Segment {
         self.bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_be_bytes(*bytes))
     }
 
-    /// STag of a tagged segment, Invalidate STag of an untagged one.
+    /// Returns the STag of a tagged segment, or the Invalidate STag of an untagged segment.
     pub fn stag(&self) -> u32 {
         self.word(2)
     }
 
-    /// Tagged offset.
+    /// Returns the tagged offset.
     pub fn to(&self) -> u64 {
         u64::from(self.word(6)) << 32 | u64::from(self.word(10))
     }
 
-    /// Queue number.
+    /// Returns the queue number.
     pub fn qn(&self) -> u32 {
         self.word(6)
     }
 
-    /// Message sequence number.
+    /// Returns the message sequence number.
     pub fn msn(&self) -> u32 {
         self.word(10)
     }
 
-    /// Message offset.
+    /// Returns the message offset.
     pub fn mo(&self) -> u32 {
         self.word(14)
     }
 
-    /// The Read Request in it, whatever the opcode says.
+    /// Parses the payload as a Read Request, whatever the opcode is.
     pub fn as_read_request(&self) -> Option<ReadRequest> {
         ReadRequest::decode(self.payload())
     }
 
-    /// The Terminate in it, if it is one.
+    /// Returns the Terminate that this segment is, or `None` for another segment.
     pub fn as_terminate(&self) -> Option<Terminate> {
         (self.opcode() == opcode::TERMINATE && !self.is_tagged())
             .then(|| Terminate::decode(self.payload()))?

@@ -1,11 +1,11 @@
-//! MPA Request and Reply frames (RFC 5044 section 7.1.1, RFC 6581 section 6 and 9).
+//! MPA Request and Reply frames (RFC 5044 section 7.1.1, RFC 6581 sections 6 and 9).
 
-/// "MPA ID Req Frame".
+/// The key of a Request.
 pub const REQUEST_KEY: [u8; 16] = *b"MPA ID Req Frame";
-/// "MPA ID Rep Frame".
+/// The key of a Reply.
 pub const REPLY_KEY: [u8; 16] = *b"MPA ID Rep Frame";
 
-/// Bytes before the private data.
+/// Number of bytes before the private data.
 const HEADER: usize = 20;
 
 /// Flags of byte 16.
@@ -14,7 +14,7 @@ pub mod flag {
     pub const M: u8 = 0x80;
     /// The sender of the frame wants CRCs.
     pub const C: u8 = 0x40;
-    /// The connection is rejected.
+    /// The sender of the frame rejects the connection.
     pub const R: u8 = 0x20;
     /// The private data begins with depths and RTR kinds.
     pub const S: u8 = 0x10;
@@ -23,45 +23,45 @@ pub mod flag {
 /// A startup frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Startup {
-    /// The kind of frame.
+    /// The key, which tells a Request from a Reply.
     pub key: [u8; 16],
-    /// Byte 16: [`flag`].
+    /// Byte 16: flags of [`flag`].
     pub flags: u8,
-    /// Byte 17.
+    /// Byte 17: the MPA revision.
     pub revision: u8,
-    /// PD_Length.
+    /// PD_Length: the number of bytes of private data.
     pub length: u16,
-    /// All private data, the four bytes of RFC 6581 included.
+    /// All private data, including the four bytes of RFC 6581.
     pub private: Vec<u8>,
 }
 
 /// The four bytes that RFC 6581 puts in front of the ULP's private data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depths {
-    /// A: peer-to-peer.
+    /// Flag A: peer-to-peer model.
     pub peer_to_peer: bool,
-    /// B: RTR by Send.
+    /// Flag B: RTR by Send.
     pub by_send: bool,
-    /// C: RTR by Write.
+    /// Flag C: RTR by Write.
     pub by_write: bool,
-    /// D: RTR by Read.
+    /// Flag D: RTR by Read.
     pub by_read: bool,
-    /// Inbound Reads, 14 bits.
+    /// Maximum number of inbound Reads (14 bits).
     pub ird: u16,
-    /// Outbound Reads, 14 bits.
+    /// Maximum number of outbound Reads (14 bits).
     pub ord: u16,
 }
 
 impl Depths {
-    /// 0x3fff: the ULPs agree on the depth (RFC 6581 section 9.1).
+    /// The depth 0x3fff means that the ULPs agree on the depth (RFC 6581 section 9.1).
     pub const UNSAID: u16 = 0x3fff;
 
-    /// Client-server.
+    /// Returns depths for the client-server model, without an RTR.
     pub fn new(ird: u16, ord: u16) -> Self {
         Self { ird, ord, ..Self::default() }
     }
 
-    /// The bytes.
+    /// Returns the four bytes.
     pub fn encode(self) -> [u8; 4] {
         let bit = |set: bool, mask: u16| if set { mask } else { 0 };
         let first = bit(self.peer_to_peer, 0x8000) | bit(self.by_send, 0x4000) | self.ird & 0x3fff;
@@ -70,7 +70,7 @@ impl Depths {
         [a, b, c, d]
     }
 
-    /// From the bytes.
+    /// Parses the four bytes.
     pub fn decode(bytes: [u8; 4]) -> Self {
         let [a, b, c, d] = bytes;
         let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
@@ -86,18 +86,18 @@ impl Depths {
 }
 
 impl Startup {
-    /// A frame of revision 1.
+    /// Returns a frame of revision 1.
     pub fn plain(key: [u8; 16], flags: u8, private: &[u8]) -> Self {
         Self { key, flags, revision: 1, length: private.len() as u16, private: private.to_vec() }
     }
 
-    /// A frame of revision 2 with S set.
+    /// Returns a frame of revision 2 with flag S set.
     pub fn enhanced(key: [u8; 16], flags: u8, depths: Depths, private: &[u8]) -> Self {
         let private = [&depths.encode(), private].concat();
         Self { key, flags: flags | flag::S, revision: 2, length: private.len() as u16, private }
     }
 
-    /// The bytes.
+    /// Returns the bytes of the frame.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = self.key.to_vec();
         bytes.extend([self.flags, self.revision]);
@@ -106,7 +106,8 @@ impl Startup {
         bytes
     }
 
-    /// A whole frame at the front of `bytes`, with its length; `None` while it is not whole.
+    /// Parses a frame at the front of `bytes`. Returns the frame and its length, or `None` until the whole
+    /// frame has arrived.
     pub fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
         let header = bytes.first_chunk::<HEADER>()?;
         let length = u16::from_be_bytes([header[18], header[19]]);
@@ -126,13 +127,13 @@ impl Startup {
         self.flags & mask != 0
     }
 
-    /// The depths, if the frame is enhanced.
+    /// Returns the depths, if the frame has them.
     pub fn depths(&self) -> Option<Depths> {
         let bytes = self.private.first_chunk::<4>()?;
         (self.has(flag::S) && self.revision >= 2).then(|| Depths::decode(*bytes))
     }
 
-    /// The private data of the ULP.
+    /// Returns the private data of the ULP.
     pub fn ulp_data(&self) -> &[u8] {
         if self.depths().is_some() { &self.private[4..] } else { &self.private }
     }

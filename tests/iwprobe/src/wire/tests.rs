@@ -1,5 +1,5 @@
-//! Against the vectors of RFC 5044, RFC 3720, RFC 5041, RFC 5040 and RFC 7306, and values computed from their
-//! layouts.
+//! Tests against the vectors of RFC 5044, RFC 3720, RFC 5041, RFC 5040 and RFC 7306, and against values
+//! computed from the layouts in these RFCs.
 
 use super::atomic::{AtomicRequest, CMP_SWAP, decode_response};
 use super::describe::hex;
@@ -172,7 +172,7 @@ fn a_terminate_is_read_in_both_bit_orders() {
     let told = read.as_terminate().unwrap();
     assert_eq!((told.code(), told.header_control()), (Code(0, 1, 1), (true, true, true)));
     assert_eq!(ReadRequest::decode(told.rdmap_header()).unwrap().source_stag, 0x202);
-    // siw: a Write with a bad STag, and an RDMAP version error.
+    // Terminates of siw: for a Write with a bad STag, and for an RDMAP version error.
     let told = Terminate::decode(&bytes("11000300")).unwrap();
     assert_eq!((told.swapped_code(), told.any_header_control()), (Code(1, 1, 0), (true, true, false)));
     assert_eq!(Terminate::decode(&bytes("20050000")).unwrap().swapped_code(), Code(0, 2, 5));

@@ -1,4 +1,4 @@
-//! The program as its users have it: exit statuses, one-line errors, JSON, expectation files.
+//! Tests of the program as users see it: exit statuses, one-line errors, JSON, expectation files.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn bare(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_iwprobe")).args(arguments).output().unwrap()
 }
 
-/// A server of something else, which does `serve` with each connection.
+/// Starts a server that is no iWARP endpoint, and calls `serve` with each connection.
 fn other(serve: fn(TcpStream)) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -32,7 +32,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A separate file for each test, in cargo's folder for temporary files.
+/// Writes a file that belongs to one test, in cargo's folder for temporary files.
 fn file(name: &str, content: &str) -> String {
     let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::write(&path, content).unwrap();
@@ -101,7 +101,7 @@ fn an_endpoint_that_is_gone_is_given_up() {
 fn what_speaks_no_mpa_is_told_in_its_own_words() {
     let http = other(|mut stream| {
         let mut request = [0; 1024];
-        // The request does not matter.
+        // The content of the request does not matter.
         let _ = stream.read(&mut request);
         let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
     });
@@ -152,7 +152,7 @@ fn cases_are_chosen_by_name_and_by_row() {
     assert!(names(&["--row", "MPA2-"]).len() > 10);
 }
 
-/// JSON has exactly the names of README.md, since readers rely on them.
+/// The JSON has exactly the names that README.md lists, since readers rely on them.
 #[test]
 fn json_has_the_names_that_are_documented() {
     let output = iwprobe(start(Flaw::None), &["--case", "queue-4", "--json", "-"]);

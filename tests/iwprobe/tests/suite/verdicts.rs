@@ -1,5 +1,5 @@
-//! Tests the verdicts: a small endpoint without a flaw conforms, and each flaw is found by
-//! exactly the cases that check for it.
+//! Tests of the verdicts: a small endpoint without a flaw conforms, and exactly the cases that check for a
+//! flaw find it.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -27,7 +27,7 @@ enum Role {
 
 use Role::{InitiatingTarget, Initiator, Responder, RespondingTarget};
 
-/// The cases with one of `patterns` in their names, against an endpoint with this flaw.
+/// Runs the cases with one of `patterns` in their names against an endpoint with this flaw.
 fn outcomes(role: Role, flaw: Flaw, patterns: &[&str]) -> Vec<Outcome> {
     let mode = match role {
         Responder => Mode::Connect(vec![start(flaw)]),
@@ -53,8 +53,8 @@ fn deviating(outcomes: &[Outcome]) -> Vec<&'static str> {
     outcomes.iter().filter(|o| o.verdict == Verdict::Deviates).map(|o| o.name).collect()
 }
 
-/// A flaw, the endpoints that are tried with it, and the cases that deviate. A case with `?` before its name
-/// deviates if the endpoint is slow, and so has several requests at once.
+/// A flaw, the roles in which the endpoint is tried with it, and the cases that have to deviate. A case with
+/// `?` before its name deviates only if the endpoint is so slow that several requests wait at once.
 type Found = (&'static [Role], Flaw, &'static str);
 
 /// Targets in both roles.
@@ -118,7 +118,7 @@ fn flaws_that_leave_no_connection_are_found() {
     found_by(InitiatingTarget, Flaw::OneCode, "initiator-no-common-rtr");
 }
 
-/// Every case that waits for a Terminate finds that there is none, or a wrong one.
+/// Every case that waits for a Terminate detects a missing or wrong Terminate.
 #[test]
 fn terminates_that_are_missing_or_wrong_are_found() {
     for name in
@@ -131,8 +131,8 @@ fn terminates_that_are_missing_or_wrong_are_found() {
     }
 }
 
-/// The outcome of one connection does not affect the verdict on the next case: a target keeps a hanging
-/// connection for 20 s (TARGET.md).
+/// A probe that listens waits longer than its time limit for the next connection, since a target keeps a
+/// hanging connection for 20 s (TARGET.md).
 #[test]
 fn an_endpoint_that_connects_may_take_its_time() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -335,7 +335,7 @@ fn flaws_of_delivery_are_found() {
     ]);
 }
 
-/// siw's order of bits is one deviation, not one of every case with a Terminate.
+/// siw's bit order is one deviation, and not a deviation of every case with a Terminate.
 #[test]
 fn flaws_of_terminates_are_found() {
     found(&[

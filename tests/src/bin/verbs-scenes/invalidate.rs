@@ -1,4 +1,4 @@
-//! Send with Invalidate, each way, with and without Solicited Event; and local invalidation.
+//! Send with Invalidate in both directions, with and without Solicited Event; and local invalidation.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{
@@ -26,7 +26,8 @@ pub(crate) fn scenes() -> Vec<Scene> {
     ]
 }
 
-/// A Write, a Send that invalidates its STag, and a second Write to it, which must not be placed.
+/// We send a Write, a Send that invalidates the Write's STag, and a second Write to this STag. The target
+/// must not place the second Write.
 fn invalidate_ours(lab: &mut Lab, flags: SendFlags, bytes: usize) -> Result<String> {
     let mut session = lab.scene("mr=4096:w recv=2x4096")?;
     let remote = session.stage.region(0)?.remote;
@@ -54,7 +55,8 @@ fn invalidate_ours(lab: &mut Lab, flags: SendFlags, bytes: usize) -> Result<Stri
     Ok(codes(error))
 }
 
-/// A region for this queue pair only: RFC 5042 forbids its peer to invalidate any other.
+/// Opens a session with a region that is bound to its queue pair. RFC 5042 forbids the peer to invalidate any
+/// other region.
 fn bound(lab: &mut Lab, scene: impl FnOnce(&MemoryRegion) -> String) -> Result<(Session, MemoryRegion)> {
     let queues = lab.queue_pair()?;
     let options =
@@ -64,7 +66,7 @@ fn bound(lab: &mut Lab, scene: impl FnOnce(&MemoryRegion) -> String) -> Result<(
     Ok((lab.session(queues, &[], &words)?, region))
 }
 
-/// Sends a message that allows the target to send.
+/// Sends a message after which the target may send.
 fn let_it_send(session: &Session, sink: &MemoryRegion) -> Result<()> {
     session.qp.post_recv(&RecvRequest::new(1, sink.sge(0, sink.len())))?;
     session.qp.post_send(&SendRequest::empty(2, SendOp::Send).flags(SendFlags::empty()))?;

@@ -1,8 +1,9 @@
 //! Every message of RFC 5040 between our verbs and those of another stack, in both directions, byte by byte,
-//! and the reaction of either end to messages that it has to refuse.
+//! and the reaction of either side to messages that it has to refuse.
 //!
-//! The other end is a target of `tests/iwprobe/TARGET.md`. Prints a line for each scene: `ok NAME` or `FAILED
-//! NAME: why`. If the scene ends the stream, the line says how: `ok NAME: we 1/1/0`. Exits 0 if all are ok.
+//! The peer is a target as `tests/iwprobe/TARGET.md` describes it. The program prints a line for each scene:
+//! `ok NAME` or `FAILED NAME: why`. If the scene ends the stream, the line says how: `ok NAME: we 1/1/0`. The
+//! exit status is 0 if all scenes are ok.
 
 mod invalidate;
 mod solicited;
@@ -17,7 +18,7 @@ use tests::device::DeviceArgs;
 use tests::lab::Result;
 use tests::scenes::{Lab, Role};
 
-/// The result of a scene, for its line.
+/// The result of a scene: text for its line, or `None`.
 type Found = Result<Option<String>>;
 
 struct Scene {
@@ -30,7 +31,7 @@ impl Scene {
         Self { name: name.into(), play: Box::new(|lab| play(lab).map(|()| None)) }
     }
 
-    /// A scene that reports how its stream ended.
+    /// Returns a scene that reports how its stream ended.
     fn ending(name: impl Into<String>, play: impl FnOnce(&mut Lab) -> Result<String> + 'static) -> Self {
         Self { name: name.into(), play: Box::new(|lab| play(lab).map(Some)) }
     }
@@ -50,7 +51,7 @@ struct Options {
     /// Do not ask for CRCs.
     #[arg(long)]
     no_crc: bool,
-    /// Scenes to run: names, or their beginnings [default: all].
+    /// Scenes to run, by their names or the beginnings of their names [default: all].
     scenes: Vec<String>,
 }
 
@@ -69,7 +70,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the number of failures.
+/// Plays the scenes. Returns the number of failures.
 fn run(options: &Options) -> Result<usize> {
     let role = match (options.connect, options.listen) {
         (Some(target), _) => Role::Connect(target),

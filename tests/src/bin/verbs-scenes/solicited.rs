@@ -1,4 +1,5 @@
-//! Solicited events: Send with Solicited Event, to a queue that is armed for solicited events only.
+//! Solicited events: Sends with Solicited Event to a completion queue that is armed only for solicited
+//! events.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ pub(crate) fn scenes() -> Vec<Scene> {
     vec![Scene::new("solicited_ours", solicited_ours), Scene::new("solicited_theirs", solicited_theirs)]
 }
 
-/// Our Sends arrive. The other stack's report on whether the Sends woke its application is printed, but not
-/// checked.
+/// Our Sends with Solicited Event arrive. The other stack's report says whether these Sends woke its
+/// application. The scene prints the report's answer, but does not check it.
 fn solicited_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("recv=3x4096 solicited")?;
     let bytes = pattern(9, 3000);
@@ -35,8 +36,8 @@ fn solicited_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// A plain Send does not wake a queue that waits for solicited events. A solicited one does, even without
-/// data.
+/// A plain Send does not wake a completion queue that waits for solicited events. A Send with Solicited Event
+/// does, even without data.
 fn solicited_theirs(lab: &mut Lab) -> Result<()> {
     let (qp, cq, channel) = lab.queue_pair()?;
     let sink = lab.region(4 * 128, Access::LOCAL_WRITE)?;

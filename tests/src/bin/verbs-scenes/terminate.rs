@@ -1,7 +1,8 @@
-//! Messages that either end has to refuse, and the Terminate for each: layer, type and code as the
-//! application gets them.
+//! Messages that the target or we have to refuse, and the Terminate for each message: layer, type and code as
+//! the application gets them.
 //!
-//! The tables have the peer's codes, even where the RFCs leave a choice or Linux's siw uses other codes.
+//! The tables contain the codes that the peer sends, even where the RFCs leave a choice or Linux's siw
+//! deviates from them.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, StreamError};
@@ -11,7 +12,7 @@ use tests::{ensure, lab_error};
 
 use crate::Scene;
 
-/// Layer, type, code.
+/// Layer, type and code of a Terminate.
 type Codes = (u8, u8, u8);
 
 /// An STag of siw's form (key 0) that does not exist.
@@ -74,23 +75,23 @@ const THEIRS: &[RefusedRequest] = &[
     request("write_behind_the_end", "mr=4096:w", 2, (1, 1, 0x01), |s| write(at(s, 4095)?)),
     request("write_before_the_front", "mr=4096:w", 2, (1, 1, 0x01), |s| write(at(s, u64::MAX)?)),
     request("write_other_domain", "mr=4096:w:x", 64, (1, 1, 0x02), |s| write(at(s, 0)?)),
-    // RFC 5041 has no code for a missing right; siw and our stack use the same one.
+    // RFC 5041 has no code for a missing right; siw and our stack use the same code.
     request("write_no_right", "mr=4096:r", 64, (1, 1, 0x00), |s| write(at(s, 0)?)),
     request("read_unknown", "", 64, (0, 1, 0x00), |_| read(nowhere())),
     request("read_revoked", "mr=4096:r:z", 64, (0, 1, 0x00), |s| read(at(s, 0)?)),
     request("read_behind_the_end", "mr=4096:r", 2, (0, 1, 0x01), |s| read(at(s, 4095)?)),
     request("read_other_domain", "mr=4096:r:x", 64, (0, 1, 0x03), |s| read(at(s, 0)?)),
     request("send_no_buffer", "", 64, (1, 2, 0x02), |_| Ok(SendOp::Send)),
-    // RFC 5041 section 8.2 has code 5 for it; siw sends 2 (see tests/siw-peer/README.md).
+    // RFC 5041 section 7.2 has code 5 for this error; siw sends code 2 (see tests/siw-peer/README.md).
     request("send_too_long", "recv=1x16", 64, (1, 2, 0x02), |_| Ok(SendOp::Send)),
-    // Opcodes that siw does not know. Its 0/2/06 has the same bytes as 2/0/06, so they cannot be
-    // distinguished.
+    // siw does not know these opcodes. siw's 0/2/06 has the same bytes as 2/0/06, so our stack cannot
+    // distinguish the two.
     request("immediate", "recv=1x64", 0, (2, 0, 0x06), |_| Ok(SendOp::Immediate { data: *b"8 bytes!" })),
     request("fetch_add", "mr=4096:rw", 8, (2, 0, 0x06), |s| {
         Ok(SendOp::Atomic { remote: at(s, 0)?, op: FETCH_ADD })
     }),
-    // siw sends this one only when its application disconnects, because it takes the completion of the
-    // receive for the end.
+    // siw sends this Terminate only when its application disconnects, since it reports the error only by the
+    // completion of the receive until then.
     request("invalidate_unknown", "recv=1x64 close", 64, (0, 2, 0x09), |_| invalidate(UNKNOWN)),
     request("invalidate_other_domain", "mr=4096:w:x recv=1x64 close", 64, (0, 1, 0x09), |s| {
         invalidate(s.region(0)?.remote.rkey)
@@ -113,7 +114,8 @@ fn refused_there(lab: &mut Lab, case: &RefusedRequest) -> Result<String> {
     Ok(codes(error))
 }
 
-/// An operation of the target that we refuse. Our region has 4096 bytes and these rights.
+/// An operation of the target that we refuse. It accesses our region of 4096 bytes, which has the rights
+/// `access`.
 struct RefusedOperation {
     name: &'static str,
     access: Access,
@@ -162,7 +164,7 @@ fn refused_here(lab: &mut Lab, case: &RefusedOperation) -> Result<String> {
     Ok(codes(error))
 }
 
-/// Checks the error that the application gets.
+/// Checks that the application got an error with these codes.
 pub(crate) fn is(error: StreamError, codes: Codes, from_peer: bool) -> Result<()> {
     let (layer, etype, code) = codes;
     if error == (StreamError { layer, etype, code, from_peer }) {
@@ -171,7 +173,7 @@ pub(crate) fn is(error: StreamError, codes: Codes, from_peer: bool) -> Result<()
     Err(lab_error!("{error}; not {layer}/{etype}/{code:#04x}, {}", if from_peer { "theirs" } else { "ours" }))
 }
 
-/// The end that terminated, and the codes, for a scene's line.
+/// Returns the side that terminated and the codes, for the line of a scene.
 pub(crate) fn codes(error: StreamError) -> String {
     let who = if error.from_peer { "they" } else { "we" };
     format!("{who} {}/{}/{}", error.layer, error.etype, error.code)

@@ -1,4 +1,5 @@
-//! Writes, Reads and Sends in both directions, from no bytes to several FPDUs of a jumbo frame.
+//! Writes, Reads and Sends in both directions, with sizes from 0 bytes to several FPDUs of a jumbo frame
+//! each.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{RecvRequest, SendOp, SendRequest, WcOpcode};
@@ -9,7 +10,7 @@ use tests::{ensure, lab_error};
 
 use crate::Scene;
 
-/// No bytes, one byte, one FPDU at either MTU or two, and several FPDUs.
+/// Message sizes: no bytes; one byte; one FPDU or two, according to the MTU; and several FPDUs.
 const SIZES: [usize; 4] = [0, 1, 4096, 61_000];
 
 pub(crate) fn scenes() -> Vec<Scene> {
@@ -25,7 +26,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
     ]
 }
 
-/// One Write into each of four regions, then a Send that reports that they are done.
+/// We send one Write into each of four regions, then a Send that reports that the Writes are done.
 fn write_ours(lab: &mut Lab) -> Result<()> {
     const OFFSET: usize = 100;
     let session = lab.scene("mr=65536:rw mr=65536:w mr=65536:w mr=65536:w recv=1x16")?;
@@ -50,7 +51,7 @@ fn write_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Four Reads at once, each of a region with its own pattern.
+/// We post four Reads at once. Each reads a region that has its own pattern.
 fn read_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("mr=65536:r mr=65536:r mr=65536:r mr=65536:rw")?;
     let mut sinks = Vec::new();
@@ -101,8 +102,8 @@ fn send_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Writes that begin 256 bytes apart, the last of several FPDUs. A Send after them shows that they have
-/// arrived.
+/// The target sends Writes whose targets begin 256 bytes apart. The last Write has several FPDUs. A Send
+/// after the Writes shows that they have arrived.
 fn write_theirs(lab: &mut Lab) -> Result<()> {
     let ours = lab.filled(&pattern(0, 65_536), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let sink = lab.region(16, Access::LOCAL_WRITE)?;
@@ -137,7 +138,7 @@ fn read_theirs(lab: &mut Lab) -> Result<()> {
     let sink = lab.region(16, Access::LOCAL_WRITE)?;
     session.qp.post_recv(&RecvRequest::new(7, sink.sge(0, 16)))?;
     session.qp.post_send(&SendRequest::empty(8, SendOp::Send))?;
-    // Fenced: it arrives when the Reads are done.
+    // The target's Send is fenced, so it arrives when the Reads are done.
     while lab.success(&session)?.opcode != WcOpcode::Recv {}
     let report = lab.report(session)?;
     let read: Vec<_> = report.completions.iter().copied().filter(|done| done.kind == 'r').collect();
@@ -171,7 +172,8 @@ fn send_theirs(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Both ends write and read at the same time, so each end's Read Responses are interleaved with its Writes.
+/// Both sides write and read at the same time, so the Read Responses of each side are interleaved with its
+/// Writes.
 fn both_ways_at_once(lab: &mut Lab) -> Result<()> {
     let bytes = contrary(1, 32_768);
     let ours = lab.filled(&bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?;
@@ -218,7 +220,7 @@ fn read(region: &iwarp::verbs::MemoryRegion, length: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reports the first wrong byte.
+/// Compares bytes; the error names the first wrong byte.
 fn same(got: &[u8], expected: &[u8]) -> Result<()> {
     ensure!(got.len() == expected.len(), "{} bytes instead of {}", got.len(), expected.len());
     match got.iter().zip(expected).position(|(got, expected)| got != expected) {

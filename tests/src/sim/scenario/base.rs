@@ -9,7 +9,8 @@ use crate::sim::steering::SteeringPlan;
 use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
 use testkit::dice::Dice;
 
-/// Longer than any run: a connection that gives up breaks the bound on progress long before.
+/// User timeout that is longer than any run. A connection that gives up breaks the bound on progress long
+/// before.
 const USER_TIMEOUT: Duration = Duration::from_secs(3600);
 
 pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
@@ -24,7 +25,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         _ => (false, Some(dice.below(2) as usize)),
     };
     let rto_max_s = if smoltcp_side.is_some() { 5 } else { dice.pick(&[2, 10, 60]) };
-    // The minimum RTO is above the peer's delayed ACK; smoltcp's is 10 ms.
+    // The minimum RTO has to be above the peer's delay of acknowledgements, which is 10 ms for smoltcp.
     let delayed_ms = [dice.pick(&[1, 5, 10, 40]), dice.pick(&[1, 5, 10, 40])];
     let floor_ms = 10 + delayed_ms[0].max(delayed_ms[1]);
     let hosts = [0, 1].map(|side: usize| HostSetup {
@@ -39,7 +40,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         path_shrinks: false,
         steering: SteeringPlan::default(),
         smoltcp: (smoltcp_side == Some(side)).then(|| SmoltcpConfig {
-            // At least two segments, otherwise segments would have to be split.
+            // The buffer holds at least two segments, since otherwise segments would have to be split.
             rx_bytes: dice.scaled(2 * u64::from(mtu), 1 << 18) as usize,
             tx_bytes: dice.scaled(4096, 1 << 18) as usize,
             nagle: dice.one_in(2),
@@ -91,8 +92,8 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
         syn_retries: 100,
         user_timeout: USER_TIMEOUT,
         delayed_ack: Duration::from_millis(delayed_ms),
-        // Longer than the largest RTO, smoltcp's minute included, so that a retransmitted FIN is still
-        // acknowledged.
+        // TIME-WAIT is longer than the largest RTO, which is smoltcp's minute, so that a retransmitted FIN is
+        // still acknowledged.
         time_wait: Duration::from_secs(70),
         ..TcpConfig::default()
     }
@@ -110,12 +111,12 @@ fn stream_plan(dice: &mut Dice, ours: bool) -> StreamPlan {
         abort_at: (aborter == Some(side)).then(|| dice.below(bytes[1 - side] + 1)),
         closes_last: false,
     });
-    // smoltcp has no simultaneous open.
+    // smoltcp does not support simultaneous open.
     let simultaneous = ours && dice.one_in(8);
     StreamPlan { simultaneous, ..StreamPlan::new(opener, ends) }
 }
 
-/// The plans of one connection to `most`.
+/// Returns the plans of at least one and at most `most` connections.
 pub(super) fn rdma_plans(dice: &mut Dice, most: u64) -> Vec<RdmaPlan> {
     let mut plans: Vec<_> = (0..dice.between(1, most)).map(|_| rdma_plan(dice)).collect();
     let crc = plans.iter().any(|plan| plan.crc);
@@ -127,7 +128,7 @@ fn rdma_plan(dice: &mut Dice) -> RdmaPlan {
     let side = |dice: &mut Dice| {
         let thinks = dice.one_in(3);
         let mut operations: Vec<Operation> = (0..dice.below(24)).map(|_| operation(dice, thinks)).collect();
-        // A Send behind a Write shows when the Write can be checked.
+        // A Send after a Write shows when the Write can be checked.
         operations.push(Operation { kind: Kind::Send, bytes: 1, think_us: 0 });
         operations
     };

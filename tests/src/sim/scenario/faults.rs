@@ -10,26 +10,27 @@ use crate::sim::steering::{Rule, SteeringPlan};
 use crate::sim::world::{Close, Fault, Reader, StreamPlan};
 use testkit::dice::Dice;
 
-/// IP and TCP headers at their longest, without extension headers.
+/// Maximum length of the IP and TCP headers, without extension headers.
 const HEADERS: u16 = 100;
 
-/// Queues and engines of each host.
+/// Number of queues, and of engines, of each host.
 const QUEUES: usize = 4;
 
 pub(super) fn clean(_: &mut Dice, setup: &mut Setup) {
     for link in &mut setup.links {
-        // Fast enough that no acknowledgement waits long behind data.
+        // The link is so fast that no acknowledgement waits long behind data.
         link.rate = link.rate.max(50_000);
         link.queue_bytes = 1 << 30;
     }
     if let Work::Streams(plans) = &mut setup.work {
-        // The SYN is retransmitted with an ACK, and the scenario is to show no retransmission.
+        // In a simultaneous open the SYN is retransmitted with an ACK, but this scenario must not have any
+        // retransmission.
         plans.iter_mut().for_each(|plan| plan.simultaneous = false);
     }
     setup.lossless = true;
 }
 
-/// Applies `work` to one direction or both.
+/// Applies `work` to one direction or to both directions.
 fn directions(dice: &mut Dice, setup: &mut Setup, mut work: impl FnMut(&mut Dice, &mut Plan)) {
     let which = dice.below(3);
     for (side, link) in setup.links.iter_mut().enumerate() {
@@ -74,7 +75,7 @@ pub(super) fn reorder(dice: &mut Dice, setup: &mut Setup) {
         link.reorder_ppm = dice.scaled(2000, 500_000) as u32;
         link.reorder_us = dice.scaled(10, 100_000);
         if dice.one_in(3) {
-            // Most frames, and for longer than a timeout, which is then spurious.
+            // Most frames are delayed by more than a timeout, so the timeout is spurious.
             link.reorder_ppm = 900_000;
             link.reorder_us = dice.scaled(100_000, 1_000_000);
         }
@@ -148,7 +149,7 @@ fn span(dice: &mut Dice, longest_us: u64) -> Span {
     Span { from_us, to_us: from_us + dice.scaled(1000, longest_us) }
 }
 
-/// A smaller MTU in the directions whose sender is tcp-lite: smoltcp ignores reports of the MTU.
+/// Adds a smaller MTU in directions whose sender is tcp-lite, since smoltcp ignores reports of the MTU.
 fn small_mtu(dice: &mut Dice, setup: &mut Setup, reported: bool) {
     let ours = setup.ours();
     let least = if setup.hosts[0].ipv6 { 1280 } else { 576 };
@@ -213,7 +214,7 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
     for host in &mut setup.hosts {
         if dice.one_in(2) {
             host.tcp.recv_window_bytes = dice.scaled(600, 16_000) as u32;
-            // Bounds the wait for persist timers.
+            // This limits the wait for persist timers.
             host.tcp.rto_max = Duration::from_secs(2);
         }
         if let Some(smoltcp) = &mut host.smoltcp {
@@ -230,7 +231,7 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
                     }
                     let bytes = dice.scaled(10, 20_000);
                     let reads = 1 + plan.ends[1 - side].bytes.min(40_000) / bytes;
-                    // smoltcp drops unread bytes when its TIME-WAIT of ten seconds ends.
+                    // smoltcp drops unread bytes when its TIME-WAIT ends after ten seconds.
                     let longest_us = if setup.hosts[side].smoltcp.is_some() { 5_000_000 } else { 20_000_000 };
                     let every_us = dice.scaled(100, 500_000).min(longest_us / reads).max(1);
                     plan.ends[side].reader = Some(Reader { bytes, every_us });
@@ -258,8 +259,8 @@ pub(super) fn crowded(dice: &mut Dice, setup: &mut Setup) {
     }
 }
 
-/// Applies `work` to both links if both hosts are tcp-lite, otherwise to the link that leads to tcp-lite:
-/// smoltcp accepts more forged segments than it should.
+/// Applies `work` to the links that lead to a tcp-lite host, since smoltcp accepts more forged segments than
+/// it should.
 fn towards_ours(dice: &mut Dice, setup: &mut Setup, mut work: impl FnMut(&mut Dice, &mut Plan)) {
     let ours = setup.ours();
     for (side, link) in setup.links.iter_mut().enumerate() {
@@ -311,7 +312,7 @@ pub(super) fn again(dice: &mut Dice, setup: &mut Setup) {
         let count = dice.between(2, 6) as usize;
         for number in 0..count {
             let opener = plans[0].opener;
-            // The accepting end closes first, and is in TIME-WAIT when the ports are reused.
+            // The side that accepts closes first, and is in TIME-WAIT when the ports are reused.
             plans[number].ends[opener].closes_last = true;
             plans[number].ends.iter_mut().for_each(|end| end.abort_at = None);
             if number + 1 < count {
@@ -333,7 +334,7 @@ pub(super) fn not_ready(dice: &mut Dice, setup: &mut Setup) {
         for plan in plans {
             plan.late_receives_us = Some(dice.scaled(1, 300_000));
         }
-        // Windows close, and open for less than a segment.
+        // Windows close, and open for less than a segment, so TCP may have to split segments.
         setup.may_cut = true;
     }
     match dice.below(4) {
@@ -356,10 +357,10 @@ pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
     }
 }
 
-/// Stalls hosts of tcp-lite, one or both, a few times, in the ways that `kind` draws. The total is at most a
-/// minute, which is shorter than TIME-WAIT, or, next to smoltcp, shorter than smoltcp's TIME-WAIT. While
-/// connections are being made it is shorter: a host that does not answer ARP or NDP for three seconds counts
-/// as unreachable.
+/// Stalls one or both of the tcp-lite hosts a few times. `kind` draws the kind of each stall. The stalls last
+/// at most a minute in total, which is shorter than TIME-WAIT; if the peer is smoltcp, they are shorter than
+/// smoltcp's TIME-WAIT. Stalls while connections are being established are even shorter, since a host that
+/// does not answer ARP or NDP for three seconds counts as unreachable.
 fn stall(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> StallKind) {
     let ours = setup.ours();
     let spared = dice.below(3) as usize;
@@ -380,15 +381,16 @@ fn stall(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> 
             from_us = to_us;
         }
     }
-    // A late window update leaves a small window open for as long as the persist timer.
+    // After a late window update, a small window may stay open until the persist timer expires.
     setup.may_cut = true;
 }
 
-/// The time by which connections are made if there are no faults: two requests and answers, one after the
-/// other, for all connections together. On a slow wire this takes longer than its delay.
+/// Returns the time by which all connections are established if there are no faults. This takes two requests
+/// and answers, one after the other, for all connections together. On a slow wire, their transmission takes
+/// longer than the wire's delay.
 fn connected_us(setup: &Setup) -> u64 {
-    /// Length of the longest of these frames, and the number of other frames: address announcements and ARP
-    /// or NDP requests.
+    /// Length of the longest frame of a handshake, and the number of other frames: address announcements and
+    /// ARP or NDP requests.
     const BYTES: u64 = 128;
     const OTHERS: u64 = 8;
     let connections = match &setup.work {
@@ -409,7 +411,7 @@ pub(super) fn stopped(dice: &mut Dice, setup: &mut Setup) {
     stall(dice, setup, |dice| StallKind::Stopped(dice.scaled(1, 200) as usize));
 }
 
-/// Devices with several queues, which choose among them by a wrong rule.
+/// Gives the hosts devices with several queues, some of which choose queues by a wrong rule.
 pub(super) fn queues(dice: &mut Dice, setup: &mut Setup) {
     let mut plans = base::rdma_plans(dice, 6);
     plans
@@ -435,8 +437,8 @@ pub(super) fn queues(dice: &mut Dice, setup: &mut Setup) {
 }
 
 pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
-    // Without the backlog: a host that answers with a cookie keeps no state, so a retransmitted SYN may count
-    // as a new one.
+    // `backlog` is missing here: a host that answers with a cookie keeps no state, so a retransmitted SYN may
+    // count as a new SYN.
     let all: [fn(&mut Dice, &mut Setup); 18] = [
         random_loss,
         burst_loss,
@@ -461,7 +463,8 @@ pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
         dice.pick(&all)(dice, setup);
     }
     for link in &mut setup.links {
-        // Segments joined before a smaller MTU would not pass it, whatever their sender does.
+        // If segments were joined before a link with a smaller MTU, they could not pass it, whatever their
+        // sender does.
         if !link.small_mtus.is_empty() {
             link.join = None;
         }

@@ -1,4 +1,4 @@
-//! The scenarios. Each has a name and draws its parameters from the seed.
+//! The scenarios. A scenario has a name and draws its parameters from the seed.
 
 mod base;
 mod faults;
@@ -18,23 +18,24 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// The parameters of the run of `seed`.
+    /// Returns the parameters of the run of `seed`.
     pub fn setup(&self, seed: u64) -> Setup {
         let mut dice = Part::Setup.dice(seed);
         let mut setup = base::draw(&mut dice, Setup::keys(seed));
         (self.draw)(&mut dice, &mut setup);
-        // Not drawn, so that a run is the same with and without: every other seed takes the general way.
+        // Every second seed disables header prediction. The dice do not decide this, so that a run is the
+        // same with and without header prediction.
         setup.set_header_prediction(seed.is_multiple_of(2) && !general_way());
         setup
     }
 
-    /// The scenario of this name.
+    /// Returns the scenario of this name.
     pub fn find(name: &str) -> Option<Self> {
         SCENARIOS.iter().find(|scenario| scenario.name == name).copied()
     }
 }
 
-/// Whether the environment asks that no run predicts headers: `UWARP_GENERAL_WAY`.
+/// Whether the environment variable `UWARP_GENERAL_WAY` disables header prediction in all runs.
 fn general_way() -> bool {
     std::env::var_os("UWARP_GENERAL_WAY").is_some()
 }
@@ -43,7 +44,7 @@ const fn scenario(name: &'static str, about: &'static str, draw: fn(&mut Dice, &
     Scenario { name, about, draw }
 }
 
-/// All of them.
+/// All scenarios.
 pub const SCENARIOS: &[Scenario] = &[
     scenario("clean", "no faults: nothing may be retransmitted", faults::clean),
     scenario("random-loss", "frames lost at random", faults::random_loss),

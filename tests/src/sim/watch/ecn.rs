@@ -1,36 +1,39 @@
 //! Congestion marks and their echoes (RFC 3168 section 6.1), on connections that negotiated ECN.
 //!
-//! Each host has its own view of the negotiation, by the SYNs that it sent and received: a SYN may be
-//! retransmitted without ECN, and arrive late.
+//! Each host has its own view of the negotiation, by the SYNs that it sent and received. A SYN may be
+//! retransmitted without ECN, and may arrive late.
 
 use testkit::packet::flag;
 
-/// Limit of new segments before a segment with CWR answers an echo: more than a window.
+/// Maximum number of segments with new bytes before a segment with CWR has to answer an echo: more than a
+/// window.
 const MAX_SEGMENTS_WITHOUT_CWR: u32 = 256;
 
-/// ECN state of one host on one connection.
+/// The ECN state of one host on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Ecn {
-    /// The flags of its own SYNs and SYN-ACKs, and of the peer's that arrived.
+    /// The SYNs and SYN-ACKs that the host has sent. `received`: those of the peer that have arrived.
     sent: Setup,
     received: Setup,
-    /// It has sent a packet that routers may mark. From then on echoes have to be answered (RFC 3168 section
-    /// 6.1.1).
+    /// Whether the host has sent a packet that routers may mark. From then on it has to answer echoes (RFC
+    /// 3168 section 6.1.1).
     marks: bool,
-    /// Offset of the first bytes that arrived with a mark since the last echo.
+    /// Offset of the first bytes that arrived with a mark since the host's last echo.
     mark_unanswered: Option<u64>,
-    /// SND.NXT at the last CWR: echoes up to there belong to the same congestion.
+    /// SND.NXT at the last CWR. An echo whose acknowledgement is not above this number belongs to the same
+    /// congestion.
     reduced: u64,
-    /// An echo has arrived; the number of new segments sent since without CWR.
+    /// If an echo has arrived that the host has not answered: the number of segments with new bytes that the
+    /// host has sent since then.
     echo_arrived: Option<u32>,
 }
 
-/// Kinds of SYNs and SYN-ACKs seen (RFC 3168 section 6.1.1).
+/// The kinds of SYNs and SYN-ACKs that were seen (RFC 3168 section 6.1.1).
 #[derive(Clone, Copy, Debug, Default)]
 struct Setup {
-    /// A SYN or SYN-ACK that sets up ECN.
+    /// Whether there was a SYN or SYN-ACK that sets up ECN.
     asks: bool,
-    /// A SYN or SYN-ACK without ECN.
+    /// Whether there was a SYN or SYN-ACK without ECN.
     declines: bool,
 }
 
@@ -45,18 +48,18 @@ impl Setup {
 }
 
 impl Ecn {
-    /// The host sends a SYN or SYN-ACK.
+    /// Records a SYN or SYN-ACK that the host sends.
     pub(super) fn on_syn_sent(&mut self, flags: u8) {
         self.sent.note(flags);
     }
 
-    /// A SYN or SYN-ACK of the peer arrives.
+    /// Records a SYN or SYN-ACK of the peer that arrives.
     pub(super) fn on_syn_arrival(&mut self, flags: u8) {
         self.received.note(flags);
     }
 
-    /// Whether packets of the host may be marked: both sides asked for ECN and neither declined, as far as
-    /// the host knows.
+    /// Whether the host may send packets that routers may mark: as far as the host knows, both sides asked
+    /// for ECN, and neither side declined.
     pub(super) fn may_mark(&self) -> bool {
         self.sent.asks && self.received.asks && !self.sent.declines && !self.received.declines
     }
@@ -66,14 +69,14 @@ impl Ecn {
         self.sent.asks && self.received.asks && !self.received.declines
     }
 
-    /// A segment arrives. `ack`: its acknowledgement, if the host has to process it. `marked`: the offset of
-    /// its new bytes, if it has a mark.
+    /// Records a segment that arrives. `ack` is its acknowledgement, if the host has to process it. `marked`
+    /// is the offset of its new bytes, if it has a mark.
     ///
-    /// An echo concerns bytes sent up to the acknowledgement in the same segment, even if later
-    /// acknowledgements overtook it. An old segment has no effect.
+    /// An echo concerns the bytes that were sent before the acknowledgement in the same segment, even if a
+    /// later acknowledgement overtook this segment. An old segment has no effect.
     pub(super) fn on_arrival(&mut self, flags: u8, ack: Option<u64>, marked: Option<u64>) {
         if flags & flag::CWR != 0 {
-            // Earlier marks belong to the congestion that the sender has already answered.
+            // Earlier marks belong to congestion that the sender has already answered.
             self.mark_unanswered = None;
         }
         self.mark_unanswered =
@@ -84,12 +87,12 @@ impl Ecn {
         }
     }
 
-    /// The host sends a segment that acknowledges up to `ack`, and has sent up to `high`. `fresh`: it has new
-    /// bytes. `marks`: it may be marked. An acknowledgement of bytes before the mark need not echo it (RFC
-    /// 8257 section 3.2).
+    /// Checks a segment that the host sends. The segment acknowledges bytes up to `ack`, and the host has
+    /// sent bytes up to `high`. `fresh`: the segment has new bytes. `marks`: routers may mark it. An
+    /// acknowledgement of bytes before the mark need not echo the mark (RFC 8257 section 3.2).
     ///
     /// # Errors
-    /// The missing flag.
+    /// The flag that is missing.
     pub(super) fn on_sent(
         &mut self,
         flags: u8,
@@ -124,7 +127,7 @@ mod tests {
     const ASKS: u8 = flag::SYN | flag::ECE | flag::CWR;
     const AGREES: u8 = flag::SYN | flag::ACK | flag::ECE;
 
-    /// A host that asked for ECN, and one that agreed.
+    /// Returns a host that asked for ECN, and a host that agreed.
     fn agreed() -> [Ecn; 2] {
         let [mut a, mut b] = [Ecn::default(), Ecn::default()];
         a.on_syn_sent(ASKS);
@@ -147,7 +150,7 @@ mod tests {
         assert!(!a.must_echo());
     }
 
-    /// Sends new bytes until the limit is exceeded. Returns whether it ever is.
+    /// Sends new bytes until the limit is exceeded. Returns whether the limit is ever exceeded.
     fn is_waited_for(ecn: &mut Ecn) -> bool {
         (0..=MAX_SEGMENTS_WITHOUT_CWR).any(|_| ecn.on_sent(flag::ACK, 0, 1000, (true, true)).is_err())
     }
@@ -158,7 +161,7 @@ mod tests {
         for (flags, ack, waited_for) in [
             (echo, Some(1001), true),
             (flag::ACK, Some(1001), false),
-            // Delayed while others were not.
+            // The echo was delayed, and later segments overtook it.
             (echo, Some(1000), false),
             (echo, None, false),
         ] {

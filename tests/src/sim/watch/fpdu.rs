@@ -1,18 +1,18 @@
 //! Parses a sender's stream as MPA defines it (RFC 5044 sections 4 and 7.1): the ends of the startup frame
-//! and of each FPDU, the marker pointers, the CRCs. It reads byte by byte and shares no code with the framer
-//! under test.
+//! and of each FPDU, the marker pointers, the CRCs. The parser reads byte by byte, and shares no code with
+//! the framer under test.
 
 use std::collections::BTreeMap;
 
-/// Bytes between markers.
+/// Distance between the first bytes of two markers.
 const INTERVAL: u64 = 512;
 
-/// Parser state.
+/// The state of the parser.
 #[derive(Debug)]
 enum Reading {
     /// The startup frame, with the bytes read so far.
     Startup(Vec<u8>),
-    /// FPDUs. `body` is the current one without its markers, `covered` with them.
+    /// FPDUs. `body` is the current FPDU without its markers, and `covered` is the current FPDU with them.
     Fpdus { start: u64, header: u64, body: Vec<u8>, covered: Vec<u8>, marker: Vec<u8> },
 }
 
@@ -21,36 +21,36 @@ enum Reading {
 pub(super) struct Parser {
     pos: u64,
     reading: Reading,
-    /// The startup frame's requests for markers and CRC, once it is complete.
+    /// Whether the startup frame asks for markers and for CRCs, once it is complete.
     asked: Option<(bool, bool)>,
-    /// Read and atomic Requests so far (RFC 5040 section 4.1, RFC 7306 section 4).
+    /// Number of Read Requests and Atomic Requests so far (RFC 5040 section 4.1, RFC 7306 section 4).
     requests: u64,
-    /// How many of these requests were sent before each message to queue 0, by its MSN.
+    /// Number of these requests that were sent before each message to queue 0, by the MSN of the message.
     before: BTreeMap<u32, u64>,
-    /// The MSNs of the messages of the peer that found no receive request: these messages and all later
-    /// requests are dropped.
+    /// The MSNs of the peer's messages for which there was no receive request. Each such message and all
+    /// later requests are dropped.
     refusals: Vec<u32>,
-    /// How many `requests` were sent when this side resumed after each refusal of the peer.
+    /// The value of `requests` when this side resumed, for each refusal of the peer.
     resumed: Vec<u64>,
-    /// Complete responses to Requests of the peer.
+    /// Number of complete responses to requests of the peer.
     answers: u64,
 }
 
 /// A message of queue 4 (`iwarp/src/stream/ib_profile/message.rs`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProfileMessage {
-    /// A message to queue 0 found no receive request.
+    /// There was no receive request for the message to queue 0 with this MSN.
     NotReady(u32),
     /// The requests that the peer has dropped follow.
     Resume,
 }
 
-/// The settings that follow from both startup frames.
+/// The settings of a direction that follow from both startup frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MpaSettings {
-    /// This direction has markers.
+    /// Whether this direction has markers.
     pub(super) markers: bool,
-    /// CRCs are used.
+    /// Whether CRCs are used.
     pub(super) crc: bool,
 }
 
@@ -70,13 +70,13 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// The requests of this side's startup frame for markers and CRC.
+    /// Returns whether this side's startup frame asks for markers and for CRCs.
     pub(super) fn asked(&self) -> Option<(bool, bool)> {
         self.asked
     }
 
-    /// Requests of this side that the peer has neither answered nor dropped. Dropped ones count until this
-    /// side begins to send them again.
+    /// Returns the number of requests of this side that the peer has neither answered nor dropped. Dropped
+    /// requests count until this side begins to send them again.
     pub(super) fn open_requests(&self, peer: &Self) -> u64 {
         let dropped = self.resumed.iter().zip(&peer.refusals).map(|(sent, msn)| {
             let kept = self.before.get(msn).copied().unwrap_or_default();
@@ -88,7 +88,7 @@ impl Parser {
     /// Parses further bytes. Returns the offsets at which a startup frame or FPDU ends.
     ///
     /// # Errors
-    /// The error in the stream.
+    /// A description of the error in the stream.
     pub(super) fn read(&mut self, bytes: &[u8], settings: MpaSettings) -> Result<Vec<u64>, String> {
         let mut ends = Vec::new();
         for &byte in bytes {
@@ -169,7 +169,7 @@ impl Parser {
     }
 }
 
-/// The 32 bits at a place of an FPDU of an untagged message.
+/// Returns the 32 bits at offset `at` of an FPDU; `None` for a tagged message.
 fn word(fpdu: &[u8], at: usize) -> Option<u32> {
     if fpdu.get(2)? & 0x80 != 0 {
         return None;
@@ -189,7 +189,7 @@ fn profile_message(fpdu: &[u8]) -> Option<ProfileMessage> {
     }
 }
 
-/// The MSN of the message to queue 0 whose first segment an FPDU has.
+/// Returns the MSN of the message to queue 0 that begins with this FPDU.
 fn send_begins(fpdu: &[u8]) -> Option<u32> {
     let begins = word(fpdu, 8)? == 0 && word(fpdu, 16)? == 0;
     if begins { word(fpdu, 12) } else { None }
@@ -227,8 +227,8 @@ mod tests {
         assert!(parser.read(&one, settings).is_err());
     }
 
-    /// Requests that the peer has dropped no longer count after they are sent again. Only requests after the
-    /// refused message are dropped.
+    /// Requests that the peer has dropped no longer count as open once this side has begun to send them
+    /// again. Only requests after the refused message are dropped.
     #[test]
     fn requests_that_are_sent_again_count_once() {
         let untagged = |opcode: u8, kind: u8, qn: u8, msn: u8| {
@@ -266,7 +266,7 @@ mod tests {
         for (points, right) in [(508_u16, true), (504, false)] {
             let mut parser = Parser::default();
             parser.read(&startup(0x40), settings).unwrap();
-            // A leading marker, then an FPDU that contains the second marker.
+            // The stream begins with a marker. The FPDU after it contains the second marker.
             let mut bytes = vec![0; 4];
             bytes.extend([600_u16.to_be_bytes().to_vec(), vec![9; 506]].concat());
             bytes.extend([[0, 0], points.to_be_bytes()].concat());

@@ -6,65 +6,65 @@ use super::earlier::OrderlyEnd;
 use super::fpdu::{MpaSettings, Parser};
 use super::ranges::Ranges;
 
-/// Limit of bare segments (no payload, SYN, FIN or RST) that a host may send on a connection: two for each
-/// segment that arrived and is not bare, and beyond that this many a second and in all. Bare segments must
-/// not be answered beyond these limits.
+/// A host may send a limited number of bare segments (without payload, SYN, FIN or RST) on a connection: two
+/// for each segment that arrived and is not bare, `BARE_PER_SECOND` for each second, and `BARE_IN_ALL` once.
+/// A host must not answer more bare segments than these limits allow.
 const BARE_PER_SECOND: u64 = 10;
 const BARE_IN_ALL: u64 = 32;
 
 /// The units of the sender's stream that must stay whole.
 #[derive(Debug)]
 pub(super) enum Boundaries {
-    /// Unknown: the stream of a TCP that is not ours.
+    /// Unknown, since the sender is not tcp-lite.
     Unknown,
-    /// Segments as the user pushed them: the offset of the end of each.
+    /// Segments as the user pushed them: the offset at which each segment ends.
     Pushed(BTreeSet<u64>),
     /// FPDUs.
     Mpa(Parser),
 }
 
-/// The stream that one host sends on one connection. Offsets count from the byte after the SYN.
+/// The stream that one host sends on one connection. The byte after the SYN has offset 0.
 #[derive(Debug)]
 pub(super) struct HalfConnection {
     /// Initial sequence number, once the SYN was seen.
     pub(super) isn: Option<u32>,
     /// Window scale that the sender offers. It is used only if both SYNs offer one.
     pub(super) scale: Option<u8>,
-    /// The offset after the highest byte sent.
+    /// The offset after the highest byte that was sent.
     pub(super) high: u64,
-    /// Offset of the FIN.
+    /// The offset of the FIN.
     pub(super) fin: Option<u64>,
-    /// The sender has sent a RST.
+    /// Whether the sender has sent a RST.
     pub(super) reset: bool,
-    /// Other initial sequence numbers of its SYN-ACKs: cookies change (RFC 4987 section 3.6) until one is
-    /// acknowledged.
+    /// Other initial sequence numbers of the sender's SYN-ACKs, until one is acknowledged: SYN cookies change
+    /// with time (RFC 4987 section 3.6).
     pub(super) cookies: Vec<u32>,
-    /// A segment of either side relies on one of its SYNs.
+    /// Whether a segment of either side relies on one of the sender's SYNs.
     pub(super) syn_confirmed: bool,
-    /// The sender's SYN had no ACK.
+    /// Whether the sender's SYN had no ACK.
     pub(super) active_open: bool,
-    /// The sender's user has got the event that the connection is over.
+    /// Whether the sender's user has got the event that the connection is over.
     pub(super) over: bool,
-    /// The peer's FIN arrived before the sender had sent its own.
+    /// Whether the peer's FIN arrived before the sender had sent its own FIN.
     closes_last: bool,
-    /// Both FINs have arrived, as the sender knows.
+    /// The end of the connection, once the sender knows that both FINs have arrived.
     pub(super) ended: Option<OrderlyEnd>,
-    /// The initial sequence number of a SYN-ACK that the sender, whose connection was over, sent for a late
-    /// duplicate of the peer's SYN.
+    /// The initial sequence number of a late SYN-ACK: the sender's connection was over, and the SYN-ACK
+    /// answers a late duplicate of the peer's SYN.
     pub(super) late_syn_ack: Option<u32>,
-    /// Segments that arrived at the sender and were not bare.
+    /// Number of segments that arrived at the sender and were not bare.
     pub(super) non_bare_arrived: u64,
-    /// Bare segments that the sender sent.
+    /// Number of bare segments that the sender sent.
     bare_sent: u64,
     /// Bytes that arrived at the receiver with a correct checksum.
     pub(super) arrived: Ranges,
     /// The latest timestamp that arrived at the receiver.
     pub(super) latest_timestamp: Option<u32>,
-    /// A timestamp that the other end may have processed or not
+    /// A timestamp that the receiver may have processed or not
     /// ([`Watch::doubt_timestamp`](super::Watch::doubt_timestamp)).
     pub(super) doubtful_timestamp: Option<u32>,
     pub(super) fin_arrived: bool,
-    /// The highest offset that the receiver has acknowledged, FIN included.
+    /// The highest offset that the receiver has acknowledged, including the FIN.
     pub(super) acked: u64,
     /// The highest acknowledgement that has arrived at the sender.
     pub(super) ack_arrived: u64,
@@ -74,26 +74,27 @@ pub(super) struct HalfConnection {
     pub(super) right_edge: u64,
     /// The right window edge that has arrived at the sender.
     pub(super) right_edge_arrived: u64,
-    /// Unacknowledged bytes (and the FIN): the offset of their end, and when they were first sent.
+    /// Unacknowledged bytes and the FIN: the offsets of their ends, and the time at which each end was first
+    /// sent.
     waiting: VecDeque<(u64, u64)>,
-    /// The longest wait of a byte for its acknowledgement.
+    /// The longest time from the first transmission of a byte to its acknowledgement, microseconds.
     pub(super) waited_us: u64,
     /// The units that must stay whole.
     pub(super) boundaries: Boundaries,
-    /// Splits of such units so far.
+    /// Number of splits of such units so far.
     pub(super) cuts: u64,
-    /// Path MTU probes so far.
+    /// Number of path MTU probes so far.
     pub(super) probes: u64,
-    /// Segments as they were first sent.
+    /// Segments as they were first sent: the end of each segment by its start.
     frozen: BTreeMap<u64, u64>,
-    /// SACK blocks that arrived, with the number of timeouts of the sender at that time.
+    /// SACK blocks that arrived: start, end, and the number of the sender's timeouts at that time.
     sacked: Vec<(u64, u64, u64)>,
-    /// Its SYN has the SACK-permitted option.
+    /// Whether the sender's SYN has the SACK-permitted option.
     pub(super) permits_sack: bool,
 }
 
 impl HalfConnection {
-    /// Nothing sent yet.
+    /// Returns a half on which nothing has been sent.
     pub(super) fn new(boundaries: Boundaries) -> Self {
         Self {
             isn: None,
@@ -130,12 +131,12 @@ impl HalfConnection {
         }
     }
 
-    /// The offset of a sequence number near those in use.
+    /// Returns the stream offset of a sequence number that is near those in use.
     pub(super) fn offset(&self, seq: u32) -> i64 {
         self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
     }
 
-    /// A segment of the peer has arrived: notes whether the connection is over now.
+    /// Records whether the connection is over, after a segment of the peer has arrived.
     pub(super) fn note_end(&mut self, now_us: u64, peer: &Self) {
         if !peer.fin_arrived || peer.fin != Some(peer.arrived.frontier()) {
             return;
@@ -146,12 +147,13 @@ impl HalfConnection {
         }
     }
 
-    /// The last sequence number used, that of the SYN or the FIN included.
+    /// Returns the sequence number after the last one that was used, where the SYN and the FIN count.
     pub(super) fn last_number(&self) -> Option<u32> {
         self.isn.map(|isn| isn.wrapping_add(self.high as u32 + u32::from(self.fin.is_some())))
     }
 
-    /// A segment relies on the stream beginning after this number: of several SYN-ACKs this one is valid.
+    /// Records that a segment relies on the initial sequence number `isn`. If there are several SYN-ACKs, the
+    /// one with this number is valid.
     pub(super) fn confirm_syn(&mut self, isn: u32) {
         if self.cookies.contains(&isn) {
             self.isn = Some(isn);
@@ -160,10 +162,10 @@ impl HalfConnection {
         self.syn_confirmed |= self.isn.is_some();
     }
 
-    /// The sender sends a bare segment.
+    /// Counts a bare segment that the sender sends.
     ///
     /// # Errors
-    /// If it exceeds the limit.
+    /// If the segment exceeds the limit.
     pub(super) fn note_bare(&mut self, now_us: u64) -> Result<(), String> {
         self.bare_sent += 1;
         let allowed = 2 * self.non_bare_arrived + BARE_IN_ALL + BARE_PER_SECOND * (now_us / 1_000_000);
@@ -176,7 +178,7 @@ impl HalfConnection {
         Ok(())
     }
 
-    /// A segment was sent: new bytes begin to wait for their acknowledgement.
+    /// Records that a segment was sent: its new bytes begin to wait for their acknowledgement.
     pub(super) fn note_sent(&mut self, now_us: u64) {
         let end = self.high + u64::from(self.fin.is_some());
         if end > self.waiting.back().map_or(self.ack_arrived, |&(last, _)| last) {
@@ -184,8 +186,8 @@ impl HalfConnection {
         }
     }
 
-    /// `ack` has arrived: of the acknowledged bytes, the oldest has waited longest. The other bytes continue
-    /// to wait, and their timer continues to run.
+    /// Records that `ack` has arrived. The oldest of the acknowledged bytes has waited longest. The other
+    /// bytes continue to wait, and their timer continues to run.
     pub(super) fn note_acknowledged(&mut self, now_us: u64, ack: u64) {
         if ack <= self.ack_arrived {
             return;
@@ -199,16 +201,16 @@ impl HalfConnection {
         }
     }
 
-    /// The longest wait of a byte for its acknowledgement. Bytes that still wait count until
-    /// `last_fault_us`.
+    /// Returns the longest time from the first transmission of a byte to its acknowledgement. For bytes that
+    /// still wait, the time until `last_fault_us` counts.
     pub(super) fn longest_wait_us(&self, last_fault_us: u64) -> u64 {
         let now = self.waiting.front().map_or(0, |&(_, since_us)| last_fault_us.saturating_sub(since_us));
         self.waited_us.max(now)
     }
 
-    /// The receiver's SACK block `start..end` has arrived at the sender, which had had `timeouts` timeouts.
-    /// The block covers segments that are wholly inside (RFC 2018 section 5), but not parts into which other
-    /// segments are split later.
+    /// Records that the receiver's SACK block `start..end` has arrived at the sender, which has had
+    /// `timeouts` timeouts. The block covers segments that are wholly inside it (RFC 2018 section 5). It does
+    /// not cover the parts of other segments that are split later.
     pub(super) fn on_sack_arrival(&mut self, start: i64, end: i64, timeouts: u64) {
         if start < self.ack_arrived as i64 || start >= end {
             return;
@@ -225,7 +227,7 @@ impl HalfConnection {
         }
     }
 
-    /// The sender sends `payload` at `start`.
+    /// Checks that the sender may send `payload` at offset `start`.
     ///
     /// # Errors
     /// The broken rule.
@@ -257,14 +259,15 @@ impl HalfConnection {
         }
     }
 
-    /// Acknowledged bytes: a path MTU probe. (A host may retransmit bytes within one segment if it could not
-    /// process their acknowledgement, since that segment was old.)
+    /// Whether the bytes are a path MTU probe: they have been acknowledged before. (A host may also
+    /// retransmit acknowledged bytes within one segment, if it could not process the acknowledgement since it
+    /// was in an old segment.)
     fn is_probe(&self, start: u64, end: u64) -> bool {
         let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
         end <= self.ack_arrived.min(self.high) && (!inside || end <= self.ack_processed)
     }
 
-    /// New bytes: a segment is frozen. If it does not end where a unit ends, a unit was split.
+    /// Records a segment of new bytes. If the segment does not end where a unit ends, a unit was split.
     fn freeze(&mut self, start: u64, payload: &[u8], settings: MpaSettings) -> Result<(), String> {
         let end = start + payload.len() as u64;
         self.frozen.insert(start, end);
@@ -286,7 +289,7 @@ impl HalfConnection {
         Ok(())
     }
 
-    /// Retransmitted bytes: the frozen segment, or a part of it after a split.
+    /// Checks retransmitted bytes, which have to be a recorded segment, or a part of it after a split.
     fn send_again(&mut self, start: u64, end: u64, timeouts: u64) -> Result<(), String> {
         let Some((&first, &last)) = self.frozen.range(..=start).next_back() else {
             return Err(format!("bytes {start}..{end} retransmitted, but no segment had them"));
@@ -314,14 +317,14 @@ impl HalfConnection {
     }
 }
 
-/// State of the sender of a segment.
+/// The state of the sender of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sender {
-    /// It is tcp-lite.
+    /// Whether the sender is tcp-lite.
     pub(super) is_ours: bool,
     /// Number of retransmission timeouts of this sender so far.
     pub(super) timeouts: u64,
-    /// The MPA settings of its direction.
+    /// The MPA settings of the sender's direction.
     pub(super) settings: MpaSettings,
 }
 
@@ -329,7 +332,7 @@ pub(super) struct Sender {
 mod tests {
     use super::{Boundaries, HalfConnection};
 
-    /// A half that sends 100 bytes at each of these times.
+    /// Returns a half that has sent 100 bytes at each of these times.
     fn sends(times_us: &[u64]) -> HalfConnection {
         let mut half = HalfConnection::new(Boundaries::Unknown);
         for &now_us in times_us {

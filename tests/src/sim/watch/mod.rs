@@ -45,32 +45,32 @@ pub enum Framing {
     Mpa,
 }
 
-/// The kind of a host, and its present counters.
+/// The kind of a host, and its current counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Condition {
-    /// It runs tcp-lite.
+    /// Whether the host runs tcp-lite.
     pub is_ours: bool,
-    /// It may process frames in another order than that in which they arrive: engines hand some to each
-    /// other.
+    /// Whether the host may process frames in another order than that of their arrival, since its engines
+    /// hand some frames to each other.
     pub reorders: bool,
-    /// Retransmission timeouts so far.
+    /// Number of retransmission timeouts so far.
     pub timeouts: u64,
-    /// Splits that it has counted, of both kinds.
+    /// Number of splits that the host has counted, for a smaller EMSS or because of a persist timer.
     pub cuts: u64,
-    /// Splits for a smaller EMSS.
+    /// Number of splits for a smaller EMSS.
     pub cuts_by_emss: u64,
-    /// Path MTU probes that it has counted.
+    /// Number of path MTU probes that the host has counted.
     pub probes: u64,
-    /// Tail loss probes that it has counted.
+    /// Number of tail loss probes that the host has counted.
     pub tail_probes: u64,
-    /// It has answered SYNs with cookies.
+    /// Whether the host has answered SYNs with cookies.
     pub cookies: bool,
-    /// Duration of TIME-WAIT.
+    /// Duration of the host's TIME-WAIT.
     pub time_wait: Duration,
 }
 
 impl Condition {
-    /// The condition of a tcp-lite host with these counters.
+    /// Returns the condition of a tcp-lite host with these counters.
     pub fn of(counters: &StackCounters, time_wait: Duration) -> Self {
         Self {
             is_ours: true,
@@ -94,23 +94,23 @@ struct Connection {
     earlier: Option<EarlierConnection>,
 }
 
-/// The tap at both ends of the wire.
+/// The tap at both sides of the wire.
 #[derive(Debug)]
 pub struct Watch {
     framing: Framing,
     ours: [bool; 2],
     mtus: [u16; 2],
-    /// By the client's port.
+    /// The connections, by the client's port.
     connections: BTreeMap<u16, Connection>,
-    /// Splits on earlier connections whose ports were reused.
+    /// Number of each host's splits on earlier connections whose ports were reused.
     past_cuts: [u64; 2],
-    /// Limit of outstanding Reads and atomics, by the client's port.
+    /// Maximum number of outstanding Reads and atomics of a connection, by the client's port.
     depths: BTreeMap<u16, u64>,
     coverage: Coverage,
 }
 
 impl Watch {
-    /// A tap that has seen nothing. `ours`: which hosts run tcp-lite.
+    /// Returns a tap that has not seen any frame. `ours`: which hosts run tcp-lite.
     pub fn new(framing: Framing, ours: [bool; 2], mtus: [u16; 2]) -> Self {
         Self {
             framing,
@@ -127,7 +127,7 @@ impl Watch {
         self.connection_and_coverage(port).0
     }
 
-    /// The connection on `port`, and the counters of faults and events.
+    /// Returns the connection on `port`, and the counters of faults and events.
     fn connection_and_coverage(&mut self, port: u16) -> (&mut Connection, &mut Coverage) {
         let (framing, ours) = (self.framing, self.ours);
         let connection = self.connections.entry(port).or_insert_with(|| Connection {
@@ -144,38 +144,38 @@ impl Watch {
         (connection, &mut self.coverage)
     }
 
-    /// The user of host `side` has pushed a segment that ends at `offset`, on the connection with this client
-    /// port.
+    /// Records that the user of host `side` has pushed a segment that ends at `offset`, on the connection
+    /// with this client port.
     pub fn pushed(&mut self, side: usize, port: u16, offset: u64) {
         if let Boundaries::Pushed(boundaries) = &mut self.connection(port).halves[side].boundaries {
             boundaries.insert(offset);
         }
     }
 
-    /// Splits seen of units that host `side` had to keep whole.
+    /// Returns the number of splits seen of units that host `side` had to keep whole.
     pub fn cuts(&self, side: usize) -> u64 {
         let now: u64 = self.connections.values().map(|connection| connection.halves[side].cuts).sum();
         now + self.past_cuts[side]
     }
 
-    /// Events seen.
+    /// Returns the counts of events seen.
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }
 
-    /// Sets the limit of outstanding Reads and atomics on a connection, each way.
+    /// Sets the maximum number of outstanding Reads and atomics of each side on a connection.
     pub fn set_depth(&mut self, port: u16, depth: u16) {
         self.depths.insert(port, depth.into());
     }
 
-    /// The user of host `side` has got the event that the connection is over.
+    /// Records that the user of host `side` has got the event that the connection is over.
     pub fn set_over(&mut self, side: usize, port: u16) {
         self.connection(port).halves[side].over = true;
     }
 
-    /// Host `side` sends a SYN after its connection was over: it begins a new connection, or answers a late
-    /// duplicate of a SYN. The peer may have begun another connection by then, and refuses the answer with a
-    /// RST (RFC 9293 section 3.5, figure 9).
+    /// Records a SYN that host `side` sends after its connection was over. The SYN begins a new connection,
+    /// or it answers a late duplicate of a SYN. In the second case the peer may have begun another
+    /// connection, and then refuses the answer with a RST (RFC 9293 section 3.5, figure 9).
     fn note_late_syn(&mut self, side: usize, port: u16, tcp: &Tcp) {
         let connection = self.connection(port);
         let begun = |earlier: &EarlierConnection| {
@@ -201,7 +201,8 @@ impl Watch {
         self.connection(port).earlier = Some(earlier);
     }
 
-    /// The highest acknowledgement of `side`'s bytes that has arrived: the measure of progress on the wire.
+    /// Returns the highest acknowledgement of `side`'s bytes that has arrived: the measure of progress on the
+    /// wire.
     pub fn acked(&self, side: usize, port: u16) -> u64 {
         self.connections.get(&port).map_or(0, |connection| connection.halves[side].ack_arrived)
     }
@@ -213,8 +214,8 @@ impl Watch {
             .is_some_and(|connection| connection.earlier.as_ref().is_some_and(|earlier| earlier.was_reset))
     }
 
-    /// Whether the SYN of a connection that reuses `port` is not answered yet, and its number is not above
-    /// those of the earlier connection.
+    /// Whether a connection that reuses `port` has a SYN that is not answered yet and whose sequence number
+    /// is not above those of the earlier connection.
     pub fn syn_looks_old(&self, port: u16) -> bool {
         let Some(Connection { earlier: Some(earlier), halves, .. }) = self.connections.get(&port) else {
             return false;
@@ -224,14 +225,14 @@ impl Watch {
         })
     }
 
-    /// The longest wait of a byte of either side for its acknowledgement. Bytes that still wait count until
-    /// `last_fault_us`.
+    /// Returns the longest time from the first transmission of a byte of either side to its acknowledgement.
+    /// For bytes that still wait, the time until `last_fault_us` counts.
     pub fn longest_wait_us(&self, port: u16, last_fault_us: u64) -> u64 {
         let halves = self.connections.get(&port).map(|connection| &connection.halves);
         halves.into_iter().flatten().map(|half| half.longest_wait_us(last_fault_us)).max().unwrap_or(0)
     }
 
-    /// Host `side` sends `frame`.
+    /// Checks a frame that host `side` sends.
     ///
     /// # Errors
     /// The broken rule.
@@ -288,7 +289,7 @@ impl Watch {
         Ok(())
     }
 
-    /// `frame` arrives at host `side`.
+    /// Records a frame that arrives at host `side`.
     pub fn on_delivered(&mut self, now_us: u64, side: usize, frame: &Frame, condition: Condition) {
         if frame.damage == Damage::WrongChecksum {
             return;
@@ -303,8 +304,9 @@ impl Watch {
         self.connection(port).delivered(now_us, side, &tcp, &frame.bytes, condition);
     }
 
-    /// A frame arrives at a host that may process it or not, so the rules see it without its timestamp. If it
-    /// was processed, older frames are not (RFC 7323 section 5).
+    /// Records the timestamp of a frame that arrives at a host that may process the frame or not. The rules
+    /// then see the frame without its timestamp. If the host has processed the frame, it does not process
+    /// older frames (RFC 7323 section 5).
     pub fn doubt_timestamp(&mut self, side: usize, frame: &[u8]) {
         let Some(tcp) = parse(frame) else { return };
         let Some(time) = tcp.timestamp(frame) else { return };
@@ -322,7 +324,7 @@ impl Connection {
         if side == 0 { (a, b) } else { (b, a) }
     }
 
-    /// The MPA settings for the stream of `side`.
+    /// Returns the MPA settings for the stream of `side`.
     fn settings(&self, side: usize) -> MpaSettings {
         let asked = |side: usize| match &self.halves[side].boundaries {
             Boundaries::Mpa(parser) => parser.asked().unwrap_or_default(),
@@ -332,14 +334,15 @@ impl Connection {
         MpaSettings { markers: peer.0, crc: own.1 || peer.1 }
     }
 
-    /// Whether a segment of host `side` belongs to no present connection.
+    /// Whether a segment of host `side` does not belong to the current connection.
     fn is_stale(&self, side: usize, tcp: &Tcp) -> bool {
         let half = &self.halves[side];
         let old = self.earlier.is_some() && half.isn.is_none() && !tcp.has(flag::SYN);
         old || half.late_syn_ack.is_some_and(|isn| tcp.seq.wrapping_sub(isn) <= 1)
     }
 
-    /// Reads and atomics that host `side` has requested, and whose response the other has not sent.
+    /// Returns the number of Reads and atomics that host `side` has requested and whose response the peer has
+    /// not sent.
     fn open_reads(&self, side: usize) -> u64 {
         match (&self.halves[side].boundaries, &self.halves[1 - side].boundaries) {
             (Boundaries::Mpa(own), Boundaries::Mpa(peer)) => own.open_requests(peer),
@@ -407,8 +410,8 @@ impl Connection {
         if tcp.has(flag::SYN) {
             own.permits_sack = tcp.options(frame).any(|(kind, _)| kind == 4);
         }
-        // A RST with another number only answers an unacceptable segment and ends nothing (RFC 9293 section
-        // 3.10.7.4, SYN-RECEIVED; 3.10.7.3).
+        // A RST with another number only answers an unacceptable segment, and does not end the connection
+        // (RFC 9293 section 3.10.7.4, SYN-RECEIVED; 3.10.7.3).
         let at = own.offset(tcp.seq);
         let ends =
             own.isn.is_some() && (-1..=own.high as i64 + 1).contains(&at) && !(again && peer.isn.is_none());
@@ -483,23 +486,23 @@ impl Connection {
         let (own, peer) = self.pair(side);
         let offset = peer.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         let (start, end) = (offset.max(0) as u64, (offset + tcp.len() as i64).max(0) as u64);
-        // The sender processes neither old segments nor segments beyond the window (RFC 9293 section
-        // 3.10.7.4). A bare segment has to be at the frontier.
+        // The host does not process old segments and segments beyond the window (RFC 9293 section 3.10.7.4).
+        // A bare segment has to be at the next expected byte.
         let next = peer.arrived.frontier() as i64 + i64::from(peer.fin_arrived);
         let is_new =
             if tcp.is_bare() { offset >= next } else { end as i64 + i64::from(tcp.has(flag::FIN)) > next };
         let in_window = is_new && offset <= peer.right_edge.max(peer.acked) as i64;
         let time = tcp.timestamp(frame);
-        // The sender processes no segments with an old timestamp (RFC 7323 section 5), and none without a
-        // timestamp if both sides use timestamps (section 3.2).
+        // The host does not process a segment with an old timestamp (RFC 7323 section 5). If both sides use
+        // timestamps, it does not process a segment without a timestamp either (section 3.2).
         let older = match (time, peer.latest_timestamp) {
             (Some(time), Some(latest)) => is_older(time, latest),
             (None, Some(_)) => own.latest_timestamp.is_some(),
             (_, None) => false,
         };
         let processed = in_window && !older;
-        // A segment that is older than a doubtful timestamp, or that another segment may overtake, may be
-        // processed or not.
+        // The host may process a segment or not if the segment is older than a doubtful timestamp, or if
+        // another segment may overtake it.
         let is_sure = processed
             && !condition.reorders
             && !peer
@@ -519,14 +522,15 @@ impl Connection {
             let ack = own.offset(tcp.ack);
             let scale = if tcp.has(flag::SYN) { 0 } else { scale(peer, own) };
             own.note_acknowledged(now_us, ack.max(0) as u64);
-            // The sender processes no acknowledgement of bytes that were never sent (RFC 5961 section 5.2).
+            // The host does not process an acknowledgement of bytes that were never sent (RFC 5961 section
+            // 5.2).
             if is_sure && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
                 ack_processed = Some(ack.max(0) as u64);
                 own.ack_processed = own.ack_processed.max(ack.max(0) as u64);
             }
             own.right_edge_arrived =
                 own.right_edge_arrived.max((ack + (i64::from(tcp.window) << scale)).max(0) as u64);
-            // SACK blocks without SACK-permitted have no effect (RFC 2018 section 2).
+            // SACK blocks have no effect unless both SYNs had SACK-permitted (RFC 2018 section 2).
             let counts = is_sure && own.permits_sack && peer.permits_sack;
             for (start, end) in tcp.sack_blocks(frame).into_iter().filter(|_| counts) {
                 let (start, end) = (own.offset(start), own.offset(end));
@@ -548,12 +552,14 @@ fn is_older(time: u32, other: u32) -> bool {
     (time.wrapping_sub(other) as i32) < 0
 }
 
-/// The window scale of `by` towards `to`: none unless both offer it (RFC 7323 section 2.2).
+/// Returns the window scale of `by` in segments to `to`, which is 0 unless both hosts offer one (RFC 7323
+/// section 2.2).
 fn scale(by: &HalfConnection, to: &HalfConnection) -> u8 {
     by.scale.filter(|_| to.scale.is_some()).unwrap_or(0)
 }
 
-/// Checks the acknowledgements of our segment for the peer's stream `peer`.
+/// Checks the acknowledgement, the window and the SACK blocks of a segment that acknowledges the stream
+/// `peer`.
 fn acknowledges(peer: &mut HalfConnection, tcp: &Tcp, frame: &[u8], scale: u8) -> Result<(), String> {
     let ack = peer.offset(tcp.ack);
     let frontier = peer.arrived.frontier();
@@ -566,8 +572,9 @@ fn acknowledges(peer: &mut HalfConnection, tcp: &Tcp, frame: &[u8], scale: u8) -
     }
     peer.acked = peer.acked.max(ack as u64);
     let edge = ack as u64 + (u64::from(tcp.window) << scale);
-    // The window of a SYN is not scaled, so a SYN that is retransmitted after an acknowledgement announces
-    // less. In other segments, a window may shrink only by rounding to a unit (RFC 7323 section 2.4).
+    // The window of a SYN is not scaled, so a SYN that is retransmitted after an acknowledgement announces a
+    // smaller window. In other segments, a window may shrink only because it is rounded to a multiple of its
+    // unit (RFC 7323 section 2.4).
     if edge + (1 << scale) <= peer.right_edge && !tcp.has(flag::SYN) {
         return Err(format!("the right window edge moves back from {} to {edge}", peer.right_edge));
     }

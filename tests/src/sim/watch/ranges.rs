@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// A set of offsets. Adjacent ranges are merged.
+/// A set of offsets, in which adjacent ranges are merged.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
-    /// Adds `start..end`. Returns how many of its offsets were in the set before.
+    /// Adds `start..end`. Returns the number of these offsets that were in the set before.
     pub fn add(&mut self, start: u64, end: u64) -> u64 {
         if start >= end {
             return 0;
@@ -25,7 +25,7 @@ impl Ranges {
         old
     }
 
-    /// Removes `start..end`, which is in the set.
+    /// Removes `start..end`, which has to be in the set.
     pub fn remove(&mut self, start: u64, end: u64) {
         let whole = self.0.range(..=start).next_back().map(|(&first, &last)| (first, last));
         let Some((first, last)) = whole.filter(|(_, last)| *last >= end) else { return };
@@ -33,7 +33,7 @@ impl Ranges {
         self.0.extend([(first, start), (end, last)].into_iter().filter(|(from, to)| from < to));
     }
 
-    /// The last range.
+    /// Returns the last range.
     pub fn last(&self) -> Option<(u64, u64)> {
         self.0.last_key_value().map(|(&first, &last)| (first, last))
     }
@@ -43,17 +43,17 @@ impl Ranges {
         start >= end || self.0.range(..=start).next_back().is_some_and(|(_, &last)| last >= end)
     }
 
-    /// The first offset from `start` on that is not in the set.
+    /// Returns the first offset from `start` on that is not in the set.
     pub fn first_missing(&self, start: u64) -> u64 {
         self.0.range(..=start).next_back().map_or(start, |(_, &last)| start.max(last))
     }
 
-    /// The end of the range that begins at 0.
+    /// Returns the end of the range that begins at 0.
     pub fn frontier(&self) -> u64 {
         self.0.first_key_value().filter(|(first, _)| **first == 0).map_or(0, |(_, &last)| last)
     }
 
-    /// Offsets in the set.
+    /// Returns the number of offsets in the set.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|(first, last)| last - first).sum()
     }

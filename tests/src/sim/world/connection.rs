@@ -1,5 +1,5 @@
-//! One iWARP connection between two engines: the requests that its users post, the events they get, and the
-//! contents of memory.
+//! One iWARP connection between two engines: the requests that its users post, the events that they get, and
+//! the contents of memory.
 
 use std::time::Duration;
 
@@ -18,33 +18,34 @@ use super::{CLIENT_PORT, Transferred};
 
 pub use super::operations::Fault;
 
-/// Longer than any run, so that only TCP's own timers end a connection.
+/// A time limit that is longer than any run, so that only TCP's own timers end a connection.
 pub(super) const FOREVER: Duration = Duration::from_secs(3600);
 
-/// How long users wait for more bytes on a connection with a corrupted payload: the corruption may have hit
-/// the length of an FPDU.
+/// Time for which users wait for more bytes on a connection with a corrupted payload, microseconds. The
+/// corruption may have changed the length of an FPDU.
 const WAIT_FOR_BYTES_US: u64 = 3_000_000;
 
-/// How long an engine waits for bytes that the peer no longer sends, if one side closes before all is done.
+/// Time for which an engine waits for bytes that the peer no longer sends, if one side closes before all
+/// requests are complete.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 const CLOSE_TIMEOUT_US: u64 = CLOSE_TIMEOUT.as_micros() as u64;
 
-/// The end of a connection.
+/// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// One side disconnects when all is done.
+    /// One side disconnects when all requests are complete.
     By(usize),
-    /// Both do.
+    /// Both sides disconnect when all requests are complete.
     Both,
-    /// One side disconnects after this many completions, before all is done.
+    /// One side disconnects after this many completions, before all requests are complete.
     Early(usize, u64),
     /// One side aborts after this many completions.
     Abort(usize, u64),
-    /// One side posts a request that its peer has to refuse, after this many completions.
+    /// After this many completions, one side posts a request that its peer has to refuse.
     Fault(usize, u64, Fault),
 }
 
-/// The states that a queue pair may reach from a state, in one poll or more (`QpState` documents the
+/// For each state of a queue pair, the states that it may reach in one or more polls (`QpState` documents the
 /// transitions).
 const TRANSITIONS: [(QpState, &[QpState]); 5] = {
     use QpState::{Closing, Error, Idle, Rts, Terminate};
@@ -57,30 +58,31 @@ const TRANSITIONS: [(QpState, &[QpState]); 5] = {
     ]
 };
 
-/// One connection.
+/// The parameters of one connection.
 #[derive(Clone, Debug)]
 pub struct RdmaPlan {
     /// The side that connects.
     pub opener: usize,
-    /// The engine of that host; `None`: the one with the fewest. At the other host it is the one that the SYN
-    /// reaches.
+    /// The engine at the host that connects; `None`: the engine with the fewest connections. At the other
+    /// host, the engine is the one that the SYN reaches.
     pub engine: Option<usize>,
-    /// The sides that ask for markers.
+    /// Whether each side asks for markers.
     pub markers: [bool; 2],
-    /// CRCs. All plans of a run have the same value, as it is a setting of the engines.
+    /// Whether CRCs are used. All plans of a run have the same value, since it is a setting of the engines.
     pub crc: bool,
-    /// Limit of outstanding Reads and atomics, each way.
+    /// Maximum number of outstanding Reads and atomics of each side.
     pub depth: u16,
-    /// Limit of outstanding requests.
+    /// Maximum number of outstanding requests of each side.
     pub outstanding: usize,
     /// The operations of each side.
     pub operations: [Vec<Operation>; 2],
-    /// The end of the connection.
+    /// How the connection ends.
     pub close: Close,
-    /// Whether payload may be corrupted behind a correct checksum. The connection may then end by its CRC.
+    /// Whether payload may be corrupted with a correct checksum. The CRC may then end the connection.
     pub poison: bool,
-    /// The ends agree on InfiniBand's semantics, and each posts one receive at a time, this long after the
-    /// one before was used. So messages wait for them. `None`: all receives are posted in advance.
+    /// With a value, both sides agree on InfiniBand's semantics, and each side posts one receive at a time,
+    /// this many microseconds after the previous receive was used. Messages therefore have to wait for
+    /// receives. `None`: all receives are posted in advance.
     pub late_receives_us: Option<u64>,
 }
 
@@ -89,7 +91,7 @@ impl RdmaPlan {
         matches!(self.close, Close::Early(..) | Close::Fault(..))
     }
 
-    /// The longest pause of the users and engines of this connection.
+    /// Returns the longest pause of the users and engines of this connection, microseconds.
     pub fn pause_us(&self) -> u64 {
         let thinks = self.operations.iter().flatten().map(|operation| operation.think_us).max().unwrap_or(0);
         let longest = thinks.max(self.late_receives_us.unwrap_or(0));
@@ -103,13 +105,13 @@ pub(super) struct End {
     memory: Memory,
     posted: usize,
     completed: usize,
-    /// Messages of the peer received.
+    /// Number of messages received from the peer.
     received: usize,
-    /// The peer's operations for which receives were posted late, and how many receives these are.
+    /// Number of the peer's operations for which receives were posted late, and the number of these receives.
     awaited: (usize, usize),
-    /// When the next one of them is posted.
+    /// The time at which the next late receive is posted.
     receive_at_us: Option<u64>,
-    /// The peer's operations whose effect here was checked: all before this one.
+    /// Number of the first of the peer's operations whose effect here has not been checked.
     checked: usize,
     /// The expected value of the peer's counter.
     added: u64,
@@ -125,16 +127,17 @@ pub(super) struct Connection {
     layout: Layout,
     pub(super) ends: [End; 2],
     seed: u64,
-    /// It may end in any way: a side aborted or closed early, or a payload was corrupted.
+    /// Whether the connection may end in any way: a side has aborted or closed early, or a payload was
+    /// corrupted.
     pub(super) may_fail: bool,
-    /// A payload was corrupted behind a correct checksum. If an end waits for more bytes than will come, its
-    /// user has to end the connection.
+    /// Whether a payload was corrupted with a correct checksum. If a side then waits for more bytes than will
+    /// arrive, its user has to end the connection.
     poisoned: bool,
     /// The number of the request that the peer has to refuse.
     fault: Option<u64>,
-    /// When a user last got an event or completion.
+    /// The last time at which a user got an event or a completion.
     last_event_us: u64,
-    /// The peer has reported, or was sent, a Terminate for a wrong CRC, and one for a refused access.
+    /// Whether a side has reported a Terminate for a wrong CRC. `access_error`: for a refused access.
     crc_error: bool,
     access_error: bool,
     pub(super) steps: u64,
@@ -195,7 +198,7 @@ impl Connection {
         Pattern::new(self.seed ^ (2 * operation + side) as u64)
     }
 
-    /// Fills the memory that is sent and read, and posts the receives.
+    /// Fills the memory that will be sent and read, and posts the receives.
     fn prepare(&self) -> Result<(), String> {
         for side in [0, 1] {
             for (number, operation) in self.plan.operations[side].iter().enumerate() {
@@ -218,7 +221,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Posts the receive for a message of the peer's.
+    /// Posts the receive for a message of the peer.
     fn post_receive(&self, side: usize, number: usize) -> Result<(), String> {
         let operation = self.plan.operations[1 - side][number];
         let bytes = if operation.kind == Kind::Send { operation.bytes } else { 8 };
@@ -227,7 +230,7 @@ impl Connection {
         end.qp.as_ref().ok_or("the queue pair is missing")?.post_recv(&receive).map_err(text)
     }
 
-    /// Posts the receive for the next message of the peer's, if it is time.
+    /// Posts the receive for the peer's next message, if it is time. Returns whether it was posted.
     fn post_late(&mut self, side: usize, now_us: u64, late_us: u64) -> Result<bool, String> {
         let End { awaited: (from, posted), received, receive_at_us, .. } = &mut self.ends[side];
         let next = self.plan.operations[1 - side][*from..].iter().position(Operation::is_message);
@@ -262,7 +265,8 @@ impl Connection {
         }
     }
 
-    /// A message of the peer was received: checks it, and the Writes before it.
+    /// Checks a message received from the peer, and the Writes before it. Returns the number of checked
+    /// bytes.
     fn received(&mut self, side: usize, wc: &WorkCompletion) -> Result<u64, String> {
         let message = wc.wr_id as usize;
         let mut bytes = 0;
@@ -298,11 +302,11 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// An operation of this side is complete.
+    /// Checks a completed operation of this side. Returns the number of checked bytes.
     fn completed(&mut self, side: usize, wc: &WorkCompletion) -> Result<u64, String> {
         let number = wc.wr_id as usize;
         if self.fault == Some(wc.wr_id) && matches!(self.plan.close, Close::Fault(who, ..) if who == side) {
-            // A Write is complete when TCP has accepted it.
+            // A Write completes successfully when TCP has accepted its bytes, before the peer can refuse it.
             let write = wc.opcode == WcOpcode::Write;
             return if write {
                 Ok(0)
@@ -366,7 +370,8 @@ impl Connection {
         end.completed == self.plan.operations[side].len() && end.received == messages
     }
 
-    /// Posts requests that are due, and ends the connection when it is time.
+    /// Posts requests that are due, and ends the connection when it is time. Returns whether anything was
+    /// done.
     pub(super) fn work(&mut self, side: usize, now_us: u64) -> Result<bool, String> {
         if !self.ends[side].established || self.ends[side].over || self.ends[side].closing {
             return Ok(false);
@@ -387,7 +392,7 @@ impl Connection {
             let posted = request(number as u64, &operation, places, own, peer, counter);
             let qp = self.ends[side].qp.as_ref().ok_or("the queue pair is missing")?;
             if let Err(error) = qp.post_send(&posted) {
-                // The peer closed early. Its FIN ends sending here, too.
+                // The peer closed early, and its FIN has ended sending on this side too.
                 if self.may_fail && matches!(error, VerbsError::InvalidState(QpState::Closing)) {
                     self.ends[side].closing = true;
                     return Ok(busy);
@@ -433,8 +438,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether this side closes next, as all is done. The last step may have been the peer's: a message that
-    /// has waited is received without a frame.
+    /// Whether this side closes next because all requests are complete. The last step may happen at the peer,
+    /// without a frame to this side: the peer receives a message that has waited for a receive.
     pub(super) fn may_close(&self, side: usize) -> bool {
         let end = &self.ends[side];
         let closes = match self.plan.close {
@@ -460,7 +465,7 @@ impl Connection {
         posts.chain(patient.then_some(self.last_event_us + WAIT_FOR_BYTES_US)).min()
     }
 
-    /// Checks that the state of a queue pair follows from its last one.
+    /// Checks that a queue pair's state may follow its previous state.
     pub(super) fn check_state(&mut self, side: usize) -> Result<(), String> {
         let end = &mut self.ends[side];
         let Some(qp) = &end.qp else { return Ok(()) };
@@ -479,7 +484,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks the memory where payload may have been placed that was never delivered.
+    /// Checks the memory into which payload may have been placed that was never delivered.
     fn check_undelivered(&self) -> Result<(), String> {
         for side in [0, 1] {
             for (number, operation) in self.plan.operations[side].iter().enumerate() {
@@ -514,8 +519,8 @@ impl Connection {
         Ok(())
     }
 
-    /// An event of its identifier on host `side`, other than a connect request. The last fault was
-    /// `since_fault_us` ago.
+    /// Handles an event of this connection's identifier on host `side`, other than a connect request. The
+    /// last fault was `since_fault_us` ago.
     pub(super) fn on_event(
         &mut self,
         side: usize,
@@ -532,10 +537,11 @@ impl Connection {
             CmEventKind::Established { .. } if !end.established => end.established = true,
             CmEventKind::Disconnected { error, terminate } => {
                 end.over = true;
-                // Its requests were flushed: their completions are already in the queue.
+                // The requests of the queue pair have been flushed, and their completions are in the
+                // completion queue.
                 end.id = None;
                 self.learn_end(terminate.as_deref());
-                // A fault may delay bytes for longer than the engine waits.
+                // A fault may delay bytes for longer than the time for which the engine waits.
                 self.may_fail |=
                     error == Some(ConnectionError::CloseTimeout) && since_fault_us < CLOSE_TIMEOUT_US;
                 if (error.is_some() || !through) && !self.may_fail {
@@ -552,7 +558,7 @@ impl Connection {
         let Some(TerminateReport { terminate, .. }) = report else { return };
         let codes = (terminate.layer, terminate.etype, terminate.code);
         self.crc_error |= codes == TerminateError::MpaCrc.codes();
-        // Protection errors of DDP and RDMAP.
+        // These codes are the protection errors of DDP and RDMAP.
         self.access_error |= matches!(codes, (0 | 1, 1, _));
     }
 
@@ -584,13 +590,13 @@ impl Connection {
         )
     }
 
-    /// A payload of this connection was corrupted behind a correct checksum.
+    /// Records that a payload of this connection was corrupted with a correct checksum.
     pub(super) fn poison(&mut self) {
         self.may_fail = true;
         self.poisoned = true;
     }
 
-    /// A host made progress at `now_us`.
+    /// Records the time if a host made progress since `before`.
     pub(super) fn note_steps(&mut self, before: u64, now_us: u64) {
         if self.steps != before {
             self.last_event_us = now_us;

@@ -1,4 +1,4 @@
-//! tcp-lite alone: a stack on a port, and users of plain streams.
+//! A host with tcp-lite alone: a stack on a port, and users of plain streams.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use super::states::Cause;
 use super::streams::{Chunks, End, Ending};
 use super::{Transferred, cover_stack, repairs};
 
-/// Delay before sending is tried again after no packet buffer was free.
+/// Time until the host tries to send again after no packet buffer was free, microseconds.
 const NO_MBUF_US: u64 = 1000;
 
-/// Keepalive on connections that one end aborts: the RST may be lost.
+/// Keepalive on connections that one side aborts, since the RST may be lost.
 const KEEPALIVE: Keepalive =
     Keepalive { idle: Duration::from_secs(2), interval: Duration::from_secs(1), probes: 200 };
 
@@ -36,12 +36,13 @@ pub(super) struct LiteHost {
     /// The last known state of each connection.
     states: Vec<Option<State>>,
     by_conn: HashMap<ConnId, usize>,
-    /// For each end: bytes that its user holds, either in order and unread, or ahead and kept.
+    /// For each stream, the number of bytes that its user holds: unread bytes in order, or kept bytes ahead
+    /// of a hole.
     held: Vec<u64>,
     blocked: Vec<bool>,
     retry_us: Option<u64>,
     started: bool,
-    /// Connections that no plan expects. They are aborted.
+    /// Connections that no plan expects. The host aborts them.
     unwanted: HashSet<ConnId>,
 }
 
@@ -88,7 +89,7 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Connects, unless the connection that it follows is not over yet.
+    /// Connects, unless the connection that this connection has to follow is not over yet.
     fn open(&mut self, number: usize, now: Instant) -> Result<bool, String> {
         let end = &self.ends[number];
         if end.after.is_some_and(|before| self.ends[before].over.is_none()) {
@@ -152,7 +153,7 @@ impl LiteHost {
             }
         }
         self.note_states(Cause::Transmission)?;
-        // An abort raises its event at once.
+        // An abort raises the event of the end at once.
         while let Some(event) = self.stack.event() {
             self.on_event(event, now)?;
         }
@@ -161,7 +162,7 @@ impl LiteHost {
         Ok(busy)
     }
 
-    /// Checks that every connection is in its last state, or in one that `cause` leads to.
+    /// Checks that every connection is in its previous state, or in a state to which `cause` leads.
     fn note_states(&mut self, cause: Cause) -> Result<(), String> {
         for (number, conn) in self.conns.iter().enumerate() {
             let Some(conn) = *conn else { continue };
@@ -191,7 +192,8 @@ impl LiteHost {
             Event::Established { conn, listener } => {
                 if listener.is_some() {
                     let Some(info) = self.stack.info(conn) else {
-                        // A RST arrived with the end of the handshake: the event for the end is next.
+                        // A RST arrived right after the handshake. The next event reports the end of the
+                        // connection.
                         if !self.ends.iter().any(|end| end.aborts && !end.established) {
                             return Err("a connection is established but has ended".into());
                         }
@@ -203,7 +205,7 @@ impl LiteHost {
                         |number: &usize| self.ends[*number].port == port && self.conns[*number].is_none();
                     let next = (0..self.ends.len()).find(is_next);
                     let Some(number) = next else {
-                        // A cookie may be acknowledged again after its connection is over.
+                        // A cookie may be acknowledged once more after its connection is over.
                         let over = |end: &End| end.port == port && end.over.is_some();
                         if !self.ends.iter().any(over) || self.stack.counters().rx_syn_cookies == 0 {
                             return Err(format!("connection {port} is accepted twice"));
@@ -251,8 +253,8 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Memory is low: drops the bytes furthest ahead, unless they were placed. Bytes that are in order by now
-    /// are kept, even if their event has not been handled yet.
+    /// Memory is low: drops the bytes furthest ahead, unless they were placed. Bytes that are in order now
+    /// are kept, even if the event that reports them has not been handled yet.
     fn give_up(&mut self, conn: ConnId, bytes: u64) -> Result<(), String> {
         let number = self.number(conn)?;
         let end = &mut self.ends[number];
@@ -303,7 +305,7 @@ impl LiteHost {
             end.early += bytes;
         }
         if ahead && !slow && !end.plan.holds {
-            // Placed at once, as iWARP does.
+            // The bytes are placed at once, as iWARP does.
             self.stack.release(conn, bytes as usize);
         } else if ahead {
             self.held[number] += bytes;
@@ -312,7 +314,7 @@ impl LiteHost {
             self.held[number] += bytes;
         }
         if !slow && end.plan.holds && frontier > before {
-            // Bytes that the frontier passed have counted as held since they arrived ahead.
+            // Bytes that have become in-order count as held since they arrived ahead of a hole.
             let passed = frontier - before - if ahead { 0 } else { bytes };
             self.stack.release(conn, passed as usize);
             self.held[number] -= passed;
@@ -366,7 +368,7 @@ impl LiteHost {
                 }
                 Chunks::Records(max) => self.stack.sender(now, conn).and_then(|mut sender| {
                     let mut segment = sender.segment()?;
-                    // Sizes that depend on the offset alone.
+                    // The size of a record depends only on the offset.
                     let sized = end.sent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
                     let max = segment.capacity().min(max) as u64;
                     let bytes = end.next_bytes(1 + sized % max);
@@ -397,7 +399,8 @@ impl LiteHost {
 
     /// Checks the limits of the stack.
     fn check_limits(&self) -> Result<(), String> {
-        /// A limit may be exceeded by at most one segment joined by LRO until other bytes are freed.
+        /// A limit may be exceeded by at most one segment, which LRO may have joined, until other bytes are
+        /// released.
         const SEGMENT_MAX: u64 = 1 << 16;
         self.setup.check_usage(&self.stack.usage())?;
         for (number, conn) in self.conns.iter().enumerate() {

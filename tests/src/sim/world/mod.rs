@@ -24,71 +24,71 @@ pub use operations::{Kind, Operation};
 pub use rdma::RdmaWorld;
 pub use streams::{Chunks, EndPlan, Reader, StreamPlan, StreamWorld};
 
-/// First client port; connections use consecutive ports.
+/// The client port of the first connection. The other connections use the ports after it.
 pub const CLIENT_PORT: u16 = 40_000;
 
-/// Progress of a connection.
+/// The progress of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Grows with every byte, event and completion that a user of the connection gets.
+    /// A number that grows with every byte, event and completion that a user of the connection gets.
     pub steps: u64,
-    /// Both users have finished.
+    /// Whether both users have finished.
     pub done: bool,
 }
 
-/// Work done in a run.
+/// The work that was done in a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Transferred {
-    /// Bytes delivered and checked.
+    /// Number of bytes delivered and checked.
     pub bytes: u64,
-    /// Operations completed and checked.
+    /// Number of operations completed and checked.
     pub operations: u64,
-    /// Bytes delivered ahead of the frontier, by tcp-lite.
+    /// Number of bytes that tcp-lite delivered ahead of the next expected byte.
     pub early: u64,
-    /// Segments retransmitted by tcp-lite, without tail loss probes.
+    /// Number of segments that tcp-lite retransmitted, without tail loss probes.
     pub retransmits: u64,
-    /// Retransmission timeouts of tcp-lite.
+    /// Number of retransmission timeouts of tcp-lite.
     pub timeouts: u64,
-    /// Splits counted by tcp-lite.
+    /// Number of splits that tcp-lite counted.
     pub cuts: u64,
-    /// Increases of a path MTU, by tcp-lite.
+    /// Number of times that tcp-lite raised a path MTU.
     pub raises: u64,
 }
 
 /// Two hosts.
 pub trait World {
-    /// Polls host `side` once: receives the frames of its port, works, sends. Returns whether anything was
-    /// done.
+    /// Polls host `side` once: receives the frames of its port, does the work of its users, and sends frames.
+    /// Returns whether anything was done.
     ///
     /// # Errors
     /// The broken rule.
     fn poll(&mut self, side: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String>;
 
-    /// When host `side` wants its next poll if nothing arrives before.
+    /// Returns the time at which host `side` needs its next poll if no frame arrives before.
     fn next_us(&mut self, side: usize, now_us: u64) -> Option<u64>;
 
-    /// Whether the last poll of the other host gave the users of host `side` something to do, without a
-    /// frame.
+    /// Whether the last poll of the other host gave the users of host `side` something to do without a frame.
     fn is_due(&self, _side: usize) -> bool {
         false
     }
 
-    /// The state of host `side` that the tap needs.
+    /// Returns the state of host `side` that the tap needs.
     fn condition(&self, side: usize) -> Condition;
 
-    /// Time of the last fault of wire, ports and hosts.
+    /// Sets the time of the last fault of wire, ports and hosts.
     fn set_last_fault(&mut self, _harmed_us: u64) {}
 
-    /// A payload on the connection with this client port was corrupted so that only MPA's CRC shows it.
+    /// Records that a payload on the connection with this client port was corrupted so that only MPA's CRC
+    /// shows it.
     fn poisoned(&mut self, port: u16);
 
-    /// Number of connections of the run.
+    /// Returns the number of connections of the run.
     fn connections(&self) -> usize;
 
-    /// The client port of a connection.
+    /// Returns the client port of a connection.
     fn port(&self, connection: usize) -> u16;
 
-    /// The connection that has to be over before this one begins.
+    /// Returns the connection that has to be over before this one begins.
     fn before(&self, _connection: usize) -> Option<usize> {
         None
     }
@@ -96,19 +96,19 @@ pub trait World {
     /// Whether the user of host `side` has got the event that the connection is over.
     fn is_over(&self, side: usize, connection: usize) -> bool;
 
-    /// The progress of a connection.
+    /// Returns the progress of a connection.
     fn progress(&self, connection: usize) -> Progress;
 
-    /// Everything is over: checks the final state.
+    /// Checks the final state, after all connections are over. Returns the work that was done.
     ///
     /// # Errors
-    /// The error in the final state.
+    /// A description of the error in the final state.
     fn finish(&mut self) -> Result<Transferred, String>;
 
-    /// Counts events that do not show on the wire.
+    /// Counts events that are not visible on the wire.
     fn cover(&self, coverage: &mut Coverage);
 
-    /// A description of the state, for a run that makes no progress.
+    /// Returns a description of the state, for a run that makes no progress.
     fn describe(&self) -> String;
 }
 
@@ -144,8 +144,9 @@ fn cover_stack(coverage: &mut Coverage, setup: &HostSetup, counters: &StackCount
     coverage.count_if(Occurrence::WithoutTimestamps, !setup.tcp.timestamps);
 }
 
-/// Segments that a stack retransmitted because it considered them lost. A tail loss probe may be unnecessary,
-/// if the peer delays its acknowledgement (RFC 8985 section 7.2).
+/// Returns the number of segments that a stack retransmitted because it considered them lost. Tail loss
+/// probes do not count, since a probe may be unnecessary if the peer delays its acknowledgement (RFC 8985
+/// section 7.2).
 fn repairs(counters: &StackCounters) -> u64 {
     counters.tx_retransmits.saturating_sub(counters.tail_loss_probes)
 }

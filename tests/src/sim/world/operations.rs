@@ -1,4 +1,4 @@
-//! The operations of the users of an iWARP connection, and their memory: every operation has its own ranges,
+//! The operations of the users of an iWARP connection, and their memory. Every operation has its own ranges,
 //! so that its effect can be distinguished from all other effects.
 
 use iwarp::memory::{Access, Base};
@@ -9,13 +9,13 @@ use iwarp::verbs::{
 
 use crate::pattern::Pattern;
 
-/// A completed target is overwritten with this, so that a later write to it shows.
+/// Value with which a completed target is overwritten, so that a later write to it is visible.
 const SPENT: u8 = 0xa5;
 
-/// Initial contents of memory, which must not change where no bytes may be placed.
+/// Initial value of memory. The value must not change where no bytes may be placed.
 const UNTOUCHED: u8 = 0x5a;
 
-/// Bytes between ranges.
+/// Number of bytes between two ranges.
 const GUARD: usize = 16;
 
 /// The kind of an operation.
@@ -38,9 +38,9 @@ pub enum Kind {
 pub struct Operation {
     /// The kind of the operation.
     pub kind: Kind,
-    /// Bytes; of no meaning for an atomic.
+    /// Number of bytes; it has no meaning for an atomic.
     pub bytes: usize,
-    /// Time since the one before was posted.
+    /// Time from the post of the previous operation to the post of this operation, microseconds.
     pub think_us: u64,
 }
 
@@ -51,20 +51,20 @@ impl Operation {
     }
 }
 
-/// The ranges of an operation: offsets in the memory of its poster and of its peer.
+/// The ranges of an operation: their offsets in the poster's memory and in the peer's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Places {
     pub(super) own: usize,
     pub(super) peer: usize,
-    /// Where the peer receives a message.
+    /// Offset at which the peer receives a message.
     pub(super) receive: usize,
 }
 
-/// The operations of both sides with their ranges.
+/// The operations of both sides, with their ranges.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) places: [Vec<Places>; 2],
-    /// Offset of each side's counter, to which the peer adds.
+    /// Offset of each side's counter, to which the peer's atomics add.
     pub(super) counter: [usize; 2],
     pub(super) bytes: [usize; 2],
     /// The parts of each side's memory that may change: offset and length.
@@ -106,14 +106,15 @@ impl Layout {
     }
 }
 
-/// One side's memory.
+/// The memory of one side.
 pub(super) struct Memory {
     region: MemoryRegion,
     spent: Vec<(usize, usize)>,
 }
 
 impl Memory {
-    /// Addresses count from 0: those of the process differ from run to run.
+    /// Registers memory whose addresses begin at 0, since the addresses in the process differ from run to
+    /// run.
     pub(super) fn new(pd: &ProtectionDomain, bytes: usize) -> Result<Self, VerbsError> {
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let options = MrOptions { base: Base::Zero, ..MrOptions::new(all) };
@@ -140,7 +141,8 @@ impl Memory {
         bytes.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes)).ok_or_else(|| "eight bytes".into())
     }
 
-    /// Checks that the bytes delivered to `at` match `pattern`. From now on nothing may be placed there.
+    /// Checks that the bytes delivered to `at` match `pattern`. After this call, no bytes may be placed
+    /// there.
     pub(super) fn check(&mut self, at: usize, bytes: usize, pattern: Pattern) -> Result<(), String> {
         if let Some(wrong) = pattern.first_wrong(0, &self.read(at, bytes)?) {
             return Err(format!("byte {wrong} of {bytes} delivered is wrong"));
@@ -153,7 +155,7 @@ impl Memory {
         self.region.write_at(at, &vec![SPENT; bytes]).map_err(|error| error.to_string())
     }
 
-    /// Checks that nothing was placed outside of `used`, which is sorted.
+    /// Checks that no bytes were placed outside `used`, which is sorted.
     pub(super) fn check_guards(&self, used: &[(usize, usize)]) -> Result<(), String> {
         let all = self.read(0, self.region.len())?;
         let ends = used.iter().map(|(at, bytes)| at + bytes);
@@ -166,8 +168,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Bytes placed at `at` and never delivered have to be right too: nothing is placed before its CRC is
-    /// checked.
+    /// Checks bytes at `at` that may have been placed but were never delivered. They have to be correct too,
+    /// since no bytes are placed before their CRC is checked.
     pub(super) fn check_undelivered(&self, at: usize, bytes: usize, pattern: Pattern) -> Result<(), String> {
         if self.spent.contains(&(at, bytes)) {
             return Ok(());
@@ -182,7 +184,7 @@ impl Memory {
         }
     }
 
-    /// Checks that nothing was placed where something had been delivered before.
+    /// Checks that no bytes were placed where bytes had been delivered before.
     pub(super) fn check_spent(&self) -> Result<(), String> {
         for &(at, bytes) in &self.spent {
             if self.read(at, bytes)?.iter().any(|byte| *byte != SPENT) {
@@ -216,7 +218,7 @@ pub enum Fault {
     ReadBeyond,
 }
 
-/// The request of `fault`, of 8 bytes.
+/// Returns the request of `fault`, which has 8 bytes.
 pub(super) fn faulty(number: u64, fault: Fault, own: &Memory, peer: &Memory) -> SendRequest {
     let beyond = RemoteAddr { addr: peer.region.len() as u64 - 4, rkey: peer.rkey() };
     let op = match fault {
@@ -227,7 +229,7 @@ pub(super) fn faulty(number: u64, fault: Fault, own: &Memory, peer: &Memory) -> 
     SendRequest::new(number, op, own.sge(0, 8))
 }
 
-/// The request of `operation`, posted by the owner of `own` to that of `peer`.
+/// Returns the request of `operation`, which the owner of `own` posts. Its peer is the owner of `peer`.
 pub(super) fn request(
     number: u64,
     operation: &Operation,

@@ -19,30 +19,31 @@ use crate::sim::watch::{Condition, Watch};
 use super::connection::{CLOSE_TIMEOUT, Connection, FOREVER, RdmaPlan, text};
 use super::{CLIENT_PORT, Progress, Transferred, World, cover_stack, repairs};
 
-/// The port that both hosts listen on.
+/// The port on which both hosts listen.
 const PORT: u16 = 7174;
 
 pub(super) struct Host {
     setup: HostSetup,
-    /// One for each queue of its device.
+    /// The engines of the host, one for each queue of its device.
     engines: Vec<Engine>,
     context: Context,
     channel: EventChannel,
     pub(super) pd: ProtectionDomain,
     cq: CompletionQueue,
     listener: Option<CmId>,
-    /// Connections by queue pair.
+    /// The number of each connection, by the number of its queue pair.
     numbers: HashMap<u32, usize>,
 }
 
-/// Two hosts with iWARP.
+/// Two hosts that run iWARP.
 pub struct RdmaWorld {
     hosts: [Host; 2],
     connections: Vec<Connection>,
     transferred: Transferred,
-    /// Whether the last poll of each host did something: its users may have given its engine more work.
+    /// Whether the last poll of each host did something. If it did, the host's users may have given its
+    /// engine more work.
     again: [bool; 2],
-    /// [`World::set_last_fault`].
+    /// The time that [`World::set_last_fault`] has set.
     last_fault_us: u64,
 }
 
@@ -74,7 +75,7 @@ impl Host {
         })
     }
 
-    /// The sums over its engines.
+    /// Returns the sums of the counters of the host's engines.
     fn counters(&self) -> EngineCounters {
         let mut all = EngineCounters::default();
         self.engines.iter().for_each(|engine| all += engine.counters());
@@ -90,7 +91,7 @@ impl Host {
 }
 
 impl RdmaWorld {
-    /// Hosts with these setups, each on its port, and the plans of their connections.
+    /// Creates hosts with these setups, each on its ports, for connections with these plans.
     ///
     /// # Errors
     /// If a host cannot be created.
@@ -151,7 +152,7 @@ impl RdmaWorld {
         self.connections[number].on_event(side, kind, now_us - self.last_fault_us).map_err(of)
     }
 
-    /// Polls completions. Receives first: the checks of the peer's requests depend on them.
+    /// Polls completions, and handles receives first, since the checks of the peer's requests depend on them.
     fn completions(&mut self, side: usize) -> Result<bool, String> {
         let mut busy = false;
         while let Some(wc) = self.hosts[side].cq.poll_one() {

@@ -1,4 +1,4 @@
-//! smoltcp's own TCP sockets: an independent peer.
+//! A host with smoltcp's own TCP sockets, as an independent peer.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,39 +15,40 @@ use testkit::packet::{Tcp, flag, parse};
 
 use super::streams::{End, Ending};
 
-/// Maximum polls in a row without delay.
+/// Maximum number of consecutive polls without a delay.
 const POLLS: usize = 64;
 
-/// Delay of a poll that smoltcp asks for at once, since such a poll does not always do something.
+/// Delay of a poll that smoltcp asks for at once, microseconds. Such a poll does not always do something.
 const POLL_DELAY_US: u64 = 100;
 
-/// The acknowledgement and window of the last segment.
+/// The acknowledgement and the window of the last segment that reached smoltcp.
 #[derive(Clone, Copy, Debug)]
 struct LastAck {
     ack: u32,
     window: u16,
-    /// Window scale of the SYN before it.
+    /// Window scale of the SYN that preceded the segment.
     scale: u8,
-    /// Bare segments since then with the same acknowledgement and window.
+    /// Number of bare segments since then with the same acknowledgement and window.
     duplicates: u32,
 }
 
 struct Wire {
     device: PortDevice,
-    /// The last bare segment sent from one port to another.
+    /// The last bare segment sent from each port to each other port.
     last: HashMap<(u16, u16), Vec<u8>>,
-    /// The sequence numbers of the FINs sent from one port to another.
+    /// The sequence number of the FIN sent from each port to each other port.
     fins: HashMap<(u16, u16), u32>,
     /// The last acknowledgement that reached smoltcp, by the ports of the segments that smoltcp sends.
     last_acks: HashMap<(u16, u16), LastAck>,
-    /// Pairs of ports whose connection a RST has ended. All further segments are answered with a RST only.
+    /// Pairs of ports whose connection a RST has ended. smoltcp answers all further segments only with a RST.
     reset: HashSet<(u16, u16)>,
 }
 
 impl Wire {
-    /// Drops bare segments to smoltcp that acknowledge everything up to its FIN from port `ports.0` to port
-    /// `ports.1`, if smoltcp knows that acknowledgement already. At the third, smoltcp drops its timer and
-    /// never retransmits the FIN, which the peer may have refused because it was late (RFC 5961 section 5.2).
+    /// Drops bare segments to smoltcp that acknowledge exactly the bytes before its FIN from port `ports.0`
+    /// to port `ports.1`, if smoltcp has this acknowledgement already. At the third such segment, smoltcp
+    /// would drop its timer and never retransmit the FIN. The peer may have refused the FIN because it was
+    /// late (RFC 5961 section 5.2).
     fn drop_duplicate_acks_of_fin(&mut self, ports: (u16, u16)) {
         let Some(&fin) = self.fins.get(&ports) else { return };
         let only_duplicates =
@@ -55,13 +56,13 @@ impl Wire {
         self.device.retain(|frame| !parse(frame).is_some_and(|tcp| only_duplicates(&tcp)));
     }
 
-    /// Drops the third bare segment in a row with the same acknowledgement and window while the
-    /// `unacknowledged` bytes from port `ports.0` to port `ports.1` exceed that window. At the third, smoltcp
-    /// retransmits beyond the window. The peer drops the excess, but smoltcp counts it as sent, and has no
-    /// timer once the window was closed.
+    /// Drops the third consecutive bare segment with the same acknowledgement and window, if the
+    /// `unacknowledged` bytes from port `ports.0` to port `ports.1` exceed this window. At such a segment,
+    /// smoltcp would retransmit bytes beyond the window. The peer drops these bytes, but smoltcp counts them
+    /// as sent, and it has no timer once the window was closed.
     fn drop_duplicate_acks_beyond_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
         let Self { device, last_acks, .. } = self;
-        // smoltcp accepts no segment now. The first one is counted when it does.
+        // smoltcp accepts no segment now. The first segment is counted when smoltcp accepts it.
         if device.is_full() {
             return;
         }
@@ -84,7 +85,7 @@ impl Wire {
             }
             keep
         };
-        // Stops at the segment that smoltcp receives next.
+        // The check stops at the segment that smoltcp receives next.
         let mut kept = false;
         device.retain(|frame| {
             kept = kept || keeps(frame);
@@ -92,9 +93,10 @@ impl Wire {
         });
     }
 
-    /// Drops segments from port `ports.1` to port `ports.0` to a connection of smoltcp that is over, and
-    /// answers them as TIME-WAIT does (RFC 9293 section 3.10.7.4), with the last acknowledgement; also a late
-    /// SYN-ACK. A SYN without ACK may open another connection, and a RST with the next number ends TIME-WAIT.
+    /// Drops segments from port `ports.1` to port `ports.0` for a connection of smoltcp that is over. Answers
+    /// them with the last acknowledgement, as TIME-WAIT does (RFC 9293 section 3.10.7.4); a late SYN-ACK is
+    /// answered too. A SYN without ACK may open another connection, and a RST with the next number ends
+    /// TIME-WAIT.
     fn answer_as_time_wait(&mut self, ports: (u16, u16)) {
         let Self { device, last, reset, .. } = self;
         if reset.contains(&ports) {
@@ -247,7 +249,7 @@ impl SmoltcpHost {
         self.wire.note_sent();
     }
 
-    /// A RST came from port `ports.1` to port `ports.0`: notes whether it ends the connection.
+    /// Handles a RST from port `ports.1` to port `ports.0`: records whether it has ended the connection.
     fn note_reset(&mut self, ports: (u16, u16)) {
         let mut ends = self.ends.iter().zip(&self.handles);
         let of_it = ends.find(|(end, _)| end.ports(self.side) == ports);
@@ -269,9 +271,9 @@ impl SmoltcpHost {
         }
     }
 
-    /// smoltcp's TIME-WAIT ends after ten seconds, when a timer of the peer may not have expired again. So
-    /// this extends it from the moment when the socket is closed, so that no segment is answered with a RST.
-    /// The user gets the event later, and may still have to read.
+    /// Extends smoltcp's TIME-WAIT from the moment at which the socket is closed, so that smoltcp does not
+    /// answer a segment with a RST. smoltcp's TIME-WAIT ends after ten seconds, and a timer of the peer may
+    /// expire later. The user gets the event of the end later, and may still have to read bytes.
     fn extend_time_wait(&mut self) {
         for (end, handle) in self.ends.iter().zip(&self.handles) {
             let closed = self.sockets.get::<tcp::Socket<'_>>(*handle).state() == tcp::State::Closed;
@@ -341,11 +343,11 @@ impl SmoltcpHost {
     }
 }
 
-/// Reads as many bytes as the reader takes now.
+/// Reads as many bytes as the reader accepts now. Returns whether any byte was read.
 fn read(socket: &mut tcp::Socket<'_>, end: &mut End, now_us: u64) -> Result<bool, String> {
     let mut left = match end.plan.reader {
         None => u64::MAX,
-        // At the end of TIME-WAIT smoltcp drops unread bytes.
+        // smoltcp drops unread bytes at the end of TIME-WAIT.
         Some(_) if socket.state() == tcp::State::TimeWait => u64::MAX,
         Some(_) if now_us < end.read_again_us => 0,
         Some(reader) => reader.bytes,

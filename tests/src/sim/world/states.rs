@@ -1,21 +1,22 @@
-//! TCP's states and transitions (RFC 9293 figure 5 and section 3.10), by their causes.
+//! TCP's states and transitions (RFC 9293 figure 5 and section 3.10), by the causes of the transitions.
 
 use tcp_lite::State;
 
 /// The cause of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// One segment.
+    /// The stack has received one segment.
     Segment,
-    /// Time passed.
+    /// Time has passed.
     Timer,
-    /// A call of the user.
+    /// The user has called the stack.
     User,
-    /// A transmission.
+    /// The stack has sent segments.
     Transmission,
 }
 
-/// Transitions by one segment, which may acknowledge a FIN and have the peer's FIN; a RST ends a connection.
+/// Transitions that one segment can cause. The segment may acknowledge a FIN and contain the peer's FIN; a
+/// RST ends a connection.
 const BY_SEGMENT: [(State, &[State]); 10] = {
     use State::*;
     [
@@ -32,14 +33,14 @@ const BY_SEGMENT: [(State, &[State]); 10] = {
     ]
 };
 
-/// Transitions by a user's CLOSE. An ABORT ends a connection in any state.
+/// Transitions that a CLOSE of the user causes. An ABORT ends a connection in any state.
 const BY_CLOSE: [(State, State); 3] = {
     use State::*;
     [(SynReceived, FinWait1), (Established, FinWait1), (CloseWait, LastAck)]
 };
 
 impl Cause {
-    /// Whether this cause can lead `from` one state `to` another.
+    /// Whether this cause can lead from state `from` to state `to`.
     pub(super) fn leads(self, from: State, to: State) -> bool {
         let ends = from != State::Closed && to == State::Closed;
         match self {

@@ -1,5 +1,5 @@
-//! Plain streams: the number of bytes each end sends, the segments, the speed of the reader, and the end of
-//! the connection.
+//! Plain streams: the number of bytes that each side sends, the segments, the speed of the reader, and the
+//! end of the connection.
 
 use crate::pattern::Pattern;
 use crate::sim::coverage::{Coverage, Occurrence};
@@ -10,63 +10,65 @@ use super::lite::LiteHost;
 use super::smoltcp_host::SmoltcpHost;
 use super::{Progress, Transferred, World};
 
-/// How a sender passes its bytes to TCP.
+/// The form in which a sender passes its bytes to TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunks {
-    /// As a stream: TCP cuts it at EMSS.
+    /// A stream, which TCP cuts into segments of the EMSS.
     Stream,
-    /// In segments of random sizes, up to this many bytes.
+    /// Segments of random sizes, with at most this many bytes each.
     Records(usize),
 }
 
 /// A slow reader.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader {
-    /// Bytes it reads at a time.
+    /// Maximum number of bytes that the reader reads at a time.
     pub bytes: u64,
-    /// Time between two reads.
+    /// Time between two reads, microseconds.
     pub every_us: u64,
 }
 
-/// One end of a stream.
+/// The parameters of one side of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct EndPlan {
-    /// Bytes it sends.
+    /// Number of bytes that this side sends.
     pub bytes: u64,
-    /// How they are passed.
+    /// The form in which this side passes its bytes to TCP.
     pub chunks: Chunks,
-    /// How it reads; `None`: at once.
+    /// The reader of this side; `None`: it reads all bytes at once.
     pub reader: Option<Reader>,
-    /// Bytes received ahead of the frontier are held until the frontier passes them, and not used at once.
+    /// Whether the user holds bytes received ahead of a hole until the hole is filled, instead of using them
+    /// at once.
     pub holds: bool,
-    /// It aborts once it has received this many bytes.
+    /// Number of received bytes at which this side aborts.
     pub abort_at: Option<u64>,
-    /// It closes only after the peer has closed.
+    /// Whether this side closes only after the peer has closed.
     pub closes_last: bool,
 }
 
-/// One connection.
+/// The parameters of one connection.
 #[derive(Clone, Debug)]
 pub struct StreamPlan {
     /// The side that connects.
     pub opener: usize,
-    /// Both connect at once.
+    /// Whether both sides connect at the same time.
     pub simultaneous: bool,
-    /// The connection whose ports it uses again, once that is over for who opened it.
+    /// The earlier connection whose ports this connection reuses, once the earlier one is over for the side
+    /// that opened it.
     pub after: Option<usize>,
-    /// It is accepted on the same port as all others that are.
+    /// Whether the connection is accepted on the port that all connections with this flag share.
     pub shares_port: bool,
-    /// Both ends.
+    /// The parameters of both sides.
     pub ends: [EndPlan; 2],
 }
 
 impl StreamPlan {
-    /// A connection opened by `opener`, on ports of its own.
+    /// Returns a connection that `opener` opens, on ports of its own.
     pub fn new(opener: usize, ends: [EndPlan; 2]) -> Self {
         Self { opener, simultaneous: false, after: None, shares_port: false, ends }
     }
 
-    /// Whether one end is to abort.
+    /// Whether one side is going to abort.
     pub fn aborts(&self) -> bool {
         self.ends.iter().any(|end| end.abort_at.is_some())
     }
@@ -75,13 +77,13 @@ impl StreamPlan {
 /// How a connection has ended for one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// Both FINs.
+    /// By both FINs.
     Graceful,
     /// By a RST of either side.
     Reset,
 }
 
-/// One end of a connection.
+/// The state of one side of a connection.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) plan: EndPlan,
@@ -89,16 +91,16 @@ pub(super) struct End {
     shares_port: bool,
     opener: usize,
     pub(super) after: Option<usize>,
-    /// One end is to abort this connection.
+    /// Whether one side is going to abort this connection.
     pub(super) aborts: bool,
     pub(super) port: u16,
     pattern: Pattern,
     peer: Pattern,
     expects: u64,
-    /// Bytes passed to TCP.
+    /// Number of bytes passed to TCP.
     pub(super) sent: u64,
     pub(super) got: Ranges,
-    /// Bytes that the reader has taken.
+    /// Number of bytes that the reader has read.
     pub(super) read: u64,
     pub(super) read_again_us: u64,
     pub(super) established: bool,
@@ -136,12 +138,12 @@ impl End {
         }
     }
 
-    /// The port that the connection is accepted on.
+    /// Returns the port on which the connection is accepted.
     pub(super) fn server_port(&self) -> u16 {
         if self.shares_port { 3999 } else { 4000 + (self.port - super::CLIENT_PORT) }
     }
 
-    /// The ports of host `side` and of its peer.
+    /// Returns the port of host `side` and the port of its peer.
     pub(super) fn ports(&self, side: usize) -> (u16, u16) {
         if side == self.opener { (self.port, self.server_port()) } else { (self.server_port(), self.port) }
     }
@@ -150,14 +152,14 @@ impl End {
         self.steps += 1;
     }
 
-    /// The next bytes, up to `max`.
+    /// Returns the next bytes to send, at most `max`.
     pub(super) fn next_bytes(&self, max: u64) -> Vec<u8> {
         let mut bytes = vec![0; (self.plan.bytes - self.sent).min(max) as usize];
         self.pattern.fill(self.sent, &mut bytes);
         bytes
     }
 
-    /// Bytes arrived, each for the first time.
+    /// Checks bytes that have arrived: each byte has to be right, and may arrive only once.
     pub(super) fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
         let end = offset + bytes.len() as u64;
         if self.peer_closed {
@@ -177,7 +179,7 @@ impl End {
         Ok(())
     }
 
-    /// The peer's FIN was reported.
+    /// Checks the stream when the peer's FIN is reported.
     pub(super) fn on_peer_closed(&mut self) -> Result<(), String> {
         if self.peer_closed {
             return Err("the peer's FIN was reported twice".into());
@@ -191,7 +193,7 @@ impl End {
         Ok(())
     }
 
-    /// The bytes that the reader takes at `now_us`.
+    /// Returns the number of bytes that the reader reads at `now_us`, and counts them as read.
     pub(super) fn reads(&mut self, now_us: u64) -> u64 {
         let waiting = self.got.frontier() - self.read;
         let Some(reader) = self.plan.reader else {
@@ -208,7 +210,7 @@ impl End {
         taken
     }
 
-    /// When the reader reads again.
+    /// Returns the time at which the reader reads again.
     pub(super) fn next_read_us(&self) -> Option<u64> {
         let slow = self.plan.reader.is_some() && self.over.is_none();
         (slow && self.got.frontier() > self.read).then_some(self.read_again_us)
@@ -225,7 +227,7 @@ impl End {
         self.established && !self.closing && self.sent == self.plan.bytes && last
     }
 
-    /// The connection is over for this end.
+    /// Records that the connection is over for this side, and checks that it may end in this way.
     pub(super) fn on_over(&mut self, over: Ending, reason: &str) -> Result<(), String> {
         if self.over.is_some() {
             return Err(format!("over twice: {reason}"));
@@ -252,12 +254,12 @@ pub(super) enum StreamHost {
 pub struct StreamWorld {
     hosts: [StreamHost; 2],
     connections: usize,
-    /// Both ends offer timestamps.
+    /// Whether both sides offer timestamps.
     timestamps: bool,
 }
 
 impl StreamWorld {
-    /// Hosts with these setups, each on its port, and the plans of their connections.
+    /// Creates hosts with these setups, each on its port, for connections with these plans.
     ///
     /// # Errors
     /// If a host cannot be created.
@@ -345,7 +347,8 @@ impl World for StreamWorld {
         let before = ends[0].after.map_or(0, |before| self.progress(before).steps);
         Progress {
             steps: before + ends.iter().map(|end| end.steps).sum::<u64>(),
-            // A RST may overtake the end of the handshake. Then one end never knows of the connection.
+            // A RST may overtake the end of the handshake. In this case one side never knows of the
+            // connection.
             done: ends.iter().all(|end| {
                 end.over.is_some()
                     || end.aborts && !end.established && ends.iter().any(|end| end.over.is_some())

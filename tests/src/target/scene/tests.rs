@@ -1,5 +1,5 @@
-//! Scenes parsed by this target and by the one over libibverbs (`tests/iwprobe/c`): both accept the same
-//! texts, and every word of `tests/iwprobe/TARGET.md`.
+//! Scenes parsed by this target and by the target over libibverbs (`tests/iwprobe/c`). Both targets accept
+//! the same texts, and every word of `tests/iwprobe/TARGET.md`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -42,7 +42,7 @@ fn what_is_no_scene_is_empty_and_what_is_wrong_is_named() {
     assert_eq!(Scene::parse("iwp1 do=s65536,s1"), Err("do".into()), "too many bytes");
 }
 
-/// Scenes with each word, operation and scope, and with their smallest errors.
+/// Scenes with each word, operation and scope, and scenes with the smallest errors in them.
 const SCENES: [&str; 86] = [
     "",
     "hello",
@@ -132,7 +132,7 @@ const SCENES: [&str; 86] = [
     "iwp1 bye",
 ];
 
-/// A scene in the format of `scene-words.c`.
+/// Returns a scene in the format of `scene-words.c`.
 fn written(scene: &Scene) -> String {
     let mut text = "scene".to_owned();
     for region in &scene.regions {
@@ -173,7 +173,7 @@ fn written(scene: &Scene) -> String {
     text + &flags.iter().filter(|(_, set)| *set).map(|(name, _)| format!(" {name}")).collect::<String>()
 }
 
-/// The output of the target over libibverbs for these scenes, line by line.
+/// Returns the output of the target over libibverbs for these scenes, line by line.
 fn verbs_target(scenes: &[&str]) -> Vec<String> {
     let out = std::env::temp_dir().join(format!("iwprobe-scene-words-{}", std::process::id()));
     std::fs::create_dir_all(&out).unwrap();
@@ -198,7 +198,7 @@ fn both_targets_read_the_same_in_every_scene() {
     let theirs = verbs_target(&SCENES);
     assert_eq!(theirs.len(), SCENES.len());
     for (scene, theirs) in SCENES.iter().zip(theirs) {
-        // For an invalid word, the name of the word suffices.
+        // If a word is invalid, only the names of the invalid words are compared.
         let theirs = if theirs.starts_with("bad") { theirs.split('=').next().unwrap() } else { &theirs };
         let bad = |word: String| format!("bad {}", word.split('=').next().unwrap());
         let ours = Scene::parse(scene).map_or_else(bad, |scene| written(&scene));
@@ -206,7 +206,7 @@ fn both_targets_read_the_same_in_every_scene() {
     }
 }
 
-/// The first cells of the table below `heading`.
+/// Returns the first cells of the table below `heading`.
 fn words_of(contract: &str, heading: &str) -> Vec<String> {
     let section = contract.split(heading).nth(1).unwrap();
     let rows =

@@ -1,9 +1,10 @@
-//! Packets built from parts, valid by default: lengths and checksums are filled in last.
+//! Builds packets from parts. Packets are valid unless a test changes them, since lengths and checksums are
+//! filled in last.
 
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header, bytes.
 pub const ETHERNET: usize = 14;
 
-/// Bytes of a TCP header without options.
+/// Length of a TCP header without options, bytes.
 pub const TCP_BYTES: usize = 20;
 
 /// IP protocol numbers.
@@ -18,16 +19,16 @@ pub mod protocol {
 /// Source and destination addresses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Addresses {
-    /// Ethernet, source first.
+    /// Ethernet addresses, source first.
     pub macs: [[u8; 6]; 2],
-    /// IPv4.
+    /// IPv4 addresses, source first.
     pub v4: [[u8; 4]; 2],
-    /// IPv6.
+    /// IPv6 addresses, source first.
     pub v6: [[u8; 16]; 2],
 }
 
 impl Addresses {
-    /// Those of an answer to `frame`, which has a whole IP header of this family.
+    /// Returns the addresses of an answer to `frame`, which has a whole IP header of this family.
     pub(super) fn of_answer(frame: &[u8], is_ipv6: bool) -> Self {
         let mut answer = Self { macs: pair(frame), ..Self::default() };
         let packet = &frame[ETHERNET..];
@@ -42,7 +43,7 @@ impl Addresses {
     }
 }
 
-/// The first two addresses in `bytes`.
+/// Returns the first two addresses in `bytes`.
 fn pair<const N: usize>(bytes: &[u8]) -> [[u8; N]; 2] {
     [0, N].map(|at| *bytes[at..].first_chunk().expect("a whole header"))
 }
@@ -62,12 +63,12 @@ pub struct TcpHeader<'a> {
     pub window: u16,
     /// Urgent pointer.
     pub urgent: u16,
-    /// Options: their first 40 bytes are used, and padded to a multiple of four.
+    /// Options, of which the first 40 bytes are used. They are padded to a multiple of four bytes.
     pub options: &'a [u8],
 }
 
 impl TcpHeader<'_> {
-    /// A segment with this payload, without its checksum.
+    /// Returns a segment with this payload, without its checksum.
     pub fn segment(&self, payload: &[u8]) -> Vec<u8> {
         let options = &self.options[..self.options.len().min(40)];
         let header_bytes = TCP_BYTES + options.len().next_multiple_of(4);
@@ -89,7 +90,7 @@ impl TcpHeader<'_> {
 /// The variable fields of an IPv4 header.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv4 {
-    /// Type of service, ECN in the last two bits.
+    /// Type of service. The last two bits are the ECN field.
     pub tos: u8,
     /// Identification.
     pub id: u16,
@@ -105,12 +106,12 @@ fn ethernet(addresses: &Addresses, ethertype: [u8; 2]) -> Vec<u8> {
     [&addresses.macs[1][..], &addresses.macs[0], &ethertype].concat()
 }
 
-/// A frame with any payload.
+/// Returns a frame with any payload.
 pub fn raw(addresses: &Addresses, ethertype: [u8; 2], payload: &[u8]) -> Vec<u8> {
     [&ethernet(addresses, ethertype)[..], payload].concat()
 }
 
-/// An IPv4 packet; `options` are padded to a multiple of four.
+/// Returns an IPv4 packet. `options` are padded to a multiple of four bytes.
 pub fn ipv4(addresses: &Addresses, header: Ipv4, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut frame = ethernet(addresses, [0x08, 0]);
     let bytes = 20 + options.len().min(40).next_multiple_of(4);
@@ -128,7 +129,7 @@ pub fn ipv4(addresses: &Addresses, header: Ipv4, options: &[u8], payload: &[u8])
     frame
 }
 
-/// An IPv6 packet; extension headers are part of `payload`.
+/// Returns an IPv6 packet. Extension headers are part of `payload`.
 pub fn ipv6(addresses: &Addresses, class: u8, next: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = ethernet(addresses, [0x86, 0xdd]);
     frame.extend([0x60 | class >> 4, class << 4, 0, 0]);
@@ -141,7 +142,8 @@ pub fn ipv6(addresses: &Addresses, class: u8, next: u8, hop_limit: u8, payload: 
     frame
 }
 
-/// A fragment of `packet`'s payload: `at` and `bytes` count from the end of the IP header.
+/// Returns a fragment of `packet`, or `None` if `at` is beyond its payload. The fragment has at most `bytes`
+/// bytes from offset `at` of the IP payload, rounded down to a multiple of eight.
 pub fn fragment(packet: &[u8], id: u16, at: usize, bytes: usize, more: bool) -> Option<Vec<u8>> {
     let offset = at / 8 * 8;
     let cut = |payload: &[u8]| -> Option<Vec<u8>> {
@@ -177,8 +179,8 @@ pub fn fragment(packet: &[u8], id: u16, at: usize, bytes: usize, more: bool) -> 
     Some(frame)
 }
 
-/// Fills in the checksum of the IPv4 header, and those of TCP, ICMP and ICMPv6 directly after an IP header,
-/// if present.
+/// Fills in the checksum of the IPv4 header, and the checksum of TCP, ICMP or ICMPv6 if it directly follows
+/// an IP header.
 pub fn complete(frame: &mut [u8]) {
     dp::checksum::complete_ipv4_header(frame);
     if dp::checksum::complete(frame) {
@@ -191,7 +193,7 @@ pub fn complete(frame: &mut [u8]) {
     }
 }
 
-/// The offset of an ICMP message of either family, and its pseudo-header.
+/// Returns the offset of an ICMP or ICMPv6 message, and its pseudo-header.
 fn message(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
     let (at, pseudo) = match (frame.get(12..14)?, frame.get(ETHERNET + 6)?, frame.get(ETHERNET + 9)?) {
         ([0x08, 0], _, &protocol::ICMP) => (ETHERNET + usize::from(frame[ETHERNET] & 15) * 4, Vec::new()),
@@ -206,7 +208,7 @@ fn message(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
     (frame.len() >= at + 4).then_some((at, pseudo))
 }
 
-/// The Internet checksum (RFC 1071) of parts, each but the last of even length.
+/// Returns the Internet checksum (RFC 1071) of parts. Each part except the last has an even length.
 fn internet_checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u64;
     for part in parts {
@@ -220,8 +222,8 @@ fn internet_checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// The answer to `frame`, if it is an ARP request or neighbour solicitation: the Ethernet address of
-/// `addresses`' source.
+/// Returns the answer to `frame` if it is an ARP request or a neighbour solicitation. The answer has the
+/// source Ethernet address of `addresses`.
 pub fn resolution(frame: &[u8], addresses: &Addresses) -> Option<Vec<u8>> {
     let [mac, asker] = &addresses.macs;
     if frame.get(12..14)? == [8, 6] && frame.get(ETHERNET + 7)? == &1 {

@@ -1,10 +1,10 @@
-//! Packet sockets at both ends of a veth pair between two network namespaces.
+//! Packet sockets at both sides of a veth pair between two network namespaces.
 //!
-//! - `iwperf` over DPDK's `net_af_packet`: every test, both MTUs, both families, with and without markers,
-//!   with every byte checked at its target.
+//! - `iwperf` over DPDK's `net_af_packet`: every test, both MTUs, IPv4 and IPv6, with and without markers.
+//!   The target checks every byte.
 //! - `programs`: `iwperf` and our TCP over our own port (`dp::packet`), also against Linux's TCP.
 //! - `perftest`: perftest's atomics over `libuwarp.so`, and `iwperf`.
-//! - `port`: our port by itself, frame by frame, with its interface going and coming back.
+//! - `port`: our port by itself, frame by frame, with an interface that disappears and is created again.
 //! - `port_on_host`: our port's use of the interface and of its host's memory.
 
 mod perftest;
@@ -16,7 +16,7 @@ use tests::iwperf::{Case, Net, Test, cases, client, conclude, serve};
 use tests::lab::{Namespace, Prerequisite, Result, Scratch, Suite, Wire, veth};
 use tests::{ensure, lab_error};
 
-/// Runs the suite; returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [Prerequisite::Program("ip"), Prerequisite::Program("ethtool"), Prerequisite::Namespaces];
     let mut suite = Suite::new("af_packet", &needs);
@@ -49,8 +49,8 @@ fn run(case: &Case) -> Result<()> {
     Ok(())
 }
 
-/// Four sockets on each interface, among which the kernel spreads flows by its own hash (fanout): most
-/// frames arrive at an engine other than their connection's, and are handed over.
+/// Each interface has four sockets, among which the kernel spreads flows by its own hash (fanout). Most
+/// frames therefore arrive at an engine other than that of their connection, and are handed over.
 fn several_queues(test: Test) -> Result<()> {
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");
@@ -66,8 +66,8 @@ fn several_queues(test: Test) -> Result<()> {
     let results = conclude(client.args(options).args(["--qp", "8"]).spawn()?, server, &json)?;
     let count = |name: &str| results["counters"][name].as_u64().unwrap_or(0);
     ensure!(count("handed_over") > 0, "all frames arrived at their engines: {results}");
-    // Eight engines share the machine's processors. One that gets none for long has a full ring, which drops,
-    // as that of a device does.
+    // Eight engines share the machine's processors. If an engine does not run for long, its ring is full and
+    // drops frames, like the ring of a device.
     let dropped = count("handed_over_dropped");
     ensure!(50 * dropped <= count("handed_over"), "frames were lost between engines: {results}");
     let engines = results["engines"].as_array().ok_or_else(|| lab_error!("no engines: {results}"))?;

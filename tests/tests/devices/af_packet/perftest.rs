@@ -1,5 +1,6 @@
-//! `ib_atomic_bw` and `ib_atomic_lat`, unmodified over `libuwarp.so`, and `iwperf` at the other end, each as
-//! server and as client. This tests atomics against perftest, since siw has none. Also tests endless runs.
+//! `ib_atomic_bw` and `ib_atomic_lat`, unmodified over `libuwarp.so`, with `iwperf` as their peer, each as
+//! server and as client. This tests atomics against perftest, since siw has no atomics. Endless runs are
+//! tested too.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,14 +11,14 @@ use tests::{ensure, lab_error};
 
 use super::programs::hosts;
 
-/// The addresses of perftest's end and of iwperf's.
+/// The addresses of perftest and of iwperf.
 const PERFTEST_IP: &str = "10.64.0.1/24";
 const IWPERF_IP: &str = "10.64.0.2/24";
 const MTU: u16 = 1500;
-/// Messages of a test.
+/// Number of messages of a test.
 const ITERATIONS: u64 = 300;
 
-/// The address of the kernel at iwperf's end, and the port of perftest.
+/// The address of the kernel on iwperf's host, and the port of perftest.
 const KERNELS_IP: &str = "10.64.0.3/24";
 const PORT: u16 = 18_515;
 
@@ -42,7 +43,7 @@ pub(super) fn add_to(suite: &mut Suite) {
     }
 }
 
-/// The options of both ends.
+/// Returns the options of the server and the client.
 fn shape(options: &str) -> Vec<String> {
     let iterations = ITERATIONS.to_string();
     ["-n", &iterations].into_iter().chain(options.split_whitespace()).map(str::to_owned).collect()
@@ -57,7 +58,7 @@ fn start(namespace: &Namespace, test: Test, options: &[String]) -> Result<Proces
 
 /// Starts a server, and waits until it listens.
 fn serve([theirs, ours]: &[Namespace; 2], test: Test, options: &[String]) -> Result<Process> {
-    // perftest prints nothing when it listens.
+    // perftest does not print anything when it listens, so the kernel of the other host tries to connect.
     ours.address("v0", KERNELS_IP)?;
     let mut server = start(theirs, test, options)?;
     let address: IpAddr = host(PERFTEST_IP).parse().map_err(|error| lab_error!("{PERFTEST_IP}: {error}"))?;
@@ -103,7 +104,7 @@ fn perftest_connects(test: Test, options: &str) -> Result<()> {
     Ok(())
 }
 
-/// Both ends run without an end, and perftest is the server. iwperf shows a row every second, and its
+/// The server (perftest) and the client run without an end. iwperf prints a row every second, until an
 /// interrupt ends it.
 fn endless(test: Test, options: &str) -> Result<()> {
     let hosts = hosts(MTU, true)?;

@@ -1,5 +1,5 @@
 //! `dp::packet` by itself: frames in both directions over a veth pair, frames that the kernel drops, and an
-//! interface that disappears and comes back.
+//! interface that disappears and is created again.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use tests::{ensure, lab_error};
 use super::programs::hosts;
 
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
-/// Time to wait for frames that should not arrive.
+/// Time for which a test waits for frames that must not arrive.
 const PAUSE: Duration = Duration::from_millis(200);
 pub(super) const ADDRESSES: [[u8; 4]; 2] = [[10, 65, 0, 1], [10, 65, 0, 2]];
 
@@ -50,14 +50,14 @@ pub(super) fn open(host: &Namespace, config: &PacketConfig) -> Result<PacketPort
     host.enter(|| dp::packet::open(config))?.map_err(|error| lab_error!("{error}"))
 }
 
-/// A port at each end of a veth pair.
+/// Opens a port at each side of a veth pair.
 pub(super) fn pair(mtu: u16, offloads: bool) -> Result<([Namespace; 2], [PacketPort; 2])> {
     let hosts = hosts(mtu, offloads)?;
     let ports = open_both(&hosts, [&config(0), &config(1)])?;
     Ok((hosts, ports))
 }
 
-/// Both ports, with their links up.
+/// Opens both ports, and waits until their links are up.
 pub(super) fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> Result<[PacketPort; 2]> {
     let mut ports = [open(&hosts[0], configs[0])?, open(&hosts[1], configs[1])?];
     for port in &mut ports {
@@ -66,8 +66,8 @@ pub(super) fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> 
     Ok(ports)
 }
 
-/// A TCP segment over IPv4 in a frame from one port to the other, with all sums but that of TCP, whose field
-/// has the sum of the pseudo-header.
+/// Returns the frame of a TCP segment over IPv4 from a port. The IPv4 checksum is correct; the field of the
+/// TCP checksum has the sum of the pseudo-header.
 pub(super) fn segment(
     from: &PacketPort,
     to: [u8; 6],
@@ -101,7 +101,7 @@ pub(super) fn segment(
     (frame, offload)
 }
 
-/// A frame in buffers of the port.
+/// Returns a frame in buffers of the port.
 pub(super) fn frame(port: &PacketPort, bytes: &[u8], offload: TxOffload) -> Result<Mbuf> {
     let pool = port.mempool();
     let mut parts = Vec::new();
@@ -129,7 +129,7 @@ pub(super) fn send(port: &mut PacketPort, bytes: &[u8], offload: TxOffload) -> R
     Ok(())
 }
 
-/// The next `count` frames.
+/// Receives the next `count` frames.
 pub(super) fn receive(port: &mut PacketPort, count: usize) -> Result<Burst> {
     let (started, mut burst) = (Instant::now(), Burst::new());
     while burst.len() < count {
@@ -151,7 +151,7 @@ pub(super) fn bytes(frame: &Mbuf) -> Vec<u8> {
     frame.segments().flatten().copied().collect()
 }
 
-/// The frame with the sum that `segment` leaves to the port.
+/// Returns the frame with the TCP checksum, which `segment` leaves to the port.
 fn completed(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     assert!(checksum::complete(&mut bytes));
@@ -165,7 +165,7 @@ fn frames_of_all_lengths() -> Result<()> {
         ensure!(ports.iter().all(|port| port.info().mtu == mtu), "the MTU of the interface");
         for round in 0..60 {
             let (from, to) = (round % 2, 1 - round % 2);
-            // The frames of a whole burst, which include the longest.
+            // A whole burst of frames with different lengths, one of which is the longest.
             let longest = usize::from(mtu) - 40;
             let lengths: Vec<usize> =
                 (0..64).map(|nr| longest - (round * 64 + nr) * longest / (60 * 64)).collect();
@@ -187,7 +187,7 @@ fn frames_of_all_lengths() -> Result<()> {
         let [a, b] = [0, 1].map(|end| ports[end].counters());
         ensure!((a.rx_frames, b.rx_frames, a.rx_dropped, b.rx_dropped) == (1920, 1920, 0, 0), "{a:?} {b:?}");
         ensure!((a.tx_frames, a.tx_bytes, a.tx_dropped) == (1920, b.rx_bytes, 0), "{a:?} {b:?}");
-        // One byte more than the interface accepts.
+        // This frame is one byte longer than the interface accepts.
         let (long, offload) = segment(&ports[0], macs[1], ADDRESSES[1], None, usize::from(mtu) - 39);
         send(&mut ports[0], &long, offload)?;
         ensure!(ports[0].counters().tx_dropped == 1, "{:?}", ports[0].counters());
@@ -209,7 +209,8 @@ fn superframes_pass_whole() -> Result<()> {
     let (_hosts, mut ports) = pair(1500, true)?;
     ensure!(ports[0].info().offloads.contains(Offloads::TX_TSO | Offloads::RX_LRO), "superframes");
     let mac = ports[1].info().mac;
-    // Lengths that fit a slot, that are around the end of a slot, that need the socket, and the longest.
+    // These lengths are: some that fit a slot, some close to the size of a slot, some for which the port uses
+    // the socket, and the longest.
     for payload in [1449, 5000, 8000, 8010, 8020, 8030, 8040, 8050, 8200, 20_000, 64_000, 65_495] {
         let (sent, offload) = superframe(&ports[0], mac, None, payload);
         let (small, plain) = segment(&ports[0], mac, ADDRESSES[1], None, 10);
@@ -228,7 +229,7 @@ fn superframes_pass_whole() -> Result<()> {
     Ok(())
 }
 
-/// An interface without offloads: the kernel cuts and sums.
+/// The interface has no offloads, so the kernel cuts superframes and computes their checksums.
 fn superframes_are_cut() -> Result<()> {
     let (_hosts, mut ports) = pair(1500, false)?;
     let mac = ports[1].info().mac;
@@ -257,7 +258,7 @@ fn without_offloads() -> Result<()> {
         send(&mut ports[0], &sent, TxOffload::default())?;
         let got = receive(&mut ports[1], 1)?;
         ensure!(bytes(&got[0]) == sent && got[0].rx_checksum() == Checksum::Unknown, "to the other");
-        // Received frames do not depend on the offloads of this end.
+        // Received frames do not depend on the offloads of the receiving port.
         let (sent, offload) = segment(&ports[1], macs[0], ADDRESSES[0], None, payload);
         send(&mut ports[1], &sent, offload)?;
         let got = receive(&mut ports[0], 1)?;
@@ -272,7 +273,8 @@ fn without_offloads() -> Result<()> {
 fn vlan_tags_are_put_back() -> Result<()> {
     let (_hosts, mut ports) = pair(1500, true)?;
     let mac = ports[1].info().mac;
-    // Tags of a frame in a slot, of a full frame, and of superframes in a slot and in the socket.
+    // The tagged frames are: a frame in a slot, a full frame, a superframe in a slot, and a superframe in the
+    // socket.
     for payload in [1, 1460, 6000, 50_000] {
         let (sent, mut offload) = segment(&ports[0], mac, ADDRESSES[1], Some(0x6007), payload);
         if payload > 1460 {
@@ -286,7 +288,7 @@ fn vlan_tags_are_put_back() -> Result<()> {
     Ok(())
 }
 
-/// The filter: frames to other addresses, and those that this host sends, do not arrive.
+/// The filter of a port drops frames to other addresses, and frames that the port's own host sends.
 fn only_ours_arrives() -> Result<()> {
     let hosts = hosts(1500, true)?;
     hosts[0].address("v0", "10.65.0.101/24")?;
@@ -305,7 +307,7 @@ fn only_ours_arrives() -> Result<()> {
         far.send_to(&[2; 100], "10.65.0.101:7000")?;
         ensure!(near.recv(&mut room)? == 100, "a datagram");
     }
-    // Frames from our port to addresses that are not the other port's.
+    // Our port sends frames to addresses that are not the other port's.
     for ip in [[10, 65, 0, 102], [10, 65, 0, 3]] {
         let (bytes, offload) = segment(&ports[0], mac, ip, None, 100);
         send(&mut ports[0], &bytes, offload)?;
@@ -318,7 +320,7 @@ fn only_ours_arrives() -> Result<()> {
     let (ours, offload) = segment(&ports[0], mac, ADDRESSES[1], None, 100);
     send(&mut ports[0], &ours, offload)?;
     ensure!(bytes(&receive(&mut ports[1], 1)?[0]) == ours, "ours");
-    // The host's own request for our address does not reach us.
+    // The ARP request of the port's own host for the port's address does not reach the port.
     near.send_to(&[1; 100], "10.65.0.1:7000")?;
     silence(&mut ports[0])
 }
@@ -341,8 +343,8 @@ fn own_mac() -> Result<()> {
     silence(&mut ports[0])
 }
 
-/// Two ports on one interface: each receives what the other sends to it, also a superframe, and never what it
-/// sends itself.
+/// Two ports are on one interface. Each port receives what the other port sends to it, including superframes,
+/// and never what it sends itself.
 fn ports_of_one_host_reach_each_other() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let neighbour = [10, 65, 0, 7];
@@ -390,7 +392,7 @@ fn the_descriptor_is_readable_while_frames_wait() -> Result<()> {
         send(&mut ports[0], &sent, offload)?;
         send(&mut ports[0], &sent, offload)?;
         ensure!(readable(&ports[1], LIMIT)?, "a frame of {payload} bytes has come");
-        // The frame has arrived before the descriptor is polled.
+        // The test waits, so that the frame has arrived before the descriptor is polled.
         std::thread::sleep(PAUSE);
         ensure!(readable(&ports[1], Duration::ZERO)?, "level-triggered");
         receive(&mut ports[1], 2)?;
@@ -402,8 +404,8 @@ fn the_descriptor_is_readable_while_frames_wait() -> Result<()> {
 fn a_full_ring_and_a_full_socket_are_counted() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let small = PacketConfig { rx_slots: 32, rx_bytes: 0, ..config(1) };
-    // The kernel gives each frame first to the socket that was opened last. So a frame that the witness has
-    // was given to the port before.
+    // The kernel passes each frame first to the socket that was opened last. Therefore a frame that the
+    // witness has received has been passed to the port before.
     let mut witness = open(&hosts[1], &config(1))?;
     let mut ports = open_both(&hosts, [&config(0), &small])?;
     let mac = ports[1].info().mac;
@@ -416,8 +418,8 @@ fn a_full_ring_and_a_full_socket_are_counted() -> Result<()> {
     ensure!(got.iter().all(|frame| bytes(frame) == sent), "those that fit");
     silence(&mut ports[1])?;
     ensure!(ports[1].counters().rx_dropped == 8, "{:?}", ports[1].counters());
-    // The first superframe fills the memory of the socket. The other superframes are lost, and are counted
-    // when their slots are read.
+    // The first superframe fills the memory of the socket. The kernel drops the other superframes, and the
+    // port counts them when it reads their slots.
     let (large, offload_large) = superframe(&ports[0], mac, None, 30_000);
     for _ in 0..10 {
         send(&mut ports[0], &large, offload_large)?;
@@ -470,7 +472,7 @@ pub(super) fn waits_for(port: &mut PacketPort, state: LinkState) -> Result<()> {
     Ok(())
 }
 
-/// A frame passes in each direction.
+/// Checks that a frame passes in each direction.
 pub(super) fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
     for (from, to) in [(0, 1), (1, 0)] {
         waits_for(&mut ports[from], LinkState::Up)?;
@@ -482,22 +484,22 @@ pub(super) fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
     Ok(())
 }
 
-/// The kernel lets frames pass some time after an interface was set up. A port that is opened meanwhile is up
-/// from its first look on, and its frames pass.
+/// The kernel lets frames pass only some time after an interface was set up. A port that is opened during
+/// this time reports at once that its link is up, and its frames pass.
 fn a_new_interface_is_waited_for() -> Result<()> {
     let hosts = [Namespace::new()?, Namespace::new()?];
-    // If both ends have the same interface index, the kernel waits up to a second (`linkwatch_urgent_event`).
+    // If both interfaces have the same index, the kernel waits up to a second (`linkwatch_urgent_event`).
     veth(Wire { namespace: &hosts[0], dev: "v0" }, Wire { namespace: &hosts[1], dev: "v0" }, 1500)?;
     for (end, host) in hosts.iter().enumerate() {
         ensure!(open(host, &config(end))?.link_state() == LinkState::Up, "the port of host {end} is down");
     }
-    // Without a carrier, opening the port does not wait. The kernel may report the lost carrier late.
+    // Without a carrier, opening the port does not wait. The kernel may report the loss of the carrier late.
     hosts[1].ip(["link", "set", "v0", "down"])?;
     waits_for(&mut open(&hosts[0], &config(0))?, LinkState::Down)?;
     let begun = Instant::now();
     let mut port = open(&hosts[0], &config(0))?;
     ensure!(port.link_state() == LinkState::Down, "there is no carrier");
-    // As long as frames are waited for, where there is a carrier.
+    // With a carrier, opening a port may wait for the link for this long.
     ensure!(begun.elapsed() < Duration::from_secs(2), "opened after {:?}", begun.elapsed());
     Ok(())
 }
@@ -508,7 +510,8 @@ fn the_interface_goes_and_comes() -> Result<()> {
     let mac = ports[1].info().mac;
     let (sent, offload) = segment(&ports[0], mac, ADDRESSES[1], None, 100);
 
-    // Down: this end finds out by its first frame, and the other end loses its carrier.
+    // The interface is set down. Its port notices this when it sends its first frame, and the other interface
+    // loses its carrier.
     hosts[0].ip(["link", "set", "v0", "down"])?;
     send(&mut ports[0], &sent, offload)?;
     ensure!(ports[0].counters().tx_link_down == 1, "{:?}", ports[0].counters());
@@ -520,7 +523,7 @@ fn the_interface_goes_and_comes() -> Result<()> {
     hosts[0].ip(["link", "set", "v0", "up"])?;
     passes(&mut ports)?;
 
-    // Renamed.
+    // The interface is renamed.
     hosts[0].ip(["link", "set", "v0", "down"])?;
     hosts[0].ip(["link", "set", "v0", "name", "other"])?;
     waits_for(&mut ports[0], LinkState::Down)?;

@@ -1,5 +1,5 @@
-//! `dp::packet` and its host: interfaces that the port refuses, the addresses that it makes an interface
-//! accept, links that come and go, and the memory of the kernel.
+//! `dp::packet` and its host: interfaces that the port refuses, the addresses that the port makes an
+//! interface accept, links that go down and up, and the memory of the kernel.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::port::{
 };
 use super::programs::hosts;
 
-/// Time that a port waits for the link of an interface that has a carrier.
+/// Maximum time for which a port waits for the link of an interface that has a carrier.
 const LINK_WAIT: Duration = Duration::from_secs(2);
 
 pub(super) fn add_to(suite: &mut Suite) {
@@ -76,7 +76,7 @@ fn interfaces_that_cannot_be_used_are_refused() -> Result<()> {
     Ok(())
 }
 
-/// The longest name of an interface, 15 bytes (`IFNAMSIZ` with the byte that ends it).
+/// The longest name of an interface has 15 bytes (`IFNAMSIZ` without the final zero).
 fn a_name_has_up_to_15_bytes() -> Result<()> {
     const NAME: &str = "fifteen-letters";
     let hosts = [Namespace::new()?, Namespace::new()?];
@@ -87,7 +87,7 @@ fn a_name_has_up_to_15_bytes() -> Result<()> {
     let mut ports = [open(&hosts[0], &longest)?, open(&hosts[1], &config(1))?];
     ensure!(ports[0].info().name == format!("packet:{NAME}"), "{:?}", ports[0].info());
     passes(&mut ports)?;
-    // It is asked for its carrier, too, and waited for with one.
+    // The port asks for the carrier of an interface with this name too, and waits for its link.
     hosts[1].ip(["link", "set", "v0", "down"])?;
     waits_for(&mut ports[0], LinkState::Down)?;
     hosts[0].ip(["link", "set", NAME, "mode", "dormant"])?;
@@ -98,19 +98,20 @@ fn a_name_has_up_to_15_bytes() -> Result<()> {
     Ok(())
 }
 
-/// The Ethernet addresses that the interface of a host accepts besides its own.
+/// Returns the Ethernet addresses that the interface of a host accepts in addition to its own.
 fn let_in(host: &Namespace) -> Result<String> {
     host.run("bridge").args(["fdb", "show", "dev", "v0"]).check(LIMIT)
 }
 
-/// An address of our own, and the groups of Neighbor Discovery: also at an interface that was made anew.
+/// The interface accepts the port's own Ethernet address and the groups of Neighbor Discovery, also after it
+/// was deleted and created again.
 fn the_interface_lets_in_our_address_and_groups() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let own = PacketConfig {
         mac: Some([2, 0, 0, 0, 0x65, 1]),
         ..PacketConfig::new("v0", [IpAddr::from([0xfd65, 0, 0, 0, 0, 1, 2, 3])])
     };
-    // The last group belongs to the address. The kernel also has joined the group of all nodes.
+    // The last group belongs to the IP address. The kernel has joined the group of all nodes too.
     let ours = ["02:00:00:00:65:01", "33:33:00:00:00:01", "33:33:ff:02:00:03"];
     let before = let_in(&hosts[0])?;
     ensure!(!before.contains(ours[0]) && !before.contains(ours[2]), "{before}");
@@ -130,8 +131,8 @@ fn the_interface_lets_in_our_address_and_groups() -> Result<()> {
     Ok(())
 }
 
-/// A link with a carrier that is not up yet (dormant: something above it decides) is waited for, and not for
-/// ever.
+/// A port waits for a link that has a carrier but is not up yet (dormant: a program decides when it is up).
+/// The wait has a limit.
 fn a_link_that_does_not_come_is_waited_for() -> Result<()> {
     let hosts = hosts(1500, true)?;
     hosts[0].ip(["link", "set", "v0", "down"])?;
@@ -146,7 +147,7 @@ fn a_link_that_does_not_come_is_waited_for() -> Result<()> {
     waits_for(&mut port, LinkState::Up)
 }
 
-/// The caller sends, and asks nothing else.
+/// A caller that only sends frames notices that the link is up again.
 fn a_frame_finds_that_the_link_is_there_again() -> Result<()> {
     let (hosts, mut ports) = pair(1500, true)?;
     let mac = ports[1].info().mac;
@@ -167,7 +168,8 @@ fn a_frame_finds_that_the_link_is_there_again() -> Result<()> {
     Ok(())
 }
 
-/// The first burst finds that the link is down. All of its frames are dropped, and counted as such.
+/// The first burst finds that the link is down. The port drops all of its frames, and counts them as dropped
+/// for this reason.
 fn a_burst_into_a_link_that_is_down() -> Result<()> {
     let (hosts, mut ports) = pair(1500, true)?;
     let (sent, offload) = segment(&ports[0], ports[1].info().mac, ADDRESSES[1], None, 100);
@@ -185,7 +187,8 @@ fn a_burst_into_a_link_that_is_down() -> Result<()> {
     Ok(())
 }
 
-/// A superframe waits in the socket when the interface goes down. The error of the socket hides it once.
+/// A superframe waits in the socket when the interface goes down. The error of the socket hides the frame for
+/// one call.
 fn what_came_before_the_link_went_down() -> Result<()> {
     let (hosts, mut ports) = pair(1500, true)?;
     let (large, offload) = superframe(&ports[0], ports[1].info().mac, None, 30_000);
@@ -197,7 +200,7 @@ fn what_came_before_the_link_went_down() -> Result<()> {
     Ok(())
 }
 
-/// The kernel's queue of the interface is slow, so frames wait there in the memory for sending.
+/// The kernel's queue of the interface is slow, so frames wait in it and occupy the memory for sending.
 fn a_full_send_queue_leaves_frames_with_the_caller() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let small = PacketConfig { tx_bytes: 32 << 10, ..config(0) };
@@ -234,10 +237,10 @@ fn a_full_send_queue_leaves_frames_with_the_caller() -> Result<()> {
     Ok(())
 }
 
-/// Bytes up to which a burst goes on, and the frame that reaches them.
+/// A burst ends with the frame that reaches the maximum number of bytes.
 fn a_burst_is_bounded_in_bytes() -> Result<()> {
     let hosts = hosts(1500, true)?;
-    // The kernel gives each frame first to the socket that was opened last.
+    // The kernel passes each frame first to the socket that was opened last.
     let mut witness = open(&hosts[1], &config(1))?;
     let mut ports = open_both(&hosts, [&config(0), &config(1)])?;
     let (large, offload) = superframe(&ports[0], ports[1].info().mac, None, 60_000);
@@ -247,14 +250,14 @@ fn a_burst_is_bounded_in_bytes() -> Result<()> {
     receive(&mut witness, 20)?;
     let mut burst = Burst::new();
     let counts = [0; 3].map(|_| ports[1].rx_burst(0, &mut burst));
-    // 512 KiB are eight frames and a part of a ninth.
+    // The maximum of 512 KiB is reached by the ninth frame.
     ensure!(counts == [9, 9, 2], "{counts:?}");
     ensure!(burst.iter().all(|frame| bytes(frame) == large), "all of them");
     Ok(())
 }
 
-/// The socket has no memory for a superframe, and has memory for the next one before the slot of the lost one
-/// is looked at.
+/// The socket has no memory for a superframe, but has memory for the next superframe before the port reads
+/// the slot of the lost one.
 fn a_lost_superframe_is_not_taken_for_the_next() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let small = PacketConfig { rx_bytes: 0, ..config(1) };
@@ -273,7 +276,7 @@ fn a_lost_superframe_is_not_taken_for_the_next() -> Result<()> {
         send(&mut ports[0], bytes, *offload)?;
     }
     receive(&mut witness, 2)?;
-    // One place is left, so only the first frame is accepted.
+    // The burst has space for one frame, so the port returns only the first frame.
     let mut full = Burst::new();
     for _ in 0..BURST - 1 {
         full.push(frame(&witness, &frames[0].0[..100], TxOffload::default())?);
@@ -288,7 +291,7 @@ fn a_lost_superframe_is_not_taken_for_the_next() -> Result<()> {
     silence(&mut ports[1])
 }
 
-/// As many as a chain may have, of which the last has the last bytes.
+/// A frame of as many buffers as a chain may have. The last buffer has the last bytes.
 fn a_frame_of_many_buffers() -> Result<()> {
     let (_hosts, mut ports) = pair(1500, true)?;
     let (sent, offload) = segment(&ports[0], ports[1].info().mac, ADDRESSES[1], None, 1400);
@@ -299,7 +302,7 @@ fn a_frame_of_many_buffers() -> Result<()> {
         parts.push(part);
     }
     ensure!(parts.len() > dp::mbuf::MAX_SEGMENTS / 2, "{} buffers", parts.len());
-    // The chain is built from the back, so that each step visits only one buffer.
+    // The chain is built from its end, so that each step visits only one buffer.
     let mut whole: Option<Mbuf> = None;
     while let Some(mut part) = parts.pop() {
         if let Some(rest) = whole.take() {
@@ -312,7 +315,7 @@ fn a_frame_of_many_buffers() -> Result<()> {
     let mut burst: Burst = [whole].into_iter().collect();
     ensure!(ports[0].tx_burst(0, &mut burst) == 1, "it is taken");
     ensure!(bytes(&receive(&mut ports[1], 1)?[0]) == sent, "{} bytes", sent.len());
-    // The pools for large frames, or none if there shall be none.
+    // The port has a second pool, with buffers for large frames.
     let bulk = ports[0].bulk_mempool().map(|pool| (pool.available(), pool.data_bytes()));
     ensure!(bulk == Some((512, 32 << 10)), "{bulk:?}");
     Ok(())

@@ -1,5 +1,5 @@
-//! `iwperf` and our TCP on `dp::packet`: two engines, and our stack against Linux's, at both ends of a veth
-//! pair.
+//! `iwperf` and our TCP on `dp::packet` at the sides of a veth pair: two engines, and our stack against
+//! Linux's.
 
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const START: Duration = Duration::from_secs(20);
 const PORT: u16 = 7000;
 
-/// A network of both ends.
+/// The network of a server and a client, and their options.
 #[derive(Clone, Copy)]
 struct Setup {
     name: &'static str,
@@ -25,7 +25,7 @@ struct Setup {
     mtu: u16,
     /// Whether the veth pair passes superframes and partial checksums.
     offloads: bool,
-    /// Options of the server and of the client.
+    /// Further options of the server and of the client.
     options: [&'static [&'static str]; 2],
 }
 
@@ -74,11 +74,11 @@ pub(super) fn add_to(suite: &mut Suite) {
     suite.add("packet_unusable_interfaces", unusable_interfaces);
 }
 
-/// Two namespaces with a veth pair.
+/// Creates two namespaces with a veth pair.
 pub(super) fn hosts(mtu: u16, offloads: bool) -> Result<[Namespace; 2]> {
     let hosts = [Namespace::new()?, Namespace::new()?];
-    // With this bridge, the ends get different interface indices. If both ends have the same index, the
-    // carrier comes up to a second later (`linkwatch_urgent_event`).
+    // Because of this bridge, the two interfaces have different indices. With the same index, the carrier
+    // would be up as much as a second later (`linkwatch_urgent_event`).
     hosts[1].bridge("first", 1500)?;
     veth(Wire { namespace: &hosts[0], dev: "v0" }, Wire { namespace: &hosts[1], dev: "v0" }, mtu)?;
     if offloads {
@@ -89,7 +89,7 @@ pub(super) fn hosts(mtu: u16, offloads: bool) -> Result<[Namespace; 2]> {
     Ok(hosts)
 }
 
-/// Both engines on our own ports.
+/// Runs a test between two engines, each on a port of ours.
 fn engines(setup: Setup) -> Result<()> {
     let Setup { server, client, mtu, offloads, options, .. } = setup;
     let hosts = hosts(mtu, offloads)?;
@@ -131,11 +131,11 @@ fn sleeping() -> Result<()> {
     run_engines(&hosts, Test::WriteBw, ips, 1500, ("100000", "200"), [&["-e"], &["-e"]]).map(drop)
 }
 
-/// A stream from our TCP to Linux's, and one from Linux's to ours.
+/// Sends a stream from our TCP to Linux's, and a stream from Linux's to ours.
 fn against_linux(ours: &str, linux: &str, (mtu, offloads): (u16, bool)) -> Result<()> {
     let hosts = hosts(mtu, offloads)?;
     hosts[1].address("v0", linux)?;
-    // The interface has an address of the kernel too, in the same network.
+    // The kernel also has an address on the interface, in the same network.
     let kernel = if ours.contains(':') { "fd64::101/64" } else { "10.64.0.101/24" };
     hosts[0].address("v0", kernel)?;
     for way in ["send", "receive"] {
@@ -144,7 +144,7 @@ fn against_linux(ours: &str, linux: &str, (mtu, offloads): (u16, bool)) -> Resul
     Ok(())
 }
 
-/// A stream from the side that connects.
+/// Sends a stream. The side that connects is the sender.
 fn stream(hosts: &[Namespace; 2], ours: &str, linux: &str, mtu: u16, way: &str) -> Result<()> {
     let ends = (end(&hosts[0], Some((ours, mtu)))?, end(&hosts[1], None)?);
     let (active, passive, peer) =
@@ -158,7 +158,8 @@ fn stream(hosts: &[Namespace; 2], ours: &str, linux: &str, mtu: u16, way: &str) 
     agree(active.args(["--connect", &peer, "send"]).spawn()?, passive)
 }
 
-/// One end of a stream, over our stack on a port with this address and MTU, or over the kernel's.
+/// Returns a run of one side of a stream: over our stack on a port with this address and MTU, or over the
+/// kernel's TCP.
 fn end(host: &Namespace, ours: Option<(&str, u16)>) -> Result<Run> {
     let run = host.run(programs::own("tcp-stream")?).args(["--bytes", "4206649", "--seed", "12"]);
     Ok(match ours {
@@ -167,7 +168,7 @@ fn end(host: &Namespace, ours: Option<(&str, u16)>) -> Result<Run> {
     })
 }
 
-/// Both succeed and report the same bytes and checksum.
+/// Checks that both sides succeed and report the same bytes and checksum.
 fn agree(active: Process, passive: Process) -> Result<()> {
     let active = active
         .finish(LIMIT)
@@ -185,7 +186,7 @@ fn ping(host: &Namespace, to: [u8; 4]) -> Result<()> {
     let socket =
         host.enter(|| socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)))?.map_err(failed)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(START)).map_err(failed)?;
-    // An echo request: type 8, the checksum, an identifier and a sequence number.
+    // An echo request: type 8, code 0, the checksum, an identifier and a sequence number.
     let request = [8, 0, 0x82, 0x88, 0x75, 0x77, 0, 0];
     sendto(&socket, &request, SendFlags::empty(), &SocketAddrV4::new(to.into(), 0)).map_err(failed)?;
     let reply = [&[0, 0, 0x8a, 0x88][..], &request[4..]].concat();
@@ -208,7 +209,7 @@ fn beside_the_kernel() -> Result<()> {
     let mut ours =
         iwperf(Some(&hosts[0]), ["pong"])?.args(Net::packet("v0", "10.64.0.1/24", 1500)).spawn()?;
     ours.wait_for("listening on port", START)?;
-    // Pings to the kernel's address and to ours, and a ping from the kernel.
+    // One ping goes to the kernel's address, one goes to our address, and the kernel sends one.
     ping(&hosts[1], [10, 64, 0, 101])?;
     ping(&hosts[1], [10, 64, 0, 1])?;
     ping(&hosts[0], [10, 64, 0, 2])?;
@@ -220,7 +221,7 @@ fn beside_the_kernel() -> Result<()> {
     Ok(())
 }
 
-/// The end of a program that cannot open its port.
+/// Returns the last words of a program that cannot open its port.
 fn refusal(run: Run) -> Result<String> {
     let ended = run.spawn()?.finish(START)?;
     ensure!(!ended.status.success(), "it has opened its port: {}", ended.text);

@@ -1,5 +1,4 @@
-//! A link that fails for a while, a link that fails for too long, and a peer that is killed, with its
-//! successor.
+//! A link that fails for a while, a link that fails for too long, and a peer that is killed and restarted.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -12,11 +11,11 @@ use super::rig::{Binding, Family, Nic, NicPair, READY_TIMEOUT, SharedPair};
 use super::transfers::transfer;
 
 const FAMILY: Family = Family::V4;
-/// The client's time limit for a silent peer as an option, and the maximum time until its end, on an
-/// emulated processor that other programs delay.
+/// The client's time limit for a silent peer (as an option), and the maximum time until the client ends. The
+/// emulated processor may be delayed by other programs.
 const SILENCE: (&str, Duration) = ("4", Duration::from_secs(30));
 
-/// Adds the faults of a NIC.
+/// Adds the tests of faults with one NIC.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic: Nic) {
     let named = |what: &str| format!("{}_{}_{what}", binding.name(), nic.name());
     let with = shared.clone();
@@ -32,13 +31,13 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic:
     }
 }
 
-/// A client that sends traffic for `seconds` seconds.
+/// Starts a client that sends traffic for `seconds` seconds.
 pub(super) fn traffic(pair: &NicPair, nic: Nic, seconds: &str, options: &[&str]) -> Result<Process> {
     let mut words = vec!["write-bw", host(FAMILY.server()), "--ip", FAMILY.client(), "-D", seconds];
     words.push("--validate");
     words.extend(options);
     let mut client = pair.iwperf(&pair.a, nic, &words, TEST_TIMEOUT)?;
-    // The client prints this when it is connected.
+    // The client prints this text when it is connected.
     client.wait_for("every byte checked", READY_TIMEOUT)?;
     sleep(Duration::from_secs(1));
     ensure!(client.is_running()?, "the client ended: {}", client.text());

@@ -1,8 +1,8 @@
 //! The commands of the chapter on NICs (`docs/NIC.md`), in both machines.
 //!
-//! The commands run as written, with these changes: the address and the Linux driver (`ixgbe`) are replaced
-//! by those of the NIC here; the machines have 800 MiB in hugepages instead of 1 GiB, and only NUMA node 0;
-//! a client sends only a few messages; packages are looked up in `scripts/install`.
+//! The commands run as written, with these changes. The address and the Linux driver (`ixgbe`) are replaced
+//! by those of the NIC here. The machines have 800 MiB in hugepages instead of 1 GiB, and only NUMA node 0. A
+//! client sends only a few messages. Packages are not installed, but have to be in `scripts/install`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use tests::{ensure, lab_error};
 
 use super::rig::{Binding, Nic, NicPair, READY_TIMEOUT, SharedPair};
 
-/// Time limit of a line in a machine: Python takes seconds there.
+/// Maximum duration of a line in a machine, where Python takes seconds.
 const LINE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Writes Python's standard library, compiled, into a file that the machines import from.
+/// A program that writes Python's compiled standard library into a file from which the machines import.
 const PACK: &str = "import pathlib, sys, sysconfig, zipfile
 out, library = zipfile.PyZipFile(sys.argv[1], 'w'), pathlib.Path(sysconfig.get_path('stdlib'))
 for module in sorted(library.glob('*.py')): out.writepy(str(module))
@@ -34,7 +34,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding) {
     suite.add_with(&needs, format!("{}_igb_guide", binding.name()), move || {
         shared.with(binding, |pair| {
             let ran = Guide::new(pair).and_then(|guide| guide.run(binding));
-            // The next tests need the NIC as it was.
+            // The NIC is bound again, since the next tests need it as it was.
             let bound = pair.machines().into_iter().try_for_each(|machine| {
                 machine.shell(&format!("nic-bind {}", pair.address(Nic::Igb))).map(drop)
             });
@@ -49,7 +49,7 @@ struct Guide<'a> {
 }
 
 impl<'a> Guide<'a> {
-    /// Gives the machines DPDK's tools, and the NICs to Linux.
+    /// Copies DPDK's tools to the machines, and gives the NICs back to Linux.
     fn new(pair: &'a NicPair) -> Result<Self> {
         let commands = NicGuide::read().map_err(LabError)?;
         for program in ["/usr/bin/python3", "/usr/bin/lspci"] {
@@ -97,7 +97,7 @@ impl<'a> Guide<'a> {
         Ok(())
     }
 
-    /// A line of the chapter as it runs here.
+    /// Returns a line of the chapter in the form in which it runs here.
     fn adapted(&self, line: &str) -> String {
         line.replace("0000:03:00.0", &self.pair.address(Nic::Igb))
             .replace("-b ixgbe", "-b igb")
@@ -121,7 +121,7 @@ impl<'a> Guide<'a> {
         Ok(())
     }
 
-    /// `dpdk-devbind.py` succeeds also where it has bound nothing.
+    /// Checks which driver the NIC has, since `dpdk-devbind.py` also succeeds if it has bound nothing.
     fn is_bound(&self, machine: &NicMachine, driver: &str) -> Result<()> {
         let address = self.pair.address(Nic::Igb);
         let bound = machine.shell(&format!("readlink /sys/bus/pci/devices/{address}/driver"))?;
@@ -129,7 +129,7 @@ impl<'a> Guide<'a> {
         Ok(())
     }
 
-    /// Runs a server and its client; returns what the server printed.
+    /// Runs a server and its client. Returns what the server printed.
     fn transfer(&self, server: &str, client: &str) -> Result<String> {
         let (server, client) = (self.adapted(server), self.adapted(client));
         let mut server = self.pair.b.run(2 * TEST_TIMEOUT, ["sh", "-c", &server]).spawn()?;

@@ -1,12 +1,12 @@
-//! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines: data in both
-//! directions, links that fail, NICs that are unplugged, peers that die, VLANs, a router between the
+//! `iwperf` on DPDK's drivers of PCI NICs, which QEMU emulates, in two virtual machines. The tests cover data
+//! in both directions, links that fail, NICs that are unplugged, peers that die, VLANs, a router between the
 //! machines, Linux's iWARP, and the commands of the guide.
 //!
 //! `tests/nic-lab/README.md` describes the machines. `UWARP_NICS=short` leaves out the tests that take most
-//! of the time: each NIC has one MTU, family and direction, and faults are tested on one NIC for each
-//! binding. It also leaves out the tests with four queues: two machines with four emulated processors get
-//! too little processor time beside other sections, and a machine that stands still for seconds looks like a
-//! silent peer.
+//! of the time: each NIC is tested with one MTU, family and direction, and faults are tested with one NIC for
+//! each binding. It also leaves out the tests with four queues. While other sections run, two machines with
+//! four emulated processors each get too little processor time, and a machine that stands still for seconds
+//! looks like a silent peer.
 
 mod faults;
 mod guide;
@@ -20,7 +20,7 @@ mod unplugged;
 use rig::{Binding, Nic, SharedPair};
 use tests::lab::{Prerequisite, Suite};
 
-/// Runs the suite; returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Prerequisite::Dpdk,
@@ -35,7 +35,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let mut suite = Suite::new("nics", &needs);
     let shared = SharedPair::default();
     let short = std::env::var("UWARP_NICS").is_ok_and(|value| value == "short");
-    // Ordered by binding, since each needs machines of its own.
+    // The tests are ordered by binding, since each binding needs machines of its own.
     for binding in Binding::ALL {
         for nic in binding.nics() {
             transfers::add(&mut suite, &shared, binding, nic, short);

@@ -1,6 +1,6 @@
-//! Four queues of a NIC, with an engine for each: RSS of igb and virtio, with our key and table. Every
-//! connection is validated, none of its frames is lost between engines, and the connections that begin here
-//! are received by the engines that began them.
+//! Four queues of a NIC, with an engine for each queue: RSS of igb and virtio, with our key and table. Every
+//! connection is validated, and none of its frames is lost between engines. A connection that begins here is
+//! received by the engine that began it.
 
 use tests::iwperf::{TEST_TIMEOUT, Test, host, results};
 use tests::lab::{Ended, NicMachine, Result, Suite};
@@ -8,7 +8,7 @@ use tests::{ensure, lab_error};
 
 use super::rig::{Binding, Family, Nic, NicPair, SharedPair};
 
-/// Queues, engines and ports of a server.
+/// Number of queues, engines and ports of a server.
 const CORES: &str = "4";
 
 /// Adds a test for each binding of a NIC with RSS.
@@ -42,7 +42,7 @@ fn four_queues(pair: &NicPair, client: &NicMachine, nic: Nic, test: Test) -> Res
     for engine in engines {
         let count = |name: &str| engine[name].as_u64().unwrap_or(0);
         ensure!(count("connections") == 3 && count("rx_frames") > 10, "not spread: {value}");
-        // Only frames for all engines, such as ARP, arrive at other queues.
+        // Only frames for all engines, such as ARP frames, arrive at the queue of another engine.
         ensure!(count("handed_over") * 20 < count("rx_frames"), "the hash is not the device's: {value}");
     }
     Ok(())

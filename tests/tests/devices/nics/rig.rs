@@ -1,6 +1,6 @@
-//! Two machines, `a` and `b`. The two NICs of each model are joined by a wire (a bridge in a namespace), and
-//! each machine has another NIC on a bridge where the namespace has addresses. One pair runs at a time, and
-//! is booted again when a test needs another binding.
+//! Two machines, `a` and `b`. For each model of NIC, a wire (a bridge in a namespace) joins the two NICs of
+//! this model. Each machine has another NIC on a bridge on which the namespace has addresses. One pair of
+//! machines runs at a time, and is rebooted when a test needs another driver binding.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,22 +12,22 @@ use tests::lab::{
 };
 use tests::lab_error;
 
-/// The bridge with the routed NIC of `a`, and that of `b`.
+/// The bridge of the routed NIC of `a`, and the bridge of the routed NIC of `b`.
 pub(crate) const BRIDGES: [&str; 2] = ["br-a", "br-b"];
 
-/// The MTU of the wires, which take the frames of any test.
+/// The MTU of the wires, which accept the frames of any test.
 const WIRE_MTU: u16 = 9000;
 
-/// Time limit for a program in a machine to open its NIC and to be ready. It takes seconds: the machines are
-/// emulated, and share two processors with other sections.
+/// Maximum time until a program in a machine has opened its NIC and is ready. This takes seconds, since the
+/// machines are emulated and share two processors with other sections.
 pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How DPDK gets a NIC.
+/// The Linux driver by which DPDK accesses a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binding {
-    /// `uio_pci_generic`: physical addresses, no IOMMU.
+    /// `uio_pci_generic`: DPDK uses physical addresses, without an IOMMU.
     Uio,
-    /// `vfio-pci` behind an IOMMU: virtual addresses.
+    /// `vfio-pci` with an IOMMU: DPDK uses virtual addresses.
     Vfio,
 }
 
@@ -41,7 +41,7 @@ impl Binding {
         }
     }
 
-    /// The NICs that are tested with this driver.
+    /// Returns the NICs that are tested with this driver.
     pub(crate) fn nics(self) -> Vec<Nic> {
         match self {
             Self::Uio => vec![Nic::Igb, Nic::Vmxnet3, Nic::E1000, Nic::E1000e, Nic::Virtio],
@@ -50,7 +50,7 @@ impl Binding {
     }
 }
 
-/// A NIC of both machines.
+/// A model of NIC that both machines have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nic {
     Igb,
@@ -60,7 +60,7 @@ pub(crate) enum Nic {
     Virtio,
     /// An e1000e on the bridge.
     Bridged,
-    /// An e1000e in a separate port, which can be unplugged.
+    /// An e1000e in a separate PCI port, which can be unplugged.
     Pluggable,
 }
 
@@ -82,7 +82,7 @@ impl Nic {
         matches!(self, Self::Igb | Self::Virtio)
     }
 
-    /// The bridge that joins both NICs.
+    /// Returns the name of the bridge that joins both NICs.
     fn wire(self) -> String {
         format!("w-{}", self.name())
     }
@@ -95,7 +95,7 @@ impl Nic {
     }
 }
 
-/// An IP family, with the addresses of both ends.
+/// An IP family, with the addresses of the server and of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
@@ -125,11 +125,11 @@ impl Family {
     }
 }
 
-/// The pair, with `iwperf` in both machines, and all NICs bound.
+/// The pair of machines. Both machines have `iwperf`, and all their NICs are bound.
 pub(crate) struct NicPair {
     binding: Binding,
     nics: Vec<Nic>,
-    // Stopped before the namespace of their taps is removed: fields are dropped in this order.
+    // Fields are dropped in this order, so the machines stop before the namespace of their taps is removed.
     pub(crate) a: NicMachine,
     pub(crate) b: NicMachine,
     lab: Arc<NicLab>,
@@ -178,7 +178,7 @@ impl NicPair {
         self.binding
     }
 
-    /// The PCI address of a NIC in both machines.
+    /// Returns the PCI address of a NIC, which is the same in both machines.
     pub(crate) fn address(&self, nic: Nic) -> String {
         if nic == Nic::Pluggable {
             return "0000:01:00.0".to_owned();
@@ -187,7 +187,7 @@ impl NicPair {
         format!("0000:00:{:02x}.0", index.wrapping_add(8))
     }
 
-    /// Starts `iwperf WORDS` in a machine on this NIC.
+    /// Starts `iwperf WORDS` on this NIC in a machine.
     pub(crate) fn iwperf(
         &self,
         machine: &NicMachine,
@@ -222,12 +222,12 @@ impl NicPair {
         [&self.a, &self.b]
     }
 
-    /// Copies a program to the folder where both machines find it by its name.
+    /// Copies a program to the folder in which both machines find it by its name.
     pub(crate) fn put(&self, program: &Path) -> Result<()> {
         self.lab.put(program)
     }
 
-    /// A file that the machines see as `/host/NAME`.
+    /// Returns the path of a file that the machines see as `/host/NAME`.
     pub(crate) fn shared_file(&self, name: &str) -> PathBuf {
         self.lab.share().join(name)
     }
@@ -243,19 +243,19 @@ impl NicPair {
     }
 }
 
-/// A server of `iwperf`. Dropping it ends it, and waits until the NIC is free.
+/// A server of `iwperf`. To drop it ends the server, and waits until the NIC is free.
 pub(crate) struct NicServer<'a> {
     machine: &'a NicMachine,
     process: Process,
 }
 
 impl NicServer<'_> {
-    /// The output of the server so far.
+    /// Returns what the server has printed so far.
     pub(crate) fn text(&self) -> String {
         self.process.text()
     }
 
-    /// Kills the program, so that it cannot stop the NIC or notify the peer, and waits for its end.
+    /// Kills the program, so that it cannot stop the NIC or notify the peer, and waits until it has ended.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.end("KILL")
     }
@@ -269,12 +269,12 @@ impl NicServer<'_> {
 
 impl Drop for NicServer<'_> {
     fn drop(&mut self) {
-        // If the machine does not answer, the next test boots another.
+        // If the machine does not answer, the next test boots another machine.
         let _ = self.end("TERM");
     }
 }
 
-/// The pair that all tests share, and a line for each transfer.
+/// The pair of machines that all tests share, and a line for each transfer.
 #[derive(Clone, Default)]
 pub(crate) struct SharedPair {
     pair: Arc<Mutex<Option<NicPair>>>,
@@ -286,11 +286,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl SharedPair {
-    /// Runs a test on machines with this binding; reuses the last ones if they have it.
+    /// Runs a test on machines with this binding. If the running machines have this binding, they are used
+    /// again.
     pub(crate) fn with(&self, binding: Binding, test: impl FnOnce(&NicPair) -> Result<()>) -> Result<()> {
         let mut slot = lock(&self.pair);
         if slot.as_ref().is_none_or(|pair| pair.binding != binding) {
-            // Stops the old machines first: four would share the cores.
+            // The old machines are stopped first, since four machines would share the cores.
             drop(slot.take());
             *slot = Some(NicPair::new(binding)?);
         }
@@ -304,7 +305,7 @@ impl SharedPair {
         Err(lab_error!("{error}\n---- a machine does not answer any more; the consoles:\n{consoles}"))
     }
 
-    /// Adds a line to the table.
+    /// Adds a line to the table of transfers.
     pub(crate) fn note(&self, line: String) {
         lock(&self.table).push(line);
     }

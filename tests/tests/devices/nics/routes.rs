@@ -1,4 +1,4 @@
-//! Frames with a VLAN tag, and a router between the machines: the kernel of a namespace.
+//! Frames with a VLAN tag, and a router between the machines. The router is the kernel of a namespace.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tests::lab_error;
 use super::rig::{BRIDGES, Binding, Family, Nic, NicPair, READY_TIMEOUT, SharedPair};
 use super::transfers::transfer;
 
-/// The addresses of the ends, and those of the router towards the client and towards the server.
+/// The addresses of the client and the server, and the router's addresses towards the client and the server.
 struct Route {
     family: Family,
     client: &'static str,
@@ -32,8 +32,9 @@ const ROUTES: [Route; 2] = [
     },
 ];
 
-/// An address of each router interface. A kernel asks for a neighbour from its own address, and for the
-/// packet of another host only from a link-local one: without it, it never asks, and drops the packet.
+/// A link-local address of each router interface. A kernel sends neighbour solicitations from its own
+/// address, and those for packets of another host only from a link-local address. Without such an address, it
+/// never resolves the neighbour, and drops the packet.
 const LINK_LOCAL: &str = "fe80::fe/64";
 
 /// Adds the tests.
@@ -53,7 +54,7 @@ fn vlan(pair: &NicPair) -> Result<()> {
     let served = pair.serve(&pair.b, Nic::E1000e, between.1, &["--vlan", "7"])?;
     let explain = |error| lab_error!("{error}\n---- server\n{}", served.text());
     transfer(pair, &pair.a, Nic::E1000e, between, Test::WriteBw, &["--vlan", "7"]).map_err(explain)?;
-    // Frames with another tag, or without one, belong to another network.
+    // Frames with another tag, or without a tag, belong to another network.
     for tag in [&["--vlan", "8"][..], &[]] {
         let mut words = vec!["write-bw", host(between.1), "--ip", between.0, "--timeout", "2"];
         words.extend(tag);
@@ -77,8 +78,8 @@ fn routed(pair: &NicPair, route: &Route) -> Result<()> {
         .check(Duration::from_secs(10))?;
     let [to_client, to_server] = route.routers.map(host);
     let served = pair.serve(&pair.b, Nic::Bridged, route.server, &["--gateway", to_server])?;
-    // The router tries to resolve the server's address for 3 s. Then it reports to the client that the server
-    // is unreachable, which ends a connection whose SYN was sent again.
+    // The router tries for 3 s to resolve the server's address. Then it reports to the client that the server
+    // is unreachable, and this report ends a connection whose SYN has been retransmitted.
     let server = host(route.server);
     let address = server.parse().map_err(|error| lab_error!("{server}: {error}"))?;
     pair.namespace

@@ -1,4 +1,4 @@
-//! `iwperf` on an e1000e, and `rping` over Linux's siw in a third machine, on a bridge.
+//! `iwperf` on an e1000e, and `rping` over Linux's siw in a third machine, which is on a bridge.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::rig::{BRIDGES, Binding, Nic, NicPair, READY_TIMEOUT, SharedPair};
 const OURS: &str = "10.80.0.1";
 const THEIRS: &str = "10.80.0.2";
 const ROUNDS: usize = 10;
-/// rping's options: rounds, size, validate, verbose.
+/// rping's options: number of rounds, size, validation, verbose output.
 const SHAPE: [&str; 6] = ["-C", "10", "-S", "4096", "-V", "-v"];
 
-/// Adds both directions.
+/// Adds the tests of both directions.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair) {
     let with = shared.clone();
     suite.add_with(&[Prerequisite::SiwImage], "uio_e1000e_rping", move || {
@@ -39,7 +39,8 @@ fn siw_serves(pair: &NicPair, siw: &Siw) -> Result<()> {
         .finish(TEST_TIMEOUT)
         .and_then(Ended::success)
         .map_err(|error| lab_error!("{error}\n---- siw's side\n{}", server.text()))?;
-    // Its exit code is not reliable: the disconnect may overtake its last wait (tests/siw-peer/README.md).
+    // The exit code of rping's server is not reliable, since the disconnect may overtake its last wait
+    // (tests/siw-peer/README.md).
     has_pings(&server.finish(Duration::from_secs(20))?.text)
 }
 

@@ -1,5 +1,5 @@
-//! Writes, Reads and Sends with every byte checked, over IPv4 and over IPv6: in jumbo frames with the client
-//! in `b`, and in ordinary ones, with a VLAN tag, with the client in `a`.
+//! Writes, Reads and Sends over IPv4 and over IPv6, with every byte checked. They use jumbo frames with the
+//! client in `b`, and ordinary frames with a VLAN tag with the client in `a`.
 
 use tests::iwperf::{TEST_TIMEOUT, Test, host, results};
 use tests::lab::{Ended, NicMachine, Result, Suite};
@@ -8,12 +8,12 @@ use tests::{ensure, lab_error};
 use super::rig::{Binding, Family, Nic, NicPair, SharedPair};
 
 const TESTS: [Test; 3] = [Test::WriteBw, Test::ReadBw, Test::SendBw];
-/// Bytes of a message, and messages of a test: some hundred frames. The emulated machines need a second for a
-/// megabyte.
+/// Length of a message in bytes, and number of messages of a test: some hundred frames. The emulated machines
+/// need a second for a megabyte.
 const SIZE: &str = "40000";
 const ITERATIONS: &str = "20";
 
-/// Adds the transfers of a NIC; `short`: IPv6 in jumbo frames alone.
+/// Adds the transfers with one NIC. With `short`, adds only those over IPv6 in jumbo frames.
 pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic: Nic, short: bool) {
     let with = shared.clone();
     let name = format!("{}_{}_mtu9000", binding.name(), nic.name());
@@ -33,7 +33,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding, nic:
     }
 }
 
-/// Each test over each of these families, with one server that has an address of both.
+/// Runs each test over each of these families. One server has an address of both families.
 fn transfers(
     shared: &SharedPair,
     pair: &NicPair,
@@ -57,7 +57,7 @@ fn transfers(
     Ok(())
 }
 
-/// One validated test of a client. Returns its rate in Gb/s.
+/// Runs one validated test. Returns its rate in Gb/s.
 pub(crate) fn transfer(
     pair: &NicPair,
     client: &NicMachine,

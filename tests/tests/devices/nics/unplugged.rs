@@ -11,7 +11,7 @@ use super::rig::{Binding, Family, Nic, NicPair, SharedPair};
 use super::transfers::transfer;
 
 const NIC: Nic = Nic::Pluggable;
-/// Maximum time until Linux has removed or found a NIC.
+/// Maximum time until Linux has removed or detected a NIC.
 const PLUG_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Adds a test for this binding.
@@ -27,7 +27,7 @@ fn unplugged(pair: &NicPair) -> Result<()> {
     let address = pair.address(NIC);
     pair.a.set_plugged(&address, false)?;
     let ended = client.finish(PLUG_TIMEOUT);
-    // The NIC is plugged in again even if the client did not end, since the next tests need it.
+    // The NIC is plugged in again even if the client has not ended, since the next tests need the NIC.
     let came_back = linux_sees(&pair.a, &address, false).and_then(|()| {
         pair.a.set_plugged(&address, true)?;
         linux_sees(&pair.a, &address, true)
@@ -45,7 +45,7 @@ fn unplugged(pair: &NicPair) -> Result<()> {
         .map_err(|error| lab_error!("{error}\n---- server\n{}", server.text()))
 }
 
-/// Waits until Linux has found, or removed, a PCI device.
+/// Waits until Linux has detected or removed a PCI device.
 fn linux_sees(machine: &NicMachine, address: &str, present: bool) -> Result<()> {
     let deadline = Instant::now() + PLUG_TIMEOUT;
     let script = format!("[ -e /sys/bus/pci/devices/{address} ] && echo yes || echo no");

@@ -1,4 +1,4 @@
-//! Errors of a peer end `iwperf` with one clear line and a non-zero exit status, within ten seconds.
+//! An error of a peer ends `iwperf` within ten seconds, with one clear line and a non-zero exit status.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tests::{ensure, lab_error};
 
 use super::rig::{OURS, Rig, Shared, THEIRS};
 
-/// The default time limit of every wait for a peer, with a margin for a busy machine.
+/// The default time limit for waiting for a peer, with a margin for a busy machine.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// Words for a peer whose kernel closes its connection: with a FIN, a RST, or a Terminate.
+/// Words in the error if the peer's kernel closes its connection: by a FIN, a RST, or a Terminate.
 const GONE: [&str; 3] = ["closed", "reset", "terminated"];
 
 /// Whether the next test can use the machine.
@@ -33,8 +33,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
         ("server_is_killed", server_is_killed, Reused),
         ("client_is_killed", client_is_killed, Reused),
         ("peer_falls_silent", peer_falls_silent, Replaced),
-        // The machine's kernel sometimes fails after it has terminated a connection, and keeps the listener.
-        // So the machine is replaced.
+        // After the machine's kernel has terminated a connection, it sometimes fails and keeps the listener,
+        // so the machine is replaced.
         ("siw_terminates", siw_terminates, Replaced),
     ];
     for (name, case, afterwards) in cases {
@@ -51,8 +51,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
     suite.add("error_machine_hangs", move || machine_hangs(&shared));
 }
 
-/// A test whose machine no longer answers fails with the console in its error, and the next test has
-/// another machine.
+/// If the machine of a test no longer answers, the test fails with the console in its error, and the next
+/// test has another machine.
 fn machine_hangs(shared: &Shared) -> Result<()> {
     let hang = |rig: &Rig| {
         rig.siw.freeze()?;
@@ -69,7 +69,8 @@ fn machine_hangs(shared: &Shared) -> Result<()> {
     })
 }
 
-/// A test begins when its machine answers, also if that takes longer than a client asks for a neighbour.
+/// A test begins only when its machine answers, even if that takes longer than a client tries to resolve a
+/// neighbour.
 fn machine_is_late(rig: &Rig) -> Result<()> {
     const LATE: Duration = Duration::from_secs(5);
     let siw = &rig.siw;
@@ -86,7 +87,7 @@ fn machine_is_late(rig: &Rig) -> Result<()> {
     nobody_listens(rig)
 }
 
-/// Expects that the program ends by itself, in time, with an error whose line contains one of these words.
+/// Checks that the program ends by itself in time, with an error whose line contains one of these words.
 fn ends_with(process: Process, words: &[&str]) -> Result<()> {
     let ended = process.finish(LIMIT)?;
     let line = ended.failure()?;
@@ -103,13 +104,14 @@ fn nobody_listens(rig: &Rig) -> Result<()> {
     ends_with(client(rig, &["-n", "5"])?, &["refused"])
 }
 
-/// siw does not support markers: its Reply rejects them (R set).
+/// siw does not support markers: its Reply rejects a Request for markers (flag R is set).
 fn markers_are_rejected(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-n", "5"])?;
     ends_with(client(rig, &["-n", "5", "--markers"])?, &["reject"])
 }
 
-/// A Write to an STag that siw does not know: the application gets siw's Terminate with layer, type and code.
+/// After a Write to an STag that siw does not know, the application gets siw's Terminate with layer, type and
+/// code.
 fn siw_terminates(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["rping", "-s", "-v"])?;
     let net = rig.net();
@@ -135,7 +137,7 @@ fn client_is_killed(rig: &Rig) -> Result<()> {
     ends_with(server, &GONE)
 }
 
-/// Stops the whole machine: no FIN, no RST, no acknowledgement.
+/// The whole machine is stopped, so it sends no FIN, no RST and no acknowledgement.
 fn peer_falls_silent(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-D", "40"])?;
     let mut client = client(rig, &["-D", "40"])?;
@@ -146,7 +148,7 @@ fn peer_falls_silent(rig: &Rig) -> Result<()> {
     result
 }
 
-/// SIGKILL inside the machine: its kernel closes the connection.
+/// Kills the program in the machine by SIGKILL. The machine's kernel closes the connection.
 fn kill_in_machine(rig: &Rig) -> Result<()> {
     let kill = rig.siw.run(TEST_TIMEOUT, ["killall", "-9", "ib_send_bw"]).check(TEST_TIMEOUT);
     kill.map(drop).map_err(|error| lab_error!("nothing to kill: {error}"))

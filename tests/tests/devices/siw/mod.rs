@@ -1,9 +1,9 @@
-//! Our stack against Linux's own iWARP, in a virtual machine on the other side of a bridge: `iwperf` against
-//! its unmodified RDMA tools, and our verbs against its verbs, with a target that does what a scene requests
-//! (`tests/iwprobe`). Then unmodified tools at both ends. `UWARP_SIW=short` leaves out nearly all tests with
-//! jumbo frames.
+//! Our stack against Linux's own iWARP, which runs in a virtual machine on the same bridge. `iwperf` runs
+//! against Linux's unmodified RDMA tools. Our verbs run against Linux's verbs, with a target that does what a
+//! scene requests (`tests/iwprobe`). Finally, unmodified tools run on both sides. `UWARP_SIW=short` leaves
+//! out nearly all tests with jumbo frames.
 //!
-//! `tests/siw-peer/README.md` describes siw's behaviour on the wire, and its defects.
+//! `tests/siw-peer/README.md` describes siw's behaviour on the wire and its defects.
 
 mod errors;
 mod perftest;
@@ -16,7 +16,7 @@ mod verbs;
 use rig::Shared;
 use tests::lab::{Prerequisite, Suite};
 
-/// Runs the suite; returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Prerequisite::Dpdk,
@@ -37,7 +37,7 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     if short {
         rping::add(&mut suite, &shared, "default", 9000, &[], &[60_000]);
     }
-    // Ordered by kind of machine, since each has to be booted.
+    // The tests are ordered by the kind of machine, since each kind has to be booted.
     for &mtu in if short { &[1500][..] } else { &[9000, 1500] } {
         rping::add(&mut suite, &shared, "default", mtu, &[], &[64, 4096, 60_000]);
         perftest::add_all(&mut suite, &shared, mtu);
@@ -47,11 +47,13 @@ pub(crate) fn run_suite(arguments: &[String]) -> bool {
     verbs::add_ends(&mut suite, &shared);
     probe::add(&mut suite, &shared);
     errors::add(&mut suite, &shared);
-    // Neither end asks for CRCs; then only siw does; by default we do.
+    // In these tests neither side or only siw asks for CRCs. In all other tests we ask for CRCs, which is the
+    // default.
     perftest::add_crc(&mut suite, &shared);
     rping::add(&mut suite, &shared, "peer_to_peer", 1500, &["peer_to_peer=1"], &[64, 4096]);
     perftest::add_some(&mut suite, &shared, "peer_to_peer", &["peer_to_peer=1"]);
-    // Without rping: without IRD and ORD its server cannot read (see the peer's README).
+    // rping is left out here, since its server cannot read without IRD and ORD (see the README of
+    // `tests/siw-peer`).
     perftest::add_some(&mut suite, &shared, "revision1", &["mpa_version=1"]);
     let passed = suite.run(arguments);
     shared.end();

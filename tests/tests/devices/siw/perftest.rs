@@ -1,4 +1,4 @@
-//! perftest's six tools with `-R` in the machine, and `iwperf` here, each as server and as client.
+//! Six tools of perftest with `-R` in the machine, and `iwperf` here, each as server and as client.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tests::{ensure, lab_error};
 
 use super::rig::{OURS, Rig, Shared, THEIRS};
 
-/// siw has neither atomics nor Immediate Data.
+/// The tests of perftest without atomics and Immediate Data, which siw does not support.
 const TESTS: [Test; 6] =
     [Test::WriteBw, Test::ReadBw, Test::SendBw, Test::WriteLat, Test::ReadLat, Test::SendLat];
 
@@ -30,7 +30,7 @@ impl Server {
     }
 }
 
-/// All tools in both directions, with siw's defaults.
+/// Adds all tools in both directions, with siw's defaults.
 pub(crate) fn add_all(suite: &mut Suite, shared: &Shared, mtu: u16) {
     for test in TESTS {
         for server in Server::BOTH {
@@ -39,7 +39,7 @@ pub(crate) fn add_all(suite: &mut Suite, shared: &Shared, mtu: u16) {
     }
 }
 
-/// One tool of each kind in both directions, with these parameters of siw.
+/// Adds one tool of each kind in both directions, with these parameters of siw.
 pub(crate) fn add_some(suite: &mut Suite, shared: &Shared, kind: &str, params: &'static [&'static str]) {
     for test in [Test::WriteBw, Test::SendBw, Test::WriteLat] {
         for server in Server::BOTH {
@@ -48,7 +48,7 @@ pub(crate) fn add_some(suite: &mut Suite, shared: &Shared, kind: &str, params: &
     }
 }
 
-/// Without CRCs, and with CRCs that only siw asks for.
+/// Adds tests without CRCs, and tests with CRCs that only siw asks for.
 pub(crate) fn add_crc(suite: &mut Suite, shared: &Shared) {
     for (kind, params) in [("crc_by_nobody", &[][..]), ("crc_by_siw", &["mpa_crc_required=1"][..])] {
         for test in [Test::WriteBw, Test::ReadBw, Test::SendLat] {
@@ -76,13 +76,13 @@ fn add(
     });
 }
 
-/// The options that both sides have to share.
+/// Returns the options that both sides have to share.
 fn shape(test: Test) -> [String; 4] {
     let (size, iterations) = quick(test);
     ["-s".to_owned(), size.to_string(), "-n".to_owned(), iterations.to_string()]
 }
 
-/// perftest's options. `-F`: the machine's clock frequency is not reliable.
+/// Returns perftest's command line. It has `-F`, since the machine's clock frequency is not reliable.
 fn tool(test: Test) -> Vec<String> {
     [perftest(test), "-R", "-F"].map(str::to_owned).into_iter().chain(shape(test)).collect()
 }
@@ -102,7 +102,7 @@ fn siw_serves(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
         .finish(TEST_TIMEOUT)
         .and_then(Ended::success)
         .map_err(|error| lab_error!("{error}\n---- siw's side\n{}", server.text()))?;
-    // The server of a Read prints no table.
+    // The output is not checked, since the server of a Read prints no table.
     server.finish(Duration::from_secs(20))?.success()?;
     results(&json)?;
     Ok(())
@@ -124,7 +124,7 @@ fn siw_connects(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// perftest's output has to end with a table: a line that begins with the size.
+/// Checks that perftest's output has a table: a line with at least four numbers.
 fn has_result(text: &str) -> Result<()> {
     let row = |line: &str| line.split_whitespace().filter(|word| word.parse::<f64>().is_ok()).count() >= 4;
     ensure!(text.lines().any(row), "no result in:\n{text}");

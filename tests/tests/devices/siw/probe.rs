@@ -1,5 +1,5 @@
-//! `iwprobe` against siw in both directions: siw deviates only in the cases listed in
-//! `tests/siw-peer/deviations`, each with its reason. So a second stack validates the probe, and siw's
+//! `iwprobe` against siw in both directions. siw deviates only in the cases listed in
+//! `tests/siw-peer/deviations`, each with its reason. A second stack thus validates the probe, and siw's
 //! defects are known case by case.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tests::lab_error;
 
 use super::rig::{KERNELS, Rig, Shared, THEIRS};
 
-/// Time limit of all cases, on a busy machine.
+/// Maximum duration of all cases on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 const PORT: &str = "7480";
 

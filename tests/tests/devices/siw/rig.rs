@@ -1,7 +1,8 @@
-//! The machine and its wire. One machine runs at a time, and is booted again when a test needs another kind.
+//! The machine and its wire. One machine runs at a time, and another one is booted when a test needs another
+//! kind of machine.
 //!
-//! `v1` is ours, used by a raw socket, and has no kernel address. Its other end and the machine's tap are on
-//! a bridge.
+//! `v1` is our device. A raw socket uses it, and the kernel has no address on it. The other device of its
+//! veth pair and the machine's tap are on a bridge.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -24,21 +25,22 @@ pub(crate) const THEIRS_6: &str = "fd77::2";
 /// The kernel's address in the namespace, for programs that use the kernel's TCP.
 pub(crate) const KERNELS: &str = "10.77.0.3";
 
-/// Maximum silence of the machine before a test.
+/// Maximum time for which the machine may be silent before a test.
 const WIRE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A namespace with a bridge, a machine, and a device for us.
+/// A namespace with a bridge, a machine, and a device for our stack.
 pub(crate) struct Rig {
     config: SiwConfig,
     has_target: Cell<bool>,
-    // Stopped before its namespace is removed: fields are dropped in this order.
+    // Fields are dropped in this order, so the machine stops before its namespace is removed.
     pub(crate) siw: Siw,
     pub(crate) namespace: Namespace,
 }
 
 impl Rig {
     fn new(config: SiwConfig) -> Result<Self> {
-        // A server in the machine does not wait for the build of its client.
+        // The programs are built now, so that a server in the machine does not wait for the build of its
+        // client.
         programs::iwperf()?;
         programs::iwprobe()?;
         programs::uwarp()?;
@@ -54,19 +56,19 @@ impl Rig {
         Ok(Self { config, has_target: Cell::new(false), siw, namespace })
     }
 
-    /// Waits until the machine answers on the wire. New machines were sometimes silent for longer than the 3
-    /// s of neighbour resolution, and the client of the test gave up.
+    /// Waits until the machine answers on the wire. New machines were sometimes silent for longer than
+    /// neighbour resolution lasts, which is 3 s, and then the client of the test gave up.
     pub(crate) fn wait_for_wire(&self) -> Result<()> {
         let theirs: IpAddr = THEIRS.parse().map_err(|error| lab_error!("{THEIRS}: {error}"))?;
         self.namespace.wait_for_host(theirs, WIRE_TIMEOUT)
     }
 
-    /// The frames that the devices of the namespace have passed and dropped.
+    /// Returns the numbers of frames that the devices of the namespace have passed and dropped.
     fn counters(&self) -> String {
         self.namespace.ip(["-s", "link"]).unwrap_or_else(|error| error.to_string())
     }
 
-    /// The path of iwprobe's target in the machine.
+    /// Copies iwprobe's target to the machine, once. Returns its path there.
     pub(crate) fn target(&self) -> Result<&'static str> {
         const PATH: &str = "/tmp/verbs-target";
         if !self.has_target.get() {
@@ -76,12 +78,12 @@ impl Rig {
         Ok(PATH)
     }
 
-    /// The MTU of the wire.
+    /// Returns the MTU of the wire.
     pub(crate) fn mtu(&self) -> u16 {
         self.config.mtu
     }
 
-    /// Our side of the wire.
+    /// Returns the network options of our side of the wire.
     pub(crate) fn net(&self) -> Net {
         Net::af_packet("v1", &format!("{OURS}/24"), self.config.mtu)
     }
@@ -92,7 +94,7 @@ impl Rig {
 pub(crate) struct Shared(Arc<Mutex<Option<Rig>>>);
 
 impl Shared {
-    /// Runs a test on a machine of this kind; reuses the last one if it is of this kind.
+    /// Runs a test on a machine of this kind. A running machine of this kind is used again.
     pub(crate) fn with<T>(
         &self,
         mtu: u16,
@@ -106,7 +108,7 @@ impl Shared {
         };
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.as_ref().is_none_or(|rig| rig.config != config) {
-            // Stops the old machine first: two would share the cores.
+            // The old machine is stopped first, since two machines would share the cores.
             drop(slot.take());
             *slot = Some(Rig::new(config)?);
         }
@@ -128,12 +130,12 @@ impl Shared {
         if answers {
             return Err(error);
         }
-        // If the machine hangs, only this test fails: the next test boots another machine.
+        // If the machine hangs, only this test fails, since the next test boots another machine.
         drop(slot.take());
         Err(lab_error!("{error}\n---- siw's machine does not answer any more"))
     }
 
-    /// Stops the machine: the next test boots a new one.
+    /// Stops the machine. The next test boots a new one.
     pub(crate) fn end(&self) {
         drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }

@@ -1,5 +1,5 @@
 //! `rping` in the machine, `iwperf ping` and `iwperf pong` here: Sends, Reads and Writes in both directions,
-//! checked by both sides.
+//! which both sides check.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tests::{ensure, lab_error};
 
 use super::rig::{OURS, Rig, Shared, THEIRS};
 
-/// Rounds of one test.
+/// Number of rounds of one test.
 const ROUNDS: usize = 10;
 
-/// Adds both directions at these sizes, on a machine of this kind.
+/// Adds tests in both directions with these sizes, on a machine of this kind.
 pub(crate) fn add(
     suite: &mut Suite,
     shared: &Shared,
@@ -33,7 +33,7 @@ pub(crate) fn add(
     }
 }
 
-/// rping's options: rounds, size, validate, verbose.
+/// Returns rping's options: number of rounds, size, validation, verbose output.
 fn shape(size: usize) -> [String; 6] {
     ["-C".into(), ROUNDS.to_string(), "-S".into(), size.to_string(), "-V".into(), "-v".into()]
 }
@@ -48,7 +48,8 @@ fn siw_serves(rig: &Rig, size: usize) -> Result<()> {
         .finish(TEST_TIMEOUT)
         .and_then(Ended::success)
         .map_err(|error| lab_error!("{error}\n---- siw's side\n{}", server.text()))?;
-    // Its exit code is not reliable: the disconnect may overtake its last wait (see the peer's README).
+    // The exit code of rping's server is not reliable, since the disconnect may overtake its last wait (see
+    // the README of `tests/siw-peer`).
     let said = server.finish(Duration::from_secs(20))?.text;
     has_pings(&said)
 }

@@ -1,4 +1,4 @@
-//! The same unmodified programs at both ends: over siw in the machine, and over `libuwarp.so` here.
+//! The same unmodified programs on both sides: over siw in the machine, and over `libuwarp.so` here.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tests::{ensure, lab_error};
 
 use super::rig::{OURS, Rig, Shared, THEIRS};
 
-/// A program, its options at both ends, those of one end, and its port.
+/// A program: its options on both sides, its options on each side, and its port.
 #[derive(Clone, Copy)]
 struct Program {
     name: &'static str,
@@ -24,8 +24,8 @@ struct Program {
 const PERFTEST: Program =
     Program { name: "", both: "-R -F -s 40000 -n 50", server: "", client: "", port: 18_515, shows: "#bytes" };
 
-/// Has nothing to do between its control connection and its second one, and so its client connects before the
-/// machine's server listens again. perftest ends on the refusal.
+/// This program does nothing between its control connection and its second connection, so its client connects
+/// before the machine's server listens again. The client ends when the server refuses the connection.
 const LATENCY: Program = Program { name: "ib_send_lat", both: "-R -F -s 3000 -n 50", ..PERFTEST };
 
 const PROGRAMS: [Program; 4] = [
@@ -42,7 +42,7 @@ const PROGRAMS: [Program; 4] = [
     Program { name: "ib_send_bw", ..PERFTEST },
 ];
 
-/// How often a program may connect before the machine's server listens again.
+/// Maximum number of attempts of a client to connect before the machine's server listens again.
 const REFUSALS: usize = 10;
 
 impl Program {
@@ -69,14 +69,15 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
     }
 }
 
-/// A program at our end.
+/// Returns a run of a program on our side.
 fn ours(rig: &Rig, words: Vec<&'static str>) -> Result<Run> {
     let net = format!("packet:v1,addr={OURS}/24,mtu={}", rig.mtu());
     Ok(rig.namespace.run(programs::uwarp()?).args(["run", "--net", &net, "--"]).args(words))
 }
 
-/// perftest closes its listener after the control connection and makes a second one. A client that connects
-/// between the two is refused, with any device, and starts again.
+/// Runs a program whose server is in the machine. Runs it again if the server refuses the client: perftest's
+/// server closes its listener after the control connection and creates another listener. With any device, the
+/// server refuses a client that connects between the two.
 fn siw_serves_in_time(rig: &Rig, program: Program) -> Result<()> {
     let mut result = siw_serves(rig, program);
     for _ in 1..REFUSALS {
@@ -99,7 +100,7 @@ fn siw_serves(rig: &Rig, program: Program) -> Result<()> {
         .map_err(|error| lab_error!("{error}\n---- siw's side\n{}", server.text()))?;
     ensure!(said.contains(program.shows), "the client does not print '{}':\n{said}", program.shows);
     let ended = server.finish(Duration::from_secs(20))?;
-    // The exit code of rping's server is not reliable over siw (see the peer's README).
+    // Over siw, the exit code of rping's server is not reliable (see the README of `tests/siw-peer`).
     if program.name != "rping" {
         ended.success()?;
     }

@@ -9,11 +9,11 @@ use tests::{ensure, lab_error};
 
 use super::rig::{OURS, OURS_6, Rig, Shared, THEIRS, THEIRS_6};
 
-/// Time limit of all scenes of one run, on a busy machine.
+/// Maximum duration of all scenes of one run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(90);
-/// The port to listen on, at either end.
+/// The port on which we or the target listens.
 const PORT: u16 = 7471;
-/// Scenes without errors. The others are those in which one end refuses a message.
+/// Scenes without errors. In all other scenes, one side refuses a message.
 const GOOD: [&str; 6] = ["write", "read", "send", "both", "solicited", "invalidate"];
 
 /// The side that listens.
@@ -25,7 +25,7 @@ enum Role {
 
 const ROLES: [(&str, Role); 2] = [("siw_serves", Role::SiwServes), ("siw_connects", Role::SiwConnects)];
 
-/// Every message in both directions, with CRCs and without.
+/// Adds tests of every message in both directions, with CRCs and without CRCs.
 pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
     for (name, role) in ROLES {
         for (crc, options) in [("crc", &[][..]), ("no_crc", &["--no-crc"][..])] {
@@ -37,8 +37,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared, mtu: u16) {
     }
 }
 
-/// Over IPv6; and the messages that either end refuses, with the Terminates that both applications, or their
-/// kernel, report.
+/// Adds tests over IPv6, and tests of the messages that a side refuses. In the tests of refused messages,
+/// both applications or siw's kernel report the Terminates.
 pub(crate) fn add_ends(suite: &mut Suite, shared: &Shared) {
     for (name, role) in ROLES {
         let rig = shared.clone();
@@ -52,7 +52,7 @@ pub(crate) fn add_ends(suite: &mut Suite, shared: &Shared) {
     }
 }
 
-/// Plays scenes. Returns their lines.
+/// Plays scenes. Returns the lines of the scenes that passed.
 fn play(
     rig: &Rig,
     role: Role,
@@ -88,8 +88,8 @@ fn play(
     Ok(said.lines().filter(|line| line.starts_with("ok ")).map(str::to_owned).collect())
 }
 
-/// The codes in the kernel log of siw's machine are those that we sent, with layer and type exchanged, since
-/// siw parses them like that.
+/// Checks that the kernel log of siw's machine has the codes of the Terminates that we sent. Layer and type
+/// are exchanged there, since siw parses them in this order.
 fn terminates(rig: &Rig, role: Role) -> Result<()> {
     let logged = |rig: &Rig| -> Result<Vec<String>> {
         let log = rig.siw.kernel_log()?;

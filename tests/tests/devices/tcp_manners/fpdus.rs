@@ -1,4 +1,5 @@
-//! iWARP over Linux's TCP with keepalives, and with urgent bytes among FPDUs; our bridge counts both.
+//! iWARP over Linux's TCP with keepalives, and with urgent bytes in FPDUs. Our bridge counts the keepalives
+//! and the urgent segments.
 
 use tests::device::af_packet;
 use tests::iwperf::{Net, START_TIMEOUT};
@@ -24,9 +25,9 @@ pub(crate) fn add(suite: &mut Suite) {
     });
 }
 
-/// Runs Linux's end with the behaviour `behaviour` against ours.
+/// Runs Linux's side with the behaviour `behaviour` against our side.
 fn run(behaviour: &str, options: &[&str], (name, least): Least) -> Result<()> {
-    // The bridge does not wait for the builds of the ends.
+    // The programs are built now, so that the bridge does not wait for their builds.
     programs::own("iwprobe-target")?;
     programs::own("fpdu-peer")?;
     let [left, middle, right] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];

@@ -1,5 +1,5 @@
-//! Segments joined and split between the two ends by our bridge with the simulator's middlebox, once with
-//! Linux's TCP at the far end, once with iWARP at both ends.
+//! Segments that our bridge joins and splits between two hosts by the simulator's middlebox. In some tests
+//! the peer is Linux's TCP, in the other tests both hosts run iWARP.
 
 use tests::device::af_packet;
 use tests::iwperf::{self, Net, Test};
@@ -9,18 +9,19 @@ use tests::{ensure, witness};
 use super::streams::{Sender, both};
 use super::{LIMIT, LINUX, OURS, START};
 
-/// MTU of devices for joined segments. The ends announce an MSS for Ethernet.
+/// MTU of devices that pass joined segments. The hosts announce an MSS for Ethernet.
 const WIDE_MTU: u16 = 61_000;
-/// Maximum frame of a ring, and payload of a joined segment: nearly the maximum of an IP packet.
+/// Maximum length of a frame in a ring, and maximum payload of a joined segment: nearly the maximum of an IP
+/// packet.
 const WIDE_FRAME: usize = 61_440;
 const WIDE_JOIN: usize = 60_000;
-/// The same for programs whose number of buffers cannot be set.
+/// The MTU, the frame length and the payload for programs whose number of buffers cannot be set.
 const LONG_MTU: u16 = 15_500;
 const LONG_FRAME: usize = 16_384;
 const LONG_JOIN: usize = 15_000;
-/// Bytes of a stream.
+/// Length of a stream, bytes.
 const BYTES: u64 = 2 * 1024 * 1024 + 12_345;
-/// Payload of a segment: an Ethernet packet without the headers of IP and TCP and timestamps.
+/// Payload of a segment, bytes: an Ethernet packet minus the headers of IP and TCP and the timestamps.
 const EMSS: u64 = 1448;
 
 /// The behaviour of the middlebox.
@@ -58,7 +59,7 @@ struct Lab {
     left: Namespace,
     right: Namespace,
     bridge: Process,
-    /// Kept as long as the bridge runs.
+    /// The bridge's namespace, kept as long as the bridge runs.
     _middle: Namespace,
 }
 
@@ -68,7 +69,7 @@ impl Lab {
         (mtu, frame, join): (u16, usize, usize),
         more: &[&str],
     ) -> Result<Self> {
-        // The bridge does not wait for the builds of the ends.
+        // The programs are built now, so that the bridge does not wait for their builds.
         programs::own("tcp-stream")?;
         programs::iwperf()?;
         let [left, middle, right] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
@@ -85,7 +86,7 @@ impl Lab {
         Ok(Self { left, right, bridge, _middle: middle })
     }
 
-    /// Ends the wire, and checks that it joined and split segments of `side` as required.
+    /// Ends the bridge, and checks that it has joined and split segments of `side` as required.
     fn conclude(mut self, behaviour: MiddleboxBehaviour, side: &str) -> Result<()> {
         self.bridge.terminate();
         let told = self.bridge.finish(START)?.success()?;
@@ -98,7 +99,7 @@ impl Lab {
     }
 }
 
-/// A plain stream with Linux at the right.
+/// Sends a plain stream. Linux is the host on the right.
 fn plain(behaviour: MiddleboxBehaviour, sender: Sender) -> Result<()> {
     let lab = Lab::new(behaviour, (WIDE_MTU, WIDE_FRAME, WIDE_JOIN), &[])?;
     lab.right.address("v0", &format!("{LINUX}/24"))?;
@@ -113,8 +114,8 @@ fn plain(behaviour: MiddleboxBehaviour, sender: Sender) -> Result<()> {
     lab.conclude(behaviour, if sender == Sender::Ours { "left" } else { "right" })
 }
 
-/// RDMA Reads from the right by the left, with every byte checked. The wire also reorders, so that FPDUs have
-/// to be found behind holes.
+/// Makes RDMA Reads from the host on the right, with every byte checked. The wire also reorders segments, so
+/// FPDUs have to be found after holes.
 fn fpdus(behaviour: MiddleboxBehaviour, options: &[&str]) -> Result<()> {
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");
@@ -131,7 +132,7 @@ fn fpdus(behaviour: MiddleboxBehaviour, options: &[&str]) -> Result<()> {
     if behaviour.joins && !behaviour.cuts {
         ensure!(fpdus > 2 * frames, "{fpdus} FPDUs in {frames} frames: {value}");
     }
-    // Only markers allow FPDUs to be found behind a hole.
+    // FPDUs can be found after a hole only with markers.
     ensure!((early == 0) == options.is_empty(), "{early} FPDUs were placed early: {value}");
     lab.conclude(behaviour, "right")
 }

@@ -1,7 +1,7 @@
 //! Our TCP against unusual behaviour of Linux's TCP and of middleboxes: probes, closed windows, urgent bytes,
-//! Fast Open, Multipath TCP, ECN, path MTU probes, missing options, segments joined and split. Every stream
-//! is checked byte by byte. Each case also proves that the behaviour occurred, by the frames or by a counter
-//! of Linux.
+//! Fast Open, Multipath TCP, ECN, path MTU probes, missing options, and segments that are joined and split.
+//! Every stream is checked byte by byte. Each case also proves that the behaviour occurred, by the frames or
+//! by a counter of Linux.
 
 mod fpdus;
 mod middlebox;
@@ -15,12 +15,12 @@ use tests::lab::{Prerequisite, Suite};
 const OURS: &str = "10.64.0.1";
 const LINUX: &str = "10.64.0.2";
 const PORT: u16 = 7000;
-/// Time limit for a program to start, or to end after its work.
+/// Maximum time for a program to start, or to end after its work.
 const START: Duration = Duration::from_secs(20);
-/// Time limit of a stream.
+/// Maximum duration of a stream.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs the suite; returns whether it passed.
+/// Runs the suite. Returns whether all tests passed.
 pub(crate) fn run_suite(arguments: &[String]) -> bool {
     let needs = [
         Prerequisite::Dpdk,

@@ -1,4 +1,4 @@
-//! Proves that the behaviour of a case occurred: from the programs' output and Linux's counters.
+//! Proves that the behaviour of a case occurred, by the programs' output and Linux's counters.
 
 use tests::lab::{Namespace, Result};
 use tests::{ensure, lab_error, witness};
@@ -8,7 +8,7 @@ use super::START;
 /// The source of a number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
-    /// Linux's counters of its TCP and IP (`netstat -s`).
+    /// The counters of Linux's TCP and IP (`netstat -s`).
     Linux,
     /// Our stack's counters.
     Stack,
@@ -21,13 +21,13 @@ pub(crate) enum Source {
 /// A condition on a number or list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Proof {
-    /// A number is not below this.
+    /// The number has at least this value.
     AtLeast(Source, &'static str, u64),
-    /// A number is not above this.
+    /// The number has at most this value.
     AtMost(Source, &'static str, u64),
-    /// A list of options' kinds has this one.
+    /// The list of option kinds contains this kind.
     Has(Source, &'static str, u8),
-    /// A list of options' kinds does not have this one.
+    /// The list of option kinds does not contain this kind.
     Lacks(Source, &'static str, u8),
 }
 
@@ -97,8 +97,8 @@ fn has(list: &str, kind: u8) -> bool {
     list.split(',').any(|word| word == kind.to_string())
 }
 
-/// A counter of `/proc/net/netstat` or `snmp`: a line of names, then a line of values, both after the same
-/// word.
+/// Returns a counter of `/proc/net/netstat` or `/proc/net/snmp`. These files have a line of names and then a
+/// line of values; both lines begin with the same word.
 fn linux_counter(text: &str, name: &str) -> Option<String> {
     let lines: Vec<_> = text.lines().collect();
     lines.windows(2).find_map(|pair| {
@@ -107,7 +107,7 @@ fn linux_counter(text: &str, name: &str) -> Option<String> {
     })
 }
 
-/// A counter in the debug text of our stack.
+/// Returns a counter in the debug text of our stack's counters.
 fn stack_counter(text: &str, name: &str) -> Option<String> {
     let mut words = text.split([' ', ',', '{', '}']).skip_while(|word| *word != format!("{name}:"));
     words.nth(1).map(str::to_owned)

@@ -1,4 +1,4 @@
-//! Plain streams between our stack and Linux's, each with a special behaviour.
+//! Plain streams between our stack and Linux's, each with one special behaviour.
 
 use tests::device::af_packet;
 use tests::lab::{Ended, Namespace, Result, Run, Suite, Wire, programs, veth};
@@ -8,7 +8,7 @@ use super::proof::Source::{Linux, Ours, Stack, Theirs};
 use super::proof::{Evidence, Proof};
 use super::{LIMIT, LINUX, OURS, PORT, START};
 
-/// The kinds of TCP's options.
+/// The kinds of TCP options.
 mod kind {
     pub(super) const WINDOW_SCALE: u8 = 3;
     pub(super) const SACK_PERMITTED: u8 = 4;
@@ -20,13 +20,13 @@ mod kind {
 /// The side that sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// We do.
+    /// We send.
     Ours,
-    /// Linux does.
+    /// Linux sends.
     Linux,
 }
 
-/// The end whose kernel joins received segments (GRO).
+/// The side whose kernel joins received segments (GRO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gro {
     Off,
@@ -35,7 +35,7 @@ enum Gro {
     Linux,
 }
 
-/// One stream and its special behaviour.
+/// One stream, and its special behaviour.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -43,10 +43,10 @@ struct Case {
     /// Whether we connect.
     active: bool,
     bytes: u64,
-    /// Settings of Linux's side: names below `net.ipv4`.
+    /// Settings of Linux's side: a name below `net.ipv4`, and a value.
     sysctls: &'static [(&'static str, &'static str)],
     gro: Gro,
-    /// Further options of our end, and of Linux's.
+    /// Further options of our side, and of Linux's side.
     ours: &'static [&'static str],
     linux: &'static [&'static str],
     proofs: &'static [Proof],
@@ -79,17 +79,17 @@ impl Case {
     }
 }
 
-/// Linux connects and sends a few MiB to us.
+/// Returns a case in which Linux connects and sends a few MiB to us.
 const fn base(name: &'static str) -> Case {
     Case::new(name, Sender::Linux, false)
 }
 
-/// The opposite: we connect and send.
+/// Returns a case in which we connect and send a few MiB to Linux.
 const fn away(name: &'static str) -> Case {
     Case::new(name, Sender::Ours, true)
 }
 
-/// An unanswered probe would end these: Linux gives up after the first.
+/// An unanswered probe would end these streams, since Linux gives up after the first one.
 const KEEPALIVES: &[Case] = &[
     away("keepalives_of_a_linux_that_receives_are_answered")
         .ours(&["--pause", "2500"])
@@ -179,8 +179,9 @@ const PLAIN: &[Case] = &[
         ]),
 ];
 
-/// Joined by the receiving kernel. On the way to our raw socket this leaves unfilled checksums, which the
-/// socket does not report: they are wrong, and the stream continues with segments that were not joined.
+/// The receiving kernel joins segments. At our raw socket, joined segments have checksums that are not filled
+/// in, and the socket does not report this. The checksums are therefore wrong, and the stream continues with
+/// segments that were not joined.
 const JOINED: &[Case] = &[
     Case {
         bytes: 64 * 1024 + 77,
@@ -201,7 +202,7 @@ pub(crate) fn add(suite: &mut Suite) {
     }
 }
 
-/// One stream over a veth pair; our port is DPDK's raw socket.
+/// Runs one stream over a veth pair. Our port is DPDK's raw socket.
 fn stream(case: &Case) -> Result<()> {
     let (left, right) = (Namespace::new()?, Namespace::new()?);
     veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &right, dev: "v0" }, 1500)?;
@@ -222,11 +223,11 @@ fn stream(case: &Case) -> Result<()> {
     Evidence::new(ours, &right)?.check(case.proofs)
 }
 
-/// Runs our end and Linux's, which have to report the same bytes. `active`: ours connects. Returns our
-/// output.
+/// Runs our side and Linux's side, which have to report the same bytes. `active`: our side connects. Returns
+/// our output.
 ///
 /// # Errors
-/// With both outputs.
+/// If a side fails or the sides disagree, with the output of both sides.
 pub(crate) fn both(ours: Run, linux: Run, active: bool, sender: Sender, bytes: u64) -> Result<String> {
     let ours = task(ours, bytes, active.then_some(LINUX), sender == Sender::Ours);
     let linux = task(linux, bytes, (!active).then_some(OURS), sender == Sender::Linux);
@@ -245,7 +246,7 @@ pub(crate) fn both(ours: Run, linux: Run, active: bool, sender: Sender, bytes: u
     Ok(ours)
 }
 
-/// The program with its task, and the peer's address if it connects.
+/// Adds the task to a run of the program, with the peer's address if the program connects.
 fn task(run: Run, bytes: u64, peer: Option<&str>, sends: bool) -> Run {
     let run = match peer {
         Some(peer) => run.args(["--connect", &format!("{peer}:{PORT}")]),

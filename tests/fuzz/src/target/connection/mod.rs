@@ -1,10 +1,11 @@
-//! A live connection and a program of actions: segments with fields near the connection's state, calls of the
-//! user, losses, time. Then both sides behave well, and the connection has to end gracefully.
+//! A live connection and a sequence of actions: segments whose fields are close to the valid values, calls of
+//! the user, losses, and the passing of time. After these actions both sides behave well, and the connection
+//! has to end gracefully.
 //!
-//! Rules: the simulator's on the wire; both streams arrive complete, byte by byte; no byte is delivered
-//! twice or beyond the window; events come in order; an honest peer gets the segments that it needs to
-//! continue; at the end no resource is held. If the peer contradicts itself about its stream or its SACK
-//! blocks, only the rules on the wire no longer apply.
+//! Rules: the simulator's rules on the wire are kept; both streams arrive complete, byte by byte; no byte is
+//! delivered twice or beyond the window; events are delivered in order; an honest peer receives the segments
+//! that it needs to continue; at the end no resource is held. If the peer contradicts itself about its stream
+//! or its SACK blocks, the rules on the wire do not apply, but all other rules do.
 
 mod peer;
 mod user;
@@ -22,26 +23,27 @@ use crate::input::Input;
 use crate::sim::watch::{Condition, Framing, Watch};
 use testkit::packet::{self, Damage, Frame, Tcp, flag, mark_congestion, parse, too_big};
 
-/// The port of the listener, and the client's.
+/// The port of the listener, and the port of the client.
 const SERVER_PORT: u16 = 4000;
 const CLIENT_PORT: u16 = 50_000;
-/// Sides, as in the rules on the wire.
+/// The two sides, numbered as in the rules on the wire.
 const PEER: usize = 0;
 const HOST: usize = 1;
 
-/// Maximum actions of one input.
+/// Maximum number of actions of one input.
 const ACTIONS: usize = 96;
 
-/// TIME-WAIT of the host.
+/// Duration of the host's TIME-WAIT.
 const TIME_WAIT: Duration = Duration::from_secs(2);
 
 /// Maximum length of the peer's stream, bytes.
 const STREAM: u64 = 1 << 16;
 
-/// Segments until an honest peer has everything: enough for any state that a program can leave.
+/// Maximum number of segments until an honest peer has received and sent everything: enough for any state in
+/// which the actions can leave the connection.
 const ROUNDS: usize = 1000;
 
-/// Time after the end: TIME-WAIT, and unanswered retransmissions.
+/// Time after the end, in microseconds, during which TIME-WAIT and unanswered retransmissions have to end.
 const REST_US: u64 = 600_000_000;
 
 const LIMITS: Limits = Limits { connections: 2, listeners: 1, backlog: 1, ..rig::LIMITS };
@@ -51,18 +53,19 @@ struct Run {
     peer: Peer,
     user: User,
     watch: Option<Watch>,
-    /// The peer has announced a window with a sequence number that it has not reached. Until it reaches this
-    /// number, other windows are ignored (RFC 9293 section 3.10.7.4, SND.WL1).
+    /// Whether the peer has announced a window in a segment whose sequence number is ahead of the peer's
+    /// stream. Until the stream reaches this number, the stack ignores other windows (RFC 9293 section
+    /// 3.10.7.4, SND.WL1).
     ahead: bool,
-    /// Number of the stack's frames that will be lost.
+    /// Number of the stack's next frames that will be lost.
     losses: usize,
-    /// Delivered frames, for repetition and for fragments.
+    /// Delivered frames, to be repeated, whole or in fragments.
     frames: Vec<Vec<u8>>,
     /// The identification of the next fragmented packet.
     fragmented: u16,
 }
 
-/// One input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut run = Run::open(&mut input);
@@ -136,7 +139,7 @@ impl Run {
         }
     }
 
-    /// The peer's SYN, with options chosen by the input.
+    /// Sends the peer's SYN, with options chosen by the input.
     fn open_with(&mut self, input: &mut Input<'_>, flags: u8) {
         let offered = input.u8();
         let mut options = vec![2, 4];
@@ -165,7 +168,7 @@ impl Run {
         self.arrives(&syn, true);
     }
 
-    /// The peer sends a frame: checks the rules on the wire.
+    /// Checks a frame that the peer sends against the rules on the wire.
     fn announce(&mut self, frame: &[u8]) {
         let now_us = self.host.now_us;
         if let Some(watch) = &mut self.watch {
@@ -174,8 +177,8 @@ impl Run {
         }
     }
 
-    /// A segment arrives. `proper`: the stack has to process it. Otherwise the rules on the wire see only a
-    /// part of it, since it may count or not.
+    /// Delivers a segment. If `proper`, the stack has to process the segment. Otherwise the stack may ignore
+    /// the segment, so the rules on the wire see only a part of the segment.
     fn arrives(&mut self, segment: &Segment, proper: bool) {
         let frame = self.peer.frame(segment);
         self.arrive(&frame, &[], proper);
@@ -193,11 +196,11 @@ impl Run {
         self.handle_sent();
     }
 
-    /// A frame arrives: updates the rules on the wire.
+    /// Passes an arriving frame to the rules on the wire.
     fn update_rules(&mut self, frame: &[u8], proper: bool) {
         let condition = self.condition();
         let tcp = parse(frame);
-        // The stack answers such a segment, but uses none of its contents.
+        // The stack answers a void segment, but uses none of its contents.
         let is_void =
             tcp.as_ref().is_some_and(|tcp| !proper && tcp.has(flag::SYN) || !self.is_acceptable(tcp));
         if let Some(watch) = &mut self.watch {
@@ -214,8 +217,9 @@ impl Run {
         }
     }
 
-    /// Whether a segment is in the window that the stack has announced (RFC 9293 table 6, by overlap), the
-    /// right edge included for a segment without length; true before the connection is established.
+    /// Whether a segment overlaps the window that the stack has announced (RFC 9293 table 6). A segment
+    /// without length may also be at the right edge of the window. Before the connection is established,
+    /// every segment is acceptable.
     fn is_acceptable(&self, tcp: &Tcp) -> bool {
         let info = self.user.conn.and_then(|conn| self.host.stack.info(conn));
         let Some(info) = info.filter(|info| !matches!(info.state, State::SynSent | State::SynReceived))
@@ -235,7 +239,7 @@ impl Run {
         Condition::of(&self.host.stack.counters(), TIME_WAIT)
     }
 
-    /// Handles the frames that the stack sends now. Answers requests for the peer's Ethernet address.
+    /// Handles the frames that the stack sends now, and answers requests for the peer's Ethernet address.
     fn handle_sent(&mut self) {
         for frame in self.host.sent() {
             self.on_frame(frame);
@@ -264,7 +268,7 @@ impl Run {
             self.peer.acked = self.peer.acked.max(acked.min(STREAM + 1));
             self.peer.edge = self.peer.edge.max(acked + (u64::from(tcp.window) << scale));
         } else if tcp.has(flag::SYN) {
-            // The SYN opens the window from the peer's first byte.
+            // The window of a SYN begins at the peer's first byte.
             self.peer.edge = self.peer.edge.max(u64::from(tcp.window));
         }
         if self.losses > 0 {
@@ -278,7 +282,7 @@ impl Run {
         self.peer.on_segment(frame, tcp);
     }
 
-    /// Checks that the stack sends the bytes of its user.
+    /// Checks that the stack sends the bytes that its user passed to it.
     fn check_stream(&self, frame: &[u8]) {
         let (Some(tcp), Some(isn)) = (parse(frame), self.peer.host_isn) else { return };
         let start = u64::from(tcp.seq.wrapping_sub(isn).wrapping_sub(1));
@@ -338,7 +342,8 @@ impl Run {
         }
     }
 
-    /// Extends the peer's stream to `end`, as far as allowed. Returns its end.
+    /// Extends the peer's stream to `end`, as far as allowed. Returns the smaller of `end` and the stream's
+    /// end.
     fn write(&mut self, end: i64) -> u64 {
         let end = (end.max(0) as u64).min(STREAM).min(self.peer.edge + 3000);
         while self.peer.written < end && !self.peer.finished {
@@ -350,7 +355,7 @@ impl Run {
         end.min(self.peer.written)
     }
 
-    /// A segment with each field at or near its regular value.
+    /// Delivers a segment whose fields are at or near their regular values.
     fn segment(&mut self, input: &mut Input<'_>) {
         let peer = &self.peer;
         let bases = [peer.acked, peer.written, peer.edge, 0];
@@ -358,14 +363,15 @@ impl Run {
         let bytes = if input.one_in(2) { 0 } else { input.size() as usize % 1461 };
         let end = offset + bytes as i64;
         let inside = self.write(end) as i64 == end;
-        // Bytes that are not part of the stream are far from any window, now and when they are repeated.
+        // Bytes that are not part of the stream must stay far from any window, also when the segment is
+        // repeated later.
         let bytes = if inside || offset > 4 * STREAM as i64 + (1 << 20) { bytes } else { 0 };
         let (heard, claimed) = (self.peer.received_to(), self.peer.acked_to);
         let ack =
             input.pick(&[heard, self.user.sent, claimed, heard]) as i64 + i64::from(input.delta() as i32);
         let mut flags = flag::ACK;
         if input.one_in(3) {
-            // FIN is sent by `close`, and below by peers that contradict themselves.
+            // FIN is sent by `close`, and by the code below if the peer contradicts itself.
             flags = input.u8() & !flag::FIN;
         }
         if input.one_in(40) {
@@ -392,14 +398,14 @@ impl Run {
         let cuts: Vec<usize> =
             if input.one_in(8) { vec![input.u8().into(), input.u16().into()] } else { Vec::new() };
         if input.one_in(12) {
-            // A bit flips on the way, detected by a checksum or not.
+            // A bit flips on the wire. A checksum may detect the flip or not.
             let at = packet::ETHERNET + input.below(frame.len() - packet::ETHERNET);
             frame[at] ^= 1 << input.below(8);
         }
         self.arrive(&frame, &cuts, false);
     }
 
-    /// Sends SACK blocks, true and false ones.
+    /// Sends true and false SACK blocks.
     fn selective(&mut self, input: &mut Input<'_>) {
         let lies = input.one_in(3);
         let mut segment = self.peer.regular(self.peer.acked, 0, u16::MAX);
@@ -424,7 +430,8 @@ impl Run {
         }
     }
 
-    /// The peer has acknowledged bytes that it does not have, which may be retransmitted or not.
+    /// Stops the rules on the wire: the peer has acknowledged bytes that it does not have, and the stack may
+    /// retransmit these bytes or not.
     fn stop_rules_on_wire(&mut self) {
         self.watch = None;
     }
@@ -461,7 +468,7 @@ impl Run {
         }
     }
 
-    /// An ICMP error about the stack's last segment.
+    /// Delivers an ICMP error about the stack's last segment.
     fn icmp(&mut self, input: &mut Input<'_>) {
         let Some((frame, tcp)) = &self.peer.last else { return };
         let mut error = too_big(frame, tcp, 40 + input.size() as u16 % 1500);
@@ -477,7 +484,7 @@ impl Run {
         self.host.deliver(&error, &[], Checksum::Unknown);
     }
 
-    /// Repeats a frame that arrived before, whole or in fragments, marked or not.
+    /// Repeats a frame that arrived before: whole or in fragments, with or without a congestion mark.
     fn repeat(&mut self, input: &mut Input<'_>) {
         let back = input.below(self.frames.len().max(1));
         let Some(mut frame) = self.frames.iter().rev().nth(back).cloned() else { return };
@@ -486,7 +493,7 @@ impl Run {
             return self.arrive(&frame, &[], false);
         }
         if let Some(tcp) = parse(&frame).filter(|tcp| tcp.has(flag::ACK)) {
-            // The stack may meanwhile have sent the bytes that the segment acknowledges.
+            // Since the frame first arrived, the stack may have sent the bytes that the segment acknowledges.
             self.peer.acknowledge(tcp.ack);
         }
         if input.one_in(3) {
@@ -496,14 +503,16 @@ impl Run {
                 .step_by(size)
                 .filter_map(|at| packet::fragment(&frame, self.fragmented, at, size, at + size < payload))
                 .collect();
-            // The other fragments of a refused packet must not spoil the next one.
+            // If a first fragment is refused, the packet's other fragments must not be reassembled with the
+            // next packet.
             self.fragmented = self.fragmented.wrapping_add(1);
             if input.one_in(2) {
                 pieces.reverse();
             }
-            // A first fragment that leaves a part of the TCP header to the next one is refused (RFC 3128).
+            // The stack refuses a first fragment that leaves a part of the TCP header to the second fragment
+            // (RFC 3128).
             let is_tiny = pieces.len() > 1 && size < packet::TCP_BYTES;
-            // The rules get the reassembled packet, for IPv4 and IPv6: they would not recognise TCP behind a
+            // The rules get the reassembled packet (IPv4 or IPv6), since they would not recognise TCP after a
             // fragment header.
             if !is_tiny {
                 self.update_rules(&frame, false);
@@ -519,7 +528,7 @@ impl Run {
         self.arrive(&frame, &[], false);
     }
 
-    /// Time passes; the stack's frames are handled.
+    /// Advances the time to `until_us`, and handles the frames that the stack sends.
     fn advance(&mut self, until_us: u64) {
         for _ in 0..200 {
             self.handle_sent();
@@ -531,7 +540,8 @@ impl Run {
         self.host.now_us = self.host.now_us.max(until_us);
     }
 
-    /// From here on both sides behave well: everything arrives, both sides close, and nothing is left.
+    /// Ends the connection: from here on both sides behave well, everything arrives, both sides close, and no
+    /// object is left.
     fn end(&mut self) {
         self.losses = 0;
         self.handle_sent();
@@ -553,9 +563,9 @@ impl Run {
         self.host.assert_all_given_back();
     }
 
-    /// An honest peer, until both streams are complete and closed.
+    /// Behaves as an honest peer until both streams are complete and closed.
     fn settle(&mut self) {
-        // Bytes that have waited long for their acknowledgement may time out before it arrives.
+        // Bytes that have long been unacknowledged may time out before their acknowledgement arrives.
         let waits = self.user.closing || self.user.sent > self.peer.received_to();
         self.user.slow = false;
         self.user.release(&mut self.host.stack, usize::MAX);
@@ -565,7 +575,7 @@ impl Run {
             if self.user.over.is_some() {
                 break;
             }
-            // After its own FIN, once that is acknowledged.
+            // Once the stack has acknowledged the peer's FIN, `acked` is the position after the FIN.
             let from = self.user.got.frontier().max(self.peer.acked);
             let bytes =
                 self.peer.written.saturating_sub(from).min(1000).min(self.peer.edge.saturating_sub(from))

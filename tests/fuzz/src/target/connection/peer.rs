@@ -1,4 +1,4 @@
-//! The far end of the connection: it builds segments, and records what it received.
+//! The peer of the stack's connection: builds segments, and records what it received.
 
 use crate::sim::watch::Ranges;
 
@@ -28,14 +28,15 @@ pub(super) struct Peer {
     pub(super) isn: u32,
     /// The stack's initial sequence number, once it is known.
     pub(super) host_isn: Option<u32>,
-    /// Bytes of the stream written so far. Later ones do not exist yet.
+    /// Number of bytes of the peer's stream written so far.
     pub(super) written: u64,
-    /// The peer has closed: its FIN is after `written`, and nothing more is written.
+    /// Whether the peer has closed: its FIN follows byte `written`, and it writes no more bytes.
     pub(super) finished: bool,
-    /// Whether the SYN of this peer, and below that of the stack, offers timestamps and window scale.
+    /// Whether the peer's SYN offers timestamps and window scaling. `host_offers`: what the stack's SYN
+    /// offers, with its window scale.
     pub(super) offers: (bool, bool),
     pub(super) host_offers: (bool, Option<u8>),
-    /// Its own timestamp clock, and the latest timestamp of the stack.
+    /// The peer's timestamp clock, and the latest timestamp of the stack.
     pub(super) stamp: u32,
     pub(super) echo: u32,
     /// Ranges of the stack's stream that have arrived.
@@ -44,31 +45,32 @@ pub(super) struct Peer {
     /// The highest acknowledgement and right window edge that the stack has announced.
     pub(super) acked: u64,
     pub(super) edge: u64,
-    /// The end of the highest byte, or of the FIN, that the stack has sent.
+    /// The highest offset that the stack has sent: the offset after its last byte or after its FIN.
     pub(super) host_high: u64,
-    /// The highest acknowledgement that it has sent, true or not.
+    /// The highest acknowledgement that the peer has sent, true or not.
     pub(super) acked_to: u64,
-    /// The last segment that arrived.
+    /// The last segment that arrived at the peer.
     pub(super) last: Option<(Vec<u8>, Tcp)>,
 }
 
 impl Peer {
-    /// The sequence number of its stream's byte `offset`.
+    /// Returns the sequence number of byte `offset` of the peer's stream.
     pub(super) fn seq(&self, offset: u64) -> u32 {
         self.isn.wrapping_add(1).wrapping_add(offset as u32)
     }
 
-    /// The acknowledgement number of the stack's byte `offset`.
+    /// Returns the acknowledgement number of byte `offset` of the stack's stream.
     pub(super) fn ack(&self, offset: u64) -> u32 {
         self.host_isn.unwrap_or(0).wrapping_add(1).wrapping_add(offset as u32)
     }
 
-    /// Window scale of the stack.
+    /// Returns the window scale of the stack.
     pub(super) fn scale(&self) -> u8 {
         self.host_offers.1.filter(|_| self.offers.1).unwrap_or(0)
     }
 
-    /// Learns the options of a SYN of the stack.
+    /// Records the options of the stack's SYN, or the latest byte and timestamp of another segment of the
+    /// stack.
     pub(super) fn learn(&mut self, frame: &[u8], tcp: &Tcp) {
         if tcp.has(flag::SYN) {
             self.host_isn.get_or_insert(tcp.seq);
@@ -78,9 +80,9 @@ impl Peer {
                 .seq
                 .wrapping_sub(self.ack(0))
                 .wrapping_add(tcp.len() as u32 + u32::from(tcp.has(flag::FIN)));
-            // A keepalive probe is in front of the stream.
+            // The sequence number of a keepalive probe is before the stream.
             self.host_high = self.host_high.max(u64::from(end) * u64::from(end < 1 << 31));
-            // The stack uses a timestamp that was forged: it processes no older ones any more.
+            // If the stack echoes a forged timestamp, it ignores segments with older timestamps from then on.
             if let Some(echoed) = tcp.echoed_timestamp(frame)
                 && (echoed.wrapping_sub(self.stamp) as i32) > 0
             {
@@ -89,13 +91,14 @@ impl Peer {
         }
     }
 
-    /// The acknowledgement it has to send: bytes that arrived, and bytes that it once claimed to have.
+    /// Returns the offset that the peer has to acknowledge: after the bytes that arrived, and after the bytes
+    /// that the peer once claimed to have.
     pub(super) fn received_to(&self) -> u64 {
         let frontier = self.received.frontier().max(self.acked_to);
         frontier + u64::from(self.heard_fin == Some(frontier))
     }
 
-    /// The timestamps option, if negotiated.
+    /// Returns the timestamps option, or nothing if timestamps were not negotiated.
     pub(super) fn stamped(&self, stamp: u32) -> Vec<u8> {
         if !(self.offers.0 && self.host_offers.0) {
             return Vec::new();
@@ -103,7 +106,8 @@ impl Peer {
         [&[1, 1, 8, 10][..], &stamp.to_be_bytes(), &self.echo.to_be_bytes()].concat()
     }
 
-    /// Acknowledges up to `ack`: bytes sent before that count as received.
+    /// Records an acknowledgement number that the peer sends: from now on, the peer counts sent bytes up to
+    /// `ack` as received.
     pub(super) fn acknowledge(&mut self, ack: u32) {
         let offset = u64::from(ack.wrapping_sub(self.ack(0)));
         if offset <= self.host_high {
@@ -111,7 +115,8 @@ impl Peer {
         }
     }
 
-    /// A regular segment of its stream from `offset` on, with a true acknowledgement.
+    /// Returns a regular segment with `bytes` bytes of the peer's stream from `offset` on, and a true
+    /// acknowledgement.
     pub(super) fn regular(&mut self, offset: u64, bytes: usize, window: u16) -> Segment {
         self.stamp = self.stamp.wrapping_add(1);
         Segment {
@@ -126,12 +131,12 @@ impl Peer {
         }
     }
 
-    /// Its stream from `offset` on; bytes before the stream have any value.
+    /// Returns bytes of the peer's stream from `offset` on. Bytes before the stream are 0xee.
     pub(super) fn bytes(&self, offset: i64, bytes: usize) -> Vec<u8> {
         (offset..).take(bytes).map(|at| u64::try_from(at).map_or(0xee, |at| byte(0, at))).collect()
     }
 
-    /// The frame of a segment.
+    /// Returns the frame of a segment.
     pub(super) fn frame(&self, segment: &Segment) -> Vec<u8> {
         let Segment { seq, ack, flags, window, urgent, ref options, ref payload, ecn } = *segment;
         let ports = [self.port, self.host_port];
@@ -144,7 +149,7 @@ impl Peer {
         packet::ipv4(&ENDS, header, &[], &bytes)
     }
 
-    /// A segment of the stack arrives. Its bytes have to be those of the stream.
+    /// Receives a segment of the stack. The segment's bytes have to be bytes of the stream.
     pub(super) fn on_segment(&mut self, frame: Vec<u8>, tcp: Tcp) {
         let Some(isn) = self.host_isn else { return };
         if let Some((_, stamps)) = tcp.options(&frame).find(|(kind, value)| *kind == 8 && value.len() == 8) {

@@ -1,32 +1,33 @@
-//! The user of the connection: the bytes that it sends and expects follow from their offset in the stream.
+//! The user of the connection. Each byte that the user sends or expects is a function of the byte's offset in
+//! the stream.
 
 use tcp_lite::{CloseReason, ConnId, Event, Instant, Received, SendError, Stack};
 
 use crate::sim::watch::Ranges;
 
-/// The byte at `offset` of the stream that `side` sends.
+/// Returns the byte at `offset` of the stream that `side` sends.
 pub(super) fn byte(side: u8, offset: u64) -> u8 {
     (offset.wrapping_add(u64::from(side)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// The bytes from `offset` on.
+/// Returns `count` bytes of this stream from `offset` on.
 pub(super) fn bytes(side: u8, offset: u64, count: usize) -> Vec<u8> {
     (offset..).take(count).map(|at| byte(side, at)).collect()
 }
 
-/// One end of the stream, as its user sees it.
+/// One side of the connection, as its user sees it.
 #[derive(Default)]
 pub(super) struct User {
     pub(super) conn: Option<ConnId>,
     pub(super) established: bool,
-    /// Bytes passed to the stack.
+    /// Number of bytes passed to the stack.
     pub(super) sent: u64,
     pub(super) closing: bool,
     pub(super) aborted: bool,
     pub(super) got: Ranges,
-    /// Bytes delivered but not released.
+    /// Number of bytes delivered but not released.
     pub(super) held: usize,
-    /// Bytes are held until the program releases them.
+    /// Whether the user holds received bytes until the fuzz input releases them.
     pub(super) slow: bool,
     pub(super) peer_closed: bool,
     pub(super) over: Option<CloseReason>,
@@ -75,7 +76,8 @@ impl User {
         }
     }
 
-    /// Memory is low: drops the bytes furthest ahead, unless they were released.
+    /// Memory is low: drops the received bytes furthest ahead of the next expected byte, unless the user has
+    /// released them.
     fn give_up(&mut self, stack: &mut Stack, conn: ConnId, bytes: u64) {
         let (mut left, frontier) = (if self.slow { bytes } else { 0 }, self.got.frontier());
         while left > 0
@@ -117,7 +119,7 @@ impl User {
         }
     }
 
-    /// Releases up to `bytes`.
+    /// Releases at most `bytes` bytes.
     pub(super) fn release(&mut self, stack: &mut Stack, bytes: usize) {
         let Some(conn) = self.conn.filter(|_| self.is_alive()) else { return };
         let bytes = bytes.min(self.held);
@@ -125,8 +127,8 @@ impl User {
         stack.release(conn, bytes);
     }
 
-    /// Sends up to `bytes`, in records of `record` bytes or as a plain stream. Returns where pushed records
-    /// end.
+    /// Sends at most `bytes` bytes, in records of `record` bytes or as a plain stream. Returns the offsets at
+    /// which pushed records end.
     pub(super) fn send(
         &mut self,
         stack: &mut Stack,

@@ -1,6 +1,8 @@
-//! An engine in either role, at once or after a plain stream, and a peer whose bytes come from the input.
+//! An engine in either role, which starts MPA at once or after a plain stream, and a peer whose bytes come
+//! from the input.
 //!
-//! Rules: the plain stream arrives unchanged; events come in a valid order; at the end nothing is held.
+//! Rules: the plain stream arrives unchanged; events arrive in a valid order; at the end the engine holds
+//! nothing.
 
 use std::time::Duration;
 
@@ -15,13 +17,13 @@ use super::super::rig::{PORT, assert_all_given_back, pass, queues, raw::RawPair,
 use super::frames;
 use crate::input::Input;
 
-/// Maximum actions of one input.
+/// Maximum number of actions of one input.
 const ACTIONS: usize = 40;
 
-/// Time after which all timeouts of startup and close have passed.
+/// Time, in microseconds, after which all timeouts of startup and close have passed.
 const REST_US: i64 = 200_000_000;
 
-/// A Write of no bytes, after which a responder may send.
+/// A Write of no bytes. A responder may send only after such a first FPDU.
 const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// The progress of an identifier.
@@ -34,13 +36,13 @@ enum Stage {
     Over,
 }
 
-/// One identifier, and the state that its user knows.
+/// One identifier, and what its user knows about the state of its connection.
 struct End {
     id: CmId,
     stage: Stage,
-    /// Bytes read of the plain stream.
+    /// Number of bytes read from the plain stream.
     read: usize,
-    /// True if MPA was started; it may have ended again.
+    /// Whether MPA was started; it may have ended since then.
     started: bool,
 }
 
@@ -53,14 +55,14 @@ struct Run {
     ends: Vec<End>,
     qps: Vec<QueuePair>,
     framer: Framer,
-    /// True if the engine connects.
+    /// Whether the engine is the side that connects.
     dials: bool,
     delayed: bool,
     /// The bytes that the peer has sent on each of its connections.
     said: Vec<Vec<u8>>,
 }
 
-/// One program.
+/// Runs one input.
 pub(super) fn run(input: &mut Input<'_>) {
     let mut raw = rig(true);
     let context = raw.context.clone();
@@ -113,7 +115,7 @@ pub(super) fn run(input: &mut Input<'_>) {
     run.end();
 }
 
-/// Parameters of a connect or accept.
+/// Returns parameters of a connect or accept.
 fn param(input: &mut Input<'_>) -> ConnParam {
     let (bits, depths) = (input.u8(), input.u8());
     let bit = |at: u8| bits >> at & 1 == 1;
@@ -186,7 +188,7 @@ impl Run {
         }
     }
 
-    /// The user accepts or rejects requests.
+    /// Lets the user accept or reject a request.
     fn decide(&mut self, input: &mut Input<'_>) {
         let Some(end) = self.ends.iter_mut().rev().find(|end| end.stage == Stage::Asked) else { return };
         if input.one_in(4) {
@@ -202,7 +204,7 @@ impl Run {
         self.qps.push(qp);
     }
 
-    /// The user starts MPA after the plain stream.
+    /// Lets the user start MPA after the plain stream.
     fn start(&mut self, input: &mut Input<'_>) {
         if !self.delayed {
             return;
@@ -229,7 +231,7 @@ impl Run {
         }
     }
 
-    /// Reads from the latest plain stream.
+    /// Reads at most `bytes` bytes from the latest plain stream.
     fn read(&mut self, bytes: usize) {
         let Some(end) = self.ends.last_mut() else { return };
         let mut out = vec![0; bytes];
@@ -237,7 +239,7 @@ impl Run {
             let (place, read) = (end.read..end.read + count, &out[..count]);
             let sent = self.said.iter().any(|said| match end.started {
                 false => said.get(place.clone()) == Some(read),
-                // Startup frames of any length were removed from the stream.
+                // The engine has removed startup frames of any length from the stream.
                 true => count == 0 || said.windows(count).any(|run| run == read),
             });
             assert!(sent, "another stream than was sent: {read:02x?} at {}", end.read);

@@ -5,11 +5,11 @@ use iwarp::mpa::{MpaConfig, RtrKinds};
 
 use crate::input::Input;
 
-/// A startup frame, a malformed one, or other bytes.
+/// Returns a valid startup frame, a malformed startup frame, or other bytes.
 pub(super) fn bytes(input: &mut Input<'_>, request: bool) -> Vec<u8> {
     let request = request ^ input.one_in(24);
     let mut bytes = if request { b"MPA ID Req Frame".to_vec() } else { b"MPA ID Rep Frame".to_vec() };
-    // Mostly a valid frame: revision 2 with depths, revision 1 without.
+    // Mostly a valid frame. A frame of revision 2 has depths; a frame of revision 1 has none.
     let (flags, two) = (input.u8(), !input.one_in(3));
     let flags = if two { flags & 0xe0 | 0x10 } else { flags & 0xe0 };
     let mut private = if two { vec![input.u8(), input.u8(), input.u8(), input.u8()] } else { Vec::new() };
@@ -37,7 +37,7 @@ pub(super) fn bytes(input: &mut Input<'_>, request: bool) -> Vec<u8> {
     bytes
 }
 
-/// Any valid configuration.
+/// Returns any valid configuration.
 pub(super) fn config(input: &mut Input<'_>) -> MpaConfig {
     let (bits, depth) =
         (input.u16(), |at: u8| [0, 1, 2, 8, 128, 0x3ffe, 0x3fff, 0xffff][usize::from(at & 7)]);

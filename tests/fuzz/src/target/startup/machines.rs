@@ -1,8 +1,8 @@
 //! The two state machines of MPA startup, without a network.
 //!
-//! Rules: never more than a frame is consumed; the result does not depend on how the bytes were split; sent
-//! frames are valid; with any configurations, the depths of both ends fit each other, and both ends support
-//! the RTR.
+//! Rules: a machine consumes at most one frame; the result does not depend on how the bytes were split; sent
+//! frames are valid; whatever the two configurations are, the depths that the two machines agree on fit each
+//! other, and both support the RTR.
 
 use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
 use iwarp::mpa::startup::{Negotiated, ResponderError, Rtr};
@@ -14,13 +14,13 @@ use tcp_lite::Instant;
 use super::frames::{bytes, config};
 use crate::input::Input;
 
-/// Bytes of the longest startup frame.
+/// Length of the longest startup frame, bytes.
 const LONGEST: usize = 20 + 512;
 
 const DEADLINE: Instant = Instant::from_micros_const(1_000_000);
 const LATER: Instant = Instant::from_micros_const(2_000_000);
 
-/// One machine with arbitrary bytes.
+/// Passes arbitrary bytes to one machine.
 pub(super) fn alone(input: &mut Input<'_>) {
     let (config, request) = (config(input), input.one_in(2));
     let bytes = bytes(input, request);
@@ -30,7 +30,7 @@ pub(super) fn alone(input: &mut Input<'_>) {
     cuts.sort_unstable();
     if request {
         let one = respond(config, &bytes, &[bytes.len()], input);
-        // Parts after a whole Request are early bytes, as in one piece.
+        // Bytes after a whole Request are early bytes, whether they arrive with the Request or later.
         let cut = respond_again(config, &bytes, &cuts);
         assert_eq!(one.ok(), cut.ok(), "the pieces matter: {cuts:?} of {bytes:02x?}");
     } else {
@@ -39,15 +39,15 @@ pub(super) fn alone(input: &mut Input<'_>) {
         match (&one, &cut) {
             // Early FPDUs are detected only if they arrive with the Reply.
             (Err(_), Ok(_)) if !config.tolerate_early_fpdus || config.peer_to_peer => {}
-            // An error is detected as soon as it has arrived, and may be reported differently with further
-            // bytes.
+            // The machine detects an error as soon as the wrong byte has arrived. With further bytes, it may
+            // report another error.
             (Err(_), Err(_)) => {}
             _ => assert_eq!(one, cut, "the pieces matter: {cuts:?} of {bytes:02x?}"),
         }
     }
 }
 
-/// The result of an initiator for a Reply in parts.
+/// Returns the result of an initiator that receives a Reply in parts.
 fn initiate(config: MpaConfig, bytes: &[u8], cuts: &[usize]) -> Result<Option<InitiatorEvent>, StartupFault> {
     let (mut initiator, request) =
         Initiator::start(config, b"q", DEADLINE).expect("a configuration that is valid");
@@ -93,7 +93,7 @@ fn feed(responder: &mut Responder, bytes: &[u8], cuts: &[usize]) -> Result<bool,
     Ok(asked)
 }
 
-/// The result of a responder for a Request in parts, answered as the input says.
+/// Returns the result of a responder that receives a Request in parts. The input chooses its answer.
 fn respond(
     config: MpaConfig,
     bytes: &[u8],
@@ -134,7 +134,7 @@ fn respond_again(config: MpaConfig, bytes: &[u8], cuts: &[usize]) -> Result<bool
     feed(&mut listen(config), bytes, cuts)
 }
 
-/// The negotiated parameters must be allowed by the configuration.
+/// Checks that the configuration allows the negotiated parameters.
 fn check(config: &MpaConfig, negotiated: &Negotiated) {
     assert!(negotiated.ird <= config.max_ird.max(config.ird), "{negotiated:?} of {config:?}");
     assert!(negotiated.ord <= config.ord.max(1) || config.depths_left_to_ulp, "{negotiated:?} of {config:?}");
@@ -143,7 +143,7 @@ fn check(config: &MpaConfig, negotiated: &Negotiated) {
     }
 }
 
-/// Both machines with any two configurations, and now and then a flipped bit between them.
+/// Connects two machines with any two configurations. In some runs a bit flips between them.
 pub(super) fn together(input: &mut Input<'_>) {
     let (own, other) = (config(input), config(input));
     let (mut initiator, request) =

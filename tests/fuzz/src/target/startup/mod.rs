@@ -1,6 +1,6 @@
-//! MPA startup: the state machines of both roles and revisions with bytes in arbitrary parts; and an engine
-//! whose peer sends arbitrary bytes, at once or after a plain stream (delayed startup, RFC 5044 section
-//! 7.1.3).
+//! MPA startup. Some inputs pass bytes in arbitrary parts to the state machines of both roles and revisions.
+//! The other inputs run an engine whose peer sends arbitrary bytes, at once or after a plain stream (delayed
+//! startup, RFC 5044 section 7.1.3).
 
 mod engine;
 mod frames;
@@ -8,7 +8,7 @@ mod machines;
 
 use crate::input::Input;
 
-/// One input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     match input.below(4) {

@@ -1,4 +1,4 @@
-//! Registered memory with guards around it: a peer can change only memory that was lent to it.
+//! Registered memory with guard bytes around it: a peer can change only memory that was lent to it.
 
 use iwarp::memory::{Access, WindowKind};
 use iwarp::verbs::{
@@ -6,45 +6,45 @@ use iwarp::verbs::{
     ProtectionDomain, QueuePair, RemoteAddr, Sge,
 };
 
-/// Contents of memory that may not change.
+/// Value of each byte of memory that may not change.
 const GUARD: u8 = 0x5a;
 
 /// Bytes of each region.
 const BYTES: usize = 1024;
 
-/// The registered part of the open and of the fast region: offset and length.
+/// The registered parts of the open region and of the fast region: offset and length.
 const OPEN: (usize, usize) = (256, 512);
 const LENT: (usize, usize) = (128, 128);
 
-/// The part of the closed region that the window covers, and where its receives go.
+/// The part of the closed region that the window covers, and the part for receives: offset and length.
 const WINDOW: (usize, usize) = (128, 128);
 const INBOX: (usize, usize) = (256, 128);
 
 /// A further region, with other access rules.
 pub(super) enum Extra {
     None,
-    /// Bound to the queue pair: its peer may use it, and invalidate it.
+    /// A region bound to the queue pair: the peer may access and invalidate it.
     Own(MemoryRegion),
-    /// Bound to another queue pair, or of another protection domain.
+    /// A region that is bound to another queue pair, or that belongs to another protection domain.
     Others(MemoryRegion),
 }
 
-/// Regions and windows of one protection domain. Only its own engine accesses the memory, on this thread,
-/// during its polls.
+/// Regions and windows of one protection domain. Only the domain's engine accesses the memory, during its
+/// polls, on this thread.
 pub(super) struct Memory {
-    /// The peer has every right but cannot invalidate it.
+    /// The peer has every right to this region but cannot invalidate it.
     open: FastRegion,
-    /// The peer has access only through the window.
+    /// The peer can access this region only through the window.
     pub(super) closed: MemoryRegion,
     pub(super) window: MemoryWindow,
     pub(super) fast: FastRegion,
     extra: Extra,
-    /// Memory of the user under the closed region, if it is a user's.
+    /// The memory of the closed region, if the region was registered over memory of the user.
     _user: Option<Vec<u8>>,
 }
 
 impl Memory {
-    /// `setup` chooses what else is registered.
+    /// Registers the memory. `setup` chooses how the closed region and the further region are registered.
     #[allow(unsafe_code, reason = "registering memory of one's own is a part of the target")]
     pub(super) fn new(
         pd: &ProtectionDomain,
@@ -57,10 +57,10 @@ impl Memory {
         let rights = MrOptions::new(Access::LOCAL_WRITE | Access::MW_BIND);
         let mut user = (kind == WindowKind::Type1).then(|| vec![0; BYTES]);
         let closed = match &mut user {
-            // SAFETY: the bytes are on the heap and stay there when the vector moves into the value that is
-            // returned. That value drops the region before them, and nobody accesses them but through the
-            // region. (A box would not do: to move one asserts that nobody else has a pointer to its
-            // content.)
+            // SAFETY: `user` is valid for `BYTES` bytes until the region is dropped, because the bytes are on
+            // the heap, stay there when the vector moves into the returned value, and are dropped after the
+            // region. No other reference exists, because nobody accesses the bytes except through the region.
+            // (A box would be wrong: to move a box asserts that no other pointer to its content exists.)
             Some(user) => unsafe { pd.reg_user_mr(user.as_mut_ptr(), BYTES, &rights) },
             None => pd.reg_mr_with(BYTES, &rights),
         };
@@ -92,23 +92,23 @@ impl Memory {
         memory
     }
 
-    /// The fast registration of the open region.
+    /// Returns the fast registration of the open region.
     pub(super) fn opening(&self) -> FastRegister {
         self.open.register(OPEN.0 as u64, OPEN.1 as u64, Access::LOCAL_WRITE | Access::REMOTE)
     }
 
-    /// The fast registration of the fast region.
+    /// Returns the fast registration of the fast region.
     pub(super) fn registration(&self) -> FastRegister {
         self.fast.register(LENT.0 as u64, LENT.1 as u64, Access::LOCAL_WRITE | Access::REMOTE)
     }
 
-    /// The binding of the window.
+    /// Returns the binding of the window.
     pub(super) fn binding(&self) -> BindWindow {
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         self.window.bind(&self.closed, WINDOW.0 as u64, WINDOW.1 as u64, access)
     }
 
-    /// An address that the peer may know: an STag with its first byte.
+    /// Returns an address that the peer may know: an STag and the address of the first byte.
     pub(super) fn name(&self, which: usize) -> RemoteAddr {
         let open = RemoteAddr { addr: self.open.addr(OPEN.0 as u64), rkey: self.open.rkey() };
         match (which, &self.extra) {
@@ -123,7 +123,7 @@ impl Memory {
         }
     }
 
-    /// Local memory for a request, of up to 128 bytes.
+    /// Returns local memory for a request, at most 128 bytes.
     pub(super) fn local(&self, inbox: bool, at: usize, bytes: usize) -> Sge {
         if inbox {
             let at = at % INBOX.1;
@@ -134,7 +134,7 @@ impl Memory {
         }
     }
 
-    /// Checks that only lent memory changed.
+    /// Checks that only lent memory has changed.
     pub(super) fn assert_guards(&self) {
         let mut bytes = [0; BYTES];
         self.open.memory().read_at(0, &mut bytes).expect("it is there");
@@ -150,7 +150,7 @@ impl Memory {
     }
 }
 
-/// Checks that `bytes` are unchanged outside of the `lent` ranges, which are sorted.
+/// Checks that `bytes` are unchanged outside the `lent` ranges, which are sorted.
 fn assert_untouched(whose: &str, bytes: &[u8; BYTES], lent: &[(usize, usize)]) {
     let mut from = 0;
     for &(first, count) in lent.iter().chain([&(BYTES, 0)]) {

@@ -1,11 +1,11 @@
-//! A live RDMA stream: FPDUs with valid CRC, markers and length whose DDP and RDMAP fields are near the state
-//! of the connection and its memory, in segments that may arrive out of order. The user has posted receives,
-//! outstanding Reads and atomics, and bound windows. The engine is the responder, or the initiator with any
-//! RTR.
+//! A live RDMA stream. The peer sends FPDUs with valid CRC, markers and length. Their DDP and RDMAP fields
+//! are close to the state of the connection and its memory. The segments may arrive out of order. The user
+//! has posted receives, outstanding Reads and atomics, and bound windows. The engine is the responder, or the
+//! initiator with any RTR.
 //!
 //! Rules: only lent memory changes; the engine sends valid FPDUs, byte by byte, and nothing after its
-//! Terminate; an error that it finds causes a Terminate of the documents' tables, with the same codes that
-//! the user gets; every request completes once; at the end nothing is held.
+//! Terminate; an error that the engine detects causes a Terminate with codes from the RFCs' tables, and the
+//! user gets the same codes; every request completes once; at the end the engine holds nothing.
 
 mod memory;
 mod peer;
@@ -30,21 +30,22 @@ use super::rig::{PORT, assert_all_given_back, gated_rig, pass, queues};
 use super::trace::trace;
 use crate::input::Input;
 
-/// Maximum actions of one input.
+/// Maximum number of actions of one input.
 const ACTIONS: usize = 64;
 
-/// Time after which all timeouts of a close have passed.
+/// Time, in microseconds, after which all timeouts of a close have passed.
 const REST_US: i64 = 120_000_000;
 
-/// A Write of no bytes, after which a responder may send.
+/// A Write of no bytes. A responder may send only after such a first FPDU.
 const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// The RTR that the peer's Reply requests with its depths of 4: a Write, a Read, a Send (RFC 6581 section 9).
+/// The private data of the peer's Reply: it requests a Write, a Read or a Send as RTR, with depths of 4 (RFC
+/// 6581 section 9).
 const RTR: [[u8; 4]; 3] = [[0x80, 4, 0xc0, 4], [0x80, 4, 0x40, 4], [0xc0, 4, 0, 4]];
 
 struct Run {
     raw: Box<RawPair>,
-    /// Controls the peer's frames.
+    /// Holds, releases and drops the peer's frames.
     hand: GateControl,
     pd: ProtectionDomain,
     cq: CompletionQueue,
@@ -52,24 +53,24 @@ struct Run {
     listener: CmId,
     id: CmId,
     qp: QueuePair,
-    /// A queue pair that is never connected. It has memory bound to it.
+    /// A queue pair that is never connected. Some memory is bound to it.
     other_qp: QueuePair,
     srq: Option<SharedReceiveQueue>,
     memory: Memory,
     ledger: Ledger,
     peer: Peer,
-    /// The engine's framer settings.
+    /// The settings of the engine's framer.
     theirs: Framer,
     /// FPDUs that the peer has not sent yet.
     pending: Vec<u8>,
     /// The engine's Terminate.
     terminate: Option<Terminate>,
-    /// The peer has closed or reset the connection.
+    /// Whether the peer has closed or reset the connection.
     peer_left: bool,
     disconnected: bool,
 }
 
-/// One input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut run = Run::open(&mut input);
@@ -222,7 +223,7 @@ impl Run {
         self.handle_engine();
     }
 
-    /// A call of the user.
+    /// Makes a call of the user, chosen by the input.
     fn user_call(&mut self, input: &mut Input<'_>) {
         let sge = self.memory.local(input.one_in(2), input.below(512), input.below(512));
         let remote = RemoteAddr { addr: 0x1000, rkey: 0x100 };
@@ -264,7 +265,7 @@ impl Run {
         }
     }
 
-    /// Sends pending bytes, in segments that need not be FPDUs.
+    /// Sends pending bytes, in segments whose boundaries need not be FPDU boundaries.
     fn flush(&mut self, input: &mut Input<'_>) {
         let pending = std::mem::take(&mut self.pending);
         let piece = if input.one_in(3) { 1 + input.below(500) } else { pending.len().max(1) };
@@ -317,10 +318,10 @@ impl Run {
                 "the Terminate has {said:?}, but the user got {error:?}"
             );
         }
-        // A peer whose segments were all held has timed out, and receives no Terminate any more.
+        // If all segments of the peer were held, the peer has timed out and receives no Terminate.
         let gone = self.peer_left || self.raw.closed == Some(CloseReason::TimedOut);
         if let Some(error) = self.qp.error().filter(|error| !error.from_peer && !gone) {
-            // A lost connection is not reported to the peer.
+            // The engine does not report a lost connection to the peer.
             let lost = (error.layer, error.etype, error.code) == (2, 0, 1);
             assert!(
                 lost || self.terminate.is_some() || !self.raw.is_over(),

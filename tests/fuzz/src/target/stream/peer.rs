@@ -1,5 +1,5 @@
-//! The far end of the stream: it frames its messages with valid CRC, markers and ULPDU length, and derives
-//! the fields of DDP and RDMAP from the present state.
+//! The peer of the stream. It frames its messages with valid CRC, markers and ULPDU length, and derives the
+//! fields of DDP and RDMAP from the current state of the stream.
 
 use iwarp::memory::Stag;
 use iwarp::mpa::Framer;
@@ -13,21 +13,21 @@ use crate::input::Input;
 /// Number of ULPDUs that are remembered.
 const REMEMBERED: usize = 16;
 
-/// The state of the peer's half, and what it received.
+/// The state of the direction in which the peer sends, and what the peer received.
 pub(super) struct Peer {
     pub(super) framer: Framer,
     /// The next MSN of each queue.
     msn: [u32; 4],
-    /// Offset in the message in progress, whose queue or STag is in the last ULPDU.
+    /// Offset of the next segment in the current message. The message's queue or STag is in the last ULPDU.
     offset: u32,
     ulpdus: Vec<Vec<u8>>,
-    /// Reads of the engine without a Response: sink, tagged offset, bytes.
+    /// The engine's Reads that the peer has not answered: sink STag, tagged offset, number of bytes.
     pub(super) reads: Vec<(u32, u64, u32)>,
-    /// Outstanding atomics: their identifiers.
+    /// Request Identifiers of the outstanding atomics.
     pub(super) atomics: Vec<u32>,
 }
 
-/// The untagged header.
+/// Returns an untagged header.
 fn untagged(opcode: u8, invalidate: u32, [qn, msn, mo]: [u32; 3], last: bool) -> Vec<u8> {
     let mut ulpdu = vec![if last { 0x41 } else { 0x01 }, 0x40 | opcode];
     ulpdu.extend(invalidate.to_be_bytes());
@@ -47,7 +47,7 @@ impl Peer {
         Self { framer, msn: [1; 4], offset: 0, ulpdus: Vec::new(), reads: Vec::new(), atomics: Vec::new() }
     }
 
-    /// An FPDU with fields chosen by the input.
+    /// Returns an FPDU with fields chosen by the input.
     pub(super) fn fpdu(&mut self, input: &mut Input<'_>, memory: &Memory) -> Vec<u8> {
         let mut ulpdu = self.ulpdu(input, memory);
         if input.one_in(3) {
@@ -64,14 +64,14 @@ impl Peer {
         self.ulpdus.push(ulpdu.clone());
         let mut bytes = fpdu(&mut self.framer, &ulpdu);
         if input.one_in(40) {
-            // An error for MPA to find: a wrong CRC, marker or length.
+            // An error for MPA to detect: a wrong CRC, marker or length.
             let at = input.below(bytes.len());
             bytes[at] ^= 1 << input.below(8);
         }
         bytes
     }
 
-    /// The last ULPDU of the peer.
+    /// Returns the last ULPDU of the peer.
     pub(super) fn last_ulpdu(&self) -> &[u8] {
         self.ulpdus.last().map_or(&[], |ulpdu| ulpdu)
     }
@@ -140,7 +140,7 @@ impl Peer {
             11 => self.more(input, 0, last),
             12 => match input.below(6) {
                 0 => input.bytes(60).to_vec(),
-                // An unsolicited one.
+                // An unsolicited Atomic Response.
                 1 => {
                     let response = AtomicResponse { id: input.u32(), original: input.u64() };
                     let header = untagged(11, 0, [3, self.next(3, true), 0], true);
@@ -151,7 +151,7 @@ impl Peer {
                     let apart = input.delta() as u32;
                     self.more(input, apart, last)
                 }
-                // Unsolicited, too early, or for another part.
+                // A Read Response that is unsolicited, too early, or for another part of the sink.
                 3 => {
                     let asked = self.reads.last().map(|&(rkey, addr, _)| RemoteAddr { addr, rkey });
                     let name = asked.filter(|_| input.one_in(2));
@@ -179,7 +179,7 @@ impl Peer {
         }
     }
 
-    /// The MSN of the next message of a queue, which ends with this segment if `last`.
+    /// Returns the MSN of the current message of a queue. If `last`, the message ends with this segment.
     fn next(&mut self, queue: usize, last: bool) -> u32 {
         let msn = self.msn[queue];
         self.msn[queue] = msn.wrapping_add(u32::from(last));
@@ -193,7 +193,7 @@ impl Peer {
         ulpdu.resize(ulpdu.len() + bytes, 0xee);
     }
 
-    /// A Read Response into the sink of an outstanding Read, or elsewhere.
+    /// Returns a Read Response into the sink of an outstanding Read, or elsewhere.
     fn response(&mut self, input: &mut Input<'_>, memory: &Memory) -> Vec<u8> {
         let Some(&(rkey, addr, bytes)) = self.reads.first() else {
             let mut ulpdu = tagged(2, self.name(input, memory), true);
@@ -212,7 +212,7 @@ impl Peer {
         ulpdu
     }
 
-    /// The next segment of the message sent last, `apart` bytes from its regular offset.
+    /// Returns the next segment of the latest message, `apart` bytes from its regular offset.
     fn more(&mut self, input: &mut Input<'_>, apart: u32, last: bool) -> Vec<u8> {
         let Some(before) = self.ulpdus.last().filter(|ulpdu| ulpdu.len() >= 18) else { return Vec::new() };
         let offset = self.offset.wrapping_add(apart);

@@ -1,10 +1,10 @@
-//! Programs of verbs calls by two users, in any order and with arguments that are often wrong, over two
-//! engines on a wire in memory. Two queue pairs are connected at the beginning; the input decides about
-//! everything else.
+//! Sequences of verbs calls by two users, in any order and with arguments that are often wrong, over two
+//! engines on a wire in memory. Two queue pairs are connected at the beginning; the input decides everything
+//! else.
 //!
-//! Rules: no call panics; every limit is kept; every request completes once or is flushed once; after
-//! everything is dropped, nothing is held. The contents of memory are checked by the model of two engines
-//! (`iwarp/tests/it/model`).
+//! Rules: no call panics; every limit is kept; every request completes or is flushed exactly once; after the
+//! users have dropped everything, no object is held. The model of two engines (`iwarp/tests/it/model`) checks
+//! the contents of memory.
 
 mod side;
 mod work;
@@ -17,14 +17,14 @@ use self::side::Side;
 use super::rig::{CHECK_EVERY, PORT, context, ports, small};
 use crate::input::Input;
 
-/// Maximum calls of one input.
+/// Maximum number of calls of one input.
 const CALLS: usize = 96;
 
-/// Limit of polls of one program, and of its end.
+/// Maximum number of polls of one input, including its end.
 const POLLS: usize = 4000;
 const REST_POLLS: usize = 30_000;
 
-/// Time after which all timeouts have passed.
+/// Time, in microseconds, after which all timeouts have passed.
 const REST_US: i64 = 200_000_000;
 
 struct Run {
@@ -33,7 +33,7 @@ struct Run {
     polls: usize,
 }
 
-/// One input.
+/// Runs one input.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut run = Run::open(&mut input);
@@ -62,7 +62,7 @@ impl Run {
             Side::new(engine, context, pool, ([10, 0, 0, number], PORT).into())
         });
         let mut run = Self { sides, now_us: 0, polls: 0 };
-        // Zeros create one of each, which most programs need.
+        // An input of zeros creates an object of each kind, which most inputs need.
         let mut plain = Input::new(&[]);
         for side in &mut run.sides {
             (0..7).for_each(|what| side.create(&mut plain, what));
@@ -85,7 +85,8 @@ impl Run {
         self.sides.iter_mut().for_each(Side::look);
     }
 
-    /// Polls both; the time advances at most to `limit_us`. Returns whether neither has a deadline.
+    /// Polls both sides, and advances the time to `limit_us` at most. Returns whether both sides are idle
+    /// without a deadline.
     fn turn_before(&mut self, limit_us: i64) -> bool {
         self.polls += 1;
         let now = Instant::from_micros(self.now_us);
@@ -105,7 +106,8 @@ impl Run {
         }
     }
 
-    /// Until `us` have passed, or neither side has a deadline.
+    /// Polls until `us` microseconds have passed, or both sides are idle without a deadline, but at most
+    /// `most` times.
     fn pass(&mut self, us: i64, most: usize) {
         let (end_us, end_turns) = (self.now_us + us, self.polls + most);
         while self.now_us < end_us && self.polls < end_turns && !self.turn_before(end_us) {}

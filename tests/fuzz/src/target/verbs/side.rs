@@ -17,10 +17,11 @@ use super::super::rig::PORT;
 use super::work;
 use crate::input::Input;
 
-/// Limit of objects of a kind that a user holds: more than some limits of the context.
+/// Maximum number of objects of a kind that a user holds: more than some limits of the context.
 const HELD: usize = 10;
 
-/// A queue pair with the completion queues of its work queues, which the user may drop separately.
+/// A queue pair and its completion queues. The user may drop its own handles of these completion queues
+/// separately.
 pub(super) struct Queues {
     pub(super) qp: QueuePair,
     pub(super) cqs: [CompletionQueue; 2],
@@ -53,7 +54,7 @@ fn pick<'a, T>(input: &mut Input<'_>, of: &'a [T]) -> Option<&'a T> {
     if of.is_empty() { None } else { of.get(input.below(of.len())) }
 }
 
-/// Keeps a created object, if there is space.
+/// Stores a created object, if there is space for it.
 fn keep<T, E>(held: &mut Vec<T>, made: Result<T, E>) {
     if held.len() < HELD
         && let Ok(made) = made
@@ -175,7 +176,8 @@ impl Side {
                 if let Some(queues) = drop_one(input, &mut self.qps) {
                     self.ledger.forget(queues.qp.qp_num());
                     self.reap_of(&queues);
-                    // Later completions are lost with the queue pair's own handles of its completion queues.
+                    // If `queues` holds the last handles of the completion queues, later completions are
+                    // lost.
                 }
             }
             8 => drop(drop_one(input, &mut self.ids)),
@@ -351,7 +353,7 @@ impl Side {
         }
         for queues in qps.iter() {
             if queues.cqs.iter().any(CompletionQueue::overflowed) {
-                // Completions were lost, as the queue reports.
+                // The completion queue reports that completions were lost.
                 ledger.forget(queues.qp.qp_num());
             }
         }

@@ -7,7 +7,7 @@ use iwarp::verbs::{BindWindow, FastRegister, RecvRequest, RemoteAddr, SendFlags,
 use super::side::Side;
 use crate::input::Input;
 
-/// Any access rights; mostly all.
+/// Returns any access rights, in most cases all.
 pub(super) fn access(input: &mut Input<'_>) -> Access {
     match input.u8() {
         0..=159 => Access::all(),
@@ -15,7 +15,7 @@ pub(super) fn access(input: &mut Input<'_>) -> Access {
     }
 }
 
-/// Local memory: of a region, of a fast region, or not registered.
+/// Returns local memory: of a region, a fast region or a window (which is an error), or not registered.
 fn sge(input: &mut Input<'_>, side: &Side) -> Sge {
     let bytes = input.size() % 3000;
     let at = input.delta();
@@ -35,7 +35,7 @@ fn sge(input: &mut Input<'_>, side: &Side) -> Sge {
     }
 }
 
-/// Memory of the peer, in the same way.
+/// Returns memory of the peer: of a region, a window or a fast region, or not registered.
 fn remote(input: &mut Input<'_>, peer: &Side) -> RemoteAddr {
     let at = input.delta() as u64;
     match input.below(8) {
@@ -102,7 +102,7 @@ fn register(input: &mut Input<'_>, side: &Side) -> SendOp {
     SendOp::FastRegister(FastRegister { rkey, offset, length, access: access(input), base })
 }
 
-/// A request for a send queue.
+/// Returns a request for a send queue.
 pub(super) fn send(input: &mut Input<'_>, wr_id: u64, side: &Side, peer: &Side) -> SendRequest {
     let op = op(input, side, peer);
     let mut request = SendRequest::empty(wr_id, op);
@@ -119,7 +119,7 @@ pub(super) fn send(input: &mut Input<'_>, wr_id: u64, side: &Side, peer: &Side) 
     request.flags(flags)
 }
 
-/// A request for a receive queue.
+/// Returns a request for a receive queue.
 pub(super) fn receive(input: &mut Input<'_>, wr_id: u64, side: &Side) -> RecvRequest {
     let mut request = RecvRequest { wr_id, sg_list: Default::default() };
     for _ in 0..[1, 1, 1, 0, 2, 8][input.below(6)] {
@@ -128,7 +128,7 @@ pub(super) fn receive(input: &mut Input<'_>, wr_id: u64, side: &Side) -> RecvReq
     request
 }
 
-/// A type of window.
+/// Chooses a type of window.
 pub(super) fn kind(input: &mut Input<'_>) -> WindowKind {
     if input.one_in(2) { WindowKind::Type1 } else { WindowKind::Type2 }
 }

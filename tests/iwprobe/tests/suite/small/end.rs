@@ -15,10 +15,10 @@ use super::judge::{long, place};
 use super::target::{Operation, Report, Target, source};
 use super::{Flaw, PATIENCE, hang_up, more, startup};
 
-/// Bytes of a segment's payload.
+/// Maximum number of payload bytes in a segment.
 const ROOM: usize = 8000;
 const DEPTH: u16 = 8;
-/// The first STag of its sinks.
+/// The STag of the endpoint's first sink.
 const SINK: u32 = 0x7000_0000;
 
 static SERIAL: AtomicU32 = AtomicU32::new(0x101);
@@ -30,10 +30,10 @@ pub(super) enum Disconnect {
     Permanent,
 }
 
-/// Something that an answer is due for.
+/// A request of this endpoint for which an answer is outstanding.
 #[derive(Clone, Debug)]
 pub(super) struct Outstanding {
-    /// As in a scene; `-` for an RTR.
+    /// The letter of the operation in a scene; `-` for an RTR.
     pub(super) kind: char,
     pub(super) stag: u32,
     pub(super) length: usize,
@@ -45,7 +45,7 @@ pub(super) struct End<'a> {
     pub(super) flaw: Flaw,
     framer: Framer,
     pub(super) target: Target,
-    /// MSN of what goes next, by queue.
+    /// Next MSN of each queue on which the endpoint sends.
     msn: [u32; 4],
     pub(super) next_receive: u32,
     pub(super) next_request: u32,
@@ -55,7 +55,7 @@ pub(super) struct End<'a> {
     received: bool,
     message: Vec<u8>,
     posted: VecDeque<Operation>,
-    /// Answers that wait for those behind them.
+    /// Answers that are sent after the answers to later requests.
     held_back: Vec<Vec<Segment>>,
     how: String,
 }
@@ -65,7 +65,7 @@ fn target_of(private: &[u8], has_target: bool) -> Target {
     Target::new(private, SERIAL.fetch_add(7, Ordering::Relaxed))
 }
 
-/// The responder's part.
+/// Runs a connection as the responder.
 pub(super) fn respond(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>) -> Option<()> {
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     stream.set_nodelay(true).ok()?;
@@ -100,7 +100,7 @@ pub(super) fn respond(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>)
     Some(())
 }
 
-/// The initiator's part.
+/// Runs a connection as the initiator.
 pub(super) fn initiate(stream: &TcpStream, flaw: Flaw, last: Option<&mut Report>) -> Disconnect {
     let has_target = last.is_some();
     let private: &[u8] = if has_target { b"iwp1 hello" } else { b"" };
@@ -173,7 +173,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// The initiator's first FPDUs: the RTR, and the stage.
+    /// Sends the initiator's first FPDUs: the RTR, and the stage.
     fn open(&mut self, agreed: Option<Depths>, text: Option<String>) -> Option<()> {
         let agreed = agreed.unwrap_or_default();
         self.ord = agreed.ird.min(DEPTH).into();
@@ -229,7 +229,7 @@ impl<'a> End<'a> {
         segments.iter().try_for_each(|segment| self.send(segment))
     }
 
-    /// A message's pieces and their offsets, and whether they are the last.
+    /// Cuts a message into pieces. Returns each piece with its offset, and whether it is the last one.
     fn pieces<'o>(&self, bytes: &'o [u8]) -> Vec<(usize, &'o [u8], bool)> {
         let pieces: Vec<&[u8]> = if bytes.is_empty() { vec![&[]] } else { bytes.chunks(ROOM).collect() };
         let count = pieces.len();
@@ -270,7 +270,7 @@ impl<'a> End<'a> {
         cut.collect()
     }
 
-    /// Until the end.
+    /// Runs until the connection ends.
     fn run(&mut self, held: &[u8]) {
         let mut deframer = Deframer::new(false, true);
         deframer.push(held);
@@ -300,7 +300,8 @@ impl<'a> End<'a> {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// Posts what may be posted; `None` closes.
+    /// Sends the posted operations that may be sent now. Returns `None` if the endpoint closes the
+    /// connection.
     fn pump(&mut self) -> Option<()> {
         let done = self.target.close && self.received;
         if !self.spoken_to {
@@ -353,7 +354,7 @@ impl<'a> End<'a> {
         self.send_all(&segments)
     }
 
-    /// `None` ends the connection.
+    /// Handles a received FPDU. Returns `None` if the endpoint ends the connection.
     fn take(&mut self, fpdu: Fpdu) -> Option<()> {
         let segment = Segment { bytes: fpdu.ulpdu };
         if fpdu.complaints.iter().any(|text| text.contains("CRC")) && self.flaw != Flaw::IgnoresCrc {
@@ -435,7 +436,7 @@ impl<'a> End<'a> {
         region.bytes[at..end].copy_from_slice(&bytes[..end - at]);
     }
 
-    /// A segment of an answer to a Read.
+    /// Handles a segment of an answer to a Read.
     fn complete(&mut self, segment: &Segment) -> Option<()> {
         let early = self.flaw == Flaw::CompletesEarly;
         let asked = self.asked.front_mut()?;
@@ -449,7 +450,7 @@ impl<'a> End<'a> {
         Some(())
     }
 
-    /// A segment of a Send or of Immediate Data.
+    /// Handles a segment of a Send or of Immediate Data.
     fn receive(&mut self, segment: &Segment) {
         let mo = segment.mo() as usize;
         self.message.resize(self.message.len().max(mo + segment.payload().len()), 0);
@@ -490,7 +491,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Does an atomic; what is answered.
+    /// Executes an atomic, and returns the answer.
     fn operate(&mut self, request: &[u8]) -> Vec<Segment> {
         let (stag, to) = place(request);
         let region = self.region(stag).expect("it was judged");
@@ -540,7 +541,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// A sum whose carries end where `mask` has a bit.
+/// Returns a sum in which no carry passes a bit that is set in `mask`.
 fn fetch_add(a: u64, b: u64, mask: u64) -> u64 {
     let (mut sum, mut carry) = (0, 0);
     for bit in 0..64 {

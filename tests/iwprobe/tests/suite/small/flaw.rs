@@ -1,134 +1,134 @@
 //! The flaws of the small endpoint.
 
-/// A flaw. Each is implemented in one place of the endpoint.
+/// A flaw of the endpoint. Each flaw is implemented in one place of the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// Nothing.
+    /// No flaw.
     None,
 
-    /// Takes any key.
+    /// Accepts any key in a startup frame.
     AnyKey,
-    /// Takes PD_Length up to 65535.
+    /// Accepts a PD_Length of up to 65535.
     AnyLength,
-    /// Takes any revision in a Reply.
+    /// Accepts any revision in a Reply.
     AnyRevision,
-    /// Clears S in its Replies.
+    /// Clears flag S in its Replies.
     ForgetsEnhanced,
     /// Swaps the bytes of IRD and ORD.
     SwapsDepths,
-    /// Names no kind of RTR.
+    /// Offers no kind of RTR.
     NoRtrKind,
-    /// Sends an FPDU right behind its Reply, or its Request.
+    /// Sends an FPDU immediately after its Reply or Request.
     TalksFirst,
-    /// Sets R in its Requests.
+    /// Sets flag R in its Requests.
     RequestRejects,
     /// Sets a reserved flag in its startup frames.
     ReservedFlag,
-    /// Sends its RTR behind its first Send.
+    /// Sends its RTR after its first Send.
     LateRtr,
     /// Sends its RTR twice.
     TwoRtrs,
-    /// The RTR is always a Write, even if another kind was agreed on.
+    /// Always sends a Write as RTR, even if both sides agreed on another kind.
     RtrAlwaysWrite,
-    /// Continues after a Reply with R.
+    /// Continues after a Reply with flag R.
     TalksAfterReject,
-    /// Sends no markers though it was asked to.
+    /// Sends no markers although the probe asked for them.
     NoMarkers,
-    /// Announces a larger IRD and ORD than requested.
+    /// Announces a larger IRD and ORD than the probe requested.
     GreedyDepths,
 
-    /// Takes FPDUs with any CRC.
+    /// Accepts FPDUs with any CRC.
     IgnoresCrc,
-    /// The CRCs of sent FPDUs are wrong.
+    /// Sends FPDUs with a wrong CRC.
     BadCrc,
-    /// Places Writes before their CRC is looked at.
+    /// Places the bytes of a Write before it checks the CRC.
     PlacesBeforeCrc,
-    /// The pad of sent FPDUs is not zero.
+    /// Sends FPDUs whose pad is not zero.
     BadPad,
 
     /// Closes instead of sending a Terminate.
     NoTerminate,
     /// Terminates with code 0/0/00 after every error.
     OneCode,
-    /// siw's bit order.
+    /// Sends Terminates in siw's bit order.
     Swapped,
-    /// Echoes a header that is not the failing one's.
+    /// Echoes a header that differs from the header with the error.
     WrongEcho,
-    /// Echoes ten bytes of a header.
+    /// Echoes only ten bytes of a header.
     ShortEcho,
-    /// Segment length without the header.
+    /// Reports a segment length without the header.
     ShortLength,
     /// Continues after its Terminate.
     NeverStops,
-    /// Answers a Terminate by a Terminate.
+    /// Answers a Terminate with a Terminate.
     AnswersTerminate,
-    /// Counts queue 2 from 0.
+    /// Begins with MSN 0 on queue 2.
     MsnFromZero,
 
-    /// Looks at reserved bits.
+    /// Refuses segments with reserved bits set.
     ChecksReserved,
     /// Sets a reserved bit of DDP.
     SetsReserved,
-    /// Sends have RDMAP version 0.
+    /// Sends Sends with RDMAP version 0.
     VersionZero,
-    /// Looks at the STag of empty Writes.
+    /// Checks the STag of empty Writes.
     ChecksEmptyWrites,
-    /// Answers Reads of no bytes from the wrong place.
+    /// Answers Reads of no bytes with a wrong sink.
     WrongSink,
-    /// Sends everything untagged under MSN 1.
+    /// Sends all untagged messages with MSN 1.
     MsnStands,
     /// Uses queue 3 for its Sends.
     WrongQueue,
-    /// Leaves L out at the end of messages of several segments.
+    /// Does not set flag L at the end of messages of several segments.
     NoLast,
-    /// Sets L in every segment.
+    /// Sets flag L in every segment.
     AlwaysLast,
-    /// Sends have an Invalidate STag.
+    /// Sends Sends with an Invalidate STag.
     StagInSends,
-    /// TO and MO of each segment are those of the first segment.
+    /// Repeats the TO or MO of a message's first segment in all its segments.
     OffsetStands,
     /// Sends the last of several Writes and Sends first.
     PostsInReverse,
-    /// Immediate data is sent in the wrong byte order.
+    /// Sends immediate data in the wrong byte order.
     ImmediateSwapped,
-    /// Posts more Reads than the agreed number.
+    /// Posts more Reads than the agreed ORD.
     IgnoresOrd,
     /// Does not wait at a fence.
     IgnoresFence,
-    /// Closes before all is sent.
+    /// Closes before it has sent all posted messages.
     ClosesEarly,
 
-    /// Answers Reads that came together in the wrong order.
+    /// Answers Reads that arrived together in the wrong order.
     AnswersInReverse,
-    /// FetchAdd carries over field boundaries.
+    /// Carries over field boundaries in a FetchAdd.
     CarriesOver,
-    /// Atomic Responses have identifier 0.
+    /// Sends Atomic Responses with identifier 0.
     NoIdentifier,
-    /// Atomics need no right.
+    /// Executes atomics on regions that do not allow atomics.
     AtomicsWithoutRight,
-    /// Reads need no right.
+    /// Serves Reads of regions that do not allow Reads.
     ReadsWithoutRight,
-    /// Writes need no right.
+    /// Places Writes into regions that do not allow Writes.
     WritesWithoutRight,
-    /// Checks bounds only for the first byte.
+    /// Checks the bounds only of the first byte.
     NoEnd,
-    /// Delivers a message with its first segment.
+    /// Delivers a message when its first segment has arrived.
     DeliversEarly,
-    /// A Send uses up two receives.
+    /// Consumes two receives for a Send.
     TakesTwoReceives,
-    /// Writes use up receives.
+    /// Consumes a receive for a Write.
     DeliversWrites,
-    /// Completes a Read when its bytes have arrived.
+    /// Completes a Read when all its bytes have arrived, even without flag L.
     CompletesEarly,
-    /// Every receive raises a solicited event.
+    /// Raises a solicited event for every receive.
     AlwaysSolicited,
-    /// Invalidates nothing.
+    /// Never invalidates an STag.
     NeverInvalidates,
-    /// Delivers behind an error.
+    /// Delivers messages that follow an error.
     DeliversAfterError,
 
-    /// Disappears after two connections.
+    /// Ends after two connections.
     Dies,
-    /// Says nothing any more after two connections, but TCP still takes them.
+    /// Sends nothing after two connections, but TCP still accepts connections.
     Hangs,
 }

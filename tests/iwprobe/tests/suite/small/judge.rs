@@ -1,4 +1,4 @@
-//! The checks of the small endpoint on a segment of an FPDU with a good CRC.
+//! The checks that the small endpoint makes on the segment of an FPDU with a valid CRC.
 
 use iwprobe::wire::{Code, Segment, opcode};
 
@@ -110,7 +110,7 @@ impl End<'_> {
     }
 
     fn read(&self, segment: &Segment) -> Option<Code> {
-        // This endpoint refuses a Read Request that comes in two segments.
+        // This endpoint refuses a Read Request that arrives in two segments.
         let Some(read) = segment.as_read_request() else { return Some(Code(0, 2, 0xff)) };
         if read.size == 0 {
             return None;
@@ -140,7 +140,7 @@ impl End<'_> {
     }
 }
 
-/// STag and offset of an Atomic Request.
+/// Returns the STag and the offset of an Atomic Request.
 pub(super) fn place(payload: &[u8]) -> (u32, u64) {
     (u32::from_be_bytes(payload[8..12].try_into().unwrap()), long(payload, 12))
 }

@@ -1,5 +1,5 @@
-//! An endpoint of a few hundred lines, with one selectable flaw, for tests of iwprobe's verdicts: it listens
-//! or connects, with a target or without.
+//! An endpoint of a few hundred lines, with one selectable flaw, for tests of iwprobe's verdicts. The
+//! endpoint listens or connects, with or without a target.
 //!
 //! | file | what |
 //! |---|---|
@@ -22,12 +22,13 @@ use std::time::Duration;
 pub(crate) use flaw::Flaw;
 use target::Report;
 
-/// Only a connection that hangs is silent for this long.
+/// Time after which the endpoint gives up a silent connection. Only a connection that hangs is silent for so
+/// long.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Pause before the endpoint connects again.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Listens on its own port, without a target; ends with the process.
+/// Starts an endpoint that listens on a port of its own, without a target, until the process ends.
 pub(crate) fn start(flaw: Flaw) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -44,7 +45,7 @@ pub(crate) fn start(flaw: Flaw) -> SocketAddr {
     address
 }
 
-/// Listens on its own port, with a target: one connection at a time.
+/// Starts an endpoint that listens on a port of its own, with a target, and serves one connection at a time.
 pub(crate) fn start_target(flaw: Flaw) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -57,7 +58,7 @@ pub(crate) fn start_target(flaw: Flaw) -> SocketAddr {
     address
 }
 
-/// Connects repeatedly, until the probe says goodbye or no probe listens.
+/// Starts an endpoint that connects repeatedly, until the probe says goodbye or no probe listens.
 pub(crate) fn call(flaw: Flaw, has_target: bool, remote: SocketAddr) {
     std::thread::spawn(move || {
         let mut last = Report::refused();
@@ -77,7 +78,7 @@ fn more(mut stream: &TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Sends FIN, then drops all bytes that still arrive: with unread bytes the system would send RST.
+/// Sends FIN, then drops all bytes that still arrive. If bytes were unread, Linux would send RST.
 fn hang_up(stream: &TcpStream) -> Option<()> {
     stream.shutdown(Shutdown::Write).ok()?;
     while more(stream).is_some() {}

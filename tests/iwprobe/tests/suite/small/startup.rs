@@ -1,4 +1,4 @@
-//! MPA startup, either end.
+//! MPA startup in both roles.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use super::{Flaw, more};
 
 const DEPTH: u16 = 8;
 
-/// The peer's frame, which has to be of this key, and what came behind it.
+/// Receives the peer's startup frame, which has to have this key. Returns the frame and the bytes after it.
 pub(super) fn heard(stream: &TcpStream, flaw: Flaw, key: [u8; 16]) -> Option<(Startup, Vec<u8>)> {
     let mut held = Vec::new();
     let frame = loop {

@@ -22,7 +22,7 @@ pub(super) struct Region {
     pub(super) to: u64,
     pub(super) bytes: Vec<u8>,
     pub(super) rights: String,
-    /// `-`, or as in a scene.
+    /// The letter that a scene gives for the region's scope; `-` if it gives none.
     pub(super) scope: char,
     pub(super) valid: bool,
 }
@@ -36,7 +36,7 @@ pub(super) struct Operation {
     pub(super) fenced: bool,
 }
 
-/// A scene that is set up, and its results.
+/// A scene that has been set up, and its results.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Target {
     pub(super) regions: Vec<Region>,
@@ -72,7 +72,8 @@ impl Target {
                     let index = target.regions.len();
                     let scope = fields.get(2).and_then(|scope| scope.chars().next()).unwrap_or('-');
                     target.regions.push(Region {
-                        // STags are not adjacent, and do not have a fixed distance between connections.
+                        // The STags of a connection are not adjacent, and the distance between the STags of
+                        // two connections varies.
                         stag: serial.wrapping_mul(serial).wrapping_mul(0x1000) ^ (index as u32 + 1) << 8,
                         to: 0x10_0000 * (index as u64 + 1),
                         bytes: pattern(index, fields[0].parse().unwrap()),
@@ -102,19 +103,19 @@ impl Target {
         target
     }
 
-    /// The stage.
+    /// Returns the text of the stage.
     pub(super) fn stage(&self) -> String {
         let told = self.regions.iter().map(|r| format!(" stag={:x}:{:x}:{}", r.stag, r.to, r.bytes.len()));
         format!("iwp1{}", told.collect::<String>())
     }
 
-    /// A completion.
+    /// Records a completion.
     pub(super) fn tell(&mut self, kind: char, bytes: &[u8]) {
         let crc = if bytes.is_empty() { 0 } else { crc32c(bytes) };
         self.told.push(format!("c={kind}:0:{}:{crc:x}", bytes.len()));
     }
 
-    /// The report on the connection. `end`: how the connection ended.
+    /// Returns the report on the connection. `end`: how the connection ended.
     pub(super) fn report(&self, end: &str) -> Report {
         let mut text = format!("iwp1 report end={end}");
         let changes = self.regions.iter().enumerate().filter_map(|(index, region)| {
@@ -144,7 +145,7 @@ fn operations(list: &str, peer_to: u64) -> VecDeque<Operation> {
     list.split(',').map(operation).collect()
 }
 
-/// The bytes that the target writes and sends.
+/// Returns the bytes that the target writes and sends.
 pub(super) fn source(length: usize) -> Vec<u8> {
     pattern(SOURCE_PATTERN, length)
 }
