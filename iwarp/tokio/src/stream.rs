@@ -36,10 +36,10 @@ use protocol::{HELLO_BYTES, LONGEST_RING, RESERVE};
 /// A stream of bytes over a connection ([`Connection::into_stream`]).
 ///
 /// Written bytes are sent at once if the peer has given credit for them. Without credit they accumulate, and
-/// a later call at this end sends them: `flush` waits until all are sent. `shutdown` also waits, and tells
-/// the peer that no more bytes follow; the peer may continue to send. Dropping the stream does the same in
-/// the background, and then closes the connection. If the peer takes nothing for a minute, or not all bytes
-/// within ten minutes, the connection is reset.
+/// a later call on this stream sends them. `flush` waits until all written bytes are sent. `shutdown` also
+/// waits, and notifies the peer that no more bytes follow; the peer may continue to send. Dropping the stream
+/// does the same in the background, and then closes the connection. If the peer accepts no bytes for a
+/// minute, or not all bytes within ten minutes, the connection is reset.
 pub struct Stream {
     /// `None` only during the drop.
     inner: Option<Box<Inner>>,
