@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use iwarp_tokio::{Connection, Endpoint, Listener};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time of all threads of this process on processors.
+/// Returns the CPU time of all threads of this process.
 fn cpu_time() -> Duration {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(now).unwrap()
 }
 
-/// How much of this time all threads use.
+/// Returns the CPU time that all threads use during `time`.
 async fn use_of(time: Duration) -> Duration {
     let before = cpu_time();
     tokio::time::sleep(time).await;
