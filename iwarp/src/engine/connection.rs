@@ -7,7 +7,7 @@
 //! |---|---|
 //! | here | the phases and the events, and which phase an event goes to |
 //! | `connection/base.rs` | what a connection has in every phase |
-//! | `connection/opening.rs` | how a connection begins, at either end |
+//! | `connection/opening.rs` | how a connection begins, at either peer |
 //! | `connection/streaming.rs` | streaming mode before MPA, and the switch |
 //! | `connection/startup.rs` | MPA startup: Request, decision, Reply |
 //! | `connection/rdma.rs`, `rdma/` | Full Operation: receives and sends FPDUs |

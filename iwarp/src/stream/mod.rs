@@ -11,7 +11,7 @@
 //! | `message.rs` | a message being sent: headers, source of its payload, segments left to cut |
 //! | `sent_to.rs` | where a request goes to, by which a Terminate names it |
 //! | `unsent.rs` | requests that send nothing |
-//! | `ib_profile/` | InfiniBand's semantics, where both ends have agreed on them |
+//! | `ib_profile/` | InfiniBand's semantics, where both peers have agreed on them |
 //! | `failure.rs` | why a stream ends |
 //! | `counters.rs` | counters of all streams |
 //!

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | here | receives and sends |
-//! | `rdma/not_ready.rs` | messages that find no receive request, at either end |
+//! | `rdma/not_ready.rs` | messages that find no receive request, at either peer |
 //! | `rdma/teardown.rs` | how the stream ends: by its user, by a failure, or by TCP |
 
 use std::sync::Arc;

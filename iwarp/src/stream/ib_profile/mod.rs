@@ -4,7 +4,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | here | the state of one stream: messages that find no receive request, at either end |
+//! | here | the state of one stream: messages that find no receive request, at either peer |
 //! | `agreement.rs` | the offer and the consent, in the private data of MPA's startup frames |
 //! | `message.rs` | the messages of queue 4 |
 //! | `rules.rs` | every question whose answer depends on the agreement |
