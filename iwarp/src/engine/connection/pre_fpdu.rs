@@ -37,7 +37,7 @@ pub(super) enum Sent {
     All,
     /// TCP's send buffer is full. TCP reports when it has space again.
     Blocked,
-    /// No packet buffer is free: try again in the next poll.
+    /// No packet buffer is free, so the caller tries again in the next poll.
     NoMbuf,
 }
 

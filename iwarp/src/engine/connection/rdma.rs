@@ -354,7 +354,7 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on an `Ask` of the queue pair. It was set by the queue pair's user, or by a completion queue that
+    /// Acts on an `Ask` of the queue pair, which the queue pair's user has set, or a completion queue that
     /// has lost a completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {

@@ -486,7 +486,8 @@ impl Startup {
         }
     }
 
-    /// Called when the peer has closed without a Reply. It may not know revision 2 (RFC 6581 section 10).
+    /// Called when the peer has closed without a Reply. A reason may be that the peer does not know revision
+    /// 2 (RFC 6581 section 10).
     pub(super) fn consider_fallback(&self, base: &mut Base) {
         let Role::Initiator(Initiating { initiator, qp, param }) = &self.role else { return };
         let may = matches!(base.attempt, Attempt::First) && base.plain.is_none();

@@ -130,9 +130,9 @@ pub(crate) enum CmCommand {
     ConnectStream { id: Arc<CmShared>, stream: Arc<PlainBytes>, remote: SocketAddr, param: Box<ConnParam> },
     /// The user has sent or received bytes in streaming mode.
     PlainBytes { id: Arc<CmShared> },
-    /// Start MPA as initiator on a connection in streaming mode, after this position of the user's stream.
+    /// Start MPA as initiator on a connection in streaming mode, after position `after` of the user's stream.
     StartInitiator { id: Arc<CmShared>, qp: Arc<QpShared>, param: Box<ConnParam>, after: u64 },
-    /// Start MPA as responder on a connection in streaming mode, after this position of the user's stream.
+    /// Start MPA as responder on a connection in streaming mode, after position `after` of the user's stream.
     StartResponder { id: Arc<CmShared>, options: Box<ResponderOptions>, after: u64 },
     /// Accept connections.
     Listen { id: Arc<CmShared>, listener: Arc<ListenerShared> },
