@@ -1,13 +1,13 @@
 //! iWARP: RDMA over TCP, in user space.
 //!
-//! This crate implements MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on its own TCP
-//! ([`tcp_lite`]), which polls the queues of a port directly ([`dp`]). Users hold the objects of libibverbs
-//! and librdmacm ([`verbs`]); an [`engine::Engine`] moves their data.
+//! This crate implements MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on its own TCP ([`tcp_lite`]).
+//! That TCP polls the queues of a port directly ([`dp`]). The API consists of the objects of libibverbs and
+//! librdmacm ([`verbs`]), and an [`engine::Engine`] moves the data.
 //!
 //! # A Write and a Read, step by step
 //!
-//! This program shows the essential calls (`examples/write_read.rs`, shortened). A wire in memory joins two
-//! hosts; on a real port only the first lines differ.
+//! This program shows the essential calls (`examples/write_read.rs`, shortened). An in-memory wire joins two
+//! hosts. With a real port, only the first lines differ.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -83,8 +83,8 @@
 //!
 //! # Opening a device
 //!
-//! The engine takes any [`dp::Port`]. With the feature `dpdk` that is a queue of a NIC or of a virtual
-//! device:
+//! The engine accepts any [`dp::Port`]. With the feature `dpdk`, a port can be a queue of a NIC or of a
+//! virtual device:
 //!
 #![cfg_attr(feature = "dpdk", doc = "```no_run")]
 #![cfg_attr(not(feature = "dpdk"), doc = "```ignore")]

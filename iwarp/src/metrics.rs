@@ -1,8 +1,8 @@
-//! Passes all counters to the facade `metrics` (feature `metrics`), that is, to the exporter that the
+//! Publishes all counters through the facade `metrics` (feature `metrics`), and so to the exporter that the
 //! program has installed.
 //!
-//! [`publish`] passes on a snapshot of counters that exist already: nothing is counted twice, and the data
-//! path does no extra work. Call it periodically, for example before each scrape:
+//! [`publish`] publishes a snapshot of counters that exist already, so the data path does no extra work. Call
+//! it periodically, for example before each scrape:
 //!
 //! ```
 //! # use std::time::Duration;
@@ -15,17 +15,17 @@
 //! # }
 //! ```
 //!
-//! A metric has the name of its field, behind the prefix of its layer: `uwarp_` ([`EngineCounters`]),
+//! The name of a metric is the prefix of a layer and the name of a field: `uwarp_` ([`EngineCounters`]),
 //! `uwarp_tcp_` ([`StackCounters`](tcp_lite::StackCounters)), `uwarp_port_`
-//! ([`PortCounters`](dp::PortCounters)). Counters end in `_total`: `uwarp_tcp_tx_retransmits_total`. Their
-//! labels are the index of the engine and the name of its port. The memory and the queue pairs of the context
-//! are gauges without labels.
+//! ([`PortCounters`](dp::PortCounters)). The names of counters end in `_total`:
+//! `uwarp_tcp_tx_retransmits_total`. The labels of these metrics are the index of the engine and the name of
+//! its port. The memory and the queue pairs of the context are gauges without labels.
 
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 
 use crate::verbs::{ContextStatus, EngineCounters};
 
-/// Describes each metric, for exporters that show descriptions. One call is enough.
+/// Describes each metric, for exporters that show descriptions. One call per process is enough.
 pub fn describe() {
     EngineCounters::default().for_each(&mut |metric| match metric.is_total {
         true => describe_counter!(metric.name, metric.help()),
@@ -50,8 +50,8 @@ pub fn publish(status: &ContextStatus) {
     }
 }
 
-/// Publishes the counters of an engine with labels of the caller's choice: for a program that gets them from
-/// [`EngineThread::counters`](crate::engine::EngineThread::counters).
+/// Publishes the counters of an engine with labels of the caller's choice. Use it in a program that gets the
+/// counters from [`EngineThread::counters`](crate::engine::EngineThread::counters).
 pub fn publish_counters(counters: &EngineCounters, labels: &[(&'static str, String)]) {
     counters.for_each(&mut |metric| match metric.is_total {
         true => counter!(metric.name, labels).absolute(metric.value),

@@ -1,9 +1,9 @@
-//! All counters in the text format of Prometheus, version 0.0.4, and an exporter's HTTP responses.
+//! All counters in Prometheus's text format, version 0.0.4, and the HTTP responses of an exporter.
 //!
-//! The text is made from a snapshot when a client asks for the text. No exporter crate does that with less:
-//! `prometheus_exporter` 0.8 brings 57 crates and `metrics-exporter-prometheus` 0.18 brings 66. Both have a
-//! registry, which a timer would have to fill, answer requests for any path and method, and let a silent
-//! client stay. A program with its own exporter uses `iwarp::metrics` (feature `metrics`).
+//! When a client asks for the text, the text is made from a snapshot. Exporter crates need more for this:
+//! `prometheus_exporter` 0.8 brings 57 crates and `metrics-exporter-prometheus` 0.18 brings 66. Both crates
+//! have a registry, which a timer would have to fill. Both answer requests for any path and method, and never
+//! disconnect a silent client. A program with its own exporter uses `iwarp::metrics` (feature `metrics`).
 
 mod http;
 
@@ -18,10 +18,11 @@ use crate::verbs::ContextStatus;
 /// The content type of [`text`] in HTTP.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The metrics of contexts, each with a number of the program's choice, which is the label `context`.
+/// Returns the metrics of several contexts as text. The program chooses a number for each context, which is
+/// the value of the label `context`.
 ///
-/// The engines list their counters themselves ([`EngineCounters`](crate::engine::EngineCounters)), under the
-/// names that `iwarp::metrics` (feature `metrics`) uses too.
+/// The names of the counters are those of [`EngineCounters`](crate::engine::EngineCounters), as in
+/// `iwarp::metrics` (feature `metrics`).
 pub fn text(statuses: &[(u64, ContextStatus)]) -> String {
     let mut text = String::new();
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&ContextStatus) -> u64| {

@@ -1,29 +1,30 @@
-//! Acknowledgements of connections with InfiniBand's semantics, whose requests complete when they are
+//! The acknowledgements of connections with InfiniBand's semantics, on which requests complete when they are
 //! acknowledged.
 
 use std::collections::VecDeque;
 
 use tcp_lite::{ConnId, Duration, Instant};
 
-/// The acknowledgements on which an engine still has to act.
+/// The acknowledgements that an engine still has to process or to send.
 pub(super) struct Acks {
     /// Connections whose peer has acknowledged bytes. The requests of these connections complete once all
     /// events of the step are handled: a Terminate in the same frame is handled after the acknowledgement,
     /// and may name one of these requests.
     arrived: Vec<ConnId>,
-    /// Connections that have received FPDUs and whose peer waits for the acknowledgement. The acknowledgement
-    /// is sent with our user's answer if the user answers before the patience ends, and otherwise separately.
+    /// Connections that have received FPDUs whose acknowledgement the peer waits for. If our user answers
+    /// within `patience`, the answer carries the acknowledgement. Otherwise the acknowledgement is sent
+    /// separately.
     owed: Vec<ConnId>,
     /// Connections whose peer also waits for a limit ([`ib_profile`](crate::stream::ib_profile)).
     limits: VecDeque<ConnId>,
-    /// The time since which the first connection owes an acknowledgement.
+    /// The time when the first of these connections began to owe an acknowledgement.
     since: Instant,
-    /// How long the user may take to answer.
+    /// Maximum time for the user to answer.
     patience: Duration,
 }
 
 impl Acks {
-    /// Makes room for `connections` connections.
+    /// Allocates room for `connections` connections.
     pub(super) fn new(connections: usize) -> Self {
         Self {
             arrived: Vec::with_capacity(connections),
@@ -34,24 +35,25 @@ impl Acks {
         }
     }
 
-    /// Sets how long the user may take to answer from now on. A user that polls the engine itself has had the
-    /// time to answer.
+    /// Sets the maximum time for the user to answer from now on. A user that polls the engine itself needs no
+    /// such time, since it could answer between two polls.
     pub(super) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// The peer has acknowledged bytes.
+    /// Records that the peer has acknowledged bytes.
     pub(super) fn arrive(&mut self, conn: ConnId) {
         self.arrived.push(conn);
     }
 
-    /// A connection whose requests may complete.
+    /// Removes and returns a connection whose requests may complete.
     #[inline]
     pub(super) fn next_arrived(&mut self) -> Option<ConnId> {
         self.arrived.pop()
     }
 
-    /// FPDUs were received. The caller calls this once until the connection is returned.
+    /// Records that the connection has received FPDUs, and so owes an acknowledgement. The caller must not
+    /// call this again before the connection was returned.
     pub(super) fn owe(&mut self, now: Instant, conn: ConnId) {
         if self.owed.is_empty() {
             self.since = now;
@@ -59,8 +61,8 @@ impl Acks {
         self.owed.push(conn);
     }
 
-    /// The peer of a connection that owes an acknowledgement waits for a limit. The caller calls this once
-    /// until the connection is returned.
+    /// Records that the peer waits for a limit, on a connection that owes an acknowledgement. The caller must
+    /// not call this again before the connection was returned.
     pub(super) fn owe_limit(&mut self, now: Instant, conn: ConnId) {
         if self.owed.is_empty() && self.limits.is_empty() {
             self.since = now;
@@ -68,36 +70,36 @@ impl Acks {
         self.limits.push_back(conn);
     }
 
-    /// How many connections owe a limit.
+    /// Returns the number of connections that owe a limit.
     #[inline]
     pub(super) fn owed_limits(&self) -> usize {
         self.limits.len()
     }
 
-    /// How many of these limits are sent in a separate message in a poll at `now`.
+    /// Returns how many of these limits have to be sent in a separate message in a poll at `now`.
     #[inline]
     pub(super) fn due_limits(&self, now: Instant) -> usize {
         if self.limits.is_empty() || now < self.since + self.patience { 0 } else { self.limits.len() }
     }
 
-    /// Takes the oldest connection that owes a limit.
+    /// Removes and returns the oldest connection that owes a limit.
     pub(super) fn take_limit(&mut self) -> Option<ConnId> {
         self.limits.pop_front()
     }
 
-    /// How many connections owe an acknowledgement.
+    /// Returns the number of connections that owe an acknowledgement.
     #[inline]
     pub(super) fn owed(&self) -> usize {
         self.owed.len()
     }
 
-    /// How many of these acknowledgements are sent separately in a poll at `now`.
+    /// Returns how many of these acknowledgements have to be sent separately in a poll at `now`.
     #[inline]
     pub(super) fn due(&self, now: Instant) -> usize {
         if now < self.since + self.patience { 0 } else { self.owed.len() }
     }
 
-    /// Takes the oldest `count` connections that owe an acknowledgement.
+    /// Removes and returns the oldest `count` connections that owe an acknowledgement.
     pub(super) fn take_owed(&mut self, count: usize) -> impl Iterator<Item = ConnId> {
         self.owed.drain(..count)
     }

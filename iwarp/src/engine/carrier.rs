@@ -1,39 +1,42 @@
-//! The link state of the port: polled rarely while the link is up, and more often while it is down.
+//! The link state of the port. The engine queries the state rarely while the link is up, and more often while
+//! the link is down.
 
 use dp::{LinkState, Port};
 use tcp_lite::{Duration, Instant, Stack};
 
 use crate::verbs::AsyncEventKind;
 
-/// How often the port is queried while the link is up. An engine wakes for this only if losing the link means
-/// losing the peer: a listening device of that kind takes its next peer when it is queried, with or without
-/// connections. On other ports a link that fails while nothing is sent does no harm. A query may be a system
-/// call or a read over the bus; ten a second cost nothing noticeable, and the shortest timeout that starts
-/// from the result is half a second (`POINT_TO_POINT_LINK_TIMEOUT`).
+/// The time between two queries of the port while the link is up. An engine wakes for a query only on a port
+/// where the loss of the link means the loss of the peer. A listening device of that kind accepts its next
+/// peer when it is queried, with or without connections. On other ports, a link that fails while nothing is
+/// sent does no harm. A query may be a system call or a read over the bus, so ten queries per second cost
+/// nothing noticeable. The shortest timeout that starts from the result is half a second
+/// (`POINT_TO_POINT_LINK_TIMEOUT`).
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often the port is queried while the link is down. The engine wakes for this. Data that waits for the
-/// link is sent at most this much later.
+/// The time between two queries of the port while the link is down. The engine wakes for each query. Data
+/// that waits for the link is sent at most this much later.
 const LOOK_INTERVAL_DOWN: Duration = Duration::from_millis(20);
 
 /// The last known link state.
 #[derive(Debug)]
 pub(super) struct Carrier {
     state: LinkState,
-    /// How often the port is queried while the link is up.
+    /// The time between two queries of the port while the link is up.
     interval: Duration,
-    /// True if the link goes to a single peer: without the link the peer is lost.
+    /// Whether the link connects to a single peer, which is lost without the link.
     point_to_point: bool,
-    /// True if the port had a link in any query so far.
+    /// Whether the port had a link in any query so far.
     had_link: bool,
-    /// When to query the port next.
+    /// The time of the next query.
     look_at: Instant,
 }
 
 impl Carrier {
-    /// Assumes that the link is up until the port reports its state in the first poll.
+    /// Creates the state. The link counts as up until the port reports its state in the first poll.
     pub(super) fn new(port: &dyn Port) -> Self {
-        // A port that detects departed neighbours is queried in every poll, since its answers cost nothing.
+        // A port that detects departed neighbours is queried in every poll, since queries of this port cost
+        // nothing.
         let interval = if port.info().tells_departures { Duration::ZERO } else { LOOK_INTERVAL };
         Self {
             state: LinkState::Up,
@@ -50,7 +53,7 @@ impl Carrier {
         now >= self.look_at
     }
 
-    /// Queries the port if it is time to. Returns the new state if it has changed.
+    /// Queries the port if a query is due. Returns the new state if the state has changed.
     pub(super) fn look(&mut self, now: Instant, port: &mut dyn Port) -> Option<LinkState> {
         if !self.is_due(now) {
             return None;
@@ -65,10 +68,10 @@ impl Carrier {
         (std::mem::replace(&mut self.state, state) != state).then_some(state)
     }
 
-    /// Tells TCP of a new state, and returns the event for users.
+    /// Passes a new state to TCP, and returns the event for users.
     ///
     /// There is no event if the only peer of a port has not arrived yet. Nothing has failed, and a program
-    /// that listens for this peer would refuse a port without a link.
+    /// that listens for this peer might refuse a port that reports the loss of its link.
     pub(super) fn tell(&self, state: LinkState, now: Instant, tcp: &mut Stack) -> Option<AsyncEventKind> {
         match state {
             LinkState::Up => {
@@ -87,12 +90,12 @@ impl Carrier {
         }
     }
 
-    /// The state of the port in the last query.
+    /// Returns the state of the port in the last query.
     pub(super) fn state(&self) -> LinkState {
         self.state
     }
 
-    /// When the engine has to wake to query the port.
+    /// Returns the time when the engine has to wake for a query.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         (self.state == LinkState::Down || self.point_to_point).then_some(self.look_at)
     }
@@ -132,7 +135,7 @@ mod tests {
         assert_eq!(carrier.next_deadline(), Some(at(100)));
     }
 
-    /// A device that was taken away does not come back: it is queried as rarely as one with a link.
+    /// A device that was removed does not return: it is queried as rarely as a device with a link.
     #[test]
     fn a_device_that_is_gone_is_asked_seldom() {
         let (mut port, _other, control) = pair_with_control(&LinkConfig::default());

@@ -8,63 +8,64 @@ use tcp_lite::{Limits, StackConfig, TcpConfig};
 
 use crate::verbs::{VerbsError, entropy};
 
-/// Enough for all Reads and atomics that 64 connections of the default depths (128 each way) can have
-/// outstanding, in about two megabytes.
+/// Enough for all Reads and atomics that 64 connections of the default depths (128 in each direction) can
+/// have outstanding. These records need about two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
-/// How long connections survive without the link to their only peer. A device that is reconfigured takes its
-/// link down for a moment; with a longer time, a lost peer is reported later.
+/// How long connections survive the loss of the link to their only peer. A device that is reconfigured takes
+/// its link down for a moment. A longer time would delay the report of a lost peer.
 const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from_millis(500);
 
 /// The parameters of a new engine. [`EngineConfig::new`] has the defaults for a port.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Whether this end asks for CRCs on all its connections.
+    /// Whether this side requests CRCs on all its connections.
     ///
-    /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting of administrators. No call of an
-    /// application sets it, and no application sees it.
+    /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting for administrators. No API call changes the
+    /// setting, and none returns it.
     ///
-    /// When this is off, CRCs are used only if the peer asks for them.
+    /// If this is off, CRCs are used only if the peer asks for them.
     /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) counts the
-    /// connections that use none. Turn it off only where the path is protected at least as well as by a
-    /// CRC32c end to end. Default: `true`.
+    /// connections without CRCs. Turn the setting off only where the path is protected at least as well as by
+    /// an end-to-end CRC32c. Default: `true`.
     pub crc: bool,
-    /// Addresses, limits and TCP. [`EngineConfig::new`] takes `mac`, `mtu` and `offloads` from the port.
+    /// Addresses, limits and TCP settings. [`EngineConfig::new`] copies `mac`, `mtu` and `offloads` from the
+    /// port.
     pub stack: StackConfig,
-    /// Maximum number of payload bytes that one queue pair hands to TCP before the others send. The default
-    /// is about a train of segments, so that the cache misses of switching to a connection are spread over a
-    /// train. Default: 64 KiB.
+    /// Maximum number of payload bytes that one queue pair hands to TCP before other queue pairs send. The
+    /// default is about one train of segments: the cost of the cache misses on a switch to another connection
+    /// is spread over a train. Default: 64 KiB.
     pub quantum_bytes: usize,
-    /// Maximum number of received buffers, on all connections together, that wait for the rest of their FPDU
-    /// or startup frame. A connection that finds no slot ends with code 5 (RFC 6581 section 8). `None`: as
-    /// many as the port has buffers. Default: `None`.
+    /// Maximum number of received buffers, on all connections together, that are held until the rest of their
+    /// FPDU or startup frame arrives. A connection that finds no slot ends with code 5 (RFC 6581 section 8).
+    /// `None`: the number of the port's buffers. Default: `None`.
     pub held_buffers: Option<usize>,
-    /// Number of outstanding Reads and atomics on all connections together, as many of the peers as of ours,
-    /// whose memory is allocated at the start. If the connections' depths allow more, more memory is
-    /// allocated when it is needed
+    /// Number of outstanding Reads and atomics on all connections together for which memory is allocated at
+    /// the start. There is one such number for our requests and an equal number for the peers' requests. If
+    /// the connections' depths allow more, more memory is allocated when it is needed
     /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)). Default: 16,384.
     pub request_records: usize,
-    /// The time before RST: for sending a Terminate, for the peer's FIN after ours, and for the next answer
+    /// Maximum time until RST for sending a Terminate, for the peer's FIN after ours, and for the next answer
     /// to a Read in a graceful close. While the peer acknowledges bytes that are sent before our FIN, the
-    /// time starts again. Default: 5 s.
+    /// time restarts. Default: 5 s.
     pub close_timeout: Duration,
     /// Whether messages of a peer with InfiniBand's semantics
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) are acknowledged in the poll in
-    /// which they arrive. By default the acknowledgement waits until the next poll for an answer of the user,
-    /// in order to be sent with it. That is too late for an engine that is polled only in calls of a user,
-    /// who may not call again. Default: `false`.
+    /// which they arrive. If not, the acknowledgement waits until the next poll, so that it can be sent
+    /// together with the user's answer. This is too late for an engine that is polled only in calls of a
+    /// user, who may not call again. Default: `false`.
     pub acknowledge_at_once: bool,
 }
 
 impl EngineConfig {
-    /// The defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and entropy of
-    /// the operating system. Keepalives are on: a silent peer is noticed within ten seconds. A lost link is
-    /// noticed within ten seconds too, or within one second if there is only one peer
+    /// Returns the defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and a
+    /// seed from the operating system. Keepalives are on: a silent peer is detected within ten seconds. A
+    /// lost link is also detected within ten seconds, or within one second if there is only one peer
     /// ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point), [`TcpConfig::link_timeout`]).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for an address that cannot be parsed or for too many addresses,
-    /// [`VerbsError::System`] without entropy.
+    /// [`VerbsError::Invalid`] for an address that cannot be parsed or for too many addresses.
+    /// [`VerbsError::System`] if the system has no entropy.
     pub fn new(port: &dyn Port, addresses: &[&str]) -> Result<Self, VerbsError> {
         let info = port.info();
         let defaults = TcpConfig::default();
@@ -82,7 +83,7 @@ impl EngineConfig {
             offloads: info.offloads,
             limits: Limits::default(),
             tcp: TcpConfig {
-                // 5 s and 4 probes at 1 s: a silent peer is noticed within ten seconds.
+                // 5 s and 4 probes at intervals of 1 s: a silent peer is detected within ten seconds.
                 keepalive_idle: Some(tcp_lite::Duration::from_secs(5)),
                 keepalive_interval: tcp_lite::Duration::from_secs(1),
                 keepalive_probes: 4,
@@ -99,11 +100,11 @@ impl EngineConfig {
                 VerbsError::Invalid(format!("at most {} addresses", stack.addresses.capacity()))
             })?;
         }
-        // A longer time helps a slow peer to close gracefully; a shorter one frees the connection earlier.
+        // A longer time helps a slow peer to close gracefully; a shorter time frees the connection earlier.
         let close_timeout = Duration::from_secs(5);
         Ok(Self {
             // RFC 5044 sections 2.2 and 4.4 (MPA-021, MPA-078, MPA-081): CRCs are used unless the
-            // administrator says otherwise.
+            // administrator disables them.
             crc: true,
             stack,
             quantum_bytes: 64 << 10,

@@ -1,13 +1,13 @@
 //! One connection from SYN to the last FIN.
 //!
-//! A connection is in one phase, which owns its state. An event consumes the phase and returns the next one.
-//! Only this file distinguishes the phases; the actions of each phase are in its own file.
+//! A connection is in one phase. The phase owns its state. An event consumes the phase and returns the next
+//! phase. Only this file distinguishes the phases; each phase has a file for its actions.
 //!
 //! | file | what |
 //! |---|---|
 //! | here | the phases and the events, and which phase an event goes to |
 //! | `connection/base.rs` | what a connection has in every phase |
-//! | `connection/opening.rs` | how a connection begins, at either end |
+//! | `connection/opening.rs` | how a connection begins, at either peer |
 //! | `connection/streaming.rs` | streaming mode before MPA, and the switch |
 //! | `connection/startup.rs` | MPA startup: Request, decision, Reply |
 //! | `connection/rdma.rs`, `rdma/` | Full Operation: receives and sends FPDUs |
@@ -61,15 +61,15 @@ use timers::duration;
 pub(super) struct Connection {
     base: Base,
     phase: Phase,
-    /// When the engine will call [`on_time`](Self::on_time).
+    /// The time at which the engine will call [`on_time`](Self::on_time).
     pub(super) scheduled: Deadline,
-    /// Bytes of packet buffers that TCP counts as held for bytes ahead of the frontier.
+    /// Bytes of packet buffers that hold out-of-order data, as last reported to TCP.
     pinned: usize,
-    /// TCP is closed, and the engine removes the connection.
+    /// Whether TCP is closed, so that the engine removes the connection.
     pub(super) closed: bool,
 }
 
-/// The phases of a connection. All but the last are boxed, so that a connection is small.
+/// The phases of a connection. All phases except the last are boxed, so that a connection is small.
 enum Phase {
     /// Our SYN was sent.
     Opening(Box<Opening>),
@@ -89,31 +89,31 @@ pub(super) enum Event<'a> {
     Accepted,
     /// Our SYN was answered.
     Established,
-    /// Bytes arrived, in any phase but Full Operation, which gets them by `Rdma::receive`.
+    /// Bytes arrived, in any phase except Full Operation, which receives its bytes through `Rdma::receive`.
     Received { guard: &'a EpochGuard<'a>, received: Received },
-    /// Memory is short: about `bytes` bytes ahead of the frontier should be dropped.
+    /// Memory is short: about `bytes` bytes of out-of-order data should be dropped.
     Evict { bytes: usize },
-    /// The peer has acknowledged bytes, in any phase but Full Operation (`Rdma::on_acknowledged`).
+    /// The peer has acknowledged bytes, in any phase except Full Operation (see `Rdma::on_acknowledged`).
     Acknowledged,
     /// The peer has sent FIN.
     PeerClosed,
-    /// The TCP connection is closed. This is its last event.
+    /// The TCP connection is closed. This is the last event of the connection.
     Closed(CloseReason),
-    /// Bytes that have to be sent before the first FPDU may be sent now.
+    /// Bytes that have to be sent before the first FPDU can be sent now.
     Send,
-    /// The queue pair asks for something besides its posts.
+    /// The queue pair has a request besides its posts.
     Asked(Ask),
-    /// The deadline of the phase has passed, unless it was moved since.
+    /// The deadline of the phase has passed, unless the deadline was moved since it was scheduled.
     Deadline,
-    /// The idle check is due: whether the connection was idle for too long.
+    /// It is time to check whether the connection was idle for too long.
     IdleCheck,
     /// A timer that only this phase has may be due.
     Time,
     /// The user has sent or read bytes in streaming mode.
     PlainBytes,
-    /// The user starts MPA as initiator, after position `after` of its stream.
+    /// The user starts MPA as initiator, after position `after` of the user's stream.
     StartInitiator { qp: Arc<QpShared>, param: Box<ConnParam>, after: u64 },
-    /// The user starts MPA as responder, after position `after` of its stream.
+    /// The user starts MPA as responder, after position `after` of the user's stream.
     StartResponder { guard: &'a EpochGuard<'a>, options: Box<ResponderOptions>, after: u64 },
     /// The user accepts the Request.
     Accept { guard: &'a EpochGuard<'a>, qp: Arc<QpShared>, param: Box<ConnParam> },
@@ -134,7 +134,8 @@ pub(super) struct Holdings {
 /// The result of [`Connection::give_to_tcp`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum TurnOutcome {
-    /// There is nothing more to send, or TCP takes no more for now and will report when it does.
+    /// There is nothing more to send, or TCP accepts no more bytes now and will report when it accepts bytes
+    /// again.
     Done,
     /// There is more to send.
     More,
@@ -143,8 +144,8 @@ pub(super) enum TurnOutcome {
 }
 
 impl Phase {
-    /// Bytes of packet buffers that are held for bytes ahead of the frontier, and the next time of a timer
-    /// that only this phase has.
+    /// Returns the bytes of packet buffers that hold out-of-order data, and the next time of a timer that
+    /// only this phase has.
     fn upkeep(&self) -> (usize, Deadline) {
         match self {
             Phase::Rdma(rdma) => rdma.upkeep(),
@@ -158,7 +159,7 @@ impl Phase {
     fn by_default(self, base: &mut Base, state: &mut EngineState, event: Event<'_>) -> Self {
         match event {
             Event::Closed(_) => return Self::Closing(self.end(base, state)),
-            // The connection has ended since the request.
+            // The connection has ended since the user made the request.
             Event::StartInitiator { qp, .. } | Event::Accept { qp, .. } => {
                 base.qp = Some(qp);
                 return self.refuse_start(base, state);
@@ -196,7 +197,7 @@ impl Phase {
         self
     }
 
-    /// The user starts or accepts MPA, and the connection is ending.
+    /// Refuses to start or accept MPA, since the connection is ending.
     fn refuse_start(self, base: &mut Base, state: &mut EngineState) -> Self {
         base.report.announced = Announced::Nothing;
         self.fail_startup(base, state, ConnectionError::PeerClosed)
@@ -234,13 +235,13 @@ impl Connection {
         self.base.conn
     }
 
-    /// The next time at which the connection has to be called.
+    /// Returns the next time at which the engine has to call the connection.
     pub(super) fn next_deadline(&self) -> Deadline {
         self.base.timers.next().min(self.phase.upkeep().1)
     }
 
-    /// Whether the engine's record of the connection is still true after a call: the held bytes, the
-    /// deadline, and that the connection has not ended. This is usual in Full Operation.
+    /// Whether the engine's record of the connection is still correct after a call: the held bytes and the
+    /// deadline are unchanged, and the connection has not ended. This is usual in Full Operation.
     #[inline]
     pub(super) fn is_recorded(&self) -> bool {
         let Phase::Rdma(rdma) = &self.phase else { return false };
@@ -248,7 +249,7 @@ impl Connection {
         pinned == self.pinned && self.base.timers.next().min(due) == self.scheduled && !self.closed
     }
 
-    /// Tells TCP how many bytes of its buffers are held for bytes ahead of the frontier, if that has changed.
+    /// If the number has changed, reports to TCP how many bytes of its buffers hold out-of-order data.
     pub(super) fn report_pinned(&mut self, state: &mut EngineState) {
         let (pinned, _) = self.phase.upkeep();
         if pinned != self.pinned {
@@ -272,7 +273,7 @@ impl Connection {
         };
     }
 
-    /// Bytes arrived.
+    /// Handles bytes that arrived.
     #[inline(always)]
     pub(super) fn on_received(
         &mut self,
@@ -288,7 +289,7 @@ impl Connection {
         }
     }
 
-    /// Acts on the result of a step in Full Operation.
+    /// Acts on the result of a step of Full Operation.
     #[inline]
     fn follow(&mut self, state: &mut EngineState, next: Next) {
         if next == Next::Close {
@@ -303,7 +304,7 @@ impl Connection {
         self.phase = phase.close(&mut self.base, state);
     }
 
-    /// The TCP connection is closed. This is its last event.
+    /// Handles the last event of the connection: the TCP connection is closed.
     pub(super) fn on_closed(&mut self, state: &mut EngineState, reason: CloseReason) {
         // RFC 5041 section 3 (DDP-031): TCP delivers reliably or fails, and a failure is reported.
         if reason != CloseReason::Graceful {
@@ -315,7 +316,7 @@ impl Connection {
         self.base.finish(state, is_orphan);
     }
 
-    /// A deadline has passed, unless it was moved since.
+    /// Handles a deadline that has passed, unless it was moved since it was scheduled.
     pub(super) fn on_time(&mut self, state: &mut EngineState) {
         let now = state.now;
         if self.base.timers.take_due(now) {
@@ -327,7 +328,7 @@ impl Connection {
         self.on(state, Event::Time);
     }
 
-    /// The user accepts.
+    /// Accepts the peer's Request, as the user asked.
     pub(super) fn accept(
         &mut self,
         state: &mut EngineState,
@@ -345,7 +346,7 @@ impl Connection {
         self.base.abort(state);
     }
 
-    /// The engine stops: ends the connection at once.
+    /// Ends the connection at once, because the engine stops.
     pub(super) fn shut_down(&mut self, state: &mut EngineState) {
         if let Some(qp) = &self.base.qp {
             qp.state.blame(ConnectionError::Tcp(CloseReason::Aborted));
@@ -354,7 +355,7 @@ impl Connection {
         self.on_closed(state, CloseReason::Aborted);
     }
 
-    /// If this connection has ended and a second attempt follows: that attempt.
+    /// Returns the second attempt if this connection has ended and a second attempt follows.
     pub(super) fn take_retry(self) -> Option<Box<Retry>> {
         match self.base.attempt {
             Attempt::Failed(retry) => Some(retry),
@@ -364,7 +365,7 @@ impl Connection {
 
     // ---- acknowledgements ----
 
-    /// The peer has acknowledged bytes that requests may wait for.
+    /// Called when the peer has acknowledged bytes that requests may wait for.
     pub(super) fn on_acknowledged(&mut self, state: &mut EngineState) {
         if let Phase::Rdma(rdma) = &mut self.phase {
             rdma.on_acknowledged(&self.base, state);
@@ -380,7 +381,7 @@ impl Connection {
         }
     }
 
-    /// Tells the peer the limit, unless an answer has told it by now.
+    /// Sends the limit to the peer, unless an answer has contained the limit since.
     pub(super) fn tell_limit(&mut self, state: &mut EngineState) {
         if let Phase::Rdma(rdma) = &mut self.phase {
             rdma.tell_limit(&self.base, state);
@@ -396,7 +397,7 @@ impl Connection {
 
     // ---- sending ----
 
-    /// Schedules the connection to send: its queue pair was posted to, or TCP has space again.
+    /// Schedules the connection to send: requests were posted to its queue pair, or TCP has space again.
     pub(super) fn schedule_tx(&self, state: &mut EngineState) {
         self.base.schedule_tx(state);
     }
@@ -415,8 +416,8 @@ impl Connection {
         }
     }
 
-    /// A turn to send: acts on the `Ask` of the queue pair, and hands about `bytes` bytes to TCP. No frame
-    /// leaves here: `Poller::send_frames` follows at the end of the poll.
+    /// Gives the connection its turn to send: acts on the `Ask` of the queue pair, and hands about `bytes`
+    /// bytes to TCP. No frame is sent here: `Poller::send_frames` sends the frames at the end of the poll.
     #[inline]
     pub(super) fn give_to_tcp(
         &mut self,
@@ -439,7 +440,7 @@ impl Connection {
         self.give_to_tcp_any(state, asked, bytes, guard)
     }
 
-    /// As [`give_to_tcp`](Self::give_to_tcp), in any phase, when the queue pair asks for `asked`.
+    /// As [`give_to_tcp`](Self::give_to_tcp), for any phase. `asked` is the `Ask` of the queue pair.
     #[inline(never)]
     fn give_to_tcp_any(
         &mut self,
@@ -467,7 +468,7 @@ impl Connection {
 
     // ---- for tests ----
 
-    /// Checks that the user and the deadline match the phase. Returns the slots that the phase holds.
+    /// Checks that the user and the deadline fit the phase. Returns the slots that the phase holds.
     fn check_phase(&self, state: &EngineState) -> Check<Holdings> {
         let Self { base, phase, .. } = self;
         match phase {

@@ -1,4 +1,4 @@
-//! A listener in its engine: its limits, and the statistics for its user.
+//! A listener in one engine: its limits, and its part of the statistics for the user.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ pub(super) struct EngineListener {
     pub(super) id: Arc<CmShared>,
     pub(super) shared: Arc<ListenerShared>,
     pub(super) tcp: ListenerId,
-    /// The TCP counters and the half-open connections that the statistics of `shared` include.
+    /// The TCP counters and the number of half-open connections that were already added to the statistics of
+    /// `shared`.
     pub(super) reported: (ListenerCounters, usize),
     /// Maximum number of the listener's half-open connections in this engine.
     pub(super) half_open: usize,
@@ -22,8 +23,8 @@ pub(super) struct EngineListener {
 }
 
 impl EngineListener {
-    /// Admits a connection that TCP has established with `address`; `None` if it is refused, which is
-    /// counted.
+    /// Admits a connection that TCP has established with `address`. Returns `None` if a limit refuses the
+    /// connection, and counts the refusal.
     pub(super) fn admit(&mut self, now: Instant, address: IpAddr) -> Option<Admitted> {
         match self.rate.admit(now, address) {
             Ok(()) => return self.shared.admit(&self.id, address),
@@ -33,7 +34,7 @@ impl EngineListener {
         None
     }
 
-    /// Adds the changes since the last call to the statistics.
+    /// Adds the changes since the last call to the listener's statistics.
     pub(super) fn report(&mut self, (latest, half_open): (ListenerCounters, usize)) {
         let (before, half_open_before) = std::mem::replace(&mut self.reported, (latest, half_open));
         self.shared.count(|stats| {

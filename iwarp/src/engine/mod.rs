@@ -17,8 +17,8 @@
 //! | `state.rs` | what an engine has for all its connections |
 //! | `config.rs` | the configuration of an engine |
 //!
-//! The poller starts no thread and reads no clock, except the CPU's cycle counter for
-//! [`EngineCounters::busy_cycles`]: the caller of [`Engine::poll_at`] passes the time.
+//! The poller starts no thread, and reads no clock except the CPU's cycle counter for
+//! [`EngineCounters::busy_cycles`]. The caller of [`Engine::poll_at`] passes the time.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -58,8 +58,8 @@ use self::poller::Poller;
 
 /// Moves data between one port and the queue pairs of one context.
 ///
-/// Either call [`poll`](Self::poll) from your own loop (lowest latency), or let a thread do so by
-/// [`spawn`](Self::spawn). Nothing is sent, received, acknowledged or retransmitted between polls. Dropping
+/// Either call [`poll`](Self::poll) from your own loop (lowest latency), or let a thread poll the engine
+/// ([`spawn`](Self::spawn)). Nothing is sent, received, acknowledged or retransmitted between polls. Dropping
 /// the engine resets its connections and flushes their work.
 pub struct Engine {
     context: Context,
@@ -69,7 +69,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine of `context` on `port`.
+    /// Creates an engine of `context` on `port`.
     ///
     /// # Errors
     /// [`VerbsError::System`] when the process has no free file descriptor.
@@ -85,14 +85,14 @@ impl Engine {
         })
     }
 
-    /// One poll at time `now`: receives up to four bursts, runs timers, and lets queue pairs send. Returns
-    /// whether there was anything to do. `now` must not go backwards.
+    /// Polls once at time `now`: receives up to four bursts, runs timers, and lets queue pairs send. Returns
+    /// whether there was any work. `now` must not go backwards.
     pub fn poll_at(&mut self, now: Instant) -> bool {
         let guard = self.participant.enter();
         self.poller.poll(now, Clock::cycles(), &guard)
     }
 
-    /// One poll at the time of the engine's own clock.
+    /// Polls once at the time of the engine's own clock.
     pub fn poll(&mut self) -> bool {
         let cycles = Clock::cycles();
         let now = self.time_at(cycles);
@@ -100,8 +100,8 @@ impl Engine {
         self.poller.poll(now, cycles, &guard)
     }
 
-    /// Sets how long users may take to answer a message before it is acknowledged without an answer. Returns
-    /// whether an acknowledgement waits.
+    /// Sets the maximum time for users to answer a message: after this time the message is acknowledged
+    /// without an answer. Returns whether an acknowledgement waits.
     fn await_answers(&mut self, patience: Duration) -> bool {
         self.poller.await_answers(patience)
     }
@@ -113,42 +113,42 @@ impl Engine {
         self.poller.send_posted(now, &guard);
     }
 
-    /// When [`poll_at`](Self::poll_at) has something to do next, if no frame and no request arrives before;
-    /// `None` when it has nothing to do.
+    /// Returns the time when [`poll_at`](Self::poll_at) next has work if no frame and no request arrives
+    /// before; `None` if no work is scheduled.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         self.poller.next_deadline(now)
     }
 
-    /// Sleeps until there is something to do: a posted request, a deadline, or a frame if the port has a file
-    /// descriptor ([`Sleep::poll_fd`](dp::Sleep::poll_fd) lists such ports). The sleep takes at most `limit`,
-    /// since without a descriptor a frame does not end it.
+    /// Sleeps until there is work: a posted request, a deadline, or a frame if the port has a file descriptor
+    /// ([`Sleep::poll_fd`](dp::Sleep::poll_fd) lists such ports). The sleep lasts at most `limit`, since
+    /// without a descriptor a frame does not end it.
     pub fn sleep(&mut self, limit: Duration) {
         let Some(most) = self.begin_sleep(limit) else { return };
         thread::wait(self.poller.handle(), self.poller.poll_fd(), most.min(limit));
         self.end_sleep();
     }
 
-    /// As [`sleep`](Self::sleep), but without a limit if a frame ends the sleep; otherwise the sleep takes at
-    /// most `nap`. For a thread that has nothing to do until the engine has.
+    /// As [`sleep`](Self::sleep), but without a limit if a frame ends the sleep; otherwise the sleep lasts at
+    /// most `nap`. Use it in a thread that has no other work than the engine.
     fn sleep_until_woken(&mut self, nap: Duration) {
         let Some(most) = self.begin_sleep(nap) else { return };
         thread::wait(self.poller.handle(), self.poller.poll_fd(), most);
         self.end_sleep();
     }
 
-    /// Announces that nobody polls the engine until [`end_sleep`](Self::end_sleep): from now on, work is
-    /// announced on the descriptors. Returns how long the sleep may take. `None` if there is something to do
-    /// now: the engine then stays awake.
+    /// Prepares a sleep, during which no thread polls the engine until [`end_sleep`](Self::end_sleep): from
+    /// now on, new work is announced on the descriptors. Returns how long the sleep may last. Returns `None`
+    /// if there is work now; then the engine stays awake.
     fn begin_sleep(&mut self, limit: Duration) -> Option<Duration> {
         let now = self.now();
-        // A deadline in the past is due now. Without `max`, the difference would be the absolute distance.
+        // A deadline in the past is due now: without `max`, the difference would be the absolute value.
         let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
         let deadline = self.next_deadline(now).map(until);
         let limit = thread::longest_sleep(self.poller.poll_fd().is_some(), deadline, limit);
         if limit.is_zero() || !self.poller.handle().doorbells().prepare_sleep() {
             return None;
         }
-        // From here on a frame ends the sleep, and an earlier frame is found now.
+        // From here on a frame ends the sleep. A frame that arrived earlier is found now.
         if self.poller.has_handed() || !self.poller.port_mut().arm_wakeup() {
             self.end_sleep();
             return None;
@@ -178,8 +178,9 @@ impl Engine {
         self.poller.stack().usage()
     }
 
-    /// Checks the invariants of the engine, its stack and its context's memory table, which hold between any
-    /// two calls; for tests, since it walks all state. No other thread may use the context meanwhile.
+    /// Checks the invariants of the engine, of its stack and of its context's memory table. They hold between
+    /// any two calls. The function is for tests, since it walks all state. No other thread may use the
+    /// context during the call.
     ///
     /// # Errors
     /// The first invariant that does not hold.
@@ -199,7 +200,7 @@ impl Engine {
         &self.context
     }
 
-    /// Runs the engine in a thread of its own until the handle is dropped or stopped.
+    /// Runs the engine in a new thread until the returned handle is dropped or stopped.
     ///
     /// # Errors
     /// [`VerbsError::System`] when the thread cannot be created.
@@ -207,14 +208,14 @@ impl Engine {
         EngineThread::spawn(self, options)
     }
 
-    /// The time of the engine's own clock, by which [`poll`](Self::poll) goes.
+    /// Returns the time of the engine's own clock, which [`poll`](Self::poll) uses.
     pub fn now(&self) -> Instant {
         self.time_at(Clock::cycles())
     }
 
     #[inline]
     fn time_at(&self, cycles: u64) -> Instant {
-        // Microseconds since the clock was created: far below 2^63.
+        // The value is the number of microseconds since the clock was created, which is far below 2^63.
         Instant::from_micros(self.clock.us_at(cycles) as i64)
     }
 

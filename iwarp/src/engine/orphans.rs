@@ -1,4 +1,4 @@
-//! Queue pairs without a peer whose requests are retried for a while, as InfiniBand does it
+//! Queue pairs without a peer whose requests are retried for a while, as InfiniBand does
 //! ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)).
 
 use std::collections::VecDeque;
@@ -8,8 +8,8 @@ use tcp_lite::Instant;
 
 use crate::queues::QpShared;
 
-/// The queue pairs, with the times at which their requests fail, in the order of these times. A queue pair
-/// that its user drops meanwhile is gone at once.
+/// The queue pairs and the times at which their requests fail, sorted by these times. If the user drops a
+/// queue pair before its time, the queue pair is destroyed at once.
 #[derive(Default)]
 pub(super) struct Orphans {
     all: VecDeque<(Instant, Weak<QpShared>)>,
@@ -25,19 +25,20 @@ impl Orphans {
         self.added = Some(at);
     }
 
-    /// The time of a queue pair that is new: [`end_due`](Self::end_due) has to be called then.
+    /// Removes and returns the time of a new queue pair. The caller has to call [`end_due`](Self::end_due) at
+    /// that time.
     #[inline]
     pub(super) fn take_added(&mut self) -> Option<Instant> {
         self.added.take()
     }
 
-    /// Fails the requests of the queue pairs whose time has come.
+    /// Fails the requests of the queue pairs whose time is at most `now`.
     pub(super) fn end_due(&mut self, now: Instant) {
         let due = self.all.partition_point(|(at, _)| *at <= now);
         self.end(due);
     }
 
-    /// Fails the requests of all queue pairs: nobody polls the engine any more.
+    /// Fails the requests of all queue pairs, because no thread polls the engine any more.
     pub(super) fn end_all(&mut self) {
         self.end(self.all.len());
     }

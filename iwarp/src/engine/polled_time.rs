@@ -1,17 +1,18 @@
-//! The time of an engine: the time of its clock, less the time for which nobody polled the engine although a
-//! poll was due.
+//! The time of an engine: the time of its clock, minus the periods in which no thread polled the engine
+//! although a poll was due.
 //!
-//! A process may stand still: stopped by a signal or a debugger, its machine suspended, paused or migrated.
-//! During a standstill nothing is sent, and frames of the peer may be lost. So that time is no evidence that
-//! a peer is gone, that a peer is slow, or that a link stays down, and no timeout counts it.
+//! A process may stand still: it may be stopped by a signal or a debugger, or its machine may be suspended,
+//! paused or migrated. During a standstill nothing is sent, and frames of the peer may be lost. So the
+//! standstill does not prove that a peer is gone or slow, or that a link stays down. Therefore no timeout
+//! counts it.
 
 use tcp_lite::{Duration, Instant};
 
-/// A poll that is late by more than this means a standstill. A busy machine delays polls by less.
+/// A poll that is late by more than this time is taken as a standstill. A busy machine delays polls by less.
 const LATE: Duration = Duration::from_millis(500);
 
-/// After a standstill, everything that would be due gets this time again, or the time that it still had if
-/// that is shorter: the peer may answer, or retransmit lost data.
+/// After a standstill, every timer that would be due gets this time again, or the time that it had left if
+/// that is shorter. In this time the peer may answer, or retransmit lost data.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +21,7 @@ pub(super) struct PolledTime {
     now: Instant,
     /// The sum of all standstills.
     standstills: Duration,
-    /// Everything that is due until then has got its time again.
+    /// All timers that are due until this time have got [`GRACE`] already.
     graced: Instant,
 }
 
@@ -29,8 +30,8 @@ impl PolledTime {
         Self { now: Instant::ZERO, standstills: Duration::ZERO, graced: Instant::ZERO }
     }
 
-    /// The time when the clock says `clock`, and whether the last poll was so long ago that there may have
-    /// been a [standstill](Self::skip_standstill). The time never goes back.
+    /// Returns the time at which the clock shows `clock`, and whether the last poll was so long ago that
+    /// there may have been a [standstill](Self::end_pause). The time never goes back.
     #[inline]
     pub(super) fn advance(&mut self, clock: Instant) -> (Instant, bool) {
         let (now, last) = (self.of(clock), self.now);
@@ -41,13 +42,13 @@ impl PolledTime {
         (now, true)
     }
 
-    /// Sets the time to when the clock says `clock`, after a pause. `due` is when the engine had to be
-    /// polled, if at all.
+    /// Sets the time after a pause, at which the clock shows `clock`. `due` is the time when the engine had
+    /// to be polled; `None` if no poll was due.
     pub(super) fn end_pause(&mut self, clock: Instant, due: Option<Instant>) -> Instant {
         let (now, last) = (self.of(clock), self.now);
         self.now = match due.map(|due| due.max(last)) {
             Some(due) if now > due + LATE => {
-                // If every poll is late, every second one still reaches the due time.
+                // Even if every poll is late, every second poll reaches the due time.
                 let resumed = if last >= self.graced { last.max(due - GRACE) } else { due };
                 self.graced = self.graced.max(due);
                 self.standstills += now - resumed;
@@ -58,12 +59,12 @@ impl PolledTime {
         self.now
     }
 
-    /// The time when the clock says `clock`.
+    /// Returns the time at which the clock shows `clock`.
     pub(super) fn of(&self, clock: Instant) -> Instant {
         clock - self.standstills
     }
 
-    /// What the clock says at `time`.
+    /// Returns what the clock shows at `time`.
     pub(super) fn clock_at(&self, time: Instant) -> Instant {
         time + self.standstills
     }
@@ -77,7 +78,7 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// A poll at `clock` of an engine that was due at `due`.
+    /// Polls at `clock` an engine that was due at `due`. Returns the engine's time.
     fn poll(time: &mut PolledTime, clock: i64, due: Option<i64>) -> i64 {
         let now = match time.advance(at(clock)) {
             (now, false) => now,
@@ -102,12 +103,12 @@ mod tests {
     fn a_standstill_is_left_out_for_ever() {
         let mut time = PolledTime::new();
         assert_eq!(poll(&mut time, 1000, None), 1000);
-        // Due after 200 ms, polled after 11 s.
+        // The poll is due after 200 ms, but takes place after 11 s.
         assert_eq!(poll(&mut time, 12_000, Some(1200)), 1000);
         assert_eq!(time.clock_at(at(1200)), at(12_200));
         assert_eq!((poll(&mut time, 12_200, Some(1200)), time.of(at(12_300))), (1200, at(1300)));
         assert_eq!(poll(&mut time, 12_900, Some(1400)), 1900, "due in the time of the engine");
-        // The same happens in the next late poll.
+        // The next late poll is treated in the same way as the first.
         assert_eq!(poll(&mut time, 20_000, Some(2000)), 1900);
         assert_eq!(poll(&mut time, 20_001, Some(2000)), 1901);
     }

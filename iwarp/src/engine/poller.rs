@@ -1,4 +1,5 @@
-//! One poll of an engine: frames in, events to connections, queue pairs send, frames out.
+//! One poll of an engine: receives frames, passes events to connections, lets queue pairs send, and sends
+//! frames.
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -32,14 +33,15 @@ mod receiving;
 mod sending;
 mod status;
 
-/// The state of a connection is prefetched when this many connections are still before it. A larger distance
-/// hides more of the memory latency; with a smaller one, the lines stay in the cache until they are used.
+/// The state of a connection is prefetched when this many other connections come before it. A larger distance
+/// hides more of the memory latency; with a smaller distance, the cache lines are less likely to be evicted
+/// before they are used.
 const PREFETCH_DISTANCE: usize = 2;
 
-/// Stands for [`Orphans`] among the slots of connections.
+/// The slot number that means [`Orphans`] instead of a connection.
 const ORPHANS: u32 = u32::MAX;
 
-/// The engine without its thread and its clock: the state that a poll works on.
+/// The state that a poll uses: the engine without its thread and its clock.
 pub(super) struct Poller {
     state: EngineState,
     /// Converts the time of the clock, which callers and the port use, to `state.now`.
@@ -48,20 +50,20 @@ pub(super) struct Poller {
     carrier: Carrier,
     connections: Vec<Option<Box<Connection>>>,
     connection_count: usize,
-    /// The next deadlines of connections, with their slots: at most one entry for each connection. Those of
-    /// queue pairs without a peer have the slot [`ORPHANS`].
+    /// The next deadline of each connection, with the connection's slot: at most one entry per connection.
+    /// Deadlines of queue pairs without a peer have the slot [`ORPHANS`].
     deadlines: BTreeSet<(Instant, u32)>,
-    /// Second attempts to begin once all events of TCP are handled.
+    /// Second attempts to connect, which begin when all events of TCP are handled.
     retries: Vec<Retry>,
     /// Received frames; `None` while they are handed to TCP.
     rx: Option<Box<Burst>>,
-    /// Frames that TCP has handed out and the port has not taken yet.
+    /// Frames that TCP has generated and the port has not accepted yet.
     tx: Burst,
-    /// Backoff while the port takes no frames.
+    /// The backoff while the port accepts no frames.
     port_backoff: Backoff,
     /// The engines of the other queues of the device.
     siblings: Siblings,
-    /// Backoff while queue pairs find no free packet buffer.
+    /// The backoff while queue pairs find no free packet buffer.
     mbuf_backoff: Backoff,
 }
 
@@ -79,7 +81,7 @@ impl Poller {
         }
         tcp.set_passes_large_frames(port.passes_large_frames());
         tcp.set_tso_limits(port.info().tso);
-        // A slot for each buffer of the pool is always enough.
+        // One slot per buffer of the pool is always enough.
         let buffers = port.mempool().capacity();
         let held = HeldSlab::new(config.held_buffers.unwrap_or(buffers), buffers);
         let state = EngineState {
@@ -116,7 +118,7 @@ impl Poller {
         }
     }
 
-    /// Makes the engine one of those on the queues of a device.
+    /// Adds the engine to the engines on the queues of a device.
     pub(super) fn join(&mut self, member: Member, siblings: Siblings) {
         self.state.tcp.join(member);
         self.siblings = siblings;
@@ -127,7 +129,7 @@ impl Poller {
         self.state.tcp.has_handed()
     }
 
-    /// The descriptor that becomes readable for each frame; `None` if the port has none.
+    /// Returns the descriptor that becomes readable for each frame; `None` if the port has no descriptor.
     pub(super) fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
         if self.siblings.adopted.is_empty() { self.port.poll_fd() } else { None }
     }
@@ -175,13 +177,14 @@ impl Poller {
         &self.state.tcp
     }
 
-    /// One poll, which begins at time `clock` of the clock, when the cycle counter is `start`. Returns
-    /// whether there was anything to do.
+    /// Polls once. At the start of the poll, the clock shows `clock` and the cycle counter shows `start`.
+    /// Returns whether there was any work.
     pub(super) fn poll(&mut self, clock: Instant, start: u64, guard: &EpochGuard<'_>) -> bool {
         let _engine = profile::scope(Layer::Engine);
         let now = self.set_time(clock);
         self.state.handle.set_now_us(self.state.now_us());
-        // Only with InfiniBand's semantics (`acks.rs`): TCP acknowledges all other bytes by itself.
+        // Only connections with InfiniBand's semantics owe acknowledgements (`acks.rs`): TCP acknowledges all
+        // other bytes by itself.
         let owed = self.state.acks.due(now);
         let limits = self.state.acks.due_limits(now);
         let mut busy = self.carrier.is_due(now) && self.step(guard, Self::poll_link).1;
@@ -202,7 +205,7 @@ impl Poller {
         if owed > 0 {
             self.acknowledge(owed);
         }
-        // TCP may give up connections while it sends.
+        // While TCP sends, it may give up connections.
         let (sent, had_events) = self.step(guard, Self::send_frames);
         busy |= sent | had_events;
         self.state.counters.polls += 1;
@@ -213,7 +216,7 @@ impl Poller {
         busy
     }
 
-    /// Sets the engine's time by the `clock`. All calls that take the time begin with this.
+    /// Sets the engine's time from `clock`. All functions with a parameter `clock` call this first.
     #[inline]
     fn set_time(&mut self, clock: Instant) -> Instant {
         let (now, is_pause) = self.time.advance(clock);
@@ -221,21 +224,21 @@ impl Poller {
         self.state.now
     }
 
-    /// The time of the clock in this poll, for the port: other users of its wire also count the standstills
-    /// of this engine.
+    /// Returns the clock's time in this poll, for the port. It includes the standstills of this engine, since
+    /// other users of the port's wire do not stand still with it.
     fn clock_us(&self) -> u64 {
-        // Times are not negative.
+        // The time is not negative.
         self.time.clock_at(self.state.now).total_micros() as u64
     }
 
-    /// Called when nobody has polled for a long time.
+    /// Called when no thread has polled for a long time.
     #[cold]
     fn end_pause(&mut self, clock: Instant) -> Instant {
         let due = self.next_due(self.state.now);
         self.time.end_pause(clock, due)
     }
 
-    /// When [`poll`](Self::poll) has something to do next, in the time of the clock.
+    /// Returns when [`poll`](Self::poll) next has work, in the time of the clock.
     pub(super) fn next_deadline(&mut self, clock: Instant) -> Option<Instant> {
         let due = self.next_due(self.time.of(clock))?;
         Some(self.time.clock_at(due))
@@ -255,7 +258,7 @@ impl Poller {
         let own = self.deadlines.first().map(|(at, _)| *at);
         let link = self.carrier.next_deadline();
         let wire = self.port.next_due_us().map(|us| self.time.of(Instant::from_micros(us as i64)));
-        // While the port takes no frames, TCP generates none; only its timers count.
+        // While the port accepts no frames, TCP generates no frames, so only TCP's timers matter.
         let tcp = match self.port_backoff.is_refused() {
             true => self.state.tcp.next_timer(now),
             false => self.state.tcp.next_deadline(now),
@@ -307,8 +310,8 @@ impl Poller {
     // ---- steps, and events of the stack ----
 
     /// Runs `act`, then handles the resulting events of TCP. Returns the result of `act`, and whether there
-    /// were events. All code that calls TCP runs in a step, so no event waits when a step begins: the user of
-    /// an ended connection gets the event before another connection gets its slot.
+    /// were events. All code that calls TCP runs in a step, so no event is left when a step begins. Therefore
+    /// the user of an ended connection gets its event before another connection gets the slot.
     #[inline]
     fn step<T>(&mut self, guard: &EpochGuard<'_>, act: impl FnOnce(&mut Self) -> T) -> (T, bool) {
         debug_assert!(!self.state.tcp.has_events(), "TCP was called outside of a step");
@@ -316,8 +319,8 @@ impl Poller {
         (result, self.state.tcp.has_events() && self.run_events(guard))
     }
 
-    /// Handles the waiting events of TCP. Only [`step`](Self::step) calls this. Returns whether there were
-    /// any.
+    /// Handles the queued events of TCP. Only [`step`](Self::step) calls this. Returns whether there were
+    /// events.
     fn run_events(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
         while let Some(event) = self.state.tcp.event() {
@@ -363,8 +366,8 @@ impl Poller {
         busy
     }
 
-    /// Acknowledges bytes that arrived in earlier polls, on `owed` connections, unless they are acknowledged
-    /// by now.
+    /// Sends acknowledgements on `owed` connections for bytes that arrived in earlier polls, unless they are
+    /// acknowledged by now.
     #[cold]
     fn acknowledge(&mut self, owed: usize) {
         let Self { state: EngineState { acks, tcp, now, .. }, connections, .. } = self;
@@ -378,7 +381,8 @@ impl Poller {
         }
     }
 
-    /// Lets `count` connections tell their peers for how many messages there are receive requests.
+    /// On `count` connections, sends the peer a limit: the number of messages for which there are receive
+    /// requests.
     #[cold]
     fn tell_limits(&mut self, count: usize) {
         let Self { state, connections, .. } = self;
@@ -392,7 +396,7 @@ impl Poller {
         }
     }
 
-    /// A connection of a listener is established.
+    /// Handles a connection of a listener that TCP has established.
     fn accepted(&mut self, conn: ConnId, tcp: ListenerId) {
         let now = self.state.now;
         let listener = self.state.listeners.iter_mut().find(|listener| listener.tcp == tcp);
@@ -414,7 +418,8 @@ impl Poller {
         }
     }
 
-    /// Updates the listeners' statistics of half-open connections and unanswered SYNs, if they have changed.
+    /// Updates the listeners' statistics of half-open connections and unanswered SYNs if the stack's counts
+    /// have changed.
     fn report_listeners(&mut self) {
         let changes = self.state.tcp.listener_changes();
         if changes == self.state.listener_changes_reported {
@@ -454,8 +459,8 @@ impl Poller {
 
     // ---- connections by slot ----
 
-    /// Adds a connection. TCP had a free slot with its number, and the slot is free here too: no step leaves
-    /// an event of TCP behind.
+    /// Adds a connection. Its slot is free here because the slot of the same number was free in TCP: no step
+    /// leaves an event of TCP behind.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {
@@ -465,11 +470,12 @@ impl Poller {
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.state.handle.set_connections(self.connection_count);
-        // Requests that the user made before the slot was known rang no doorbell.
+        // The user may have posted requests before the slot was known. They rang no doorbell.
         self.with(slot, |connection, state| connection.schedule_tx(state));
     }
 
-    /// Prefetches the state of the connection in `slot`. With many connections the state is not in the cache.
+    /// Prefetches the state of the connection in `slot`. With many connections, this state is usually not in
+    /// the cache.
     fn prefetch(&self, slot: Option<usize>) {
         let Some(slot) = slot else { return };
         if let Some(connection) = self.connection(slot) {
@@ -491,8 +497,8 @@ impl Poller {
         true
     }
 
-    /// Records the effects of a call of the connection in `slot`: the bytes that it holds, and its deadline.
-    /// Removes a connection that has ended.
+    /// Records the effects of a call of the connection in `slot`: the bytes that the connection holds, and
+    /// its deadline. Removes a connection that has ended.
     #[inline(never)]
     fn record(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return };

@@ -1,17 +1,17 @@
-//! The limits of one address at one listener in a second: connections that are admitted
-//! (`ListenOptions::rate_per_address`), and connections that fail by the peer's fault
+//! The limits of one address at one listener in a second: on connections that are admitted
+//! (`ListenOptions::rate_per_address`), and on connections that fail through the peer's fault
 //! (`ListenOptions::failures_per_address`). Startup and teardown cost much more than frames do, so a peer
-//! that connects, fails and connects again could use up the CPU.
+//! that repeatedly connects and fails could use up the CPU.
 //!
-//! Each engine counts separately, in its own time. A forged SYN counts against no address: a connection
-//! counts as admitted when the peer has answered our SYN-ACK, and as failed only after that.
+//! Each engine counts separately, in seconds of its own time. A forged SYN counts against no address: a
+//! connection counts as admitted only when the peer has answered our SYN-ACK, and can fail only after that.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use tcp_lite::{Duration, Instant};
 
-/// The connections of an address in this second.
+/// The number of connections of an address in this second.
 #[derive(Clone, Copy, Default)]
 struct Used {
     begun: u32,
@@ -20,11 +20,12 @@ struct Used {
 
 /// The connections of this second, by address.
 pub(super) struct Rate {
-    /// The limit of one address; `None`: no limit.
+    /// Maximum number of connections that one address may begin; `None`: no limit.
     begun_limit: Option<u32>,
     failed_limit: Option<u32>,
     second: i64,
-    /// At most one entry for each connection that was admitted under a limit, or has failed, in this second.
+    /// The connections by address. There is at most one entry per connection that was admitted under a limit,
+    /// or has failed, in this second.
     used: BTreeMap<IpAddr, Used>,
 }
 
@@ -57,7 +58,7 @@ impl Rate {
         Ok(())
     }
 
-    /// Counts a failure of `address`. Returns `Some` when its limit is reached: the end of this second, until
+    /// Counts a failure of `address`. If the address reaches its limit, returns the end of this second, until
     /// which the address is blocked.
     pub(super) fn count_failure(&mut self, now: Instant, address: IpAddr) -> Option<Instant> {
         self.roll_over(now);

@@ -1,16 +1,16 @@
 //! An engine that its own thread and threads of the user poll in turns.
 //!
 //! A program that polls a completion queue waits for the engine. If the program polls the engine itself, its
-//! request is sent without a switch of threads, and two threads do not compete for one CPU. So a caller's
-//! [`turn`](SharedEngine::turn) polls, and the engine's thread steps back as long as callers poll: it checks
-//! once in a while whether they still do. When callers stop polling, or announce that with
-//! [`hand_over`](SharedEngine::hand_over), the thread polls, and sleeps when there is nothing to do.
+//! request is sent without a context switch, and two threads do not compete for one CPU. So each call of
+//! [`turn`](SharedEngine::turn) polls the engine. As long as callers poll, the engine's thread steps back,
+//! and only checks from time to time whether they still poll. When callers stop polling, or call
+//! [`hand_over`](SharedEngine::hand_over), the thread polls, and sleeps when there is no work.
 //!
-//! The polling thread holds the lock of the engine. No thread waits for the lock in order to poll: an engine
-//! that is being polled needs no second poll.
+//! The polling thread holds the lock of the engine. No thread waits for the lock in order to poll, since an
+//! engine that is being polled needs no second poll.
 //!
-//! An engine may have no thread of its own ([`SharedEngine::without_thread`]): waiting callers take its place
-//! (`shared_engine/callers.rs`).
+//! An engine may have no thread of its own ([`SharedEngine::without_thread`]). Then a waiting caller does the
+//! thread's work (`shared_engine/callers.rs`).
 
 mod absence;
 mod callers;
@@ -36,24 +36,24 @@ use handover::Handover;
 /// How the thread of a [`SharedEngine`] polls.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedOptions {
-    /// The CPU to pin the thread to, as in [`ThreadOptions::cpu`](super::ThreadOptions::cpu).
+    /// The CPU to which the thread is pinned, as in [`ThreadOptions::cpu`](super::ThreadOptions::cpu).
     /// Default: `None`.
     pub cpu: Option<usize>,
-    /// Idle polls before the thread sleeps. Default: 100.
+    /// Number of idle polls before the thread sleeps. Default: 100.
     pub spin_polls: u32,
-    /// For how long the thread stays away while callers poll, before it checks whether they still do.
+    /// While callers poll, the thread waits for this time before it checks whether they still poll.
     /// Default: 1 ms.
     pub step_back: Duration,
-    /// As `step_back`, for callers that have polled for a long time without a pause. Default: 8 ms.
+    /// Maximum of this time if callers have polled for long without a pause. Default: 8 ms.
     pub longest_step_back: Duration,
-    /// The longest sleep on a port without a file descriptor. Default: 200 us.
+    /// Maximum time of a sleep on a port without a file descriptor. Default: 200 us.
     pub max_sleep: Duration,
 }
 
 impl Default for SharedOptions {
     fn default() -> Self {
-        // The thread rarely has a CPU to itself, so it spins only for some tens of microseconds. On a virtual
-        // machine, a thousand checks per second cost callers on the same CPU 6 % of their bandwidth.
+        // The thread rarely has a CPU to itself, so it spins for only some tens of microseconds. On a virtual
+        // machine, a thousand checks per second reduce the bandwidth of callers on the same CPU by 6 %.
         Self {
             cpu: None,
             spin_polls: 100,
@@ -64,17 +64,17 @@ impl Default for SharedOptions {
     }
 }
 
-/// How long a program may take to answer a message that the thread receives, before the message is
-/// acknowledged without an answer. A program that waits for memory to change answers within some hundred
-/// nanoseconds. If the answer carries the acknowledgement, both programs keep polling: `ib_write_lat` then
+/// Maximum time for a program to answer a message that the thread receives. After this time the message is
+/// acknowledged without an answer. A program that polls its memory for a change answers within some hundred
+/// nanoseconds. If the answer carries the acknowledgement, both programs keep polling, so `ib_write_lat`
 /// needs no thread.
 const PATIENCE: Duration = Duration::from_micros(2);
 
-/// Empty turns of a caller before it yields the CPU between turns: the peer may need it to answer.
+/// Number of empty turns of a caller before it yields the CPU: the peer may need the CPU to answer.
 const TURNS_BEFORE_YIELD: u64 = 64;
 
-/// An engine that its own thread and callers poll. Dropping it stops the thread and resets the connections of
-/// the engine.
+/// An engine that its own thread and callers poll. Dropping this value stops the thread and resets the
+/// engine's connections.
 pub struct SharedEngine {
     inner: Arc<Turned>,
     thread: Option<JoinHandle<()>>,
@@ -87,14 +87,14 @@ struct Turned {
     handle: Arc<crate::verbs::EngineHandle>,
     /// Called after each poll, by the thread that polled, while it holds the lock of the engine.
     after_poll: Box<dyn Fn() + Send + Sync>,
-    /// Turns of callers.
+    /// Number of turns of callers.
     turns: AtomicU64,
-    /// Turns of callers since the last turn that had something to do.
+    /// Number of turns of callers without work since the last turn with work.
     empty_turns: AtomicU64,
-    /// True while the thread sleeps or is about to sleep. Written with the lock of the engine held.
+    /// Whether the thread sleeps or is about to sleep. This is written only with the lock of the engine held.
     asleep: AtomicBool,
     handover: Handover,
-    /// Ends the wait of the thread.
+    /// Wakes the thread.
     call: Notifier,
     stop: AtomicBool,
     /// The limit of [`SharedEngine::limit_sleep`], in microseconds.
@@ -104,17 +104,18 @@ struct Turned {
 }
 
 impl SharedEngine {
-    /// Starts the thread. `after_poll` is called after each poll, with the engine locked, so that events of
-    /// one engine are handled in order. It must not call the engine.
+    /// Starts the engine's thread. The polling thread calls `after_poll` after each poll, with the engine
+    /// locked, so that events of one engine are handled in order. `after_poll` must not call the engine.
     ///
     /// # Errors
-    /// [`VerbsError::System`] without a thread or a descriptor.
+    /// [`VerbsError::System`] if the thread or a descriptor cannot be created.
     pub fn spawn(
         engine: Engine,
         options: SharedOptions,
         after_poll: Box<dyn Fn() + Send + Sync>,
     ) -> Result<Self, VerbsError> {
-        // The thread waits without the lock, so it needs a descriptor that outlives any state of the port.
+        // The thread waits without the lock, so it needs a descriptor that stays valid when the port is
+        // dropped.
         let port = engine.port_fd().map(|fd| fd.try_clone_to_owned()).transpose()?;
         let inner = Arc::new(Turned::new(engine, after_poll, None)?);
         let of_thread = Arc::clone(&inner);
@@ -131,11 +132,11 @@ impl SharedEngine {
         Ok(Self { inner, thread: Some(thread) })
     }
 
-    /// An engine without a thread. It is polled by [`turn`](Self::turn), and while a caller is in
-    /// [`wait_readable`](Self::wait_readable). Without calls nothing is sent or received.
+    /// Creates an engine without a thread. It is polled by [`turn`](Self::turn), and while a caller is in
+    /// [`wait_readable`](Self::wait_readable). Without these calls nothing is sent or received.
     ///
     /// # Errors
-    /// [`VerbsError::System`] without a descriptor.
+    /// [`VerbsError::System`] if a descriptor cannot be created.
     pub fn without_thread(
         engine: Engine,
         options: SharedOptions,
@@ -151,12 +152,12 @@ impl SharedEngine {
         self.inner.callers.is_none()
     }
 
-    /// To be called before waiting until `fd` is readable. If the engine has a thread, this is the same as
-    /// [`hand_over`](Self::hand_over), and returns at once. Otherwise the caller takes the place of the
-    /// thread, and the call returns when `fd` is readable or the engine is stopped.
+    /// Call this before waiting until `fd` is readable. If the engine has a thread, this is the same as
+    /// [`hand_over`](Self::hand_over), and returns at once. Otherwise the caller does the work of the thread,
+    /// and the call returns when `fd` is readable or the engine is stopped.
     ///
     /// # Errors
-    /// The system's, for a descriptor that is closed.
+    /// An error of the system if a descriptor is closed.
     pub fn wait_readable(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.inner.callers {
             Some(callers) => self.inner.serve_until_readable(callers, fd),
@@ -167,15 +168,15 @@ impl SharedEngine {
         }
     }
 
-    /// Polls the engine once, unless another thread is polling it. Returns whether there was anything to do.
+    /// Polls the engine once, unless another thread is polling it. Returns whether there was any work.
     ///
-    /// Call this in a loop in which a program waits. Turns that find nothing yield the CPU now and then.
+    /// Call this in a loop in which a program waits. Some of the turns that find no work yield the CPU.
     pub fn turn(&self) -> bool {
         self.inner.turn()
     }
 
-    /// Polls the engine once, after waiting for any other poll to end. Earlier requests are processed then,
-    /// and their frames are sent: call this before the process may end.
+    /// Polls the engine once, after waiting for any other poll to end. This poll handles earlier requests and
+    /// sends their frames, so call this before the process may end.
     pub fn poll(&self) {
         self.inner.poll_now();
     }
@@ -183,8 +184,8 @@ impl SharedEngine {
     /// Sends posted requests, if the engine is awake and no other thread is polling it. Otherwise the next
     /// poll sends them.
     ///
-    /// Call this after a post to a queue pair that has nothing else to send. If more requests are posted at
-    /// once, the next poll sends all of them together, which costs less.
+    /// Call this after a post to a queue pair that has nothing else to send. If several requests are posted
+    /// together, the next poll sends all of them at a lower cost.
     pub fn send_posted(&self) {
         if let Ok(mut engine) = self.inner.engine.try_lock()
             && !self.inner.asleep.load(Ordering::Relaxed)
@@ -195,20 +196,21 @@ impl SharedEngine {
     }
 
     /// Announces that callers will not poll from now on: they wait for a descriptor, or do not wait at all.
-    /// The thread takes over at once.
+    /// The thread begins to poll at once.
     pub fn hand_over(&self) {
         if self.inner.handover.give() {
             self.inner.call.notify();
         }
     }
 
-    /// Calls `look` with the engine, after waiting for any poll to end. `None` after the engine was stopped.
+    /// Calls `look` with the engine, after waiting for any poll to end. Returns `None` after the engine was
+    /// stopped.
     pub fn with<T>(&self, look: impl FnOnce(&mut Engine) -> T) -> Option<T> {
         self.inner.engine().as_mut().map(look)
     }
 
     /// Makes the thread poll at least once in `longest`, so that `after_poll` is called even if nothing
-    /// happens; `None`, the initial setting: the engine alone decides.
+    /// happens. `None`, which is the initial setting, sets no limit.
     pub fn limit_sleep(&self, longest: Option<Duration>) {
         let micros = longest.map_or(u64::MAX, |longest| longest.as_micros() as u64);
         self.inner.longest_sleep.store(micros, Ordering::SeqCst);
@@ -217,13 +219,13 @@ impl SharedEngine {
         }
     }
 
-    /// Counters of all layers; zeros after the engine was stopped.
+    /// Returns the counters of all layers; zeros after the engine was stopped.
     pub fn counters(&self) -> EngineCounters {
         self.with(|engine| engine.counters()).unwrap_or_default()
     }
 
-    /// Stops the engine, which resets its connections, without waiting for its thread: for the end of a
-    /// process. Does nothing while another thread has polled for all of `limit`.
+    /// Stops the engine without waiting for its thread, which resets the engine's connections. Call this at
+    /// the end of a process. The call has no effect if another thread polls during all of `limit`.
     pub fn reset_within(&self, limit: Duration) {
         let inner = &*self.inner;
         inner.halt();
@@ -283,7 +285,7 @@ impl Turned {
 
     fn turn(&self) -> bool {
         // Turns are counted by loads and stores, since locked instructions would be a large part of an empty
-        // turn. If two threads count at the same time, one turn is not counted, which is harmless.
+        // turn. If two threads count at the same time, one turn may not be counted, which is harmless.
         let next = |count: &AtomicU64| {
             let counted = count.load(Ordering::Relaxed).wrapping_add(1);
             count.store(counted, Ordering::Relaxed);
@@ -302,7 +304,7 @@ impl Turned {
         busy
     }
 
-    /// Polls once. This does not count as a turn: the thread does not step back for it.
+    /// Polls once. The poll does not count as a turn, so the thread does not step back because of it.
     fn poll_now(&self) {
         self.poll_awake(self.engine());
     }
@@ -322,7 +324,7 @@ impl Turned {
         busy
     }
 
-    /// Notes that the engine is awake, since the caller polls: no thread needs to write to a descriptor to
+    /// Records that the engine is awake because the caller polls, so that no thread writes to a descriptor to
     /// wake it. The engine's thread, which waits for these descriptors, has to step back.
     #[cold]
     fn wake(&self, engine: Option<&mut Engine>) {
@@ -362,7 +364,7 @@ impl Turned {
             }
             let awaits = await_answers(&mut engine, Duration::ZERO);
             if awaits {
-                // Give up the CPU: the program may need it to answer.
+                // The CPU is yielded because the program may need it to answer.
                 drop(engine);
                 std::thread::yield_now();
             } else if idle > options.spin_polls {
@@ -380,10 +382,10 @@ impl Turned {
         }
     }
 
-    /// Waits while callers poll, until one hands over or `limit` passes.
+    /// Waits while callers poll, until a caller hands over or `limit` passes.
     fn step_back(&self, limit: Duration, until: Option<BorrowedFd<'_>>) {
         if self.handover.step_back() {
-            // A failed wait ends at once: then the thread polls beside the callers.
+            // A failed wait ends at once; then the thread and the callers poll at the same time.
             let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 2>::new();
             fds.push(PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN));
             fds.extend(until.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
@@ -395,7 +397,7 @@ impl Turned {
         debug_assert!(taken.is_ok(), "a private descriptor stays open");
     }
 
-    /// Sleeps until a doorbell, a frame, a caller or `limit`.
+    /// Sleeps until a doorbell rings, a frame arrives, a caller calls, or `limit` passes.
     fn sleep(&self, limit: Duration, port: Option<&OwnedFd>, until: Option<BorrowedFd<'_>>) {
         let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 4>::new();
         fds.push(PollFd::from_borrowed_fd(self.handle.doorbells().waker(), PollFlags::IN));

@@ -1,8 +1,9 @@
 //! Engines on the queues of one device, which share one address.
 //!
 //! Each engine has its own queue, stack and connections, and a thread if the program wants one. A frame that
-//! arrives at the queue of its connection touches no shared state. The stacks hand over other frames
-//! ([`tcp_lite::steering`]). The engine that receives such a frame wakes the engine of its connection.
+//! arrives on the queue of its connection touches no shared state. The stacks hand over all other frames
+//! ([`tcp_lite::steering`]). The engine that receives such a frame wakes the engine of the frame's
+//! connection.
 
 use std::sync::Arc;
 
@@ -15,12 +16,12 @@ use super::{Engine, EngineConfig};
 use crate::queues::Notifier;
 use crate::verbs::{CmCommand, Context, EngineHandle, VerbsError};
 
-/// The engines of the queues of one device, from the view of one engine.
+/// All engines on the queues of one device, as one of these engines sees them.
 #[derive(Default)]
 pub(super) struct Siblings {
     /// All engines, by the numbers of their stacks.
     engines: Arc<[Arc<EngineHandle>]>,
-    /// The queues of engines that are gone. No other engine receives the frames that arrive there.
+    /// The queues of engines that are gone. Only this engine receives the frames that arrive there.
     pub(super) adopted: Vec<Box<dyn Port>>,
 }
 
@@ -58,17 +59,17 @@ impl Siblings {
 }
 
 impl Engine {
-    /// An engine on each of several queues of one device, which share the address of `config`: `ports` as
-    /// [`dp::dpdk::open`] returns them for several queues. With `cpus`, the memory of each engine is
-    /// allocated while the calling thread runs on that CPU, so that the memory is near the CPU.
+    /// Creates an engine on each of several queues of one device. They share the address of `config`. `ports`
+    /// are the queues, as [`dp::dpdk::open`] returns them. With `cpus`, the memory of each engine is
+    /// allocated while the calling thread runs on that engine's CPU, so that the memory is near the CPU.
     ///
     /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; by default
-    /// it is the engine with the fewest connections. Listeners accept on all engines. If an engine is
-    /// dropped, its connections end, and another engine serves its queue.
+    /// it is the engine with the fewest connections. Listeners accept connections on all engines. If an
+    /// engine is dropped, its connections end, and another engine serves its queue.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for no port or more than [`MAX_MEMBERS`](tcp_lite::steering::MAX_MEMBERS),
-    /// [`VerbsError::System`] when the process has no free file descriptor.
+    /// [`VerbsError::Invalid`] for no port or for more than [`MAX_MEMBERS`](tcp_lite::steering::MAX_MEMBERS)
+    /// ports. [`VerbsError::System`] if the process has no free file descriptor.
     pub fn on_queues(
         context: &Context,
         ports: Vec<Box<dyn Port>>,
@@ -84,7 +85,7 @@ impl Engine {
         let connections = config.stack.limits.connections;
         let add = |waker| context.shared.add_engine(|index| EngineHandle::new(index, connections, waker));
         let engines: Arc<[_]> = wakers.into_iter().map(add).collect();
-        // All engines share a clock: sequence numbers and cookies of a host need a common time.
+        // All engines share a clock, since sequence numbers and cookies of a host need a common time.
         let clock = Clock::new();
         let _back = (!cpus.is_empty()).then(thread::Affinity::save);
         let members = Member::group(&config.stack, &queues);
@@ -108,11 +109,11 @@ impl Engine {
 }
 
 impl EngineThread {
-    /// As [`Engine::on_queues`], with a thread for each engine: on the CPUs `cpus` in turn, or on any CPU if
-    /// `cpus` is empty.
+    /// As [`Engine::on_queues`], with a thread for each engine. The threads run on the CPUs `cpus` in turn,
+    /// or on any CPU if `cpus` is empty.
     ///
     /// # Errors
-    /// As [`Engine::on_queues`] and [`Engine::spawn`].
+    /// The errors of [`Engine::on_queues`] and of [`Engine::spawn`].
     pub fn on_queues(
         context: &Context,
         ports: Vec<Box<dyn Port>>,

@@ -16,7 +16,7 @@ use super::listening::EngineListener;
 use super::orphans::Orphans;
 use super::tx_scheduler::TxScheduler;
 
-/// The state of the engine that its connections use.
+/// The part of an engine's state that its connections use.
 pub(super) struct EngineState {
     pub(super) now: Instant,
     pub(super) tcp: Stack,
@@ -33,8 +33,8 @@ pub(super) struct EngineState {
     pub(super) acks: Acks,
     pub(super) orphans: Orphans,
     pub(super) listeners: Vec<EngineListener>,
-    /// The stack's count of listener changes (half-open connections, unanswered SYNs) that the listeners'
-    /// statistics include.
+    /// The value of the stack's counter of listener changes (half-open connections, unanswered SYNs) up to
+    /// which the listeners' statistics are updated.
     pub(super) listener_changes_reported: u64,
 }
 
@@ -44,8 +44,8 @@ impl EngineState {
         self.tx_scheduler.schedule(conn.slot() as u32);
     }
 
-    /// Counts a connection that `listener` accepted from `address` and that failed by the peer's fault.
-    /// Blocks the address when it has reached its limit.
+    /// Counts a connection that `listener` accepted from `address` and that failed through the peer's fault.
+    /// Blocks the address if it has reached its limit.
     pub(super) fn count_peer_failure(&mut self, listener: &Arc<CmShared>, address: IpAddr) {
         let (now, tcp) = (self.now, &mut self.tcp);
         if let Some(listener) = self.listeners.iter_mut().find(|known| Arc::ptr_eq(&known.id, listener))
@@ -60,9 +60,9 @@ impl EngineState {
         self.async_events.push(kind, None);
     }
 
-    /// The time of the poll in microseconds.
+    /// Returns the time of the poll in microseconds.
     pub(super) fn now_us(&self) -> u64 {
-        // Times are not negative.
+        // The time is not negative.
         self.now.total_micros() as u64
     }
 }

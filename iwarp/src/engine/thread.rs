@@ -1,4 +1,4 @@
-//! An engine in a thread of its own, which backs off when there is nothing to do.
+//! An engine in its own thread, which backs off when there is no work.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,19 +13,19 @@ use crate::verbs::{EngineHandle, VerbsError};
 
 use super::{Engine, EngineCounters};
 
-/// The CPU of an engine thread, and when the thread backs off ([`Engine::spawn`]).
+/// The CPU of an engine's thread, and the times when the thread backs off ([`Engine::spawn`]).
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadOptions {
-    /// The CPU to pin the thread to, by the system's number; `None`: any CPU. Has no effect if the thread may
-    /// not run on that CPU, or on systems other than Linux. Default: `None`.
+    /// The number of the CPU to which the thread is pinned; `None`: any CPU. It has no effect if the thread
+    /// may not run on that CPU, or on systems other than Linux. Default: `None`.
     pub cpu: Option<usize>,
-    /// Idle polls before the thread yields between polls; `u32::MAX`: it never yields. With more of them, the
-    /// engine answers sooner and uses more CPU. Default: 2000.
+    /// Number of idle polls before the thread yields between polls; `u32::MAX`: the thread never yields. A
+    /// higher number makes the engine answer sooner and use more CPU time. Default: 2000.
     pub spin_polls: u32,
-    /// Idle polls after that before the thread sleeps until the next deadline, a doorbell or (where the port
-    /// has one) its file descriptor. Default: 200.
+    /// Number of idle polls with yields before the thread sleeps. The sleep ends at the next deadline, at a
+    /// doorbell, or when the port's file descriptor (if there is one) is readable. Default: 200.
     pub yield_polls: u32,
-    /// The longest sleep on a port without a file descriptor. The first frame may wait for this time.
+    /// Maximum time of a sleep on a port without a file descriptor. The first frame may wait for this time.
     /// Default: 200 us.
     pub max_sleep: Duration,
 }
@@ -34,18 +34,18 @@ impl Default for ThreadOptions {
     fn default() -> Self {
         // An idle poll takes some hundred nanoseconds. The thread spins for a few tenths of a millisecond,
         // longer than a round trip in a data centre, so it is awake when a prompt answer arrives. Then it
-        // polls a tenth as often and yields in between, so that other threads get the CPU while a slower
-        // answer is still likely. Then it sleeps. A sleep costs two system calls; sleeps of 200 us keep this
-        // cost below a few percent of a core, and a first frame waits at most that time.
+        // polls a tenth as often, and yields in between, so that other threads get the CPU while a slower
+        // answer is still likely. Then it sleeps. A sleep costs two system calls. Sleeps of 200 us keep this
+        // cost below a few percent of a core, and delay a first frame by at most 200 us.
         Self { cpu: None, spin_polls: 2_000, yield_polls: 200, max_sleep: Duration::from_micros(200) }
     }
 }
 
-/// Polls between two snapshots of the counters: a snapshot takes a lock, and users do not need newer
-/// counters.
+/// Number of polls between two snapshots of the counters. A snapshot takes a lock, and users do not need
+/// newer counters.
 const SNAPSHOT_POLLS: u32 = 1024;
 
-/// A running engine. Dropping it stops the thread and resets the connections of the engine.
+/// An engine that runs in a thread. Dropping this value stops the thread and resets the engine's connections.
 pub struct EngineThread {
     handle: Arc<EngineHandle>,
     control: Arc<ThreadControl>,
@@ -73,7 +73,7 @@ impl EngineThread {
         Ok(Self { handle, control, thread: Some(thread) })
     }
 
-    /// The counters of the last snapshot.
+    /// Returns the counters of the last snapshot.
     pub fn counters(&self) -> EngineCounters {
         *self.control.counters.lock().expect("no holder of this lock panics")
     }
@@ -81,7 +81,7 @@ impl EngineThread {
     /// Stops the thread and returns the engine. The engine's connections stay open.
     ///
     /// # Panics
-    /// When the engine's thread panicked.
+    /// Panics if the engine's thread panicked.
     pub fn stop(mut self) -> Engine {
         self.halt().expect("the thread is there until it is stopped or dropped")
     }
@@ -89,7 +89,8 @@ impl EngineThread {
     fn halt(&mut self) -> Option<Engine> {
         let thread = self.thread.take()?;
         self.control.stop.store(true, Ordering::Release);
-        // `wake` is not used: a `wake` between the thread's check of `stop` and its sleep would be lost.
+        // `wake` is not used, since a `wake` between the thread's check of `stop` and its sleep would be
+        // lost.
         self.handle.doorbells().interrupt();
         match thread.join() {
             Ok(engine) => Some(engine),
@@ -133,7 +134,7 @@ fn snapshot(engine: &Engine, control: &ThreadControl) {
     *control.counters.lock().expect("no holder of this lock panics") = engine.counters();
 }
 
-/// Pins the thread to a CPU. Best effort: if the CPU is missing or not allowed, the thread is not pinned.
+/// Pins the thread to a CPU if possible: if the CPU is missing or not allowed, the thread is not pinned.
 pub(super) fn pin(cpu: usize) {
     #[cfg(target_os = "linux")]
     {
@@ -147,7 +148,7 @@ pub(super) fn pin(cpu: usize) {
     let _ = cpu;
 }
 
-/// The CPUs that the calling thread may run on. Dropping this restores them.
+/// The CPUs on which the calling thread may run. Dropping this value restores them.
 pub(super) struct Affinity {
     #[cfg(target_os = "linux")]
     cpus: Option<rustix::thread::CpuSet>,
@@ -166,15 +167,16 @@ impl Drop for Affinity {
     fn drop(&mut self) {
         #[cfg(target_os = "linux")]
         if let Some(cpus) = &self.cpus {
-            // These CPUs were allowed before.
+            // This cannot fail, since these CPUs were allowed before.
             let _ = rustix::thread::sched_setaffinity(None, cpus);
         }
     }
 }
 
-/// How long an engine may sleep. `frames_wake`: a frame ends the sleep; otherwise `limit` does.
+/// Returns how long an engine may sleep. `limit` applies only if `frames_wake` is not set, that is, if frames
+/// do not end the sleep.
 pub(super) fn longest_sleep(frames_wake: bool, deadline: Option<Duration>, limit: Duration) -> Duration {
-    /// Stands for no limit: a frame or a doorbell ends this sleep.
+    /// A sleep without a limit, which a frame or a doorbell ends.
     const DAY: Duration = Duration::from_secs(86_400);
     match (frames_wake, deadline) {
         (true, deadline) => deadline.unwrap_or(DAY),
@@ -183,7 +185,8 @@ pub(super) fn longest_sleep(frames_wake: bool, deadline: Option<Duration>, limit
     }
 }
 
-/// Waits for a doorbell or command, a frame (where the port has a file descriptor), or until `limit`.
+/// Waits for a doorbell or command, or for a frame if the port has a file descriptor, at most until `limit`
+/// has passed.
 pub(super) fn wait(handle: &EngineHandle, port: Option<BorrowedFd<'_>>, limit: Duration) {
     let waker = handle.doorbells().waker();
     let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 2>::new();
@@ -191,7 +194,7 @@ pub(super) fn wait(handle: &EngineHandle, port: Option<BorrowedFd<'_>>, limit: D
     if let Some(port) = port {
         fds.push(PollFd::from_borrowed_fd(port, PollFlags::IN));
     }
-    // A failed wait ends at once: the engine polls again, and spins at worst.
+    // A failed wait ends at once. Then the engine polls again; in the worst case it spins.
     let waited = wait_any(&mut fds, Some(limit));
     debug_assert!(waited.is_ok(), "the engine's descriptors stay open");
 }

@@ -1,8 +1,8 @@
-//! Events of `tracing` (feature `tracing`): engines, connections, MPA startup, Terminates, links.
+//! Events of `tracing` (feature `tracing`) about engines, connections, MPA startup, Terminates and links.
 //!
-//! The fields of events have the names that users know. `engine` is the index of the engine in its
-//! context; `local` and `remote` name a connection. FPDUs and segments generate no events. Events that
-//! only TCP sees, SYNs and retransmission timeouts, come from [`tcp_lite`] (its feature of the same name).
+//! The fields of events have the names that users know. `engine` is the index of the engine in its context;
+//! `local` and `remote` identify a connection. FPDUs and segments generate no events. SYNs and retransmission
+//! timeouts, which only TCP sees, are reported by [`tcp_lite`] (its feature of the same name).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::stream::Failure;
 use crate::verbs::{CmShared, ConnParam, ConnectionError};
 
 dp::events! {
-    /// An engine begins.
+    /// Reports that an engine begins.
     fn engine_started(engine: usize, info: &PortInfo, stack: &StackConfig) {
         let PortInfo { name, mtu, .. } = info;
         let addresses: Vec<_> = stack.addresses.iter().map(ToString::to_string).collect();
@@ -27,35 +27,35 @@ dp::events! {
         tracing::info!(engine, port = name, mac, mtu, addresses, "engine started");
     }
 
-    /// An engine ends, with this many connections.
+    /// Reports that an engine with `connections` connections ends.
     fn engine_ended(engine: usize, connections: usize) {
         tracing::info!(engine, connections, "engine ended");
     }
 
-    /// This end opens a TCP connection.
+    /// Reports that this side opens a TCP connection.
     fn syn_sent(state: &EngineState, conn: ConnId) {
         let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, "SYN sent");
     }
 
-    /// A connection could not begin.
+    /// Reports that a connection could not begin.
     fn connect_failed(state: &EngineState, remote: SocketAddr, error: ConnectionError) {
         tracing::debug!(engine = state.handle.index(), %remote, %error, "connect failed");
     }
 
-    /// The TCP handshake is done.
+    /// Reports that the TCP handshake is complete.
     fn tcp_established(state: &EngineState, conn: ConnId) {
         let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, "TCP established");
     }
 
-    /// A listener has refused the connection of a peer, because one of the listener's limits is reached.
+    /// Reports that a listener has refused a connection because one of the listener's limits is reached.
     fn tcp_refused(state: &EngineState, conn: ConnId) {
         let (engine, (local, remote)) = of(state, conn);
         tracing::warn!(engine, local, remote, "TCP connection refused by a limit of the listener");
     }
 
-    /// The connection has ended. `id`: the identifier of its user, which has the addresses.
+    /// Reports that the connection has ended. `id` is the user's identifier, which has the addresses.
     fn ended(
         state: &EngineState,
         id: Option<&Arc<CmShared>>,
@@ -73,7 +73,7 @@ dp::events! {
         }
     }
 
-    /// MPA's Request is sent.
+    /// Reports that MPA's Request is sent.
     fn request_sent(state: &EngineState, conn: ConnId, param: &ConnParam) {
         let (engine, (local, remote)) = of(state, conn);
         let config = param.mpa_config(state.config.crc);
@@ -83,7 +83,8 @@ dp::events! {
         );
     }
 
-    /// The peer has offered InfiniBand's semantics on another TCP connection than this.
+    /// Reports that the peer made its offer of InfiniBand's semantics on a different TCP connection, so a
+    /// proxy is on the path.
     fn proxy_found(state: &EngineState, conn: ConnId) {
         let (engine, (local, remote)) = of(state, conn);
         tracing::warn!(
@@ -94,7 +95,7 @@ dp::events! {
         );
     }
 
-    /// The peer's Request is complete.
+    /// Reports that the peer's Request is complete.
     fn request_received(state: &EngineState, conn: ConnId, request: &ConnectRequest) {
         let (engine, (local, remote)) = of(state, conn);
         let ConnectRequest { revision, markers, crc, peer_to_peer, .. } = request;
@@ -104,7 +105,7 @@ dp::events! {
         );
     }
 
-    /// An accepting Reply is sent.
+    /// Reports that an accepting Reply is sent.
     fn reply_sent(state: &EngineState, conn: ConnId, negotiated: &Negotiated) {
         let (engine, (local, remote)) = of(state, conn);
         let Negotiated { revision, tx_markers, rx_markers, crc, ird, ord, .. } = negotiated;
@@ -113,13 +114,13 @@ dp::events! {
         );
     }
 
-    /// A rejecting Reply is sent.
+    /// Reports that a rejecting Reply is sent.
     fn reject_sent(state: &EngineState, conn: ConnId, why: &'static str) {
         let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, why, "MPA Reply sent that rejects");
     }
 
-    /// The peer's Reply accepts.
+    /// Reports that the peer's Reply accepts the connection.
     fn reply_received(state: &EngineState, conn: ConnId, negotiated: &Negotiated) {
         let (engine, (local, remote)) = of(state, conn);
         let Negotiated { revision, tx_markers, rx_markers, crc, ird, ord, .. } = negotiated;
@@ -128,26 +129,26 @@ dp::events! {
         );
     }
 
-    /// The peer's Reply rejects.
+    /// Reports that the peer's Reply rejects the connection.
     fn rejected(state: &EngineState, conn: ConnId, revision: u8, private_data: usize) {
         let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, revision, private_data, "MPA Reply received that rejects");
     }
 
-    /// MPA startup has failed.
+    /// Reports that MPA startup has failed.
     fn startup_failed(state: &EngineState, conn: ConnId, error: ConnectionError) {
         let (engine, (local, remote)) = of(state, conn);
         tracing::debug!(engine, local, remote, %error, "MPA startup failed");
     }
 
-    /// The RDMA stream is established.
+    /// Reports that the RDMA stream is established.
     fn established(state: &EngineState, conn: ConnId, qp: Option<&Arc<QpShared>>, negotiated: &Negotiated) {
         let ((engine, (local, remote)), qp_num) = (of(state, conn), num(qp));
         let Negotiated { revision, crc, ird, ord, .. } = negotiated;
         tracing::info!(engine, local, remote, qp_num, revision, crc, ird, ord, "connection established");
     }
 
-    /// A Terminate was handed to TCP.
+    /// Reports that a Terminate was handed to TCP.
     fn terminate_sent(state: &EngineState, conn: ConnId, qp: Option<&Arc<QpShared>>, error: Option<ConnectionError>) {
         let ((engine, (local, remote)), qp_num) = (of(state, conn), num(qp));
         if let Some(ConnectionError::Stream(crate::verbs::StreamError { layer, etype, code, .. })) = error {
@@ -155,14 +156,14 @@ dp::events! {
         }
     }
 
-    /// A Terminate was received.
+    /// Reports that a Terminate was received.
     fn terminate_received(state: &EngineState, conn: ConnId, qp: Option<&Arc<QpShared>>, failure: &Failure) {
         let ((engine, (local, remote)), qp_num) = (of(state, conn), num(qp));
         let crate::verbs::StreamError { layer, etype, code, .. } = failure.stream_error();
         tracing::warn!(engine, local, remote, qp_num, layer, etype, code, "Terminate received");
     }
 
-    /// The link of the port has changed.
+    /// Reports that the link of the port has changed.
     fn link_changed(state: &EngineState, link: LinkState) {
         let engine = state.handle.index();
         match link {
@@ -171,21 +172,22 @@ dp::events! {
         }
     }
 
-    /// Another host uses one of our addresses. `lost`: this host no longer uses the address.
+    /// Reports that another host uses one of our addresses. If `lost` is set, this host no longer uses the
+    /// address.
     fn address_conflict(state: &EngineState, address: IpAddr, mac: EthernetAddress, lost: bool) {
         let mac = colons(mac);
         tracing::warn!(engine = state.handle.index(), %address, mac, lost, "address conflict");
     }
 }
 
-/// The index of the engine, and the addresses of one of its connections.
+/// Returns the index of the engine, and the addresses of one of its connections.
 #[cfg(feature = "tracing")]
 fn of(state: &EngineState, conn: ConnId) -> (usize, (Option<String>, Option<String>)) {
     let addresses = state.tcp.info(conn).map(|info| (info.local, info.remote));
     (state.handle.index(), printed(addresses))
 }
 
-/// An Ethernet address as Linux writes it. Its `Display` has dashes.
+/// Formats an Ethernet address as Linux does. Its `Display` uses dashes.
 #[cfg(feature = "tracing")]
 fn colons(mac: EthernetAddress) -> String {
     mac.to_string().replace('-', ":")
@@ -196,7 +198,7 @@ fn num(qp: Option<&Arc<QpShared>>) -> Option<u32> {
     qp.map(|qp| qp.config.num)
 }
 
-/// Addresses as values of events, which omit unknown addresses.
+/// Formats addresses for events, which omit unknown addresses.
 #[cfg(feature = "tracing")]
 fn printed(addresses: Option<(SocketAddr, SocketAddr)>) -> (Option<String>, Option<String>) {
     addresses.map(|(local, remote)| (local.to_string(), remote.to_string())).unzip()

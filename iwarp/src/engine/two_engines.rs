@@ -1,4 +1,5 @@
-//! Two engines on a wire in memory and one connection between them, for the tests of this crate's checks.
+//! Two engines on an in-memory wire with one connection between them, for tests of this crate's invariant
+//! checks.
 
 use dp::link::{LinkConfig, pair};
 use tcp_lite::Instant;
@@ -11,7 +12,7 @@ use crate::verbs::{
 
 const PORT: u16 = 7174;
 
-/// One end: an engine, its context and the objects of its user.
+/// One peer: an engine, its context and the objects of its user.
 pub(super) struct End {
     pub(super) engine: Engine,
     context: Context,
@@ -27,15 +28,15 @@ pub(super) struct End {
 pub(super) enum Stage {
     /// The client has sent its SYN.
     Opening,
-    /// The server's user has the Request, and the client awaits the Reply.
+    /// The server's user has the Request, and the client waits for the Reply.
     Deciding,
-    /// Both ends are in streaming mode.
+    /// Both peers are in streaming mode.
     Streaming,
-    /// As `Streaming`, and the server awaits the Request.
+    /// As `Streaming`, and the server waits for the Request.
     AwaitRequest,
-    /// The server's user has accepted, and the server awaits the RTR.
+    /// The server's user has accepted, and the server waits for the RTR.
     AwaitRtr,
-    /// Both ends have the connection.
+    /// The connection is established at both peers.
     Established,
     /// As `Established`, with InfiniBand's semantics.
     Agreed,
@@ -71,7 +72,7 @@ impl End {
     }
 }
 
-/// The client and the server of a connection at this stage.
+/// Returns the client and the server of a connection at this stage.
 pub(super) fn connection_at(stage: Stage) -> [End; 2] {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let mut ends = [End::new(1, port_a), End::new(2, port_b)];
@@ -144,8 +145,9 @@ mod tests {
     use super::*;
     use crate::verbs::{QpState, RecvRequest, SendOp, SendRequest, WcStatus};
 
-    /// The peer takes a Send for which it had promised no receive request, and closes before it has told the
-    /// limit: it waits for the answer of its user, which would tell it. The Send has succeeded.
+    /// The peer accepts a Send although its last limit allowed no more messages. It delays the new limit,
+    /// since the answer of its user could carry it, and then closes before the user has answered. The Send
+    /// has succeeded.
     #[test]
     fn a_limit_that_is_owed_is_told_before_a_close() {
         let [mut client, mut server] = connection_at(Stage::Agreed);

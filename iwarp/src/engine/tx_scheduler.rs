@@ -1,5 +1,5 @@
-//! Decides which connection hands FPDUs to TCP next: first the connections that have just begun to send, then
-//! the others round robin.
+//! Decides which connection hands FPDUs to TCP next. Connections that have just begun to send come first,
+//! then the others round robin.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -8,20 +8,20 @@ use dp::invariant::{Check, ensure};
 /// Slots of connections that want to send.
 ///
 /// An entry in a queue belongs to the slot, not to the connection. If a connection ends, the next connection
-/// in the slot uses its entry. So no queue has more entries than there are slots, even if connections come
-/// and go quickly.
+/// in the slot uses the slot's entry. So no queue has more entries than there are slots, even if connections
+/// begin and end quickly.
 pub(super) struct TxScheduler {
-    /// For each slot: whether it is in a queue.
+    /// For each slot, whether the slot is in a queue.
     queued: Vec<bool>,
-    /// Slots of queue pairs that have just become ready. They send first, once, so that small messages do not
-    /// wait for bulk.
+    /// Slots of queue pairs that have just begun to send. Their first turn comes before `bulk`, so that small
+    /// messages do not wait for bulk data.
     fresh: VecDeque<u32>,
-    /// Slots of queue pairs that have sent once and have more to send.
+    /// Slots of queue pairs that have had their first turn and have more to send.
     bulk: VecDeque<u32>,
 }
 
 impl TxScheduler {
-    /// A scheduler for `slots` connections. Allocates all its memory.
+    /// Creates a scheduler for `slots` connections, and allocates all memory that it needs.
     pub(super) fn new(slots: usize) -> Self {
         let (fresh, bulk) = (VecDeque::with_capacity(slots), VecDeque::with_capacity(slots));
         Self { queued: vec![false; slots], fresh, bulk }
@@ -34,43 +34,43 @@ impl TxScheduler {
         }
     }
 
-    /// Queues `slot` again, whose connection has sent and has more to send.
+    /// Queues `slot` again, because its connection has sent and has more to send.
     pub(super) fn requeue(&mut self, slot: u32) {
         if !std::mem::replace(&mut self.queued[slot as usize], true) {
             self.bulk.push_back(slot);
         }
     }
 
-    /// The slot `behind` entries after the next slot of the queue pairs that have just begun.
+    /// Returns the slot that is `behind` entries after the next slot in `fresh`.
     pub(super) fn fresh_behind(&self, behind: usize) -> Option<u32> {
         self.fresh.get(behind).copied()
     }
 
-    /// The slot `behind` entries after the next slot of the other queue pairs.
+    /// Returns the slot that is `behind` entries after the next slot in `bulk`.
     pub(super) fn bulk_behind(&self, behind: usize) -> Option<u32> {
         self.bulk.get(behind).copied()
     }
 
-    /// Removes the next slot of the queue pairs that have just begun.
+    /// Removes and returns the next slot of a queue pair that has just begun to send.
     pub(super) fn next_fresh(&mut self) -> Option<u32> {
         let slot = self.fresh.pop_front()?;
         self.queued[slot as usize] = false;
         Some(slot)
     }
 
-    /// Removes the next slot of the others.
+    /// Removes and returns the next slot of a queue pair that has had its first turn.
     pub(super) fn next_bulk(&mut self) -> Option<u32> {
         let slot = self.bulk.pop_front()?;
         self.queued[slot as usize] = false;
         Some(slot)
     }
 
-    /// The number of slots that have just begun, and the number of the others.
+    /// Returns the number of slots in `fresh` and in `bulk`.
     pub(super) fn waiting(&self) -> (usize, usize) {
         (self.fresh.len(), self.bulk.len())
     }
 
-    /// Checks that each slot in a queue is marked as queued, and is in one queue once; for tests.
+    /// Checks that each queued slot is marked as queued, and is in only one queue; for tests.
     pub(super) fn check(&self) -> Check {
         let mut waiting = HashSet::new();
         for slot in self.fresh.iter().chain(&self.bulk) {

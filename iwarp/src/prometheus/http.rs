@@ -5,10 +5,11 @@ use std::io;
 use super::{CONTENT_TYPE, text};
 use crate::verbs::ContextStatus;
 
-/// Maximum bytes of a request's header. The header of Prometheus has some 300.
+/// Maximum number of bytes of a request's header. Prometheus sends a header of some 300 bytes.
 const LONGEST_REQUEST: usize = 8192;
 
-/// The first line of a request, once `received`, all bytes of the connection so far, has its whole header.
+/// Returns the first line of a request. `received` is all bytes that were received on the connection so far.
+/// `None` while the header is incomplete.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] if the header is longer than 8192 bytes.
@@ -20,12 +21,12 @@ pub fn request_line(received: &[u8]) -> io::Result<Option<String>> {
     Ok(end.map(|end| String::from_utf8_lossy(&received[..end]).lines().next().unwrap_or_default().to_owned()))
 }
 
-/// The whole response to a request by its first line. `/metrics` and `/` have the [`text`] of `statuses`,
-/// which is called only for them. The caller closes the connection after the response.
+/// Returns the whole response to the request with this first line. `/metrics` and `/` return the [`text`] of
+/// `statuses`, which is called only for these paths. The caller closes the connection after the response.
 pub fn response(request_line: &str, statuses: impl FnOnce() -> Vec<(u64, ContextStatus)>) -> String {
     let mut words = request_line.split(' ');
     let (method, target) = (words.next(), words.next().unwrap_or_default());
-    // Parameters are ignored.
+    // The query string is ignored.
     let path = target.split('?').next();
     let (status, body) = match (method, path) {
         (Some("GET"), Some("/metrics" | "/")) => ("200 OK", text(&statuses())),

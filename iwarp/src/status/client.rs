@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Processes {
-    /// The reports in the order of process numbers: one for each served context.
+    /// One report for each served context, sorted by process number.
     pub answered: Vec<ProcessReport>,
     /// The numbers of the processes that do not answer, for example because they are stopped.
     pub silent: Vec<u32>,
@@ -35,7 +35,8 @@ enum StatusAnswer {
 /// Asks all processes that have a socket in `folder`. Removes the sockets of dead processes.
 ///
 /// # Errors
-/// The system's, or one line if the folder belongs to another user or other users may enter it.
+/// An error of the system, or an error of one line if the folder belongs to another user or other users may
+/// enter it.
 pub fn processes(folder: &Path) -> io::Result<Processes> {
     let mut processes = Processes::default();
     for (own_pid, path) in folder::sockets(folder)? {
@@ -43,15 +44,15 @@ pub fn processes(folder: &Path) -> io::Result<Processes> {
             remove(&path)?;
             continue;
         };
-        // The number of the process in our PID namespace. In its own namespace the process has another
-        // number, which may belong to a different process here.
+        // The number of the process in our PID namespace. In the process's own namespace, its number differs,
+        // and may belong to another process here.
         let pid = local::pid_of_peer(&stream).and_then(|pid| u32::try_from(pid).ok());
         match ask(stream)? {
             StatusAnswer::Report(mut report) => {
                 report.pid = pid.unwrap_or(report.pid);
                 processes.answered.push(report);
             }
-            // A forked child of a dead process still has the socket, and does not answer.
+            // A forked child of a dead process may still have the socket open, but does not answer.
             StatusAnswer::Silent if pid.is_some_and(is_dead) => remove(&path)?,
             StatusAnswer::Silent => processes.silent.push(pid.unwrap_or(own_pid)),
         }
@@ -88,7 +89,7 @@ fn ask(mut stream: UnixStream) -> io::Result<StatusAnswer> {
     Ok(serde_json::from_slice(&answer).map_or(StatusAnswer::Silent, StatusAnswer::Report))
 }
 
-/// `None`: no process has the socket open any more.
+/// Connects to the socket. Returns `None` if no process has the socket open any more.
 fn connect(path: &Path) -> io::Result<Option<UnixStream>> {
     match UnixStream::connect(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {

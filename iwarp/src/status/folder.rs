@@ -9,11 +9,12 @@ use dp::local::{self, LocalError};
 /// The file extension of a socket.
 const EXTENSION: &str = "status";
 
-/// The usual folder: `.status` in `$UWARP_DIR`, else in `$XDG_RUNTIME_DIR/uwarp`, else in `/tmp/uwarp-<uid>`.
+/// Returns the usual folder: `.status` in `$UWARP_DIR`, else in `$XDG_RUNTIME_DIR/uwarp`, else in
+/// `/tmp/uwarp-<uid>`.
 ///
 /// # Errors
-/// None in practice: the folder is beside those of the [local wires](dp::local::default_folder), whose names
-/// may be refused.
+/// No errors in practice. Only the name of a [local wire](dp::local::default_folder), whose folder is next to
+/// this folder, can be refused.
 pub fn default_folder() -> io::Result<PathBuf> {
     let any = local::default_folder("any").map_err(io::Error::other)?;
     Ok(any.with_file_name(".status"))
@@ -22,18 +23,19 @@ pub fn default_folder() -> io::Result<PathBuf> {
 /// Makes the folder if it does not exist.
 ///
 /// # Errors
-/// If the folder belongs to another user, or other users may enter it.
+/// An error of the system, or an error if the folder belongs to another user or other users may enter it.
 pub(super) fn make(folder: &Path) -> io::Result<()> {
     let failed = |error: LocalError| io::Error::other(error.to_string());
     local::private_folder(folder).map(drop).map_err(failed)
 }
 
-/// The socket of the `number`-th context of a process.
+/// Returns the path of the socket of a process's context `number`.
 pub(super) fn socket(folder: &Path, pid: u32, number: u32) -> PathBuf {
     folder.join(format!("{pid}-{number}.{EXTENSION}"))
 }
 
-/// The sockets in the folder, with the numbers of their processes; none if there is no folder.
+/// Returns the sockets in the folder, with the numbers of their processes. The list is empty if the folder
+/// does not exist.
 pub(super) fn sockets(folder: &Path) -> io::Result<Vec<(u32, PathBuf)>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -25,7 +25,7 @@
 //! | `client.rs` | asks all processes, and removes the sockets of dead ones |
 //! | `report.rs` | the question, and the answer, which is JSON |
 //!
-//! The thread waits in the kernel for a client. For each request it asks the engines
+//! The thread of the socket waits in the kernel for a client. For each request it asks the engines
 //! ([`Context::status`](crate::verbs::Context::status)), which answer between two polls.
 
 mod client;

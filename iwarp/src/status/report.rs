@@ -1,4 +1,4 @@
-//! The question of a client, and the answer of a process.
+//! The request of a client, and the answer of a process.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ pub(super) const REQUEST: &[u8; 7] = b"status\n";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProcessReport {
-    /// The process number in the PID namespace of the client. If the client's namespace does not contain the
-    /// process: the number in the namespace of the process.
+    /// The number of the process in the PID namespace of the client. If the client's namespace does not
+    /// contain the process, the number is that of the process's own namespace.
     pub pid: u32,
     /// The name of its program.
     pub program: String,
@@ -29,7 +29,7 @@ pub struct ProcessReport {
     pub memory_regions: usize,
     /// Memory windows.
     pub memory_windows: usize,
-    /// Bytes of the registered regions. Bytes of regions that overlap count for each.
+    /// Bytes of the registered regions. Bytes in several regions are counted once per region.
     pub registered_bytes: u64,
     /// The engines that have answered.
     pub engines: Vec<EngineReport>,
@@ -43,7 +43,7 @@ pub struct ProcessReport {
 pub struct QpReport {
     /// Its number.
     pub qp_num: u32,
-    /// Its type, as libibverbs names it: RC, a reliable connection.
+    /// Its type, as libibverbs names it: `RC` (reliable connection).
     pub qp_type: String,
     /// Its state: IDLE, RTS, CLOSING, TERMINATE, ERROR or ORPHANED.
     pub qp_state: String,
@@ -53,7 +53,7 @@ pub struct QpReport {
     pub has_srq: bool,
     /// Send requests that are not complete.
     pub open_sends: u64,
-    /// Receives that are not complete: those posted, or with a shared receive queue those taken from it.
+    /// Number of receives that are not complete. They were posted here, or taken from a shared receive queue.
     pub open_receives: u64,
 }
 
@@ -67,12 +67,12 @@ pub struct EngineReport {
     pub port: String,
     /// The Ethernet address of the port.
     pub mac: String,
-    /// Largest IP packet, bytes.
+    /// Maximum size of an IP packet, in bytes.
     pub mtu: u16,
     /// Whether the link is up.
     pub link_up: bool,
-    /// Memory that the port shares with other processes, bytes: the rings of a local wire. Both processes of
-    /// a pair of rings count them.
+    /// Bytes of memory that the port shares with other processes, which are the rings of a local wire. Both
+    /// processes of a pair of rings count them.
     #[serde(default)]
     pub shared_memory_bytes: u64,
     /// Addresses with their prefix lengths.
@@ -89,11 +89,11 @@ pub struct EngineReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ConnectionReport {
-    /// The number of its queue pair, once it has one.
+    /// The number of the connection's queue pair; `None` before the connection has a queue pair.
     pub qp_num: Option<u32>,
     /// The state of the queue pair.
     pub qp_state: Option<String>,
-    /// How far it has come: connecting, streaming, startup, deciding, established or ending.
+    /// The phase of the connection: connecting, streaming, startup, deciding, established or ending.
     pub state: String,
     /// Our address and port.
     pub local: SocketAddr,
@@ -107,19 +107,19 @@ pub struct ConnectionReport {
     pub rto_us: u32,
     /// Congestion window, bytes.
     pub cwnd: u32,
-    /// Slow start threshold, bytes; none before the first reduction.
+    /// Slow start threshold, bytes; `None` before the first reduction.
     pub ssthresh: Option<u32>,
-    /// Largest payload of a segment, bytes.
+    /// Maximum payload of a segment, bytes.
     pub mss: usize,
-    /// Segments sent again.
+    /// Number of retransmitted segments.
     pub retransmits: u64,
-    /// Bytes handed to TCP, headers of MPA, DDP and RDMAP included.
+    /// Bytes handed to TCP, including the headers of MPA, DDP and RDMAP.
     pub tx_bytes: u64,
     /// Sent bytes that the peer has not acknowledged.
     pub unacknowledged_bytes: u64,
     /// Bytes received in order.
     pub rx_bytes: u64,
-    /// Bytes received beyond a hole, and held.
+    /// Bytes received out of order, and held until the missing bytes arrive.
     pub out_of_order_bytes: u64,
 }
 

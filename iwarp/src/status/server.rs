@@ -1,5 +1,5 @@
-//! The socket of a context. A client sends a line, and gets the report. A client that only checks whether a
-//! process listens sends nothing, and the engines are not asked.
+//! The socket of a context. A client sends a line, and gets the report. A client may also send nothing, to
+//! check only whether a process listens; then the engines are not asked.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -18,18 +18,19 @@ use super::{client, folder};
 use crate::queues::{Notifier, wait_any};
 use crate::verbs::{Context, ContextShared};
 
-/// Maximum time for the engines to answer. An engine that its program polls answers in microseconds.
+/// Maximum time for the engines to answer. An engine that is being polled answers in microseconds.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// Maximum time for a client to write, and to read.
+/// Maximum time for each write and each read of a client.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of served contexts of one process.
 const MOST_SOCKETS: u32 = 1024;
 
-/// Makes a context visible to [`processes`](super::processes) until dropped. It does not keep the context
-/// alive.
+/// Makes a context visible to [`processes`](super::processes) until this value is dropped. It does not keep
+/// the context alive.
 pub struct StatusSocket {
     path: PathBuf,
-    /// The process that made the socket: a forked child has no thread for it, and must not remove it.
+    /// The process that made the socket. A forked child has no thread that serves the socket, and must not
+    /// remove it.
     pid: u32,
     stop: Arc<StopCall>,
 }
@@ -39,23 +40,25 @@ struct StopCall {
     call: Notifier,
 }
 
-/// Called after the engines were asked.
+/// A function that is called after the engines were asked.
 type Poll = Box<dyn Fn() + Send>;
 
-/// Serves the status of `context` in `folder`, which is created if missing: binds a socket that only this
-/// user may use, and starts a thread that answers its clients. Removes the sockets of dead processes.
+/// Serves the status of `context` in `folder`, which is created if missing. Binds a socket that only this
+/// user may use, and starts a thread that answers the socket's clients. Removes the sockets of dead
+/// processes.
 ///
 /// # Errors
-/// The system's, or one line if the folder belongs to another user or other users may enter it.
+/// An error of the system, or an error of one line if the folder belongs to another user or other users may
+/// enter it.
 pub fn serve(context: &Context, folder: &Path) -> io::Result<StatusSocket> {
     serve_while_idle(context, folder, Box::new(|| {}))
 }
 
 /// As [`serve`], for engines without a thread, which are polled only in calls of the program. For each
-/// request of a client, `poll` is called and polls the engines once.
+/// request of a client, the socket's thread calls `poll`, which polls the engines once.
 ///
 /// # Errors
-/// As [`serve`].
+/// The errors of [`serve`].
 pub fn serve_while_idle(context: &Context, folder: &Path, poll: Poll) -> io::Result<StatusSocket> {
     folder::make(folder)?;
     client::remove_stale(folder)?;
@@ -88,19 +91,19 @@ impl Drop for StatusSocket {
         if std::process::id() == self.pid {
             self.stop.is_set.store(true, Ordering::SeqCst);
             self.stop.call.notify();
-            // If the file is removed already, nothing is left to do.
+            // If the file is removed already, nothing has to be done.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Binds the first free name of this process. The socket gets its name when it listens and only its owner
-/// may use it, so that no client mistakes it for the socket of a dead process.
+/// Binds the first free name of this process. The socket gets this name only when it listens and only its
+/// owner may use it. So no client mistakes it for the socket of a dead process.
 fn bind(folder: &Path, pid: u32) -> io::Result<(UnixListener, PathBuf)> {
     for number in 0..MOST_SOCKETS {
         let path = folder::socket(folder, pid, number);
         let draft = path.with_extension("new");
-        // The name may be in use by the draft of a dead process with our number.
+        // A dead process with our number may have left its draft under this name.
         match fs::remove_file(&draft) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -110,8 +113,8 @@ fn bind(folder: &Path, pid: u32) -> io::Result<(UnixListener, PathBuf)> {
             listener => listener?,
         };
         fs::set_permissions(&draft, fs::Permissions::from_mode(0o600))?;
-        // A link fails if the name is taken, for example by another context or by a process of another
-        // namespace.
+        // The link fails if the name exists already, for example because of another context or a process of
+        // another namespace.
         let linked = fs::hard_link(&draft, &path);
         fs::remove_file(&draft)?;
         match linked {
@@ -131,7 +134,7 @@ fn run(listener: &UnixListener, stop: &StopCall, context: &Weak<ContextShared>, 
         }
         let Some(shared) = context.upgrade() else { return };
         let Ok((mut client, _)) = listener.accept() else { continue };
-        // An error means that the client has closed the connection, or neither writes nor reads.
+        // An error means that the client has closed the connection, or has not read or written in time.
         let _ = answer(&mut client, &Context { shared }, poll);
     }
 }

@@ -3,11 +3,11 @@
 /// Counters of all streams of an engine. They are never reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamCounters {
-    /// FPDUs received that passed all of MPA's checks.
+    /// Received FPDUs that passed all of MPA's checks.
     pub(crate) rx_fpdus: u64,
-    /// FPDUs placed ahead of the in-order frontier.
+    /// FPDUs placed out of order, beyond the next expected byte.
     pub(crate) rx_fpdus_early: u64,
-    /// How often a message of a peer found no receive request, and waited for one.
+    /// Number of times that a message of a peer found no receive request, and waited for one.
     pub(crate) rx_not_ready: u64,
     /// FPDUs sent.
     pub(crate) tx_fpdus: u64,
@@ -16,6 +16,6 @@ pub(crate) struct StreamCounters {
     /// Payload bytes of all DDP segments sent: from registered memory, inline data, Immediate Data, and the
     /// headers that RDMAP sends as payload.
     pub(crate) tx_fetched_bytes: u64,
-    /// Those among them that were sent without a copy.
+    /// The bytes of `tx_fetched_bytes` that were sent without a copy.
     pub(crate) tx_zero_copy_bytes: u64,
 }

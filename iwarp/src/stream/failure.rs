@@ -7,23 +7,24 @@ use crate::mpa::{Action, MpaError};
 use crate::queues::{Origin, StreamError, TerminateOrigin, TerminateReport};
 use crate::rdmap::{Terminate, TerminateError};
 
-/// Why a stream ends. The calls of the data path return a `Failure` or nothing, so it is small: its
-/// Terminates are boxed.
+/// Why a stream ends. A `Failure` is small because its Terminates are boxed: the functions of the data path
+/// return a `Result` that contains it.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// An error found here: the peer gets a Terminate.
+    /// An error found here. A Terminate is sent to the peer.
     Here(Box<Terminate>),
-    /// An error found here in a correct message of the peer, or in the answer to one, because memory was
-    /// revoked while it was in use: the peer gets a Terminate. It counts as a fault of our user. (A peer may
-    /// revoke memory too, by a Send with Invalidate after its own Read. The two cases are not distinguished
-    /// here.)
+    /// An error found here in a correct message of the peer, or in the answer to such a message, because
+    /// memory was revoked while it was in use. A Terminate is sent to the peer. The error counts as a fault
+    /// of our user. (A peer may also revoke memory, by a Send with Invalidate after its own Read. The two
+    /// cases are not distinguished here.)
     User(Box<Terminate>),
     /// The peer's Terminate.
     Peer(Box<Terminate>),
-    /// A Terminate of the peer that has no readable error: it fails a check of DDP or RDMAP, or parts of it
-    /// are missing. It ends the stream like any other Terminate, and is not answered (RFC 5040 section 7.2).
+    /// A Terminate of the peer without a readable error: it fails a check of DDP or RDMAP, or is incomplete.
+    /// It ends the stream like any other Terminate, and is not answered (RFC 5040 section 7.2).
     Unreadable,
-    /// TCP's receive direction ended at a wrong place, or MPA cannot continue: no Terminate can be sent.
+    /// TCP's receive direction ended inside an FPDU or before an expected response, or MPA cannot continue.
+    /// No Terminate can be sent.
     Lost(MpaError),
 }
 
@@ -34,9 +35,9 @@ pub(crate) enum Ending {
     Terminating,
     /// The peer has sent its Terminate. FIN follows.
     Terminated,
-    /// The peer gets no Terminate, as on InfiniBand. FIN follows.
+    /// No Terminate is sent to the peer, as on InfiniBand. FIN follows.
     Silent,
-    /// The peer cannot get a Terminate: TCP is reset.
+    /// No Terminate can be sent to the peer. TCP is reset.
     Lost,
 }
 
@@ -45,14 +46,15 @@ impl Failure {
         Self::Here(Box::new(Terminate::bare(error)))
     }
 
-    /// A defect of this code: `what` does not hold. The stream ends, so that no bytes are lost silently.
+    /// Returns the failure for a defect of this crate: the condition `what` does not hold. The stream ends,
+    /// so that no bytes are lost without notice.
     #[cold]
     pub(super) fn defect(what: &str) -> Self {
         debug_assert!(false, "{what}");
         Self::here(TerminateError::LocalCatastrophic)
     }
 
-    /// Where the error was found.
+    /// Returns where the error was found.
     pub(super) fn origin(&self) -> Origin {
         match self {
             Self::Here(_) => Origin::Here,
@@ -62,9 +64,10 @@ impl Failure {
         }
     }
 
-    /// Whether the peer is known to be the cause: by a bad message or by its Terminate. A local catastrophic
-    /// error of any layer is our own (RFC 5040 section 4.8; RFC 6581 section 8 for MPA, which reports it when
-    /// no slot is left for a buffer), and a TCP connection may be lost for any reason.
+    /// Whether the peer is known to be the cause, by an invalid message or by its Terminate. A local
+    /// catastrophic error of any layer is caused by this side (RFC 5040 section 4.8). This includes MPA's
+    /// error for the case that no slot is left for a buffer (RFC 6581 section 8). A lost TCP connection may
+    /// have any cause.
     pub(crate) fn is_peers(&self) -> bool {
         const OURS: [TerminateError; 3] = [
             TerminateError::LocalCatastrophic,
@@ -81,7 +84,7 @@ impl Failure {
         }
     }
 
-    /// The Terminate as the application sees it; `None` without a Terminate.
+    /// Returns the Terminate for the report to the application; `None` without a Terminate.
     pub(super) fn report(&self, may_send: bool) -> Option<Arc<TerminateReport>> {
         let terminate = self.terminate()?.clone();
         let origin = match self {
@@ -92,7 +95,7 @@ impl Failure {
         Some(Arc::new(TerminateReport { origin, terminate }))
     }
 
-    /// The Terminate that is sent or was received.
+    /// Returns the Terminate that is sent or was received.
     fn terminate(&self) -> Option<&Terminate> {
         match self {
             Self::Here(terminate) | Self::User(terminate) | Self::Peer(terminate) => Some(terminate),
@@ -100,8 +103,8 @@ impl Failure {
         }
     }
 
-    /// The error as the application sees it. An unreadable Terminate is reported as RDMAP's unspecified
-    /// error: the message was an RDMAP message that cannot be processed.
+    /// Returns the error for the report to the application. An unreadable Terminate is reported as RDMAP's
+    /// unspecified error, since it is an RDMAP message that cannot be processed.
     pub(crate) fn stream_error(&self) -> StreamError {
         match self {
             Self::Here(terminate) | Self::User(terminate) => stream_error(terminate, false),

@@ -1,5 +1,5 @@
-//! A message being sent (RFC 5041 sections 4.2, 4.3 and 5.2): the headers of its segments, and the source of
-//! its payload.
+//! A message to send (RFC 5041 sections 4.2, 4.3 and 5.2): the headers of its segments, and the source of its
+//! payload.
 
 use arrayvec::ArrayVec;
 
@@ -11,7 +11,7 @@ use crate::rdmap::{AtomicRequest, Opcode, Terminate};
 
 use super::peer_request::{PeerOp, PeerRequest};
 
-/// Bytes of the longest message that RDMAP makes itself: a Terminate, or an Atomic Request.
+/// Length in bytes of the longest message that RDMAP generates itself, a Terminate or an Atomic Request.
 pub(super) const MAX_OWN_BYTES: usize =
     if Terminate::MAX_LEN > AtomicRequest::LEN { Terminate::MAX_LEN } else { AtomicRequest::LEN };
 
@@ -20,10 +20,11 @@ pub(super) const MAX_OWN_BYTES: usize =
 pub(super) enum Addressing {
     /// By STag and tagged offset: RDMA Write and Read Response.
     ///
-    /// RFC 5041 section 5.2 (DDP-115): the message comes with both.
+    /// RFC 5041 section 5.2 (DDP-115): both values belong to the message.
     Tagged { opcode: Opcode, stag: Stag, to: u64 },
-    /// By queue and MSN. `field`: the four bytes after the control byte. An invalidating Send has its STag
-    /// there, other messages have 0. With InfiniBand's semantics, other Sends have a limit there.
+    /// By queue and MSN. `field` is the four bytes after the control byte. For a Send with Invalidate they
+    /// are its STag. For other Sends with InfiniBand's semantics they are a limit. For all other messages
+    /// they are 0.
     Untagged { opcode: Opcode, field: u32, msn: u32 },
     /// A message of queue 4, with InfiniBand's semantics. It has one segment.
     Profile(UntaggedHeader),
@@ -34,7 +35,7 @@ pub(super) enum Addressing {
 pub(super) enum PayloadSource {
     /// The oldest request of the send queue.
     Posted,
-    /// Bytes of RDMAP itself: Immediate Data, and headers that it sends as payload.
+    /// Bytes that RDMAP generates: Immediate Data, and headers that RDMAP sends as payload.
     Own,
     /// Registered memory that the peer reads.
     Remote,
@@ -47,19 +48,19 @@ pub(super) struct Payloads<'a> {
     pub(super) answering: Option<&'a PeerRequest>,
 }
 
-/// A message that RDMAP makes itself.
+/// A message that RDMAP generates itself.
 pub(super) type OwnBytes = ArrayVec<u8, MAX_OWN_BYTES>;
 
-/// Why bytes could not be fetched.
+/// The reason why bytes could not be fetched.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FetchError {
-    /// Memory of our user: key, range or rights are no longer valid.
+    /// The memory of our user: its key, range or rights are no longer valid.
     OwnMemory,
-    /// Memory that the peer reads, which was revoked after the request was checked.
+    /// The memory that the peer reads: it was revoked after the request was checked.
     PeerMemory(Fault),
 }
 
-/// A message with segments still to be cut.
+/// A message whose segments are still being generated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     pub(super) addressing: Addressing,
@@ -68,24 +69,23 @@ pub(super) struct Message {
 }
 
 impl Addressing {
-    /// The header of one of the segments.
+    /// Returns the header of a segment.
     #[inline]
     pub(super) fn head(&self, segment: &Segment) -> UlpduHead {
         match *self {
             Addressing::Tagged { opcode, stag, to } => {
-                // RFC 5041 section 4.2 (DDP-065, DDP-066, DDP-072, DDP-073): opcode and STag are those of the
-                // message, the same in all segments. RFC 5040 sections 5.1 and 5.2.2 (RDMAP-204, RDMAP-232):
-                // so a Write or a Read Response reaches one remote buffer.
-                // RFC 5041 section 5.2 (DDP-116): the first tagged offset plus the offset of the payload. The
-                // peer refuses a sum past 2^64.
+                // RFC 5041 section 4.2 (DDP-065, DDP-066, DDP-072, DDP-073): the opcode and the STag are the
+                // same in all segments of the message. Therefore a Write or a Read Response reaches one
+                // remote buffer (RFC 5040 sections 5.1 and 5.2.2; RDMAP-204, RDMAP-232). RFC 5041 section 5.2
+                // (DDP-116): the tagged offset is the first tagged offset plus the offset of the payload. The
+                // peer refuses a sum beyond 2^64.
                 let to = to.wrapping_add(u64::from(segment.offset));
                 head_of(opcode.tagged_header(stag, to, segment.last).to_words())
             }
             Addressing::Untagged { opcode, field, msn } => {
-                // RFC 5041 section 4.3 (DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): the opcode, which has
-                // its queue, the Invalidate STag and the MSN are those of the message, the same in all
-                // segments.
-                // RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
+                // RFC 5041 section 4.3 (DDP-082, DDP-086, DDP-087, DDP-092, DDP-093): the opcode (which
+                // determines the queue), the Invalidate STag and the MSN are the same in all segments of the
+                // message. RFC 5041 section 5.2 (DDP-111): MO is the offset of the payload in the message.
                 let mut header = opcode.untagged_header(Stag(field), msn, segment.offset, segment.last);
                 let [_, at @ ..] = &mut header.rsvd_ulp;
                 *at = field.to_be_bytes();
@@ -107,20 +107,21 @@ impl Message {
         Self { addressing, segmenter: Segmenter::untagged(length), source }
     }
 
-    /// A message of queue 4. Its payload is among the bytes of RDMAP itself.
+    /// Returns a message of queue 4, whose payload is generated by RDMAP.
     pub(super) fn profile(header: UntaggedHeader, length: u32) -> Self {
         let addressing = Addressing::Profile(header);
         Self { addressing, segmenter: Segmenter::untagged(length), source: PayloadSource::Own }
     }
 
-    /// The header of one of the message's segments.
+    /// Returns the header of one of the message's segments.
     #[inline]
     fn head(&self, segment: &Segment) -> UlpduHead {
         self.addressing.head(segment)
     }
 
-    /// The registered memory with the whole payload; `None` if the payload has another source. The result is
-    /// valid for all segments in one epoch: each copy checks that the registration is still the same.
+    /// Returns the registered memory with the whole payload; `None` if the payload has another source. The
+    /// result can be used for all segments in one epoch, since each copy checks that the registration is
+    /// unchanged.
     pub(super) fn look_up<'g>(
         &self,
         payloads: &Payloads<'_>,
@@ -149,8 +150,8 @@ impl Message {
         source.map(Some).map_err(|fault| self.fetch_error(fault))
     }
 
-    /// Writes the FPDU of one of the message's segments to `out`, with a payload that
-    /// [`look_up`](Self::look_up) found.
+    /// Writes the FPDU of one of the message's segments to `out`. The payload is memory that
+    /// [`look_up`](Self::look_up) returned.
     #[inline(always)]
     pub(super) fn write(
         &self,
@@ -164,7 +165,8 @@ impl Message {
             .map_err(|fault| self.fetch_error(fault))
     }
 
-    /// Writes the FPDU of one of the message's segments to `out`, with a payload from elsewhere.
+    /// Writes the FPDU of one of the message's segments to `out`, with a payload from another source than
+    /// registered memory.
     #[inline(never)]
     pub(super) fn write_other(
         &self,
@@ -204,8 +206,8 @@ impl Message {
         }
     }
 
-    /// Makes the bytes around the payload of one of the message's segments. The payload is that of the posted
-    /// request, which has one element, and is not copied.
+    /// Generates the bytes before and after the payload of one of the message's segments. The payload is the
+    /// single element of the posted request, and is not copied.
     pub(super) fn write_around(
         &self,
         segment: &Segment,
@@ -225,7 +227,7 @@ impl Message {
         Ok(framer.frame_around(plan, &self.head(segment)))
     }
 
-    /// Bytes of the header of a segment.
+    /// Returns the length in bytes of a segment's header.
     pub(super) fn header_len(&self) -> usize {
         match self.addressing {
             Addressing::Tagged { .. } => TaggedHeader::LEN,
@@ -239,7 +241,7 @@ fn head_of(HeaderWords { first, second, third }: HeaderWords) -> UlpduHead {
     UlpduHead { first, second, third }
 }
 
-/// The element with all bytes of a segment, if the message has only one element.
+/// Returns the element with all bytes of a segment, if the message has only one element.
 #[inline]
 fn only_element(sg_list: &[Sge], offset: u32, len: u32) -> Option<&Sge> {
     let [sge] = sg_list else { return None };

@@ -11,13 +11,13 @@
 //! | `message.rs` | a message being sent: headers, source of its payload, segments left to cut |
 //! | `sent_to.rs` | where a request goes to, by which a Terminate names it |
 //! | `unsent.rs` | requests that send nothing |
-//! | `ib_profile/` | InfiniBand's semantics, where both ends have agreed on them |
+//! | `ib_profile/` | InfiniBand's semantics, where both peers have agreed on them |
 //! | `failure.rs` | why a stream ends |
 //! | `counters.rs` | counters of all streams |
 //!
-//! A stream knows nothing of TCP's handshake, of MPA's startup and of the end of a connection. A connection
-//! of the engine drives the stream: the connection passes the ULPDUs that MPA has found, and gets a
-//! [`Failure`] when the stream ends.
+//! A stream handles neither TCP's handshake nor MPA's startup nor the end of a connection. The engine's
+//! connection drives the stream: it passes the ULPDUs that MPA has found, and gets a [`Failure`] when the
+//! stream ends.
 
 use std::sync::Arc;
 
@@ -56,26 +56,27 @@ use outbound::Outbound;
 use outstanding::Awaited;
 use state::StreamState;
 
-/// State of the engine that a stream uses during a call.
+/// The part of the engine's state that a stream uses during a call.
 pub(crate) struct StreamContext<'a> {
     pub(crate) guard: &'a EpochGuard<'a>,
     pub(crate) counters: &'a mut StreamCounters,
     pub(crate) pool: &'a mut RequestPool,
 }
 
-/// One RDMA stream. [`end`](Self::end) it instead of dropping it.
+/// One RDMA stream. The owner has to call [`end`](Self::end) instead of dropping it.
 pub(crate) struct Stream {
     state: StreamState,
     framer: Framer,
     outbound: Outbound,
     inbound: Inbound,
-    /// A responder sends nothing before the initiator's first FPDU (RFC 5044 section 7.1.2).
+    /// Whether the stream may send. A responder sends nothing before the initiator's first FPDU (RFC 5044
+    /// section 7.1.2).
     may_send: bool,
 }
 
 impl Stream {
-    /// A stream. Reserves slots for its depths in `pool`. `ib_semantics`: both ends have agreed on
-    /// InfiniBand's semantics.
+    /// Creates a stream, and reserves slots for its depths in `pool`. `ib_semantics` says whether both peers
+    /// have agreed on InfiniBand's semantics.
     pub(crate) fn new(
         qp: Arc<QpShared>,
         by: Accessor,
@@ -86,8 +87,8 @@ impl Stream {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, .. } = *negotiated;
         let rtr = negotiated.rtr;
         let rules = Rules::new(ib_semantics);
-        // Markers locate FPDUs beyond a hole. With a shared receive queue, a later message has no fixed
-        // buffer.
+        // With markers, FPDUs can be found after a hole. With a shared receive queue, the buffer of a later
+        // message is not known in advance.
         let binds_ahead = rx_markers && !qp.receives.are_shared() && rules.bind_ahead();
         let state = StreamState::new(qp, by, ord, rules);
         let stream = Self {
@@ -103,26 +104,27 @@ impl Stream {
         stream
     }
 
-    /// The slots that the stream reserves in [`RequestPool`] until it ends: for requests of the peer, and for
-    /// ours.
+    /// Returns the numbers of slots that the stream reserves in [`RequestPool`] until it ends: for the peer's
+    /// requests, and for ours.
     fn reserved(&self) -> (usize, usize) {
         let inbound = self.inbound.request_buffers(self.state.extensions);
-        // A Read as ready-to-receive message needs a slot even when ORD is 0.
+        // A Read that is used as the ready-to-receive message needs a slot even if ORD is 0.
         (inbound as usize, self.state.ord.max(1) as usize)
     }
 
-    /// Whether requests of the peer wait for the acknowledgement of what was received.
+    /// Whether the peer's requests complete by our acknowledgement of the received bytes.
     #[inline]
     pub(crate) fn owes_acknowledgements(&self) -> bool {
         self.state.rules.complete_by_acknowledgement()
     }
 
-    /// Whether a graceful close may wait for the peer although no Read or atomic waits for its response.
+    /// Whether a graceful close may have to wait for the peer for another reason than the response to a Read
+    /// or atomic.
     pub(crate) fn may_await_peer(&self) -> bool {
         self.state.rules.complete_by_acknowledgement()
     }
 
-    /// Whether the oldest request runs out of tries when the peer vanishes.
+    /// Whether the oldest request fails as out of retries when the peer vanishes.
     pub(crate) fn fails_when_peer_vanishes(&self) -> bool {
         self.state.rules.fail_when_peer_vanishes()
     }
@@ -132,12 +134,12 @@ impl Stream {
         &self.state.qp
     }
 
-    /// Whether the stream may send: for a responder, after the peer's first FPDU has arrived.
+    /// Whether the stream may send. A responder may send after the peer's first FPDU has arrived.
     pub(crate) fn may_send(&self) -> bool {
         self.may_send
     }
 
-    /// Takes ULPDUs of the peer, until it is dropped.
+    /// Returns a value that accepts ULPDUs of the peer.
     pub(crate) fn delivery<'a>(&'a mut self, context: StreamContext<'a>) -> Delivery<'a> {
         let StreamContext { guard, counters, pool } = context;
         let Self { state, inbound, outbound, may_send, .. } = self;
@@ -146,7 +148,7 @@ impl Stream {
 
     /// Hands FPDUs to TCP. See [`SendOutcome`].
     ///
-    /// Never inlined: otherwise the caller's state takes registers from the path of each FPDU.
+    /// Never inlined, since inlining into the caller would leave fewer registers for the code of each FPDU.
     #[inline(never)]
     pub(crate) fn give_to_tcp(
         &mut self,
@@ -158,7 +160,7 @@ impl Stream {
     ) -> Result<SendOutcome, Failure> {
         let StreamContext { guard, counters, pool } = context;
         let Self { state, framer, outbound, inbound, may_send, .. } = self;
-        // RFC 5044 section 7.1.2 (MPA-193): a responder sends no FPDU before the peer's first one.
+        // RFC 5044 section 7.1.2 (MPA-193): a responder sends no FPDU before the peer's first FPDU.
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
@@ -167,7 +169,7 @@ impl Stream {
         }
         let context = outbound::SendContext { state, framer, guard, counters, pool, found: None, offset: 0 };
         let outcome = outbound.run(tcp, conn, now, context, budget);
-        // This is in time for the peer's next request: TCP has not yet sent the end of the responses.
+        // This is in time for the peer's next request, since TCP has not sent the end of the responses yet.
         if let Some(answered) = outbound.take_answered() {
             inbound.repost_requests(answered);
         }
@@ -180,7 +182,7 @@ impl Stream {
         self.may_send && (!self.outbound.is_idle() || state.has_requests() || state.rules.have_messages())
     }
 
-    /// Whether the stream has nothing left to send or to wait for, so that FIN may follow.
+    /// Whether FIN may follow, since the stream has nothing left to send or to wait for.
     pub(crate) fn is_drained(&self) -> bool {
         let may_be_taken = self.state.rules.is_peer_there();
         let is_sent = !may_be_taken || !self.state.has_requests() || self.is_held();
@@ -188,19 +190,19 @@ impl Stream {
         !awaits_peer && is_sent && self.outbound.is_idle() && !self.state.rules.have_messages()
     }
 
-    /// Whether the requests of the send queue wait until their user lets them go on.
+    /// Whether the requests of the send queue wait until the user resumes the queue.
     fn is_held(&self) -> bool {
         self.state.qp.sends.is_held() && self.state.unsent == 0
     }
 
-    /// Called when TCP's peer has acknowledged all bytes below an offset of the stream. The requests that
-    /// wait for this complete only with [`complete_acknowledged`](Self::complete_acknowledged): a Terminate
-    /// may have arrived in the same segment, and may name one of them.
+    /// Called when the peer's TCP has acknowledged all bytes below an offset of the stream. The requests that
+    /// wait for this complete only when [`complete_acknowledged`](Self::complete_acknowledged) is called: a
+    /// Terminate in the same segment may name one of these requests.
     pub(crate) fn on_acknowledged(&mut self, acknowledged: u64) {
         self.state.set_acknowledged(acknowledged);
     }
 
-    /// Completes the requests that wait only for TCP's acknowledgements and have got them.
+    /// Completes the requests that waited only for TCP's acknowledgements, which have arrived.
     pub(crate) fn complete_acknowledged(&mut self) {
         self.state.complete_acknowledged();
     }
@@ -210,14 +212,15 @@ impl Stream {
         !self.state.outstanding.is_empty()
     }
 
-    /// A counter that changes with each FPDU sent and each segment of a response to a Read or atomic of ours.
+    /// Returns a counter that changes with each FPDU sent, and with each received segment of a response to a
+    /// Read or atomic of ours.
     pub(crate) fn progress(&self) -> u64 {
         self.state.progress
     }
 
     // ---- InfiniBand's semantics ----
 
-    /// Called when the peer has sent FIN: it takes no more requests.
+    /// Called when the peer has sent FIN, after which the peer accepts no more requests.
     pub(crate) fn on_peer_closed(&mut self) {
         self.state.rules.on_peer_closed();
     }
@@ -228,27 +231,27 @@ impl Stream {
         self.state.rules.take_news()
     }
 
-    /// Whether a message of the peer was taken for which no receive request was promised.
+    /// Whether a message of the peer was accepted for which no receive request was promised.
     #[inline]
     pub(crate) fn owes_limit(&self) -> bool {
         self.state.rules.owe_limit()
     }
 
-    /// Makes the next [`give_to_tcp`](Self::give_to_tcp) tell the peer the limit, unless a Send has told it.
-    /// Returns whether that was not asked for before.
+    /// Makes the next [`give_to_tcp`](Self::give_to_tcp) send the limit to the peer, unless a Send contains
+    /// the limit before that. Returns whether the limit has to be sent and this was not requested before.
     pub(crate) fn tell_limit(&mut self) -> bool {
         self.state.rules.profile_mut().is_some_and(|ib| ib.tell_limit())
     }
 
     /// Called when the peer has acknowledged the bytes below `offset`. Returns whether acknowledgements need
-    /// not be withheld any more from now on, since the peer knows which bytes are not taken.
+    /// not be withheld any more, since the peer knows which bytes are not accepted.
     pub(crate) fn end_withholding(&mut self, offset: u64) -> bool {
         self.state.rules.profile_mut().is_some_and(|ib| ib.end_withholding(offset))
     }
 
-    /// Called when the stream fails: no message after the stream offset `position` of the peer is taken.
-    /// Returns true if the peer will be notified: then the later bytes must not be acknowledged until the
-    /// peer knows.
+    /// Called when the stream fails: no message after the peer's stream offset `position` is accepted.
+    /// Returns whether the peer will be notified of this. If so, the bytes after `position` must not be
+    /// acknowledged until the peer knows.
     pub(crate) fn end_taking(&mut self, position: u64) -> bool {
         if let Some(ib) = self.state.rules.profile_mut() {
             ib.end(position);
@@ -256,8 +259,8 @@ impl Stream {
         self.state.rules.tell_end()
     }
 
-    /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset
-    /// ([`end_withholding`](Self::end_withholding)).
+    /// If acknowledgements are withheld, returns a stream offset. They are withheld until the peer has
+    /// acknowledged the bytes below this offset ([`end_withholding`](Self::end_withholding)).
     pub(crate) fn withheld_until(&self) -> Option<u64> {
         self.state.rules.profile().and_then(|ib| ib.withheld_until())
     }
@@ -267,13 +270,14 @@ impl Stream {
         self.state.rules.profile().is_some_and(|ib| ib.awaits_recv())
     }
 
-    /// Asks the queue for a receive request, for which a message of the peer waits. The engine is notified
-    /// ([`Ask::Receive`](crate::queues::Ask::Receive)) when there is one.
+    /// Asks the queue for a receive request, for which a message of the peer waits. When a receive request is
+    /// posted, the engine is notified ([`Ask::Receive`](crate::queues::Ask::Receive)).
     pub(crate) fn await_recv(&self) {
         self.state.qp.await_recv(&self.state.consumer);
     }
 
-    /// Takes the receive request for the waiting message, if one is posted by now, and notifies the peer.
+    /// If a receive request is posted by now, takes it for the waiting message, and notifies the peer.
+    /// Returns whether there was a receive request.
     pub(crate) fn bind_awaited(&mut self) -> bool {
         let is_bound = inbound::bind(&mut self.state, &mut self.inbound);
         if is_bound && let Some(ib) = self.state.rules.profile_mut() {
@@ -287,17 +291,18 @@ impl Stream {
         self.state.rules.profile_mut()?.give_up_waiting().map(Failure::Here)
     }
 
-    /// Whether requests of this end wait until the peer has a receive request.
+    /// Whether our requests wait until the peer has a receive request.
     pub(crate) fn awaits_peer(&self) -> bool {
         self.state.rules.await_peer()
     }
 
-    /// Makes the request of the oldest untaken message fail, since the peer had no receive request for it.
+    /// Fails the request of the oldest message that the peer has not accepted, since the peer had no receive
+    /// request for it.
     pub(crate) fn fail_untaken(&mut self) {
         self.state.fail_untaken();
     }
 
-    /// Checks the invariants; for tests. Returns its waiting requests.
+    /// Checks the invariants; for tests. Returns the number of the stream's waiting requests.
     pub(crate) fn check(&self, pool: &RequestPool) -> Check<Waiting> {
         let bound = self.state.consumer.taken_recvs();
         self.inbound.check(self.state.extensions, bound)?;
@@ -321,7 +326,7 @@ impl Stream {
         Ok(waiting)
     }
 
-    /// Begins a graceful close: posted requests are still sent.
+    /// Begins a graceful close, in which the posted requests are still sent.
     pub(crate) fn begin_close(&self) {
         self.state.qp.state.set(QpState::Closing);
     }
@@ -331,15 +336,15 @@ impl Stream {
         self.state.qp.state.lose(&self.state.qp.signals);
     }
 
-    /// Called when the stream has failed: reports it to the user, completes all requests, and prepares the
-    /// Terminate if the peer has to get one. Returns the Terminate as the application sees it, and how the
-    /// connection ends.
+    /// Called when the stream has failed. Reports the failure to the user, completes all requests, and
+    /// prepares the Terminate if the peer has to get one. Returns the Terminate for the report to the
+    /// application, and how the connection ends.
     pub(crate) fn fail(
         &mut self,
         pool: &mut RequestPool,
         failure: &Failure,
     ) -> (Option<Arc<TerminateReport>>, Ending) {
-        // On InfiniBand a request that fails here sends nothing, and the queue pair of the peer stays usable.
+        // On InfiniBand, a request that fails here sends nothing, and the peer's queue pair stays usable.
         let is_silent = matches!(failure, Failure::Here(_) | Failure::User(_))
             && self.state.has_failed_request()
             && self.state.qp.outlives_peer();
@@ -360,12 +365,12 @@ impl Stream {
         };
         self.complete_started(pool, first, terminate);
         self.flush();
-        // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP has only returned its error. The stream
-        // ends here, as its ULP has decided.
+        // RFC 5041 sections 6.2 and 6.2.2 (DDP-144, DDP-161): DDP only returns its error. The stream ends
+        // here because its ULP, RDMAP, has decided so.
         let ending = match failure {
-            // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate, whether a message of ours could not
-            // be made or a message of its own is wrong. RFC 5040 section 7.1 (RDMAP-324): an error that is
-            // found here is reported to the peer.
+            // RFC 7306 section 8.1 (EXT-146): the peer gets a Terminate if our message could not be
+            // generated, and also if the peer's message is invalid. RFC 5040 section 7.1 (RDMAP-324): an
+            // error that is found here is reported to the peer.
             Failure::Here(_) | Failure::User(_)
                 if is_silent && self.may_send && self.state.rules.tell_end() =>
             {
@@ -383,13 +388,13 @@ impl Stream {
         (report, ending)
     }
 
-    /// Completes all started requests, oldest first: finished ones with success, the others in error. The
-    /// queue pair flushes the requests that are still queued. A request that is known to be the cause has its
-    /// own status. The request that the peer's Terminate names, or else the oldest one, gets `first`. (If the
-    /// cause is known, the failure is ours, and `first` of [`Outcome`](crate::queues::Outcome) is a flush
-    /// error.) On InfiniBand no request succeeds after one in error: a request that the peer has taken while
-    /// an older Read or atomic waited for its response is flushed, too. Returns whether there were any in
-    /// error.
+    /// Completes all started requests, oldest first: finished requests with success, the other requests in
+    /// error. The queue pair flushes the requests that are still queued. A request that is known to be the
+    /// cause has its own status. Otherwise the request that the peer's Terminate names, or else the oldest
+    /// request, gets `first`. (If the cause is known, the failure is ours, and `first` of
+    /// [`Outcome`](crate::queues::Outcome) is a flush error.) On InfiniBand no request succeeds after a
+    /// request in error. So a request is also flushed if the peer has accepted it while an older Read or
+    /// atomic waited for its response. Returns whether any request completed in error.
     fn complete_started(
         &mut self,
         pool: &mut RequestPool,
@@ -412,7 +417,8 @@ impl Stream {
         for (place, pending) in pending.drain(..).enumerate() {
             let is_done = match (pending.awaits, refused) {
                 (None, _) => true,
-                // The peer takes messages in order, so it has taken all messages before the refused one.
+                // The peer accepts messages in order, so it has accepted all messages before the refused
+                // message.
                 (Some(Awaited::Acknowledgement(_)), Some(refused)) => place < refused,
                 (Some(Awaited::Acknowledgement(_)), None) => terminate.is_none() && place < acknowledged,
                 _ => false,
@@ -433,7 +439,7 @@ impl Stream {
             consumer.complete_send(sends, signals, true, completion);
             failed = true;
         }
-        // No request was pending. The next one would have found no peer.
+        // No request was pending. The next request would have found no peer.
         if first == WcStatus::RetryExceeded && consumer.fail_next_send(sends, signals, first, cause) {
             failed = true;
         }
@@ -443,27 +449,28 @@ impl Stream {
         failed || has_recvs
     }
 
-    /// Completes the requests that are in the queues as flushed.
+    /// Completes the queued requests as flushed.
     pub(crate) fn flush(&mut self) {
         let StreamState { qp, consumer, .. } = &mut self.state;
         consumer.flush(&qp.sends, &qp.receives, &qp.signals, qp.state.cause());
         qp.report();
     }
 
-    /// Makes the event that no send request is open, if the user wants the event.
+    /// If the user has asked for it, reports the event that no send request is open.
     pub(crate) fn report_if_drained(&self) {
         let qp = &self.state.qp;
         qp.sends.report_if_drained(&qp.signals);
     }
 
-    /// Whether the requests that the peer has not taken may stay in the send queue after the end
-    /// ([`end_unfinished`](Self::end_unfinished)). A message of the peer that has begun ends the queue pair.
+    /// Whether the requests that the peer has not accepted may stay in the send queue after the end
+    /// ([`end_unfinished`](Self::end_unfinished)). If a message from the peer has arrived only in part, the
+    /// queue pair ends, and the requests may not stay.
     pub(crate) fn may_retry(&self) -> bool {
         !self.state.qp.attributes.retry_time().is_zero() && self.state.consumer.taken_recvs() == 0
     }
 
-    /// As [`end`](Self::end), but requests that the peer has not taken are in the send queue again, where
-    /// nobody sends them.
+    /// As [`end`](Self::end), but requests that the peer has not accepted are put back into the send queue,
+    /// and are not sent.
     pub(crate) fn end_unfinished(mut self, pool: &mut RequestPool) {
         let Self { state, outbound, inbound, .. } = &mut self;
         state.complete_acknowledged();
@@ -476,9 +483,9 @@ impl Stream {
         self.leave(pool);
     }
 
-    /// Completes the requests that the stream has taken, releases its slots in `pool`, and returns the other
-    /// requests to the queue pair. The oldest request in error gets `first`. Returns whether there were any
-    /// in error.
+    /// Completes the requests that the stream has taken from the queue pair, releases the stream's slots in
+    /// `pool`, and returns the other requests to the queue pair. The oldest request in error gets `first`.
+    /// Returns whether any request completed in error.
     pub(crate) fn end(mut self, pool: &mut RequestPool, first: WcStatus) -> bool {
         let failed = self.complete_started(pool, first, None);
         self.leave(pool);

@@ -1,4 +1,4 @@
-//! Requests of our user between their start and their completion, and the responses that they wait for.
+//! Our user's requests between their start and their completion, and the responses that they wait for.
 
 use std::collections::VecDeque;
 
@@ -13,8 +13,8 @@ use super::sent_to::{Refused, SentTo};
 use super::slot_pool::SlotPool;
 use super::state::StreamState;
 
-/// Maximum number of requests that complete together. With more, the first one would wait longer, and each
-/// would save little.
+/// Maximum number of requests that complete together. With a higher limit, the first request would wait
+/// longer, and each request would save little.
 pub(super) const TOGETHER: usize = 16;
 
 /// A request that was started and is not yet completed.
@@ -23,9 +23,9 @@ pub(super) struct Pending {
     pub(super) opcode: WcOpcode,
     pub(super) signaled: bool,
     pub(super) byte_len: u32,
-    /// The event that the request waits for; `None`: it waits only for earlier requests.
+    /// The event that the request waits for; `None`: it waits only for the completion of earlier requests.
     pub(super) awaits: Option<Awaited>,
-    /// The places at the peer that the request goes to, once it is sent.
+    /// The targets of the request at the peer, once the request is sent.
     pub(super) sent_to: SentTo,
     /// The status of the request's completion, if the request is the cause of the stream's end.
     pub(super) fault: Option<WcStatus>,
@@ -34,17 +34,17 @@ pub(super) struct Pending {
 /// The event that a started request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Awaited {
-    /// The request's last segment, which is not yet written.
+    /// The write of the request's last segment.
     LastSegment,
     /// The response to a Read or an atomic.
     Response,
-    /// TCP's acknowledgement of the bytes below this offset of the stream, since they are sent without a copy
-    /// or both ends have agreed on InfiniBand's semantics. In the second case, also the promise of a receive
-    /// request, if the message needs one.
+    /// TCP's acknowledgement of the bytes below this offset of the stream. A request waits for it if its
+    /// bytes are sent without a copy, or if both peers have agreed on InfiniBand's semantics. In the second
+    /// case, a message that needs a receive request also waits until the peer has promised one.
     Acknowledgement(u64),
 }
 
-/// The record of a request.
+/// Returns the record of a request that starts.
 #[inline]
 pub(super) fn pending_of(request: &SendEntry) -> Pending {
     Pending {
@@ -58,7 +58,8 @@ pub(super) fn pending_of(request: &SendEntry) -> Pending {
     }
 }
 
-/// The record of a request that is sent, and completes with [`Awaited::Acknowledgement`] of `offset`.
+/// Returns the record of a request that is sent, and that completes with the [`Awaited::Acknowledgement`] of
+/// `offset`.
 #[inline]
 pub(super) fn acknowledged_of(request: &SendEntry, offset: u64, send_msn: u32) -> Pending {
     Pending {
@@ -77,7 +78,7 @@ pub(super) enum Outstanding {
 }
 
 impl Pending {
-    /// Whether the request is sent to its end, and waits for its acknowledgement.
+    /// Whether the request is sent completely, and waits for its acknowledgement.
     fn is_sent(&self) -> bool {
         matches!(self.awaits, Some(Awaited::Acknowledgement(_)))
     }
@@ -90,20 +91,20 @@ impl Outstanding {
     }
 }
 
-/// The part of a request that a Read Request asks for. A Read Request has one sink, so a request with several
-/// elements needs one for each.
+/// The part of a request that a Read Request covers. A Read Request has one sink, so a request with several
+/// elements needs one Read Request for each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadPart {
-    /// None: the Read Request is the ready-to-receive message, which no user posted.
+    /// No part: the Read Request is the ready-to-receive message, which no user posted.
     Rtr,
-    /// A part before the last one.
+    /// A part before the last part.
     Earlier,
-    /// The last part, or the whole request: the response completes the request.
+    /// The last part, or the whole request. The response completes the request.
     Last,
 }
 
-/// Takes the oldest value. An emptied queue starts again at the front of its buffer, so a short queue uses
-/// the same cache lines again and again, even if its capacity is large.
+/// Removes and returns the oldest value. When the queue becomes empty, it starts again at the front of its
+/// buffer. So a short queue always uses the same cache lines, even if its capacity is large.
 pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
     let oldest = queue.pop_front();
     if queue.is_empty() {
@@ -113,13 +114,13 @@ pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
 }
 
 impl StreamState {
-    /// The record of the next request, if it was started before.
+    /// Returns the record of the next request, if the request was started before.
     fn started(&mut self) -> Option<&mut Pending> {
         let at = self.pending.len() - self.unsent;
         self.pending.get_mut(at)
     }
 
-    /// Starts the next request: records what it waits for.
+    /// Starts the next request, and records the event that it waits for.
     fn start(&mut self, pending: Pending) {
         if let Some(started) = self.started() {
             *started = pending;
@@ -130,13 +131,13 @@ impl StreamState {
         }
     }
 
-    /// Called when nothing is left to send of the next request, which is started.
+    /// Called when the next request, which is started, has nothing left to send.
     fn finish(&mut self) {
         self.unsent -= 1;
     }
 
     /// Called when the last segment of the next request is written to TCP, or when the request sends nothing
-    /// and was executed. The request completes as soon as all earlier ones have completed.
+    /// and was executed. The request completes as soon as all earlier requests have completed.
     ///
     /// RFC 5040 section 5.5 (RDMAP-287): requests complete in post order.
     #[inline]
@@ -153,11 +154,12 @@ impl StreamState {
     }
 
     /// As [`complete_next`](Self::complete_next), but the request completes only after the bytes below
-    /// `offset` are acknowledged, too. `send_msn` is the MSN of its last message to queue 0, if it has one.
+    /// `offset` are acknowledged as well. `send_msn` is the MSN of its last message to queue 0, if there is
+    /// such a message.
     pub(super) fn complete_next_acknowledged(&mut self, offset: u64, send_msn: u32) {
         if offset <= self.acknowledged() && !self.rules.complete_by_acknowledgement() {
-            // The bytes below `offset` were acknowledged while the copied end of the message was still
-            // waiting.
+            // The bytes below `offset` were already acknowledged while the copied end of the message still
+            // waited to be sent.
             return self.complete_next();
         }
         let Some(request) = self.next_request() else { return };
@@ -166,18 +168,19 @@ impl StreamState {
         self.finish();
     }
 
-    /// The stream offset below which the peer has taken all messages: at most what TCP's peer has
-    /// acknowledged.
+    /// Returns the stream offset below which the peer has accepted all messages. It is at most the offset up
+    /// to which the peer's TCP has acknowledged bytes.
     pub(super) fn acknowledged(&self) -> u64 {
         self.rules.taken(self.acknowledged)
     }
 
-    /// TCP's peer has acknowledged the bytes below this stream offset.
+    /// Records that the peer's TCP has acknowledged the bytes below this stream offset.
     pub(super) fn set_acknowledged(&mut self, offset: u64) {
         self.acknowledged = self.acknowledged.max(offset);
     }
 
-    /// Completes all requests that may complete, after more is acknowledged or promised.
+    /// Completes all requests that may complete now. Called after more bytes are acknowledged, or more
+    /// receive requests are promised.
     pub(super) fn complete_acknowledged(&mut self) {
         let offset = self.acknowledged();
         let mut progress = false;
@@ -206,21 +209,21 @@ impl StreamState {
         self.pending.iter().any(|pending| !self.is_acknowledged(pending) && pending.is_sent())
     }
 
-    /// Whether a request waits for no event any more, or for something other than an acknowledgement.
+    /// Whether a request no longer waits for an acknowledgement: it waits for no event, or for another event.
     pub(super) fn is_done_with(&self, pending: &Pending) -> bool {
         !pending.is_sent() || self.is_acknowledged(pending)
     }
 
-    /// Whether a request that waits for its acknowledgement has got it.
+    /// Whether the acknowledgement that a request waits for has arrived.
     pub(super) fn is_acknowledged(&self, pending: &Pending) -> bool {
         let offset = self.acknowledged();
         matches!(pending.awaits, Some(Awaited::Acknowledgement(end)) if end <= offset)
             && self.rules.have_recv(&pending.sent_to)
     }
 
-    /// Called when the peer has dropped the request with this MSN on queue 0, and all later ones. They are
-    /// sent again when the peer asks for them. Requests that send nothing were executed, and are not executed
-    /// again.
+    /// Called when the peer has dropped the request with this MSN on queue 0, and all later requests. They
+    /// are sent again when the peer asks for them. Requests that send nothing have been executed, and are not
+    /// executed again.
     #[cold]
     pub(super) fn go_back(&mut self, slots: &mut SlotPool<Outstanding>, msn: u32) {
         let is_dropped = |pending: &Pending| pending.is_sent() && pending.sent_to.has_send(msn);
@@ -249,7 +252,8 @@ impl StreamState {
         self.atomic_responses.withdraw(atomics);
     }
 
-    /// Skips the next request if it sends nothing and was executed before. Returns whether it did.
+    /// Skips the next request if it sends nothing and was executed before. Returns whether the request was
+    /// skipped.
     pub(super) fn skip_done(&mut self) -> bool {
         let is_done = self.unsent > 0 && self.started().is_some_and(|started| started.awaits.is_none());
         if is_done {
@@ -258,7 +262,7 @@ impl StreamState {
         is_done
     }
 
-    /// Records that the oldest request that the peer has not taken is the cause of the stream's end.
+    /// Records that the oldest request that the peer has not accepted is the cause of the stream's end.
     pub(super) fn fail_untaken(&mut self) {
         let waits = |pending: &&mut Pending| {
             matches!(pending.awaits, Some(Awaited::Acknowledgement(_) | Awaited::LastSegment))
@@ -279,7 +283,7 @@ impl StreamState {
         }
     }
 
-    /// Called when the next request is started and not sent to its end: nothing more of it is sent.
+    /// Called when the next request is started but not sent completely, and no more of it will be sent.
     pub(super) fn abandon_next(&mut self, send_msn: u32, fault: Option<WcStatus>) {
         if let Some(request) = self.next_request() {
             let sent_to = SentTo::of(request, send_msn);
@@ -289,21 +293,21 @@ impl StreamState {
         }
     }
 
-    /// Records a Read or atomic as started. The request completes when its response is delivered (the last
-    /// one, if there are several) and all earlier requests have completed.
+    /// Records that a Read or atomic is started. It completes when its last response is delivered and all
+    /// earlier requests have completed.
     ///
     /// RFC 5040 section 5.5 (RDMAP-291): a Read is not complete before its response is delivered.
     pub(super) fn await_response(&mut self, pending: Pending) {
         self.start(Pending { awaits: Some(Awaited::Response), ..pending });
     }
 
-    /// Called when the last Read Request of the next request, or its Atomic Request, is made.
+    /// Called when the Atomic Request or the last Read Request of the next request is generated.
     pub(super) fn finish_request(&mut self) {
         self.finish();
     }
 
     /// Called when the response to the oldest outstanding Read or atomic is delivered. Completes all requests
-    /// that now may complete.
+    /// that may complete now.
     pub(super) fn on_response(&mut self) {
         if let Some(pending) = self.next_response() {
             pending.awaits = None;
@@ -311,7 +315,7 @@ impl StreamState {
         self.complete_done();
     }
 
-    /// The Read or atomic whose response comes next.
+    /// Returns the Read or atomic whose response is expected next.
     fn next_response(&mut self) -> Option<&mut Pending> {
         self.pending.iter_mut().find(|pending| pending.awaits == Some(Awaited::Response))
     }
@@ -320,7 +324,8 @@ impl StreamState {
         let Self { qp, consumer, pending, unsent, .. } = self;
         let (sends, signals) = (&qp.sends, &qp.signals);
         if sends.is_held() {
-            // The events for the time when no request is pending are generated where requests are sent.
+            // The engine is woken, since the event that no request is pending is generated in the code that
+            // sends requests.
             qp.engine.ring();
         }
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());
@@ -328,9 +333,10 @@ impl StreamState {
             let Some(done) = take_front(pending) else { break };
             // A request that sends nothing may be among the requests to be sent again.
             *unsent = (*unsent).min(pending.len());
-            // The entry is free before the completion is visible.
+            // The entry has to be free before the completion is visible.
             consumer.release_sends(1);
-            // A Read reports its bytes, so it completes separately, after the requests before it.
+            // The completion of a Read reports its byte count, so a Read completes separately, after the
+            // requests before it.
             if done.byte_len > 0 || count == TOGETHER {
                 consumer.complete_sends(
                     sends,
@@ -354,7 +360,7 @@ impl StreamState {
         }
     }
 
-    /// The place in `pending` of the request that a Terminate of the peer names.
+    /// Returns the index in `pending` of the request that a Terminate of the peer names.
     pub(super) fn refused(&self, terminate: &Terminate) -> Option<usize> {
         let refused = Refused::of(terminate)?;
         self.pending.iter().position(|pending| match &refused {
@@ -363,9 +369,8 @@ impl StreamState {
         })
     }
 
-    /// Whether a Terminate of the peer means that InfiniBand would report an invalid request: a request that
-    /// the peer does not understand, a request that is longer than its buffer, or an atomic that is not
-    /// aligned.
+    /// Whether InfiniBand would report an invalid request where the peer has sent this Terminate: the peer
+    /// does not understand the request, the request is longer than its buffer, or an atomic is not aligned.
     pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
         if !self.rules.have_invalid_requests() {
             return false;
@@ -383,7 +388,7 @@ impl StreamState {
         }
     }
 
-    /// Records that the oldest outstanding Read or atomic fails, because our user has revoked the memory for
+    /// Records that the oldest outstanding Read or atomic fails because our user has revoked the memory for
     /// its response.
     pub(super) fn fail_oldest(&mut self) {
         if let Some(pending) = self.next_response() {
@@ -396,14 +401,14 @@ impl StreamState {
         self.pending.iter().any(|pending| pending.fault.is_some())
     }
 
-    /// Drops the records of all outstanding responses. The caller completes the requests, and nothing is
-    /// received after this.
+    /// Drops the records of all outstanding responses. The caller completes the requests, and receives
+    /// nothing after this.
     pub(super) fn give_up_responses(&mut self, slots: &mut SlotPool<Outstanding>) {
         self.outstanding.clear(slots);
         self.atomic_responses = UntaggedQueue::new();
     }
 
-    /// Whether requests and responses fit each other; for tests. Returns how many responses are outstanding.
+    /// Checks whether requests and responses match; for tests. Returns the number of outstanding responses.
     pub(super) fn check(&self, slots: &SlotPool<Outstanding>) -> Check<usize> {
         let count = self.outstanding.check(slots)?;
         let responses: Vec<_> = self.outstanding.iter(slots).collect();
@@ -415,10 +420,11 @@ impl StreamState {
     }
 }
 
-/// Whether `responses` are the responses that the requests wait for, in the same order; `begun`: the last
-/// request is a Read that has elements left. Returns how many of them are atomics.
+/// Checks that `responses` are the responses that the requests wait for, in the same order. `begun` says
+/// whether the last request is a Read that has elements left. Returns how many of the responses are those of
+/// atomics.
 ///
-/// The first `sent` of the `pending` requests are sent to their end.
+/// The first `sent` of the `pending` requests are sent completely.
 fn check_pending(
     pending: &VecDeque<Pending>,
     sent: usize,

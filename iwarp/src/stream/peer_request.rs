@@ -1,4 +1,4 @@
-//! The peer's requests on queue 1, Reads and atomics, and the buffers for them.
+//! The peer's requests on queue 1 (Reads and atomics), and the buffers for them.
 
 use arrayvec::ArrayVec;
 use dp::invariant::{Check, ensure};
@@ -7,8 +7,8 @@ use crate::ddp::{DdpError, Delivered, Header, UntaggedHeader, UntaggedQueue};
 use crate::queues::request_buffers;
 use crate::rdmap::{AtomicRequest, Extensions, Opcode, ReadRequest, Terminate, TerminateError};
 
-/// A checked request of the peer that waits for its response. When the request was checked, its memory could
-/// be accessed. If the memory cannot be accessed when the response is sent, it was revoked in between
+/// A checked request of the peer that waits for its response. When the request was checked, its memory was
+/// accessible. If the memory is not accessible when the response is sent, it was revoked in between
 /// ([`Failure::User`](super::Failure::User)).
 #[derive(Clone, Debug)]
 pub(super) struct PeerRequest {
@@ -26,9 +26,9 @@ pub(super) enum PeerOp {
 }
 
 impl PeerRequest {
-    /// The Terminate if the request cannot be answered in full and `sent` bytes of the response were sent. It
-    /// echoes a Read Request, advanced by these bytes, but no Atomic Request (RFC 5040 section 4.8, RFC 7306
-    /// section 8.1).
+    /// Returns the Terminate for the case that the request cannot be answered completely, and that `sent`
+    /// bytes of the response were sent. The Terminate contains the header of a Read Request, advanced by
+    /// these bytes, but not of an Atomic Request (RFC 5040 section 4.8, RFC 7306 section 8.1).
     pub(super) fn terminate(&self, error: TerminateError, sent: u32) -> Terminate {
         let echoed = match self.op {
             PeerOp::Read(request) => Some(request.advanced(sent)),
@@ -38,8 +38,8 @@ impl PeerRequest {
     }
 }
 
-/// Queue 1, with [`request_buffers`]. Reads and atomics each have their own buffers. A buffer is
-/// in use until its request is answered.
+/// Queue 1 and its buffers (see [`request_buffers`]). There are separate buffers for Reads and for atomics. A
+/// buffer is in use until its request is answered.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
     queue: UntaggedQueue,
@@ -47,7 +47,7 @@ pub(super) struct RequestQueue {
     taken: ByKind,
 }
 
-/// Requests, counted by kind.
+/// The number of requests of each kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ByKind {
     pub(super) reads: u32,
@@ -55,7 +55,7 @@ pub(super) struct ByKind {
 }
 
 impl ByKind {
-    /// The count for `opcode`: atomics for an Atomic Request, else Reads.
+    /// Returns the count for `opcode`: that of atomics for an Atomic Request, otherwise that of Reads.
     fn of(&mut self, opcode: Opcode) -> &mut u32 {
         if opcode == Opcode::AtomicRequest { &mut self.atomics } else { &mut self.reads }
     }
@@ -75,12 +75,12 @@ impl ByKind {
 impl RequestQueue {
     pub(super) fn new(ird: u16, extensions: Extensions) -> Self {
         // RFC 5040 sections 5.2.2, 6.1 and 8.1.2 (RDMAP-226, RDMAP-301, RDMAP-370): each stream has its own
-        // buffers; their number is the negotiated IRD.
+        // buffers. The number of buffers is the negotiated IRD.
         let mut queue = UntaggedQueue::new();
         let posted = queue.post(request_buffers(extensions, ird));
         debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
-        // RFC 5042 section 6.4.3.3 and appendix A (SEC-148, SEC-186): each stream has a Read Request queue of
-        // its own.
+        // RFC 5042 section 6.4.3.3 and appendix A (SEC-148, SEC-186): each stream has its own Read Request
+        // queue.
         Self { queue, ird: u32::from(ird), taken: ByKind::default() }
     }
 
@@ -89,7 +89,7 @@ impl RequestQueue {
         request_buffers(extensions, self.ird)
     }
 
-    /// DDP's checks of a segment, for a buffer of `room` bytes.
+    /// Makes DDP's checks of a segment, for a buffer of `room` bytes.
     pub(super) fn check(
         &self,
         header: &UntaggedHeader,
@@ -105,7 +105,7 @@ impl RequestQueue {
     /// requests than IRD are accepted at a time.
     ///
     /// # Errors
-    /// [`DdpError::NoBuffer`] when no buffer of its kind is left.
+    /// [`DdpError::NoBuffer`] if no buffer is left for this kind of message.
     pub(super) fn deliver(
         &mut self,
         header: &UntaggedHeader,
@@ -122,7 +122,7 @@ impl RequestQueue {
         Ok(delivered)
     }
 
-    /// Sets the MSN of the next request: the requests before it were dropped.
+    /// Sets the MSN of the next request, because the requests before it were dropped.
     pub(super) fn skip_to(&mut self, msn: u32) {
         self.queue.skip_to(msn);
     }
@@ -149,7 +149,7 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Takes a buffer that still counts as posted.
+    /// Counts a buffer as taken that is still posted, so that a check fails.
     #[cfg(test)]
     pub(super) fn lose_buffer(&mut self) {
         self.taken.reads += 1;

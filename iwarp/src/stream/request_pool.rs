@@ -1,5 +1,6 @@
-//! The Reads and atomics of all connections of an engine that wait for their responses: ours and the peers'.
-//! A connection has queues in this pool, and reserves slots for ORD and IRD when it begins.
+//! The Reads and atomics that wait for their responses, both ours and the peers', of all connections of an
+//! engine. Each connection has queues in this pool. When a connection begins, it reserves slots for its ORD
+//! and IRD.
 
 use dp::invariant::Check;
 
@@ -16,17 +17,18 @@ pub(crate) struct RequestPool {
 }
 
 impl RequestPool {
-    /// Reserves memory for at most `limit` requests in each direction, as connections begin.
+    /// Creates a pool. When connections reserve slots, memory is allocated for at most `limit` requests in
+    /// each direction.
     pub(crate) fn new(limit: usize) -> Self {
         Self { peer_requests: SlotPool::new(limit), outstanding: SlotPool::new(limit) }
     }
 
-    /// How often the slots had to grow because more requests waited than memory was reserved for.
+    /// Returns how often the pool had to grow because more requests waited than memory was allocated for.
     pub(crate) fn growths(&self) -> u64 {
         self.peer_requests.growths + self.outstanding.growths
     }
 
-    /// Checks that the queues of all streams have all occupied slots; for tests.
+    /// Checks that the queues of all streams contain all occupied slots; for tests.
     pub(crate) fn check(&self, streams: Waiting) -> Check {
         self.peer_requests
             .check(streams.peer_requests)

@@ -1,34 +1,34 @@
-//! The places at the peer that a started request goes to. A Terminate names the request by these places (RFC
-//! 5040 section 4.8).
+//! The targets of a started request at the peer. A Terminate names the request by these targets (RFC 5040
+//! section 4.8).
 
 use crate::ddp::Header;
 use crate::memory::Stag;
 use crate::queues::{RemoteAddr, SendEntry, SendOp};
 use crate::rdmap::{Queue, Terminate};
 
-/// The places of one request: the memory of a Write, and the numbers of its messages to queue 0.
+/// The targets of one request: the memory of a Write, and the MSNs of the request's messages to queue 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SentTo {
     memory: Option<RemoteAddr>,
-    /// Bytes of that memory.
+    /// Length of that memory in bytes.
     length: u32,
-    /// The MSN of the request's last message to queue 0, and the number of its messages there.
+    /// The MSN of the request's last message to queue 0, and the number of the request's messages to queue 0.
     sends: (u32, u32),
 }
 
 /// The message that a Terminate of the peer names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// A Read or an atomic: the oldest request that waits for its response, as the peer answers requests in
-    /// order.
+    /// A Read or an atomic. It is the oldest request that waits for its response, since the peer answers
+    /// requests in order.
     Request,
     /// The message of a segment with this header.
     Message(Header),
 }
 
 impl SentTo {
-    /// The target of a request. `send_msn` is the MSN of the request's last message to queue 0, if the
-    /// request has one.
+    /// Returns the targets of a request. `send_msn` is the MSN of the request's last message to queue 0, if
+    /// the request has such a message.
     #[inline]
     pub(super) fn of(request: &SendEntry, send_msn: u32) -> Self {
         let (memory, sends) = match request.op {
@@ -52,7 +52,7 @@ impl SentTo {
         self.sends.0.wrapping_sub(msn) < self.sends.1
     }
 
-    /// Whether a segment with this header goes to one of these places.
+    /// Whether a segment with this header goes to one of these targets.
     pub(super) fn is_of(&self, header: &Header) -> bool {
         match header {
             Header::Tagged(tagged) => self.memory.is_some_and(|memory| {
@@ -68,7 +68,7 @@ impl SentTo {
 }
 
 impl Refused {
-    /// The message that a Terminate names, if it names one.
+    /// Returns the message that a Terminate names; `None` if it names no message.
     pub(super) fn of(terminate: &Terminate) -> Option<Self> {
         if terminate.read_request.is_some() {
             return Some(Self::Request);
@@ -94,7 +94,7 @@ mod tests {
         Header::Untagged(UntaggedHeader { last: true, rsvd_ulp: [0; 5], qn, msn, mo: 0 })
     }
 
-    /// A Write with Immediate is refused by its memory or by the number of its Immediate.
+    /// A Write with Immediate is found by its memory, or by the MSN of its Immediate.
     #[test]
     fn a_request_is_found_by_its_memory_and_by_its_numbers() {
         let memory = Some(RemoteAddr { addr: 1000, rkey: 7 });
@@ -110,7 +110,7 @@ mod tests {
             untagged(1, 3),
         ];
         assert_eq!(misses.map(|header| target.is_of(&header)), [false; 6]);
-        // The Immediate and the Send of one request, where the MSN wraps.
+        // These are the Immediate and the Send of one request, where the MSN wraps.
         let joined = SentTo { memory: None, length: 50, sends: (0, 2) };
         assert_eq!([u32::MAX, 0, 1].map(|msn| joined.is_of(&untagged(0, msn))), [true, true, false]);
         let write = SentTo { memory, length: 50, sends: (3, 0) };

@@ -1,12 +1,12 @@
 //! Queues of many connections in one set of slots, so an idle connection occupies no slot.
 //!
-//! A connection reserves slots for its depths when it begins. Memory for the reserved slots is allocated
-//! then, up to a limit. Beyond the limit, memory grows with the number of values that wait, and each growth
-//! is counted.
+//! When a connection begins, it reserves slots for its depths. Up to a limit, memory for the reserved slots
+//! is allocated at that time. Beyond the limit, the memory grows with the number of waiting values, and each
+//! growth is counted.
 
 use dp::invariant::{Check, ensure};
 
-/// Slots shared by many queues.
+/// Slots that many queues share.
 pub(super) struct SlotPool<T> {
     slots: Vec<PoolSlot<T>>,
     /// The first free slot.
@@ -14,21 +14,21 @@ pub(super) struct SlotPool<T> {
     /// The maximum number of values in all queues together.
     reserved: usize,
     limit: usize,
-    /// How often the slots had to grow because more values waited than memory was reserved for.
+    /// How often the slots had to grow because more values waited than memory was allocated for.
     pub(super) growths: u64,
 }
 
 struct PoolSlot<T> {
-    /// `None`: the slot is free.
+    /// The value; `None` if the slot is free.
     value: Option<T>,
-    /// The next slot of its queue, or the next free slot.
+    /// The next slot of the same queue, or the next free slot.
     next: Option<u32>,
 }
 
-/// One queue. Its owner has to empty it before dropping it, or its slots stay in use.
+/// One queue. The owner has to empty the queue before dropping it, otherwise its slots stay in use.
 #[derive(Debug, Default)]
 pub(super) struct PoolQueue {
-    /// First and last slot.
+    /// The first and the last slot; `None` if the queue is empty.
     ends: Option<(u32, u32)>,
     len: u32,
 }
@@ -38,7 +38,7 @@ impl<T> SlotPool<T> {
         Self { slots: Vec::new(), free: None, reserved: 0, limit, growths: 0 }
     }
 
-    /// Reserves `count` slots for a new connection. Allocates memory for them, up to the limit.
+    /// Reserves `count` slots for a new connection. Allocates memory for these slots, up to the limit.
     pub(super) fn reserve(&mut self, count: usize) {
         self.reserved += count;
         let (wanted, capacity) = (self.reserved.min(self.limit), self.slots.capacity());
@@ -48,12 +48,12 @@ impl<T> SlotPool<T> {
         }
     }
 
-    /// Takes back the reservation of a connection that ends.
+    /// Cancels the reservation of a connection that ends.
     pub(super) fn release(&mut self, count: usize) {
         self.reserved -= count;
     }
 
-    /// Checks that `taken` slots are in queues and all others in the chain of free slots.
+    /// Checks that `taken` slots are in queues, and that all other slots are in the chain of free slots.
     pub(super) fn check(&self, taken: usize) -> Check {
         let mut free = 0;
         for id in std::iter::successors(self.free, |&id| self.slots[id as usize].next) {
@@ -104,7 +104,7 @@ impl PoolQueue {
         self.len += 1;
     }
 
-    /// Takes the oldest.
+    /// Removes and returns the oldest value.
     pub(super) fn take<T>(&mut self, slots: &mut SlotPool<T>) -> Option<T> {
         let (first, last) = self.ends?;
         let slot = &mut slots.slots[first as usize];
@@ -115,8 +115,8 @@ impl PoolQueue {
         value
     }
 
-    /// Keeps the oldest values, as long as `keeps` returns `true`. Passes the others to `dropped`, oldest
-    /// first.
+    /// Keeps the oldest values, as long as `keeps` returns `true`. Removes all later values and passes them
+    /// to `dropped`, oldest first.
     pub(super) fn keep_while<T>(
         &mut self,
         slots: &mut SlotPool<T>,
@@ -142,7 +142,7 @@ impl PoolQueue {
         slots.slots[self.ends?.0 as usize].value.as_mut()
     }
 
-    /// All values, oldest first.
+    /// Returns all values, oldest first.
     pub(super) fn iter<'a, T>(&self, slots: &'a SlotPool<T>) -> impl Iterator<Item = &'a T> {
         let first = self.ends.map(|(first, _)| first);
         std::iter::successors(first, |&slot| slots.slots[slot as usize].next)

@@ -1,4 +1,4 @@
-//! The state of a stream that sending and receiving share.
+//! The part of a stream's state that sending and receiving share.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,41 +12,41 @@ use super::ib_profile::Rules;
 use super::outstanding::Pending;
 use super::slot_pool::PoolQueue;
 
-/// The state that sending and receiving share: the queue pair, and its requests that wait for responses. How
-/// these requests start and complete is in `outstanding.rs`.
+/// The state that sending and receiving share: the queue pair, and its requests that wait for responses.
+/// `outstanding.rs` starts and completes these requests.
 pub(super) struct StreamState {
     pub(super) qp: Arc<QpShared>,
     /// The requests of the queue pair.
     pub(super) consumer: QpConsumer,
     pub(super) by: Accessor,
-    /// The domain of the buffers that receive requests name.
+    /// The protection domain of the buffers in receive requests.
     pub(super) recv_pd: PdId,
     pub(super) extensions: Extensions,
-    /// What the two ends have agreed on.
+    /// The rules on which both peers have agreed.
     pub(super) rules: Rules,
     /// Our Reads and atomics that wait for their responses, in the order of their requests.
     pub(super) outstanding: PoolQueue,
-    /// Queue 3: one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
+    /// Queue 3, with one buffer for each of our outstanding atomics (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
     /// Requests that are started and not yet completed, in post order. A Send or Write is added only when its
-    /// last segment is written. The entry of each pending request is still in the send queue.
+    /// last segment is written. The entries of all pending requests are still in the send queue.
     pub(super) pending: VecDeque<Pending>,
-    /// How many requests at the end of `pending` still have to be sent: a Read that has elements left, or
-    /// requests that the peer has dropped.
+    /// Number of requests at the end of `pending` that still have to be sent: a Read that has elements left,
+    /// or requests that the peer has dropped.
     pub(super) unsent: usize,
-    /// The stream offset below which TCP's peer has acknowledged all bytes. It may have acknowledged more.
+    /// A stream offset below which the peer's TCP has acknowledged all bytes. It may have acknowledged more
+    /// bytes.
     pub(super) acknowledged: u64,
     /// Maximum number of our outstanding Reads and atomics.
     pub(super) ord: u32,
-    /// If the next request is a Read: the element that its next Read Request is for; 0: the Read has not
-    /// begun.
+    /// If the next request is a Read: the element for its next Read Request. 0: the Read has not begun.
     pub(super) next_element: u8,
-    /// Counts FPDUs sent, and delivered segments of responses to our Reads and atomics.
+    /// Number of FPDUs sent, plus the number of delivered segments of responses to our Reads and atomics.
     pub(super) progress: u64,
 }
 
 impl StreamState {
-    /// Allocates for as many pending requests as the send queue holds.
+    /// Creates the state, and allocates room for as many pending requests as the send queue has entries.
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16, rules: Rules) -> Self {
         Self {
             extensions: qp.config.extensions,
@@ -66,8 +66,8 @@ impl StreamState {
         }
     }
 
-    /// The request that is sent next: a request that has to be sent again, or the oldest request that is not
-    /// started.
+    /// Returns the request that is sent next: a request that has to be sent again, or the oldest request that
+    /// is not started.
     #[inline]
     pub(super) fn next_request(&self) -> Option<&SendEntry> {
         match self.unsent {
@@ -82,14 +82,15 @@ impl StreamState {
         self.unsent | self.consumer.count_sends() != 0
     }
 
-    /// Takes the next receive request; `false` if no request is posted.
+    /// Takes the next receive request. Returns `false` if no receive request is posted.
     #[inline]
     pub(super) fn take_recv(&mut self) -> bool {
         self.consumer.take_recv(&self.qp.receives, &self.qp.signals)
     }
 
-    /// Completes the oldest receive request that is taken, after the requests of ours that were acknowledged
-    /// with its message: on InfiniBand, the acknowledgement of a Send arrives before any answer to it.
+    /// Completes the oldest receive request that is taken. Our requests that were acknowledged together with
+    /// its message complete before: on InfiniBand, the acknowledgement of a Send arrives before any answer to
+    /// it.
     #[inline]
     pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {
         if self.rules.complete_by_acknowledgement() && !self.pending.is_empty() {

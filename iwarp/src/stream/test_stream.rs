@@ -10,7 +10,7 @@ use crate::mpa::Negotiated;
 use crate::mpa::startup::{PrivateData, Rtr};
 use crate::queues::{CompletionQueue, PdShared, QpInit, QpShared, WcStatus, WorkCompletion, test_objects};
 
-/// A stream with all that it uses. Two of them give the same STags.
+/// A stream with all objects that it uses. Two `TestStream`s give the same STags.
 pub(super) struct TestStream {
     pub(super) cq: CompletionQueue,
     pub(super) pd: Arc<PdShared>,
@@ -59,7 +59,7 @@ impl TestStream {
         self.stream.as_mut().unwrap()
     }
 
-    /// Calls the stream as an engine does.
+    /// Calls the stream in the same way as an engine does.
     pub(super) fn call<T>(&mut self, act: impl FnOnce(&mut Stream, StreamContext<'_>) -> T) -> T {
         let guard = self.participant.enter();
         let context = StreamContext { guard: &guard, counters: &mut self.counters, pool: &mut self.pool };

@@ -1,5 +1,5 @@
 //! Requests that send nothing: local invalidation, window binding, fast registration. They take effect in
-//! post order, between the requests before and after them.
+//! post order, together with the requests that are sent.
 
 use crate::memory::{Accessor, Bind, EpochGuard, FastBind, Stag};
 use crate::queues::{BindWindow, FastRegister, SendOp, WcStatus};
@@ -19,7 +19,7 @@ pub(super) fn run(op: &SendOp, by: Accessor, guard: &EpochGuard<'_>) -> Result<(
         SendOp::FastRegister(register) => {
             guard.fast_register(&fast_bind(register), by).map_err(|_| WcStatus::MwBindError)
         }
-        // The caller passes local requests only.
+        // The caller passes only local requests.
         _ => Err(WcStatus::LocalProtectionError),
     }
 }

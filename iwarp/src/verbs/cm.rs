@@ -44,9 +44,10 @@ use param::ENHANCED_BYTES;
 /// identifier.
 ///
 /// Dropping the last clone ends everything that only the identifier could continue: a listener stops
-/// listening (requests that were announced can still be decided), a connect request is rejected, a connection
-/// in streaming mode is reset. A connection with a queue pair lives as long as the queue pair. An event that
-/// waits in its channel counts as a clone of its own identifier, but not of that of the listener.
+/// listening, a connect request is rejected, and a connection in streaming mode is reset. Requests that the
+/// listener announced before can still be accepted or rejected. A connection with a queue pair lives as long
+/// as the queue pair. An event in a channel counts as a clone of the event's own identifier, but not as a
+/// clone of its listener.
 #[derive(Clone)]
 pub struct CmId {
     pub(crate) shared: Arc<CmShared>,
@@ -113,8 +114,8 @@ impl CmId {
         Ok(())
     }
 
-    /// Listens on `port` with the limits of [`ListenOptions::new`], except for the backlog and the time that
-    /// a peer may take for its MPA Request (`rdma_listen`).
+    /// Listens on `port` (`rdma_listen`). The backlog and the time limit for a peer's MPA Request are the
+    /// arguments; all other limits are those of [`ListenOptions::new`].
     ///
     /// # Errors
     /// As [`listen_with`](Self::listen_with).
@@ -124,9 +125,9 @@ impl CmId {
         self.listen_with(&options)
     }
 
-    /// Listens on every address of every engine, including engines that are created later. `ConnectRequest`
-    /// events follow, or `StreamEstablished` events if connections begin in streaming mode. An engine that
-    /// cannot listen reports a `ConnectError` event.
+    /// Listens on every address of every engine, including engines that are created later. Each connection is
+    /// reported by a `ConnectRequest` event, or by a `StreamEstablished` event if connections begin in
+    /// streaming mode. An engine that cannot listen reports a `ConnectError` event.
     ///
     /// # Errors
     /// [`VerbsError`]: the port has a listener, an option is out of range, there is no engine.
@@ -142,7 +143,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Counters of a listener; `None` if this identifier does not listen.
+    /// Returns the counters of a listener; `None` if this identifier does not listen.
     pub fn listener_stats(&self) -> Option<ListenerStats> {
         match &self.shared.state().phase {
             CmPhase::Listening { listener } => Some(listener.stats()),
@@ -155,7 +156,7 @@ impl CmId {
     /// the values.
     ///
     /// # Errors
-    /// [`VerbsError`]; the request still waits for a decision.
+    /// [`VerbsError`]: the connect request can still be accepted or rejected.
     pub fn accept(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();
@@ -178,9 +179,9 @@ impl CmId {
         Ok(())
     }
 
-    /// Rejects a connect request (`rdma_reject`), with up to 508 bytes of private data: the maximum that the
-    /// Reply to any Request can carry. A connection that began in streaming mode returns to streaming mode,
-    /// for other uses.
+    /// Rejects a connect request (`rdma_reject`), with at most 508 bytes of private data, which the Reply to
+    /// any Request can carry. A connection that began in streaming mode returns to streaming mode, and can be
+    /// used further.
     ///
     /// # Errors
     /// [`VerbsError::TooLong`]; [`VerbsError::Invalid`] if no request waits for a decision.
@@ -205,7 +206,7 @@ impl CmId {
     /// here on [`QueuePair::post_send`] is refused. Messages that the peer sends after our FIN are dropped. A
     /// `Disconnected` event follows for an established connection. A connection that is not established yet
     /// is aborted, and a `ConnectError` event follows. A connect request is rejected. A listener stops
-    /// listening; requests that were announced can still be decided.
+    /// listening, but requests that it announced before can still be accepted or rejected.
     pub fn disconnect(&self) {
         self.shared.close();
     }
@@ -217,32 +218,32 @@ impl CmId {
         self.shared.abort();
     }
 
-    /// The queue pair, once the identifier is connected or accepted; `None` after the queue pair is
-    /// destroyed.
+    /// The queue pair of the identifier. `None` before the identifier is connected or accepted, and after the
+    /// queue pair is destroyed.
     pub fn qp(&self) -> Option<QueuePair> {
-        // The reference is upgraded without the lock: if no user has a handle, it may be the last one, and
-        // dropping it runs code of the user (the drop of a handler of its completion queue).
+        // The reference is upgraded without the lock. If no user has a handle, the upgraded reference may be
+        // the last one, and dropping it runs code of the user (the drop of a completion queue's handler).
         let shared = self.shared.state().qp.clone()?;
         QueuePair::again(shared.upgrade()?)
     }
 
-    /// The local and the remote address, once there is a connection.
+    /// The local and the remote address; `None` before there is a connection.
     pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         self.shared.addresses()
     }
 
-    /// The index of the engine that sets up or carries its connection; `None` without one.
+    /// The index of the engine that sets up or carries the connection; `None` without a connection.
     pub fn engine(&self) -> Option<usize> {
         self.shared.engine()
     }
 
-    /// Why the connection ended, or could not be made. `None` before the end, after a graceful close, and
-    /// after a reject by the user.
+    /// The reason why the connection ended or could not be made. `None` before the end, after a graceful
+    /// close, and after a reject by the user.
     pub fn cause(&self) -> Option<ConnectionError> {
         self.shared.cause()
     }
 
-    /// The number of handles of the identifier, including those in events that wait.
+    /// The number of handles of the identifier, including the handles in queued events.
     fn handles(&self) -> usize {
         Arc::strong_count(&self._owner)
     }

@@ -22,18 +22,18 @@ pub struct ContextConfig {
     /// How memory of the caller is accessed. By default a guard protects against memory that is unmapped too
     /// early. Default: [`UserMemory::Guarded`].
     pub user_memory: UserMemory,
-    /// Refuses to register memory for peers of one protection domain to write to, while peers of another may
-    /// write to it (RFC 5042 section 6.3.6). Off by default;
-    /// [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) reports it for one region.
+    /// Refuses to register memory that peers of one protection domain may write to while peers of another
+    /// domain may write to it (RFC 5042 section 6.3.6). If this is off,
+    /// [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) reports such peers for one region.
     /// Default: `false`.
     pub strict_overlap: bool,
-    /// Accepts a request with invalid local memory: it fails with
-    /// [`LocalProtectionError`](crate::verbs::WcStatus::LocalProtectionError) when its turn comes, and ends
-    /// its stream, as on most devices. So does an atomic whose buffer has a wrong length, with
-    /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). If false, the post is refused.
-    /// Default: `false`.
+    /// Accepts a request with invalid local memory. When its turn comes, the request fails with
+    /// [`LocalProtectionError`](crate::verbs::WcStatus::LocalProtectionError) and ends its stream, as on most
+    /// devices. An atomic whose buffer has a wrong length fails in the same way, with
+    /// [`LocalLengthError`](crate::verbs::WcStatus::LocalLengthError). If this is off, the post of such a
+    /// request is refused. Default: `false`.
     pub late_memory_checks: bool,
-    /// The seed of the STags; `None` (always, outside tests) takes entropy of the system. Default: `None`.
+    /// The seed of the STags. `None` takes entropy from the system; only tests set a seed. Default: `None`.
     pub seed: Option<[u8; 32]>,
 }
 
@@ -58,7 +58,7 @@ struct Listening {
 }
 
 impl ContextShared {
-    /// Adds an engine. Its index is its position in the list. The engine listens on every port that has a
+    /// Adds an engine, whose index is its position in the list. The engine listens on every port that has a
     /// listener.
     pub(crate) fn add_engine(&self, make: impl FnOnce(usize) -> EngineHandle) -> Arc<EngineHandle> {
         let listeners = self.listeners();
@@ -74,7 +74,7 @@ impl ContextShared {
         engine
     }
 
-    /// The engine with that index, or the engine with the fewest connections.
+    /// Returns the engine with this index, or without an index the engine with the fewest connections.
     pub(crate) fn engine(&self, index: Option<usize>) -> Result<Arc<EngineHandle>, VerbsError> {
         let engines = self.engines.read().expect("no holder of this lock panics");
         let mut alive = engines.iter().filter(|engine| !engine.is_stopped());
@@ -96,8 +96,8 @@ impl ContextShared {
         self.listeners.lock().expect("no holder of this lock panics")
     }
 
-    /// The use of two limits over all listeners: half-open connections, and connections that are neither
-    /// accepted nor rejected.
+    /// Returns the use of two limits, added up over all listeners: the limit on half-open connections, and
+    /// the limit on connections that are neither accepted nor rejected.
     fn incoming(&self) -> [Usage; 2] {
         let mut half_open = Usage { name: "half_open", limit: 0, used: 0, refused: 0 };
         let mut backlog = Usage { name: "backlog", ..half_open };
@@ -150,7 +150,8 @@ impl ContextShared {
 }
 
 impl Context {
-    /// A context with its own STag table. It moves no data without an [`Engine`](crate::engine::Engine).
+    /// Creates a context with its own STag table. It moves no data without an
+    /// [`Engine`](crate::engine::Engine).
     ///
     /// # Errors
     /// [`VerbsError::System`] if the system has no entropy, or no descriptor is available.
@@ -217,7 +218,7 @@ impl Context {
         self.shared.resources.memory.check_invariants()
     }
 
-    /// All limits: the value, its use, and how often it refused a request.
+    /// Returns the value and the use of each limit, and how often the limit refused a request.
     pub fn usage(&self) -> ContextUsage {
         let quotas = &self.shared.resources.quotas;
         let memory = self.shared.resources.memory.usage();
@@ -247,15 +248,17 @@ impl Context {
         }
     }
 
-    /// The objects of the context, and the connections of its engines. Each engine answers in its next poll;
-    /// engines that are not polled within `patience` are in [`ContextStatus::silent`].
+    /// Returns the objects of the context, and the connections of its engines. Each engine answers in its
+    /// next poll. Engines that are not polled within `patience` are listed in [`ContextStatus::silent`].
     ///
-    /// A thread that polls an engine itself gets no answer from that engine: call this from another thread.
+    /// If a thread polls an engine itself, that engine does not answer this thread: call this function from
+    /// another thread.
     pub fn status(&self, patience: Duration) -> ContextStatus {
         self.status_with(patience, &|| {})
     }
 
-    /// As [`status`](Self::status). Calls `poll` after the engines were asked; it may poll them.
+    /// As [`status`](Self::status), but calls `poll` after the engines were asked. `poll` may poll the
+    /// engines.
     pub(crate) fn status_with(&self, patience: Duration, poll: &dyn Fn()) -> ContextStatus {
         let deadline = Instant::now() + patience;
         let before = self.shared.resources.qps();
@@ -271,7 +274,8 @@ impl Context {
         }
         let registered_bytes = self.shared.resources.memory.registered_bytes();
         let mut queue_pairs = self.shared.resources.qps();
-        // Each connection in the list has its queue pair, even if it has ended since the engine answered.
+        // The list contains the queue pair of each listed connection, even if the connection has ended since
+        // the engine answered.
         let connections = engines.iter().flat_map(|engine| &engine.connections);
         let mut missing: HashSet<u32> = connections.filter_map(|conn| Some(conn.qp?.0)).collect();
         for qp in &queue_pairs {
@@ -304,7 +308,7 @@ impl Context {
     }
 }
 
-/// Asks an engine for its status. Returns the number of its answers so far.
+/// Asks an engine for its status. Returns the number of answers that the engine has given so far.
 fn ask(engine: &Arc<EngineHandle>) -> u64 {
     let (answers, is_first) = engine.status().ask();
     if is_first {
@@ -313,7 +317,7 @@ fn ask(engine: &Arc<EngineHandle>) -> u64 {
     answers
 }
 
-/// 32 unpredictable bytes.
+/// Returns 32 unpredictable bytes.
 pub(crate) fn entropy() -> Result<[u8; 32], VerbsError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed)

@@ -11,11 +11,11 @@ dp::counters! {
         pub port: dp::PortCounters,
         /// The counters of the TCP stack ([`Stack::counters`](tcp_lite::Stack::counters)).
         pub stack: StackCounters,
-        /// FPDUs received that passed all checks of MPA.
+        /// Received FPDUs that passed all checks of MPA.
         pub rx_fpdus: u64,
-        /// FPDUs placed ahead of the in-order frontier.
+        /// FPDUs placed out of order, beyond the next expected byte.
         pub rx_fpdus_early: u64,
-        /// How often a message of a peer found no receive request, and waited for one
+        /// Number of times that a message of a peer found no receive request, and waited for one
         /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)).
         pub rx_not_ready: u64,
         /// FPDUs handed to TCP, one for each DDP segment. A retransmission is not counted.
@@ -32,17 +32,18 @@ dp::counters! {
         pub tx_terminates: u64,
         /// Terminates received, including unreadable ones. Each ended its stream.
         pub rx_terminates: u64,
-        /// Connections established, whichever end began them.
+        /// Connections established, whichever side began them.
         pub connections: u64,
-        /// Connections without CRCs, as neither end asked for them
+        /// Connections without CRCs, because neither peer asked for them
         /// ([`EngineConfig::crc`](crate::engine::EngineConfig::crc)).
         pub connections_without_crc: u64,
         /// Connections and connection attempts that ended in an error.
         pub connections_failed: u64,
-        /// TCP connections reset for a limit of their listener, whose statistics count them by limit.
+        /// TCP connections that were reset because of a limit of their listener. The listener's statistics
+        /// count them by limit.
         pub connections_refused: u64,
-        /// How often more Reads and atomics were outstanding than memory was allocated for
-        /// ([`EngineConfig::request_records`](crate::engine::EngineConfig::request_records)).
+        /// Number of times that more Reads and atomics were outstanding than
+        /// [`EngineConfig::request_records`](crate::engine::EngineConfig::request_records) has records for.
         pub request_growths: u64,
         /// Polls that found work.
         pub busy_polls: u64,

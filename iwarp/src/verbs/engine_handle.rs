@@ -1,4 +1,4 @@
-//! The handle by which threads of the user reach an engine: its commands, and its state.
+//! The handle of an engine: user threads send commands to the engine and read its state through this handle.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ pub(crate) struct EngineHandle {
     connections: AtomicUsize,
     /// Number of commands to begin a connection that the engine has not handled yet.
     to_begin: AtomicUsize,
-    /// Time of its last poll, microseconds.
+    /// Time of the engine's last poll, in microseconds.
     now_us: AtomicU64,
     stopped: AtomicBool,
 }
@@ -41,7 +41,7 @@ impl EngineHandle {
         self.index
     }
 
-    /// Number of connections that the engine carries now or was asked to begin.
+    /// Number of connections that the engine carries now, or that it was asked to begin.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed) + self.to_begin.load(Ordering::Relaxed)
     }
@@ -50,7 +50,7 @@ impl EngineHandle {
         self.connections.store(count, Ordering::Relaxed);
     }
 
-    /// Time of its last poll, in microseconds of its clock.
+    /// Returns the time of the engine's last poll, in microseconds of the engine's clock.
     pub(crate) fn now_us(&self) -> u64 {
         self.now_us.load(Ordering::Relaxed)
     }
@@ -59,13 +59,13 @@ impl EngineHandle {
         self.now_us.store(now_us, Ordering::Relaxed);
     }
 
-    /// Whether the engine is gone for good.
+    /// Whether the engine was dropped.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Called when the engine was dropped. Commands are refused from now on; commands that are queued already
-    /// can still be taken.
+    /// Called when the engine was dropped. Commands are refused from now on, but commands that are queued
+    /// already can still be removed and handled.
     pub(crate) fn stop(&self) {
         let _commands = self.commands.lock().expect("no holder of this lock panics");
         self.stopped.store(true, Ordering::Release);

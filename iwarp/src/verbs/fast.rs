@@ -13,8 +13,8 @@ use super::{FastRegister, ProtectionDomain, QueuePair, Sge, VerbsError};
 /// Options of a new region for fast registration.
 #[derive(Clone, Copy, Default)]
 pub struct FastOptions<'a> {
-    /// Limits the region to the peer of this queue pair; `None`: every queue pair of the protection domain.
-    /// Default: `None`.
+    /// Limits the region to the peer of this queue pair; `None`: every queue pair of the protection domain
+    /// can use the region. Default: `None`.
     pub qp: Option<&'a QueuePair>,
     /// Forbids the peer to invalidate the region, even with `qp`. Default: `false`.
     pub keep: bool,
@@ -26,14 +26,14 @@ impl FastOptions<'_> {
     }
 }
 
-/// Prepared memory with an STag that is invalid until a send queue makes it valid for a range of the memory
-/// ([`SendOp::FastRegister`](super::SendOp::FastRegister)). Once invalidated, it can be made valid again.
-/// Dropping the region deregisters it, and returns once no engine uses the memory any more.
+/// Prepared memory with an STag that is initially invalid. A send queue makes the STag valid for a range of
+/// the memory ([`SendOp::FastRegister`](super::SendOp::FastRegister)). An invalidated STag can be made valid
+/// again. Dropping the region deregisters it; the drop returns when no engine uses the memory any more.
 pub struct FastRegion {
     registration: FastRegistration,
     /// The STag that was last returned to the user.
     rkey: AtomicU32,
-    /// Keeps protection domain and context alive.
+    /// Keeps the protection domain and the context alive.
     _pd: ProtectionDomain,
 }
 
@@ -52,7 +52,7 @@ impl FastRegion {
     ///
     /// # Safety
     /// Until the region is dropped, whether its STag is valid or not, `addr..addr + bytes` stays mapped,
-    /// readable and, if `writable`, writable, and the caller accesses it only in ways that allow other
+    /// readable and, if `writable`, writable. The caller accesses this memory only in ways that allow other
     /// threads to read and change it at any time: through raw pointers or atomics, never through a reference
     /// to plain bytes.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
@@ -64,9 +64,9 @@ impl FastRegion {
         options: &FastOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let options = options.prepare(pd)?;
-        // SAFETY: the caller promises that the memory is mapped and accessible until this value is dropped,
-        // and is accessed only in ways that allow concurrent accesses. The value owns the registration, which
-        // is dropped with it.
+        // SAFETY: the caller promises that the memory is mapped and accessible until the returned
+        // `FastRegion` is dropped, and is accessed only in ways that allow concurrent accesses. The
+        // `FastRegion` owns the registration, so both are dropped together.
         let registration =
             unsafe { pd.shared.resources.memory.prepare_user(addr, bytes, writable, &options) };
         Ok(Self::new(pd, registration.map_err(register_error)?))
@@ -77,12 +77,12 @@ impl FastRegion {
         Self { registration, rkey, _pd: pd.clone() }
     }
 
-    /// The STag, valid once the last requested registration has completed. It is both lkey and rkey.
+    /// The STag, which is both lkey and rkey. It is valid once the last requested registration has completed.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }
 
-    /// Advances to the next key, and returns the STag with it.
+    /// Advances to the next key, and returns the STag with this key.
     pub fn next_rkey(&self) -> u32 {
         let next = |rkey: u32| self.registration.stag(Stag(rkey).key().wrapping_add(1)).0;
         let update = self.rkey.fetch_update(Ordering::AcqRel, Ordering::Acquire, |rkey| Some(next(rkey)));
@@ -94,13 +94,13 @@ impl FastRegion {
         self.registration.is_valid(Stag(self.rkey()))
     }
 
-    /// The prepared memory. Its owner may use it whether the STag is valid or not.
+    /// The prepared memory. The owner of the memory may use it whether the STag is valid or not.
     pub fn memory(&self) -> &RawBytes {
         self.registration.memory()
     }
 
-    /// The request that registers `length` bytes from `offset` of the prepared memory, with the next key and
-    /// tagged offsets that start at the virtual address.
+    /// Returns a request that registers `length` bytes from `offset` of the prepared memory. It uses the next
+    /// key, and tagged offsets that start at the virtual address of the first byte.
     pub fn register(&self, offset: u64, length: u64, access: Access) -> FastRegister {
         FastRegister { rkey: self.next_rkey(), offset, length, access, base: Base::VirtualAddress }
     }
@@ -110,13 +110,14 @@ impl FastRegion {
         (self.memory().as_ptr().addr() as u64).wrapping_add(offset)
     }
 
-    /// An element with `length` bytes from `offset` of the prepared memory, for a request that is posted
-    /// after the request that registers these bytes at their virtual address.
+    /// Returns an element with `length` bytes from `offset` of the prepared memory. Use it in a request that
+    /// is posted after the request that registers these bytes at their virtual address.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr(offset), length, lkey: self.rkey() }
     }
 
-    /// Makes the STag invalid at once. When this returns, the memory behind it is no longer read or changed.
+    /// Makes the STag invalid at once. When this function returns, no engine reads or changes the region's
+    /// memory any more.
     pub fn invalidate(&self) {
         self.registration.invalidate();
     }

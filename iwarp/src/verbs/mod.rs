@@ -14,8 +14,8 @@
 //! | [`QueuePair`], [`SendRequest`], [`RecvRequest`] | `ibv_qp`, `ibv_send_wr`, `ibv_recv_wr` |
 //! | [`CmId`], [`CmEvent`], [`EventChannel`] | `rdma_cm_id`, `rdma_cm_event`, `rdma_event_channel` |
 //!
-//! Completion queues, shared receive queues and completion channels are in `crate::queues`, since a queue
-//! pair holds them.
+//! Completion queues, shared receive queues and completion channels are in `crate::queues`, since queue pairs
+//! hold references to them.
 //!
 //! Every object may be used from any thread. An [`Engine`](crate::engine::Engine) moves the data.
 

@@ -14,13 +14,14 @@ pub struct MrOptions<'a> {
     /// The rights of local requests and of peers. The rights of peers to write and to do atomics need
     /// [`Access::LOCAL_WRITE`]. Default: none.
     pub access: Access,
-    /// The start of its tagged offsets: its virtual address by default. Default: [`Base::VirtualAddress`].
+    /// The tagged offset of the region's first byte. Default: [`Base::VirtualAddress`].
     pub base: Base,
-    /// Limits the region to the peer of this queue pair. Only such a region can be invalidated by the peer
-    /// (Send with Invalidate; RFC 5042 section 6.4.5). `None`: every queue pair of the protection domain.
+    /// Limits the region to the peer of this queue pair. The peer can invalidate only regions that are
+    /// limited to it (Send with Invalidate; RFC 5042 section 6.4.5). `None`: every queue pair of the
+    /// protection domain can use the region.
     ///
-    /// RFC 5042 sections 6.1.1 and 6.4.5 (SEC-089, SEC-157): peers that do not trust each other need
-    /// protection domains of their own, or regions that are limited to their own queue pair. Default: `None`.
+    /// Peers that do not trust each other need separate protection domains, or regions that are limited to
+    /// their own queue pair (RFC 5042 sections 6.1.1 and 6.4.5; SEC-089, SEC-157). Default: `None`.
     pub qp: Option<&'a QueuePair>,
     /// The low eight bits of the STag. Default: 0.
     pub key: u8,
@@ -29,7 +30,7 @@ pub struct MrOptions<'a> {
 }
 
 impl MrOptions<'_> {
-    /// These rights, and defaults for the rest.
+    /// Returns options with the rights `access`, and defaults for the other fields.
     pub fn new(access: Access) -> Self {
         Self { access, ..Self::default() }
     }
@@ -40,14 +41,14 @@ impl MrOptions<'_> {
     }
 }
 
-/// A registered region. Dropping it deregisters it, and returns once no engine uses the memory any more.
+/// A registered region. Dropping it deregisters it; the drop returns when no engine uses the memory any more.
 ///
-/// Memory may be registered several times, each time with its own rights and domain. Then readers see the
-/// data of all writers, and two writers can destroy each other's data (RFC 5042 section 6.3.6); see
+/// Memory may be registered several times, each time with other rights and another domain. Then readers see
+/// the data of all writers, and two writers can destroy each other's data (RFC 5042 section 6.3.6). See
 /// [`other_writers`](Self::other_writers).
 pub struct MemoryRegion {
     registration: Registration,
-    /// Keeps protection domain and context alive, and counted against their limits.
+    /// Keeps the protection domain and the context alive, so that they stay counted against their limits.
     pd: ProtectionDomain,
 }
 
@@ -71,8 +72,8 @@ impl MemoryRegion {
     ///
     /// # Safety
     /// Until the region is dropped, `addr..addr + bytes` stays mapped, readable and (if `options` allow any
-    /// writing) writable, and the caller accesses it only in ways that allow other threads to read and change
-    /// it at any time: through raw pointers or atomics, never through a reference to plain bytes.
+    /// writing) writable. The caller accesses this memory only in ways that allow other threads to read and
+    /// change it at any time: through raw pointers or atomics, never through a reference to plain bytes.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub(super) unsafe fn register_user(
         pd: &ProtectionDomain,
@@ -81,9 +82,9 @@ impl MemoryRegion {
         options: &MrOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let options = options.register_options(pd)?;
-        // SAFETY: the caller promises that the memory is mapped and accessible until this value is dropped,
-        // and is accessed only in ways that allow concurrent accesses. The value owns the registration, which
-        // is dropped with it.
+        // SAFETY: the caller promises that the memory is mapped and accessible until the returned
+        // `MemoryRegion` is dropped, and is accessed only in ways that allow concurrent accesses. The
+        // `MemoryRegion` owns the registration, so both are dropped together.
         let registration = unsafe { pd.shared.resources.memory.register_user(addr, bytes, &options) };
         Ok(Self { registration: registration.map_err(register_error)?, pd: pd.clone() })
     }
@@ -98,7 +99,7 @@ impl MemoryRegion {
         self.registration.stag().0
     }
 
-    /// The tagged offset of the first byte: its virtual address, by default.
+    /// The tagged offset of the first byte. By default it is the byte's virtual address.
     pub fn addr(&self) -> u64 {
         self.registration.base_to()
     }
@@ -108,7 +109,7 @@ impl MemoryRegion {
         self.registration.len()
     }
 
-    /// Whether the region has no bytes, which is possible for memory of the caller
+    /// Whether the region has no bytes. This is possible only for memory of the caller
     /// ([`ProtectionDomain::reg_user_mr`]).
     pub fn is_empty(&self) -> bool {
         self.registration.is_empty()
@@ -119,15 +120,16 @@ impl MemoryRegion {
         self.registration.access()
     }
 
-    /// Whether the region is valid: false after it was invalidated, by us or by the peer.
+    /// Whether the region is valid. It becomes invalid when this side or the peer invalidates it.
     pub fn is_valid(&self) -> bool {
         self.registration.is_valid()
     }
 
-    /// `length` bytes from `offset` as a scatter/gather element. The range is checked when the request is
-    /// posted.
+    /// Returns a scatter/gather element with `length` bytes from `offset`. The range is checked when the
+    /// request is posted.
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
-        // A length beyond 32 bits exceeds every message; the clamped length is refused when posted.
+        // A length beyond 32 bits exceeds every message. The clamped length is refused when the request is
+        // posted.
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Sge { addr: self.addr().wrapping_add(offset as u64), length, lkey: self.lkey() }
     }
@@ -135,15 +137,15 @@ impl MemoryRegion {
     /// Copies `bytes` to `offset` of the region.
     ///
     /// # Errors
-    /// [`VerbsError::LocalProtection`] when it does not fit.
+    /// [`VerbsError::LocalProtection`] if the range is not inside the region.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), VerbsError> {
         self.registration.memory().write_at(offset, bytes).map_err(out_of_range)
     }
 
-    /// Copies `out.len()` bytes from `offset` of the region.
+    /// Copies `out.len()` bytes from `offset` of the region to `out`.
     ///
     /// # Errors
-    /// [`VerbsError::LocalProtection`] when it does not fit.
+    /// [`VerbsError::LocalProtection`] if the range is not inside the region.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), VerbsError> {
         self.registration.memory().read_at(offset, out).map_err(out_of_range)
     }
@@ -151,7 +153,7 @@ impl MemoryRegion {
     /// Loads one byte with acquire ordering, for a program that polls the last byte of a Write.
     ///
     /// # Errors
-    /// [`VerbsError::LocalProtection`] outside the region.
+    /// [`VerbsError::LocalProtection`] if `offset` is outside the region.
     pub fn load_u8(&self, offset: usize) -> Result<u8, VerbsError> {
         self.registration.memory().load_u8_acquire(offset).map_err(out_of_range)
     }
@@ -161,37 +163,38 @@ impl MemoryRegion {
         self.registration.memory().as_ptr()
     }
 
-    /// The number of STags of other protection domains that let a peer write to this memory. Two peers that
-    /// write to the same bytes can destroy each other's data, and a peer that may read them sees what another
-    /// wrote. If the peers do not trust each other, there should be none (RFC 5042 section 6.3.6). The call
-    /// walks the whole table: not for the data path.
+    /// Returns the number of STags of other protection domains that let a peer write to this memory. Two
+    /// peers that write to the same bytes can destroy each other's data, and a peer that may read these bytes
+    /// sees what another peer wrote. If the peers do not trust each other, there should be no such STag (RFC
+    /// 5042 section 6.3.6). The call walks the whole table, so it is too slow for the data path.
     pub fn other_writers(&self) -> usize {
         self.registration.other_writers()
     }
 
-    /// Makes the STag invalid at once. When this returns, the memory behind it, and behind windows that are
-    /// bound to it, is no longer read or changed.
+    /// Makes the STag invalid at once. When this function returns, no engine reads or changes the memory of
+    /// the region, or of windows bound to the region, any more.
     pub fn invalidate(&self) {
         self.registration.invalidate();
     }
 
-    /// Gives the region new rights and a new key (`ibv_rereg_mr`), whether it is valid or invalidated, and
-    /// returns the new STag. When this returns, the old STag and the old rights are without effect on every
-    /// engine.
+    /// Gives the region new rights and a new key (`ibv_rereg_mr`), whether the region is valid or
+    /// invalidated, and returns the new STag. When this function returns, the old STag and the old rights
+    /// have no effect on any engine.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for rights that the memory does not allow, or while a window is bound to the
-    /// region; nothing has changed then.
+    /// [`VerbsError::Invalid`] if the memory does not allow the rights, or if a window is bound to the
+    /// region. Then the region is unchanged.
     pub fn reregister(&mut self, access: Access, key: u8) -> Result<u32, VerbsError> {
         self.registration.revalidate(key, access).map(|stag| stag.0).map_err(register_error)
     }
 
-    /// Deregisters the region (`ibv_dereg_mr`). When this returns, the memory is no longer read or changed.
+    /// Deregisters the region (`ibv_dereg_mr`). When this function returns, no engine reads or changes the
+    /// memory any more.
     ///
-    /// Dropping a region does the same, but ends windows that are bound to it instead of refusing.
+    /// Dropping a region also deregisters it, but ends the windows that are bound to it instead of failing.
     ///
     /// # Errors
-    /// The region, unchanged, while a window is bound to it.
+    /// [`BoundRegion`] with the unchanged region, if a window is bound to it.
     pub fn deregister(self) -> Result<(), BoundRegion> {
         let Self { registration, pd } = self;
         registration.deregister_unbound().map_err(|registration| BoundRegion {

@@ -12,12 +12,13 @@ use super::{BindWindow, MemoryRegion, ProtectionDomain, QueuePair, SendOp, SendR
 pub struct MwOptions {
     /// Type 1 or type 2.
     pub kind: WindowKind,
-    /// Forbids the peer to invalidate the window. (A peer never invalidates a window of type 1.)
+    /// Forbids the peer to invalidate the window. (A peer can never invalidate a window of type 1.)
     pub keep: bool,
 }
 
-/// A memory window (`ibv_mw`): an STag for a part of a region, with its own rights, that a send queue binds
-/// and invalidates. Dropping it frees it, and returns once no engine uses it any more.
+/// A memory window (`ibv_mw`): an STag for a part of a region, with its own rights. A send queue binds and
+/// invalidates the window. Dropping the window frees it; the drop returns when no engine uses the window any
+/// more.
 ///
 /// | | type 1 | type 2 |
 /// |---|---|---|
@@ -25,13 +26,13 @@ pub struct MwOptions {
 /// | usable by | every queue pair of the protection domain | the peer of the queue pair that bound it |
 /// | ends by | being bound again, also to no bytes | [`SendOp::LocalInvalidate`] or the peer's Send with Invalidate |
 ///
-/// The binding also ends with the region: [`MemoryRegion::deregister`] refuses while a window is bound, and
-/// dropping or invalidating the region ends its windows first.
+/// The region can also end the binding. [`MemoryRegion::deregister`] fails while a window is bound to the
+/// region, but dropping or invalidating the region ends the region's windows first.
 pub struct MemoryWindow {
     window: Window,
     /// The STag that was last returned to the user.
     rkey: AtomicU32,
-    /// Keeps protection domain and context alive.
+    /// Keeps the protection domain and the context alive.
     _pd: ProtectionDomain,
 }
 
@@ -48,24 +49,25 @@ impl MemoryWindow {
         self.window.kind()
     }
 
-    /// The STag to advertise, valid once the last requested bind has completed.
+    /// The STag to advertise. It is valid once the last requested bind has completed.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }
 
-    /// Advances to the next key (`ibv_inc_rkey`), and returns the STag with it.
+    /// Advances to the next key (`ibv_inc_rkey`), and returns the STag with this key.
     pub fn next_rkey(&self) -> u32 {
         let next = |rkey: u32| self.window.stag(Stag(rkey).key().wrapping_add(1)).0;
         let update = self.rkey.fetch_update(Ordering::AcqRel, Ordering::Acquire, |rkey| Some(next(rkey)));
         next(update.unwrap_or_else(|rkey| rkey))
     }
 
-    /// Whether the window is bound to a valid region, with the key of [`rkey`](Self::rkey).
+    /// Whether the window is bound to a valid region, with the key in [`rkey`](Self::rkey).
     pub fn is_bound(&self) -> bool {
         self.window.is_valid(Stag(self.rkey()))
     }
 
-    /// The request that binds the window to `length` bytes from `offset` of `region`, with the next key.
+    /// Returns a request that binds the window to `length` bytes from `offset` of `region`, with the next
+    /// key.
     pub fn bind(&self, region: &MemoryRegion, offset: u64, length: u64, access: Access) -> BindWindow {
         BindWindow {
             rkey: self.next_rkey(),
@@ -79,13 +81,14 @@ impl MemoryWindow {
 }
 
 impl QueuePair {
-    /// Binds a window of type 1 (`ibv_bind_mw`): posts a request that binds it to `length` bytes from
-    /// `offset` of `region`, in order with the requests around it. Returns the STag that the window has when
-    /// the request has completed; from then on its previous range is inaccessible through it. A length of 0
-    /// unbinds the window.
+    /// Binds a window of type 1 (`ibv_bind_mw`): posts a request that binds the window to `length` bytes from
+    /// `offset` of `region`. The request is processed in order with other posted requests. Returns the STag
+    /// that the window has when the request has completed. From then on, the window gives no access to its
+    /// previous range. A length of 0 unbinds the window.
     ///
     /// # Errors
-    /// As [`QueuePair::post_send`], and [`VerbsError::Invalid`] for a window of type 2; nothing was posted.
+    /// The errors of [`QueuePair::post_send`], and [`VerbsError::Invalid`] for a window of type 2. On an
+    /// error, nothing was posted.
     pub fn bind_mw(
         &self,
         wr_id: u64,
@@ -102,11 +105,11 @@ impl QueuePair {
         Ok(bind.rkey)
     }
 
-    /// As [`bind_mw`](Self::bind_mw), with a request that the caller has made, whose key is
+    /// As [`bind_mw`](Self::bind_mw), with a request that the caller has made. The key in the request is
     /// [`MemoryWindow::next_rkey`].
     ///
     /// # Errors
-    /// As [`bind_mw`](Self::bind_mw).
+    /// The errors of [`bind_mw`](Self::bind_mw).
     pub fn post_bind_mw(&self, window: &MemoryWindow, request: &SendRequest) -> Result<(), VerbsError> {
         if window.kind() != WindowKind::Type1 || !matches!(request.op, SendOp::BindWindow(_)) {
             return Err(VerbsError::Invalid("only a window of type 1 is bound by this call".into()));

@@ -10,7 +10,8 @@ use super::{
     SharedReceiveQueue, SrqInit, VerbsError,
 };
 
-/// A protection domain: regions and queue pairs can be used together only within one. Cheap to clone.
+/// A protection domain. A region and a queue pair can be used together only if they belong to the same
+/// protection domain. Cheap to clone.
 #[derive(Clone)]
 pub struct ProtectionDomain {
     pub(super) shared: Arc<PdShared>,
@@ -25,13 +26,13 @@ impl ProtectionDomain {
         self.shared.id()
     }
 
-    /// Its number, unique in the context.
+    /// The number of the protection domain, unique in the context.
     pub fn pd_num(&self) -> u32 {
         self.id().0
     }
 
-    /// Registers `bytes` of new zeroed memory, on hugepages if available. Its tagged offsets start at its
-    /// virtual address.
+    /// Registers `bytes` bytes of new zeroed memory, on hugepages if available. The region's tagged offsets
+    /// start at the virtual address of the memory.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`].
@@ -48,18 +49,19 @@ impl ProtectionDomain {
     }
 
     /// Registers memory of the caller (`ibv_reg_mr`; with [`MrOptions::base`] `ibv_reg_mr_iova2`). Local
-    /// elements and peers address it by its tagged offsets ([`MemoryRegion::addr`]).
+    /// elements and peers address the memory by its tagged offsets ([`MemoryRegion::addr`]).
     ///
-    /// `bytes` may be 0: then the keys cover no memory, and `addr` may be any address. Zero-length requests
-    /// and messages need no key, so they succeed with these keys at any address; longer ones do not.
+    /// `bytes` may be 0: then the keys cover no memory, and `addr` may be any address. Requests and messages
+    /// of length zero need no key, so they succeed with these keys at any address. Longer requests and
+    /// messages fail.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
     ///
     /// # Safety
     /// Until the region is dropped, `addr..addr + bytes` stays mapped, readable and (if `options` allow any
-    /// writing) writable, and the caller accesses it only in ways that allow other threads to read and change
-    /// it at any time: through raw pointers or atomics, never through a reference to plain bytes.
+    /// writing) writable. The caller accesses this memory only in ways that allow other threads to read and
+    /// change it at any time: through raw pointers or atomics, never through a reference to plain bytes.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub unsafe fn reg_user_mr(
         &self,
@@ -73,8 +75,8 @@ impl ProtectionDomain {
         unsafe { MemoryRegion::register_user(self, addr, bytes, options) }
     }
 
-    /// Allocates `bytes` of new zeroed memory for fast registration. Its STag is invalid until a send queue
-    /// makes it valid.
+    /// Allocates `bytes` bytes of new zeroed memory for fast registration. The region's STag is invalid until
+    /// a send queue makes it valid.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`].
@@ -82,15 +84,15 @@ impl ProtectionDomain {
         FastRegion::allocate(self, bytes, options)
     }
 
-    /// As [`alloc_fast_mr`](Self::alloc_fast_mr), for memory of the caller. Peers may write to it only if
-    /// `writable`.
+    /// As [`alloc_fast_mr`](Self::alloc_fast_mr), for memory of the caller. Peers may write to the memory
+    /// only if `writable` is set.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
     ///
     /// # Safety
     /// Until the region is dropped, whether its STag is valid or not, `addr..addr + bytes` stays mapped,
-    /// readable and, if `writable`, writable, and the caller accesses it only in ways that allow other
+    /// readable and, if `writable`, writable. The caller accesses this memory only in ways that allow other
     /// threads to read and change it at any time: through raw pointers or atomics, never through a reference
     /// to plain bytes.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
@@ -139,7 +141,7 @@ impl ProtectionDomain {
         SharedReceiveQueue::new(&self.shared, init)
     }
 
-    /// The stream that a registration for `qp` is limited to.
+    /// Returns the stream to which a registration for `qp` is limited; `None` without a queue pair.
     pub(crate) fn stream(&self, qp: Option<&QueuePair>) -> Result<Option<StreamId>, VerbsError> {
         let Some(qp) = qp else { return Ok(None) };
         self.shared.resources.same(qp.shared.config.resources())?;

@@ -28,7 +28,7 @@ pub struct QpAttr {
     pub send_cq: u32,
     /// Number of the completion queue of its receives.
     pub recv_cq: u32,
-    /// Number of its shared receive queue; `None`: it has its own receive queue.
+    /// Number of its shared receive queue; `None`: the queue pair has its own receive queue.
     pub srq: Option<u32>,
     /// As in [`QpInit::max_send_wr`].
     pub max_send_wr: usize,
@@ -46,21 +46,22 @@ pub struct QpAttr {
     pub early_sends: bool,
     /// As in [`QueuePair::set_remote_access`].
     pub remote_access: Access,
-    /// Maximum number of our outstanding Reads, once connected.
+    /// Maximum number of our outstanding Reads; `None` before the queue pair is connected.
     pub ord: Option<u16>,
-    /// Maximum number of the peer's Reads that are served at a time, once connected.
-    pub ird: Option<u16>,
-    /// Whether both ends have agreed on [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics), once
+    /// Maximum number of the peer's Reads that are served at a time; `None` before the queue pair is
     /// connected.
+    pub ird: Option<u16>,
+    /// Whether both peers have agreed on [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics); `None`
+    /// before the queue pair is connected.
     pub ib_semantics: Option<bool>,
     /// As [`QueuePair::cause`].
     pub cause: Option<ConnectionError>,
     /// Number of posted send requests that are not completed.
     pub send_open: usize,
-    /// Number of send requests whose completion has not been polled, including open ones.
+    /// Number of send requests whose completion has not been polled, including incomplete requests.
     pub send_outstanding: usize,
-    /// Number of receive requests whose completion has not been polled: posted here or, with a shared
-    /// receive queue, taken from it.
+    /// Number of receive requests whose completion has not been polled. They were posted here, or taken from
+    /// the shared receive queue.
     pub recv_outstanding: usize,
     /// Total number of receive requests taken for messages of the peer.
     pub recv_taken: u64,
@@ -68,11 +69,11 @@ pub struct QpAttr {
     pub recv_in_process: u64,
 }
 
-/// A queue pair: one RDMA stream. Cheap to clone. Dropping the last clone aborts an open connection, unless a
-/// Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep the queue
-/// pair until the `Disconnected` event, or posted requests may be lost.
+/// A queue pair, which is one RDMA stream. Cheap to clone. Dropping the last clone aborts an open connection,
+/// unless a Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep
+/// the queue pair until the `Disconnected` event; otherwise posted requests may be lost.
 pub struct QueuePair {
-    /// Counts the users' handles separately, since the engine holds references too.
+    /// Counts the users' handles. They are counted separately since the engine holds references as well.
     pub(crate) shared: Arc<QpShared>,
 }
 
@@ -101,35 +102,36 @@ impl SendBatch<'_> {
     /// Posts a request, as [`QueuePair::post_send`] does.
     ///
     /// # Errors
-    /// [`VerbsError`]; this request was not posted, the earlier ones were.
+    /// [`VerbsError`]: this request was not posted, but the earlier requests were.
     pub fn push(&mut self, request: &SendRequest) -> Result<(), VerbsError> {
         self.qp.config.check_window_kind(&request.op)?;
         self.qp.queue_send(request)
     }
 
-    /// Whether [`push`](Self::push) would post this request, if the queue has room.
+    /// Checks whether [`push`](Self::push) would post this request if the queue has room.
     ///
     /// # Errors
-    /// Those of [`push`](Self::push), except [`VerbsError::QueueFull`].
+    /// The errors of [`push`](Self::push), except [`VerbsError::QueueFull`].
     pub fn check(&self, request: &SendRequest) -> Result<(), VerbsError> {
         self.qp.config.check_window_kind(&request.op)?;
         self.qp.check_send(request)
     }
 
-    /// Whether [`push_inline`](Self::push_inline) would post this request with `bytes` bytes, if the queue
-    /// has room.
+    /// Checks whether [`push_inline`](Self::push_inline) would post this request with `bytes` bytes if the
+    /// queue has room.
     ///
     /// # Errors
-    /// Those of [`push_inline`](Self::push_inline), except [`VerbsError::QueueFull`].
+    /// The errors of [`push_inline`](Self::push_inline), except [`VerbsError::QueueFull`].
     pub fn check_inline(&self, request: &SendRequest, bytes: usize) -> Result<(), VerbsError> {
         self.qp.check_inline(request, bytes)
     }
 
-    /// Posts an inline request with bytes of the caller, which need not be registered: `parts`, one after the
-    /// other. The request has no elements.
+    /// Posts an inline request with the bytes in `parts`, which are sent one part after the other. The bytes
+    /// need not be registered. The request has no elements.
     ///
     /// # Errors
-    /// As [`push`](Self::push); [`VerbsError::TooLong`] beyond the limit of the queue pair.
+    /// The errors of [`push`](Self::push), and [`VerbsError::TooLong`] if there are more bytes than the queue
+    /// pair's limit.
     pub fn push_inline(&mut self, request: &SendRequest, parts: &[&[u8]]) -> Result<(), VerbsError> {
         self.qp.queue_inline(request, parts)
     }
@@ -146,13 +148,13 @@ impl QueuePair {
         Ok(Self { shared: QpShared::new(&pd.shared, init)? })
     }
 
-    /// Another handle, if a user still has one.
+    /// Returns another handle of the queue pair if a user still has a handle.
     pub(super) fn again(shared: Arc<QpShared>) -> Option<Self> {
         if shared.signals.add_handle() { Some(Self { shared }) } else { None }
     }
 
-    /// Its number: 24 bits, not 0, and unique in the context. After the queue pair is destroyed, the number
-    /// is reused only after all other numbers.
+    /// The number of the queue pair: 24 bits, not 0, and unique in the context. After the queue pair is
+    /// destroyed, the number is reused only after all other numbers.
     pub fn qp_num(&self) -> u32 {
         self.shared.config.num
     }
@@ -172,14 +174,15 @@ impl QueuePair {
         self.shared.state.get()
     }
 
-    /// Posts to the send queue, from any thread (`ibv_post_send`). Requests complete in the order posted.
+    /// Posts a request to the send queue, from any thread (`ibv_post_send`). Requests complete in the order
+    /// in which they are posted.
     ///
-    /// In `Terminate` and `Error` the request is accepted and completes as flushed. In `Idle` it waits for
-    /// the connection, if [`QpInit::early_sends`] is set. A request that is posted while another thread
-    /// requests a graceful close is refused, sent or flushed.
+    /// In `Terminate` and `Error` the request is accepted and completes as flushed. In `Idle` the request
+    /// waits for the connection, if [`QpInit::early_sends`] is set. A request that is posted while another
+    /// thread requests a graceful close is refused, sent or flushed.
     ///
     /// # Errors
-    /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Closing`, in `Idle` without
+    /// [`VerbsError`]: nothing was posted. [`VerbsError::InvalidState`] in `Closing`, in `Idle` without
     /// [`QpInit::early_sends`], and in every state once the user has requested a graceful close; see
     /// [`take_late_sends`](Self::take_late_sends).
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
@@ -188,7 +191,7 @@ impl QueuePair {
         self.post_checked(request)
     }
 
-    /// Posts a request. If it binds a window, the caller has checked the type of the window.
+    /// Posts a request. If the request binds a window, the caller has checked the type of the window.
     pub(super) fn post_checked(&self, request: &SendRequest) -> Result<(), VerbsError> {
         self.shared.queue_send(request)?;
         self.shared.doorbell();
@@ -198,7 +201,7 @@ impl QueuePair {
     /// Posts several requests, and rings the doorbell once.
     ///
     /// # Errors
-    /// How many were posted, and why the next one was refused.
+    /// The number of posted requests, and why the next request was refused.
     pub fn post_send_list(&self, requests: &[SendRequest]) -> Result<(), (usize, VerbsError)> {
         let _post = profile::scope(Layer::Post);
         let result = post_each(requests, |request| {
@@ -209,16 +212,16 @@ impl QueuePair {
         result
     }
 
-    /// Begins a batch of requests that are posted one by one; the doorbell rings when the batch is dropped.
+    /// Begins a batch of requests that are posted one by one. The doorbell rings when the batch is dropped.
     pub fn send_batch(&self) -> SendBatch<'_> {
         SendBatch { qp: &self.shared }
     }
 
-    /// Posts a receive buffer, from any thread (`ibv_post_recv`). In `Terminate` and `Error` it completes as
-    /// flushed.
+    /// Posts a receive buffer, from any thread (`ibv_post_recv`). In `Terminate` and `Error` the receive
+    /// completes as flushed.
     ///
     /// # Errors
-    /// [`VerbsError`]; nothing was posted.
+    /// [`VerbsError`]: nothing was posted.
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.queue_recv(request)?;
@@ -229,7 +232,7 @@ impl QueuePair {
     /// Posts several receive buffers.
     ///
     /// # Errors
-    /// How many were posted, and why the next one was refused.
+    /// The number of posted receive buffers, and why the next buffer was refused.
     pub fn post_recv_list(&self, requests: &[RecvRequest]) -> Result<(), (usize, VerbsError)> {
         let _post = profile::scope(Layer::Post);
         let result = post_each(requests, |request| self.shared.queue_recv(request));
@@ -237,7 +240,8 @@ impl QueuePair {
         result
     }
 
-    /// Changes the state (`ibv_modify_qp`). A connection changes it in the next poll of its engine:
+    /// Changes the state (`ibv_modify_qp`). If there is a connection, its engine changes the state in its
+    /// next poll:
     ///
     /// | to | from | effect |
     /// |---|---|---|
@@ -246,8 +250,8 @@ impl QueuePair {
     /// | `Terminate` | `Rts`, `Closing` | a Terminate for a local catastrophic error (0/0/00) is sent, requests are flushed |
     /// | `Error` | any | the connection is reset, requests are flushed |
     ///
-    /// A change to the present state has no effect. Connecting is a call of [`CmId`](super::CmId), and a
-    /// queue pair serves one connection.
+    /// A change to the present state has no effect. To connect, use [`CmId`](super::CmId). A queue pair
+    /// serves one connection.
     ///
     /// # Errors
     /// [`VerbsError::InvalidState`] for any other change.
@@ -267,32 +271,32 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Gives up a peer that has not been reached: the oldest send completes with
+    /// Gives up a peer that has not been reached. The oldest send completes with
     /// [`WcStatus::RetryExceeded`](super::WcStatus::RetryExceeded), all other requests are flushed, and the
-    /// queue pair enters `Error`. Returns `false`, without an effect, if there is a connection.
+    /// queue pair enters `Error`. Returns `false`, and has no effect, if there is a connection.
     ///
-    /// The engine must not make the connection meanwhile: call this while the engine is not polled.
+    /// The engine must not make the connection during this call, so call this while the engine is not polled.
     pub fn give_up(&self) -> bool {
         self.shared.give_up()
     }
 
     /// Declares that the user no longer needs completions of this queue pair, as `ibv_destroy_qp` does. Its
     /// unpolled completions are removed from their completion queues, which frees their entries. From now on
-    /// its requests end without a completion and without an event of a completion queue. Their entries of a
-    /// shared receive queue become free.
+    /// its requests end without a completion, and without an event of a completion queue. The entries that
+    /// its receives use in a shared receive queue become free.
     ///
     /// A thread that polls concurrently may still get earlier completions.
     pub fn discard_completions(&self) {
         self.shared.discard_completions();
     }
 
-    /// Limits the peer's access to registered memory by messages of this queue pair, beyond the limits of
-    /// their STags (`qp_access_flags`): any of the three remote rights. A new queue pair has all three. A
-    /// message without the right ends the stream, as for an STag without it. Takes effect with the messages
-    /// that arrive from now on.
+    /// Limits the peer's access to registered memory by messages of this queue pair, in addition to the
+    /// limits of the STags (`qp_access_flags`). `access` is any set of the three remote rights. A new queue
+    /// pair has all three rights. A message without the necessary right ends the stream, as it does if the
+    /// STag lacks the right. The limit applies to messages that arrive after this call.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`]: a right other than the three remote rights.
+    /// [`VerbsError::Invalid`] for a right other than the three remote rights.
     pub fn set_remote_access(&self, access: Access) -> Result<(), VerbsError> {
         if !Access::REMOTE.contains(access) {
             return Err(VerbsError::Invalid("a queue pair has remote rights only".into()));
@@ -301,16 +305,16 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Sets how often one of our messages that finds no receive request at the peer is retried
-    /// (`rnr_retry`): 0 to 6 times, 7 for ever. After the last retry the request completes with
+    /// Sets how often a message of ours is retried if it finds no receive request at the peer (`rnr_retry`):
+    /// 0 to 6 times, or 7 for ever. After the last retry the request completes with
     /// [`WcStatus::RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded), and the connection ends. The time
-    /// between retries is [`ConnParam::min_rnr_timer`](super::ConnParam::min_rnr_timer) of the peer. The
+    /// between retries is the peer's [`ConnParam::min_rnr_timer`](super::ConnParam::min_rnr_timer). The
     /// number applies to messages that begin to wait after this call, and only with
-    /// [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics). Before the first call,
-    /// [`ConnParam::rnr_retry`](super::ConnParam::rnr_retry) of the peer applies.
+    /// [`ConnParam::ib_semantics`](super::ConnParam::ib_semantics). Before the first call, the peer's
+    /// [`ConnParam::rnr_retry`](super::ConnParam::rnr_retry) applies.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`]: a number above 7.
+    /// [`VerbsError::Invalid`] for a number above 7.
     pub fn set_rnr_retry(&self, retry: u8) -> Result<(), VerbsError> {
         if retry > super::RNR_RETRY_FOR_EVER {
             return Err(VerbsError::Invalid(format!("an rnr_retry of {retry}: use 0 to 7")));
@@ -319,35 +323,35 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Sets how long a request is retried that finds no peer, with
-    /// [`ConnParam::outlives_peer`](super::ConnParam::outlives_peer), as InfiniBand does it (`timeout` and
-    /// `retry_cnt` of `ibv_qp_attr`). The time begins when the peer ends the connection. Within it, sends
-    /// that the peer has not taken and those that are posted wait, as they do on InfiniBand, and the first
-    /// one fails at its end: a program whose peer ends first sees its earlier completions before that.
-    /// Initially zero: the first send fails at once. At most 71 minutes.
+    /// With [`ConnParam::outlives_peer`](super::ConnParam::outlives_peer): sets how long a request is retried
+    /// after the peer has ended the connection, as InfiniBand does (`timeout` and `retry_cnt` of
+    /// `ibv_qp_attr`). During this time, new sends and sends that the peer has not accepted wait. At its end,
+    /// the first send fails. So a program whose peer ends first sees its earlier completions before this
+    /// failure. Initially the time is zero: the first send fails at once. At most 71 minutes.
     pub fn set_retry_time(&self, time: Duration) {
         self.shared.attributes.set_retry_time(time);
     }
 
-    /// Accepts late sends, as the verbs of RDMA devices do: sends that are posted in `Closing`, or in any
-    /// state once the user has requested a graceful close. They are not sent. They complete as flushed when
-    /// the connection has ended, after all other requests. Without this call such a post is refused (RFC
-    /// 5041 section 6.2.1).
+    /// Accepts late sends, as the verbs of RDMA devices do. A send is late if it is posted in `Closing`, or
+    /// in any state once the user has requested a graceful close. Late sends are not sent: they complete as
+    /// flushed when the connection has ended, after all other requests. Without this call, the post of a late
+    /// send is refused (RFC 5041 section 6.2.1).
     pub fn take_late_sends(&self) {
         self.shared.sends.take_late();
     }
 
-    /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event for the time when
-    /// all requests of the send queue are completed, including requests posted meanwhile. The event comes at
-    /// once if no request is open. While the queue is [held](Self::hold_sends), requests that have not
-    /// started do not count.
+    /// Requests one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) event. The event is
+    /// reported when all requests of the send queue are completed, including requests that are posted after
+    /// this call. If no request is open, the event is reported at once. While the queue is
+    /// [held](Self::hold_sends), requests that have not started do not count.
     pub fn drain(&self) {
         self.shared.arm_drain();
     }
 
-    /// Starts no further request of the send queue (`IBV_QPS_SQD`). Requests that have started continue
-    /// until they are complete. Requests may be posted, and wait for [`resume_sends`](Self::resume_sends)
-    /// like the other waiting requests; an error flushes them, and a graceful close does not wait for them.
+    /// Starts no further request of the send queue (`IBV_QPS_SQD`). Requests that have started continue until
+    /// they are complete. Requests may be posted, and wait for [`resume_sends`](Self::resume_sends) like the
+    /// other waiting requests. An error flushes the waiting requests, and a graceful close does not wait for
+    /// them.
     pub fn hold_sends(&self) {
         self.shared.sends.hold();
     }
@@ -358,31 +362,33 @@ impl QueuePair {
         self.shared.resume_sends();
     }
 
-    /// Sets the mark of [`QpInit::high_water`] again, also after its event; 0 disables it.
+    /// Sets the mark of [`QpInit::high_water`] again. This is possible even after the mark's event. 0
+    /// disables the mark.
     pub fn arm_high_water(&self, mark: usize) {
         self.shared.receives.arm_high_water(&self.shared.signals, mark);
     }
 
-    /// Why the connection ended, or was not made: the first known reason. It is set before the first request
-    /// is flushed, so each [completion](super::WorkCompletion::cause) has it too. `None` before the end, and
+    /// The first known reason why the connection ended, or was not made. It is set before the first request
+    /// is flushed, so each [completion](super::WorkCompletion::cause) contains it. `None` before the end, and
     /// after an end by this side: [`CmId::disconnect`](super::CmId::disconnect),
     /// [`CmId::abort`](super::CmId::abort), a [change](Self::modify) to `Closing` or `Error`, or a drop.
     ///
-    /// A graceful close by the peer is reported here as [`ConnectionError::PeerClosed`], but its event has
-    /// no error ([`CmEventKind::Disconnected`](super::CmEventKind::Disconnected)).
+    /// After a graceful close by the peer the reason is [`ConnectionError::PeerClosed`], although the event
+    /// of the close has no error ([`CmEventKind::Disconnected`](super::CmEventKind::Disconnected)).
     pub fn cause(&self) -> Option<ConnectionError> {
         self.shared.state.cause()
     }
 
-    /// The error that ended the stream, found here or reported by a Terminate of the peer. Layer 2, type 0,
-    /// code 1 if TCP ended in the middle of an FPDU. Use [`cause`](Self::cause) for all other ends.
+    /// The error that ended the stream, found here or reported by a Terminate of the peer. If TCP ended in
+    /// the middle of an FPDU, the error is layer 2, type 0, code 1. Use [`cause`](Self::cause) for all other
+    /// ends.
     pub fn error(&self) -> Option<StreamError> {
         self.shared.state.error()
     }
 
     /// The Terminate that ended the stream, as it was sent or received, with the headers of the failing
-    /// message. `None` also for a Terminate of the peer in which no error could be read; its
-    /// [`error`](Self::error) is layer 0, type 2, code 0xFF.
+    /// message. `None` if there was no Terminate, or if the peer's Terminate contained no readable error. In
+    /// the latter case, [`error`](Self::error) is layer 0, type 2, code 0xFF.
     pub fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.shared.state.terminate()
     }

@@ -1,6 +1,7 @@
 //! A snapshot of an engine: its port, its connections, and its counters.
 //!
-//! A thread asks, and the engine answers between two polls. The data path maintains nothing for this.
+//! When a thread asks for a snapshot, the engine answers between two polls. The data path does no extra work
+//! for this.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -14,13 +15,14 @@ use super::{ContextUsage, EngineCounters, QpState, QpStatus};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ContextStatus {
-    /// All limits, and their use.
+    /// The value and the use of all limits.
     pub usage: ContextUsage,
-    /// Bytes of all memory regions that are registered now. Bytes of regions that overlap count for each.
+    /// Bytes of all memory regions that are registered now. Bytes in several regions are counted once per
+    /// region.
     pub registered_bytes: u64,
     /// All queue pairs, connected or not, by their numbers.
     pub queue_pairs: Vec<QpStatus>,
-    /// The engines that have answered, by their index.
+    /// The engines that have answered, in the order of their indices.
     pub engines: Vec<Arc<EngineStatus>>,
     /// The indices of the engines that did not answer, since no thread polled them.
     pub silent: Vec<usize>,
@@ -36,17 +38,18 @@ pub struct EngineStatus {
     pub port: String,
     /// Ethernet address of the port.
     pub mac: [u8; 6],
-    /// Largest IP packet of the port, bytes.
+    /// Maximum size of an IP packet of the port, in bytes.
     pub mtu: u16,
     /// Whether the link was up when the engine last asked the port.
     pub link_up: bool,
-    /// Memory that its port shares with other processes, bytes ([`dp::Statistics::shared_memory_bytes`]).
+    /// Bytes of memory that the engine's port shares with other processes
+    /// ([`dp::Statistics::shared_memory_bytes`]).
     pub shared_memory_bytes: u64,
-    /// Its addresses with their prefix lengths.
+    /// The engine's IP addresses with their prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// TCP ports at which it listens.
+    /// TCP ports on which the engine listens.
     pub listens: Vec<u16>,
-    /// Its connections, by their slot.
+    /// The engine's connections, in the order of their slots.
     pub connections: Vec<ConnectionStatus>,
     /// Counters of all layers.
     pub counters: EngineCounters,
@@ -56,7 +59,8 @@ pub struct EngineStatus {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnectionStatus {
-    /// The number and the state of its queue pair, once it has one.
+    /// The number and the state of the connection's queue pair; `None` before the connection has a queue
+    /// pair.
     pub qp: Option<(u32, QpState)>,
     /// The phase of the connection.
     pub phase: ConnectionPhase,
@@ -83,7 +87,7 @@ pub enum ConnectionPhase {
 }
 
 impl ConnectionPhase {
-    /// Its name, as programs print it.
+    /// The name of the phase, as programs print it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -103,8 +107,8 @@ impl ConnectionStatus {
     }
 }
 
-/// The place where threads ask an engine for its status. At most one command is queued at a time, however
-/// many threads ask, so an engine that is not polled keeps one command.
+/// Threads ask an engine for its status through this desk. At most one command is queued at a time, however
+/// many threads ask. So the queue of an engine that is not polled does not grow.
 #[derive(Default)]
 pub(crate) struct StatusDesk {
     state: Mutex<Asked>,
@@ -119,14 +123,14 @@ struct Asked {
 }
 
 impl StatusDesk {
-    /// Asks, unless another thread has. Returns the number of answers so far, and whether the caller has to
-    /// queue the command.
+    /// Asks the engine, unless another thread has asked already. Returns the number of answers so far, and
+    /// whether the caller has to queue the command.
     pub(crate) fn ask(&self) -> (u64, bool) {
         let mut state = self.state();
         (state.answers, !std::mem::replace(&mut state.is_pending, true))
     }
 
-    /// Waits until `deadline` for an answer after the first `answers`.
+    /// Waits until `deadline` for the next answer after the first `answers` answers.
     pub(crate) fn await_answer(&self, answers: u64, deadline: Instant) -> Option<Arc<EngineStatus>> {
         let mut state = self.state();
         while state.answers == answers {
@@ -137,7 +141,7 @@ impl StatusDesk {
         state.latest.clone()
     }
 
-    /// Sets the answer of the engine; `None`: the engine was dropped.
+    /// Sets the answer of the engine. `None` means that the engine was dropped.
     pub(crate) fn answer(&self, status: Option<EngineStatus>) {
         let mut state = self.state();
         (state.is_pending, state.latest) = (false, status.map(Arc::new));

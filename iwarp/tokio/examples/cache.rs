@@ -20,7 +20,7 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The offset of a key's slot, behind the counter of clients.
+/// The offset of a key's slot. The slots follow the counter of clients.
 fn place(key: &[u8]) -> u64 {
     8 + hash(key) % SLOTS * SLOT
 }
@@ -55,7 +55,7 @@ async fn server(endpoint: Endpoint) -> Result<()> {
 async fn get(server: &Connection, table: &RemoteRegion, key: &str) -> Result<Option<String>> {
     let place = place(&slot(key, "")[8..32]);
     let read = server.read_bytes(&table.slice(place..place + SLOT)?).await?;
-    // A Read concurrent with a PUT may see half of it: then the checksum is wrong.
+    // A Read that runs at the same time as a PUT may see only a part of the PUT. Then the checksum is wrong.
     let is_whole = read[..8] == hash(&read[8..]).to_be_bytes() && read[8..32] == slot(key, "")[8..32];
     Ok(is_whole.then(|| String::from_utf8_lossy(&read[32..]).trim_end_matches('\0').to_owned()))
 }

@@ -27,17 +27,16 @@ use crate::router::{Pinned, Received, Router};
 /// # Order
 ///
 /// Requests take effect at the peer in the order in which they were posted. While fewer than
-/// [`send_depth`](ConnectionOptions::send_depth) requests are in flight, that is the order of the first
-/// polls of their futures. To make a request begin only after a Read or an atomic is done, await the Read or
-/// atomic first.
+/// [`send_depth`](ConnectionOptions::send_depth) requests are in flight, this is the order in which their
+/// futures are first polled. To make a request begin only after a Read or an atomic is complete, await the
+/// Read or atomic first.
 ///
 /// # Dropped futures
 ///
-/// A future that is dropped before its first poll, or while it waits for a place in the send queue, has no
-/// effect. A posted request continues even if its future is dropped: it takes effect at the peer, and its
-/// memory stays registered and may be read or written until the request completes. If the request held the
-/// last handle of its memory, that memory is deregistered at the next request, or with the connection.
-/// Dropping a [`recv`](Self::recv) loses no message.
+/// A future has no effect if it is dropped before its first poll, or while it waits for a place in the send
+/// queue. A posted request continues even if its future is dropped: it takes effect at the peer. Until the
+/// request completes, its memory stays registered and may be read or written. If the request held the last
+/// handle of its memory, that memory is deregistered at the next request, or with the connection.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<ConnectionShared>,
@@ -55,7 +54,7 @@ struct ConnectionShared {
     agreed: Arc<Established>,
     receives: Receives,
     stream_bytes: usize,
-    /// The index of its engine.
+    /// The index of the connection's engine.
     engine: usize,
     endpoint: Arc<Shared>,
 }
@@ -63,8 +62,8 @@ struct ConnectionShared {
 impl Drop for ConnectionShared {
     fn drop(&mut self) {
         self.endpoint.routes.remove(&self.id);
-        // Dropping the queue pair ends the connection, unless it has ended, and all its requests in flight.
-        // After that nothing accesses the memory of requests.
+        // Dropping the queue pair ends the connection, unless it has ended already, and ends all its requests
+        // in flight. After that, nothing accesses the memory of requests.
         drop(self.qp.take());
         self.router.stop();
     }
@@ -100,7 +99,7 @@ impl Unconnected {
         Ok(Self { qp, router, receives, stream_bytes })
     }
 
-    /// Waits until the connection of `id` is established. Its events are reported through `phase`.
+    /// Waits until the connection of `id` is established. `phase` receives the connection's events.
     async fn connected(
         self,
         endpoint: &Arc<Shared>,
@@ -114,7 +113,7 @@ impl Unconnected {
         Ok(Connection { shared: Arc::new(shared) })
     }
 
-    /// The connection of `id`, which was accepted. Its events are reported through `phase`.
+    /// Returns the connection of `id`, which was accepted. `phase` receives the connection's events.
     pub(crate) fn accepted(
         self,
         endpoint: &Arc<Shared>,
@@ -154,9 +153,10 @@ impl Unconnected {
 /// A message of the peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// Its bytes.
+    /// The bytes of the message.
     pub data: Vec<u8>,
-    /// Immediate Data of the peer ([`Connection::write_immediate`]), whose message has no bytes.
+    /// Immediate Data of the peer ([`Connection::write_immediate`]). A message with Immediate Data has no
+    /// bytes.
     pub immediate: Option<[u8; 8]>,
     /// The STag that the message has invalidated.
     pub invalidated: Option<u32>,
@@ -210,20 +210,20 @@ impl Connection {
     }
 
     /// Whether a Send waits for a buffer of the peer, and completes when the message is in that buffer
-    /// ([`ConnParam::ib_semantics`](iwarp::verbs::ConnParam::ib_semantics)). Otherwise a Send completes when
-    /// TCP has accepted it, and a Send without a buffer at the peer ends the connection.
+    /// ([`ConnParam::ib_semantics`](iwarp::verbs::ConnParam::ib_semantics)). If not, a Send completes when
+    /// TCP has accepted it, and a Send that finds no buffer at the peer ends the connection.
     pub fn ib_semantics(&self) -> bool {
         self.shared.agreed.ib_semantics
     }
 
     /// Waits until the peer is ready for requests. A connection from [`connect`](Self::connect) is already
     /// established. A connection from [`accept`](crate::Request::accept) is established once the peer has
-    /// confirmed it. Requests wait for that by themselves, so this call is only needed to know when the peer
-    /// is ready.
+    /// confirmed it. Requests wait until the peer is ready, so this call is needed only to know when that is.
     ///
     /// # Errors
-    /// [`Error::Connection`] with the cause, if it has ended: a peer that stays silent is a
-    /// [`StartupTimeout`](ConnectionError::StartupTimeout). [`Error::Closed`] if it was closed.
+    /// [`Error::Connection`] with the cause if the connection has ended. If the peer stayed silent, the cause
+    /// is [`StartupTimeout`](ConnectionError::StartupTimeout). [`Error::Closed`] if the connection was
+    /// closed.
     pub async fn established(&self) -> Result<()> {
         if self.shared.is_established.load(Ordering::Acquire) {
             return Ok(());
@@ -231,32 +231,34 @@ impl Connection {
         self.shared.established().await.map(drop)
     }
 
-    /// Its queue pair, for calls that this crate does not wrap. Requests posted on it may have any `wr_id`,
-    /// and no future receives their completions. They share the send queue with requests of this crate,
-    /// which are refused ([`Error::Verbs`]) while the queue is full: make the queue deeper by
-    /// [`send_depth`](ConnectionOptions::send_depth).
+    /// The connection's queue pair, for calls that this crate does not wrap. Requests posted directly on the
+    /// queue pair may have any `wr_id`, and no future receives their completions. They share the send queue
+    /// with the requests of this crate. While the queue is full, requests of this crate are refused
+    /// ([`Error::Verbs`]), so make the queue deeper with [`send_depth`](ConnectionOptions::send_depth).
     pub fn queue_pair(&self) -> &QueuePair {
         self.shared.qp()
     }
 
     // ---- one-sided ----
 
-    /// Writes `local` to the memory of the peer, which must have the same length. The call completes when
-    /// the bytes are in that memory (with [`ib_semantics`](Self::ib_semantics)), or when TCP has accepted
-    /// them.
+    /// Writes `local` to the peer's memory `remote`, which must have the same length. With
+    /// [`ib_semantics`](Self::ib_semantics), the call completes when the bytes are in that memory; otherwise
+    /// it completes when TCP has accepted them.
     ///
     /// # Errors
-    /// [`Error::Lengths`]; [`Error::Connection`], also if the peer refuses.
+    /// [`Error::Lengths`] if the lengths differ. [`Error::Connection`] if the connection has ended, for
+    /// example because the peer refuses the request.
     pub async fn write(&self, remote: &RemoteRegion, local: impl Into<Slice>) -> Result<()> {
         let local = same_length(remote, local.into())?;
         let op = SendOp::Write { remote: remote.address() };
         self.transfer(op, local).await.map(drop)
     }
 
-    /// Writes, and then completes a [`recv`](Self::recv) of the peer with `immediate`.
+    /// Writes as [`write`](Self::write) does, and then completes a [`recv`](Self::recv) of the peer with
+    /// `immediate`.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub async fn write_immediate(
         &self,
         remote: &RemoteRegion,
@@ -271,7 +273,7 @@ impl Connection {
     /// Reads memory of the peer into `local`, which must have the same length.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub async fn read(&self, remote: &RemoteRegion, local: impl Into<Slice>) -> Result<()> {
         let local = same_length(remote, local.into())?;
         let op = SendOp::Read { remote: remote.address() };
@@ -281,7 +283,7 @@ impl Connection {
     /// Writes bytes that are not registered, through a buffer of the connection.
     ///
     /// # Errors
-    /// As [`write`](Self::write); [`Error::TooLong`].
+    /// The errors of [`write`](Self::write), and [`Error::TooLong`].
     pub async fn write_bytes(&self, remote: &RemoteRegion, bytes: &[u8]) -> Result<()> {
         lengths(remote.len, bytes.len() as u64)?;
         self.send_copy(SendOp::Write { remote: remote.address() }, bytes).await
@@ -290,7 +292,7 @@ impl Connection {
     /// Reads memory of the peer into a vector, through a buffer of the connection.
     ///
     /// # Errors
-    /// As [`write`](Self::write); [`Error::TooLong`].
+    /// The errors of [`write`](Self::write), and [`Error::TooLong`].
     pub async fn read_bytes(&self, remote: &RemoteRegion) -> Result<Vec<u8>> {
         let len = usize::try_from(remote.len).unwrap_or(usize::MAX);
         let mut bytes = vec![0; self.shared.check_length(len)?];
@@ -298,18 +300,20 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Adds to an aligned 64-bit word of the peer, the first of `remote`, and returns the value before.
+    /// Adds `add` to an aligned 64-bit word of the peer, which is the first word of `remote`. Returns the
+    /// previous value.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub async fn fetch_add(&self, remote: &RemoteRegion, add: u64) -> Result<u64> {
         self.atomic(remote, AtomicOp::FetchAdd { add, mask: 0 }).await
     }
 
-    /// Sets an aligned 64-bit word of the peer to `swap` if it is `compare`, and returns the value before.
+    /// Sets an aligned 64-bit word of the peer to `swap` if its value is `compare`. Returns the previous
+    /// value.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The errors of [`write`](Self::write).
     pub async fn compare_swap(&self, remote: &RemoteRegion, compare: u64, swap: u64) -> Result<u64> {
         let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
         self.atomic(remote, AtomicOp::CmpSwap { compare, swap, compare_mask, swap_mask }).await
@@ -327,8 +331,8 @@ impl Connection {
 
     // ---- messages ----
 
-    /// Sends a message, which may be as long as the [`message_bytes`](ConnectionOptions::message_bytes) of
-    /// both ends allow. The bytes are copied.
+    /// Sends a message. It may be as long as the [`message_bytes`](ConnectionOptions::message_bytes) of both
+    /// peers allow. The bytes are copied.
     ///
     /// # Errors
     /// [`Error::TooLong`], [`Error::Connection`].
@@ -339,23 +343,24 @@ impl Connection {
     /// Sends registered bytes without another copy.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// The errors of [`send`](Self::send).
     pub async fn send_slice(&self, local: impl Into<Slice>) -> Result<()> {
         self.transfer(SendOp::Send, local.into()).await.map(drop)
     }
 
-    /// The next message of the peer.
+    /// Waits for the next message of the peer, and returns it.
     ///
     /// # Errors
-    /// [`Error::Connection`] with the cause when the connection has ended and all messages were taken; after
+    /// [`Error::Connection`] with the cause if the connection has ended and all messages were returned. After
     /// a graceful close by the peer, the cause is [`PeerClosed`](iwarp::verbs::ConnectionError::PeerClosed).
-    /// [`Error::Closed`] if this end has closed it. [`Error::Request`] if a message of the peer did not fit.
+    /// [`Error::Closed`] if this side has closed the connection. [`Error::Request`] if a message of the peer
+    /// did not fit.
     pub async fn recv(&self) -> Result<Message> {
         let received = self.shared.router.received(self.engine()).await?;
         self.message(&received)
     }
 
-    /// Takes the message of a completed receive, and posts its buffer again.
+    /// Copies the message of a completed receive, and posts the receive's buffer again.
     pub(crate) fn message(&self, (buffer, completion): &Received) -> Result<Message> {
         let (shared, buffer) = (&self.shared, *buffer);
         // With InfiniBand's semantics, Immediate Data is not in the buffer.
@@ -368,11 +373,11 @@ impl Connection {
 
     // ---- the end ----
 
-    /// Closes gracefully: sends all posted requests, and waits for the peer's close. Like a request, it
-    /// first waits until the peer is ready.
+    /// Closes gracefully: sends all posted requests, and waits for the peer's close. Like a request, this
+    /// call first waits until the peer is ready.
     ///
     /// # Errors
-    /// [`Error::Connection`] if it ended otherwise.
+    /// [`Error::Connection`] if the connection did not end gracefully.
     pub async fn close(&self) -> Result<()> {
         // If the connection has ended, `closed` returns the cause.
         let _ = self.established().await;
@@ -409,7 +414,7 @@ impl Connection {
         &self.shared.receives
     }
 
-    /// Maximum bytes of a stream in flight.
+    /// Maximum number of bytes of a stream in flight.
     pub(crate) fn stream_bytes(&self) -> usize {
         self.shared.stream_bytes
     }
@@ -422,7 +427,7 @@ impl Connection {
         Ok(Region::new(self.shared.endpoint.pd.reg_mr(bytes, access)?))
     }
 
-    /// Posts a request with registered memory. The caller has taken its place in the send queue.
+    /// Posts a request with registered memory. The caller has reserved a place in the send queue.
     pub(crate) fn post_slice(&self, op: SendOp, local: Slice) -> Result<u64> {
         let sge = local.sge();
         let wr_id = self.shared.router.open(Pinned::Memory { _slice: local });
@@ -430,14 +435,14 @@ impl Connection {
         Ok(wr_id)
     }
 
-    /// Posts a request with registered memory, and waits for it.
+    /// Posts a request with registered memory, and waits for its completion.
     async fn transfer(&self, op: SendOp, local: Slice) -> Result<Pinned> {
         self.place().await?;
         let wr_id = self.post_slice(op, local)?;
         self.completed(wr_id).await
     }
 
-    /// Posts a request with a copy of bytes, and waits for it.
+    /// Posts a request with a copy of bytes, and waits for its completion.
     async fn send_copy(&self, op: SendOp, bytes: &[u8]) -> Result<()> {
         self.shared.check_length(bytes.len())?;
         self.place().await?;
@@ -447,7 +452,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Posts a request with a copy of bytes. The caller has taken its place in the send queue.
+    /// Posts a request with a copy of bytes. The caller has reserved a place in the send queue.
     pub(crate) fn post_copy(&self, op: SendOp, parts: &[&[u8]]) -> Result<u64> {
         let router = &self.shared.router;
         let len = parts.iter().map(|part| part.len()).sum();
@@ -489,7 +494,7 @@ impl Connection {
         &self.shared.endpoint.engines[self.shared.engine]
     }
 
-    /// Waits until the peer is ready for requests, and for a place in the send queue.
+    /// Waits until the peer is ready for requests, and then until there is a place in the send queue.
     async fn place(&self) -> Result<()> {
         self.established().await?;
         if self.shared.router.take_place() {
@@ -499,7 +504,8 @@ impl Connection {
         self.shared.router.place().await
     }
 
-    /// A buffer of the connection that no request uses. On failure the place in the send queue is freed.
+    /// Returns a buffer of the connection that no request uses. On failure, frees the place in the send
+    /// queue.
     fn buffer(&self) -> Result<Region> {
         let router = &self.shared.router;
         if let Some(buffer) = router.free_buffer() {
@@ -509,7 +515,7 @@ impl Connection {
         self.register(bytes, Access::LOCAL_WRITE).inspect_err(|_| router.free_places(1))
     }
 
-    /// Posts a request. If no other request is open, it is sent at once.
+    /// Posts a request. If no other request is open, the request is sent at once.
     fn post(&self, wr_id: u64, post: impl FnOnce(&QueuePair) -> Result<(), VerbsError>) -> Result<()> {
         let qp = self.shared.qp();
         let is_first = !qp.has_open_sends();
@@ -559,7 +565,7 @@ impl ConnectionShared {
     }
 }
 
-/// Why the queue pair refuses a request, at this point of the connection's life.
+/// Returns the error for a request that the queue pair refuses in this phase of the connection.
 fn refusal(phase: &Phase, is_closed_here: bool, error: VerbsError) -> Error {
     match (phase, error) {
         (Phase::Ended(_), _) => phase.error(),

@@ -17,10 +17,11 @@ use crate::error::{Error, Result};
 use crate::events::{self, Channel, Routes};
 use crate::region::Region;
 
-/// One end of a network: a device with its own address, and a thread for the engine of each of its queues.
-/// Clones are the same endpoint. Connections and listeners keep it alive.
+/// A device with its own IP address, and a thread for the engine of each of the device's queues. Clones are
+/// the same endpoint. Connections and listeners keep the endpoint alive.
 ///
-/// An endpoint must be made within a tokio runtime whose I/O is enabled; a task of the endpoint runs there.
+/// An endpoint must be created within a tokio runtime whose I/O is enabled. A task of the endpoint runs in
+/// that runtime.
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) shared: Arc<Shared>,
@@ -50,7 +51,7 @@ impl Endpoint {
     /// with the feature `dpdk`.
     ///
     /// # Errors
-    /// [`Error::Open`]: one line that says what to do.
+    /// [`Error::Open`], whose text is one line that says what to do.
     pub async fn open(wire: &str) -> Result<Self> {
         let spec: Spec = wire.parse().map_err(OpenError::from)?;
         // Opening a device may take a second.
@@ -59,20 +60,21 @@ impl Endpoint {
         Self::on_queues(vec![port], &config, &EndpointOptions::default())
     }
 
-    /// An endpoint on a port, with the addresses `addresses` (`10.0.0.1/24`), and defaults for the rest.
+    /// Creates an endpoint on a port, with the addresses `addresses` (`10.0.0.1/24`), and defaults for all
+    /// other options.
     ///
     /// # Errors
-    /// [`Error::Verbs`] for an address that cannot be parsed, [`Error::System`].
+    /// [`Error::Verbs`] for an address that cannot be parsed. [`Error::System`] for an error of the system.
     pub fn on_port(port: Box<dyn Port>, addresses: &[&str]) -> Result<Self> {
         let config = EngineConfig::new(&*port, addresses)?;
         Self::on_queues(vec![port], &config, &EndpointOptions::default())
     }
 
-    /// An endpoint on the queues of a device, with an engine and a thread for each
+    /// Creates an endpoint on the queues of a device, with an engine and a thread for each queue
     /// ([`Engine::on_queues`]).
     ///
     /// # Errors
-    /// As [`Engine::on_queues`]; [`Error::System`].
+    /// The errors of [`Engine::on_queues`], and [`Error::System`].
     pub fn on_queues(
         ports: Vec<Box<dyn Port>>,
         config: &EngineConfig,
@@ -105,13 +107,13 @@ impl Endpoint {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Its own addresses.
+    /// The IP addresses of the endpoint.
     pub fn addresses(&self) -> &[IpAddr] {
         &self.shared.addresses
     }
 
-    /// Registers new memory of `bytes` bytes, filled with zeros, with these access rights. Remote writes and
-    /// atomics need [`Access::LOCAL_WRITE`] as well. Memory that Reads fill needs it too.
+    /// Registers `bytes` bytes of new memory, filled with zeros, with these access rights. Remote writes and
+    /// atomics, and Reads into the memory, need [`Access::LOCAL_WRITE`] as well.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -132,17 +134,17 @@ impl Endpoint {
         self.shared.engines.iter().map(SharedEngine::counters).collect()
     }
 
-    /// The verbs context below, for calls that this crate does not wrap.
+    /// The endpoint's verbs context, for calls that this crate does not wrap.
     pub fn context(&self) -> &Context {
         &self.shared.context
     }
 
-    /// The protection domain of its regions and connections.
+    /// The protection domain of the endpoint's regions and connections.
     pub fn protection_domain(&self) -> &ProtectionDomain {
         &self.shared.pd
     }
 
-    /// The first address of a name whose family this endpoint has an address of.
+    /// Resolves a name, and returns its first address of a family in which this endpoint has an address.
     pub(crate) async fn resolve(&self, name: impl ToSocketAddrs) -> Result<SocketAddr> {
         let found: Vec<SocketAddr> = lookup_host(name).await?.collect();
         let fits = |to: &&SocketAddr| self.shared.addresses.iter().any(|own| own.is_ipv4() == to.is_ipv4());
@@ -164,7 +166,7 @@ impl Shared {
         self.channel.events()
     }
 
-    /// Called when a task goes to sleep: from now on the engines' threads poll.
+    /// Called when a task goes to sleep. From now on, the engines' threads poll.
     pub(crate) fn hand_over(&self) {
         self.engines.iter().for_each(SharedEngine::hand_over);
     }
@@ -173,18 +175,18 @@ impl Shared {
 /// Options of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointOptions {
-    /// Limits of its objects.
+    /// Limits on the endpoint's objects.
     pub context: ContextConfig,
     /// How the threads of its engines poll. Default: as [`SharedOptions::default`], but a thread that has
     /// stepped back for a task checks after 100 us, and after at most 500 us, whether the task still polls.
     pub thread: SharedOptions,
-    /// The CPUs for the engines of several queues, in turn. Default: none, so any CPU.
+    /// The CPUs to which the engines' threads are pinned in turn. Default: none, so any CPU.
     pub cpus: Vec<usize>,
 }
 
 impl Default for EndpointOptions {
     fn default() -> Self {
-        // A task may compute for long after its request has completed, while peers read memory.
+        // A task may compute for a long time after its request has completed, while peers read memory.
         let thread = SharedOptions {
             step_back: Duration::from_micros(100),
             longest_step_back: Duration::from_micros(500),

@@ -5,7 +5,7 @@ use std::io;
 use iwarp::verbs::{ConnectionError, VerbsError, WcStatus};
 use iwarp_wire::OpenError;
 
-/// Why a call failed.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,7 +18,7 @@ pub enum Error {
     /// The connection could not be made, or has ended.
     #[error("the connection has ended: {0}")]
     Connection(#[from] ConnectionError),
-    /// The connection is closed, or being closed, gracefully: by this end, or by both.
+    /// The connection is closed gracefully, or is being closed: by this side, or by both sides.
     #[error("the connection is closed")]
     Closed,
     /// The peer rejected the connection.
@@ -27,7 +27,7 @@ pub enum Error {
         /// The peer's private data.
         private_data: Box<[u8]>,
     },
-    /// A request failed by itself, not because the connection has ended.
+    /// A request failed although the connection has not ended.
     #[error("the request failed: {0}")]
     Request(WcStatus),
     /// A range is not within its region.
@@ -35,7 +35,7 @@ pub enum Error {
     OutOfRange {
         /// The first byte.
         start: u64,
-        /// The byte behind the last one.
+        /// The position after the last byte.
         end: u64,
         /// The length of the region.
         len: u64,
@@ -48,12 +48,12 @@ pub enum Error {
         /// Length of the peer's range, bytes.
         remote: u64,
     },
-    /// A message, or the bytes of a call without a region, exceed the connection's buffers.
+    /// A message, or the bytes of a call without a region, are longer than the connection's buffers.
     #[error("{got} bytes are more than a buffer of the connection has: raise `message_bytes` above {max}")]
     TooLong {
-        /// Bytes passed to the call.
+        /// Number of bytes passed to the call.
         got: usize,
-        /// Maximum bytes of the call.
+        /// Maximum number of bytes of the call.
         max: usize,
     },
     /// Bytes from the peer do not encode a remote region.
@@ -62,7 +62,7 @@ pub enum Error {
     /// A name could not be resolved to an address that this endpoint can reach.
     #[error("{0}")]
     Name(String),
-    /// The peer does not speak the protocol of [`Stream`](crate::Stream).
+    /// The peer does not use the protocol of [`Stream`](crate::Stream).
     #[error("the peer sent no valid message of a stream: {0}")]
     Protocol(&'static str),
     /// An error of the system.

@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 
 use crate::error::{Error, Result};
 
-/// The parameters that the two ends of a connection have agreed on.
+/// The parameters on which both peers of a connection have agreed.
 #[derive(Debug, Default)]
 pub(crate) struct Established {
     pub(crate) private_data: Box<[u8]>,
@@ -24,17 +24,17 @@ pub(crate) struct Established {
 /// The phase of a connection's life.
 #[derive(Clone, Debug)]
 pub(crate) enum Phase {
-    /// No event has come yet.
+    /// No event has arrived yet.
     Starting,
     Established(Arc<Established>),
-    /// The peer has rejected it, with this private data.
+    /// The peer has rejected the connection, with this private data.
     Rejected(Box<[u8]>),
-    /// The connection was not established, or has ended. `None`: it was closed gracefully.
+    /// The connection was not established, or has ended. `None` means that it was closed gracefully.
     Ended(Option<ConnectionError>),
 }
 
 impl Phase {
-    /// The error of a connection that was not established, or has ended.
+    /// Returns the error of a connection that was not established, or has ended.
     pub(crate) fn error(&self) -> Error {
         match self {
             Self::Rejected(private_data) => Error::Rejected { private_data: private_data.clone() },
@@ -53,8 +53,8 @@ pub(crate) enum Route {
     Request(Arc<Requests>),
 }
 
-/// The requests that wait at a listener. A request whose peer has gone is removed, so the backlog bounds
-/// their number.
+/// The requests that wait at a listener. If a peer has gone, its request is removed, so the backlog bounds
+/// the number of requests.
 #[derive(Default)]
 pub(crate) struct Requests {
     waiting: Mutex<Waiting>,
@@ -97,7 +97,7 @@ impl Requests {
         self.waiting().events.pop_front()
     }
 
-    /// Stops taking requests. Returns the waiting ones.
+    /// Stops accepting requests. Returns the waiting requests.
     pub(crate) fn close(&self) -> VecDeque<CmEvent> {
         let mut waiting = self.waiting();
         waiting.is_closed = true;
@@ -109,7 +109,7 @@ impl Requests {
         self.waiting().events.len()
     }
 
-    /// Waits for a request, and returns the oldest one.
+    /// Waits until there is a request, and returns the oldest request.
     pub(crate) async fn next(&self) -> CmEvent {
         loop {
             if let Some(event) = self.pop() {
@@ -137,10 +137,10 @@ impl Channel {
     }
 }
 
-/// The receivers of events. Wakers are called without the lock, since a waker runs code of a runtime.
+/// The receivers of events. Wakers are called without the lock, since a waker runs code of an async runtime.
 pub(crate) struct Routes(Mutex<Table>);
 
-/// `None` once the task that delivers events has ended.
+/// The receivers by identifier; `None` once the task that delivers events has ended.
 type Table = Option<HashMap<CmId, Route>>;
 
 impl Default for Routes {
@@ -171,7 +171,7 @@ impl Routes {
 
     pub(crate) fn remove(&self, id: &CmId) {
         let removed = self.table().as_mut().and_then(|routes| routes.remove(id));
-        // The value is dropped without the lock: it may be the last handle of the identifier.
+        // The value is dropped without the lock, since it may be the last handle of the identifier.
         drop(removed);
     }
 

@@ -2,8 +2,9 @@
 //! hardware nor a kernel module is needed.
 //!
 //! An [`Endpoint`] opens a wire by its name and runs its engine in a thread. A [`Connection`] reads and
-//! writes memory of the peer, changes words of it atomically, sends messages, or becomes a stream of bytes.
-//! A [`RemoteRegion`] describes memory of the peer; the peer sends it in private data or in a message.
+//! writes memory of the peer, changes words of this memory atomically, sends messages, or becomes a stream of
+//! bytes. A [`RemoteRegion`] describes memory of the peer; the peer sends the description in private data or
+//! in a message.
 //!
 //! ```
 //! use iwarp::memory::Access;
@@ -41,25 +42,25 @@
 //!   request completes ([`Connection`]).
 //! * **Requests wait instead of failing** while [`send_depth`](ConnectionOptions::send_depth) requests are
 //!   in flight.
-//! * **An accept does not wait for the peer.** The first request of the accepted connection does, so a
-//!   silent peer does not delay an accept loop ([`Request::accept`]).
-//! * **A Send waits for a buffer of the peer** between two ends with this crate. Toward another
-//!   implementation, a Send ends the connection if the peer has no buffer ([`Connection::ib_semantics`]).
-//! * **The end of a connection has a cause**: every waiting call returns it as [`Error::Connection`], and
-//!   [`Connection::closed`] waits for it. [`Error`] converts to [`std::io::Error`].
+//! * **An accept does not wait for the peer.** The first request of the accepted connection waits for the
+//!   peer, so a silent peer does not delay an accept loop ([`Request::accept`]).
+//! * **A Send waits for a buffer of the peer** if both peers use this crate. If the peer uses another
+//!   implementation and has no buffer, a Send ends the connection ([`Connection::ib_semantics`]).
+//! * **The end of a connection has a cause.** Every waiting call returns the cause as [`Error::Connection`],
+//!   and [`Connection::closed`] waits for it. [`Error`] converts to [`std::io::Error`].
 //! * **An idle endpoint does not spin.** A waiting task polls the engine for 50 us and then sleeps. While no
-//!   task polls, the engine's thread polls for some tens of microseconds, and then sleeps too
-//!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio waits by the recipe of
-//!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait).
+//!   task polls, the engine's thread polls for some tens of microseconds, and then also sleeps
+//!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio can wait as
+//!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait) describes.
 //! * **While a task computes, its peers wait.** If the task has polled the engine just before, the thread
-//!   takes over within 100 us, or within 500 us after long polling. Until then no acknowledgements and no
-//!   answers to Reads leave.
-//! * **A stream** ([`Connection::into_stream`]) is `AsyncRead` and `AsyncWrite`, so hyper and
+//!   begins to poll within 100 us, or within 500 us after long polling. Until then no acknowledgements and no
+//!   answers to Reads are sent.
+//! * **A stream** ([`Connection::into_stream`]) implements `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
 //! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].
 //!   `uwarp status` shows the endpoints of all processes of the user: the feature `status`, on by default,
 //!   makes a socket for each endpoint, which only this user may use.
-//! * An endpoint has to be made within a tokio runtime whose I/O is enabled.
+//! * An endpoint has to be created within a tokio runtime whose I/O is enabled.
 //!
 //! # Events
 //!

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::events::{Established, Phase, Requests, Route};
 use crate::options::ConnectionOptions;
 
-/// Listens on a port of all addresses of an endpoint, until it is dropped.
+/// Listens on a port of all addresses of an endpoint, until this value is dropped.
 pub struct Listener {
     id: CmId,
     requests: Arc<Requests>,
@@ -30,7 +30,7 @@ impl Listener {
     /// Listens on a port.
     ///
     /// # Errors
-    /// [`Error::Verbs`], for instance for a port that is in use.
+    /// [`Error::Verbs`], for instance if the port is in use.
     pub fn bind(endpoint: &Endpoint, port: u16) -> Result<Self> {
         Self::bind_with(endpoint, &ListenOptions::new(port))
     }
@@ -49,11 +49,12 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Accepts the next connection with default options, as [`Request::accept`] does. A request whose peer
-    /// has gone meanwhile is skipped. If the future is dropped, no connection is lost.
+    /// Accepts the next connection with default options, as [`Request::accept`] does. A request is skipped if
+    /// its peer has gone. If the future is dropped, no connection is lost.
     ///
     /// # Errors
-    /// [`Error::Connection`] if the engine cannot listen, [`Error::Verbs`] at a limit of the context.
+    /// [`Error::Connection`] if the engine cannot listen. [`Error::Verbs`] if a limit of the context is
+    /// reached.
     pub async fn accept(&self) -> Result<Connection> {
         loop {
             match self.request().await?.accept(&ConnectionOptions::default()).await {
@@ -63,7 +64,7 @@ impl Listener {
         }
     }
 
-    /// The next request for a connection.
+    /// Waits for the next request for a connection, and returns it.
     ///
     /// # Errors
     /// [`Error::Connection`] if the engine cannot listen.
@@ -77,7 +78,7 @@ impl Listener {
                 Ok(Request { id: event.id, remote, private_data, ib_semantics, endpoint })
             }
             CmEventKind::ConnectError { error, .. } => Err(Error::Connection(error)),
-            // This is an event of a stream without MPA, which such a listener does not have.
+            // The other events belong to streams without MPA, which this listener does not have.
             _ => Err(Error::Closed),
         }
     }
@@ -90,7 +91,7 @@ impl Listener {
         self.requests.len()
     }
 
-    /// Stops taking requests, as when it is dropped, but keeps its route.
+    /// Stops accepting requests, as a drop does, but keeps the listener's route.
     pub(crate) fn close_requests(&self) {
         drop(self.requests.close());
     }
@@ -101,7 +102,7 @@ pub struct Request {
     id: CmId,
     remote: SocketAddr,
     private_data: Box<[u8]>,
-    /// The peer offers InfiniBand's semantics.
+    /// Whether the peer offers InfiniBand's semantics.
     ib_semantics: bool,
     endpoint: Arc<Shared>,
 }
@@ -117,14 +118,14 @@ impl Request {
         &self.private_data
     }
 
-    /// Accepts the request. This does not wait for the peer, so a silent peer does not delay a loop that
+    /// Accepts the request. This call does not wait for the peer, so a silent peer does not delay a loop that
     /// accepts one peer after another. The connection may be used at once. Its first request waits until the
     /// peer is ready, which takes half a round trip if the peer uses this crate. If the peer is not ready
     /// within [`timeout`](ConnectionOptions::timeout), the connection ends ([`Connection::established`]).
     ///
     /// # Errors
-    /// [`Error::Connection`] if the peer has gone, [`Error::Verbs`] at a limit of the context or if the
-    /// private data is too long.
+    /// [`Error::Connection`] if the peer has gone. [`Error::Verbs`] if a limit of the context is reached or
+    /// the private data is too long.
     pub async fn accept(self, options: &ConnectionOptions) -> Result<Connection> {
         let Self { id, endpoint, private_data, ib_semantics, .. } = self;
         let unconnected = Unconnected::new(&endpoint, options)?;
@@ -140,10 +141,10 @@ impl Request {
         Ok(unconnected.accepted(&endpoint, id, phase, agreed))
     }
 
-    /// Rejects the request, with up to 508 bytes of private data.
+    /// Rejects the request, with at most 508 bytes of private data.
     ///
     /// # Errors
-    /// [`Error::Verbs`] for more.
+    /// [`Error::Verbs`] if there is more private data.
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         Ok(self.id.reject(private_data)?)
     }

@@ -14,15 +14,15 @@ use tokio::time::timeout;
 use crate::endpoint::Endpoint;
 use crate::error::Result;
 
-/// How long engines may take to answer. An engine answers between two polls.
+/// Maximum time for engines to answer. An engine answers between two polls.
 const ENGINES: Duration = Duration::from_millis(500);
-/// How long a client of the exporter may take.
+/// Maximum time for which the exporter serves a client.
 const CLIENT: Duration = Duration::from_secs(5);
 /// Maximum number of clients of the exporter at a time. Further clients wait in the queue of the listener.
 const MAX_CLIENTS: usize = 64;
 
 impl Endpoint {
-    /// The present addresses, connections and counters of its engines.
+    /// Returns the current addresses, connections and counters of the endpoint's engines.
     ///
     /// # Errors
     /// [`Error::System`](crate::Error::System) if the runtime shuts down.
@@ -36,7 +36,7 @@ impl Endpoint {
     /// its own exporter passes [`status`](Self::status) to `iwarp::metrics::publish` instead.
     ///
     /// # Errors
-    /// [`Error::System`](crate::Error::System) if the listener takes no clients any more.
+    /// [`Error::System`](crate::Error::System) if the listener fails to accept clients.
     pub async fn serve_metrics(&self, listener: TcpListener) -> Result<()> {
         let serve = |client| {
             let endpoint = self.clone();
@@ -54,7 +54,7 @@ where
 {
     let places = Arc::new(Semaphore::new(max_clients));
     loop {
-        // Nobody closes the semaphore.
+        // This cannot fail, since no code closes the semaphore.
         let place = places.clone().acquire_owned().await;
         let (client, _) = listener.accept().await?;
         let served = serve(client);

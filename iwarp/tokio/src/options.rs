@@ -9,18 +9,20 @@ use crate::error::{Error, Result};
 /// The options of a connection, when connecting and when accepting.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
-    /// Maximum requests in flight: Writes, Reads, atomics and Sends. Further requests wait. Default: 64.
+    /// Maximum number of requests in flight: Writes, Reads, atomics and Sends. Further requests wait.
+    /// Default: 64.
     pub send_depth: usize,
-    /// Maximum messages of the peer that wait to be taken ([`Connection::recv`](crate::Connection::recv)).
+    /// Maximum number of the peer's messages that wait for [`Connection::recv`](crate::Connection::recv).
     /// Default: 32.
     pub recv_depth: usize,
-    /// Maximum bytes of a message, and of a transfer without a region of the user. The connection has
-    /// `recv_depth` buffers of this size from the start, and makes more for requests in flight as needed.
-    /// Default: 4096.
+    /// Maximum number of bytes of a message, and of a transfer without a region of the user. The connection
+    /// has `recv_depth` buffers of this size from the start, and allocates more buffers for requests in
+    /// flight when it needs them. Default: 4096.
     pub message_bytes: usize,
-    /// Maximum bytes that a stream ([`Connection::into_stream`](crate::Connection::into_stream)) has in
-    /// flight in each direction: registered memory of both ends, whose pages are touched only when used.
-    /// Default: 2 MiB, the bandwidth-delay product of 10 Gbit/s and 1.6 ms.
+    /// Maximum number of bytes that a stream ([`Connection::into_stream`](crate::Connection::into_stream))
+    /// has in flight in each direction. Both peers register this much memory, whose pages are touched only
+    /// when they are used. The default is the bandwidth-delay product of 10 Gbit/s and 1.6 ms.
+    /// Default: 2 MiB.
     pub stream_bytes: usize,
     /// Further parameters: private data, the depths of Reads, timeouts, markers. By default
     /// [`ib_semantics`](ConnParam::ib_semantics) is offered: between two ends with this crate, a Send waits
@@ -41,17 +43,19 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// These options with private data: up to 500 bytes, sent to the peer with the request or the answer.
+    /// Returns these options with private data of at most 500 bytes, which is sent to the peer with the
+    /// request or the answer.
     ///
     /// # Errors
-    /// [`Error::TooLong`].
+    /// [`Error::TooLong`] if there are more than 500 bytes.
     pub fn private_data(mut self, bytes: &[u8]) -> Result<Self> {
         let too_long = Error::TooLong { got: bytes.len(), max: MAX_PRIVATE_DATA };
         self.param = self.param.with_private_data(bytes).map_err(|_| too_long)?;
         Ok(self)
     }
 
-    /// These options with another timeout for connection setup. Default: ten seconds.
+    /// Returns these options with another timeout for the setup of the connection. The default timeout is ten
+    /// seconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.param.timeout = timeout;
         self

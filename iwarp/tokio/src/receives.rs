@@ -7,25 +7,25 @@ use crate::error::Result;
 use crate::region::Region;
 use crate::wr_id::Tag;
 
-/// Buffers of equal length in one region. Each has its own receive request.
+/// Buffers of equal length in one region. Each buffer has its own receive request.
 pub(crate) struct Receives {
     memory: Region,
     tag: Tag,
-    /// Their number.
+    /// Number of buffers.
     pub(crate) depth: usize,
-    /// Bytes of each buffer: the maximum length of a message.
+    /// Size of each buffer in bytes, which is the maximum length of a message.
     pub(crate) message_bytes: usize,
 }
 
 impl Receives {
     pub(crate) fn new(pd: &ProtectionDomain, tag: Tag, depth: usize, message_bytes: usize) -> Result<Self> {
-        // At least one byte, since memory cannot be empty.
+        // A buffer has at least one byte, since memory cannot be empty.
         let bytes = depth.saturating_mul(message_bytes).max(1);
         let memory = Region::new(pd.reg_mr(bytes, Access::LOCAL_WRITE)?);
         Ok(Self { memory, tag, depth, message_bytes })
     }
 
-    /// The receive request of a buffer.
+    /// Returns the receive request of a buffer.
     pub(crate) fn request(&self, buffer: usize) -> RecvRequest {
         let sge = self.memory.memory_region().sge(self.start(buffer), self.message_bytes);
         RecvRequest::new(self.tag.receive(buffer), sge)

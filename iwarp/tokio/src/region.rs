@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// Registered memory. Clones refer to the same memory. Dropping the last clone deregisters it; a request in
-/// flight holds a clone.
+/// Registered memory. Clones refer to the same memory. Dropping the last clone deregisters the memory. A
+/// request in flight holds a clone.
 ///
-/// A peer with the STag may read and write the memory at any time, so this type only copies bytes in and
-/// out.
+/// A peer with the STag may read and write the memory at any time, so this type only copies bytes into the
+/// memory and out of it.
 #[derive(Clone)]
 pub struct Region {
     mr: Arc<MemoryRegion>,
@@ -24,7 +24,7 @@ impl Region {
         Self { mr: Arc::new(mr) }
     }
 
-    /// Its length in bytes.
+    /// The length of the region in bytes.
     pub fn len(&self) -> usize {
         self.mr.len()
     }
@@ -34,26 +34,26 @@ impl Region {
         self.mr.is_empty()
     }
 
-    /// Copies `bytes` to `offset`.
+    /// Copies `bytes` to the region, beginning at `offset`.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if they do not fit.
+    /// [`Error::Verbs`] if the bytes do not fit.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         Ok(self.mr.write_at(offset, bytes)?)
     }
 
-    /// Fills `out` from `offset` on.
+    /// Fills `out` with bytes of the region, beginning at `offset`.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if there are fewer bytes.
+    /// [`Error::Verbs`] if the region has fewer bytes.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         Ok(self.mr.read_at(offset, out)?)
     }
 
-    /// A part of the region, for a request.
+    /// Returns a part of the region, for a request.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`].
+    /// [`Error::OutOfRange`] if the range is not within the region.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Slice> {
         let (start, end) = bounds(range.start_bound().cloned(), range.end_bound().cloned(), self.len());
         if start > end || end > self.len() {
@@ -63,7 +63,7 @@ impl Region {
         Ok(Slice { region: self.clone(), offset: start, len: end - start })
     }
 
-    /// The description that a peer needs to access the region, within the region's access rights.
+    /// Returns the description that a peer needs to access the region, within the region's access rights.
     pub fn remote(&self) -> RemoteRegion {
         RemoteRegion { addr: self.mr.addr(), rkey: self.mr.rkey(), len: self.len() as u64 }
     }
@@ -80,7 +80,7 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A part of a [`Region`], which it keeps registered.
+/// A part of a [`Region`]. It keeps the region registered.
 #[derive(Clone, Debug)]
 pub struct Slice {
     region: Region,
@@ -89,17 +89,17 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Its length in bytes.
+    /// The length of the part in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Whether the part has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its bytes, copied.
+    /// Returns a copy of the bytes.
     ///
     /// # Errors
     /// [`Error::Verbs`] if the region is not readable here.
@@ -126,26 +126,26 @@ impl From<&Self> for Slice {
     }
 }
 
-/// Memory of the peer. Peers send it in private data ([`to_bytes`](Self::to_bytes)) or in a message (by
-/// serde).
+/// A description of memory of the peer. Peers send it in private data ([`to_bytes`](Self::to_bytes)) or in a
+/// message (by serde).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteRegion {
-    /// Tagged offset of its first byte.
+    /// Tagged offset of the first byte.
     pub addr: u64,
-    /// Its STag.
+    /// STag of the memory.
     pub rkey: u32,
-    /// Its length in bytes.
+    /// Length of the memory in bytes.
     pub len: u64,
 }
 
 impl RemoteRegion {
-    /// The length of [`to_bytes`](Self::to_bytes).
+    /// The length of [`to_bytes`](Self::to_bytes) in bytes.
     pub const BYTES: usize = 20;
 
-    /// A part of the remote region.
+    /// Returns a part of the remote region.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`].
+    /// [`Error::OutOfRange`] if the range is not within the remote region.
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<Self> {
         let len = usize::try_from(self.len).unwrap_or(usize::MAX);
         let index = |bound: Bound<&u64>| bound.map(|&at| usize::try_from(at).unwrap_or(usize::MAX));
@@ -157,7 +157,7 @@ impl RemoteRegion {
         Ok(Self { addr, rkey: self.rkey, len })
     }
 
-    /// Address, STag and length, in network byte order.
+    /// Returns address, STag and length, in network byte order.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
@@ -183,7 +183,7 @@ impl TryFrom<&[u8]> for RemoteRegion {
     }
 }
 
-/// The start and the end of a range within `len` bytes.
+/// Returns the start and the end of a range within `len` bytes.
 fn bounds(start: Bound<usize>, end: Bound<usize>, len: usize) -> (usize, usize) {
     let start = match start {
         Bound::Included(start) => start,

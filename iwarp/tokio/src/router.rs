@@ -1,13 +1,13 @@
 //! The completions of a connection, and the futures that wait for them.
 //!
-//! The completion queue calls [`Router::drain`] on the thread that completes a request: the thread that
-//! polls the engine, which is the engine's own or that of a waiting task. `drain` wakes the future of the
-//! request. A dropped future leaves its memory here until the request completes. That memory is never
-//! released within a poll of the engine, since deregistering memory waits for the engine. It stays in
-//! `State::released` until a later call releases it.
+//! The completion queue calls [`Router::drain`] on the thread that completes a request. This is the thread
+//! that polls the engine: the engine's own thread, or the thread of a waiting task. `drain` wakes the future
+//! of the request. A dropped future leaves its memory in the router until the request completes. That memory
+//! is never released within a poll of the engine, since deregistering memory waits for the engine. It stays
+//! in `State::released` until a later call releases it.
 //!
-//! Wakers are cloned, dropped and called without a lock, since a waker runs code of a runtime, which may
-//! drop a future of the same connection.
+//! Wakers are cloned, dropped and called without a lock, since a waker runs code of an async runtime, which
+//! may drop a future of the same connection.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -32,13 +32,13 @@ mod waiters;
 pub(crate) use waiters::Direction;
 use waiters::Waiters;
 
-/// Maximum completions taken from the queue at once.
+/// Maximum number of completions that are removed from the queue at once.
 const BATCH: usize = 16;
 
 /// The memory that a request in flight keeps.
 #[derive(Debug)]
 pub(crate) enum Pinned {
-    /// None: the bytes were copied.
+    /// No memory, since the bytes were copied.
     Nothing,
     /// Memory of the user.
     Memory { _slice: Slice },
@@ -60,11 +60,12 @@ struct State {
     requests: Slab<Request>,
     /// Completed receives, oldest first.
     received: VecDeque<Received>,
-    /// The futures that wait for a message: one entry each, with a waker while the future sleeps.
+    /// The futures that wait for a message. Each future has one entry, with a waker while the future sleeps.
     receivers: Slab<Option<Waker>>,
     /// The directions of a stream that wait for a message.
     stream_receivers: Waiters,
-    /// Set once a receive was flushed, with the cause: no further message will arrive.
+    /// The cause of the connection's end, which is set once a receive was flushed. After that, no further
+    /// message arrives.
     ended: Option<Option<ConnectionError>>,
     /// Buffers of the connection that no request uses.
     buffers: Vec<Region>,
@@ -82,12 +83,12 @@ struct Wakeups {
     places: usize,
 }
 
-/// A completion queue, as [`Router::drain`] uses it.
+/// The operations of a completion queue that [`Router::drain`] uses.
 trait Completions {
     /// Requests an event for the next completion.
     fn arm(&self);
 
-    /// Moves completions into `out`; returns their number.
+    /// Moves completions into `out`, and returns their number.
     fn take(&self, out: &mut [WorkCompletion]) -> usize;
 }
 
@@ -105,7 +106,7 @@ impl Completions for CompletionQueue {
 pub(crate) struct Router {
     /// The tag of the connection's requests.
     pub(crate) tag: Tag,
-    /// Taken when the connection is dropped, since the queue refers to the router.
+    /// The completion queue; `None` once the connection is dropped, since the queue refers to the router.
     cq: Mutex<Option<CompletionQueue>>,
     state: Mutex<State>,
     /// Free places of the send queue.
@@ -126,13 +127,13 @@ impl Router {
         self.state.lock().expect("no holder of this lock panics")
     }
 
-    /// From now on takes completions of `cq`.
+    /// Begins to handle completions of `cq`.
     pub(crate) fn start(&self, cq: &CompletionQueue) -> Result<(), VerbsError> {
         *self.cq.lock().expect("no holder of this lock panics") = Some(cq.clone());
         cq.req_notify(false)
     }
 
-    /// Stops taking completions, and releases all memory. The queue pair must be gone.
+    /// Stops handling completions, and releases all memory. The queue pair must have been dropped before.
     pub(crate) fn stop(&self) {
         // Each value is dropped after its lock is released.
         let cq = self.cq.lock().expect("no holder of this lock panics").take();
@@ -142,8 +143,9 @@ impl Router {
 
     // ---- on the thread that completes requests ----
 
-    /// Passes completions to the futures that wait for them. Threads that complete requests at the same time
-    /// take turns, so that messages stay in order and are delivered before a later flush.
+    /// Passes completions to the futures that wait for them. Only one thread at a time does this, even if
+    /// several threads complete requests, so that messages stay in order and are delivered before a later
+    /// flush.
     pub(crate) fn drain(&self) {
         let mut woken = Wakeups::default();
         {
@@ -161,7 +163,7 @@ impl Router {
     }
 
     fn take_all(&self, queue: &impl Completions, woken: &mut Wakeups) {
-        // The queue is armed before the last check: a later completion causes an event.
+        // The queue is armed before the last check, so that a later completion causes an event.
         queue.arm();
         let mut batch = [WorkCompletion::default(); BATCH];
         loop {
@@ -175,8 +177,8 @@ impl Router {
 
     // ---- requests ----
 
-    /// Records a request that is about to be posted; returns its `wr_id`. The caller has taken its place in
-    /// the send queue.
+    /// Records a request that is about to be posted, and returns its `wr_id`. The caller has reserved a place
+    /// in the send queue.
     pub(crate) fn open(&self, pinned: Pinned) -> u64 {
         let mut state = self.state();
         let released = std::mem::take(&mut state.released);
@@ -206,7 +208,7 @@ impl Router {
         Wait { router: self, engine, key: Tag::number(wr_id), spin: Spin::default(), done: false }
     }
 
-    /// A buffer of the connection, if one is free.
+    /// Returns a buffer of the connection if one is free.
     pub(crate) fn free_buffer(&self) -> Option<Region> {
         self.state().buffers.pop()
     }
@@ -218,7 +220,7 @@ impl Router {
         }
     }
 
-    /// Leaves the request to complete without a waiting future.
+    /// Lets the request complete without a waiting future.
     fn abandon(&self, key: usize) {
         let mut state = self.state();
         let Some(request) = state.requests.get_mut(key) else { return };
@@ -240,7 +242,7 @@ impl Router {
 
     // ---- places of the send queue ----
 
-    /// Takes a place in the send queue, if one is free.
+    /// Reserves a place in the send queue if there is a free place. Returns whether a place was reserved.
     pub(crate) fn take_place(&self) -> bool {
         self.places.try_acquire().is_ok_and(|place| {
             place.forget();
@@ -248,7 +250,7 @@ impl Router {
         })
     }
 
-    /// Waits for a place in the send queue, and takes it.
+    /// Waits until the send queue has a free place, and reserves it.
     pub(crate) async fn place(&self) -> Result<()> {
         let passed_on = PassedOn(self);
         self.places.acquire().await.map_err(|_| Error::Closed)?.forget();
@@ -256,8 +258,8 @@ impl Router {
         Ok(())
     }
 
-    /// Takes a place in the send queue for a direction of a stream, or registers the task to be woken when a
-    /// place is free.
+    /// Reserves a place in the send queue for a direction of a stream. If no place is free, registers the
+    /// task to be woken when a place becomes free.
     pub(crate) fn poll_place(&self, direction: Direction, cx: &Context<'_>) -> Poll<()> {
         if self.take_place() {
             return Poll::Ready(());
@@ -267,10 +269,11 @@ impl Router {
         if self.take_place() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Frees places. The caller must not hold a lock.
+    /// Frees places in the send queue. The caller must not hold a lock.
     pub(crate) fn free_places(&self, count: usize) {
         if count > 0 {
-            // The places are added before the waiters are searched: a task that waits later finds the place.
+            // The places are added before the waiting tasks are searched, so a task that begins to wait later
+            // finds the place.
             self.places.add_permits(count);
             self.wake_for_places();
         }
@@ -292,8 +295,8 @@ impl Router {
 
     // ---- receives ----
 
-    /// The oldest received message, for a direction of a stream; an error once the connection has ended and
-    /// all messages were taken.
+    /// Returns the oldest received message, for a direction of a stream. Returns an error once the connection
+    /// has ended and all messages were returned.
     pub(crate) fn poll_received(&self, direction: Direction, cx: &Context<'_>) -> Poll<Result<Received>> {
         {
             let mut state = self.state();
@@ -305,12 +308,13 @@ impl Router {
             }
         }
         self.let_wake(|state| &mut state.stream_receivers, direction, cx.waker());
-        // A message may have come before the waker was registered.
+        // A message may have arrived before the waker was registered.
         let received = self.state().next_received();
         received.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// The oldest received message, for any task. Polls the engine for a moment before the task sleeps.
+    /// Returns the oldest received message, for any task. The task polls the engine for a moment before it
+    /// sleeps.
     pub(crate) async fn received(&self, engine: &SharedEngine) -> Result<Received> {
         let mut receiver = Receiver { router: self, key: None };
         let mut spin = Spin::default();
@@ -327,7 +331,7 @@ impl State {
             match tag.parse(completion.wr_id) {
                 Some(WrId::Receive(buffer)) => {
                     self.receive(buffer, completion);
-                    // All receivers are woken, since one of them may be dropped before it takes the message.
+                    // All receivers are woken, since a receiver may be dropped before it takes the message.
                     woken.wakers.extend(self.receivers.iter_mut().filter_map(|(_, waker)| waker.take()));
                     woken.wakers.extend(self.stream_receivers.take().into_iter().flatten());
                 }
@@ -335,7 +339,7 @@ impl State {
                     woken.places += 1;
                     woken.wakers.extend(self.complete(key, completion));
                 }
-                // The program has posted this request, and has taken no place for it.
+                // The program itself has posted this request, which has no reserved place.
                 None => {}
             }
         }
@@ -345,7 +349,8 @@ impl State {
         if completion.status == WcStatus::WrFlushError {
             self.ended.get_or_insert(completion.cause);
         } else {
-            // A failed receive is the cause of the end: for instance, a message did not fit.
+            // A failed receive is the cause of the connection's end, for instance because a message did not
+            // fit.
             self.received.push_back((buffer, *completion));
         }
     }
@@ -377,7 +382,7 @@ impl State {
         }
     }
 
-    /// Records the completion of a request; returns the waker of the task that waits for it.
+    /// Records the completion of a request. Returns the waker of the task that waits for the request.
     fn complete(&mut self, key: usize, completion: &WorkCompletion) -> Option<Waker> {
         let request = self.requests.get_mut(key)?;
         let placeholder = Request::Abandoned { pinned: Pinned::Nothing };
@@ -395,8 +400,8 @@ impl State {
     }
 }
 
-/// Held by a future that waits for a place in the send queue. If the future is dropped after it was given a
-/// place, the place is offered to a stream.
+/// A future that waits for a place in the send queue holds this value. If the future is dropped after a place
+/// was assigned to it, the place is offered to a stream.
 struct PassedOn<'a>(&'a Router);
 
 impl Drop for PassedOn<'_> {
@@ -405,7 +410,7 @@ impl Drop for PassedOn<'_> {
     }
 }
 
-/// A future that waits for a message, and its entry in `State::receivers` once it has slept.
+/// A future that waits for a message. It has an entry in `State::receivers` once it has slept.
 struct Receiver<'a> {
     router: &'a Router,
     key: Option<usize>,

@@ -12,11 +12,11 @@ use iwarp::engine::SharedEngine;
 use tokio::task::yield_now;
 
 /// How long a task polls before it sleeps: about the time to wake the engine's thread and then the runtime's
-/// thread. If two ends answer each other at once, both stay awake.
+/// thread. If two peers answer each other at once, both tasks stay awake.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Polls of the engine before other tasks run. If all are empty, they take about a microsecond, as does one
-/// pass through the runtime's scheduler.
+/// Number of polls of the engine before other tasks run. If no poll finds work, these polls take about a
+/// microsecond, which is also the time of one pass through the runtime's scheduler.
 const TURNS: usize = 8;
 
 /// One wait of a task.
@@ -46,14 +46,15 @@ impl Spin {
                     return Poll::Ready(found);
                 }
             }
-            // The waker is not called: a task that wakes itself would run again before other tasks.
+            // The task is not woken through its waker, since a task that wakes itself would run again before
+            // other tasks.
             let yielded = pin!(yield_now()).poll(&mut Context::from_waker(cx.waker()));
             debug_assert!(yielded.is_pending(), "the first poll yields");
             return Poll::Pending;
         }
         register();
         engine.hand_over();
-        // The result may have come before the task was registered.
+        // The result may have arrived before the task was registered.
         find().map_or(Poll::Pending, Poll::Ready)
     }
 

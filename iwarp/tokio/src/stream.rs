@@ -1,9 +1,9 @@
 //! A stream of bytes over a connection: `AsyncRead` and `AsyncWrite`.
 //!
-//! Each end has a ring of registered memory into which the other end writes. The writer sends a run of bytes
-//! by an RDMA Write with Immediate Data, which is the length. The reader returns credits for bytes of the
-//! ring and for messages, so that neither the ring nor the receive queue overflows. Without credit, written
-//! bytes accumulate, and later go as one run.
+//! Each peer has a ring of registered memory into which the other peer writes. The writer sends contiguous
+//! bytes by an RDMA Write with Immediate Data, which contains their length. The reader returns credits for
+//! bytes of the ring and for messages, so that neither the ring nor the receive queue overflows. Without
+//! credit, written bytes accumulate, and are sent later in one Write.
 
 mod flow;
 mod incoming;
@@ -36,10 +36,10 @@ use protocol::{HELLO_BYTES, LONGEST_RING, RESERVE};
 /// A stream of bytes over a connection ([`Connection::into_stream`]).
 ///
 /// Written bytes are sent at once if the peer has given credit for them. Without credit they accumulate, and
-/// a later call at this end sends them: `flush` waits until all are sent. `shutdown` also waits, and tells
-/// the peer that no more bytes follow; the peer may continue to send. Dropping the stream does the same in
-/// the background, and then closes the connection. If the peer takes nothing for a minute, or not all bytes
-/// within ten minutes, the connection is reset.
+/// a later call on this stream sends them. `flush` waits until all written bytes are sent. `shutdown` also
+/// waits, and notifies the peer that no more bytes follow; the peer may continue to send. Dropping the stream
+/// does the same in the background, and then closes the connection. If the peer accepts no bytes for a
+/// minute, or not all bytes within ten minutes, the connection is reset.
 pub struct Stream {
     /// `None` only during the drop.
     inner: Option<Box<Inner>>,
@@ -54,12 +54,13 @@ struct Inner {
 }
 
 impl Connection {
-    /// Turns the connection into a stream of bytes; the other end has to do the same. Before the call, all
-    /// messages must have been taken, and no other clone may be used.
+    /// Turns the connection into a stream of bytes. The peer has to do the same. Before the call, all
+    /// messages must have been received, and no other clone of the connection may be used.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the options of this end do not suffice. [`Error::Protocol`] if the peer does
-    /// something else, or its options do not suffice. [`Error::Connection`].
+    /// [`Error::Verbs`] if the options of this side do not suffice. [`Error::Protocol`] if the peer does not
+    /// begin a stream, or the peer's options do not suffice. [`Error::Connection`] if the connection has
+    /// ended.
     pub async fn into_stream(self) -> Result<Stream> {
         let &Receives { depth: receives, message_bytes, .. } = self.receives();
         let bytes = self.stream_bytes();
@@ -87,7 +88,7 @@ impl Connection {
 }
 
 impl Stream {
-    /// The connection below. Its messages belong to the stream.
+    /// The connection that carries the stream. Its messages belong to the stream.
     pub fn connection(&self) -> &Connection {
         &self.inner.as_ref().expect("taken by the drop alone").connection
     }
@@ -98,13 +99,14 @@ impl Stream {
 }
 
 impl Inner {
-    /// [`Flow::receive`], for a call that writes.
+    /// Calls [`Flow::receive`] for a call that writes.
     fn receive(&mut self, cx: &Context<'_>) -> io::Result<()> {
         self.flow.receive(&self.connection, Direction::Write, cx)
     }
 
-    /// [`Flow::send`], at the end of a call after which the task may do other things. Requests behind
-    /// earlier ones leave only with a poll of the engine, so the engine's thread has to poll then.
+    /// Calls [`Flow::send`] at the end of a call, after which the task may do other things. Requests that
+    /// follow earlier requests are sent only in a poll of the engine, so the engine's thread has to poll
+    /// then.
     fn send_and_leave(&mut self, cx: &Context<'_>) -> io::Result<()> {
         let is_behind_others = self.connection.queue_pair().has_open_sends();
         self.flow.send(&self.connection, Direction::Write, cx)?;
@@ -179,7 +181,7 @@ impl Inner {
         self.connection.abort();
     }
 
-    /// If the peer has closed after all bytes were sent, the missing end message is not an error.
+    /// If the peer has closed after all bytes were sent, it is no error that the end message was not sent.
     fn unless_complete(&self, error: io::Error) -> io::Result<()> {
         let is_complete = error.kind() == io::ErrorKind::UnexpectedEof && self.flow.outgoing.is_sent();
         if is_complete { Ok(()) } else { Err(closed_to_writes(error)) }

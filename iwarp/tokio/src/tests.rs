@@ -14,10 +14,10 @@ use crate::{Connection, ConnectionOptions, Endpoint, EndpointOptions, Listener, 
 pub(crate) const PORT: u16 = 7471;
 pub(crate) const SERVER: &str = "10.0.0.2:7471";
 
-/// The bytes that a stream has under way.
+/// Returns the number of bytes that the stream has in flight.
 pub(crate) const RING: usize = 10_000;
 
-/// A client and a server. Their threads do not look after tasks that have polled once.
+/// A client and a server. Their threads do not poll again soon after a task has polled once.
 pub(crate) fn endpoints() -> (Endpoint, Endpoint) {
     let (a, b) = pair(&LinkConfig::default());
     let hour = Duration::from_secs(3600);
@@ -46,8 +46,8 @@ pub(crate) async fn streams() -> (Stream, Stream) {
     tokio::try_join!(a.into_stream(), b.into_stream()).unwrap()
 }
 
-/// Polls the engine as a task does, until its thread has stepped back. From then on nobody polls it before
-/// it is handed over.
+/// Polls the engine as a task does, until the engine's thread has stepped back. From then on no thread polls
+/// the engine before it is handed over.
 pub(crate) async fn step_back(engine: &SharedEngine) {
     let mut quiet = 0;
     for _ in 0..1000 {

@@ -1,8 +1,8 @@
-//! The `wr_id` of the requests of a connection.
+//! The `wr_id` of a connection's requests.
 //!
-//! A program may post requests of its own ([`Connection::queue_pair`](crate::Connection::queue_pair)) with
-//! any `wr_id`. They complete on the same queue. So the requests of this crate have a tag that no program
-//! can guess:
+//! A program may post other requests with any `wr_id`
+//! ([`Connection::queue_pair`](crate::Connection::queue_pair)), which complete on the same queue. So the
+//! requests of this crate have a tag that no program can guess:
 //!
 //! | bits | contents |
 //! |---|---|
@@ -19,7 +19,7 @@ const TAG: u64 = (1 << 63) - (1 << 32);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag(u64);
 
-/// The kind of request that a completion of a connection belongs to.
+/// The request or receive to which a completion belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrId {
     /// The request with this key.
@@ -34,12 +34,12 @@ impl Tag {
         Self(RandomState::new().build_hasher().finish() & TAG)
     }
 
-    /// The `wr_id` of the request with this key.
+    /// Returns the `wr_id` of the request with this key.
     pub(crate) fn request(self, key: usize) -> u64 {
         self.0 | key as u64
     }
 
-    /// The `wr_id` of the receive of this buffer.
+    /// Returns the `wr_id` of the receive of this buffer.
     pub(crate) fn receive(self, buffer: usize) -> u64 {
         RECEIVE | self.0 | buffer as u64
     }

@@ -1,4 +1,5 @@
-//! The feature `tracing` reaches the engine. A program has one subscriber, so this test is one program.
+//! The feature `tracing` reaches the engine. A program has only one subscriber, so this test has its own
+//! program.
 #![cfg(feature = "tracing")]
 
 #[path = "common/limited.rs"]

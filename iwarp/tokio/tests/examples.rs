@@ -1,4 +1,4 @@
-//! The example of a cache: two processes on a local wire, of which the server is killed.
+//! The example of a cache: two processes on a local wire. The server is killed.
 
 #[path = "common/limited.rs"]
 mod limited;
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use testkit::chapter::{Chapter, without_comment};
 
-/// `cargo test` builds the examples beside the tests.
+/// Returns the command of an example, which `cargo test` has built in a folder next to the tests.
 fn run(example: &str) -> Command {
     let mut path: PathBuf = std::env::current_exe().unwrap();
     path.pop();
@@ -19,7 +19,7 @@ fn run(example: &str) -> Command {
     Command::new(&path)
 }
 
-/// A process, and its lines.
+/// Starts a process of the cache. Returns the process, and its lines of output.
 fn cache(wire: &str, argument: &str) -> (Child, impl Iterator<Item = String> + use<>) {
     start(run("cache").arg(argument).env("WIRE", wire))
 }
@@ -112,7 +112,7 @@ fn the_chapter_on_tokio_starts_the_example() {
     }
 }
 
-/// Two network namespaces with an interface `eth0` each, which are removed in the end.
+/// Two network namespaces, each with an interface `eth0`, which are removed in the end.
 struct Hosts([String; 2]);
 
 impl Hosts {
@@ -146,7 +146,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Whether `ip` is there and succeeds.
+/// Runs `ip`. Returns whether it is installed and succeeds.
 fn ip(arguments: &str) -> bool {
     let output = Command::new("ip").args(arguments.split(' ')).output();
     output.is_ok_and(|output| output.status.success())

@@ -1,4 +1,4 @@
-//! The state of a connection in every phase.
+//! The part of a connection's state that every phase has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,17 +18,18 @@ use super::report::{Announced, Announcement, Report, User};
 use super::retry::Attempt;
 use super::timers::{Timers, duration};
 
-/// The state of a connection in every phase.
+/// The part of a connection's state that every phase has.
 pub(super) struct Base {
     pub(super) conn: ConnId,
-    /// The queue pair that the connection is for, once there is one.
+    /// The queue pair of the connection; `None` while there is no queue pair.
     pub(super) qp: Option<Arc<QpShared>>,
-    /// The connection's place at the listener that accepted it; `None` if this end opened the connection.
+    /// Counts the connection at the listener that accepted it; `None` if this side opened the connection.
     pub(super) admitted: Option<Admitted>,
     pub(super) user: User,
-    /// The bytes from and to the user, if the connection began in streaming mode: a reject leads back to it.
+    /// The bytes from and to the user, if the connection began in streaming mode. After a reject the
+    /// connection returns to streaming mode.
     pub(super) plain: Option<Arc<PlainBytes>>,
-    /// Bytes to send before the first FPDU. The last of them may be sent in Full Operation.
+    /// Bytes to send before the first FPDU. The last of these bytes may be sent in Full Operation.
     pub(super) pre_fpdu: PreFpdu,
     pub(super) timers: Timers,
     pub(super) report: Report,
@@ -58,7 +59,7 @@ impl Base {
         }
     }
 
-    /// The RDMA stream is established.
+    /// Announces to the user that the RDMA stream is established.
     pub(super) fn announce_established(&mut self, state: &mut EngineState, announcement: Announcement) {
         let Announcement { negotiated, agreement, idle_timeout, ready } = announcement;
         self.report.announced = Announced::Established;
@@ -67,8 +68,8 @@ impl Base {
         self.set_established(state, idle_timeout);
         trace::established(state, self.conn, self.qp.as_ref(), &negotiated);
         let Negotiated { tx_markers, rx_markers, ird, ord, private_data, peer, revision, .. } = negotiated;
-        // RFC 5044 section 3 (MPA-037), RFC 6581 section 9.1 (MPA2-058): the user gets the peer's revision
-        // and depths.
+        // RFC 5044 section 3 (MPA-037), RFC 6581 section 9.1 (MPA2-058): the event reports the peer's
+        // revision and depths to the user.
         self.announce(CmEventKind::Established {
             private_data: private_data.as_slice().into(),
             ord,
@@ -82,7 +83,7 @@ impl Base {
         });
     }
 
-    /// The connection is established: starts the clock of its age, and the idle timeout.
+    /// Called when the connection is established: its age and its idle timeout start now.
     pub(super) fn set_established(&mut self, state: &EngineState, idle_timeout: Option<Duration>) {
         if let Some(id) = self.user.id() {
             id.set_established(state.now_us());
@@ -90,14 +91,14 @@ impl Base {
         self.timers.watch_idle(state.now, idle_timeout);
     }
 
-    /// Records that something was received or sent.
+    /// Records that data was received or sent.
     pub(super) fn note_progress(&self, state: &EngineState) {
         if let Some(id) = self.user.id() {
             id.set_progress(state.now_us());
         }
     }
 
-    /// Whether nothing was received or sent for longer than the user allows. If so, records that as the
+    /// Whether no data was received or sent for longer than the user allows. If so, records this as the
     /// error.
     pub(super) fn has_idled(&mut self, state: &EngineState) -> bool {
         let progress_us = self.user.id().map_or(0, |id| id.progress_us());
@@ -108,14 +109,14 @@ impl Base {
         is_idle
     }
 
-    /// The connection no longer counts in its listener's backlog.
+    /// Removes the connection from its listener's backlog.
     pub(super) fn leave_backlog(&mut self) {
         if let Some(admitted) = &mut self.admitted {
             admitted.decide();
         }
     }
 
-    /// This end rejects the Request.
+    /// Counts that this side rejects the Request.
     pub(super) fn count_rejected(&mut self) {
         self.leave_backlog();
         if let Some(admitted) = &self.admitted {
@@ -123,14 +124,15 @@ impl Base {
         }
     }
 
-    /// The connection has failed by the peer's fault. The listener counts that against the peer's address.
+    /// Called when the connection has failed through the peer's fault. The listener counts the failure
+    /// against the peer's address.
     pub(super) fn count_peer_failure(&self, state: &mut EngineState) {
         if let Some(admitted) = &self.admitted {
             state.count_peer_failure(&admitted.id, admitted.address());
         }
     }
 
-    /// Counts for the listener that a connection ended during startup, before it had a user.
+    /// Counts at the listener that a connection ended during startup, before the connection had a user.
     fn count_end(&self, error: Option<ConnectionError>) {
         if let Some(admitted) = &self.admitted
             && admitted.is_undecided()
@@ -143,7 +145,7 @@ impl Base {
         }
     }
 
-    /// MPA startup has failed for this reason.
+    /// Records that MPA startup has failed because of `error`.
     pub(super) fn note_startup_failure(&mut self, state: &mut EngineState, error: ConnectionError) {
         self.report.add(error);
         trace::startup_failed(state, self.conn, error);
@@ -152,9 +154,9 @@ impl Base {
         }
     }
 
-    /// Tells the queue pair why the connection ends, before anything is flushed: the first error. Without an
-    /// error, the user or else the peer has closed the connection. The end by the user is no cause. Neither
-    /// is the failure of a first attempt, which is followed by a second one.
+    /// Sets the queue pair's cause before anything is flushed. The cause is the first error. Without an
+    /// error, the peer has closed the connection, unless the user has ended it. If the user has ended the
+    /// connection, or a second attempt follows the failure of a first attempt, no cause is set.
     pub(super) fn name_cause(&self) {
         let Some(qp) = &self.qp else { return };
         let cause = match self.report.error() {
@@ -167,8 +169,8 @@ impl Base {
         qp.state.blame(cause);
     }
 
-    /// Whether the peer has ended the connection, by FIN or RST, or no connection was made, and the queue
-    /// pair outlives that.
+    /// Whether the queue pair outlives the connection: the peer has ended the connection by FIN or RST, or no
+    /// connection was made.
     pub(super) fn is_orphan(&self) -> bool {
         let ended_by_peer =
             matches!(self.report.error(), None | Some(ConnectionError::Tcp(CloseReason::Reset)));
@@ -185,8 +187,8 @@ impl Base {
         }
     }
 
-    /// Called when TCP is closed and the phases are over: flushes the queue pair, or with `is_orphan` lets it
-    /// outlive the connection, and tells the user, once.
+    /// Called when TCP is closed and the phases are over. Flushes the queue pair, or with `is_orphan` lets it
+    /// outlive the connection. Reports the end to the user once.
     pub(super) fn finish(&mut self, state: &mut EngineState, is_orphan: bool) {
         if matches!(self.attempt, Attempt::Failed(_)) {
             return;
@@ -210,8 +212,8 @@ impl Base {
         trace::ended(state, self.user.id(), self.qp.as_ref(), error);
         match self.user.take() {
             User::Unaware => self.count_end(error),
-            // `set_over` comes first: an `accept` after it is refused, and after an earlier `accept` the user
-            // gets this event.
+            // `set_over` comes first: an `accept` after `set_over` is refused. After an `accept` before
+            // `set_over`, the user gets this event.
             User::Known(id) => {
                 id.set_over(error);
                 id.announce(None, kind);
@@ -222,7 +224,7 @@ impl Base {
 
     // ---- TCP ----
 
-    /// Schedules the connection to send: its queue pair was posted to, or TCP has space again.
+    /// Schedules the connection to send: requests were posted to its queue pair, or TCP has space again.
     pub(super) fn schedule_tx(&self, state: &mut EngineState) {
         state.schedule_tx(self.conn);
     }
@@ -239,33 +241,33 @@ impl Base {
         state.tcp.set_keepalive(state.now, self.conn, keepalive);
     }
 
-    /// Drops received bytes. TCP's budget counts bytes ahead of the frontier until they are released.
+    /// Drops received bytes. TCP's budget counts out-of-order bytes until they are released.
     pub(super) fn discard(&self, state: &mut EngineState, offset: u64, buf: &Mbuf, frontier: u64) {
         if offset >= frontier {
             state.tcp.release(self.conn, buf.len());
         }
     }
 
-    /// Drops the bytes that a phase before Full Operation has.
+    /// Drops the bytes that a phase before Full Operation holds.
     pub(super) fn drop_reassembly(&self, state: &mut EngineState, mut reassembly: Reassembly) {
         state.tcp.release(self.conn, reassembly.clear(&mut state.held));
     }
 
-    /// Sends a startup frame, after the bytes that are queued already.
+    /// Queues a startup frame after the bytes that are queued already, and sends what TCP accepts now.
     pub(super) fn send_frame(&mut self, state: &mut EngineState, bytes: &[u8]) {
         self.pre_fpdu.push_frame(bytes);
         self.begin_to_send(state);
     }
 
-    /// Sends as many of the bytes before the first FPDU as TCP takes now.
+    /// Of the bytes before the first FPDU, hands to TCP as many as TCP accepts now.
     pub(super) fn begin_to_send(&mut self, state: &mut EngineState) {
         if self.send_pre_fpdu(state, None) == Sent::NoMbuf {
             self.schedule_tx(state);
         }
     }
 
-    /// Hands to TCP the bytes that have to be sent before the first FPDU. In streaming mode the user may send
-    /// more: `plain` has its bytes.
+    /// Hands to TCP the bytes that have to be sent before the first FPDU. In streaming mode the user may add
+    /// bytes in `plain`, which are sent as well.
     pub(super) fn send_pre_fpdu(&mut self, state: &mut EngineState, plain: Option<&PlainBytes>) -> Sent {
         let Progress { result, some, writable } = self.pre_fpdu.send(state, self.conn, plain);
         if some {
@@ -277,15 +279,16 @@ impl Base {
         result
     }
 
-    /// Sets the deadline of a close. It is extended as long as the peer acknowledges bytes: up to a whole
-    /// send buffer is sent before our FIN. Returns the number of bytes that the peer has acknowledged.
+    /// Sets the deadline of a close. The deadline is extended as long as the peer acknowledges bytes, since
+    /// up to a whole send buffer is sent before our FIN. Returns the number of bytes that the peer has
+    /// acknowledged.
     pub(super) fn set_close_deadline(&mut self, state: &EngineState) -> u64 {
         self.timers.set_deadline(state.now + duration(state.config.close_timeout));
         self.acknowledged_bytes(state)
     }
 
     /// Called when the deadline of a close has passed: resets the connection, unless the peer has
-    /// acknowledged more than `acknowledged` bytes by now. Returns the new number.
+    /// acknowledged more than `acknowledged` bytes by now. Returns the number of bytes acknowledged by now.
     pub(super) fn on_close_deadline(&mut self, state: &mut EngineState, acknowledged: u64) -> u64 {
         if self.acknowledged_bytes(state) > acknowledged {
             return self.set_close_deadline(state);
@@ -294,12 +297,12 @@ impl Base {
         acknowledged
     }
 
-    /// The number of our bytes that the peer has acknowledged.
+    /// Returns the number of our bytes that the peer has acknowledged.
     fn acknowledged_bytes(&self, state: &EngineState) -> u64 {
         state.tcp.info(self.conn).map_or(0, |info| info.send_offset.saturating_sub(info.unacknowledged))
     }
 
-    /// Resets the connection, because its end takes too long.
+    /// Resets the connection because its close takes too long.
     pub(super) fn close_timeout(&mut self, state: &mut EngineState) {
         self.report.add(ConnectionError::CloseTimeout);
         state.tcp.abort(state.now, self.conn);

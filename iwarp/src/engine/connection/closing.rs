@@ -1,4 +1,4 @@
-//! How a connection ends when its phase has ended (RFC 5040 section 7; RFC 5041 section 7).
+//! How a connection closes after its last phase (RFC 5040 section 7; RFC 5041 section 7).
 
 use crate::queues::Ask;
 use crate::verbs::ConnectionError;
@@ -8,23 +8,23 @@ use super::base::Base;
 use super::pre_fpdu::Sent;
 use super::{Event, Phase};
 
-/// TCP is closing, perhaps after the rest of our startup frames, was reset, or is gone. Received bytes are
-/// acknowledged and dropped.
+/// TCP was reset, is gone, or is closing, perhaps after sending the rest of our startup frames. Received
+/// bytes are acknowledged and dropped.
 #[derive(Default)]
 pub(super) struct Closing {
-    /// Bytes that the peer had acknowledged when the deadline was set.
+    /// Number of bytes that the peer had acknowledged when the deadline was set.
     acknowledged: u64,
     /// TCP withholds acknowledgements until the peer has acknowledged the bytes below this stream offset.
     withheld_until: Option<u64>,
-    /// True if the peer has sent more after our graceful close: the connection is reset once the peer has
-    /// acknowledged all our bytes.
+    /// Whether the peer has sent more bytes after our graceful close. If so, the connection is reset once the
+    /// peer has acknowledged all our bytes.
     refuses: bool,
 }
 
-/// A phase that a connection leaves for its end.
+/// A phase that can end the connection.
 pub(super) trait Ends: Sized {
-    /// Ends the phase. Frees its slots, which all connections share, and flushes the requests that a stream
-    /// has taken from the queue pair. A receive may be in progress even after a graceful close.
+    /// Ends the phase. Frees its slots in the slabs that all connections share, and flushes the requests that
+    /// a stream has taken from the queue pair. Even after a graceful close, a receive may be incomplete.
     fn end(self, base: &mut Base, state: &mut EngineState) -> Closing;
 
     /// Sends FIN after the rest of the startup frames. Received bytes are dropped from now on.
@@ -44,8 +44,8 @@ pub(super) trait Ends: Sized {
     /// Startup has failed: closes at once, and reports the error.
     fn fail_startup(self, base: &mut Base, state: &mut EngineState, error: ConnectionError) -> Phase {
         base.note_startup_failure(state, error);
-        // RFC 5044 sections 7.1.2 and 8 (MPA-177, MPA-189, MPA-235): an invalid startup frame closes TCP at
-        // once in both roles, and the user gets the error. `crate::mpa` decides what is invalid.
+        // RFC 5044 sections 7.1.2 and 8 (MPA-177, MPA-189, MPA-235): in both roles, an invalid startup frame
+        // closes TCP at once, and the user gets the error. `crate::mpa` decides which frames are invalid.
         let closing = self.end(base, state);
         state.tcp.abort(state.now, base.conn);
         Phase::Closing(closing)
@@ -60,8 +60,8 @@ impl Ends for Closing {
 }
 
 impl Closing {
-    /// The end of a stream for which TCP withholds acknowledgements until the peer has acknowledged the bytes
-    /// below this offset.
+    /// The end of a stream. If `withheld_until` is an offset, TCP withholds acknowledgements until the peer
+    /// has acknowledged the bytes below this offset.
     pub(super) fn withholding(withheld_until: Option<u64>) -> Self {
         Self { withheld_until, ..Self::default() }
     }
@@ -73,7 +73,7 @@ impl Closing {
                 self.refuse(base, state, received.offset);
             }
             Event::Acknowledged => self.on_acknowledged(base, state),
-            // TCP acknowledges all that came before the peer's FIN.
+            // TCP acknowledges all bytes that arrived before the peer's FIN.
             Event::PeerClosed if self.refuses => state.tcp.abort(state.now, base.conn),
             Event::Send if base.pre_fpdu.is_pending() => {
                 if base.send_pre_fpdu(state, None) == Sent::All {
@@ -89,10 +89,11 @@ impl Closing {
         Phase::Closing(self)
     }
 
-    /// Called when the peer has sent more after our graceful close, from the stream offset `offset` on, and
-    /// the bytes are dropped. With InfiniBand's semantics its requests succeed when TCP acknowledges them, so
-    /// the connection is reset instead (RFC 9293 section 3.6.1, for data after a CLOSE). The reset comes
-    /// after our last bytes, which may tell that earlier requests are taken: a frame with them may be lost.
+    /// Called when the peer has sent more bytes after our graceful close, from the stream offset `offset` on.
+    /// These bytes are dropped. With InfiniBand's semantics the peer's requests succeed when TCP acknowledges
+    /// them, so the connection is reset instead (RFC 9293 section 3.6.1, for data after a CLOSE). The reset
+    /// is sent only after the peer has acknowledged our last bytes. They may report accepted requests, and a
+    /// frame that contains them may be lost.
     fn refuse(&mut self, base: &Base, state: &mut EngineState, offset: u64) {
         if base.qp.as_ref().is_some_and(|qp| qp.attributes.completes_by_acknowledgement())
             && base.report.error().is_none()
@@ -103,7 +104,8 @@ impl Closing {
         }
     }
 
-    /// Resets the connection if the peer has all our bytes, and has sent more after our graceful close.
+    /// Resets the connection if the peer has sent more bytes after our graceful close, and has acknowledged
+    /// all our bytes.
     fn reset_if_heard(&self, base: &Base, state: &mut EngineState) {
         let has_heard = state.tcp.info(base.conn).is_none_or(|info| info.unacknowledged == 0);
         if self.refuses && has_heard {
@@ -111,7 +113,7 @@ impl Closing {
         }
     }
 
-    /// Stops withholding acknowledgements from a peer that knows which bytes are not taken.
+    /// Acknowledges bytes again, once the peer knows which bytes were not accepted.
     fn on_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
         if let (Some(until), Some(offset)) = (self.withheld_until, state.tcp.acknowledged(base.conn))
             && until <= offset

@@ -1,4 +1,4 @@
-//! How a connection begins: opened here with MPA or in streaming mode, or accepted by a listener.
+//! How a connection begins: this side opens it with MPA or in streaming mode, or a listener accepts it.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ impl Opening {
         }
     }
 
-    /// The TCP connection is established.
+    /// Begins the next phase when the TCP connection is established.
     fn on_established(self, base: &mut Base, state: &mut EngineState) -> Phase {
         if let (Some(id), Some(info)) = (base.user.id(), state.tcp.info(base.conn)) {
             id.set_addresses((info.local, info.remote));
@@ -75,7 +75,7 @@ impl Connection {
         Self { base, phase, scheduled: Deadline::NONE, pinned: 0, closed: false }
     }
 
-    /// A connection that a listener accepted.
+    /// Returns a connection that a listener accepted.
     pub(in crate::engine) fn accepted(
         conn: ConnId,
         admitted: Admitted,
@@ -94,7 +94,7 @@ impl Connection {
         Some(Self::new(base, Phase::Startup(Startup::new(role, Reassembly::default()))))
     }
 
-    /// A connection that this end opens; its SYN is sent.
+    /// Returns a connection that this side opens. Its SYN is sent.
     pub(in crate::engine) fn connecting(
         conn: ConnId,
         id: Arc<CmShared>,
@@ -113,7 +113,7 @@ impl Connection {
         Self::new(base, Phase::Opening(Box::new(Opening::Startup { qp, param })))
     }
 
-    /// A connection that this end opens in streaming mode; its SYN is sent.
+    /// Returns a connection that this side opens in streaming mode. Its SYN is sent.
     pub(in crate::engine) fn connecting_stream(
         conn: ConnId,
         id: Arc<CmShared>,

@@ -1,7 +1,7 @@
-//! The bytes that this end sends before its first FPDU (RFC 5044 sections 7.1 and 7.1.5).
+//! The bytes that this side sends before its first FPDU (RFC 5044 sections 7.1 and 7.1.5).
 //!
-//! These are bytes that the user has sent in streaming mode and bytes of startup frames, in the order in
-//! which the user has requested them: after a reject, streaming mode and MPA may begin again.
+//! These bytes are the user's bytes of streaming mode and the startup frames. They are sent in the order of
+//! the user's calls: after a reject, streaming mode and MPA may begin again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,37 +15,38 @@ use super::super::state::EngineState;
 /// The bytes to send before the first FPDU.
 #[derive(Default)]
 pub(super) struct PreFpdu {
-    /// The pieces that TCP has not taken, in order. Later bytes of the user wait for streaming mode.
+    /// The pieces that TCP has not accepted, in order. Bytes that the user sends later wait for streaming
+    /// mode.
     pieces: VecDeque<Piece>,
-    /// The result of the last sending; `Blocked` if bytes were added since.
+    /// The result of the last attempt to send; `Blocked` if bytes were added since.
     sent: Sent,
 }
 
 enum Piece {
-    /// Bytes of the user, up to this position of its stream.
+    /// Bytes of the user, up to position `end` of the user's stream.
     User { plain: Arc<PlainBytes>, end: u64 },
-    /// The part of a startup frame that TCP has not taken.
+    /// The part of a startup frame that TCP has not accepted.
     Frame(VecDeque<u8>),
 }
 
 /// The result of sending.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// TCP has taken everything.
+    /// TCP has accepted all bytes.
     #[default]
     All,
     /// TCP's send buffer is full. TCP reports when it has space again.
     Blocked,
-    /// No packet buffer is free: try again in the next poll.
+    /// No packet buffer is free, so the caller tries again in the next poll.
     NoMbuf,
 }
 
 /// The result of [`PreFpdu::send`].
 pub(super) struct Progress {
     pub(super) result: Sent,
-    /// True if TCP has taken at least one byte.
+    /// Whether TCP has accepted at least one byte.
     pub(super) some: bool,
-    /// True if the user has to be told that there is space for its bytes.
+    /// Whether to report to the user that there is space for more of the user's bytes.
     pub(super) writable: bool,
 }
 
@@ -56,12 +57,12 @@ impl PreFpdu {
         self.sent != Sent::All
     }
 
-    /// Whether TCP has found no packet buffer for them.
+    /// Whether TCP has found no packet buffer for the bytes.
     pub(super) fn lacks_mbuf(&self) -> bool {
         self.sent == Sent::NoMbuf
     }
 
-    /// Called when MPA starts: the bytes of the user up to position `end` of its stream are sent before the
+    /// Called when MPA starts: the user's bytes up to position `end` of the user's stream are sent before the
     /// frames that follow.
     pub(super) fn push_user_bytes(&mut self, plain: Arc<PlainBytes>, end: u64) {
         self.pieces.push_back(Piece::User { plain, end });
@@ -74,7 +75,7 @@ impl PreFpdu {
         self.sent = Sent::Blocked;
     }
 
-    /// Hands the bytes to TCP. In streaming mode the user may send more: `plain` has its bytes.
+    /// Hands the bytes to TCP. In streaming mode the user may add bytes in `plain`, which are sent as well.
     pub(super) fn send(
         &mut self,
         state: &mut EngineState,
@@ -125,8 +126,8 @@ impl PreFpdu {
             writable = plain.take_writable();
         }
         if result == Sent::Blocked {
-            // A short write can mean that the send buffer is full or that the packet pool is empty. TCP
-            // reports only when the send buffer has space again.
+            // A short write means that the send buffer is full or that the packet pool is empty. TCP reports
+            // only that the send buffer has space again.
             let blocked = matches!(
                 state.tcp.sender(state.now, conn).and_then(|mut sender| sender.segment().map(drop)),
                 Err(SendError::BufferFull | SendError::Closed)

@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | here | receives and sends |
-//! | `rdma/not_ready.rs` | messages that find no receive request, at either end |
+//! | `rdma/not_ready.rs` | messages that find no receive request, at either peer |
 //! | `rdma/teardown.rs` | how the stream ends: by its user, by a failure, or by TCP |
 
 use std::sync::Arc;
@@ -38,32 +38,33 @@ pub(super) struct Rdma {
     deframer: Deframer,
     stream: Stream,
     pub(super) stage: RdmaStage,
-    /// True while this connection is in the engine's list of owed acknowledgements.
+    /// Whether this connection is in the engine's list of owed acknowledgements.
     owes_ack: bool,
-    /// True while this connection is in the engine's list of owed limits.
+    /// Whether this connection is in the engine's list of owed limits.
     owes_limit: bool,
-    /// The peer's settings for messages that find no receive request, with InfiniBand's semantics.
+    /// With InfiniBand's semantics: the peer's settings for messages that find no receive request.
     peer_rnr: RnrConfig,
     rnr: RnrTimers,
 }
 
 /// The stage of a connection in Full Operation.
 pub(super) enum RdmaStage {
-    /// The connection waits for the peer's first FPDU, its RTR. After the RTR this is announced.
+    /// The connection waits for the peer's first FPDU, its RTR. When the RTR arrives, this event is
+    /// announced.
     AwaitingRtr(Box<Announcement>),
     /// The connection sends and receives.
     Open,
-    /// The connection sends posted requests and waits for the answers to Reads; FIN follows. `progress` is
-    /// the progress of the stream when the deadline for these answers was set.
+    /// The connection sends posted requests and waits for the answers to Reads. FIN follows. `progress` is
+    /// the stream's progress at the time when the deadline for these answers was set.
     Draining { progress: u64 },
-    /// The stream has failed: received bytes are acknowledged and dropped, and only a Terminate is still
+    /// The stream has failed. Received bytes are acknowledged and dropped, and only a Terminate is still
     /// sent.
     Terminating,
 }
 
 impl Rdma {
-    /// Begins Full Operation. `may_send`: this end need not wait for the peer's first FPDU. `on_rtr` is
-    /// announced when that FPDU has arrived.
+    /// Begins Full Operation. If `may_send` is set, this side need not wait for the peer's first FPDU.
+    /// `on_rtr` is announced when that FPDU has arrived.
     pub(super) fn begin(
         base: &mut Base,
         state: &mut EngineState,
@@ -73,7 +74,7 @@ impl Rdma {
         on_rtr: Option<Box<Announcement>>,
     ) -> Box<Self> {
         let by = Accessor { pd: qp.config.pd.id(), stream: qp.config.stream };
-        // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
+        // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, whose stream is bound to
         // this connection.
         let Agreement { peer_rnr, rnr_timeout, outlives_peer } = agreement;
         let ib_semantics = agreement.ib_semantics();
@@ -91,7 +92,7 @@ impl Rdma {
         })
     }
 
-    /// Acts on an event. Received bytes and acknowledgements are none here: `Connection` calls
+    /// Acts on an event. Received bytes and acknowledgements are not passed as events: `Connection` calls
     /// [`receive`](Self::receive) and [`on_acknowledged`](Self::on_acknowledged) instead.
     pub(super) fn on(
         mut self: Box<Self>,
@@ -140,14 +141,14 @@ impl Rdma {
         self.then(next, base, state)
     }
 
-    /// Bytes of packet buffers that are held for bytes ahead of the frontier, and when to call
+    /// Returns the bytes of packet buffers that hold out-of-order data, and the time to call
     /// [`on_time`](Self::on_time).
     #[inline]
     pub(super) fn upkeep(&self) -> (usize, Deadline) {
         (self.deframer.pinned_bytes(), self.rnr.peer())
     }
 
-    /// The phase that follows.
+    /// Returns the phase that follows from `next`.
     pub(super) fn then(self: Box<Self>, next: Next, base: &mut Base, state: &mut EngineState) -> Phase {
         match next {
             Next::Same => Phase::Rdma(self),
@@ -163,11 +164,11 @@ impl Rdma {
         matches!(self.stage, RdmaStage::Terminating)
     }
 
-    /// Passes the ULPDUs in a received buffer to the stream: whole FPDUs by the fast path of the deframer,
-    /// the rest by [`deframe_any`](Self::deframe_any). Returns how many bytes that were handed up ahead of
-    /// the frontier are no longer held.
+    /// Passes the ULPDUs in a received buffer to the stream. Whole FPDUs take the fast path of the deframer;
+    /// [`deframe_any`](Self::deframe_any) handles the rest. Returns how many bytes of earlier out-of-order
+    /// data are no longer held.
     ///
-    /// Never inlined, so that the loop over FPDUs has all registers.
+    /// Never inlined, so that the loop over FPDUs can use all registers.
     #[inline(never)]
     fn deframe(
         &mut self,
@@ -192,8 +193,8 @@ impl Rdma {
         Self::deframe_any(&mut self.deframer, (offset + taken as u64, buf, frontier), held, delivery)
     }
 
-    /// The general path of [`deframe`](Self::deframe), for any buffer: out of order, with markers, with FPDUs
-    /// that continue in the next buffer, or invalid.
+    /// The general path of [`deframe`](Self::deframe), for any buffer. The buffer may be out of order,
+    /// contain markers or invalid FPDUs, or contain FPDUs that continue in the next buffer.
     #[inline(never)]
     fn deframe_any(
         deframer: &mut Deframer,
@@ -212,7 +213,7 @@ impl Rdma {
         Ok(ulpdus.finish())
     }
 
-    /// Notes that FPDUs were received, and that requests of the peer wait for their acknowledgement.
+    /// Records that FPDUs were received whose acknowledgement the peer's requests wait for.
     fn owe_ack(&mut self, state: &mut EngineState, conn: ConnId) {
         if !std::mem::replace(&mut self.owes_ack, true) {
             state.acks.owe(state.now, conn);
@@ -223,13 +224,13 @@ impl Rdma {
         self.is_draining() || self.stream.wants_to_send()
     }
 
-    /// Whether a FIN of the peer here is graceful: no FPDU is incomplete, and no Read or atomic of ours waits
+    /// Whether a FIN of the peer is graceful now: no FPDU is incomplete, and no Read or atomic of ours waits
     /// for its response.
     fn may_end_here(&self) -> bool {
         self.deframer.at_boundary() && !self.stream.awaits_answers()
     }
 
-    /// Bytes arrived.
+    /// Handles bytes that arrived.
     #[inline(always)]
     pub(super) fn receive(
         &mut self,
@@ -238,7 +239,7 @@ impl Rdma {
         guard: &EpochGuard<'_>,
         received: Received,
     ) -> Next {
-        // RFC 5041 section 7.1 (DDP-192): after an error all further bytes are dropped.
+        // RFC 5041 section 7.1 (DDP-192): all bytes that arrive after an error are dropped.
         if self.is_terminating() {
             base.discard(state, received.offset, &received.buf, received.frontier);
             return Next::Same;
@@ -260,7 +261,7 @@ impl Rdma {
         let ReceiveSnapshot { first, fpdus, placed } = before;
         let fpdus = state.stream_counters.rx_fpdus - fpdus;
         let wants_to_send = self.wants_to_send();
-        // The peer's first FPDU is a Terminate instead of its RTR: startup has failed.
+        // If the peer's first FPDU is a Terminate instead of its RTR, startup has failed.
         let ended_startup = first && fpdus == 1 && matches!(result, Err(Failure::Peer(_)));
         if first && self.stream.may_send() && !ended_startup {
             self.on_first_fpdu(base, state);
@@ -289,7 +290,8 @@ impl Rdma {
         }
     }
 
-    /// Called when FPDUs were received, with InfiniBand's semantics. `well`: none of them is invalid.
+    /// Called when FPDUs were received, with InfiniBand's semantics. `well` means that none of these FPDUs is
+    /// invalid.
     #[inline(never)]
     fn after_receiving_ib(&mut self, base: &mut Base, state: &mut EngineState, well: bool) {
         self.owe_ack(state, base.conn);
@@ -301,7 +303,7 @@ impl Rdma {
         }
     }
 
-    /// Called when the peer's first FPDU has arrived, so that this end may send. If the FPDU was the RTR,
+    /// Called when the peer's first FPDU has arrived, so that this side may send. If the FPDU was the RTR,
     /// announces the connection.
     #[cold]
     fn on_first_fpdu(&mut self, base: &mut Base, state: &mut EngineState) {
@@ -314,7 +316,7 @@ impl Rdma {
         }
     }
 
-    /// Receives the bytes after the startup frame as FPDUs, and schedules the connection to send.
+    /// Receives the bytes after the startup frames as FPDUs, and schedules the connection to send.
     pub(super) fn receive_rest(
         mut self: Box<Self>,
         base: &mut Base,
@@ -325,7 +327,7 @@ impl Rdma {
         let mut next = Next::Same;
         while let Some(Rest { offset, buf, frontier, released }) = reassembly.pop_rest(&mut state.held) {
             state.tcp.release(base.conn, released);
-            // A stream that has failed drops further bytes.
+            // A failed stream drops further bytes.
             match self.receive(base, state, guard, Received { offset, buf, frontier }) {
                 Next::Same => {}
                 Next::Close => next = Next::Close,
@@ -335,14 +337,14 @@ impl Rdma {
         self.then(next, base, state)
     }
 
-    /// The peer has sent FIN.
+    /// Handles the peer's FIN.
     fn on_peer_closed(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         // The Terminate is still being sent: our FIN follows it.
         if self.is_terminating() {
             return Next::Same;
         }
-        // RFC 5041 sections 3 and 6.2.1 (DDP-040, DDP-041, DDP-153): a FIN ends the one stream and its
-        // connection. The posted requests are sent, then our half is closed gracefully as well.
+        // RFC 5041 sections 3 and 6.2.1 (DDP-040, DDP-041, DDP-153): a FIN ends the connection and its only
+        // stream. The posted requests are sent, then our half is closed gracefully as well.
         self.stream.on_peer_closed();
         if self.may_end_here() && self.stream.may_send() {
             self.close_gracefully(base, state);
@@ -352,11 +354,11 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on an `Ask` of the queue pair, left by its user or by a completion queue that has lost a
-    /// completion.
+    /// Acts on an `Ask` of the queue pair, which the queue pair's user has set, or a completion queue that
+    /// has lost a completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
-            // The connection receives after any `Ask`.
+            // The caller receives after any `Ask`.
             Ask::Nothing | Ask::Receive => {}
             Ask::Abort => base.abort(state),
             _ if self.is_terminating() => {}
@@ -372,7 +374,7 @@ impl Rdma {
 
     // ---- acknowledgements ----
 
-    /// The peer has acknowledged bytes that requests may wait for.
+    /// Called when the peer has acknowledged bytes that requests may wait for.
     pub(super) fn on_acknowledged(&mut self, base: &Base, state: &mut EngineState) {
         if let Some(offset) = state.tcp.acknowledged(base.conn) {
             self.stream.on_acknowledged(offset);
@@ -391,7 +393,7 @@ impl Rdma {
         }
     }
 
-    /// Tells the peer the limit, unless an answer has told it by now.
+    /// Sends the limit to the peer, unless an answer has contained the limit since.
     pub(super) fn tell_limit(&mut self, base: &Base, state: &mut EngineState) {
         self.owes_limit = false;
         if !self.is_terminating() && self.stream.owes_limit() {
@@ -407,7 +409,7 @@ impl Rdma {
 
     // ---- sending ----
 
-    /// Begins a turn to send. Returns what the queue pair asks for besides its posts.
+    /// Begins a turn to send. Returns the queue pair's request besides its posts.
     #[inline]
     pub(super) fn begin_turn(&self) -> Ask {
         let qp = self.stream.qp();
@@ -435,7 +437,7 @@ impl Rdma {
             base.note_progress(state);
         }
         if is_terminating {
-            // The Terminate is sent, or waits for space.
+            // The Terminate is sent, or waits for space in TCP's send buffer.
             self.flush_late();
         }
         match result {
@@ -459,7 +461,7 @@ impl Rdma {
 
     // ---- for tests ----
 
-    /// Checks that the user and the deadline match this phase. Returns the slots that the phase holds.
+    /// Checks that the user and the deadline fit this phase. Returns the slots that the phase holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let has_deadline = base.timers.deadline().is_some();
         ensure!(base.user.id().is_some(), "Full Operation has no user");
@@ -486,13 +488,13 @@ impl Rdma {
 pub(super) enum Next {
     /// Full Operation continues.
     Same,
-    /// The stream ends, and FIN is sent.
+    /// The stream ends, and a FIN is sent.
     Close,
 }
 
 /// The state before FPDUs are received.
 pub(super) struct ReceiveSnapshot {
-    /// True if no FPDU has arrived yet.
+    /// Whether no FPDU has arrived yet.
     first: bool,
     fpdus: u64,
     placed: u64,

@@ -1,7 +1,7 @@
-//! Received bytes before Full Operation: bytes in order, and bytes ahead of them.
+//! Received bytes before Full Operation, in order and out of order.
 //!
-//! A startup frame may come in any segmentation and order, and FPDUs may follow it. Bytes ahead are held in
-//! the engine's slots for held buffers, where small pieces are copied together.
+//! A startup frame may arrive in any segmentation and order, and FPDUs may follow it. Out-of-order bytes are
+//! held in the engine's slots for held buffers, where small pieces are copied together.
 
 use std::ops::Range;
 
@@ -11,20 +11,20 @@ use dp::invariant::{Check, ensure};
 use crate::mpa::{HeldBuf, HeldList, HeldSlab, StartupFault, take_runs};
 use crate::verbs::ConnectionError;
 
-/// Maximum distance of a byte ahead of the next byte of startup. A frame has at most 532 bytes, and the
-/// peer's early bytes after it fit an initial congestion window: Linux begins with 10 segments, about 89 KB
-/// at an MTU of 9000.
+/// Maximum distance of an out-of-order byte from the next byte of startup. A frame has at most 532 bytes. The
+/// peer's early bytes after the frame fit an initial congestion window: Linux begins with 10 segments, about
+/// 89 KB at an MTU of 9000.
 const MAX_AHEAD: u64 = 128 << 10;
 
-/// Reassembles the bytes before Full Operation. The owner has to [`clear`](Self::clear) this before dropping
-/// it.
+/// Reassembles the bytes before Full Operation. The owner has to call [`clear`](Self::clear) before dropping
+/// this value.
 #[derive(Default)]
 pub(super) struct Reassembly {
     next: u64,
     frontier: u64,
     held: HeldList,
-    /// A buffer that begins with the next byte while none is held, from [`push`](Self::push) until
-    /// [`take`](Self::take) holds the rest of it. A slot is reserved for that.
+    /// If no buffers are held: a buffer that begins with the next byte, from [`push`](Self::push) until
+    /// [`take`](Self::take) holds the rest of the buffer. A slot is free for this rest.
     next_buf: Option<Mbuf>,
 }
 
@@ -34,8 +34,8 @@ impl Reassembly {
         self.next
     }
 
-    /// Holds a buffer from TCP. A [`take`](Self::take) has to follow. `counted`: TCP's budget counts the
-    /// buffer until it is released.
+    /// Holds a buffer from TCP. The caller has to call [`take`](Self::take) next. If `counted` is set, TCP's
+    /// budget counts the buffer until it is released.
     pub(super) fn push(
         &mut self,
         slab: &mut HeldSlab,
@@ -57,7 +57,7 @@ impl Reassembly {
         self.held.check(slab)
     }
 
-    /// Refuses bytes further than [`MAX_AHEAD`] ahead of the frontier.
+    /// Refuses bytes that begin more than [`MAX_AHEAD`] bytes after the next byte of startup.
     pub(super) fn check_ahead(&self, offset: u64) -> Result<(), ConnectionError> {
         if offset > self.next + MAX_AHEAD {
             return Err(ConnectionError::Startup(StartupFault::FarAhead));
@@ -65,8 +65,8 @@ impl Reassembly {
         Ok(())
     }
 
-    /// Passes the next bytes in order to `take`, run by run, until `take` consumes less than a run or no
-    /// bytes are left. Returns how many bytes the caller has to release to TCP's budget.
+    /// Passes the next bytes in order to `take`, run by run, until `take` consumes only a part of a run or no
+    /// bytes are left. Returns the number of bytes that the caller has to release from TCP's budget.
     pub(super) fn take(&mut self, slab: &mut HeldSlab, mut take: impl FnMut(u64, &[u8]) -> usize) -> usize {
         if let Some(mut buf) = self.next_buf.take() {
             self.next += take_runs(&mut buf, self.next, &mut take);
@@ -74,11 +74,12 @@ impl Reassembly {
                 let held = self.held.hold(slab, self.next, buf, false);
                 debug_assert!(held.is_ok(), "`push` has found a slot");
             }
-            // The buffer was not ahead of the frontier, so no bytes are released here.
+            // The buffer arrived in order, so TCP's budget does not count it.
             return 0;
         }
         let mut released = 0;
-        // The buffers are disjoint and in order, so each begins where the one before it ended.
+        // The buffers are disjoint and in order, so each contiguous buffer begins where the previous buffer
+        // ended.
         while let Some(taken) = self.held.take_at(slab, self.next, &mut take) {
             self.next = taken.end;
             released += taken.released;
@@ -89,17 +90,17 @@ impl Reassembly {
         released
     }
 
-    /// The bytes that were not consumed, which are FPDUs: one buffer for each call, by increasing offset,
-    /// with the in-order frontier.
+    /// Removes and returns the next buffer of bytes that were not consumed, which are FPDUs. The buffers are
+    /// returned by increasing offset, each with TCP's next expected byte.
     pub(super) fn pop_rest(&mut self, slab: &mut HeldSlab) -> Option<Rest> {
         let HeldBuf { start: offset, buf, ahead, .. } = self.held.pop(slab)?;
         let frontier = self.frontier;
-        // The buffer came ahead of the frontier and is in order now: its bytes are released only here.
+        // The buffer arrived out of order and is in order now. Its bytes are released only here.
         let released = if ahead && offset < frontier { buf.len() } else { 0 };
         Some(Rest { offset, buf, frontier, released })
     }
 
-    /// Drops bytes ahead of the frontier, from the far end, as far as `may` allows.
+    /// Drops out-of-order bytes, beginning with those at the highest offsets, as far as `may` allows.
     pub(super) fn give_up(
         &mut self,
         bytes: usize,
@@ -109,12 +110,12 @@ impl Reassembly {
         self.held.give_up(slab, bytes, may);
     }
 
-    /// Bytes of packet buffers that are held for bytes ahead of the frontier.
+    /// Returns the bytes of packet buffers that hold out-of-order data.
     pub(super) fn pinned_bytes(&self) -> usize {
         self.held.pinned_bytes()
     }
 
-    /// Drops everything. Returns how many bytes the caller has to release.
+    /// Drops all bytes. Returns the number of bytes that the caller has to release.
     pub(super) fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         self.held.clear(slab)
     }
@@ -125,6 +126,6 @@ pub(super) struct Rest {
     pub(super) offset: u64,
     pub(super) buf: Mbuf,
     pub(super) frontier: u64,
-    /// Bytes that the caller has to release to TCP's budget.
+    /// Bytes that the caller has to release from TCP's budget.
     pub(super) released: usize,
 }

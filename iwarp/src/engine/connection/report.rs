@@ -1,4 +1,4 @@
-//! The reports to the user of a connection.
+//! The reports to a connection's user.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use crate::mpa::startup::Enhanced;
 use crate::stream::ib_profile::agreement::Agreement;
 use crate::verbs::{CmEventKind, CmShared, ConnectionError, TerminateReport};
 
-/// The user of a connection: whether it still gets events.
+/// The state of a connection's user, which says whether the user still gets events.
 pub(super) enum User {
-    /// The user does not know of the connection, which a listener has accepted.
+    /// A listener has accepted the connection, but the user does not know of it yet.
     Unaware,
-    /// The user has this identifier.
+    /// The user has this identifier for the connection.
     Known(Arc<CmShared>),
     /// The user gets no more events.
     Done,
 }
 
 impl User {
-    /// The identifier of a user that still gets events.
+    /// Returns the identifier if the user still gets events.
     #[inline]
     pub(super) fn id(&self) -> Option<&Arc<CmShared>> {
         match self {
@@ -28,13 +28,13 @@ impl User {
         }
     }
 
-    /// Ends the reports to the user. Returns the user.
+    /// Ends the reports to the user. Returns the previous state.
     pub(super) fn take(&mut self) -> Self {
         std::mem::replace(self, User::Done)
     }
 }
 
-/// Events that the user has got, and those to report when the connection ends.
+/// What was reported to the user, and what will be reported when the connection ends.
 #[derive(Default)]
 pub(super) struct Report {
     pub(super) announced: Announced,
@@ -62,12 +62,12 @@ pub(super) struct Announcement {
     pub(super) negotiated: Negotiated,
     pub(super) agreement: Agreement,
     pub(super) idle_timeout: Option<Duration>,
-    /// True if the user may send at once.
+    /// Whether the user may send at once.
     pub(super) ready: bool,
 }
 
 impl Report {
-    /// Adds an error. The first one is the cause, and is reported.
+    /// Adds an error. Only the first error is kept: it is the cause, and is reported.
     pub(super) fn add(&mut self, error: ConnectionError) {
         self.error.get_or_insert(error);
     }
@@ -77,7 +77,8 @@ impl Report {
         self.error
     }
 
-    /// The last event of the connection. A graceful end before anything was announced is an error.
+    /// Returns the last event of the connection. If nothing was announced before, a graceful end is reported
+    /// as an error.
     pub(super) fn last_event(&mut self) -> CmEventKind {
         if self.announced == Announced::Nothing {
             let error = *self.error.get_or_insert(ConnectionError::PeerClosed);

@@ -11,9 +11,10 @@ use crate::verbs::{CmShared, ConnParam};
 /// The attempt of an initiator.
 pub(in crate::engine) enum Attempt {
     First,
-    /// The peer closed without a Reply: the first attempt fails without an event, and the second one follows.
+    /// The peer closed without a Reply. The first attempt fails without an event, and the second attempt
+    /// follows.
     Failed(Box<Retry>),
-    /// The second attempt, with revision 1. It has the deadline of the first.
+    /// The second attempt, with revision 1. Its deadline is that of the first attempt.
     Second {
         deadline: Instant,
     },

@@ -31,9 +31,9 @@ pub(super) struct Startup {
     pub(super) role: Role,
 }
 
-/// The role of this end in MPA startup.
+/// The role of this side in MPA startup.
 pub(super) enum Role {
-    /// This end has sent the Request.
+    /// This side has sent the Request.
     Initiator(Initiating),
     /// The peer sends the Request.
     Responder(Box<Responder>, RequestState),
@@ -50,14 +50,14 @@ pub(super) struct Initiating {
 pub(super) enum RequestState {
     /// The Request has not arrived. The options say which Requests are allowed.
     Awaited(Box<ResponderOptions>),
-    /// The user decides on the Request. `offers_ib`: the peer's parameters, if it offers InfiniBand's
+    /// The user decides on the Request. `offers_ib` is the peer's parameters if the peer offers InfiniBand's
     /// semantics.
     Deciding { offers_ib: Option<RnrConfig> },
 }
 
 impl Initiating {
-    /// Begins startup as initiator on the TCP connection `conn`. Also returns the Request. `None` means a
-    /// defect: the call of the user has checked the parameters.
+    /// Begins startup as initiator on the TCP connection `conn`. Returns the startup and the Request. `None`
+    /// can only be caused by a defect in this crate, since the user's call has checked the parameters.
     pub(super) fn new(
         (state, conn): (&EngineState, ConnId),
         (qp, param): (Arc<QpShared>, Box<ConnParam>),
@@ -77,8 +77,8 @@ impl Initiating {
 }
 
 impl Role {
-    /// A responder that waits for the peer's Request, and its deadline. `None` means a defect: the call of
-    /// the user has checked the options.
+    /// Returns a responder that waits for the peer's Request, and the deadline of the Request. `None` can
+    /// only be caused by a defect in this crate, since the user's call has checked the options.
     pub(super) fn await_request(options: Box<ResponderOptions>, now: Instant) -> Option<(Self, Instant)> {
         let deadline = now + duration(options.startup_timeout);
         let responder = Responder::listen(options.mpa_config(), deadline);
@@ -124,12 +124,12 @@ impl Startup {
         }
     }
 
-    /// Whether the user decides on the Request.
+    /// Whether the Request has arrived and waits for the user's decision.
     pub(super) fn is_deciding(&self) -> bool {
         matches!(self.role, Role::Responder(_, RequestState::Deciding { .. }))
     }
 
-    /// Bytes arrived.
+    /// Handles bytes that arrived.
     fn receive(
         mut self: Box<Self>,
         base: &mut Base,
@@ -170,7 +170,7 @@ impl Startup {
             self = match outcome {
                 Ok(None) => return Phase::Startup(self),
                 Ok(Some(StartupEvent::Reply(event))) => return self.on_reply(base, state, guard, event),
-                // The loop continues: bytes after the Request are an error of the peer.
+                // The loop continues, since bytes after the Request are an error of the peer.
                 Ok(Some(StartupEvent::Request(request))) => match self.on_request(base, state, request) {
                     ControlFlow::Continue(deciding) => deciding,
                     ControlFlow::Break(next) => return next,
@@ -182,8 +182,8 @@ impl Startup {
 
     // ---- responder ----
 
-    /// Receives the bytes of the Request, at this offset, that arrived in streaming mode, and then all
-    /// others.
+    /// Receives bytes of the Request that arrived in streaming mode, at this offset, and then all bytes that
+    /// arrived later.
     pub(super) fn run_with(
         mut self: Box<Self>,
         base: &mut Base,
@@ -208,8 +208,8 @@ impl Startup {
         self.run(base, state, guard)
     }
 
-    /// Called when the peer's Request is complete, and the user has to decide. Breaks with the next phase if
-    /// startup ends at once.
+    /// Called when the peer's Request is complete, so that the user has to decide. If startup ends at once,
+    /// returns `Break` with the next phase.
     fn on_request(
         mut self: Box<Self>,
         base: &mut Base,
@@ -235,10 +235,10 @@ impl Startup {
                 return ControlFlow::Continue(self);
             }
         };
-        // TCP has lost the connection meanwhile. Its last event follows, and ends startup.
+        // TCP has lost the connection in the meantime. TCP's last event follows, and ends startup.
         let Some(info) = state.tcp.info(base.conn) else { return ControlFlow::Continue(self) };
-        // RFC 5044 section 7.1.2 (MPA-204): a Request with more private data than the application has room
-        // for is refused.
+        // RFC 5044 section 7.1.2 (MPA-204): refuses a Request with more private data than the application has
+        // room for.
         if request.private_data.len() > options.max_private_data {
             let error = ConnectionError::Startup(StartupFault::PrivateData);
             return ControlFlow::Break(self.fail_startup(base, state, error));
@@ -284,14 +284,14 @@ impl Startup {
             markers: request.markers,
             ib_semantics: offers_ib.is_some(),
         };
-        // A connection of a listener is new to the user.
+        // The user does not know a connection of a listener before this event.
         let from = if matches!(base.user, User::Unaware) { listener } else { None };
         base.user = User::Known(Arc::clone(&id));
         id.announce(from.as_ref(), kind);
         ControlFlow::Continue(self)
     }
 
-    /// The user accepts.
+    /// Accepts the Request, as the user asked.
     fn accept(
         mut self: Box<Self>,
         base: &mut Base,
@@ -321,9 +321,9 @@ impl Startup {
         let (mut negotiated, reply) = match responder.accept(accept, deadline) {
             Ok(answer) => answer,
             Err(ResponderError::InsufficientIrd { needed }) => {
-                // RFC 6581 section 9.1 (MPA2-063): layer 2, type 0, code 6. It is reported locally only:
-                // before the first FPDU of the peer only the Reply may be sent (RFC 5044 section 7.1.2 rule
-                // 4).
+                // RFC 6581 section 9.1 (MPA2-063): layer 2, type 0, code 6. The error is reported only
+                // locally. Before the first FPDU of the peer, only the Reply may be sent (RFC 5044 section
+                // 7.1.2 rule 4).
                 let TerminateCode { layer, etype, code } = TerminateCode::mpa(6);
                 let error = StreamError { layer, etype, code, from_peer: false };
                 qp.refuse(error);
@@ -350,7 +350,7 @@ impl Startup {
             let announcement = Some(Box::new(announcement));
             Rdma::begin(base, state, qp, (&negotiated, agreement), false, announcement)
         } else {
-            // The event tells the user whether to wait for the peer's first message.
+            // `ready` says in the event whether the user has to wait for the peer's first message.
             let ready = !param.await_first_fpdu;
             let rdma = Rdma::begin(base, state, qp, (&negotiated, agreement), ready, None);
             base.announce_established(state, Announcement { negotiated, agreement, idle_timeout, ready });
@@ -387,10 +387,10 @@ impl Startup {
                 }
                 debug_assert!(false, "a connection that began with MPA has no streaming mode");
             }
-            // The user has rejected, or already has the event for the timeout.
+            // The user has rejected the Request, or has got the event for the timeout already.
             Reject::ByUser { stays_open: false, .. } | Reject::NotInTime => base.user = User::Done,
-            // A connection that has no user yet was accepted by a listener. Any other user gets the error
-            // when the connection closes.
+            // A connection without a user was accepted by a listener, and nothing is reported. Any other user
+            // gets the error when the connection closes.
             Reject::Markers | Reject::OldAgreement if matches!(base.user, User::Unaware) => {}
             Reject::OldAgreement => base.report.add(ConnectionError::Startup(StartupFault::OldAgreement)),
             Reject::Markers => base.report.add(ConnectionError::Startup(StartupFault::Markers)),
@@ -399,7 +399,7 @@ impl Startup {
         self.close(base, state)
     }
 
-    /// Rejects the Request, because the user has not decided in time.
+    /// Rejects the Request because the user has not decided in time.
     fn decision_timeout(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Phase {
         if !base.user.id().is_some_and(|id| id.expire()) {
             return Phase::Startup(self);
@@ -418,7 +418,7 @@ impl Startup {
 
     // ---- initiator ----
 
-    /// The Reply is complete.
+    /// Handles the complete Reply.
     fn on_reply(
         self,
         base: &mut Base,
@@ -460,8 +460,8 @@ impl Startup {
                     base.qp = None;
                     return Streaming::enter(base, state, plain, reassembly);
                 }
-                // As at the end of a connection: the identifier gets its new phase first, then the user gets
-                // the event.
+                // The order is that of a connection's end: first the identifier gets its new phase, then the
+                // user gets the event.
                 if let User::Known(id) = base.user.take() {
                     id.set_over(Some(ConnectionError::Rejected));
                     id.announce(None, kind);
@@ -474,7 +474,7 @@ impl Startup {
                 base.report.peer = negotiated.peer;
                 let mut rdma = Rdma::begin(base, state, qp, (&negotiated, Agreement::default()), true, None);
                 // RFC 6581 sections 9.1 and 9.2 (MPA2-066, MPA2-067, MPA2-087, MPA2-088): a Terminate with
-                // code 6 or 7, then the end.
+                // code 6 or 7 is sent, then the stream ends.
                 let TerminateCode { layer, etype, code } = error.terminate_code();
                 let known = TerminateError::from_codes(layer, etype, code);
                 let terminate = Terminate::bare(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
@@ -486,7 +486,8 @@ impl Startup {
         }
     }
 
-    /// The peer has closed without a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10).
+    /// Called when the peer has closed without a Reply. A reason may be that the peer does not know revision
+    /// 2 (RFC 6581 section 10).
     pub(super) fn consider_fallback(&self, base: &mut Base) {
         let Role::Initiator(Initiating { initiator, qp, param }) = &self.role else { return };
         let may = matches!(base.attempt, Attempt::First) && base.plain.is_none();
@@ -504,7 +505,7 @@ impl Startup {
 
     // ---- for tests ----
 
-    /// Checks that the user and the deadline match this phase. Returns the slots that the phase holds.
+    /// Checks that the user and the deadline fit this phase. Returns the slots that the phase holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let (is_known, has_deadline) = (base.user.id().is_some(), base.timers.deadline().is_some());
         match &self.role {
@@ -517,7 +518,7 @@ impl Startup {
                 ensure!(is_known || base.admitted.is_some(), "a Request is awaited for nobody");
             }
             Role::Responder(_, RequestState::Deciding { .. }) => {
-                // A connection that TCP has lost waits for TCP's last event.
+                // If TCP has lost the connection, the phase waits for TCP's last event.
                 let is_there = state.tcp.info(base.conn).is_some();
                 ensure!(is_known || !is_there, "nobody decides on the Request");
             }
@@ -528,11 +529,11 @@ impl Startup {
 
 /// Why a Request is rejected.
 pub(in crate::engine) enum Reject<'a> {
-    /// The user rejects it. `stays_open`: the TCP connection returns to streaming mode.
+    /// The user rejects the Request. If `stays_open`, the TCP connection returns to streaming mode.
     ByUser { private_data: &'a [u8], stays_open: bool },
-    /// The decision timeout has passed, and the user has got an event for that.
+    /// The decision timeout has passed, and the user has got an event about it.
     NotInTime,
-    /// The Request asks for markers, and the listener refuses that.
+    /// The Request asks for markers, which the listener refuses.
     Markers,
     /// The Request offers an older version of InfiniBand's semantics.
     OldAgreement,
@@ -541,7 +542,7 @@ pub(in crate::engine) enum Reject<'a> {
 }
 
 impl Reject<'_> {
-    /// The reason, for events.
+    /// Returns the name of the reason, for events.
     fn name(&self) -> &'static str {
         match self {
             Self::ByUser { .. } => "by the user",
@@ -561,8 +562,8 @@ enum StartupEvent {
     Request(ConnectRequest),
 }
 
-/// Stores the event or the fault of a step in `outcome`. Returns how many bytes the step has consumed. A step
-/// without an event copies nothing, although an event has room for private data.
+/// Stores the event or the fault of a step in `outcome`. Returns the number of bytes that the step has
+/// consumed. A step without an event copies nothing, so it does not copy the room for private data.
 #[inline]
 fn keep<E>(
     step: Result<Step<E>, StartupFault>,
@@ -583,15 +584,16 @@ fn keep<E>(
     }
 }
 
-// The caller checks the length of private data with room for these bytes.
+// The caller's check of the private data's length leaves room for these bytes.
 const _: () = assert!(AGREEMENT_BYTES >= agreement::OFFER_BYTES);
 
-/// The parameters of this end for messages that find no receive request.
+/// Returns this side's parameters for messages that find no receive request.
 fn own_rnr(param: &ConnParam) -> RnrConfig {
     RnrConfig { min_rnr_timer: param.min_rnr_timer, rnr_retry: param.rnr_retry }
 }
 
-/// The agreement of both ends. `peer_rnr`: the peer's parameters, if both ends want InfiniBand's semantics.
+/// Returns the agreement of both peers. `peer_rnr` is the peer's parameters if both peers want InfiniBand's
+/// semantics.
 fn agreement_of(peer_rnr: Option<RnrConfig>, param: &ConnParam) -> Agreement {
     Agreement { peer_rnr, rnr_timeout: param.rnr_timeout, outlives_peer: param.outlives_peer }
 }

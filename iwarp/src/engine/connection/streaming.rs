@@ -1,8 +1,8 @@
 //! Streaming mode before MPA, and the switch to MPA (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
 //!
 //! The switch loses no byte. Bytes that the user has sent are sent before our startup frame. Bytes that the
-//! user has not read belong to the peer's startup frame. Positions of FPDUs and markers count from the end of
-//! the startup frames.
+//! user has not read belong to the peer's startup frame. The positions of FPDUs and markers are relative to
+//! the end of the startup frames.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use super::{Event, Holdings, Phase, Reassembly, duration};
 
 /// A connection in streaming mode.
 pub(super) struct Streaming {
-    /// The bytes from and to the user.
+    /// The bytes that the user and the engine exchange.
     plain: Arc<PlainBytes>,
     pub(super) reassembly: Reassembly,
     peer_closed: bool,
-    /// `Some` if FIN follows the bytes that the user has sent: the number of bytes that the peer had
-    /// acknowledged when the deadline was set.
+    /// `Some` if the user has closed, so that FIN follows the bytes that the user has sent. The value is the
+    /// number of bytes that the peer had acknowledged when the deadline was set.
     pub(super) closing: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Streaming {
         Self { plain, reassembly, peer_closed: false, closing: None }
     }
 
-    /// Our SYN was answered: streaming mode begins.
+    /// Begins streaming mode: our SYN was answered.
     pub(super) fn begin(
         base: &mut Base,
         state: &mut EngineState,
@@ -61,7 +61,7 @@ impl Streaming {
         Self::enter(base, state, plain, Reassembly::default())
     }
 
-    /// Enters streaming mode, at first or again after a reject.
+    /// Enters streaming mode, for the first time or again after a reject.
     pub(super) fn enter(
         base: &mut Base,
         state: &mut EngineState,
@@ -75,7 +75,7 @@ impl Streaming {
         base.note_progress(state);
         base.timers.rewatch_idle(state.now);
         streaming.deliver_to_user(base, state);
-        // The user may have sent bytes since the reject.
+        // The user may have sent more bytes after the reject.
         base.schedule_tx(state);
         Phase::Streaming(streaming)
     }
@@ -143,7 +143,8 @@ impl Streaming {
         announce(base, state, &self.plain, (Some(&listener), info.remote), None);
     }
 
-    /// Bytes arrived. TCP's budget counts bytes in order as well, until the user has read them.
+    /// Handles bytes that arrived. Until the user has read them, TCP's budget counts even bytes that arrived
+    /// in order.
     fn receive(mut self: Box<Self>, base: &mut Base, state: &mut EngineState, received: Received) -> Phase {
         let Received { offset, buf, frontier } = received;
         if offset < frontier {
@@ -158,7 +159,7 @@ impl Streaming {
         }
     }
 
-    /// Moves bytes to the user's buffer, as many as fit.
+    /// Moves as many bytes to the user's buffer as fit.
     fn deliver_to_user(&mut self, base: &Base, state: &mut EngineState) {
         let Self { plain, reassembly, .. } = self;
         let before = reassembly.next();
@@ -176,24 +177,24 @@ impl Streaming {
         }
     }
 
-    /// The user closes: FIN follows the bytes that the user has sent.
+    /// Begins the user's close: FIN follows the bytes that the user has sent.
     fn begin_close(&mut self, base: &mut Base, state: &mut EngineState) {
         self.closing = Some(base.set_close_deadline(state));
         base.schedule_tx(state);
     }
 
-    /// The reason why MPA can no longer start; `None` if it can.
+    /// Returns the reason why MPA can no longer start; `None` if MPA can start.
     fn prevents_start(&self) -> Option<ConnectionError> {
         if self.closing.is_some() {
             // Another thread of the user has closed the connection at the same time.
             return Some(ConnectionError::Tcp(CloseReason::Aborted));
         }
-        // No Reply and no FPDU can follow the peer's FIN. TCP reports a FIN only once, so nothing would end
-        // a startup that begins after it.
+        // No Reply and no FPDU can follow the peer's FIN. TCP reports a FIN only once, so no event would end
+        // a startup that begins after the FIN.
         self.peer_closed.then_some(ConnectionError::PeerClosed)
     }
 
-    /// The user starts MPA as initiator, after position `after` of its stream.
+    /// Starts MPA as initiator, after position `after` of the user's stream.
     fn start_initiator(
         self: Box<Self>,
         base: &mut Base,
@@ -213,13 +214,13 @@ impl Streaming {
             return self.fail_startup(base, state, ConnectionError::NoResources);
         };
         base.apply_keepalive(state, keepalive);
-        // RFC 5044 section 7.1.5 (MPA-222): the phase changes, and TCP's connection stays. It recovers loss
-        // and reordering during the switch as at any other time.
+        // RFC 5044 section 7.1.5 (MPA-222): the phase changes, but the TCP connection remains. During the
+        // switch, TCP recovers from loss and reordering as at any other time.
         let Self { plain, reassembly, .. } = *self;
         let startup = Startup::new(Role::Initiator(initiating), reassembly);
         if !plain.take_unread().is_empty() {
-            // RFC 5044 section 7.1 (MPA-134): both ends start MPA at the same byte. A byte before the Reply
-            // does not belong to MPA: the peer does not know that it is the responder.
+            // RFC 5044 section 7.1 (MPA-134): both peers start MPA at the same byte. A byte before the Reply
+            // does not belong to MPA, so the peer does not know that it is the responder.
             let error = ConnectionError::Startup(StartupFault::EarlyBytes);
             return startup.fail_startup(base, state, error);
         }
@@ -229,8 +230,8 @@ impl Streaming {
         Phase::Startup(startup)
     }
 
-    /// The user starts MPA as responder, after position `after` of its stream. The bytes that the user has
-    /// not read are the beginning of the Request.
+    /// Starts MPA as responder, after position `after` of the user's stream. The bytes that the user has not
+    /// read are the beginning of the Request.
     fn start_responder(
         self: Box<Self>,
         base: &mut Base,
@@ -247,7 +248,7 @@ impl Streaming {
         let Some((role, deadline)) = Role::await_request(options, state.now) else {
             return self.fail_startup(base, state, ConnectionError::NoResources);
         };
-        // RFC 5044 section 7.1.5 (MPA-222): as for the initiator, TCP's connection stays.
+        // RFC 5044 section 7.1.5 (MPA-222): the TCP connection remains, as it does for the initiator.
         let Self { plain, reassembly, .. } = *self;
         let next = reassembly.next();
         let startup = Startup::new(role, reassembly);
@@ -260,7 +261,7 @@ impl Streaming {
         startup.run_with(base, state, guard, (next - unread.len() as u64, &unread))
     }
 
-    /// Checks that the user and the deadline match this phase; for tests. Returns the slots that the phase
+    /// Checks that the user and the deadline fit this phase; for tests. Returns the slots that the phase
     /// holds.
     pub(super) fn check(&self, base: &Base, state: &EngineState) -> Check<Holdings> {
         let has_deadline = base.timers.deadline().is_some();
@@ -273,7 +274,8 @@ impl Streaming {
     }
 }
 
-/// Reports the connection to the peer at `remote` to the user, or to the user of the `listener`.
+/// Reports the connection to the peer at `remote`: to the connection's user, or to the user of the
+/// `listener`.
 fn announce(
     base: &mut Base,
     state: &mut EngineState,

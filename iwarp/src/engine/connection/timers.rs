@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use tcp_lite::{Deadline, Instant};
 
-/// 73,000 years.
+/// Some 73,000 years.
 const FOR_EVER: tcp_lite::Duration = tcp_lite::Duration::from_micros(i64::MAX as u64 / 4);
 
 /// The times of a connection in any phase: the deadline of the phase, and the idle timeout.
 pub(super) struct Timers {
     /// The deadline of the phase.
     deadline: Deadline,
-    /// How long the connection may be idle once it is established, or [`FOR_EVER`].
+    /// Maximum idle time of the connection after it is established, or [`FOR_EVER`].
     idle_timeout: tcp_lite::Duration,
-    /// When to check whether it was idle for too long.
+    /// The time to check whether the connection was idle for too long.
     idle_check: Deadline,
 }
 
-/// How long messages wait for receive requests, of a connection in Full Operation.
+/// How long messages wait for receive requests on a connection in Full Operation.
 pub(super) struct RnrTimers {
-    /// How long a message of the peer may wait, or [`FOR_EVER`].
+    /// Maximum time that a message of the peer waits, or [`FOR_EVER`].
     timeout: tcp_lite::Duration,
-    /// The time since which the peer has had no receive request for a message of this end.
+    /// The time since when the peer has had no receive request for a message of ours.
     peer_since: Deadline,
-    /// When that message fails.
+    /// The time when our waiting message fails.
     peer: Deadline,
 }
 
@@ -32,7 +32,7 @@ impl Timers {
         Self { deadline: deadline.into(), idle_timeout: FOR_EVER, idle_check: Deadline::NONE }
     }
 
-    /// The next of the two times.
+    /// Returns the earlier one of the deadline and the idle check.
     #[inline]
     pub(super) fn next(&self) -> Deadline {
         self.deadline.min(self.idle_check)
@@ -53,35 +53,36 @@ impl Timers {
         self.deadline = Deadline::NONE;
     }
 
-    /// Whether the deadline of the phase has passed. Returns `true` once.
+    /// Returns whether the deadline of the phase has passed. A passed deadline is reported only once.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
         take_if_passed(&mut self.deadline, now)
     }
 
-    /// Watches for an idle connection from now on, if there is a timeout.
+    /// If there is a timeout, checks from now on whether the connection is idle.
     pub(super) fn watch_idle(&mut self, now: Instant, timeout: Option<Duration>) {
         self.idle_timeout = timeout.map_or(FOR_EVER, duration);
         self.rewatch_idle(now);
     }
 
-    /// Watches again, with the timeout of [`watch_idle`](Self::watch_idle).
+    /// Restarts the idle check, with the timeout of [`watch_idle`](Self::watch_idle).
     pub(super) fn rewatch_idle(&mut self, now: Instant) {
         let watches = self.idle_timeout < FOR_EVER;
         self.idle_check = if watches { (now + self.idle_timeout).into() } else { Deadline::NONE };
     }
 
-    /// Stops watching, until [`rewatch_idle`](Self::rewatch_idle).
+    /// Stops the idle check, until [`rewatch_idle`](Self::rewatch_idle).
     pub(super) fn unwatch_idle(&mut self) {
         self.idle_check = Deadline::NONE;
     }
 
-    /// Whether it is time to check whether the connection was idle for too long. Returns `true` once.
+    /// Returns whether it is time to check whether the connection was idle for too long. A check that is due
+    /// is reported only once.
     pub(super) fn take_idle_check(&mut self, now: Instant) -> bool {
         take_if_passed(&mut self.idle_check, now)
     }
 
-    /// Whether the connection was idle for too long if its last progress was at `progress`. If not, the next
-    /// check is set.
+    /// Whether the connection was idle for too long, given that its last progress was at `progress`. If not,
+    /// sets the time of the next check.
     pub(super) fn is_idle(&mut self, progress: Instant, now: Instant) -> bool {
         if self.idle_timeout == FOR_EVER {
             return false;
@@ -93,48 +94,49 @@ impl Timers {
 }
 
 impl RnrTimers {
-    /// The timers of a connection where a message of the peer may wait for `timeout`; `None`: for ever.
+    /// Returns the timers of a connection. A message of the peer may wait for `timeout`; `None` means for
+    /// ever.
     pub(super) fn new(timeout: Option<Duration>) -> Self {
         Self { timeout: timeout.map_or(FOR_EVER, duration), peer_since: Deadline::NONE, peer: Deadline::NONE }
     }
 
-    /// The time until which a message of the peer that arrives now may wait; `None`: for ever.
+    /// Returns the time until which a message of the peer that arrives now may wait; `None` means for ever.
     pub(super) fn limit(&self, now: Instant) -> Option<Instant> {
         (self.timeout < FOR_EVER).then(|| now + self.timeout)
     }
 
-    /// When a message of this end fails.
+    /// Returns the time when our waiting message fails.
     #[inline]
     pub(super) fn peer(&self) -> Deadline {
         self.peer
     }
 
-    /// Called when the peer has no receive request for a message of this end, which may wait for `time` in
-    /// total; `None`: for ever.
+    /// Called when the peer has no receive request for a message of ours. The message may wait for `time` in
+    /// total; `None` means for ever.
     pub(super) fn peer_is_not_ready(&mut self, now: Instant, time: Option<tcp_lite::Duration>) {
         let since = self.peer_since.get().unwrap_or(now);
         self.peer_since = since.into();
         self.peer = time.map(|time| since + time).into();
     }
 
-    /// Called when the peer takes messages of this end.
+    /// Called when the peer accepts messages of ours again.
     pub(super) fn peer_takes(&mut self) {
         (self.peer_since, self.peer) = (Deadline::NONE, Deadline::NONE);
     }
 
-    /// Whether that message fails now. Returns `true` once.
+    /// Returns whether our waiting message fails now. The failure is reported only once.
     pub(super) fn take_peer_due(&mut self, now: Instant) -> bool {
         take_if_passed(&mut self.peer, now)
     }
 }
 
-/// Converts to the stack's type. A duration beyond the range of the stack's instants becomes a very long one,
-/// so that a sum does not wrap into the past.
+/// Converts a duration to TCP's type. A duration beyond the range of TCP's instants becomes [`FOR_EVER`], so
+/// that a sum does not wrap into the past.
 pub(super) fn duration(duration: Duration) -> tcp_lite::Duration {
     u64::try_from(duration.as_micros()).map_or(FOR_EVER, tcp_lite::Duration::from_micros).min(FOR_EVER)
 }
 
-/// Takes a deadline that has passed. Returns whether it has.
+/// Removes a deadline that has passed. Returns whether it has passed.
 fn take_if_passed(deadline: &mut Deadline, now: Instant) -> bool {
     let passed = deadline.has_passed(now);
     if passed {

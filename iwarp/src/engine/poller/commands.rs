@@ -1,4 +1,4 @@
-//! Commands to the engine: users open and close connections, and add and remove listeners.
+//! Commands to the engine: they open and close connections, and add and remove listeners.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::queues::{Ask, QpShared};
 use crate::verbs::{CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, ListenerShared};
 
 impl Poller {
-    /// Runs the commands that wait. Returns whether there were any.
+    /// Runs the queued commands. Returns whether there were commands.
     #[inline]
     pub(super) fn run_commands(&mut self, guard: &EpochGuard<'_>) -> bool {
         let mut busy = false;
@@ -53,7 +53,7 @@ impl Poller {
                     connection.schedule_tx(state);
                 });
                 if !started {
-                    // The connection has ended, and the user knows.
+                    // The connection has ended, and the user has been notified.
                     id.ended_before(&qp);
                 }
             }
@@ -76,7 +76,7 @@ impl Poller {
                     connection.accept(state, guard, Arc::clone(&id), (Arc::clone(&qp), param));
                 });
                 if !taken {
-                    // The connection has ended, and the user knows.
+                    // The connection has ended, and the user has been notified.
                     id.ended_before(&qp);
                 }
             }
@@ -118,7 +118,7 @@ impl Poller {
         }
     }
 
-    /// Starts a TCP connection.
+    /// Opens a TCP connection.
     fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
         let (now, port) = (self.state.now, param.local_port);
         let opened = self.state.tcp.connect(now, remote, port).map_err(|error| match error {
@@ -135,7 +135,7 @@ impl Poller {
         opened
     }
 
-    /// Starts a connection.
+    /// Opens a TCP connection for MPA.
     fn connect(
         &mut self,
         id: Arc<CmShared>,
@@ -163,7 +163,7 @@ impl Poller {
         }
     }
 
-    /// Begins the second attempts of connections whose first attempt has failed.
+    /// Begins the second attempts for connections whose first attempt has failed.
     #[inline]
     pub(super) fn begin_retries(&mut self, guard: &EpochGuard<'_>) {
         while let Some(retry) = self.retries.pop() {

@@ -8,8 +8,8 @@ use super::{ORPHANS, Poller};
 use crate::stream::Waiting;
 
 impl Poller {
-    /// Checks the invariants of the engine, and that connections hold all slots in use of the shared slabs;
-    /// for tests.
+    /// Checks the invariants of the engine, and that each used slot of the shared slabs belongs to a
+    /// connection; for tests.
     pub(in crate::engine) fn check(&self) -> Check {
         self.state.tcp.check_invariants()?;
         let (mut count, mut scheduled) = (0, 0);
@@ -40,7 +40,7 @@ impl Poller {
 
 #[cfg(test)]
 impl Poller {
-    /// The engine's only connection, so that a test can break it.
+    /// Returns the engine's only connection, so that a test can corrupt its state.
     pub(in crate::engine) fn only_connection(&mut self) -> (&mut Connection, &EngineState) {
         let mut connections = self.connections.iter_mut().flatten();
         let connection = connections.next().expect("a connection");

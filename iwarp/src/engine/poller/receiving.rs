@@ -1,4 +1,4 @@
-//! From the wire: frames of the port go to TCP, and TCP's events go to the connections.
+//! Receiving: passes the port's frames to TCP, and TCP's events to the connections.
 
 use dp::profile::{self, Layer};
 use dp::{Burst, Mbuf};
@@ -7,20 +7,20 @@ use tcp_lite::{Ahead, ConnId, Received};
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
-/// Maximum number of bursts received in one poll. More bursts give more throughput; with fewer, doorbells and
-/// timers wait less.
+/// Maximum number of bursts received in one poll. More bursts give more throughput; with fewer bursts,
+/// doorbells and timers wait for a shorter time.
 const MAX_BURSTS: usize = 4;
 
-/// After a burst of fewer frames the port is not asked again in this poll: it has no more frames, or the
-/// frames are superframes, which are enough work. A device may return fewer frames than it has, but at least
-/// a quarter of a burst.
+/// A burst with fewer frames than this is the last burst of the poll: the port has no more frames, or the
+/// frames are superframes, which are enough work. A device may return fewer frames than it has, but returns
+/// at least a quarter of a burst.
 const SHORT_BURST: usize = dp::BURST / 4;
 
 /// Minimum number of connections for prefetching the state that a frame needs. The state of fewer connections
 /// stays in the cache.
 const PREFETCH_MIN_CONNECTIONS: usize = 128;
 
-/// The frames of a burst in reverse order: taking the last one costs less than draining a vector.
+/// The frames of a burst in reverse order, since removing the last frame costs less than draining a vector.
 struct Frames<'a>(&'a mut Burst);
 
 impl Iterator for Frames<'_> {
@@ -40,12 +40,13 @@ impl Iterator for Frames<'_> {
 impl ExactSizeIterator for Frames<'_> {}
 
 impl Poller {
-    /// Hands received frames to TCP, at most `MAX_BURSTS` bursts, and handles the events of each.
+    /// Passes received frames to TCP, and handles the events of each frame. Receives at most `MAX_BURSTS`
+    /// bursts.
     pub(super) fn receive(&mut self, guard: &EpochGuard<'_>) -> bool {
         let clock_us = self.clock_us();
         let mut busy = false;
-        // Only the box moves: a burst by value is half a kilobyte. The box is present at the start of each
-        // poll.
+        // Only the box is moved, since the burst itself has half a kilobyte. The box is present at the start
+        // of each poll.
         let mut burst = self.rx.take().unwrap_or_default();
         for _ in 0..MAX_BURSTS {
             let count = profile::within(Layer::PortRx, || self.port.rx_burst(clock_us, &mut burst));
@@ -65,8 +66,8 @@ impl Poller {
         busy
     }
 
-    /// Receives the frames that engines of other queues have handed over, and frames from the queues of
-    /// engines that are gone. Makes frames visible that were handed to other engines.
+    /// Receives the frames that engines of other queues have handed over, and the frames on the queues of
+    /// engines that are gone. Publishes the frames that this engine has handed to other engines.
     #[inline(never)]
     fn receive_for_queues(&mut self, guard: &EpochGuard<'_>, burst: &mut Burst) -> bool {
         let mut busy = false;
@@ -90,7 +91,7 @@ impl Poller {
         busy
     }
 
-    /// Hands the frames of a burst to TCP, and handles the events of each.
+    /// Passes the frames of a burst to TCP, and handles the events of each frame.
     #[inline]
     fn take_in(&mut self, guard: &EpochGuard<'_>, burst: &mut Burst) {
         let ahead = (self.connection_count >= PREFETCH_MIN_CONNECTIONS)
@@ -112,7 +113,7 @@ impl Poller {
         }
     }
 
-    /// Handles received bytes, the usual event.
+    /// Handles the event for received bytes, which is the usual event.
     #[inline]
     fn on_received(&mut self, guard: &EpochGuard<'_>, conn: ConnId, received: Received) {
         let slot = conn.slot();
@@ -126,16 +127,16 @@ impl Poller {
         }
     }
 
-    /// Prefetches the state that frame `next` of a burst and some frames after it need, except for the first
-    /// `fetched` frames. Returns the number of frames that are prefetched now.
+    /// Prefetches the state for frame `next` of a burst and for some frames after it. The first `fetched`
+    /// frames of the burst are prefetched already. Returns the number of frames that are prefetched now.
     ///
-    /// Never inlined: with few connections it is not needed.
+    /// Never inlined, since the usual case of few connections does not call this.
     #[inline(never)]
     fn fetch_ahead(&mut self, ahead: &Ahead, next: usize, fetched: usize) -> usize {
         for n in fetched.max(next)..=next + PREFETCH_DISTANCE {
             self.prefetch(self.state.tcp.slot_ahead(ahead, n));
         }
-        // The connection, which refers to the stream, was prefetched some frames before.
+        // The connection, which has the reference to the stream, was prefetched some frames before.
         if let Some(slot) = self.state.tcp.slot_ahead(ahead, next + PREFETCH_DISTANCE / 2)
             && let Some(connection) = self.connection(slot)
         {

@@ -1,5 +1,5 @@
-//! To the wire: queue pairs whose doorbells were rung hand FPDUs to TCP in turn, and TCP's frames go to the
-//! port.
+//! Sending: queue pairs whose doorbells were rung hand FPDUs to TCP in turn, and TCP's frames are passed to
+//! the port.
 
 use dp::profile::{self, Layer};
 use tcp_lite::{Duration, Instant};
@@ -10,16 +10,16 @@ use super::super::tx_scheduler::TxScheduler;
 use super::{PREFETCH_DISTANCE, Poller};
 use crate::memory::EpochGuard;
 
-/// Maximum number of bytes that queue pairs hand to TCP before frames are received again. This is less than
-/// one poll receives, so that a peer of the same kind keeps up and rings stay short.
+/// Maximum number of bytes that queue pairs hand to TCP before frames are received again. One poll receives
+/// more than this, so a peer with the same software keeps up, and the rings stay short.
 const SEND_BYTES: usize = 128 << 10;
 
-/// Maximum number of queue pairs that have just begun to send and send before all others in one poll. With
-/// more, bulk senders would wait longer.
+/// Maximum number of queue pairs per poll that have just begun to send and therefore send first. With a
+/// higher limit, bulk senders would wait longer.
 const MAX_FRESH: usize = 16;
 
-/// Maximum number of bytes that each of these hands to TCP before it joins the others: enough for a whole
-/// small message.
+/// Maximum number of bytes that a queue pair that has just begun to send hands to TCP before it joins the
+/// others. This is enough for a whole small message.
 const FRESH_BYTES: usize = 16 << 10;
 
 /// Maximum number of bursts sent in one poll, so that a poll ends even if TCP always has more to send.
@@ -27,28 +27,29 @@ const MAX_TX_BURSTS: usize = 64;
 
 /// The progress of one pass over the queue pairs that have something to send.
 struct Pass {
-    /// How many of the connections that have just begun to send still have to send.
+    /// Number of connections that have just begun to send and have not had their turn yet.
     fresh: usize,
-    /// How often the other connections may still send. `None` before the first of them.
+    /// Number of turns that the other connections still get. `None` before the first of these turns.
     tries: Option<usize>,
-    /// Bytes that may still be handed to TCP. Only payload that is fetched from memory counts, since that is
-    /// the cost of sending: headers, Read Requests and the like do not count.
+    /// Number of bytes that may still be handed to TCP. Only payload that is fetched from memory counts,
+    /// since fetching is the cost of sending. Headers and Read Requests, for example, do not count.
     left: usize,
-    /// A connection sent something, or had nothing to send.
+    /// Whether a connection sent something, or had nothing to send.
     busy: bool,
-    /// A connection found no free packet buffer.
+    /// Whether a connection found no free packet buffer.
     starved: bool,
 }
 
 impl Poller {
-    /// See [`Acks::set_patience`](crate::engine::acks::Acks). Returns whether an acknowledgement waits.
+    /// Sets the patience of [`Acks::set_patience`](crate::engine::acks::Acks). Returns whether an
+    /// acknowledgement waits.
     pub(in crate::engine) fn await_answers(&mut self, patience: std::time::Duration) -> bool {
         let acks = &mut self.state.acks;
         acks.set_patience(Duration::from_micros(patience.as_micros() as u64));
         acks.owed() + acks.owed_limits() > 0
     }
 
-    /// The part of a poll that sends posted requests. `clock` is the time of the clock.
+    /// Does only that part of a poll that sends posted requests. `clock` is the time of the clock.
     pub(in crate::engine) fn send_posted(&mut self, clock: Instant, guard: &EpochGuard<'_>) {
         let _engine = profile::scope(Layer::Engine);
         self.set_time(clock);
@@ -57,21 +58,21 @@ impl Poller {
         self.step(guard, Self::send_frames);
     }
 
-    /// Does what users have asked for since the last poll: runs their commands, then answers their doorbells.
-    /// Returns whether there were any.
+    /// Serves the requests that users have made since the last poll: runs their commands, then schedules the
+    /// queue pairs whose doorbells they rang. Returns whether there were any.
     #[inline]
     pub(super) fn serve_users(&mut self, guard: &EpochGuard<'_>) -> bool {
         self.run_commands(guard) | self.answer_doorbells()
     }
 
-    /// Schedules the queue pairs whose doorbells were rung. Returns whether there were any.
+    /// Schedules the queue pairs whose doorbells were rung. Returns whether a doorbell was rung.
     #[inline]
     fn answer_doorbells(&mut self) -> bool {
         let EngineState { handle, tx_scheduler, .. } = &mut self.state;
         let doorbells = handle.doorbells();
         let mut schedule = |slot: usize, connection: Option<&Option<Box<Connection>>>| {
-            // As `Connection::schedule_tx`. The doorbell of a connection that has ended has no effect, or
-            // rings for the next connection in its slot.
+            // This does the same as `Connection::schedule_tx`. The doorbell of a connection that has ended
+            // has no effect, or schedules the next connection in its slot.
             if let Some(Some(_)) = connection {
                 tx_scheduler.schedule(slot as u32);
             }
@@ -87,8 +88,9 @@ impl Poller {
         busy
     }
 
-    /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first the queue pairs that have
-    /// just begun to send, then the others round robin. [`send_frames`](Self::send_frames) sends them.
+    /// Lets queue pairs hand FPDUs to TCP, each a limited number of bytes. Queue pairs that have just begun
+    /// to send come first, then the others round robin. [`send_frames`](Self::send_frames) sends the FPDUs.
+    /// Returns whether there was any work.
     pub(super) fn fill_tcp(&mut self, guard: &EpochGuard<'_>) -> bool {
         let (fresh, bulk) = self.state.tx_scheduler.waiting();
         if fresh + bulk == 0 {
@@ -108,7 +110,7 @@ impl Poller {
         pass.busy
     }
 
-    /// The connection that sends next, and its number of bytes.
+    /// Returns the connection that sends next, and the number of bytes that it may send.
     #[inline]
     fn next_sender(&mut self, pass: &mut Pass) -> Option<(u32, usize)> {
         let quantum_bytes = self.state.config.quantum_bytes;
@@ -121,8 +123,8 @@ impl Poller {
             }
             return Some((slot, quantum_bytes.min(FRESH_BYTES)));
         }
-        // Each queue pair sends at least once, unless the bytes are used up first. A blocked queue pair
-        // leaves the queue.
+        // Each queue pair gets at least one turn, unless the bytes are used up before. A blocked queue pair
+        // is removed from the queue.
         let (_, bulk) = self.state.tx_scheduler.waiting();
         if bulk == 0 || pass.left == 0 {
             return None;
@@ -136,9 +138,9 @@ impl Poller {
         Some((slot, quantum_bytes))
     }
 
-    /// Prefetches the state of connections that send later: the connection in `slot`, and earlier
-    /// connections, which `behind` finds. Each part of the state refers to the next part, so a part is
-    /// prefetched when the previous part is in the cache.
+    /// Prefetches the state of connections that send later: the connection in `slot`, and connections that
+    /// come before it, which `behind` finds. Each part of the state refers to the next part, so a part is
+    /// prefetched only when the previous part is in the cache.
     #[inline(never)]
     fn prefetch_senders(&self, slot: u32, behind: impl Fn(&TxScheduler, usize) -> Option<u32>) {
         self.prefetch(Some(slot as usize));
@@ -151,7 +153,7 @@ impl Poller {
         }
     }
 
-    /// Lets one connection send about `bytes` bytes, and adds that to the pass.
+    /// Lets one connection send about `bytes` bytes, and updates the pass.
     #[inline]
     fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard<'_>, pass: &mut Pass) {
         let before = self.state.stream_counters.tx_fetched_bytes;
@@ -176,7 +178,7 @@ impl Poller {
     }
 
     /// Moves frames from the stack to the port, until no frame is left or the port's ring is full. A full
-    /// port gets no new frames until it has taken the refused frames.
+    /// port gets no new frames until it has accepted the frames that it refused.
     pub(super) fn send_frames(&mut self) -> bool {
         let clock_us = self.clock_us();
         let mut busy = false;

@@ -1,4 +1,4 @@
-//! The state of the engine, for threads that ask for it.
+//! The state of the engine, for threads that request it.
 
 use dp::LinkState;
 
@@ -6,7 +6,7 @@ use super::Poller;
 use crate::verbs::{ConnectionStatus, EngineStatus};
 
 impl Poller {
-    /// The state at this time.
+    /// Returns the current state of the engine.
     #[cold]
     pub(super) fn status(&self) -> EngineStatus {
         let info = self.port.info();

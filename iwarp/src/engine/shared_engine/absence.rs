@@ -1,25 +1,25 @@
-//! For how long the thread of a shared engine stays away while callers poll.
+//! How long the thread of a shared engine stays away while callers poll.
 //!
-//! If a caller stops polling without an announcement, the work is left undone until the thread checks again.
-//! But with only one CPU, each check takes the CPU from the callers: some ten microseconds on a virtual
-//! machine. So the thread stays away for longer, the longer callers have polled without a pause. The work
-//! then waits for at most an eighth of that time.
+//! If a caller stops polling without an announcement, no thread polls until the engine's thread checks again.
+//! But if there is only one CPU, each check takes the CPU from the callers: some ten microseconds on a
+//! virtual machine. So the longer callers have polled without a pause, the longer the thread stays away. Work
+//! then waits for at most an eighth of that polling time.
 
 use std::time::Duration;
 
 /// Callers poll without a pause if a turn takes at most this time on average.
 const LONGEST_TURN: Duration = Duration::from_micros(10);
 
-/// The share of the time of polling for which the thread stays away.
+/// The time of polling divided by the time for which the thread stays away.
 const SHARE: u32 = 8;
 
 #[derive(Debug)]
 pub(super) struct Absence {
     shortest: Duration,
     longest: Duration,
-    /// For how long callers have polled without a pause.
+    /// How long callers have polled without a pause.
     polled: Duration,
-    /// The last absence.
+    /// The duration of the last absence.
     last: Duration,
 }
 
@@ -28,7 +28,8 @@ impl Absence {
         Self { shortest, longest, polled: Duration::ZERO, last: Duration::ZERO }
     }
 
-    /// The next absence, after callers had this many turns in the last one.
+    /// Returns the duration of the next absence. `turns` is the number of turns of callers during the last
+    /// absence.
     pub(super) fn next(&mut self, turns: u64) -> Duration {
         let fewest = self.last.as_micros() / LONGEST_TURN.as_micros();
         let without_pause = u128::from(turns) >= fewest;
@@ -37,7 +38,7 @@ impl Absence {
         self.last
     }
 
-    /// The thread polls again.
+    /// Called when the thread polls again.
     pub(super) fn end(&mut self) {
         (self.polled, self.last) = Default::default();
     }
@@ -49,7 +50,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The absences while callers take `turns` turns in a millisecond.
+    /// Returns the absences while callers make `turns` turns in a millisecond.
     fn absences(absence: &mut Absence, turns: u64) -> Vec<Duration> {
         let next = |_| absence.next(turns * absence.last.as_micros() as u64 / 1000);
         (0..100).map(next).collect()
@@ -72,7 +73,7 @@ mod tests {
     fn callers_that_come_seldom_are_looked_after() {
         let mut absence = Absence::new(MS, 8 * MS);
         assert!(absences(&mut absence, 99).iter().all(|one| *one == MS));
-        // This is also true after callers have polled without a pause.
+        // Even after polling without a pause, the absence becomes short again.
         absences(&mut absence, 100);
         assert_eq!(absence.next(799), MS);
     }

@@ -1,7 +1,7 @@
-//! An engine without a thread: one of the waiting callers takes the place of the thread.
+//! An engine without a thread: one of the waiting callers does the work of the thread.
 //!
-//! The other callers only wait for their descriptors. When the serving caller leaves, another takes its
-//! place.
+//! The other callers only wait for their descriptors. When the serving caller returns, another caller begins
+//! to serve.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,9 +16,9 @@ use crate::queues::{Notifier, wait_any};
 pub(super) struct Callers {
     options: SharedOptions,
     port: Option<OwnedFd>,
-    /// True while a caller serves.
+    /// Whether a caller serves.
     is_served: AtomicBool,
-    /// Notifies waiting callers that perhaps nobody serves.
+    /// Notifies waiting callers that there may be no serving caller.
     vacancy: Notifier,
 }
 
@@ -28,14 +28,14 @@ impl Callers {
     }
 }
 
-/// Whether there is something to read, or to fail on.
+/// Whether a read from `fd` would return at once, with data or an error.
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     wait_any(&mut fds, Some(Duration::ZERO)).unwrap_or(true)
 }
 
 impl Turned {
-    /// Serves, or waits while another caller serves.
+    /// Serves until `fd` is readable, or waits for that while another caller serves.
     pub(super) fn serve_until_readable(&self, callers: &Callers, fd: BorrowedFd<'_>) -> io::Result<()> {
         while !self.stop.load(Ordering::SeqCst) && !is_readable(fd) {
             if !callers.is_served.swap(true, Ordering::SeqCst) {
@@ -78,8 +78,8 @@ mod tests {
         }
     }
 
-    /// Each caller waits for its own descriptor and returns when that is readable. One of the others
-    /// continues to serve.
+    /// Each caller waits for its own descriptor and returns when this descriptor is readable. One of the
+    /// remaining callers continues to serve.
     #[test]
     fn of_the_callers_that_wait_one_serves_until_the_last_has_left() {
         let (port, _other) = pair(&LinkConfig::default());
@@ -98,7 +98,7 @@ mod tests {
                 until("nobody serves", is_served);
                 waits.push(waiting);
             }
-            // The first caller serves, and leaves first.
+            // The first caller serves, and returns first.
             for (fd, waiting) in fds.iter().zip(waits) {
                 assert!(!waiting.is_finished(), "it waits for its own descriptor");
                 fd.notify();

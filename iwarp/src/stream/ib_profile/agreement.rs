@@ -1,55 +1,55 @@
 //! The agreement on InfiniBand's semantics.
 //!
-//! Twelve bytes after the private data of the Request offer them, and eight other bytes after the private
-//! data of the Reply agree to them. MPA itself has no field for them: its reserved bits are 0 (RFC 5044
-//! section 7.1.1). Programs for InfiniBand get more private data than was sent, with zeros at its end, so
-//! bytes after their own do no harm. An end removes the bytes that it knows. A peer that echoes private data
-//! does not agree thereby, since the offer and the consent differ.
+//! Twelve bytes after the private data of the Request offer these semantics, and eight other bytes after the
+//! private data of the Reply agree to the offer. MPA has no field for an offer: its reserved bits are 0 (RFC
+//! 5044 section 7.1.1). Programs for InfiniBand get more private data than was sent, with zeros at the end,
+//! so bytes after a program's own data do no harm. The receiver removes the bytes that it knows. The offer
+//! and the consent differ, so a peer that echoes private data does not agree by this.
 //!
-//! The last byte of either has two values that InfiniBand's connection manager exchanges: in the five upper
-//! bits the time after which a message that found no receive request may be sent again, as a code of
-//! InfiniBand, and in the three lower bits how often the other end retries.
+//! The last byte of the offer and of the consent has two values that InfiniBand's connection manager
+//! exchanges. The five upper bits are the time after which a message that found no receive request may be
+//! sent again, as a code of InfiniBand. The three lower bits are the number of retries of the other side.
 //!
-//! The four bytes before it in the Request are made of TCP's two initial sequence numbers
-//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares them with its own. They differ if a proxy
-//! terminates the TCP connection. Then there is no agreement, because the proxy's acknowledgements do not
-//! show what the peer has taken.
+//! In the Request, the four bytes before the last byte are computed from TCP's two initial sequence numbers
+//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares them with the value of its own connection.
+//! The values differ if a proxy terminates the TCP connection. Then there is no agreement, because the
+//! proxy's acknowledgements do not show what the peer has accepted.
 
 use std::time::Duration;
 
 use crate::mpa::startup::PrivateData;
 
-/// Bytes of the offer, and of the consent.
+/// Length of the offer in bytes.
 pub(crate) const OFFER_BYTES: usize = 12;
 const CONSENT_BYTES: usize = 8;
 
-/// The offer in a Request, before the mark of the connection and the last byte.
+/// The first bytes of the offer in a Request. The mark of the connection and the last byte follow.
 const OFFER: [u8; OFFER_BYTES - 5] = *b"uwarp?3";
 
-/// The offer in a Request of an older version, before its last byte. The older version's TCP has an option
-/// that this version lacks.
+/// The first bytes of the offer in a Request of an older version. The last byte follows. The older version's
+/// TCP has an option that this version lacks.
 const OLD_OFFER: [u8; 7] = *b"uwarp?2";
 
-/// The private data of a Reply that rejects such a Request.
+/// The private data of a Reply that rejects a Request with the older offer.
 pub(crate) const REFUSES_OLD: &[u8] =
     b"uwarp: this end has version 3 of InfiniBand's semantics, the other one 2";
 
-/// The consent in a Reply, before its last byte.
+/// The first bytes of the consent in a Reply. The last byte follows.
 const CONSENT: [u8; CONSENT_BYTES - 1] = *b"uwarp!3";
 
-/// The times of InfiniBand's codes, in units of 10 us (InfiniBand Architecture Specification, volume 1, table
+/// The times of InfiniBand's codes in units of 10 us (InfiniBand Architecture Specification, volume 1, table
 /// "Encoding for RNR NAK Timer Field").
 const RNR_TIMES: [u32; 32] = [
     65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048,
     3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
 ];
 
-/// The parameters that one end sends to the other for messages that find no receive request.
+/// The parameters for messages that find no receive request, which each side sends to the other side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RnrConfig {
-    /// The code for the time between two retries of the other end; less than 32.
+    /// The code for the time between two retries of the other side; less than 32.
     pub(crate) min_rnr_timer: u8,
-    /// How often the other end retries; less than 8.
+    /// The number of retries of the other side; less than 8.
     pub(crate) rnr_retry: u8,
 }
 
@@ -58,32 +58,32 @@ impl RnrConfig {
         Self { min_rnr_timer: byte >> 3, rnr_retry: byte & 7 }
     }
 
-    /// The byte that encodes the parameters.
+    /// Returns the byte that encodes the parameters.
     fn to_byte(self) -> u8 {
         self.min_rnr_timer << 3 | self.rnr_retry
     }
 
-    /// The time between two retries of the end that got these parameters.
+    /// Returns the time between two retries of the side that has received these parameters.
     pub(crate) fn rnr_time(self) -> Duration {
         let units = RNR_TIMES.get(usize::from(self.min_rnr_timer)).copied().unwrap_or_default();
         Duration::from_micros(10 * u64::from(units))
     }
 }
 
-/// The parameters on which both ends have agreed, and those of this end's user.
+/// The parameters on which both peers have agreed, and the settings of this side's user.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Agreement {
-    /// The peer's parameters, if the ends have agreed.
+    /// The peer's parameters; `None` if there is no agreement.
     pub(crate) peer_rnr: Option<RnrConfig>,
-    /// How long a message of the peer waits for a receive request before the connection fails; `None`: for
-    /// ever.
+    /// Maximum time that a message of the peer waits for a receive request before the connection fails;
+    /// `None`: for ever.
     pub(crate) rnr_timeout: Option<Duration>,
-    /// Whether the queue pair of this end stays usable after the peer's end has ended.
+    /// Whether this side's queue pair stays usable after the peer has ended the connection.
     pub(crate) outlives_peer: bool,
 }
 
 impl Agreement {
-    /// Whether both ends want InfiniBand's semantics.
+    /// Whether both peers want InfiniBand's semantics.
     pub(crate) fn ib_semantics(&self) -> bool {
         self.peer_rnr.is_some()
     }
@@ -92,18 +92,18 @@ impl Agreement {
 /// The offer in the private data of a Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offer {
-    /// There is none.
+    /// The Request has no offer.
     None,
     /// An offer with the peer's parameters.
     Made(RnrConfig),
-    /// An offer that came through a proxy, which terminates the TCP connection.
+    /// An offer that was made on another TCP connection, so that a proxy has forwarded it.
     ByProxy,
     /// An offer of an older version.
     Old,
 }
 
-/// Adds an offer with the parameters `own` to the private data of a Request, on a TCP connection with this
-/// [mark](tcp_lite::Stack::sequence_mark).
+/// Adds an offer with the parameters `own` to the private data of a Request. `mark` is the
+/// [mark](tcp_lite::Stack::sequence_mark) of the TCP connection.
 pub(crate) fn add_offer(data: &mut PrivateData, own: RnrConfig, mark: u32) {
     append(data, &OFFER);
     append(data, &mark.to_be_bytes());
@@ -116,8 +116,8 @@ pub(crate) fn add_consent(data: &mut PrivateData, own: RnrConfig) {
     append(data, &[own.to_byte()]);
 }
 
-/// Removes the offer from the private data of a Request on a TCP connection with this mark, and returns it.
-/// An offer of an older version is not removed.
+/// Removes the offer from the private data of a Request, and returns it. `mark` is the mark of the TCP
+/// connection. An offer of an older version is returned but not removed.
 pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
     if let Some((rest, &[m0, m1, m2, m3, told])) = private_data.split_last_chunk()
         && rest.ends_with(&OFFER)
@@ -132,7 +132,8 @@ pub(crate) fn take_offer(private_data: &mut PrivateData, mark: u32) -> Offer {
     }
 }
 
-/// Removes the consent from the private data of a Reply, and returns it.
+/// Removes the consent from the private data of a Reply, and returns its parameters; `None` without a
+/// consent.
 pub(crate) fn take_consent(private_data: &mut PrivateData) -> Option<RnrConfig> {
     let (&told, rest) = private_data.split_last()?;
     let len = rest.ends_with(&CONSENT).then(|| private_data.len() - CONSENT_BYTES)?;
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!(sent, data(b"mine"));
     }
 
-    /// A proxy terminates the connection and forwards the private data unchanged.
+    /// A proxy terminates the TCP connection and forwards the private data unchanged.
     #[test]
     fn an_offer_for_another_connection_is_none() {
         for other in [8, 7 << 8, 7 << 24, 1 << 24 | 7] {

@@ -1,8 +1,8 @@
-//! The messages of queue 4, which is open if both ends have agreed on the profile.
+//! The messages of queue 4, which is used if both peers have agreed on the profile.
 //!
-//! Each is an untagged DDP message of one segment (RFC 5041 section 4.3) with an MSN of its own queue, from 1
-//! on. RDMAP's opcode is 15, which no document has assigned (RFC 5040 section 4.3, RFC 7306 section 10). The
-//! four bytes after the control byte, where a Send with Invalidate has its STag, contain the kind. The
+//! Each message is an untagged DDP message of one segment (RFC 5041 section 4.3). The first MSN of the queue
+//! is 1. RDMAP's opcode is 15, which no document has assigned (RFC 5040 section 4.3, RFC 7306 section 10).
+//! The four bytes after the control byte, which are the STag in a Send with Invalidate, contain the kind. The
 //! payload is eight bytes:
 //!
 //! | kind | message | payload |
@@ -14,23 +14,23 @@
 //! | 5 | [`Ends`](ProfileMessage::Ends) | a stream offset, 64 bits |
 //!
 //! A stream offset counts the bytes that the receiver of the message has sent on this TCP connection,
-//! including those of MPA's startup.
+//! including the bytes of MPA's startup.
 //!
 //! A Send, and a Send with Solicited Event, has the MSN of `Limit` in the four bytes after the control byte.
-//! So an answer by a Send needs no message of this queue.
+//! So a user that answers with a Send needs no message of this queue.
 
 use crate::ddp::UntaggedHeader;
 
 /// The number of the queue.
 pub(crate) const QUEUE: u32 = 4;
 
-/// RDMAP's control byte: version 1 and opcode 15.
+/// RDMAP's control byte, with version 1 and opcode 15.
 const CONTROL: u8 = 0x4F;
 
-/// Bytes of the payload.
+/// Length of the payload in bytes.
 pub(crate) const PAYLOAD_BYTES: usize = 8;
 
-/// One message.
+/// A message of queue 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProfileMessage {
     /// Each message to queue 0 up to this MSN has found a receive request, or will find one.
@@ -40,15 +40,15 @@ pub(crate) enum ProfileMessage {
     NotReady(u32),
     /// There is now a receive request for the message that [`NotReady`](Self::NotReady) named.
     Ready,
-    /// The request that [`NotReady`](Self::NotReady) named and all later ones follow, with these next MSNs on
-    /// queue 0 and queue 1.
+    /// The request that [`NotReady`](Self::NotReady) named and all later requests follow. These are the next
+    /// MSNs on queue 0 and queue 1.
     Resume { send_msn: u32, request_msn: u32 },
-    /// The messages that end at or before this offset are taken, and no later message will be.
+    /// The messages that end at or before this offset were accepted. No later message will be accepted.
     Ends(u64),
 }
 
 impl ProfileMessage {
-    /// Header and payload of the message with this MSN.
+    /// Returns header and payload of the message with this MSN.
     pub(crate) fn to_segment(self, msn: u32) -> (UntaggedHeader, [u8; PAYLOAD_BYTES]) {
         let (kind, payload) = match self {
             Self::Limit(msn) => (1, u64::from(msn)),
@@ -61,7 +61,8 @@ impl ProfileMessage {
         (UntaggedHeader { last: true, rsvd_ulp, qn: QUEUE, msn, mo: 0 }, payload.to_be_bytes())
     }
 
-    /// The message of a segment, which has to have this MSN; `None` if it is not in the table above.
+    /// Returns the message of a segment, which has to have this MSN; `None` if the segment is not in the
+    /// table above.
     pub(crate) fn of_segment(header: &UntaggedHeader, payload: &[u8], msn: u32) -> Option<Self> {
         let payload = u64::from_be_bytes(payload.try_into().ok()?);
         let low = payload as u32;
@@ -73,7 +74,7 @@ impl ProfileMessage {
             5 => Self::Ends(payload),
             _ => return None,
         };
-        // Every field has one valid value, so the whole header is compared.
+        // Every field has only one valid value, so the whole header is compared.
         let (expected, bytes) = message.to_segment(msn);
         (*header == expected && bytes == payload.to_be_bytes()).then_some(message)
     }

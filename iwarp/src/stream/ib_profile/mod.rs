@@ -1,39 +1,41 @@
-//! InfiniBand's semantics between two ends of this implementation
-//! ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)): everything that they agree on beyond
-//! iWARP.
+//! InfiniBand's semantics between two peers of this implementation
+//! ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)): everything that the peers agree on
+//! beyond iWARP.
 //!
 //! | file | what |
 //! |---|---|
-//! | here | the state of one stream: messages that find no receive request, at either end |
+//! | here | the state of one stream: messages that find no receive request, at either peer |
 //! | `agreement.rs` | the offer and the consent, in the private data of MPA's startup frames |
 //! | `message.rs` | the messages of queue 4 |
 //! | `rules.rs` | every question whose answer depends on the agreement |
 //!
-//! **A request completes when the peer has taken its message**: when the message is placed, and has its
-//! receive request if it needs one. (With iWARP it completes when it is handed to TCP, RFC 5040 section 5.5.)
-//! An engine acknowledges bytes only after it has processed them, so TCP's acknowledgement means that a Write
-//! is placed. For a message to queue 0 it means this if the peer has promised a receive request for the
-//! message.
+//! **A request completes when the peer has accepted its message.** A message is accepted when it is placed,
+//! and has its receive request if it needs one. (With iWARP a request completes when it is handed to TCP, RFC
+//! 5040 section 5.5.) An engine acknowledges bytes only after it has processed them, so TCP's acknowledgement
+//! means that a Write is placed. For a message to queue 0, the acknowledgement means acceptance only if the
+//! peer has promised a receive request for the message.
 //!
-//! **A receiver promises receive requests by a limit**, as InfiniBand does by credits: an MSN up to which
-//! each message to queue 0 finds a receive request. A Send has the limit in its header. A receiver whose user
-//! sends no answer sends its limit in a message of queue 4 ([`Limit`](ProfileMessage::Limit)), after it has
-//! taken a message for which it had promised no receive request. One such message suffices for as many
-//! messages as there are receive requests. With a shared receive queue, for which nothing is promised, one
+//! **A receiver promises receive requests by a limit**, as InfiniBand does by credits. The limit is the MSN
+//! up to which each message to queue 0 finds a receive request. A Send has the limit in its header. If the
+//! receiver accepts a message for which it had promised no receive request, and its user sends no answer, it
+//! sends its limit in a message of queue 4 ([`Limit`](ProfileMessage::Limit)). One such message suffices for
+//! as many messages as there are receive requests. With a shared receive queue nothing is promised, and one
 //! `Limit` is sent for all messages of a poll.
 //!
-//! **A message without a receive request is not taken** (InfiniBand: "receiver not ready", RNR). The receiver
-//! answers such a message with [`NotReady`](ProfileMessage::NotReady), and drops it and all later requests.
-//! The sender keeps the dropped requests. The receiver still takes responses to its own requests, so the two
-//! ends do not wait for each other in a circle, and no memory is held for a message without a receive
-//! request. When there is a receive request, the receiver reports that ([`Ready`](ProfileMessage::Ready)).
-//! The sender then sends the dropped requests again, after a mark ([`Resume`](ProfileMessage::Resume)). An
-//! InfiniBand sender retries after a time that the receiver has announced, a limited number of times. Here
-//! the request fails when as much time has passed as these retries would take.
+//! **A message without a receive request is not accepted** (InfiniBand: "receiver not ready", RNR). The
+//! receiver answers such a message with [`NotReady`](ProfileMessage::NotReady), and drops the message and all
+//! later requests. The sender keeps the dropped requests. The receiver still accepts responses to its own
+//! requests, so the two peers do not wait for each other in a circle. No memory is held for a message without
+//! a receive request. When there is a receive request, the receiver reports this
+//! ([`Ready`](ProfileMessage::Ready)). The sender then sends a mark ([`Resume`](ProfileMessage::Resume)), and
+//! after it the dropped requests. An InfiniBand sender retries a limited number of times, each after a time
+//! that the receiver has announced. Here the request fails when as much time has passed as these retries
+//! would take.
 //!
-//! **A stream that fails reports the place** ([`Ends`](ProfileMessage::Ends)), before its Terminate, or
-//! before FIN if the peer gets no Terminate. TCP withholds the acknowledgement of the bytes that are not
-//! taken ([`tcp_lite::Stack::withhold`]) until the peer has acknowledged the bytes of that message.
+//! **A stream that fails reports the last message that it has accepted** ([`Ends`](ProfileMessage::Ends)). It
+//! does so before its Terminate, or before FIN if the peer gets no Terminate. TCP withholds the
+//! acknowledgement of the bytes that are not accepted ([`tcp_lite::Stack::withhold`]), until the peer has
+//! acknowledged the bytes of the `Ends` message.
 
 use crate::rdmap::Terminate;
 
@@ -44,76 +46,78 @@ mod rules;
 pub(crate) use message::{PAYLOAD_BYTES, ProfileMessage, QUEUE};
 pub(super) use rules::Rules;
 
-/// The state of a stream whose ends have agreed on the profile.
+/// The state of a stream whose peers have agreed on the profile.
 pub(super) struct IbProfile {
     // ---- requests of this end ----
     peer: Peer,
     /// The MSN up to which the peer has promised receive requests.
     peer_limit: u32,
-    /// The peer takes no message after this stream offset.
+    /// The peer accepts no message after this stream offset.
     ends: u64,
 
     // ---- requests of the peer ----
-    /// The MSN up to which messages of the peer find a receive request, as of the next message of this end.
+    /// The MSN up to which messages of the peer find a receive request. Our next message reports this limit.
     limit: u32,
-    /// The MSN up to which this end has promised receive requests.
+    /// The MSN up to which this side has promised receive requests.
     told_limit: u32,
-    /// True if a message of the peer was taken for which no receive request was promised.
+    /// Whether a message of the peer was accepted for which no receive request was promised.
     owes_limit: bool,
-    /// True if the peer waits for a new limit.
+    /// Whether the limit has to be sent in a message of queue 4.
     tell_limit: bool,
     /// The message that found no receive request.
     refused: Option<Refused>,
-    /// This end takes no message after this stream offset, and has to report that.
+    /// This side accepts no message after this stream offset, and has to report that.
     last: Option<u64>,
-    /// The message with this MSN was refused, and the peer was not told before the stream failed.
+    /// The message with this MSN was refused, and the refusal was not reported to the peer before the stream
+    /// failed.
     untold: Option<u32>,
-    /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset;
-    /// `u64::MAX`: they are not yet sent.
+    /// Acknowledgements are withheld until the peer has acknowledged the bytes below this stream offset.
+    /// `u64::MAX`: these bytes are not yet sent.
     withheld_until: Option<u64>,
 
-    /// The stream offset up to which this end has written FPDUs.
+    /// The stream offset up to which this side has written FPDUs.
     written: u64,
 
     // ---- queue 4 ----
-    /// MSN of the next message of either direction.
+    /// MSN of the next message, sent and received.
     tx_msn: u32,
     rx_msn: u32,
-    /// News for the connection.
+    /// Changes for the connection.
     news: News,
 }
 
-/// Whether the peer takes requests.
+/// How the peer handles our requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
-    /// The peer takes requests.
+    /// The peer accepts requests.
     Takes,
-    /// The peer drops requests: a message has found no receive request.
+    /// The peer drops requests, since a message has found no receive request.
     NotReady,
-    /// The peer has a receive request now, and has to be told that the dropped requests follow.
+    /// The peer has a receive request now. A `Resume` has to be sent before the dropped requests.
     Ready,
-    /// The peer has closed the connection, or its stream has failed: it takes no more requests.
+    /// The peer has closed the connection, or its stream has failed. It accepts no more requests.
     Gone,
 }
 
 /// A message of the peer that found no receive request.
 struct Refused {
     msn: u32,
-    /// The Terminate for the peer if this end no longer waits for a receive request.
+    /// The Terminate to send if this side no longer waits for a receive request.
     terminate: Box<Terminate>,
     told: Told,
 }
 
-/// What the peer knows of a refused message.
+/// What was reported to the peer about a refused message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
-    /// The peer knows nothing. `ready`: a receive request was posted since.
+    /// Nothing was reported. `ready` says whether a receive request was posted since.
     Nothing { ready: bool },
-    /// The peer knows that the message was refused.
+    /// The refusal of the message was reported.
     NotReady,
-    /// The peer knows that the message was refused, and has to be told that a receive request was posted.
+    /// The refusal of the message was reported. A receive request was posted since, which still has to be
+    /// reported.
     ReadyNow,
-    /// The peer knows that a receive request was posted.
+    /// The posted receive request was reported.
     Ready,
 }
 
@@ -122,9 +126,9 @@ enum Told {
 pub(crate) struct News {
     /// A message of the peer has found no receive request.
     pub(crate) refused: bool,
-    /// The peer has no receive request for a message of this end.
+    /// The peer has no receive request for a message of ours.
     pub(crate) peer_not_ready: bool,
-    /// The peer has taken a request of this end that it did not take before.
+    /// The peer has accepted a request of ours that it refused before.
     pub(crate) peer_takes: bool,
 }
 
@@ -132,18 +136,18 @@ pub(crate) struct News {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Impossible;
 
-/// What a message of queue 4 changes.
+/// The effect of a message of queue 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing yet.
+    /// No change.
     None,
     /// More messages have a receive request.
     Limit,
-    /// This end sends the request with this MSN on queue 0 again, and all later ones.
+    /// This side sends the request with this MSN on queue 0 and all later requests again.
     GoBack(u32),
-    /// The requests of this end before this stream offset are taken, and no later ones.
+    /// Our requests before this stream offset were accepted, and no later requests will be.
     Ends(u64),
-    /// The peer sends its dropped requests again, from these MSNs of queue 0 and queue 1 on.
+    /// The peer sends its dropped requests again, beginning with these MSNs of queue 0 and queue 1.
     PeerResumes { send_msn: u32, request_msn: u32 },
 }
 
@@ -168,7 +172,7 @@ impl IbProfile {
         }
     }
 
-    /// The changes since the last call.
+    /// Removes and returns the changes since the last call.
     #[inline]
     pub(super) fn take_news(&mut self) -> Option<News> {
         (self.news != News::default()).then(|| std::mem::take(&mut self.news))
@@ -176,22 +180,22 @@ impl IbProfile {
 
     // ---- requests of this end ----
 
-    /// The stream offset below which all messages are taken, if TCP's peer has acknowledged the bytes below
-    /// `offset`.
+    /// Returns the stream offset below which all messages are accepted, if the peer's TCP has acknowledged
+    /// the bytes below `offset`.
     #[inline]
     pub(super) fn taken(&self, offset: u64) -> u64 {
         offset.min(self.ends)
     }
 
-    /// Whether the peer has a receive request for the message of this end with this MSN on queue 0.
+    /// Whether the peer has promised a receive request for our message with this MSN on queue 0.
     #[inline]
     pub(super) fn is_promised(&self, msn: u32) -> bool {
-        // A peer that has reported where its stream ends has taken all messages before that.
+        // If the peer has reported where its stream ends, it has accepted all messages before that offset.
         self.ends != u64::MAX || is_within(msn, self.peer_limit)
     }
 
-    /// Called when the peer sends a limit. Returns whether it is a new one. (A message that was sent again
-    /// has an older limit.)
+    /// Called when the peer sends a limit. Returns whether the limit is new. (A message that was sent again
+    /// contains an older limit.)
     #[inline]
     pub(super) fn on_limit(&mut self, limit: u32) -> bool {
         let more = !is_within(limit, self.peer_limit);
@@ -201,49 +205,49 @@ impl IbProfile {
         more
     }
 
-    /// Whether requests of this end may be sent, and no message of queue 4 has to be sent first.
+    /// Whether our requests may be sent, and no message of queue 4 has to be sent first.
     #[inline]
     pub(super) fn lets_send(&self) -> bool {
         self.peer == Peer::Takes && !self.has_urgent_messages()
     }
 
-    /// Whether requests of this end wait until the peer has a receive request.
+    /// Whether our requests wait until the peer has a receive request.
     pub(super) fn awaits_peer(&self) -> bool {
         self.peer == Peer::NotReady
     }
 
-    /// Called when the peer has closed the connection: it sends no more messages of queue 4.
+    /// Called when the peer has closed the connection, after which it sends no more messages of queue 4.
     pub(super) fn on_peer_closed(&mut self) {
         self.peer = Peer::Gone;
     }
 
-    /// Whether the peer may still take requests of this end.
+    /// Whether the peer may still accept requests of ours.
     pub(super) fn is_peer_there(&self) -> bool {
         self.peer != Peer::Gone
     }
 
-    /// Notes that the peer has taken a request of this end that it did not take before.
+    /// Records that the peer has accepted a request of ours that it refused before.
     pub(super) fn note_progress(&mut self) {
         self.news.peer_takes = true;
     }
 
     // ---- requests of the peer ----
 
-    /// Called when the message of the peer with this MSN on queue 0 is taken.
+    /// Called when this side has accepted the peer's message with this MSN on queue 0.
     #[inline]
     pub(super) fn on_taken(&mut self, msn: u32) {
         self.owes_limit |= !is_within(msn, self.told_limit);
     }
 
-    /// Whether a message of the peer was taken for which no receive request was promised: the peer waits for
-    /// a limit.
+    /// Whether the peer waits for a limit, since a message was accepted for which no receive request was
+    /// promised.
     #[inline]
     pub(super) fn owes_limit(&self) -> bool {
         self.owes_limit
     }
 
-    /// Makes the next message tell the peer the limit, if the peer waits for one. Returns whether that was
-    /// not asked for before.
+    /// If the peer waits for a limit, makes the next message send it. Returns whether the limit has to be
+    /// sent and this was not requested before.
     pub(super) fn tell_limit(&mut self) -> bool {
         let tells = self.owes_limit && !self.tell_limit;
         self.tell_limit |= tells;
@@ -256,25 +260,26 @@ impl IbProfile {
         self.limit = limit;
     }
 
-    /// See [`set_limit`](Self::set_limit).
+    /// Returns the MSN of [`set_limit`](Self::set_limit).
     #[inline]
     pub(super) fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Notes that the peer gets the limit, in a message or in the header of a Send. Returns the limit.
+    /// Records that the limit is sent to the peer, in a message or in the header of a Send. Returns the
+    /// limit.
     #[inline]
     pub(super) fn told_limit(&mut self) -> u32 {
         (self.told_limit, self.owes_limit, self.tell_limit) = (self.limit, false, false);
         self.limit
     }
 
-    /// Notes that a message with the limit was not sent to its end.
+    /// Records that a message with the limit was not sent completely.
     pub(super) fn owe_limit(&mut self) {
         self.owes_limit = true;
     }
 
-    /// Called when the message of the peer with this MSN on queue 0 finds no receive request.
+    /// Called when the peer's message with this MSN on queue 0 finds no receive request.
     #[cold]
     pub(super) fn refuse(&mut self, msn: u32, terminate: Terminate) {
         let told = Told::Nothing { ready: false };
@@ -282,18 +287,18 @@ impl IbProfile {
         self.news.refused = true;
     }
 
-    /// Whether a message of the peer waits for a receive request of this end.
+    /// Whether a message of the peer waits for a receive request of this side.
     pub(super) fn awaits_recv(&self) -> bool {
         matches!(self.told(), Some(Told::Nothing { ready: false } | Told::NotReady))
     }
 
-    /// How much the peer was told of the message that was refused, if there is one.
+    /// Returns what was reported to the peer about the refused message; `None` if no message is refused.
     #[inline]
     fn told(&self) -> Option<Told> {
         self.refused.as_ref().map(|refused| refused.told)
     }
 
-    /// Called when there is a receive request for the message that was refused.
+    /// Called when there is a receive request for the refused message.
     pub(super) fn on_recv(&mut self) {
         if let Some(refused) = &mut self.refused {
             refused.told = match refused.told {
@@ -304,22 +309,22 @@ impl IbProfile {
         }
     }
 
-    /// Stops waiting for a receive request. Returns the Terminate for the message that was refused.
+    /// Stops waiting for a receive request. Returns the Terminate for the refused message.
     pub(super) fn give_up_waiting(&mut self) -> Option<Box<Terminate>> {
         let refused = self.refused.take()?;
         self.note_untold(&refused);
         Some(refused.terminate)
     }
 
-    /// A refusal of which the peer knows nothing has to be told, also where the stream ends: the requests
-    /// behind the message lie before that end, and were dropped.
+    /// Records a refusal that was not reported. It has to be reported even if the stream ends: the requests
+    /// after the refused message are before that end, but were dropped.
     fn note_untold(&mut self, refused: &Refused) {
         if matches!(refused.told, Told::Nothing { .. }) {
             self.untold = Some(refused.msn);
         }
     }
 
-    /// Called when the stream fails here: no message after stream offset `position` is taken.
+    /// Called when the stream fails on this side: no message after stream offset `position` is accepted.
     pub(super) fn end(&mut self, position: u64) {
         if let Some(refused) = self.refused.take() {
             self.note_untold(&refused);
@@ -328,21 +333,21 @@ impl IbProfile {
         (self.last, self.withheld_until) = (Some(position), Some(u64::MAX));
     }
 
-    /// Notes that this end has written FPDUs up to this stream offset.
+    /// Records that this side has written FPDUs up to this stream offset.
     #[inline]
     pub(super) fn set_written(&mut self, end: u64) {
         self.written = end;
     }
 
-    /// Notes that the last message of queue 4 ends at this stream offset of this end.
+    /// Records that the last message of queue 4 ends at this stream offset of this side.
     pub(super) fn set_sent(&mut self, end: u64) {
         if self.withheld_until == Some(u64::MAX) && self.last.is_none() {
             self.withheld_until = Some(end);
         }
     }
 
-    /// Called when TCP's peer has acknowledged the bytes below `offset`. Returns whether acknowledgements
-    /// need not be withheld any more from now on.
+    /// Called when the peer's TCP has acknowledged the bytes below `offset`. Returns whether acknowledgements
+    /// need not be withheld any more.
     pub(super) fn end_withholding(&mut self, offset: u64) -> bool {
         let knows = self.withheld_until.is_some_and(|until| until <= offset);
         if knows {
@@ -351,14 +356,14 @@ impl IbProfile {
         knows
     }
 
-    /// See [`end_withholding`](Self::end_withholding).
+    /// Returns the stream offset of [`end_withholding`](Self::end_withholding).
     pub(super) fn withheld_until(&self) -> Option<u64> {
         self.withheld_until
     }
 
     // ---- queue 4 ----
 
-    /// Whether a message of queue 4 waits that has to be sent before all requests.
+    /// Whether a message of queue 4 has to be sent before all requests.
     #[inline]
     fn has_urgent_messages(&self) -> bool {
         self.last.is_some()
@@ -372,8 +377,8 @@ impl IbProfile {
         self.tell_limit || self.has_urgent_messages()
     }
 
-    /// The next message of queue 4, with its MSN. `msns`: of the next message of this end to queue 0, and to
-    /// queue 1.
+    /// Returns the next message of queue 4, with its MSN. `msns` are the MSNs of our next messages to queue 0
+    /// and to queue 1.
     pub(super) fn next_message(&mut self, msns: (u32, u32)) -> Option<(ProfileMessage, u32)> {
         let message = self.choose_message(msns)?;
         let msn = self.tx_msn;
@@ -409,15 +414,15 @@ impl IbProfile {
         }
     }
 
-    /// The MSN that the peer's next message of queue 4 has to have.
+    /// Returns the MSN that the peer's next message of queue 4 has to have.
     pub(super) fn next_msn(&self) -> u32 {
         self.rx_msn
     }
 
-    /// The peer's next message of queue 4.
+    /// Handles the peer's next message of queue 4. Returns its effect.
     ///
     /// # Errors
-    /// [`Impossible`]: the message is not one of queue 4, or is not allowed now.
+    /// [`Impossible`]: the message is no message of queue 4, or is not allowed now.
     pub(super) fn on_message(&mut self, message: Option<ProfileMessage>) -> Result<Change, Impossible> {
         self.rx_msn = self.rx_msn.wrapping_add(1);
         match message.ok_or(Impossible)? {
@@ -425,7 +430,7 @@ impl IbProfile {
                 Ok(if self.on_limit(limit) { Change::Limit } else { Change::None })
             }
             ProfileMessage::NotReady(msn) if self.peer == Peer::Takes && !self.is_promised(msn) => {
-                // The messages before the refused message are taken.
+                // The peer has accepted the messages before the refused message.
                 self.on_limit(msn.wrapping_sub(1));
                 self.peer = Peer::NotReady;
                 self.news.peer_not_ready = true;
@@ -439,7 +444,7 @@ impl IbProfile {
                 self.refused = None;
                 Ok(Change::PeerResumes { send_msn, request_msn })
             }
-            // An end that has sent no FPDU has no request that the message could concern.
+            // If this side has sent no FPDU, the message concerns no request.
             ProfileMessage::Ends(offset) if offset <= self.written || self.written == 0 => {
                 (self.ends, self.peer) = (offset, Peer::Gone);
                 Ok(Change::Ends(offset))
@@ -468,13 +473,13 @@ mod tests {
         Terminate::bare(TerminateError::LocalCatastrophic)
     }
 
-    /// All messages that wait, each with its MSN: fewer than nine.
+    /// Returns all queued messages, each with its MSN. There are fewer than nine.
     fn messages(ib: &mut IbProfile, limit: u32) -> Vec<(ProfileMessage, u32)> {
         ib.set_limit(limit);
         std::iter::from_fn(|| ib.next_message((7, 9))).take(9).collect()
     }
 
-    /// A limit only grows, also across the wrap of the MSN.
+    /// A limit only grows, even where the MSN wraps.
     #[test]
     fn a_promise_is_never_taken_back() {
         let mut ib = IbProfile::new();
@@ -511,7 +516,7 @@ mod tests {
         assert_eq!(messages(&mut ib, 40), [(Limit(40), 2)]);
     }
 
-    /// A message that finds no receive request is sent again by the peer.
+    /// The peer sends a message that found no receive request again.
     #[test]
     fn a_refused_message_comes_again() {
         let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
@@ -546,7 +551,7 @@ mod tests {
         assert_eq!(again, Err(Impossible), "nothing is dropped any more");
     }
 
-    /// A peer that was not told of a receive request has nothing to send again.
+    /// A peer that was not notified of a receive request has nothing to send again.
     #[test]
     fn a_peer_resumes_only_when_it_was_told_to() {
         let resume = Some(Resume { send_msn: 5, request_msn: 1 });
@@ -566,7 +571,7 @@ mod tests {
     }
 
     /// The receive request is posted before the peer was notified that it is missing. The peer is notified of
-    /// both.
+    /// the refusal and of the receive request.
     #[test]
     fn a_receive_that_comes_at_once_is_told_behind_the_refusal() {
         let mut ib = IbProfile::new();
@@ -576,14 +581,15 @@ mod tests {
         assert_eq!(messages(&mut ib, 4), [(NotReady(5), 1), (Ready, 2)]);
     }
 
-    /// The last message tells which bytes are not taken. They are acknowledged once the peer knows that.
+    /// The last message reports which bytes are not accepted. These bytes are acknowledged once the peer
+    /// knows that.
     #[test]
     fn a_stream_that_fails_tells_where() {
         let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
         here.refuse(5, terminate());
         here.end(300);
         assert!(here.has_messages() && !here.lets_send() && !here.end_withholding(u64::MAX - 1));
-        // The refusal has not been sent yet, so the requests behind the message are not taken.
+        // The refusal has not been sent yet, so the requests after the message are not accepted.
         assert_eq!(here.next_message((7, 9)), Some((NotReady(5), 1)));
         here.set_sent(70);
         assert_eq!(messages(&mut here, 4), [(Ends(300), 2)]);
@@ -601,8 +607,8 @@ mod tests {
         assert!(!peer.is_peer_there() && !peer.lets_send());
     }
 
-    /// A refusal is told before the end, or at the end, and not twice: also if this end has given up waiting,
-    /// or has a receive request that the peer was not told of.
+    /// A refusal is reported exactly once, at the end of the stream or before. This also holds if this side
+    /// has given up waiting, or has a receive request of which the peer was not notified.
     #[test]
     fn a_refusal_is_told_once() {
         for is_told in [false, true] {
@@ -627,7 +633,7 @@ mod tests {
         }
     }
 
-    /// Each message that is not allowed now is refused, and so is an unreadable message.
+    /// Messages that are not allowed now and unreadable messages are refused.
     #[test]
     fn a_peer_that_contradicts_itself_is_refused() {
         let resume = Resume { send_msn: 1, request_msn: 1 };

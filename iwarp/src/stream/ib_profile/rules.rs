@@ -1,7 +1,7 @@
-//! The rules that a stream follows: iWARP's, or InfiniBand's if both ends have agreed on them.
+//! The rules that a stream follows: iWARP's, or InfiniBand's if both peers have agreed on them.
 //!
-//! For every difference between the two, this file has a method that a caller asks. Callers do not look at
-//! the agreement itself.
+//! This file has a method for every difference between the two sets of rules. Callers use these methods, and
+//! do not check the agreement itself.
 
 use super::{IbProfile, News};
 use crate::memory::{Accessor, EpochGuard, Fault, Stag, Word};
@@ -9,16 +9,16 @@ use crate::queues::SendOp;
 use crate::rdmap::Terminate;
 use crate::stream::sent_to::SentTo;
 
-/// The rules of one stream, with the state that InfiniBand's need.
+/// The rules of one stream, with the state that InfiniBand's rules need.
 pub(in crate::stream) struct Rules(Option<Box<IbProfile>>);
 
 impl Rules {
-    /// InfiniBand's, if both ends have agreed on them, or iWARP's.
+    /// Returns InfiniBand's rules if both peers have agreed on them, otherwise iWARP's rules.
     pub(in crate::stream) fn new(ib_semantics: bool) -> Self {
         Self(ib_semantics.then(|| Box::new(IbProfile::new())))
     }
 
-    /// The state of InfiniBand's rules.
+    /// Returns the state of InfiniBand's rules; `None` with iWARP's rules.
     #[inline]
     pub(in crate::stream) fn profile(&self) -> Option<&IbProfile> {
         self.0.as_deref()
@@ -32,40 +32,41 @@ impl Rules {
 
     // ---- requests of this end ----
 
-    /// Whether a request completes when the peer has taken its message. Otherwise it completes when TCP has
-    /// its last segment (RFC 5040 section 5.5).
+    /// Whether a request completes when the peer has accepted its message. If not, the request completes when
+    /// its last segment is handed to TCP (RFC 5040 section 5.5).
     #[inline]
     pub(in crate::stream) fn complete_by_acknowledgement(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The stream offset below which requests are taken, when TCP's peer has acknowledged the bytes below
-    /// `acknowledged`.
+    /// Returns the stream offset below which requests are accepted, if the peer's TCP has acknowledged the
+    /// bytes below `acknowledged`.
     #[inline]
     pub(in crate::stream) fn taken(&self, acknowledged: u64) -> u64 {
         self.profile().map_or(acknowledged, |ib| ib.taken(acknowledged))
     }
 
-    /// Whether the peer has a receive request for the message of a request, if the message needs one.
+    /// Whether the peer has promised a receive request for the message of a request, or the message needs
+    /// none.
     #[inline]
     pub(in crate::stream) fn have_recv(&self, sent_to: &SentTo) -> bool {
         self.profile().is_none_or(|ib| sent_to.last_send().is_none_or(|msn| ib.is_promised(msn)))
     }
 
-    /// The peer has taken a request that it did not take before.
+    /// Records that the peer has accepted a request that it refused before.
     pub(in crate::stream) fn note_progress(&mut self) {
         if let Some(ib) = self.profile_mut() {
             ib.note_progress();
         }
     }
 
-    /// Whether the peer takes requests.
+    /// Whether the peer accepts requests now.
     #[inline]
     pub(in crate::stream) fn let_send(&self) -> bool {
         self.profile().is_none_or(IbProfile::lets_send)
     }
 
-    /// Whether the peer may still take requests.
+    /// Whether the peer may still accept requests.
     pub(in crate::stream) fn is_peer_there(&self) -> bool {
         self.profile().is_none_or(IbProfile::is_peer_there)
     }
@@ -75,76 +76,75 @@ impl Rules {
         self.profile().is_some_and(IbProfile::awaits_peer)
     }
 
-    /// The peer has sent FIN: it takes no more requests.
+    /// Called when the peer has sent FIN, after which it accepts no more requests.
     pub(in crate::stream) fn on_peer_closed(&mut self) {
         if let Some(ib) = self.profile_mut() {
             ib.on_peer_closed();
         }
     }
 
-    /// Whether a request may be posted. The encodings of Immediate Data differ.
+    /// Whether a request of this kind may be posted. The encoding of Immediate Data depends on the rules.
     pub(in crate::stream) fn allow(&self, op: &SendOp) -> bool {
         op.is_allowed(self.0.is_some())
     }
 
-    /// Whether a request whose own memory is wrong fails only when its response has come. On InfiniBand the
-    /// response of a Read or atomic meets the buffer after the peer has carried the request out.
+    /// Whether a request with invalid local memory fails only when its response has arrived. On InfiniBand
+    /// the response of a Read or atomic is written to the buffer after the peer has executed the request.
     pub(in crate::stream) fn meet_buffer_late(&self, op: &SendOp) -> bool {
         self.0.is_some() && matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. })
     }
 
-    /// Whether a request that is wrong in itself completes with a status of its own
-    /// (`IBV_WC_REM_INV_REQ_ERR`).
+    /// Whether an invalid request completes with a separate status (`IBV_WC_REM_INV_REQ_ERR`).
     pub(in crate::stream) fn have_invalid_requests(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether no request succeeds behind a failed request: a request that the peer has taken while an older
-    /// Read or atomic waited for its response is flushed.
+    /// Whether no request succeeds after a failed request. Then a request is also flushed if the peer has
+    /// accepted it while an older Read or atomic waited for its response.
     pub(in crate::stream) fn flush_behind_failure(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether the oldest request runs out of tries when the peer vanishes (`IBV_WC_RETRY_EXC_ERR`).
+    /// Whether the oldest request fails as out of retries when the peer vanishes (`IBV_WC_RETRY_EXC_ERR`).
     pub(in crate::stream) fn fail_when_peer_vanishes(&self) -> bool {
         self.0.is_some()
     }
 
     // ---- requests of the peer ----
 
-    /// Whether a message that finds no receive request is dropped, and comes again. Otherwise it is an error
-    /// (RFC 5041 section 7.1).
+    /// Whether a message that finds no receive request is dropped and sent again. If not, such a message is
+    /// an error (RFC 5041 section 7.1).
     #[inline]
     pub(in crate::stream) fn refuse_without_recv(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The message of the peer with this MSN on queue 0 finds no receive request.
+    /// Called when the peer's message with this MSN on queue 0 finds no receive request.
     pub(in crate::stream) fn refuse(&mut self, msn: u32, terminate: Terminate) {
         if let Some(ib) = self.profile_mut() {
             ib.refuse(msn, terminate);
         }
     }
 
-    /// Whether Immediate Data stays out of the buffer, and four bytes of Immediate Data in front of a Send
-    /// belong to that.
+    /// Whether Immediate Data is kept out of the receive buffer. Then four bytes of Immediate Data before a
+    /// Send belong to that Send.
     #[inline]
     pub(in crate::stream) fn keep_immediate_apart(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Whether receive requests may be bound to messages that have not begun. Immediate Data that belongs to
-    /// a Send takes none.
+    /// Whether receive requests may be bound to messages that have not begun. This is not possible where
+    /// Immediate Data can belong to a Send, since it consumes no receive request.
     pub(in crate::stream) fn bind_ahead(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether the address of an atomic is checked before the rights of the peer.
+    /// Whether the alignment of an atomic's address is checked before the rights of the peer.
     pub(in crate::stream) fn check_alignment_first(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The word that an atomic of the peer names.
+    /// Checks the word that an atomic of the peer names, and returns it.
     pub(in crate::stream) fn check_atomic<'g>(
         &self,
         guard: &'g EpochGuard<'_>,
@@ -159,7 +159,7 @@ impl Rules {
 
     // ---- messages of queue 4 ----
 
-    /// Whether there is a queue 4, and limits in Sends.
+    /// Whether queue 4 exists, and Sends contain limits.
     #[inline]
     pub(in crate::stream) fn have_queue_4(&self) -> bool {
         self.0.is_some()
@@ -171,26 +171,26 @@ impl Rules {
         self.profile().is_some_and(IbProfile::has_messages)
     }
 
-    /// The field of a Send that tells the limit, which the peer knows then. Without a limit the field is 0
-    /// (RFC 5040 section 4.2).
+    /// Returns the field of a Send that contains the limit, and records that the limit is sent to the peer.
+    /// Without a limit the field is 0 (RFC 5040 section 4.2).
     #[inline]
     pub(in crate::stream) fn told_limit(&mut self) -> u32 {
         self.profile_mut().map_or(0, IbProfile::told_limit)
     }
 
-    /// As [`told_limit`](Self::told_limit), but the peer does not know the limit yet.
+    /// As [`told_limit`](Self::told_limit), but does not record the limit as sent.
     #[inline]
     pub(in crate::stream) fn limit(&self) -> u32 {
         self.profile().map_or(0, IbProfile::limit)
     }
 
-    /// Whether the peer waits for another limit.
+    /// Whether the peer waits for a new limit.
     #[inline]
     pub(in crate::stream) fn owe_limit(&self) -> bool {
         self.profile().is_some_and(IbProfile::owes_limit)
     }
 
-    /// This end has written FPDUs up to this stream offset.
+    /// Records that this side has written FPDUs up to this stream offset.
     #[inline]
     pub(in crate::stream) fn set_written(&mut self, end: u64) {
         if let Some(ib) = self.profile_mut() {
@@ -198,7 +198,7 @@ impl Rules {
         }
     }
 
-    /// Takes the changes since the last call that the connection has to act on.
+    /// Removes and returns the changes since the last call that the connection has to act on.
     #[inline]
     pub(in crate::stream) fn take_news(&mut self) -> Option<News> {
         self.profile_mut()?.take_news()
@@ -206,7 +206,7 @@ impl Rules {
 
     // ---- the end of the stream ----
 
-    /// Whether a failing stream reports to the peer up to where its messages are taken.
+    /// Whether a failing stream reports to the peer which of the peer's messages it has accepted.
     pub(in crate::stream) fn tell_end(&self) -> bool {
         self.0.is_some()
     }
@@ -226,24 +226,24 @@ mod tests {
 
     const REMOTE: RemoteAddr = RemoteAddr { addr: 0, rkey: 7 };
 
-    /// The rules of both kinds: iWARP's, and those of the agreement.
+    /// Returns iWARP's rules and the rules of the agreement.
     fn both() -> [Rules; 2] {
         [false, true].map(Rules::new)
     }
 
-    /// The answers to one question, by iWARP's rules and by those of the agreement.
+    /// Returns the answers to one question by iWARP's rules and by the rules of the agreement.
     fn answers<T>(question: impl Fn(&mut Rules) -> T) -> [T; 2] {
         both().map(|mut rules| question(&mut rules))
     }
 
-    /// A message of queue 4 arrives, if there is that queue.
+    /// Receives a message of queue 4, if that queue exists.
     fn receive(rules: &mut Rules, message: ProfileMessage) {
         if let Some(ib) = rules.profile_mut() {
             ib.on_message(Some(message)).unwrap();
         }
     }
 
-    /// The first message of queue 4 that waits.
+    /// Returns the first queued message of queue 4.
     fn message(rules: &mut Rules) -> Option<ProfileMessage> {
         rules.profile_mut()?.next_message((7, 9)).map(|(message, _)| message)
     }
@@ -274,7 +274,7 @@ mod tests {
     fn the_agreement_allows_other_immediate_data() {
         let allowed = |op: &SendOp| answers(|rules| rules.allow(op));
         assert_eq!(allowed(&SendOp::SendImmediate { data: [0; 4] }), [false, true]);
-        // With the agreement the last four bytes mark Immediate Data that belongs to a Send.
+        // With the agreement, the last four bytes are a mark of Immediate Data that belongs to a Send.
         let (joined, alone) = ([0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF], [0xFF, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFE]);
         for (data, answer) in [(joined, [true, false]), (alone, [true, true])] {
             assert_eq!(allowed(&SendOp::Immediate { data }), answer, "{data:?}");
@@ -285,8 +285,8 @@ mod tests {
         }
     }
 
-    /// A Read and an atomic have a response that meets their own memory. A Send or Write needs its memory
-    /// before.
+    /// The response of a Read or atomic is written to the request's memory. A Send or Write needs its memory
+    /// before it is sent.
     #[test]
     fn the_buffer_of_a_response_is_met_late() {
         let late = |op: &SendOp| answers(|rules| rules.meet_buffer_late(op));
@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// By iWARP's rules nothing bounds what TCP's peer has acknowledged.
+    /// By iWARP's rules, all bytes that the peer's TCP has acknowledged count as accepted.
     #[test]
     fn acknowledged_bytes_are_taken_up_to_the_end_of_the_peer() {
         let taken = |rules: &mut Rules| {
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(agreed, (u64::MAX, [0, 699, 700, 700, 700]));
     }
 
-    /// The peer names a stream offset that this end has written.
+    /// The stream offset that the peer reports must not exceed what this side has written.
     #[test]
     fn an_end_beyond_what_is_written_is_impossible() {
         let mut rules = Rules::new(true);
@@ -323,8 +323,8 @@ mod tests {
         assert_eq!(ib.on_message(Some(ProfileMessage::Ends(700))), Ok(Change::Ends(700)));
     }
 
-    /// By iWARP's rules a message needs no promise. By those of the agreement it is within the peer's limit,
-    /// also across the wrap, or it is a Write, which needs no receive request.
+    /// By iWARP's rules a message needs no promise. By the agreement's rules, a Write needs no receive
+    /// request, and any other message has to be within the peer's limit, even where the MSN wraps.
     #[test]
     fn a_message_has_a_receive_request_up_to_the_limit() {
         let sent_to = |op: SendOp, msn| SentTo::of(&SendEntry { op, ..SendEntry::default() }, msn);
@@ -347,7 +347,8 @@ mod tests {
         assert_eq!(none, [true, false], "nothing is promised at first");
     }
 
-    /// Whether the peer takes requests, is there, and is awaited; and whether there is news.
+    /// Returns whether the peer accepts requests, whether it is there, whether requests wait for it, and the
+    /// news.
     fn peer(rules: &mut Rules) -> ([bool; 3], Option<News>) {
         ([rules.let_send(), rules.is_peer_there(), rules.await_peer()], rules.take_news())
     }
@@ -372,7 +373,7 @@ mod tests {
         assert_eq!((peer(&mut agreed), agreed.have_messages()), ((takes, None), false));
     }
 
-    /// By iWARP's rules requests may be sent to a peer that has sent FIN.
+    /// By iWARP's rules, requests may be sent to a peer that has sent FIN.
     #[test]
     fn a_peer_that_has_closed_takes_no_requests() {
         let closed = |rules: &mut Rules| {
@@ -391,7 +392,7 @@ mod tests {
         assert_eq!(news, [[None, None], [Some(News { peer_takes: true, ..News::default() }), None]]);
     }
 
-    /// By iWARP's rules a message without a receive request is an error, and nothing is noted.
+    /// By iWARP's rules a message without a receive request is an error, and nothing is recorded.
     #[test]
     fn a_refused_message_is_told_before_requests() {
         let refused = answers(|rules| {
@@ -420,8 +421,8 @@ mod tests {
         assert_eq!(limits, [(none, 0, none), ((20, true, true), 20, (20, false, false))]);
     }
 
-    /// Only by the agreement's rules the tagged offset has to be aligned, before anything else is checked,
-    /// and the right for atomics is needed although the peer may read and write.
+    /// Only the agreement's rules require that the tagged offset is aligned, which they check first. Only
+    /// these rules require the right for atomics, even if the peer may read and write the word.
     #[test]
     fn an_atomic_is_checked_by_the_rules_of_the_stream() {
         const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };

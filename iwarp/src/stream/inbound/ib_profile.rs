@@ -37,7 +37,7 @@ impl Delivery<'_> {
         Ok(is_request && self.inbound.next_send == NextSend::Refused)
     }
 
-    /// The peer tells a limit.
+    /// Handles a limit that the peer has sent.
     #[inline]
     pub(super) fn on_limit(&mut self, limit: u32) {
         if self.state.rules.profile_mut().is_some_and(|ib| ib.on_limit(limit)) {
@@ -45,7 +45,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// Called when the message of the peer with this MSN on queue 0 is taken.
+    /// Called when this side has accepted the peer's message with this MSN on queue 0.
     #[inline]
     pub(super) fn on_taken(&mut self, msn: u32) {
         if let Some(ib) = self.state.rules.profile_mut() {
@@ -70,7 +70,8 @@ impl Delivery<'_> {
             Change::GoBack(msn) => {
                 self.state.complete_acknowledged();
                 self.outbound.go_back(self.state, self.pool, msn);
-                // Requests that send nothing may be all that is left before those that are sent again.
+                // Before the requests that are sent again, there may be only requests that send nothing. Then
+                // they complete now.
                 self.state.complete_acknowledged();
             }
             Change::Ends(offset) => {

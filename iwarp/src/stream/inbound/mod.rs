@@ -1,4 +1,4 @@
-//! Receiving: FPDUs into memory, receive completions, and the requests of the peer.
+//! Receiving: places FPDUs into memory, completes receives, and handles the requests of the peer.
 //!
 //! A segment is checked in this order: DDP's checks, then RDMAP version and opcode, then the checks of the
 //! opcode (RFC 5040 section 7.2). Nothing is placed before all checks of its segment have passed.
@@ -26,26 +26,26 @@ use super::request_pool::RequestPool;
 use super::state::StreamState;
 use super::{Failure, StreamCounters};
 
-/// Maximum number of receive requests that are bound to messages after the current one. Sends further beyond
-/// a hole are held until the hole is filled. More would take memory for each queue pair; fewer would place
-/// fewer Sends early.
+/// Maximum number of receive requests that are bound to messages after the current message. Out-of-order
+/// Sends beyond these messages are held until the missing bytes arrive. A higher limit would need memory for
+/// each queue pair; a lower limit would place fewer Sends early.
 const BOUND_AHEAD: u8 = 31;
 
 const _: () = assert!(HEAD_BYTES >= Header::MAX_LEN, "a segment that was placed early has its whole header");
 
 /// The state of reception between segments.
 pub(super) struct Inbound {
-    /// Queue 0: the receive queue. It counts the bound requests only.
+    /// Queue 0, the receive queue. It counts only the bound requests.
     sends: UntaggedQueue,
     /// Queue 1: the peer's Read Requests and Atomic Requests.
     requests: RequestQueue,
-    /// Queue 2: the peer's Terminate; one buffer.
+    /// Queue 2, with one buffer for the peer's Terminate.
     terminates: UntaggedQueue,
-    /// Maximum number of receive requests that are bound to messages after the current one, if segments of
-    /// these messages arrived beyond a hole. 0 if nothing is placed beyond a hole, and with a shared receive
-    /// queue, whose requests go to the connection that needs one first.
+    /// Maximum number of receive requests that are bound to messages after the current message, if segments
+    /// of these messages arrived out of order. It is 0 if nothing is placed out of order, and with a shared
+    /// receive queue, whose requests go to the connection that first needs one.
     ahead_max: u8,
-    /// The current Immediate Data.
+    /// The Immediate Data that is being received.
     immediate: ImmediateData,
     /// The part received so far of a message of queue 1, 2 or 3.
     partial: ArrayVec<u8, { rdmap_queues::MAX_MESSAGE_BYTES }>,
@@ -57,22 +57,21 @@ pub(super) struct Inbound {
 enum NextSend {
     /// Any message of a user.
     Usual,
-    /// The first message, which may be an empty Send as RTR, as our Reply allowed. The RTR takes no receive
-    /// request.
+    /// The first message, which may be an empty Send as RTR if our Reply allowed that. The RTR consumes no
+    /// receive request.
     MayBeRtr,
-    /// The Send that these bytes of Immediate Data belong to.
+    /// The Send to which these bytes of Immediate Data belong.
     Joined([u8; 4]),
-    /// None: a message has found no receive request, and the requests after it are dropped.
+    /// No message: a message has found no receive request, and the requests after it are dropped.
     Refused,
 }
 
 impl Inbound {
-    /// `binds_ahead`: a Send beyond a hole may be placed, since markers locate it and no other queue pair
-    /// takes requests from its receive queue.
+    /// Creates the state. If `binds_ahead` is set, an out-of-order Send may be placed, since markers locate
+    /// it and no other queue pair takes requests from the receive queue.
     pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, binds_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
-        // RFC 5040 section 5.4 (RDMAP-255, RDMAP-256): one buffer for a Terminate is always posted, and only
-        // one.
+        // RFC 5040 section 5.4 (RDMAP-255, RDMAP-256): exactly one buffer for a Terminate is always posted.
         let posted = terminates.post(1);
         debug_assert!(posted, "one buffer is within the queue's bounds");
         let ahead_max = if binds_ahead { BOUND_AHEAD } else { 0 };
@@ -90,9 +89,9 @@ impl Inbound {
         }
     }
 
-    /// The MSN up to which messages of the peer find a receive request: the taken messages, and one more for
-    /// each receive request. Requests of a shared receive queue do not count, since other queue pairs may
-    /// take them.
+    /// Returns the MSN up to which messages of the peer find a receive request: the number of accepted
+    /// messages plus the number of receive requests. Requests of a shared receive queue do not count, since
+    /// other queue pairs may take them.
     pub(super) fn limit(&self, consumer: &QpConsumer) -> u32 {
         let taken = self.sends.first_msn().wrapping_sub(1);
         match self.next_send {
@@ -101,12 +100,13 @@ impl Inbound {
         }
     }
 
-    /// Returns the bound receive requests. Nothing is received after this.
+    /// Returns the bound receive requests to the queue pair. Nothing is received after this.
     pub(super) fn abandon(&mut self) {
         self.sends = UntaggedQueue::starting_at(self.sends.first_msn());
     }
 
-    /// The number of buffers for requests of the peer: as many requests may wait at a time.
+    /// Returns the number of buffers for requests of the peer, which is the maximum number of waiting
+    /// requests.
     pub(super) fn request_buffers(&self, extensions: Extensions) -> u32 {
         self.requests.buffers(extensions)
     }
@@ -130,12 +130,12 @@ impl Inbound {
 
 pub(super) use send::bind;
 
-/// Takes in ULPDUs, one by one.
+/// Accepts ULPDUs of the peer, one by one.
 pub(crate) struct Delivery<'a> {
     pub(super) state: &'a mut StreamState,
     pub(super) inbound: &'a mut Inbound,
     pub(super) outbound: &'a mut Outbound,
-    /// The stream's: set by the first ULPDU in order.
+    /// The stream's flag, which the first ULPDU in order sets.
     pub(super) may_send: &'a mut bool,
     pub(super) guard: &'a EpochGuard<'a>,
     pub(super) counters: &'a mut StreamCounters,
@@ -146,14 +146,15 @@ pub(crate) struct Delivery<'a> {
 struct ReceivedUlpdu<'a, 'u> {
     head: &'a [u8],
     len: usize,
-    /// `None` if the arrival is [`Arrival::Placed`].
+    /// The ULPDU; `None` if the arrival is [`Arrival::Placed`].
     ulpdu: Option<&'a Ulpdu<'u>>,
     arrival: Arrival,
 }
 
 impl Delivery<'_> {
-    /// Takes any ULPDU: the general path of [`deliver`](Self::deliver), which has the contract. The fast
-    /// path, [`deliver_usual`](Self::deliver_usual), has the same result for the ULPDUs that it takes.
+    /// Handles any ULPDU, as the general path of [`deliver`](Self::deliver), which has the contract. For the
+    /// ULPDUs that the fast path [`deliver_usual`](Self::deliver_usual) accepts, both paths have the same
+    /// result.
     #[inline(never)]
     fn deliver_any(&mut self, received: Deframed<'_>) -> Result<bool, Failure> {
         let mut room = [0; Header::MAX_LEN];
@@ -166,8 +167,8 @@ impl Delivery<'_> {
         };
         self.counters.rx_fpdus += 1;
         *self.may_send = true;
-        // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model.
-        // RDMAP gets the whole header at delivery, STag included, also for a segment that was placed early.
+        // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model. At
+        // delivery RDMAP gets the whole header including the STag, even for a segment that was placed early.
         let header = Header::parse(piece.head).map_err(|error| piece.fail(error))?;
         if self.state.rules.have_queue_4() && self.is_of_profile(&piece, &header)? {
             return Ok(false);
@@ -182,18 +183,18 @@ impl Delivery<'_> {
         result.map(|()| false)
     }
 
-    /// Places a ULPDU beyond a hole, if all its checks pass. Nothing is delivered, and no error is
-    /// reported.
+    /// Places an out-of-order ULPDU if all its checks pass. Nothing is delivered, and no error is reported.
+    /// Returns whether the ULPDU was placed.
     ///
-    /// RFC 5040 section 5.5 (RDMAP-281, RDMAP-289): Read Requests are not processed here, but when they are
-    /// delivered.
+    /// RFC 5040 section 5.5 (RDMAP-281, RDMAP-289): Read Requests are not processed here, but only when they
+    /// are delivered.
     fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let mut room = [0; Header::MAX_LEN];
         let piece = ReceivedUlpdu::of(ulpdu, Arrival::Ahead, &mut room);
         let placed = match Header::parse(piece.head) {
             Ok(Header::Tagged(header)) => self.tagged(&piece, &header).is_ok(),
-            // RFC 7306 section 5.4 (EXT-107): of untagged messages only Sends are placed beyond a hole, so no
-            // Atomic Request is read before DDP delivers it.
+            // RFC 7306 section 5.4 (EXT-107): of all untagged messages, only Sends are placed out of order.
+            // So no Atomic Request is read before DDP delivers it.
             Ok(Header::Untagged(header)) if header.qn == Queue::Send.number() => {
                 self.early_send(&piece, &header, ulpdu)
             }
@@ -203,20 +204,21 @@ impl Delivery<'_> {
         placed
     }
 
-    /// Whether our user lets the peer's messages have this right.
+    /// Whether our user grants this right to the peer's messages.
     #[inline]
     fn admits(&self, need: Access) -> bool {
         self.state.qp.attributes.remote_access().contains(need)
     }
 
-    /// The failure when the response to one of our Reads or atomics has arrived, and our user has revoked the
-    /// memory for it. The request fails, and the error is our user's. The Terminate depends on the response:
+    /// Returns the failure for the case that the response to one of our Reads or atomics has arrived, but our
+    /// user has revoked the memory for it. The request fails, and the error is our user's fault. The
+    /// Terminate depends on the response:
     ///
-    /// - A Read Response names the STag. DDP has to check it in every segment, and has one error for an STag
-    ///   that is no longer valid (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the segment's
-    ///   header.
+    /// - A Read Response names the STag. DDP has to check the STag in every segment, and has one error for an
+    ///   STag that is no longer valid (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the
+    ///   segment's header.
     /// - An Atomic Response names no memory. It is correct and delivered when its value cannot be stored.
-    ///   That is an error without a failing message (RFC 5040 section 7.1, case 1): 0/0/00, without a header.
+    ///   This is an error without a failing message (RFC 5040 section 7.1, case 1): 0/0/00, without a header.
     #[cold]
     fn sink_revoked(&mut self, terminate: Terminate) -> Failure {
         self.state.fail_oldest();
@@ -234,7 +236,8 @@ impl Delivery<'_> {
 }
 
 impl<'a, 'u> ReceivedUlpdu<'a, 'u> {
-    /// A ULPDU that was not placed before. Its first bytes are copied to `room` if they are not in one run.
+    /// Returns a ULPDU that was not placed before. Its first bytes are copied to `room` if they are not
+    /// contiguous.
     fn of(ulpdu: &'a Ulpdu<'u>, arrival: Arrival, room: &'a mut [u8; Header::MAX_LEN]) -> Self {
         let head = match ulpdu.front(Header::MAX_LEN) {
             Some(bytes) => bytes,
@@ -246,7 +249,7 @@ impl<'a, 'u> ReceivedUlpdu<'a, 'u> {
         Self { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival }
     }
 
-    /// Cold, like all code that makes a failure, to keep it out of the path of each FPDU.
+    /// Cold, like all code that creates a failure, which keeps this code out of the path of each FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
         Failure::Here(Box::new(self.terminate(error.into())))
@@ -257,8 +260,8 @@ impl<'a, 'u> ReceivedUlpdu<'a, 'u> {
         Terminate::of_segment(error, self.head, self.len, None)
     }
 
-    /// Copies the payload of its ULPDU to `target`, which has the same length. A target revoked since its
-    /// check counts as an invalid STag.
+    /// Copies the payload of the ULPDU to `target`, which has the same length. If the target was revoked
+    /// after its check, the error is an invalid STag.
     ///
     /// RFC 5041 section 5.2 (DDP-109): all payload of a valid segment is placed.
     fn place(
@@ -274,7 +277,8 @@ impl<'a, 'u> ReceivedUlpdu<'a, 'u> {
     }
 }
 
-/// Copies `len` bytes of a ULPDU from offset `at` on to the front of `target`, by increasing offset.
+/// Copies `len` bytes of a ULPDU, beginning at offset `at`, to the front of `target`, in the order of their
+/// offsets.
 fn place(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Result<(), Fault> {
     if let Some(bytes) = ulpdu.whole() {
         return target.place(0, &bytes[at..at + len]);

@@ -1,4 +1,4 @@
-//! Queues 1 to 3: messages for RDMAP itself, in buffers of its own.
+//! Queues 1 to 3: messages for RDMAP itself, in RDMAP's own buffers.
 
 use arrayvec::ArrayVec;
 
@@ -11,19 +11,20 @@ use super::super::outstanding::Outstanding;
 use super::super::peer_request::{PeerOp, PeerRequest};
 use super::{Delivery, Failure, Inbound, ReceivedUlpdu};
 
-/// Bytes of the longest message of these queues that DDP accepts.
+/// Length in bytes of the longest message of these queues that DDP accepts.
 pub(super) const MAX_MESSAGE_BYTES: usize = 64;
 
-/// Bytes of a buffer for an Atomic Request or Atomic Response. The buffer is longer than either, so that
-/// RDMAP, not DDP, finds a wrong length, and reports it with a code of RDMAP.
+/// Size in bytes of a buffer for an Atomic Request or Atomic Response. The buffer is longer than both
+/// messages, so that RDMAP detects a wrong length instead of DDP, and reports it with a code of RDMAP.
 const ATOMIC_ROOM: usize = MAX_MESSAGE_BYTES;
 
 const _: () = assert!(MAX_MESSAGE_BYTES >= Terminate::MAX_LEN && ATOMIC_ROOM > AtomicRequest::LEN);
 
 impl Delivery<'_> {
-    /// Queue 1: checks a request of the peer and queues it.
+    /// Checks a request of the peer on queue 1, and queues it.
     ///
-    /// RFC 5040 section 5.2.1 (RDMAP-209, RDMAP-210): RDMAP processes Read Requests. The user sees none.
+    /// RFC 5040 section 5.2.1 (RDMAP-209, RDMAP-210): RDMAP processes Read Requests, and does not pass them
+    /// to the user.
     pub(super) fn peer_request(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -34,7 +35,7 @@ impl Delivery<'_> {
             Ok(None) => return Ok(()),
             Err(error) => return Err(piece.fail(error)),
         };
-        // RFC 7306 section 5.4 (EXT-107, EXT-109): a request is read after DDP has delivered it, and thus all
+        // RFC 7306 section 5.4 (EXT-107, EXT-109): a request is read only after DDP has delivered it and all
         // messages before it.
         let op = if opcode == Opcode::AtomicRequest {
             AtomicRequest::parse(&message).map(PeerOp::Atomic)
@@ -50,8 +51,8 @@ impl Delivery<'_> {
         if let Err(error) = self.check_peer_op(&op) {
             return Err(Failure::Here(Box::new(request.terminate(error, 0))));
         }
-        // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request; our user gets no
-        // completion for it.
+        // RFC 7306 section 5.2.1 (EXT-084, EXT-085): RDMAP itself answers the request, and our user gets no
+        // completion.
         self.outbound.respond(self.pool, request);
         Ok(())
     }
@@ -71,7 +72,7 @@ impl Delivery<'_> {
             PeerOp::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.state.extensions) => {
                 return Err(TerminateError::UnexpectedOpcode);
             }
-            // As for an atomic that the stream supports, the alignment is checked first.
+            // The alignment is checked first, as for an atomic that the stream supports.
             PeerOp::Atomic(AtomicRequest { to, .. })
                 if self.state.rules.check_alignment_first() && to % 8 != 0 =>
             {
@@ -88,9 +89,9 @@ impl Delivery<'_> {
         checked.map_err(TerminateError::of_read_fault)
     }
 
-    /// Queue 2: the peer's Terminate ends the stream.
+    /// Handles the peer's Terminate on queue 2, which ends the stream.
     ///
-    /// RFC 5040 section 5.4 (RDMAP-257): RDMAP gets the message; the failure carries it to the user.
+    /// RFC 5040 section 5.4 (RDMAP-257): RDMAP gets the message, and the failure passes it to the user.
     pub(super) fn peer_terminate(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -103,15 +104,16 @@ impl Delivery<'_> {
             Err(error) if Opcode::of_byte(header.rsvd_ulp[0]) != Some(Opcode::Terminate) => {
                 return Err(piece.fail(error));
             }
-            // A Terminate is never answered, valid or not (RFC 5040 section 7.2). One that fails a check, or
-            // that does not parse, still ends the stream.
+            // A Terminate is never answered, even if it is invalid (RFC 5040 section 7.2). A Terminate that
+            // fails a check, or that cannot be parsed, still ends the stream.
             Err(_) => return Err(Failure::Unreadable),
         };
         Err(Terminate::parse(&message)
             .map_or(Failure::Unreadable, |terminate| Failure::Peer(Box::new(terminate))))
     }
 
-    /// Queue 3: the response to our oldest outstanding request, which has to be an atomic.
+    /// Handles a response on queue 3. Our oldest outstanding request has to be an atomic, and the response
+    /// answers it.
     pub(super) fn atomic_response(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -135,14 +137,15 @@ impl Delivery<'_> {
         }
         self.counters.rx_placed_bytes += u64::from(sink.length);
         self.state.progress += 1;
-        // RFC 7306 sections 5.2.2 and 5.4 (EXT-100, EXT-111, EXT-195): the atomic completes, with its value
-        // in place, when its response is delivered and not before.
+        // RFC 7306 sections 5.2.2 and 5.4 (EXT-100, EXT-111, EXT-195): the atomic completes only when its
+        // response is delivered and its value is stored.
         self.state.outstanding.take(&mut self.pool.outstanding);
         self.state.on_response();
         Ok(())
     }
 
-    /// The atomic that a response answers. Responses arrive in the order of the requests.
+    /// Returns the response, and the sink of the atomic that it answers. Responses arrive in the order of the
+    /// requests.
     fn match_response(&self, message: &[u8]) -> Result<(AtomicResponse, Sge), TerminateError> {
         let response = AtomicResponse::parse(message)?;
         match self.state.outstanding.front(&self.pool.outstanding) {
@@ -152,7 +155,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// Collects a message, which may arrive in several segments; `Some` when it is complete.
+    /// Collects a message, which may arrive in several segments. Returns the message when it is complete.
     ///
     /// RFC 5040 section 7.2 (RDMAP-337): DDP's checks of a segment come first.
     fn collect(
@@ -167,8 +170,8 @@ impl Delivery<'_> {
         // RFC 7306 section 8.2 (EXT-149): DDP checks queue, MSN, offset and length of each segment first.
         match queue {
             Queue::ReadRequest => {
-                // This is also done on a stream without atomics, so that the error is the opcode, not the
-                // length.
+                // This is done even on a stream without atomics, so that the reported error is the opcode,
+                // not the length.
                 let is_atomic = Opcode::of_byte(header.rsvd_ulp[0]) == Some(Opcode::AtomicRequest);
                 let room = if is_atomic { ATOMIC_ROOM } else { ReadRequest::LEN };
                 requests.check(header, payload_len, room)?;
@@ -176,14 +179,14 @@ impl Delivery<'_> {
             Queue::AtomicResponse => {
                 responses.check(header, payload_len, |_| ATOMIC_ROOM as u64)?;
             }
-            // Queue 0 has the buffers of our user. Its messages do not reach this function.
+            // Queue 0 uses the buffers of our user, and its messages do not reach this function.
             Queue::Terminate | Queue::Send => {
                 terminates.check(header, payload_len, |_| Terminate::MAX_LEN as u64)?;
             }
         }
         let opcode = Opcode::check(&(*header).into(), self.state.extensions)?;
         // A peer that fails sends its Terminate after the segment that it has just sent, which may be in the
-        // middle of another message. That message will not be completed.
+        // middle of another message. This other message will not be completed.
         if queue == Queue::Terminate && header.mo == 0 {
             partial.clear();
         }

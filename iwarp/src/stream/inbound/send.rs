@@ -1,4 +1,4 @@
-//! Queue 0: Sends and Immediate Data into the receive requests of our user.
+//! Queue 0: places Sends and Immediate Data into the receive requests of our user.
 
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{EpochGuard, Fault, PdId, Stag};
@@ -15,7 +15,7 @@ enum SendFault {
     Protocol(TerminateError),
     /// The memory of the receive request is no longer registered.
     OwnMemory,
-    /// No receive request is bound for a buffer that is posted: a defect of this code.
+    /// No receive request is bound for a posted buffer, which is a defect of this crate.
     Unbound,
 }
 
@@ -26,7 +26,7 @@ impl From<TerminateError> for SendFault {
 }
 
 impl Delivery<'_> {
-    /// Binds a receive request to the current message, if none is bound.
+    /// Binds a receive request to the current message if no receive request is bound.
     ///
     /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, takes one buffer.
     #[inline(always)]
@@ -34,8 +34,8 @@ impl Delivery<'_> {
         bind(self.state, self.inbound);
     }
 
-    /// As [`bind`](Self::bind), and also binds receive requests to the messages after the current one, up to
-    /// `msn`. Requests of a queue pair's own receive queue go to messages in order, so the request of a
+    /// As [`bind`](Self::bind), but also binds receive requests to the messages after the current message, up
+    /// to `msn`. Requests of a queue pair's own receive queue go to messages in order, so the request of a
     /// message is known before the message begins.
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
@@ -46,8 +46,8 @@ impl Delivery<'_> {
         while self.state.consumer.taken_recvs() <= ahead && post_next_recv(self.state, self.inbound) {}
     }
 
-    /// Places a Send beyond a hole. Immediate Data is held until it is in order: placing eight bytes early
-    /// saves nothing.
+    /// Places an out-of-order Send. Immediate Data is held until it is in order, since placing eight bytes
+    /// early saves nothing.
     pub(super) fn early_send(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -74,7 +74,7 @@ impl Delivery<'_> {
             && header.last
             && self.check_opcode(header) == Ok(Opcode::Send)
         {
-            // RFC 6581 section 9.2 (MPA2-136): no user sent the RTR, so it takes no receive request.
+            // RFC 6581 section 9.2 (MPA2-136): no user sent the RTR, so it consumes no receive request.
             self.inbound.sends = UntaggedQueue::starting_at(2);
             return Ok(());
         }
@@ -112,8 +112,9 @@ impl Delivery<'_> {
         }
     }
 
-    /// Whether the first segment of a message finds no receive request. `false` for an invalid segment, which
-    /// is refused as such, and for one whose queue pair holds the maximum number of shared buffers.
+    /// Whether the first segment of a message finds no receive request. Returns `false` for an invalid
+    /// segment, for which another error is reported. Also returns `false` if the queue pair holds the maximum
+    /// number of shared buffers.
     fn lacks_recv(&self, header: &UntaggedHeader) -> bool {
         self.state.consumer.taken_recvs() == 0
             && self.state.qp.receives.may_take_shared()
@@ -132,8 +133,8 @@ impl Delivery<'_> {
         self.state.rules.refuse(msn, terminate);
     }
 
-    /// Checks a segment in order: it must belong to the oldest message and begin where the previous segment
-    /// ended. A later message has no buffer yet, even if a request is bound ahead for it.
+    /// Checks that a segment is in order: it has to belong to the oldest message and begin where the previous
+    /// segment ended. A later message has no buffer yet, even if a request is already bound to it.
     fn check_in_order(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
         let sends = &self.inbound.sends;
         // RFC 7306 section 6.3 (EXT-123): Immediate Data is delivered in the order sent, as Sends are.
@@ -189,12 +190,12 @@ impl Delivery<'_> {
         Ok(opcode)
     }
 
-    /// Completes the receive request of a whole message. Its opcode is that of its last segment: a sink need
-    /// not compare the segments of a message, and may report the header of any segment (RFC 5041 section 4.3,
-    /// DDP-083, DDP-084). Each segment was checked by its own opcode.
+    /// Completes the receive request of a whole message. The reported opcode is that of the last segment: a
+    /// sink need not compare the segments of a message, and may report the header of any segment (RFC 5041
+    /// section 4.3, DDP-083, DDP-084). Each segment was checked according to its own opcode.
     ///
-    /// RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): it is called when DDP
-    /// delivers the message, so completions are in sending order.
+    /// RFC 5040 sections 5.3 and 5.5 (RDMAP-239, RDMAP-275, RDMAP-276, RDMAP-288): this function is called
+    /// when DDP delivers the message, so completions are in sending order.
     fn deliver_send(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -247,8 +248,8 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// Called when Immediate Data has arrived before the Send that it belongs to. The receive request stays
-    /// bound, for that Send.
+    /// Called when Immediate Data has arrived before the Send to which it belongs. The receive request stays
+    /// bound for that Send.
     fn keep_bound(&mut self) -> Result<(), Failure> {
         if self.inbound.sends.post(1) {
             return Ok(());
@@ -265,7 +266,8 @@ impl Delivery<'_> {
     }
 }
 
-/// Binds a receive request to the current message, if none is bound. Returns whether one is.
+/// Binds a receive request to the current message if no receive request is bound. Returns whether a receive
+/// request is bound now.
 ///
 /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, takes one buffer.
 #[inline(always)]
@@ -273,7 +275,8 @@ pub(in crate::stream) fn bind(state: &mut StreamState, inbound: &mut Inbound) ->
     state.consumer.taken_recvs() > 0 || post_next_recv(state, inbound)
 }
 
-/// Takes the next receive request from the receive queue, and posts it to queue 0; `false` if none is posted.
+/// Takes the next receive request from the receive queue, and posts it to queue 0. Returns `false` if the
+/// receive queue is empty.
 #[inline(always)]
 fn post_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {
     let is_taken = state.take_recv();
@@ -284,7 +287,7 @@ fn post_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {
     is_taken
 }
 
-/// Places the payload of a ULPDU into the elements of a receive request, from `offset` on.
+/// Places the payload of a ULPDU into the elements of a receive request, beginning at `offset`.
 fn scatter(
     (guard, pd): (&EpochGuard<'_>, PdId),
     request: &RecvRequest,

@@ -40,7 +40,7 @@ impl Delivery<'_> {
     /// Checks a segment, and places or delivers it depending on its arrival.
     ///
     /// RFC 5041 section 7.1 (DDP-189), RFC 5040 section 5.1 (RDMAP-197): a failed check places nothing. A
-    /// Write is only placed; no completion tells the user of it.
+    /// Write is only placed, and no completion reports it to the user.
     fn check_tagged(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -56,7 +56,7 @@ impl Delivery<'_> {
             return Err(DdpError::from(Fault::AccessRights).into());
         }
         let target = ddp::tagged::check(header, payload_len, self.state.by, self.guard)?;
-        // A bad opcode is reported only after DDP's checks.
+        // An invalid opcode is reported only after DDP's checks.
         opcode?;
         if let Some(target) = target {
             piece.place(ulpdu, &target, TaggedHeader::LEN, self.counters)?;
@@ -64,8 +64,8 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// A segment of the response to our oldest outstanding Read. Ahead of a hole it may belong to a later
-    /// Read.
+    /// Handles a segment of the response to our oldest outstanding Read. If the segment is out of order, it
+    /// may belong to a later Read.
     ///
     /// RFC 5040 sections 5.2.2 and 5.5 (RDMAP-227, RDMAP-278, RDMAP-294): the delivery of the last segment
     /// completes the Read, in the order of the Reads.
@@ -92,8 +92,8 @@ impl Delivery<'_> {
         {
             let guard = self.guard;
             let target = guard.check_sink(header.stag, header.to, payload_len as u64, pd);
-            // The sink of the Read passed its check when the Read was posted, so our user has revoked the
-            // STag since.
+            // The sink of the Read was valid when the Read was posted, so our user has revoked the STag
+            // since.
             target
                 .map_err(DdpError::from)
                 .and_then(|target| piece.place(ulpdu, &target, TaggedHeader::LEN, self.counters))
@@ -113,8 +113,9 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// The sink of the oldest outstanding request, if it is a Read, and the part of our user's request that
-    /// it is. Responses arrive in the order of their requests, atomics included (RFC 7306 section 7).
+    /// If the oldest outstanding request is a Read, returns its sink, and the part of our user's request that
+    /// it reads. Responses arrive in the order of their requests, including those of atomics (RFC 7306
+    /// section 7).
     fn oldest_read(&mut self) -> Result<(&mut ReadSink, ReadPart), TerminateError> {
         match self.state.outstanding.front_mut(&mut self.pool.outstanding) {
             Some(Outstanding::Read { sink, part }) => Ok((sink, *part)),

@@ -1,9 +1,9 @@
-//! The way in for a received ULPDU, and its fast path.
+//! The entry point for a received ULPDU, and its fast path.
 //!
-//! [`Delivery::deliver`] tries the fast path, [`deliver_usual`](Delivery::deliver_usual), which takes most
-//! ULPDUs: a segment of an RDMA Write, or a Send of one segment, in one run of bytes. Whatever is unusual or
-//! invalid takes the general path, [`deliver_any`](Delivery::deliver_any), which alone reports errors. Where
-//! both paths take a ULPDU they do the same (`tests.rs` compares them).
+//! [`Delivery::deliver`] tries the fast path, [`deliver_usual`](Delivery::deliver_usual), which accepts most
+//! ULPDUs: a segment of an RDMA Write, or a Send of one segment, in contiguous bytes. All unusual or invalid
+//! ULPDUs take the general path, [`deliver_any`](Delivery::deliver_any), which alone reports errors. For a
+//! ULPDU that both paths accept, they have the same result (`tests.rs` compares them).
 
 use dp::profile::{self, Layer};
 
@@ -31,9 +31,9 @@ const SEND_CONTROL: [u8; 2] = {
 };
 
 impl Delivery<'_> {
-    /// Takes a received ULPDU. One that is next in the sender's order is placed, unless that was done before,
-    /// and delivered. One beyond a hole is placed if all its checks pass; nothing is delivered, and no error
-    /// is reported. Returns whether a ULPDU beyond a hole was placed.
+    /// Handles a received ULPDU. A ULPDU in order is placed, unless it was placed before, and delivered. An
+    /// out-of-order ULPDU is placed if all its checks pass; nothing is delivered, and no error is reported.
+    /// Returns whether an out-of-order ULPDU was placed.
     pub(crate) fn deliver(&mut self, received: Deframed<'_>) -> Result<bool, Failure> {
         if let Deframed::InOrder(ulpdu) = received
             && let Some(bytes) = ulpdu.whole()
@@ -43,18 +43,18 @@ impl Delivery<'_> {
         self.deliver_any(received)
     }
 
-    /// As [`deliver`](Self::deliver), for a ULPDU that is next in the sender's order and lies in one run; its
-    /// length field is at `position`. A segment of a Write, or a Send of one segment whose receive request
-    /// has at most one element, takes the fast path of [`deliver_any`](Self::deliver_any). The fast path
-    /// leaves any other ULPDU, and one that fails a check, to the general path: then it has counted, placed
-    /// and delivered nothing.
+    /// As [`deliver`](Self::deliver), for a ULPDU that is in order and contiguous. Its length field is at
+    /// `position`. The fast path accepts a segment of a Write, and a Send of one segment whose receive
+    /// request has at most one element. Any other ULPDU, and a ULPDU that fails a check, takes the general
+    /// path, [`deliver_any`](Self::deliver_any). In that case the fast path has counted, placed and delivered
+    /// nothing.
     #[inline(always)]
     pub(crate) fn deliver_usual(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
         if self.write_whole(ulpdu) { Ok(()) } else { self.deliver_unwritten(position, ulpdu) }
     }
 
-    /// [`deliver_usual`](Self::deliver_usual), if the ULPDU is not a usual segment of a Write. Never inlined,
-    /// so that segments of Writes do not pay for it.
+    /// The part of [`deliver_usual`](Self::deliver_usual) for ULPDUs that are no usual segment of a Write.
+    /// Never inlined, so that it does not slow down segments of Writes.
     #[inline(never)]
     fn deliver_unwritten(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
         if self.send_whole(ulpdu) {
@@ -64,7 +64,7 @@ impl Delivery<'_> {
     }
 
     /// [`deliver_usual`](Self::deliver_usual) for a segment of a Write. A zero-length Write needs no right:
-    /// if this function refuses it, the general path takes it.
+    /// if this function refuses it, the general path accepts it.
     #[inline(always)]
     fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };
@@ -90,8 +90,9 @@ impl Delivery<'_> {
         placed
     }
 
-    /// [`deliver_usual`](Self::deliver_usual) for a Send. If it refuses a Send, it may have bound a receive
-    /// request, or taken the limit that the Send tells: the general path does the same again, to no effect.
+    /// [`deliver_usual`](Self::deliver_usual) for a Send. If this function refuses a Send, it may already
+    /// have bound a receive request, or processed the Send's limit. When the general path repeats these
+    /// steps, they have no effect.
     #[inline]
     fn send_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };

@@ -1,9 +1,10 @@
-//! Sending: the choice of the next message, its FPDUs into TCP segments, send completions.
+//! Sending: chooses the next message, writes its FPDUs into TCP segments, and completes sends.
 //!
 //! Responses to the peer alternate with the requests of our user, message by message. A Send or Write
-//! completes when its last segment is written to TCP (if it is sent without a copy, or with InfiniBand's
-//! semantics: when its bytes are acknowledged), a Read or atomic when its response is delivered, all in post
-//! order. A Terminate follows the FPDU being written and overtakes everything else.
+//! completes when its last segment is written to TCP. If it is sent without a copy, or with InfiniBand's
+//! semantics, it completes when its bytes are acknowledged. A Read or atomic completes when its response is
+//! delivered. All requests complete in post order. A Terminate follows the FPDU that is being written, and is
+//! sent before everything else.
 
 use dp::ExtBuf;
 use dp::invariant::Check;
@@ -30,19 +31,20 @@ mod usual;
 
 use usual::FillOutcome;
 
-/// Minimum capacity of TCP segments, in bytes, for sending payload without a copy, if the request asks for
-/// it. Each segment of such payload takes two more packet buffers, which cost as much as a copy of 4 KiB.
+/// Minimum capacity in bytes of TCP segments for payload without a copy (if the request asks for it). Each
+/// segment of such payload needs two more packet buffers, which cost as much as a copy of 4 KiB.
 const EXTERNAL_MIN_EMSS: usize = 8 << 10;
 
-/// Minimum number of payload bytes of a ULPDU that is sent without a copy: the end of a message may be short.
+/// Minimum number of payload bytes of a ULPDU that is sent without a copy, since the last ULPDU of a message
+/// may be short.
 const EXTERNAL_MIN_BYTES: u32 = 512;
 
-/// Number of bytes at the end of such a message that are always copied.
+/// Number of bytes at the end of a message without a copy that are always copied.
 const COPIED_END_BYTES: u32 = 64;
 
-/// Maximum number of requests without a message that one queue pair executes before the next queue pair may
-/// send. Each such request may wait for the other engines, which delays the connections of this engine, so
-/// the number is small.
+/// Maximum number of local requests (requests without a message) that one queue pair executes before the next
+/// queue pair may send. Each local request may wait for the other engines, which delays the connections of
+/// this engine, so the number is small.
 const MAX_LOCAL: u32 = 4;
 
 /// Why a call of [`Outbound::run`] returned.
@@ -54,11 +56,11 @@ pub(crate) enum SendOutcome {
     More,
     /// TCP's send buffer is full. TCP reports when it has room again.
     Full,
-    /// No packet buffer is free: try again in the next poll.
+    /// No packet buffer is free, so the caller tries again in the next poll.
     NoMbuf,
-    /// TCP has the Terminate: FIN may follow.
+    /// TCP has the Terminate. FIN may follow.
     Terminated,
-    /// TCP has all messages for the peer, and the stream ends without a Terminate: FIN may follow.
+    /// TCP has all messages for the peer, and the stream ends without a Terminate. FIN may follow.
     Ended,
 }
 
@@ -71,33 +73,34 @@ pub(super) struct SendContext<'a> {
     pub(super) pool: &'a mut RequestPool,
     /// The registered memory of the current message's payload, after it was looked up.
     pub(super) found: Option<Source<'a>>,
-    /// The stream offset of the TCP segment that is filled.
+    /// The stream offset of the TCP segment that is being filled.
     pub(super) offset: u64,
 }
 
 /// The send direction of a stream.
 pub(super) struct Outbound {
-    /// The message being cut. If it is a Send or Write of our user, its request remains the oldest request of
-    /// the send queue meanwhile.
+    /// The message whose segments are being written. If it is a Send or Write of our user, its request
+    /// remains the oldest request of the send queue until the message is complete.
     current: Option<Current>,
-    /// The status of that request, if it is the cause of the stream's end.
+    /// The status of the current message's request, if that request is the cause of the stream's end.
     fault: Option<WcStatus>,
-    /// That request's payload, if it is sent without a copy.
+    /// The payload of the current message's request, if the payload is sent without a copy.
     external: Option<External>,
-    /// The payload of the current message, if RDMAP makes it itself.
+    /// The payload of the current message, if RDMAP generates it.
     own: OwnBytes,
     /// Whether the current message answers the oldest request of the peer.
     answering: bool,
-    /// Requests of the peer, oldest first: at most IRD Reads and as many atomics. A request stays here until
-    /// it is answered in full.
+    /// Requests of the peer, oldest first: at most IRD Reads and at most IRD atomics. A request stays in this
+    /// queue until it is answered completely.
     responses: PoolQueue,
     phase: Phase,
-    /// True if a response, if any is waiting, goes next, because the last message was our user's.
+    /// Whether a waiting response is sent before our user's requests, because the last message was our
+    /// user's.
     response_next: bool,
-    /// The number of local requests that may still be executed in this call. Local requests hand no bytes to
-    /// TCP, so the byte budget does not limit them, and some wait for the other engines.
+    /// Number of local requests that may still be executed in this call. Local requests hand no bytes to TCP,
+    /// so the byte budget does not limit them, and some of them wait for the other engines.
     local_left: u32,
-    /// Requests of the peer that are answered in full and whose buffers are to be posted again.
+    /// Requests of the peer that are answered completely, and whose buffers are to be posted again.
     answered: ByKind,
     /// MSN of the next message of each queue.
     send_msn: u32,
@@ -105,18 +108,18 @@ pub(super) struct Outbound {
     atomic_response_msn: u32,
     /// Identifier of our next atomic.
     atomic_id: u32,
-    /// The limit of a ULPDU without markers, in segments of this capacity.
+    /// The maximum length of a ULPDU without markers, and the segment capacity from which it was computed.
     limit: (usize, u32),
 }
 
-/// What has to be sent before all messages, and whether there may be further messages. (The phases in which
-/// nothing waits come first, so that one comparison finds them.)
+/// What has to be sent before all messages, and whether further messages may follow. (The variants in which
+/// nothing has to be sent come first, so that one comparison detects them.)
 enum Phase {
     /// Nothing has to be sent before a message.
     Open,
     /// The Terminate is written to TCP.
     Terminated,
-    /// As `Silent`, and the connection is notified.
+    /// As `Silent`, and the connection has been notified.
     Ended,
     /// The ready-to-receive message has to be sent first.
     Rtr(RtrKind),
@@ -124,14 +127,15 @@ enum Phase {
     Terminate(Box<Terminate>),
     /// The Terminate is the current message.
     Terminating,
-    /// The stream has failed. Nothing more may be sent, and the peer gets no Terminate.
+    /// The stream has failed. Nothing more may be sent, not even a Terminate.
     Silent,
 }
 
 /// The payload of a request that is sent without a copy.
 struct External {
     memory: ExtBuf,
-    /// The stream offset after the last FPDU of the payload that was written.
+    /// The stream offset after the last FPDU of the payload that was written; `None` before the first such
+    /// FPDU.
     end: Option<u64>,
 }
 
@@ -144,19 +148,20 @@ struct Current {
 /// What completes when the last segment of a message is written to TCP.
 #[derive(Clone, Copy)]
 enum Completes {
-    /// Nothing: the message is the RTR, or a Read Request or Atomic Request, which its response completes.
+    /// Nothing. The message is the RTR, or it is a Read Request or Atomic Request, whose response completes
+    /// the request.
     Nothing,
     /// Our user's request.
     Request,
-    /// The first half of our user's request: this Immediate Data follows.
+    /// The first half of our user's request. This Immediate Data follows.
     Write { immediate: Opcode, data: [u8; IMMEDIATE_LEN] },
-    /// The Immediate Data of our user's Send, which follows.
+    /// The Immediate Data that belongs to our user's Send. The Send follows.
     Joined { send: Opcode, length: u32 },
-    /// The peer's request: its buffer on queue 1 is free.
+    /// The peer's request, whose buffer on queue 1 is free now.
     Response,
-    /// The stream: nothing may follow.
+    /// The stream, after which nothing may be sent.
     Terminate,
-    /// Nothing: the message is of queue 4.
+    /// Nothing. The message is a message of queue 4.
     Profile,
 }
 
@@ -173,7 +178,7 @@ impl Current {
 }
 
 impl Outbound {
-    /// A send direction in which only the RTR waits, if this end has to send it.
+    /// Creates a send direction. If this side has to send the RTR, only the RTR waits to be sent.
     pub(super) fn new(rtr: Rtr) -> Self {
         Self {
             current: None,
@@ -214,8 +219,8 @@ impl Outbound {
             return Ok(SendOutcome::Idle);
         }
         self.local_left = MAX_LOCAL;
-        // TCP reports the end of the connection by a separate event.
-        // What is pushed becomes ready to send when the sender is dropped.
+        // TCP reports the end of the connection by a separate event. The written segments become ready to
+        // send when the sender is dropped.
         let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
         let mut usual = self.is_usual_next(cx.state);
@@ -253,8 +258,8 @@ impl Outbound {
         Ok(if more || self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle })
     }
 
-    /// Fills one TCP segment with whole FPDUs. `usual`: the next request was found to be usual. Returns
-    /// whether there is more to send.
+    /// Fills one TCP segment with whole FPDUs. `usual` says that the next request was found to be usual.
+    /// Returns whether there is more to send.
     fn fill(
         &mut self,
         cx: &mut SendContext<'_>,
@@ -280,13 +285,13 @@ impl Outbound {
                     true => self.write_usual(cx, room, used, limit),
                     false => FillOutcome::Other,
                 };
-                // Whether the requests behind it are ready, `write_usual` finds out.
+                // `write_usual` checks whether the requests after this request are ready.
                 usual = false;
                 match outcome {
                     FillOutcome::Empty => return Ok(false),
                     FillOutcome::Full => return Ok(true),
                     FillOutcome::Other if !self.prepare(cx)? => return Ok(false),
-                    // The next message is the current one now, or further requests follow.
+                    // The next message is the current message now, or further requests follow.
                     FillOutcome::Other | FillOutcome::Enough => {}
                 }
             }
@@ -300,9 +305,9 @@ impl Outbound {
         }
     }
 
-    /// Fills one TCP segment with the next FPDU of the current message, whose payload is not copied. `false`:
-    /// this is the end of the message, which [`fill`](Self::fill) copies. In both cases there is more to
-    /// send.
+    /// Fills one TCP segment with the next FPDU of the current message, whose payload is not copied. Returns
+    /// `false` if only the end of the message is left, which [`fill`](Self::fill) copies. In both cases there
+    /// is more to send.
     #[inline(never)]
     fn fill_external(
         &mut self,
@@ -324,8 +329,8 @@ impl Outbound {
             return Err(Failure::here(TerminateError::DdpLocalCatastrophic));
         };
         let next = match next {
-            // The copied end of the message is a second segment, for which a receiver does not delay its
-            // acknowledgement (RFC 9293 section 3.8.6.3): the request would wait for that.
+            // The copied end of the message is a second segment. Therefore a receiver does not delay its
+            // acknowledgement (RFC 9293 section 3.8.6.3), for which the request waits.
             Segment { last: true, len: EXTERNAL_MIN_BYTES.., .. } => {
                 let most = message.header_len() as u32 + next.len - COPIED_END_BYTES;
                 message.segmenter.peek(most).unwrap_or(next)
@@ -350,7 +355,7 @@ impl Outbound {
             && segment.attach(part).is_ok()
             && segment.append_slice(&around.behind))
         {
-            // The memory fits into the segment, which takes it, as was just checked.
+            // This cannot happen, since it was just checked that the segment accepts the memory.
             debug_assert!(false, "external memory was refused");
             segment.clear();
             return Ok(false);
@@ -366,8 +371,8 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Makes sure that there is a current message; `false`: nothing can be sent now. With
-    /// [`write_fpdu`](Self::write_fpdu) this is the general path of [`write_usual`](Self::write_usual).
+    /// Makes sure that there is a current message. Returns `false` if nothing can be sent now. Together with
+    /// [`write_fpdu`](Self::write_fpdu), this is the general path of [`write_usual`](Self::write_usual).
     fn prepare(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         if matches!(self.phase, Phase::Terminated | Phase::Ended) {
             return Ok(false);
@@ -388,14 +393,14 @@ impl Outbound {
                 self.phase = Phase::Ended;
                 return Ok(false);
             }
-            // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
+            // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR is sent before every other FPDU.
             &Phase::Rtr(kind) => {
                 self.phase = Phase::Open;
                 self.current = Some(self.rtr_message(kind, cx));
             }
             Phase::Open | Phase::Terminating | Phase::Terminated | Phase::Ended => {}
         }
-        // RFC 5041 section 5.3 (DDP-124): a message is sent to its end before the next one begins.
+        // RFC 5041 section 5.3 (DDP-124): a message is sent completely before the next message begins.
         while self.current.is_none() {
             let has_response = !self.responses.is_empty();
             let started = (has_response && self.response_next && self.start_response(cx)?)
@@ -408,8 +413,8 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Makes the next message of queue 4 the current one, if one goes before all others. Returns whether the
-    /// current message is of queue 4.
+    /// If a message of queue 4 has to be sent before all other messages, makes it the current message.
+    /// Returns whether the current message is a message of queue 4.
     fn start_profile_message(&mut self, cx: &mut SendContext<'_>) -> bool {
         if self.current.is_some() || matches!(self.phase, Phase::Rtr(_)) {
             return matches!(self.current, Some(Current { completes: Completes::Profile, .. }));
@@ -435,8 +440,8 @@ impl Outbound {
         true
     }
 
-    /// Called when the peer has dropped the requests that it has not taken: a message that is being cut is
-    /// not sent further.
+    /// Called when the peer has dropped the requests that it has not accepted. If the current message belongs
+    /// to a dropped request, no more of it is sent.
     pub(super) fn go_back(&mut self, state: &mut StreamState, pool: &mut RequestPool, msn: u32) {
         if self.current.is_some_and(|current| current.is_of_request()) {
             self.current = None;
@@ -449,11 +454,11 @@ impl Outbound {
         state.go_back(&mut pool.outstanding, msn);
     }
 
-    /// Writes the next FPDU of the current message after the `used` bytes of a TCP segment, with a ULPDU of
-    /// at most `limit` bytes; `false`: it does not fit the rest of the TCP segment.
+    /// Writes the next FPDU of the current message after the first `used` bytes of a TCP segment, with a
+    /// ULPDU of at most `limit` bytes. Returns `false` if the FPDU does not fit the rest of the TCP segment.
     ///
-    /// RFC 5040 sections 3.1 and 6.1 (RDMAP-052, RDMAP-298): all that RDMAP sends is a DDP segment in an
-    /// FPDU.
+    /// RFC 5040 sections 3.1 and 6.1 (RDMAP-052, RDMAP-298): everything that RDMAP sends is a DDP segment in
+    /// an FPDU.
     #[inline]
     fn write_fpdu(
         &mut self,
@@ -490,7 +495,7 @@ impl Outbound {
             return Err(self.fetch_failure(cx.pool, error));
         }
         *used = end;
-        // The DDP segment is written: now it counts as cut.
+        // The DDP segment is written, so the message advances past it now.
         message.segmenter.cut(&next);
         cx.counters.tx_fpdus += 1;
         cx.state.progress += 1;
@@ -502,8 +507,8 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Called when the last segment of the current message is written to TCP. It ends at the stream offset
-    /// `end`.
+    /// Called when the last segment of the current message is written to TCP. The segment ends at the stream
+    /// offset `end`.
     ///
     /// RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes only now.
     #[inline]
@@ -572,7 +577,7 @@ impl Outbound {
         }
     }
 
-    /// Makes an untagged message of these bytes.
+    /// Returns an untagged message with these bytes.
     fn own_message(&mut self, opcode: Opcode, msn: u32, bytes: &[u8]) -> Message {
         self.own.clear();
         self.own.extend(bytes.iter().copied());
@@ -586,12 +591,13 @@ impl Outbound {
         self.responses.push(&mut pool.peer_requests, request);
     }
 
-    /// How many requests of the peer wait, if their queue is whole; for tests.
+    /// Checks the queue of the peer's requests; for tests. Returns their number.
     pub(super) fn check(&self, pool: &RequestPool) -> Check<usize> {
         self.responses.check(&pool.peer_requests)
     }
 
-    /// The requests of the peer that were answered in full since the last call; `None` if there were none.
+    /// Removes and returns the requests of the peer that were answered completely since the last call; `None`
+    /// if there were none.
     #[inline]
     pub(super) fn take_answered(&mut self) -> Option<ByKind> {
         (!self.answered.is_empty()).then(|| std::mem::take(&mut self.answered))
@@ -602,7 +608,7 @@ impl Outbound {
         self.phase = Phase::Terminate(Box::new(terminate.clone()));
     }
 
-    /// Lets nothing follow the messages of queue 4 about the peer's own messages.
+    /// Makes sure that nothing is sent after the messages of queue 4 about the peer's own messages.
     pub(super) fn end_silently(&mut self) {
         self.phase = Phase::Silent;
     }
@@ -614,7 +620,7 @@ impl Outbound {
             && matches!(self.phase, Phase::Open | Phase::Terminated | Phase::Ended)
     }
 
-    /// The result for the connection when nothing may follow any more.
+    /// Returns the result for the connection if nothing more may be sent.
     #[cold]
     fn ended(&self) -> Option<SendOutcome> {
         match self.phase {
@@ -624,8 +630,8 @@ impl Outbound {
         }
     }
 
-    /// Drops everything but a Terminate, and a message of queue 4 that has begun. The request whose message
-    /// was being cut counts as started.
+    /// Drops everything except a Terminate, and a message of queue 4 that has begun. If a request's message
+    /// was being written, the request counts as started.
     pub(super) fn abandon(&mut self, pool: &mut RequestPool, state: &mut StreamState) {
         self.responses.clear(&mut pool.peer_requests);
         self.external = None;

@@ -14,8 +14,8 @@ use super::super::unsent;
 use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
 impl Outbound {
-    /// Starts the request at the head of the send queue, unless a fence, ORD, the limit of local requests or
-    /// our user holds it back.
+    /// Starts the request at the head of the send queue, unless the request has to wait because of a fence,
+    /// ORD, the limit of local requests or a hold by our user. Returns whether a request was started.
     ///
     /// RFC 5040 sections 5.1, 5.2.1, 5.3 and 5.5 (RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285): messages go to
     /// DDP in the order in which the user posted them.
@@ -27,7 +27,7 @@ impl Outbound {
         }
         while state.skip_done() {}
         // RFC 7306 sections 5.2.1 and 6.3 (EXT-088, EXT-126): requests start in the order in which they were
-        // posted. A request that may not start yet stays before all others.
+        // posted. If a request may not start yet, all later requests wait.
         let Some(request) = state.next_request() else { return Ok(false) };
         let &SendEntry { ref op, ref payload, length, flags, prepared, .. } = request;
         let has_begun = state.unsent > 0;
@@ -42,7 +42,7 @@ impl Outbound {
         if flags.contains(SendFlags::FENCE) && !state.outstanding.is_empty() && !has_begun {
             return Ok(false);
         }
-        // With CRCs the payload is read here anyway, and a copy costs hardly more.
+        // With CRCs the payload is read here anyway, so a copy costs little more.
         if flags.contains(SendFlags::ZERO_COPY)
             && op.sends_elements()
             && !(cx.framer.markers() || cx.framer.crc())
@@ -56,7 +56,8 @@ impl Outbound {
         if matches!(prepared, PreparedPayload::InvalidLength) {
             return Err(fail_next(state, WcStatus::LocalLengthError));
         }
-        // Posting checks this. Only a request that was posted before the connection existed is checked here.
+        // Posting makes this check. Only a request that was posted before the connection existed has to be
+        // checked here.
         if !state.rules.allow(op) {
             return Err(fail_next(state, WcStatus::LocalQpOperationError));
         }
@@ -75,8 +76,8 @@ impl Outbound {
                 return Ok(true);
             }
             SendOp::Immediate { data } => {
-                // RFC 7306 sections 4.2 and 6.3 (EXT-023, EXT-026, EXT-125): the DDP payload is the eight
-                // bytes of Immediate Data, and nothing else.
+                // RFC 7306 sections 4.2 and 6.3 (EXT-023, EXT-026, EXT-125): the DDP payload is only the
+                // eight bytes of Immediate Data.
                 let msn = self.next_send_msn();
                 self.own_message(Opcode::immediate(solicited), msn, &data)
             }
@@ -85,7 +86,7 @@ impl Outbound {
                 self.current = Some(Current { message: write(remote, length), completes });
                 return Ok(true);
             }
-            // As for Immediate Data above, posting checks this, except for early requests.
+            // As for Immediate Data above, posting makes this check, except for early requests.
             SendOp::Read { .. } | SendOp::Atomic { .. } if state.ord == 0 => {
                 return Err(fail_next(state, WcStatus::LocalQpOperationError));
             }
@@ -98,11 +99,11 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Starts the Read or atomic at the head of the send queue, or goes on with a Read, unless ORD holds it
-    /// back. Its response completes it.
+    /// Starts the Read or atomic at the head of the send queue, or continues a Read, unless ORD does not
+    /// allow it. The response completes the request.
     ///
-    /// A Read with several elements stays at the head until the Read Request for its last element: with an
-    /// ORD of 1 the Read Requests are sent one by one.
+    /// A Read with several elements stays at the head of the send queue until the Read Request for its last
+    /// element. With an ORD of 1, the Read Requests are sent one by one.
     fn request_response(&mut self, cx: &mut SendContext<'_>) -> bool {
         let state = &mut *cx.state;
         // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): at most ORD requests are outstanding.
@@ -116,8 +117,8 @@ impl Outbound {
         }
         let Some(request) = state.next_request() else { return false };
         let (message, response) = match request.op {
-            // RFC 5040 sections 5.2 and 5.2.1 (RDMAP-206, RDMAP-215, RDMAP-216): one Read Request for each
-            // sink, which names one remote buffer.
+            // RFC 5040 sections 5.2 and 5.2.1 (RDMAP-206, RDMAP-215, RDMAP-216): each sink has one Read
+            // Request, which names one remote buffer.
             SendOp::Read { remote } => {
                 let (read, next) = read_request(&request.payload, remote, state.next_element);
                 let sink = ReadSink::new(read.sink_stag, read.sink_to, read.size);
@@ -136,8 +137,8 @@ impl Outbound {
                 let posted = state.atomic_responses.post(1);
                 debug_assert!(posted, "an ORD of 16 bits is within the queue's bounds");
                 let atomic = AtomicRequest { id, stag: Stag(rkey), to: addr, op };
-                // RFC 7306 sections 4.2 and 5.2.1 (EXT-024, EXT-026, EXT-063): the DDP payload is the Atomic
-                // Request header, and nothing else.
+                // RFC 7306 sections 4.2 and 5.2.1 (EXT-024, EXT-026, EXT-063): the DDP payload is only the
+                // Atomic Request header.
                 let msn = self.next_request_msn();
                 let message = self.own_message(Opcode::AtomicRequest, msn, &atomic.to_bytes());
                 (message, Outstanding::Atomic { id, sink })
@@ -152,8 +153,8 @@ impl Outbound {
         true
     }
 
-    /// Executes the local request at the head of the send queue, unless enough of them were executed in this
-    /// call.
+    /// Executes the local request at the head of the send queue, unless the maximum number of local requests
+    /// was executed in this call.
     fn run_local(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         let state = &mut *cx.state;
         if self.local_left == 0 {
@@ -168,15 +169,16 @@ impl Outbound {
         Ok(true)
     }
 
-    /// A Send of any type.
+    /// Returns the message of a Send of any type.
     ///
-    /// RFC 5040 section 4.2 (RDMAP-113): it has no RDMAP header.
+    /// RFC 5040 section 4.2 (RDMAP-113): the message has no RDMAP header.
     pub(super) fn send(&mut self, opcode: Opcode, field: u32, length: u32) -> Message {
         let msn = self.next_send_msn();
         Message::untagged(opcode, field, msn, length, PayloadSource::Posted)
     }
 
-    /// RFC 5041 section 4.3 (DDP-089, DDP-091): each message to a queue raises MSN by one, modulo 2^32.
+    /// RFC 5041 section 4.3 (DDP-089, DDP-091): each message to a queue increases the queue's MSN by one,
+    /// modulo 2^32.
     pub(super) fn next_send_msn(&mut self) -> u32 {
         let msn = self.send_msn;
         self.send_msn = msn.wrapping_add(1);
@@ -190,9 +192,10 @@ impl Outbound {
         msn
     }
 
-    /// The ready-to-receive message: an empty message of its kind.
+    /// Returns the ready-to-receive message, which is an empty message of its kind.
     ///
-    /// RFC 6581 section 9.2 (MPA2-135): the values of its STags and tagged offsets are free; these are ours.
+    /// RFC 6581 section 9.2 (MPA2-135): the sender may choose any values for the message's STags and tagged
+    /// offsets.
     pub(super) fn rtr_message(&mut self, kind: RtrKind, cx: &mut SendContext<'_>) -> Current {
         let message = match kind {
             RtrKind::Send => {
@@ -219,14 +222,14 @@ impl Outbound {
     }
 }
 
-/// Makes the next request fail with `status`, and end the stream.
+/// Makes the next request fail with `status`. Returns the failure that ends the stream.
 #[cold]
 fn fail_next(state: &mut StreamState, status: WcStatus) -> Failure {
     state.fail_next(status);
     Failure::here(TerminateError::LocalCatastrophic)
 }
 
-/// The payload as external memory, if it may be sent without a copy.
+/// Returns the payload as external memory, if it may be sent without a copy.
 #[cold]
 fn external(payload: &Payload, length: u32, by: Accessor, guard: &EpochGuard<'_>) -> Option<External> {
     let Payload::Gather(sg_list) = payload else { return None };
@@ -238,14 +241,14 @@ fn external(payload: &Payload, length: u32, by: Accessor, guard: &EpochGuard<'_>
     Some(External { memory, end: None })
 }
 
-/// An RDMA Write.
+/// Returns the message of an RDMA Write.
 ///
-/// RFC 5040 section 4.2 (RDMAP-110): it has no RDMAP header.
+/// RFC 5040 section 4.2 (RDMAP-110): the message has no RDMAP header.
 fn write(remote: RemoteAddr, length: u32) -> Message {
     Message::tagged(Opcode::Write, Stag(remote.rkey), remote.addr, length, PayloadSource::Posted)
 }
 
-/// The elements of a request whose bytes come from the peer.
+/// Returns the elements of a request whose data the peer sends.
 fn elements(payload: &Payload) -> &[Sge] {
     match payload {
         Payload::Gather(sg_list) => sg_list,
@@ -253,19 +256,19 @@ fn elements(payload: &Payload) -> &[Sge] {
     }
 }
 
-/// The memory for the response to an atomic. Posting allows one element.
+/// Returns the memory for the response to an atomic. Posting allows only one element.
 fn only_element(payload: &Payload) -> Sge {
     elements(payload).first().copied().unwrap_or_default()
 }
 
-/// The Read Request for the first element from `at` on that has bytes, and the next such element. A Read of
-/// no bytes has one Read Request.
+/// Returns the Read Request for the first element that has bytes, beginning with element `at`, and the next
+/// element that has bytes. A Read of zero bytes has one Read Request.
 fn read_request(payload: &Payload, remote: RemoteAddr, at: u8) -> (ReadRequest, Option<u8>) {
     let elements = elements(payload);
     let mut filled = (usize::from(at)..elements.len()).filter(|&index| elements[index].length > 0);
     let first = filled.next().unwrap_or(0);
     let sink = elements.get(first).copied().unwrap_or_default();
-    // The bytes of the earlier elements come first in the peer's memory, too.
+    // In the peer's memory as well, the bytes of the earlier elements come first.
     let offset: u64 = elements.iter().take(first).map(|sge| u64::from(sge.length)).sum();
     let request = ReadRequest {
         sink_stag: Stag(sink.lkey),

@@ -10,18 +10,18 @@ use super::{Completes, Current, Failure, Outbound, SendContext};
 
 impl Outbound {
     /// Starts the response to the oldest request of the peer. An atomic is executed here, not earlier: the
-    /// next one waits until this one's response has been sent (RFC 7306 section 7).
+    /// next request waits until the response of this atomic has been sent (RFC 7306 section 7).
     ///
     /// RFC 5040 sections 5.2.2 and 5.5 (RDMAP-230, RDMAP-292): responses go to DDP in the order of the
     /// requests.
     pub(super) fn start_response(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
-        // RFC 7306 sections 5.2.1, 5.2.2 and 5.4 (EXT-089, EXT-090, EXT-102, EXT-112, EXT-113): requests are
-        // carried out and answered, each once, in the order in which DDP delivered them.
+        // RFC 7306 sections 5.2.1, 5.2.2 and 5.4 (EXT-089, EXT-090, EXT-102, EXT-112, EXT-113): each request
+        // is executed and answered once. The order is that in which DDP delivered the requests.
         let Some(request) = self.responses.front(&cx.pool.peer_requests) else { return Ok(false) };
         let message = match request.op {
             // RFC 5040 sections 4.2, 4.4 and 5.2.1 (RDMAP-112, RDMAP-120, RDMAP-218, RDMAP-222): the response
             // has no RDMAP header. It has the requested size, which may be 0, and the sink fields of the
-            // request, unchecked.
+            // request, which are not checked.
             PeerOp::Read(read) => Message::tagged(
                 Opcode::ReadResponse,
                 read.sink_stag,
@@ -33,8 +33,8 @@ impl Outbound {
                 let response = carry_out(request, &atomic, cx.guard, cx.state)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.wrapping_add(1);
-                // RFC 7306 sections 4.2 and 5.2.2 (EXT-025, EXT-026, EXT-091): the DDP payload is the Atomic
-                // Response header, and nothing else.
+                // RFC 7306 sections 4.2 and 5.2.2 (EXT-025, EXT-026, EXT-091): the DDP payload is only the
+                // Atomic Response header.
                 self.own_message(Opcode::AtomicResponse, msn, &response.to_bytes())
             }
         };
@@ -44,7 +44,7 @@ impl Outbound {
     }
 }
 
-/// Executes an atomic. Looks the word up again, since it may have been revoked after the request arrived.
+/// Executes an atomic. The word is looked up again, since it may have been revoked after the request arrived.
 fn carry_out(
     request: &PeerRequest,
     atomic: &AtomicRequest,

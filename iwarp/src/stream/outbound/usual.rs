@@ -1,10 +1,10 @@
-//! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. They are written straight
+//! Requests whose payload is ready ([`PreparedPayload`]) and that fit one FPDU. They are written directly
 //! from the send queue, as long as nothing else waits to be sent.
 //!
-//! This is the fast path of `requests.rs`; `usual/tests.rs` compares both.
+//! This is the fast path of `requests.rs`; `usual/tests.rs` compares the two paths.
 //!
 //! A request that does not fit, or whose memory is no longer registered, stays in its queue and becomes a
-//! message: only messages are cut into segments and report errors.
+//! message. Only the code for messages generates several segments, and reports errors.
 
 use std::collections::VecDeque;
 
@@ -23,22 +23,22 @@ use super::super::outstanding::{Pending, TOGETHER, acknowledged_of};
 use super::super::state::StreamState;
 use super::{Outbound, Phase, SendContext};
 
-/// Why no further request was written.
+/// The reason why no further request was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FillOutcome {
     /// Nothing is left to send.
     Empty,
     /// The next request does not fit the rest of the segment.
     Full,
-    /// The next request becomes a message, or something else is next.
+    /// The next request has to become a message, or something else has to be sent first.
     Other,
-    /// As many requests were written as complete together.
+    /// The maximum number of requests that complete together was written.
     Enough,
 }
 
 impl Outbound {
-    /// Whether the oldest posted request may be written straight from its queue, if it fits one FPDU: nothing
-    /// has to be sent before it, and it completes as soon as it is written.
+    /// Whether the oldest posted request may be written directly from its queue, if it fits one FPDU: nothing
+    /// has to be sent before the request, and the request completes as soon as it is written.
     #[inline]
     pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
         self.allows_usual(state)
@@ -46,10 +46,10 @@ impl Outbound {
     }
 
     /// Whether nothing has to be sent before the oldest posted request, and nothing has to complete before
-    /// it, unless the request itself waits for an acknowledgement.
+    /// it. The second condition does not apply if the request itself waits for an acknowledgement.
     #[inline]
     pub(super) fn allows_usual(&self, state: &StreamState) -> bool {
-        // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
+        // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR is sent before every other FPDU.
         self.current.is_none()
             && self.responses.is_empty()
             && matches!(self.phase, Phase::Open)
@@ -60,9 +60,9 @@ impl Outbound {
     }
 
     /// The fast path of [`prepare`](Self::prepare) and [`write_fpdu`](Self::write_fpdu) for requests that are
-    /// ready and fit one FPDU: the same FPDUs and completions, without a message for each request. Writes
-    /// them after the `used` bytes of a segment, each with a ULPDU of at most `limit` bytes. Call this only
-    /// while [`allows_usual`](Self::allows_usual).
+    /// ready and fit one FPDU. It has the same FPDUs and completions, but creates no message for a request.
+    /// Writes the requests after the first `used` bytes of a segment, each with a ULPDU of at most `limit`
+    /// bytes. Call this only while [`allows_usual`](Self::allows_usual) returns `true`.
     ///
     /// RFC 5040 sections 5.1, 5.3 and 5.5 (RDMAP-202, RDMAP-244, RDMAP-285): messages go to DDP in the order
     /// in which the user posted them.
@@ -101,7 +101,7 @@ impl Outbound {
                 ),
                 SendOp::Send => {
                     let opcode = Opcode::send(solicited, false);
-                    // The limit is noted as sent once the Send is written.
+                    // The limit is recorded as sent once the Send is written.
                     let field = rules.limit();
                     (Addressing::Untagged { opcode, field, msn }, msn.wrapping_add(1))
                 }
@@ -176,8 +176,8 @@ impl Outbound {
                 behind(stop, ib)
             }
             None => {
-                // The requests leave the queue before their completions are visible, so that their entries
-                // are free by then.
+                // The requests are removed from the queue before their completions are visible, so that their
+                // entries are free then.
                 requests.remove(sent);
                 // RFC 5040 section 5.5 (RDMAP-286): a Send or Write completes when its last segment is
                 // written.
@@ -188,13 +188,14 @@ impl Outbound {
     }
 }
 
-/// Records a request that was sent. Never inlined, so that requests that complete at once do not pay for it.
+/// Records a request that was sent. Never inlined, so that it does not slow down requests that complete at
+/// once.
 #[inline(never)]
 fn await_acknowledgement(pending: &mut VecDeque<Pending>, request: &SendEntry, end: u64, msn: u32) {
     pending.push_back(acknowledged_of(request, end, msn));
 }
 
-/// Never inlined: it would take registers from the path of requests whose payload is in registered memory.
+/// Never inlined, since it would leave fewer registers for requests whose payload is in registered memory.
 #[inline(never)]
 fn write_inline(framer: &mut Framer, plan: FpduPlan, out: &mut [u8], head: &UlpduHead, bytes: &[u8]) {
     let mut fpdu = framer.begin_with(plan, out, head);

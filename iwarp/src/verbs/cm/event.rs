@@ -18,25 +18,26 @@ use super::identifier::CmShared;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CmEventKind {
-    /// A peer requests a connection. `CmEvent::id` is a new identifier of the listener, to
-    /// [`accept`](CmId::accept) or [`reject`](CmId::reject); or it is the identifier on which
-    /// [`start_responder`](CmId::start_responder) was called.
+    /// A peer requests a connection. `CmEvent::id` is a new identifier of the listener, or the identifier on
+    /// which [`start_responder`](CmId::start_responder) was called. The user calls [`accept`](CmId::accept)
+    /// or [`reject`](CmId::reject) on it.
     ConnectRequest {
         /// The peer's private data.
         private_data: Box<[u8]>,
         /// The peer's address.
         remote: SocketAddr,
-        /// Reads that the peer can serve; `None`: the Request does not say.
+        /// Maximum number of Reads that the peer can serve; `None`: the Request does not state the number.
         peer_ird: Option<u16>,
-        /// Reads that the peer wants outstanding.
+        /// Maximum number of outstanding Reads that the peer wants; `None`: the Request does not state the
+        /// number.
         peer_ord: Option<u16>,
         /// MPA revision of the Request, 1 or 2.
         revision: u8,
-        /// The peer will send an RTR, after which the responder may send.
+        /// Whether the peer will send an RTR, after which the responder may send.
         peer_to_peer: bool,
-        /// The peer requests markers.
+        /// Whether the peer requests markers.
         markers: bool,
-        /// The peer offers InfiniBand's semantics
+        /// Whether the peer offers InfiniBand's semantics
         /// ([`ConnParam::ib_semantics`](super::ConnParam::ib_semantics)).
         ib_semantics: bool,
     },
@@ -48,27 +49,29 @@ pub enum CmEventKind {
         ord: u16,
         /// Maximum number of the peer's Reads that we serve at a time.
         ird: u16,
-        /// Depths, model and RTR as the peer sent them; `None`: its frame has none.
+        /// Depths, model and RTR in the peer's frame; `None`: the frame does not contain them.
         peer: Option<Enhanced>,
         /// MPA revision of the peer's frame.
         revision: u8,
-        /// The peer accepted no Request of revision 2, and this is the second attempt, with revision 1
-        /// ([`ConnParam::fallback`](super::ConnParam::fallback)): depths and RTR were not negotiated.
+        /// Whether the peer accepted no Request of revision 2, so that this connection is the second attempt,
+        /// with revision 1 ([`ConnParam::fallback`](super::ConnParam::fallback)). Then depths and RTR were
+        /// not negotiated.
         fell_back: bool,
         /// Whether we send markers, and whether we receive them.
         markers: (bool, bool),
-        /// Whether both ends have agreed on InfiniBand's semantics
+        /// Whether both peers have agreed on InfiniBand's semantics
         /// ([`ConnParam::ib_semantics`](super::ConnParam::ib_semantics)).
         ib_semantics: bool,
         /// Whether posted requests are sent at once. A responder to a peer without RTR sends nothing before
         /// the first FPDU of the peer (RFC 5044 section 7.1.2).
         ready: bool,
     },
-    /// The peer rejected the connection. A connection that began in streaming mode returns to it.
+    /// The peer rejected the connection. A connection that began in streaming mode returns to streaming mode.
     Rejected {
-        /// The private data of the Request.
+        /// The private data of the peer's Reply.
         private_data: Box<[u8]>,
-        /// The depths of the peer; the ORD is the ORD that the peer needs. `None`: its Reply has none.
+        /// The depths of the peer. Its ORD is the minimum that the peer needs. `None`: the peer's Reply has
+        /// no depths.
         peer: Option<Enhanced>,
     },
     /// The connection could not be set up.
@@ -78,15 +81,15 @@ pub enum CmEventKind {
         /// Depths, model and RTR of the Reply, if there was one.
         peer: Option<Enhanced>,
     },
-    /// An established connection ended, and all requests are flushed.
+    /// An established connection has ended, and all requests are flushed.
     Disconnected {
         /// The reason; `None` for a graceful close.
         error: Option<ConnectionError>,
         /// The Terminate that was sent or received, with its contents.
         terminate: Option<Arc<TerminateReport>>,
     },
-    /// A connection in streaming mode is established: by [`CmId`] itself, or accepted by a listener
-    /// (`CmEvent::listener`).
+    /// A connection in streaming mode is established. The user began the connection with [`CmId`], or a
+    /// listener (`CmEvent::listener`) accepted it.
     StreamEstablished {
         /// The peer's address.
         remote: SocketAddr,
@@ -94,7 +97,8 @@ pub enum CmEventKind {
     /// Bytes wait for [`recv_stream`](CmId::recv_stream), or the peer has closed. The event is not repeated
     /// until all bytes were read.
     StreamReadable,
-    /// [`send_stream`](CmId::send_stream) did not take all bytes earlier, and can take more now.
+    /// An earlier call of [`send_stream`](CmId::send_stream) did not accept all bytes, and the next call can
+    /// accept more.
     StreamWritable,
 }
 
@@ -102,7 +106,7 @@ pub enum CmEventKind {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CmEvent {
-    /// The identifier of the connection; a new one for the connect request of a listener.
+    /// The identifier of the connection. For the connect request of a listener, the identifier is new.
     pub id: CmId,
     /// The listener, if it accepted the connection.
     pub listener: Option<CmId>,
@@ -110,24 +114,24 @@ pub struct CmEvent {
     pub kind: CmEventKind,
 }
 
-/// An event that waits in a channel. It does not keep its listener listening.
+/// An event in a channel's queue. It does not keep its listener listening.
 struct QueuedEvent {
     id: CmId,
     listener: Option<Arc<CmShared>>,
     kind: CmEventKind,
 }
 
-/// The channel on which identifiers report events. The descriptor is readable while events wait. Cheap to
-/// clone. Dropping the last clone drops its events, and rejects the connect requests among them. Unlike a
-/// [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), it needs no arming.
+/// The channel on which identifiers report events. The descriptor is readable while events are queued. Cheap
+/// to clone. Dropping the last clone drops the queued events, and rejects their connect requests. Unlike a
+/// [`CompletionChannel`](crate::verbs::CompletionChannel#arm-poll-wait), the channel needs no arming.
 ///
 /// # Limit
 ///
-/// Events of identifiers that the program holds are never lost: each has few, and a program waits for them.
-/// They are kept beyond [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events). When
-/// more events than this limit wait, events of identifiers that only events hold are [lost](Self::lost): no
-/// engine waits for a reader. Events of new connections may fill three quarters of the limit only; without
-/// its event, a connect request is rejected.
+/// Events of identifiers that the program holds are never lost, and are queued beyond
+/// [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events): each identifier has few
+/// events, and a program waits for them. When the queue is longer than this limit, events of identifiers that
+/// only events hold are [lost](Self::lost), so that no engine waits for a reader. Events of new connections
+/// may fill at most three quarters of the limit. A connect request whose event is lost is rejected.
 #[derive(Clone)]
 pub struct EventChannel {
     pub(super) shared: Arc<ChannelShared>,
@@ -174,12 +178,14 @@ impl ChannelShared {
         if is_added {
             self.notifier.notify();
         }
-        // The lost events are dropped after the lock is released, since dropping them ends identifiers.
+        // The lost events are dropped after the lock is released, since dropping an event may end an
+        // identifier.
         drop(lost);
     }
 
     fn pop(&self) -> Option<QueuedEvent> {
-        // This checks without the lock, whose fence costs time: a shared engine calls this in each poll.
+        // This check does not take the lock, whose fence costs time: a shared engine makes this call in each
+        // poll.
         if self.is_empty() {
             return None;
         }
@@ -195,9 +201,9 @@ impl ChannelShared {
 }
 
 impl EventQueue {
-    /// Removes the events of identifiers that only waiting events hold, except events of new connections,
-    /// whose number has its own limit. So the number of all events is at most twice the sum of the limit and
-    /// of the events of identifiers that the program holds.
+    /// Removes the events of identifiers that only queued events hold, except events of new connections,
+    /// whose number has its own limit. So the queue has at most twice as many events as the limit and the
+    /// events of held identifiers together.
     fn take_unheld(&mut self) -> Vec<QueuedEvent> {
         let mut waiting: HashMap<*const CmShared, usize> = HashMap::new();
         for event in &self.events {
@@ -244,24 +250,25 @@ impl EventChannel {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Whether no event waits.
+    /// Whether the queue has no event.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.shared.is_empty()
     }
 
-    /// The oldest event, without waiting. A program that polls its engine itself polls the engine first.
+    /// Removes and returns the oldest event, without waiting. If a program polls its engine itself, it polls
+    /// the engine first.
     pub fn poll(&self) -> Option<CmEvent> {
         let event = self.shared.pop();
-        // Reading this private descriptor can fail only because it is empty, which is no error here.
+        // Reading this private descriptor fails only when it is empty, which is no error here.
         let settled = self.shared.notifier.settle(event.is_some(), || self.shared.is_empty());
         debug_assert!(settled.is_ok());
         let QueuedEvent { id, listener, kind } = event?;
         Some(CmEvent { id, listener: listener.map(|listener| listener.handle()), kind })
     }
 
-    /// The oldest event; waits for one up to `timeout`. Use it only where an engine runs in a thread. It may
-    /// return `None` earlier after a signal.
+    /// Removes and returns the oldest event, and waits for an event for at most `timeout`. Use it only if a
+    /// thread runs the engine. After a signal it may return `None` before the timeout.
     ///
     /// # Errors
     /// An error of the system call.
@@ -274,22 +281,22 @@ impl EventChannel {
             }
             let left =
                 deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(Instant::now()));
-            // The descriptor may be readable without an event: an event may be taken before its notification
-            // arrives, and another thread may have taken it.
+            // The descriptor may be readable without an event: a thread may remove an event before its
+            // notification arrives, and another thread may have removed the event.
             if !self.shared.notifier.wait(Some(left))? || left.is_zero() {
                 return Ok(self.poll());
             }
         }
     }
 
-    /// Events lost since the channel was created: of new connections, which were then rejected, and of
-    /// identifiers that the program does not hold.
+    /// Number of events that were lost since the channel was created. The lost events are those of
+    /// identifiers that the program does not hold, and those of new connections, which were then rejected.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// The number of events that wait, and the limit, which events of identifiers that the program holds may
-    /// exceed.
+    /// The number of queued events, and the limit. Events of identifiers that the program holds may exceed
+    /// the limit.
     pub fn usage(&self) -> (usize, usize) {
         (self.shared.waiting.load(Ordering::SeqCst), self.shared.limit)
     }
@@ -317,7 +324,7 @@ impl fmt::Debug for EventChannel {
 mod tests {
     use super::*;
 
-    /// A wait sees the notification of an event that was taken already.
+    /// A waiting thread may see the notification of an event that was removed already.
     #[test]
     fn notices_without_an_event_do_not_end_a_wait() {
         let channel = EventChannel::new(4).unwrap();

@@ -30,8 +30,9 @@ pub(crate) struct CmShared {
     times: Times,
 }
 
-/// Dropped with the last handle of the user. Ends what only the user could continue: a listener stops, an
-/// undecided request is rejected, a connection in streaming mode is reset.
+/// The handles' common owner, which is dropped with the user's last handle. The drop ends what only the user
+/// could continue: a listener stops, an undecided request is rejected, and a connection in streaming mode is
+/// reset.
 pub(crate) struct CmOwner {
     shared: Arc<CmShared>,
 }
@@ -52,16 +53,16 @@ struct Times {
     rx_placed_bytes: AtomicU64,
 }
 
-/// Age, idle time and receive counters of a connection. They show a peer that causes work without moving
-/// data: many segments for few FPDUs, or many FPDUs for few bytes (RFC 5042 section 6.4.4). The user decides
-/// what to do about it: [`CmId::disconnect`](super::CmId::disconnect) and [`CmId::abort`](super::CmId::abort)
-/// end the connection.
+/// Age, idle time and receive counters of a connection. They reveal a peer that causes work without moving
+/// data: many segments for few FPDUs, or many FPDUs for few bytes (RFC 5042 section 6.4.4). The user can end
+/// such a connection with [`CmId::disconnect`](super::CmId::disconnect) or
+/// [`CmId::abort`](super::CmId::abort).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Activity {
     /// Time since the connection was established.
     pub age: Duration,
-    /// Time since the last FPDU, or byte in streaming mode, was sent or received.
+    /// Time since an FPDU, or a byte in streaming mode, was last sent or received.
     pub idle: Duration,
     /// TCP segments received since MPA started, including out-of-order segments.
     pub rx_segments: u64,
@@ -76,7 +77,7 @@ pub(super) struct CmState {
     pub(super) phase: CmPhase,
     owner: Weak<CmOwner>,
     pub(super) qp: Option<Weak<QpShared>>,
-    /// Our address and port, and the peer's. Not as `SocketAddr`, which has fields that TCP does not use.
+    /// Our address and port, and the peer's. `SocketAddr` has fields that TCP does not use.
     addresses: Option<[(IpAddr, u16); 2]>,
     /// The connection in the engine.
     conn: Option<ConnId>,
@@ -93,9 +94,9 @@ pub(super) enum CmPhase {
     Idle,
     /// Listens on all engines.
     Listening { listener: Arc<ListenerShared> },
-    /// Exchanges bytes before MPA.
+    /// Exchanges plain bytes before MPA.
     Streaming { engine: Arc<EngineHandle> },
-    /// Waits for the Request of the peer, on a connection that began in streaming mode.
+    /// Waits for the peer's Request, on a connection that began in streaming mode.
     Awaiting { engine: Arc<EngineHandle> },
     /// A connect request that is not accepted or rejected yet.
     Requested { engine: Arc<EngineHandle>, conn: ConnId, private_data_limit: u16 },
@@ -129,9 +130,9 @@ pub(crate) enum CmCommand {
     ConnectStream { id: Arc<CmShared>, stream: Arc<PlainBytes>, remote: SocketAddr, param: Box<ConnParam> },
     /// The user has sent or received bytes in streaming mode.
     PlainBytes { id: Arc<CmShared> },
-    /// Start MPA as initiator on a connection in streaming mode, after this position of the user's stream.
+    /// Start MPA as initiator on a connection in streaming mode, after position `after` of the user's stream.
     StartInitiator { id: Arc<CmShared>, qp: Arc<QpShared>, param: Box<ConnParam>, after: u64 },
-    /// Start MPA as responder on a connection in streaming mode, after this position of the user's stream.
+    /// Start MPA as responder on a connection in streaming mode, after position `after` of the user's stream.
     StartResponder { id: Arc<CmShared>, options: Box<ResponderOptions>, after: u64 },
     /// Accept connections.
     Listen { id: Arc<CmShared>, listener: Arc<ListenerShared> },
@@ -139,16 +140,16 @@ pub(crate) enum CmCommand {
     Unlisten { port: u16 },
     /// Accept a connect request.
     Accept { id: Arc<CmShared>, conn: ConnId, qp: Arc<QpShared>, param: Box<ConnParam> },
-    /// Reject a connect request. `stays_open`: the TCP connection returns to streaming mode.
+    /// Reject a connect request. If `stays_open`, the TCP connection returns to streaming mode.
     Reject { conn: ConnId, private_data: ArrayVec<u8, MAX_PRIVATE_DATA>, stays_open: bool },
     /// Close gracefully.
     Disconnect { id: Arc<CmShared> },
     /// Reset.
     Abort { id: Arc<CmShared> },
-    /// Receive from the port queue of an engine that was dropped.
+    /// Poll the port queue of an engine that was dropped.
     Adopt { port: Box<dyn Port> },
-    /// Report the engine's status. If the engine is gone, `engine` lets the asking thread continue without
-    /// an answer.
+    /// Report the engine's status. If the engine is gone, the command is refused, and `engine` is used to
+    /// wake the asking thread without an answer.
     Status { engine: Arc<EngineHandle> },
 }
 
@@ -158,7 +159,8 @@ impl CmCommand {
         matches!(self, Self::Connect { .. } | Self::ConnectStream { .. })
     }
 
-    /// Called when the engine no longer exists: generates the events that the engine would have generated.
+    /// Handles a command whose engine no longer exists: generates the events that the engine would have
+    /// generated.
     pub(crate) fn refuse(self) {
         match self {
             Self::Connect { id, qp, .. } => {
@@ -190,8 +192,8 @@ impl CmShared {
         Arc::new(Self { context, channel, state: Mutex::default(), times: Times::default() })
     }
 
-    /// A handle for the user. If all handles were dropped, makes a new one, for the event of an end that no
-    /// user waits for.
+    /// Returns a handle for the user. If all handles were dropped, makes a new handle for the event that
+    /// reports the end, although no user waits for this event.
     pub(super) fn handle(self: &Arc<Self>) -> CmId {
         let mut state = self.state();
         let owner = state.owner.upgrade().unwrap_or_else(|| {
@@ -227,11 +229,11 @@ impl CmShared {
         self.state().phase = CmPhase::Requested { engine, conn, private_data_limit };
     }
 
-    /// Called when `engine` has a connection in streaming mode for this identifier: a new connection, or one
-    /// whose MPA startup was rejected.
+    /// Called when `engine` has a connection in streaming mode for this identifier: either a new connection,
+    /// or a connection whose MPA startup was rejected.
     pub(crate) fn set_streaming(&self, engine: &Arc<EngineHandle>, stream: &Arc<PlainBytes>) {
         let mut state = self.state();
-        // A user that has ended the connection does not use it again.
+        // After the user has ended the connection, the user does not use it again.
         if !matches!(state.phase, CmPhase::Closing { .. }) {
             state.phase = CmPhase::Streaming { engine: Arc::clone(engine) };
         }
@@ -279,8 +281,8 @@ impl CmShared {
 
     /// Called when the connection had ended before `qp` was bound to it.
     pub(crate) fn ended_before(&self, qp: &QpShared) {
-        // The user has not ended the connection: after an abort by the user, the call that passes `qp`
-        // fails.
+        // The cause is set only if the user has not ended the connection. After an abort by the user, the
+        // call that passes `qp` fails.
         qp.state.blame(self.state().cause.unwrap_or(ConnectionError::PeerClosed));
         qp.unreached();
     }
@@ -291,7 +293,7 @@ impl CmShared {
         self.announce(None, CmEventKind::ConnectError { error, peer: None });
     }
 
-    /// Called when the connection has ended, for this reason: the identifier accepts no more calls.
+    /// Called when the connection has ended because of `cause`: the identifier accepts no more calls.
     pub(crate) fn set_over(&self, cause: Option<ConnectionError>) {
         let mut state = self.state();
         state.phase = CmPhase::Over;
@@ -299,8 +301,8 @@ impl CmShared {
         state.conn = None;
     }
 
-    /// Ends an undecided connect request. Returns `false` if the user has decided meanwhile; then the
-    /// command to the engine is queued.
+    /// Ends an undecided connect request. Returns `false` if the user has accepted or rejected it already;
+    /// then the command to the engine is queued.
     pub(crate) fn expire(&self) -> bool {
         let mut state = self.state();
         let undecided = matches!(state.phase, CmPhase::Requested { .. });
@@ -312,19 +314,19 @@ impl CmShared {
         undecided
     }
 
-    /// Records that the connection is established, at this time of the engine.
+    /// Records that the connection is established, at time `now_us` of the engine.
     pub(crate) fn set_established(&self, now_us: u64) {
         self.times.established_us.store(now_us, Ordering::Relaxed);
         self.set_progress(now_us);
     }
 
-    /// Records that data was sent or received, at this time of the engine.
+    /// Records that data was sent or received, at time `now_us` of the engine.
     pub(crate) fn set_progress(&self, now_us: u64) {
         self.times.progress_us.store(now_us, Ordering::Relaxed);
     }
 
-    /// Counts a received segment, the FPDUs in it, and the bytes that were placed. Only the engine writes
-    /// these counters.
+    /// Counts a received segment, the segment's FPDUs, and the placed bytes. Only the engine writes these
+    /// counters.
     pub(crate) fn count_segment(&self, fpdus: u64, placed_bytes: u64) {
         let Times { rx_segments, rx_fpdus, rx_placed_bytes, .. } = &self.times;
         for (count, more) in [(rx_segments, 1), (rx_fpdus, fpdus), (rx_placed_bytes, placed_bytes)] {
@@ -372,7 +374,7 @@ impl CmShared {
         self.end_with(self.state(), |id| CmCommand::Abort { id });
     }
 
-    /// Ends the identifier according to its phase; for a connection, sends `command` to the engine.
+    /// Ends the identifier according to its phase. If there is a connection, sends `command` to the engine.
     fn end_with(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, CmState>,
@@ -404,8 +406,8 @@ impl CmShared {
         }
     }
 
-    /// Called when the last handle of the user was dropped. A connection with a queue pair lives as long as
-    /// the queue pair.
+    /// Called when the user's last handle was dropped. A connection with a queue pair lives as long as the
+    /// queue pair.
     fn abandon(self: &Arc<Self>) {
         let has_qp = {
             let state = self.state();
@@ -433,8 +435,8 @@ impl CmState {
         }
     }
 
-    /// The engine and buffers of a connection in streaming mode, also after the user has closed it: bytes
-    /// that have arrived can still be read.
+    /// Returns the engine and the buffers of a connection in streaming mode, even if the user has closed it:
+    /// bytes that have arrived can still be read.
     pub(super) fn readable(&self) -> Result<(Arc<EngineHandle>, Arc<PlainBytes>), VerbsError> {
         match (&self.phase, &self.stream, &self.qp) {
             (CmPhase::Closing { engine }, Some(stream), None) => Ok((Arc::clone(engine), Arc::clone(stream))),
@@ -442,7 +444,7 @@ impl CmState {
         }
     }
 
-    /// The engine and buffers of a connection in streaming mode.
+    /// Returns the engine and the buffers of an open connection in streaming mode.
     pub(super) fn streaming(&self) -> Result<(Arc<EngineHandle>, Arc<PlainBytes>), VerbsError> {
         match (&self.phase, &self.stream) {
             (CmPhase::Streaming { engine }, Some(stream)) => Ok((Arc::clone(engine), Arc::clone(stream))),

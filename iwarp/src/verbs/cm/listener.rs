@@ -1,7 +1,7 @@
 //! The limits and counters of a listener, shared by all engines.
 //!
-//! Engines use them when a connection arrives, when it is accepted or rejected, and when it ends; never
-//! while data moves.
+//! Engines use the limits and counters when a connection arrives, when it is accepted or rejected, and when
+//! it ends. They never use them while data moves.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use tcp_lite::ListenerCounters;
 use super::identifier::CmShared;
 use super::param::ListenOptions;
 
-/// Counters of a listener, over all engines.
+/// Counters of a listener, added up over all engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListenerStats {
@@ -20,8 +20,7 @@ pub struct ListenerStats {
     pub connections: usize,
     /// Current number of connections that are neither accepted nor rejected yet.
     pub undecided: usize,
-    /// Current number of half-open TCP connections, whose SYNs were answered. As of the last poll of each
-    /// engine.
+    /// Number of half-open TCP connections (their SYNs were answered) at the last poll of each engine.
     pub half_open: usize,
     /// The limit of `half_open`: the sum of [`ListenOptions::half_open`] over the engines.
     pub half_open_limit: usize,
@@ -39,8 +38,9 @@ pub struct ListenerStats {
     pub connections_address_full: u64,
     /// Connections reset because of [`ListenOptions::rate_per_address`].
     pub rate_address_full: u64,
-    /// Connections reset because of [`ListenOptions::failures_per_address`] that were being set up when the
-    /// limit was reached. Later ones count in `syns.blocked`.
+    /// Connections that were reset during their setup, because the limit
+    /// [`ListenOptions::failures_per_address`] was reached. SYNs that arrive after that are counted in
+    /// `syns.blocked`.
     pub failures_address_full: u64,
     /// Connections closed because no Request came in time.
     pub startup_timeouts: u64,
@@ -50,14 +50,14 @@ pub struct ListenerStats {
     pub startup_lost: u64,
     /// Requests announced to the user.
     pub requests: u64,
-    /// Requests rejected, by the user or on its behalf.
+    /// Requests that were rejected, by the user or automatically.
     pub rejected: u64,
     /// Number of `rejected` requests that were rejected because of
     /// [`ResponderOptions::decision_timeout`](super::ResponderOptions::decision_timeout).
     pub decision_timeouts: u64,
 }
 
-/// A listener, as engines use it.
+/// The part of a listener that engines use.
 pub(crate) struct ListenerShared {
     pub(crate) options: ListenOptions,
     tally: Mutex<Tally>,
@@ -66,7 +66,7 @@ pub(crate) struct ListenerShared {
 #[derive(Default)]
 struct Tally {
     stats: ListenerStats,
-    /// Peers by address; never more entries than connections.
+    /// Peers by address. The map never has more entries than there are connections.
     addresses: BTreeMap<IpAddr, Address>,
 }
 
@@ -130,7 +130,7 @@ impl ListenerShared {
     }
 }
 
-/// A connection that a listener has admitted. It counts against the limits until this is dropped.
+/// A connection that a listener has admitted. It counts against the limits until this value is dropped.
 pub(crate) struct Admitted {
     /// The identifier of the listener.
     pub(crate) id: Arc<CmShared>,
@@ -151,7 +151,7 @@ impl Admitted {
         }
     }
 
-    /// The address of the peer.
+    /// The IP address of the peer.
     pub(crate) fn address(&self) -> IpAddr {
         self.address
     }

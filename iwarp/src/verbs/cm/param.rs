@@ -20,13 +20,13 @@ pub const RNR_RETRY_FOR_EVER: u8 = 7;
 /// The highest code of [`ConnParam::min_rnr_timer`].
 const MAX_RNR_TIMER: u8 = 31;
 
-/// The highest depth that a connection may request. RFC 6581 allows 0x3ffe. Each outstanding Read takes a
+/// The highest depth that a connection may request. RFC 6581 allows 0x3ffe. Each outstanding Read needs a
 /// record, so a lower limit bounds the memory of a connection.
 const MAX_DEPTH: u16 = 1024;
 
 /// Whether TCP probes a peer that is silent, and how (RFC 9293 section 3.8.4).
 ///
-/// When a peer disappears silently, the connection ends at the first of these times:
+/// When a peer disappears without a FIN or RST, the connection ends at the first of these times:
 ///
 /// | when | after | configured by |
 /// |---|---|---|
@@ -34,9 +34,9 @@ const MAX_DEPTH: u16 = 1024;
 /// | all bytes are acknowledged, and nothing is heard | `idle + probes * interval`: 5 s + 4 * 1 s | this type, or [`TcpConfig::keepalive_idle`](tcp_lite::TcpConfig::keepalive_idle) and the fields next to it |
 /// | the port has no link | 10 s; 0.5 s with one peer only ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) | [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) |
 ///
-/// To detect this sooner, shorten the first two times. The following values detect it after a quarter of a
-/// second when idle, and after one second with bytes in flight. They also end the connection to a live peer
-/// whose engine is not polled for that long:
+/// To detect a lost peer sooner, shorten the first two times. The following values detect it after a quarter
+/// of a second when idle, and after one second with bytes in flight. They also end the connection to a live
+/// peer whose engine is not polled for that long:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -56,20 +56,20 @@ const MAX_DEPTH: u16 = 1024;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeepalivePolicy {
-    /// As configured for the engine ([`TcpConfig::keepalive`](tcp_lite::TcpConfig::keepalive)). A connection
-    /// that leaves streaming mode keeps its policy of that mode.
+    /// The engine's setting ([`TcpConfig::keepalive`](tcp_lite::TcpConfig::keepalive)). A connection that
+    /// leaves streaming mode keeps the policy that it had in streaming mode.
     #[default]
     Engine,
     /// No probes: while nothing is sent, TCP does not notice a silent peer.
     Off,
     /// Probes with parameters for this connection ([`tcp_lite::Keepalive`]).
     Probe {
-        /// Silence of the peer before the first probe. The peer is silent while no segment of it arrives.
-        /// Probes are sent only while none of our bytes wait for an acknowledgement.
+        /// Time without a segment from the peer before the first probe. Probes are sent only while none of
+        /// our bytes wait for an acknowledgement.
         idle: Duration,
-        /// Time from each probe to the next, and from the last to the end of the connection.
+        /// Time from each probe to the next probe, and from the last probe to the end of the connection.
         interval: Duration,
-        /// Unanswered probes after which the connection ends.
+        /// Number of unanswered probes after which the connection ends.
         probes: u8,
     },
 }
@@ -77,99 +77,104 @@ pub enum KeepalivePolicy {
 /// Parameters of a connection (`rdma_conn_param`).
 #[derive(Clone, Debug)]
 pub struct ConnParam {
-    /// Sent with the MPA Request or Reply: up to 512 bytes, 508 with revision 2's enhanced data, and 8 less
-    /// with [`ib_semantics`](Self::ib_semantics). Default: empty.
+    /// Private data of the MPA Request or Reply: at most 512 bytes. The enhanced data of revision 2 reduces
+    /// the limit to 508 bytes, and [`ib_semantics`](Self::ib_semantics) reduces it by 8 more bytes.
+    /// Default: empty.
     pub private_data: ArrayVec<u8, MAX_PRIVATE_DATA>,
     /// Maximum number of the peer's Reads that are served at a time (IRD). Default: 128.
     pub responder_resources: u16,
     /// Maximum number of our outstanding Reads (ORD). Default: 128.
     pub initiator_depth: u16,
     /// When accepting: the lowest acceptable ORD. A peer that serves fewer Reads is rejected, and the Reply
-    /// has this number (RFC 6581 section 9.1). Default: 0.
+    /// contains this number (RFC 6581 section 9.1). Default: 0.
     pub min_initiator_depth: u16,
-    /// When connecting: leaves both depths to the private data (0x3fff in the Request). Known peers read this
-    /// value as a depth. Default: `false`.
+    /// When connecting: both depths are negotiated in the private data (the Request has the value 0x3fff).
+    /// Known peers read this value as a depth. Default: `false`.
     pub depths_left_to_ulp: bool,
-    /// Requests markers from the peer, so that out-of-order FPDUs can be placed. siw rejects such a Request.
-    /// Default: `false`.
+    /// Requests markers from the peer, which make it possible to place out-of-order FPDUs. siw rejects such a
+    /// Request. Default: `false`.
     pub markers: bool,
     /// The MPA revision of the Request: 2 (RFC 6581) or 1. Default: 2.
     pub mpa_revision: u8,
     /// Offers peer-to-peer setup (an RTR message); revision 2 only. Default: `true`.
     pub peer_to_peer: bool,
-    /// The RTR kinds to offer. No other known peer supports a Send, so it is not among the defaults.
+    /// The RTR kinds to offer. Send is not among the defaults because no other known peer supports it.
     /// Default: Write and Read.
     pub rtr: RtrKinds,
     /// If a peer closes without an answer to a Request of revision 2, tries once more with revision 1 (RFC
-    /// 6581 section 10). Then the depths, and which side sends first, are a matter of the ULP; `Established`
-    /// says so. Default: `false`.
+    /// 6581 section 10). Then the ULP has to negotiate the depths, and which side sends first.
+    /// `Established::fell_back` reports this case. Default: `false`.
     pub fallback: bool,
     /// When connecting without peer-to-peer setup: tolerates FPDUs that the responder sends before it has
-    /// received one (against RFC 5044 section 7.1.2), as siw does. Default: `true`.
+    /// received an FPDU. siw sends such FPDUs, against RFC 5044 section 7.1.2. Default: `true`.
     pub tolerate_early_fpdus: bool,
     /// As the responder to a peer without RTR: sends nothing before the first FPDU of the peer (RFC 5044
-    /// section 7.1.2). Disable it only for protocols whose server sends first, with peers that are known to
-    /// tolerate it, such as perftest's Write latency test on siw. Default: `true`.
+    /// section 7.1.2). Disable this only if the protocol's server sends first and the peer is known to
+    /// tolerate early FPDUs, for example for perftest's Write latency test on siw. Default: `true`.
     pub await_first_fpdu: bool,
-    /// Offers InfiniBand's semantics where they go beyond iWARP's, or agrees to them when accepting. They
-    /// are in effect if both ends ask for them (`Established::ib_semantics`), and never toward another
-    /// implementation:
+    /// Offers InfiniBand's semantics where they go beyond iWARP's, or agrees to them when accepting. They are
+    /// in effect if both peers ask for them (`Established::ib_semantics`), and never with a peer that runs
+    /// another implementation:
     ///
-    /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`], and does not touch
-    ///   its buffer, which may be empty.
+    /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`]. The request's buffer
+    ///   is not changed, and may be empty.
     /// - [`SendOp::SendImmediate`] is allowed.
-    /// - A Send or Immediate Data of the peer that finds no receive request does not end the stream: once
-    ///   there is a receive request, the peer sends the message and all later ones again. The peer may abort
-    ///   the message after a time ([`rnr_retry`](Self::rnr_retry)). Meanwhile, our Reads and atomics are
-    ///   answered, and our requests complete. Our close does not wait for the message, which is then lost,
-    ///   as it is when the peer closes.
+    /// - A Send or Immediate Data of the peer that finds no receive request does not end the stream. Once
+    ///   there is a receive request, the peer sends this message and all later messages again. The peer may
+    ///   abort the message after a time ([`rnr_retry`](Self::rnr_retry)). While the message waits, our Reads
+    ///   and atomics are answered, and our requests complete. If we close, the close does not wait for the
+    ///   message. The message is then lost. It is also lost if the peer closes.
     ///
-    /// - A Send or Write completes when the peer has taken it: a Send when it is in the buffer of a receive
-    ///   request, a Write when it is in the memory of the peer. The peer reports this by a TCP
-    ///   acknowledgement, which it sends in the poll that places the bytes or in the next one. Requests
+    /// - A Send or Write completes when the peer has accepted it: a Send when the message is in the buffer of
+    ///   a receive request, a Write when its data is in the memory of the peer. The peer reports this by a
+    ///   TCP acknowledgement, which it sends in the poll that places the bytes or in the next poll. Requests
     ///   after a message that waits for a receive request complete after that message. If the peer refuses a
     ///   request, exactly this request fails. A message that arrives after the peer's close resets the
-    ///   connection. A Send completes before an answer to it is received. A graceful close waits for receive
-    ///   requests of the peer, for at most the engine's `close_timeout`: then the rest is flushed.
+    ///   connection. A Send completes before an answer to it is received. A graceful close waits until the
+    ///   peer has posted receive requests for our messages, for at most the engine's `close_timeout`. After
+    ///   that time the remaining requests are flushed.
     ///
-    /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements would tell nothing
-    /// about the peer. The ends detect such a proxy by TCP's initial sequence numbers, and do not agree.
+    /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
+    /// the peer. Both peers detect such a proxy by TCP's initial sequence numbers, and then do not agree.
     ///
-    /// The offer is twelve bytes after the private data of the Request, and the agreement to it is eight
-    /// bytes after the private data of the Reply. This implementation removes these bytes; another
-    /// implementation passes them to its user as private data. An end with an older version of the offer
-    /// reports differently what it has taken: its Request is rejected, and both ends get the reason.
-    /// Default: `false`.
+    /// The offer is twelve bytes after the private data of the Request, and the agreement is eight bytes
+    /// after the private data of the Reply. This implementation removes these bytes; another implementation
+    /// passes them to its user as private data. A peer with an older version of the offer reports accepted
+    /// messages in another way. Its Request is rejected, and both peers get the reason. Default: `false`.
     ///
     /// [`WorkCompletion::immediate`]: crate::verbs::WorkCompletion::immediate
     /// [`SendOp::SendImmediate`]: crate::verbs::SendOp::SendImmediate
     pub ib_semantics: bool,
     /// With [`ib_semantics`](Self::ib_semantics): how long a message of the peer waits for a receive request.
-    /// After this time the stream ends as without the agreement, with Terminate 1/2/02. `None`: for ever.
-    /// Default: `None`.
+    /// After this time the stream ends with Terminate 1/2/02, as it does without the agreement. `None`: for
+    /// ever. Default: `None`.
     pub rnr_timeout: Option<Duration>,
     /// With [`ib_semantics`](Self::ib_semantics): how often the peer retries a message that finds no receive
-    /// request here: 0 to 6 times, or 7 for ever (`rnr_retry_count`). The peer may override this number
-    /// ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)). Default: 7.
+    /// request here: 0 to 6 times, or 7 for ever (`rnr_retry_count`). The peer may replace this number by its
+    /// own ([`QueuePair::set_rnr_retry`](crate::verbs::QueuePair::set_rnr_retry)). Default: 7.
     pub rnr_retry: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the time between two of these retries, as a code of
-    /// InfiniBand, 0 to 31 (`min_rnr_timer`): 1 is 10 us, 31 is 491.52 ms, and 0 is 655.36 ms. Default: 0.
+    /// InfiniBand from 0 to 31 (`min_rnr_timer`). Code 1 is 10 us, 31 is 491.52 ms, and 0 is 655.36 ms.
+    /// Default: 0.
     pub min_rnr_timer: u8,
     /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays when the peer ends the connection, as
-    /// on InfiniBand, where no message reports the end. Its receives wait, and a send that is open or posted
-    /// later completes with [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded), after the
-    /// time of its retries ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)). So does
-    /// a send, at once, if no connection is made, because the peer is unreachable or rejects it. A peer that
-    /// has died ends the queue pair in any case. If one of our requests fails here, for instance because its
-    /// memory is invalid, the connection ends without a message to the peer. Default: `false`.
+    /// on InfiniBand, where no message reports the end. The queue pair's receives wait. A send that is open
+    /// or posted later completes with [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded)
+    /// after the retry time ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)). If no
+    /// connection is made because the peer is unreachable or rejects it, sends complete with this status at
+    /// once. A peer that has died ends the queue pair in any case. If one of our requests fails here, for
+    /// instance because its memory is invalid, the connection ends without a message to the peer.
+    /// Default: `false`.
     pub outlives_peer: bool,
-    /// Time for TCP and MPA startup together; when accepting, for the RTR. Default: 10 s. The error of a
-    /// timeout is TCP's during the TCP handshake, and
-    /// [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout) afterwards.
+    /// Maximum time for TCP and MPA startup together; when accepting, maximum time for the RTR. The error of
+    /// a timeout is TCP's during the TCP handshake, and
+    /// [`StartupTimeout`](crate::verbs::ConnectionError::StartupTimeout) afterwards. Default: 10 s.
     pub timeout: Duration,
-    /// Ends the connection when no FPDU was sent or received for this time; `None`: never. Default: `None`.
+    /// Ends the connection when no FPDU was sent or received during this time; `None`: never.
+    /// Default: `None`.
     pub idle_timeout: Option<Duration>,
-    /// Probes of a silent peer, in place of the engine's setting. Default: [`KeepalivePolicy::Engine`].
+    /// Keepalive probes of this connection, which replace the engine's setting.
+    /// Default: [`KeepalivePolicy::Engine`].
     pub keepalive: KeepalivePolicy,
     /// The index of the engine; `None`: the engine with the fewest connections. Default: `None`.
     pub engine: Option<usize>,
@@ -181,7 +186,7 @@ impl Default for ConnParam {
     fn default() -> Self {
         Self {
             private_data: ArrayVec::new(),
-            // More Reads in flight hide a longer delay, but each needs a record at both ends.
+            // More Reads in flight hide a longer delay, but each Read needs a record at both peers.
             responder_resources: 128,
             initiator_depth: 128,
             min_initiator_depth: 0,
@@ -252,10 +257,10 @@ impl ConnParam {
         }
     }
 
-    /// The same parameters with private data.
+    /// Returns the same parameters with `bytes` as private data.
     ///
     /// # Errors
-    /// [`VerbsError::TooLong`] above 512 bytes.
+    /// [`VerbsError::TooLong`] for more than 512 bytes.
     pub fn with_private_data(mut self, bytes: &[u8]) -> Result<Self, VerbsError> {
         self.private_data.clear();
         self.private_data
@@ -265,28 +270,28 @@ impl ConnParam {
     }
 }
 
-/// The limits of a responder on Requests, and its timeouts.
+/// A responder's limits on Requests, and its timeouts.
 #[derive(Clone, Debug)]
 pub struct ResponderOptions {
-    /// The time for the Request to arrive, from when the peer may send it. Default: 10 s.
+    /// Maximum time until the Request arrives, from the moment when the peer may send it. Default: 10 s.
     pub startup_timeout: Duration,
-    /// The time for the user to accept or reject. After this time the peer is rejected. `None`: no limit
-    /// here; the peer may have its own limit. Default: 60 s.
+    /// Maximum time for the user to accept or reject. After this time the peer is rejected. `None`: no limit
+    /// here, although the peer may have its own limit. Default: 60 s.
     pub decision_timeout: Option<Duration>,
-    /// Support revision 2. Without it, an enhanced Request closes the connection (RFC 6581 section 10).
-    /// Default: `true`.
+    /// Whether revision 2 is supported. If not, an enhanced Request closes the connection (RFC 6581 section
+    /// 10). Default: `true`.
     pub enhanced: bool,
-    /// The RTR kinds that are supported; at least one. Default: Write and Read.
+    /// The supported RTR kinds, at least one kind. Default: Write and Read.
     pub rtr: RtrKinds,
-    /// Names only one RTR kind in a Reply, Write before Read before Send, for peers that expect exactly one.
-    /// Default: `false`.
+    /// Names only one RTR kind in a Reply, for peers that expect exactly one: Write if possible, else Read,
+    /// else Send. Default: `false`.
     pub single_rtr: bool,
-    /// Maximum bytes of private data in a Request. A Request with more closes the connection. Default: 512
-    /// bytes.
+    /// Maximum number of bytes of private data in a Request. A Request with more private data closes the
+    /// connection. Default: 512 bytes.
     pub max_private_data: usize,
-    /// The highest IRD of a connection, whatever `accept` asks for. Default: 1024.
+    /// The highest IRD of a connection. A higher value that `accept` asks for is reduced. Default: 1024.
     pub max_ird: u16,
-    /// The highest ORD of a connection, whatever `accept` asks for. Default: 1024.
+    /// The highest ORD of a connection. A higher value that `accept` asks for is reduced. Default: 1024.
     pub max_ord: u16,
     /// Rejects peers that request markers from us, since markers cost the sender work. On a connection that
     /// began in streaming mode, a `ConnectError` event follows. Default: `false`.
@@ -335,24 +340,24 @@ impl ResponderOptions {
 /// The buffers of a connection in streaming mode, before MPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Maximum bytes of the peer that wait to be read. At this limit the window of TCP closes. Default: 16
-    /// KiB.
+    /// Maximum number of the peer's bytes that wait to be read. At this limit TCP's window closes.
+    /// Default: 16 KiB.
     pub recv_bytes: usize,
-    /// Maximum bytes that wait for TCP to accept them. Default: 16 KiB.
+    /// Maximum number of bytes that wait until TCP accepts them. Default: 16 KiB.
     pub send_bytes: usize,
 }
 
 impl Default for StreamOptions {
     fn default() -> Self {
-        // Each connection in streaming mode takes this memory. It suffices for the exchange before MPA, which
-        // carries no bulk data.
+        // Each connection in streaming mode allocates this memory, which suffices for the exchange before
+        // MPA: it carries no bulk data.
         Self { recv_bytes: 16 << 10, send_bytes: 16 << 10 }
     }
 }
 
 impl StreamOptions {
     pub(super) fn check(&self) -> Result<(), VerbsError> {
-        // Bounds the memory that one call can take.
+        // Bounds the memory that one call can allocate.
         const MAX: usize = 16 << 20;
         if [self.recv_bytes, self.send_bytes].iter().all(|bytes| (1..=MAX).contains(bytes)) {
             Ok(())
@@ -371,42 +376,47 @@ pub struct ListenOptions {
     pub port: u16,
     /// Maximum number of connections that are neither accepted nor rejected yet. Default: 128.
     pub backlog: usize,
-    /// Of these, from one address; `None`: all of them. Default: `None`.
+    /// Maximum number of such connections from one address; `None`: no separate limit per address.
+    /// Default: `None`.
     pub backlog_per_address: Option<usize>,
     /// Maximum number of connections, including the backlog. Default: 16,384.
     pub max_connections: usize,
-    /// Of these, from one address; `None`: all of them. Default: `None`.
+    /// Maximum number of connections from one address; `None`: no separate limit per address.
+    /// Default: `None`.
     pub max_per_address: Option<usize>,
-    /// Maximum number of connections that one address may begin per second, on each engine; `None`: no
-    /// limit. Failed connections count too: a peer that connects and fails repeatedly costs as much as many
+    /// Maximum number of connections that one address may begin per second, on each engine; `None`: no limit.
+    /// Failed connections count as well: a peer that connects and fails repeatedly costs as much as many
     /// peers that stay. Default: `None`.
     pub rate_per_address: Option<u32>,
-    /// Maximum number of connections of one address that may fail through its fault per second, on each
-    /// engine; `None`: no limit. Faults are an invalid or late Request, a message for which we send a
-    /// Terminate, and a Terminate of the peer. Beyond the limit its SYNs get no answer for the rest of the
-    /// second, so another host behind the same address can connect after that. Default: 32.
+    /// Maximum number of connections of one address that may fail through the peer's fault per second, on
+    /// each engine; `None`: no limit. Faults are an invalid or late Request, a message for which we send a
+    /// Terminate, and a Terminate of the peer. Beyond the limit, SYNs of the address get no answer for the
+    /// rest of the second. After that second, another host behind the same address can connect. Default: 32.
     pub failures_per_address: Option<u32>,
-    /// Maximum number of TCP connections that are not established; `None`: the
-    /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine. That limit applies in any case.
+    /// Maximum number of TCP connections that are not established; `None`: only the
+    /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
     /// Default: `None`.
     pub half_open: Option<usize>,
-    /// Of these, from one address; `None`: all of them. Default: `None`.
+    /// Maximum number of such TCP connections from one address; `None`: no separate limit per address.
+    /// Default: `None`.
     pub half_open_per_address: Option<usize>,
     /// The addresses that may connect. Default: all.
     pub filter: AddressFilter,
     /// The limits on Requests. Default: those of [`ResponderOptions`].
     pub responder: ResponderOptions,
-    /// Connections begin in streaming mode, with these buffers; `None`: with MPA at once. Default: `None`.
+    /// Connections begin in streaming mode, with buffers of these sizes; `None`: connections begin with MPA
+    /// at once. Default: `None`.
     pub streaming: Option<StreamOptions>,
 }
 
-/// The default of [`ListenOptions::failures_per_address`]. A failed connection costs some 18 us of a core,
-/// so 32 cost less than a thousandth of its time. No working program fails as often.
+/// The default of [`ListenOptions::failures_per_address`]. A failed connection costs some 18 us of a core, so
+/// 32 failures per second cost less than a thousandth of the core. No working program fails as often.
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {
-    /// Listens on `port` for up to 16,384 connections (the default limit on queue pairs), 128 of them
-    /// undecided, from any address. 32 connections of an address may fail in a second.
+    /// Listens on `port` for at most 16,384 connections (the default limit on queue pairs) from any address.
+    /// At most 128 of these connections may be undecided. At most 32 connections of an address may fail in a
+    /// second.
     pub fn new(port: u16) -> Self {
         Self {
             port,

@@ -14,25 +14,26 @@ use crate::verbs::{QueuePair, VerbsError};
 use super::identifier::{CmCommand, CmPhase};
 use super::{CmId, ConnParam, ResponderOptions, StreamOptions};
 
-/// The bytes of streaming mode between a user and its engine: the received bytes, and the bytes to send.
+/// The bytes of streaming mode that a user and its engine exchange: the received bytes, and the bytes to
+/// send.
 pub(crate) struct PlainBytes {
     buffers: Mutex<Buffers>,
-    /// The engine was notified and has not handled it yet.
+    /// Whether the engine was notified and has not handled the notification yet.
     notified: AtomicBool,
 }
 
 struct Buffers {
     recv: VecDeque<u8>,
     send: VecDeque<u8>,
-    /// How many bytes TCP has taken from `send` so far: the position of the front of `send` in the user's
-    /// stream.
+    /// Number of bytes that TCP has consumed from `send` so far. This is the position of the front of `send`
+    /// in the user's stream.
     taken: u64,
     limits: StreamOptions,
-    /// The peer has closed: nothing follows the bytes in `recv`.
+    /// Whether the peer has closed: then no bytes follow those in `recv`.
     ended: bool,
-    /// `StreamReadable` was reported for the bytes in `recv`.
+    /// Whether `StreamReadable` was reported for the bytes in `recv`.
     announced: bool,
-    /// A send was refused, so `StreamWritable` has to be reported.
+    /// Whether a send was refused, so that `StreamWritable` has to be reported.
     refused: bool,
 }
 
@@ -68,12 +69,12 @@ impl PlainBytes {
 
     // ---- for the engine ----
 
-    /// Called when the engine visits the buffers: the next change notifies it again.
+    /// Called when the engine checks the buffers. From then on, the next change notifies the engine again.
     pub(crate) fn answer(&self) {
         self.notified.store(false, Ordering::Release);
     }
 
-    /// Adds bytes for the user, as many as fit; returns their number.
+    /// Adds as many received bytes as fit, for the user. Returns their number.
     pub(crate) fn fill(&self, bytes: &[u8]) -> usize {
         let mut buffers = self.buffers();
         let taken = bytes.len().min(buffers.limits.recv_bytes - buffers.recv.len());
@@ -81,7 +82,7 @@ impl PlainBytes {
         taken
     }
 
-    /// The peer has closed.
+    /// Records that the peer has closed.
     pub(crate) fn set_ended(&self) {
         self.buffers().ended = true;
     }
@@ -94,7 +95,7 @@ impl PlainBytes {
     }
 
     /// Passes bytes of the user to `send`, from the front up to position `end` of the user's stream. Returns
-    /// whether all of them were taken.
+    /// whether `send` accepted all of them.
     pub(crate) fn take_for_tcp(&self, end: u64, mut send: impl FnMut(&[u8]) -> usize) -> bool {
         let mut buffers = self.buffers();
         loop {
@@ -120,7 +121,7 @@ impl PlainBytes {
         room && std::mem::take(&mut buffers.refused)
     }
 
-    /// Takes the bytes that the user has not read, for MPA.
+    /// Removes and returns the bytes that the user has not read; MPA gets them.
     pub(crate) fn take_unread(&self) -> VecDeque<u8> {
         let mut buffers = self.buffers();
         buffers.announced = false;
@@ -130,7 +131,7 @@ impl PlainBytes {
 
     // ---- for the user ----
 
-    /// Takes as many bytes as fit; returns their number.
+    /// Accepts as many bytes as fit; returns their number.
     fn send(&self, bytes: &[u8]) -> usize {
         let mut buffers = self.buffers();
         let taken = bytes.len().min(buffers.limits.send_bytes - buffers.send.len());
@@ -139,7 +140,7 @@ impl PlainBytes {
         taken
     }
 
-    /// Takes all bytes, or none if they do not fit. Returns whether it took them.
+    /// Accepts all bytes, or none if they do not fit together. Returns whether the bytes were accepted.
     fn send_whole(&self, bytes: &[u8]) -> bool {
         let mut buffers = self.buffers();
         let fits = bytes.len() <= buffers.limits.send_bytes - buffers.send.len();
@@ -164,7 +165,7 @@ impl PlainBytes {
         }
     }
 
-    /// The position after the bytes sent so far.
+    /// Returns the position in the user's stream after the bytes sent so far.
     fn end(&self) -> u64 {
         let buffers = self.buffers();
         buffers.taken + buffers.send.len() as u64
@@ -176,10 +177,10 @@ impl PlainBytes {
 }
 
 impl CmId {
-    /// Connects to `remote` in streaming mode: plain bytes both ways, until one side starts MPA as initiator
-    /// and the other as responder. A `StreamEstablished` or `ConnectError` event follows. Only the engine,
-    /// port, timeout, keepalive and idle timeout of `param` are used. The idle timeout counts in streaming
-    /// mode.
+    /// Connects to `remote` in streaming mode. Plain bytes flow both ways until one side starts MPA as
+    /// initiator and the other as responder. A `StreamEstablished` or `ConnectError` event follows. `param`
+    /// is used only for the engine, port, timeout, keepalive and idle timeout. The idle timeout applies in
+    /// streaming mode as well.
     ///
     /// # Errors
     /// [`VerbsError`]: a parameter is out of range, there is no engine.
@@ -231,9 +232,9 @@ impl CmId {
     }
 
     /// Starts MPA as initiator on a connection in streaming mode. The Request follows the bytes sent so far,
-    /// and no more bytes can be sent. The events are those of [`connect`](Self::connect). Each side has to
-    /// know that the other side starts MPA now: bytes that the peer sends in streaming mode after this end
-    /// the connection (code 4).
+    /// and no more bytes can be sent in streaming mode. The events are those of [`connect`](Self::connect).
+    /// Each side has to know that the other side starts MPA now: if the peer sends more bytes in streaming
+    /// mode, they end the connection (code 4).
     ///
     /// # Errors
     /// [`VerbsError`]: some bytes of the peer are unread, the queue pair is not idle, a parameter is out of
@@ -261,9 +262,9 @@ impl CmId {
         Ok(())
     }
 
-    /// Starts MPA as responder on a connection in streaming mode, after `last_message`: the bytes that tell
-    /// the peer to send its Request (RFC 5044 section 7.1.5). They may be empty. Unread bytes of the peer
-    /// belong to its Request. A `ConnectRequest` or `ConnectError` event follows.
+    /// Starts MPA as responder on a connection in streaming mode, after sending `last_message`. These bytes,
+    /// which may be empty, ask the peer to send its Request (RFC 5044 section 7.1.5). Unread bytes of the
+    /// peer belong to the Request. A `ConnectRequest` or `ConnectError` event follows.
     ///
     /// # Errors
     /// [`VerbsError`]: `last_message` does not fit the send buffer as a whole, a parameter is out of range.

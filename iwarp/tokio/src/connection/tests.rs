@@ -9,7 +9,7 @@ fn a_refused_request_says_who_closed() {
     assert!(matches!(refused(Phase::Starting, true), Error::Closed));
     let closed = refused(Phase::Starting, false);
     assert!(matches!(closed, Error::Connection(ConnectionError::PeerClosed)), "{closed}");
-    // The disconnect event has come, and has the cause.
+    // The disconnect event has arrived, and contains the cause.
     let ended = refused(Phase::Ended(Some(ConnectionError::Rejected)), false);
     assert!(matches!(ended, Error::Connection(ConnectionError::Rejected)), "{ended}");
 }

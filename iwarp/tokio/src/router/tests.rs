@@ -11,8 +11,8 @@ use super::*;
 use crate::Listener;
 use crate::tests::{PORT, connected, endpoints, in_time};
 
-/// A task that counts how often it is woken. Its waker checks that the router's lock is free, when the waker
-/// is called and when it is dropped.
+/// A task that counts how often it is woken. Its waker checks that the router's lock is free, both when it is
+/// called and when it is dropped.
 struct Task {
     router: Weak<Router>,
     woken: AtomicUsize,
@@ -99,7 +99,7 @@ impl Completions for LateQueue {
     }
 }
 
-/// A completion that comes after the last poll causes an event.
+/// A completion that arrives after the last poll causes an event.
 #[test]
 fn no_completion_comes_between_the_last_look_and_the_next_event() {
     for first in [0, 1, BATCH] {
@@ -206,7 +206,7 @@ fn a_half_of_a_stream_keeps_one_waker() {
     assert!(old.iter().all(|task| task.woken() == 0));
 }
 
-/// A waker that is registered already stays, also at a later poll.
+/// A waker that is registered already stays registered, even after a later poll.
 #[test]
 fn a_task_that_polls_again_is_woken_once() {
     let router = Router::new(0);
@@ -230,7 +230,7 @@ fn a_task_that_polls_again_is_woken_once() {
     assert_eq!(task.woken(), 1);
 }
 
-/// A stream that waits for a place is woken, in every way in which the place can become free.
+/// A stream that waits for a place is woken, whichever event frees the place.
 #[test]
 fn a_place_that_becomes_free_wakes_the_stream() {
     let ways: [fn(&Router, u64); 3] = [
@@ -250,7 +250,8 @@ fn a_place_that_becomes_free_wakes_the_stream() {
     }
 }
 
-/// A waker may poll at once, as a runtime's may: the place is free before the waker is called.
+/// A waker may poll at once, as the waker of a runtime may. So the place has to be free before the waker is
+/// called.
 #[test]
 fn a_place_is_free_before_the_stream_is_woken() {
     struct Inline {
@@ -279,7 +280,8 @@ fn a_place_is_free_before_the_stream_is_woken() {
     }
 }
 
-/// A place is given to a future that waited earlier and is then dropped: the stream gets the place.
+/// A place is assigned to a future that waited earlier. The future is then dropped, and the stream gets the
+/// place.
 #[test]
 fn a_place_of_a_dropped_future_goes_to_the_stream() {
     let router = Router::new(0);

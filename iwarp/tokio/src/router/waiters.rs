@@ -7,12 +7,12 @@ use std::task::Waker;
 pub(crate) enum Direction {
     /// `AsyncRead`.
     Read,
-    /// `AsyncWrite`: to write, to flush and to shut down.
+    /// `AsyncWrite`: writes, flushes and shutdowns.
     Write,
 }
 
-/// The last task that polled each direction, if it waits. By the contract of tokio's traits, earlier tasks
-/// need not be woken. So a stream that passes from task to task leaves no wakers behind.
+/// For each direction, the last task that polled it, if the task waits. By the contract of tokio's traits,
+/// earlier tasks need not be woken. So a stream that is passed from task to task leaves no wakers behind.
 #[derive(Default)]
 pub(super) struct Waiters([Option<Waker>; 2]);
 
@@ -22,12 +22,12 @@ impl Waiters {
         self.0[direction as usize].as_ref().is_some_and(|there| there.will_wake(waker))
     }
 
-    /// Registers this waker; returns the previous one.
+    /// Registers this waker, and returns the previous waker.
     pub(super) fn replace(&mut self, direction: Direction, waker: Waker) -> Option<Waker> {
         self.0[direction as usize].replace(waker)
     }
 
-    /// Takes the wakers out, to call them.
+    /// Removes and returns the wakers, which the caller calls.
     pub(super) fn take(&mut self) -> [Option<Waker>; 2] {
         std::mem::take(&mut self.0)
     }

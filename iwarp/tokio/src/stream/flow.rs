@@ -12,7 +12,7 @@ use crate::connection::{Connection, Message};
 use crate::error::{Error, Result};
 use crate::router::Direction;
 
-/// The bytes of a stream that were sent and received. Its methods borrow the stream's connection.
+/// The state of a stream's bytes in both directions. The methods borrow the stream's connection.
 pub(super) struct Flow {
     pub(super) incoming: Incoming,
     pub(super) outgoing: Outgoing,
@@ -21,8 +21,8 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// Takes all arrived messages. Registers the task of this direction to be woken by the next one. The
-    /// first error ends the stream.
+    /// Handles all messages that have arrived. Registers the task of this direction to be woken by the next
+    /// message. The first error ends the stream.
     pub(super) fn receive(
         &mut self,
         connection: &Connection,
@@ -46,9 +46,9 @@ impl Flow {
         Ok(())
     }
 
-    /// Sends the bytes that credit allows, and gives credit. If the send queue is full, the task is woken
-    /// when it has room. An error only concerns this call: [`receive`](Self::receive) reports the end of the
-    /// connection, after all arrived messages.
+    /// Sends the bytes for which there is credit, and gives credit to the peer. If the send queue is full,
+    /// the task is woken when the queue has room. An error concerns only this call:
+    /// [`receive`](Self::receive) reports the end of the connection, after all messages that have arrived.
     pub(super) fn send(
         &mut self,
         connection: &Connection,
@@ -59,7 +59,8 @@ impl Flow {
         Ok(self.give_credit(connection, direction, cx)?)
     }
 
-    /// Reads arrived bytes. `None` if no bytes have arrived; the task is then woken when bytes arrive.
+    /// Copies arrived bytes to the reader. Returns `None` if no bytes have arrived; then the task is woken
+    /// when bytes arrive.
     pub(super) fn try_read(
         &mut self,
         connection: &Connection,
@@ -76,8 +77,8 @@ impl Flow {
             let _ = self.send(connection, Direction::Read, cx);
         }
         if out.filled().len() > before || out.remaining() == 0 || self.incoming.is_ended() {
-            // The bytes are returned even if the connection has ended meanwhile. The next call returns the
-            // error.
+            // The bytes are returned even if the connection has ended in the meantime. The next call returns
+            // the error.
             return Some(Ok(()));
         }
         received.err().map(Err)

@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 use crate::region::Region;
 
 pub(super) struct Incoming {
-    /// The peer writes here.
+    /// The ring, into which the peer writes.
     ring: Region,
-    /// Maximum Writes that the peer may have in flight without a credit.
+    /// Maximum number of Writes that the peer may have in flight without a credit.
     window: u64,
     arrived: Progress,
     /// Bytes that the program has read.
@@ -50,7 +50,7 @@ impl Incoming {
         let size = self.ring.len();
         while out.remaining() > 0 && self.read < self.arrived.bytes {
             let at = (self.read % size as u64) as usize;
-            // At most the size of the ring.
+            // The value is at most the size of the ring.
             let arrived = (self.arrived.bytes - self.read) as usize;
             let count = out.remaining().min(arrived).min(size - at);
             self.ring.read_at(at, out.initialize_unfilled_to(count))?;
@@ -60,8 +60,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// The credit to give to the peer, once enough has accumulated. (The receive of a Write is reposted as
-    /// soon as the Write was taken.)
+    /// Returns the credit to give to the peer, once enough credit has accumulated. (The receive of a Write is
+    /// posted again as soon as the Write was handled.)
     pub(super) fn credit_due(&self) -> Option<Progress> {
         let writes = self.arrived.writes - self.credited.writes;
         let bytes = self.read - self.credited.bytes;

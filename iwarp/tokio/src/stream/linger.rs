@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::protocol::Progress;
 
-/// Maximum time in which the peer takes no bytes.
+/// Maximum time for which the peer may accept no bytes.
 const STEP: Duration = Duration::from_secs(60);
-/// Maximum number of steps in which the peer takes a part but not all.
+/// Maximum number of steps in which the peer accepts some bytes, but not all.
 const STEPS: u32 = 10;
 
-/// The time limits for a peer to take the last bytes of a stream.
+/// The time limits for a peer to accept the last bytes of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Linger {
     step: Duration,
@@ -48,7 +48,7 @@ mod tests {
     fn a_peer_that_takes_something_has_ten_steps() {
         let mut linger = Linger::default();
         for step in 0..10 {
-            // A Write without bytes counts as progress too.
+            // A Write without bytes also counts as progress.
             assert_eq!(linger.next(taken(step / 2, step)), Some(Duration::from_secs(60)), "{step}");
         }
         assert_eq!(linger.next(taken(10, 10)), None);

@@ -12,14 +12,14 @@ use crate::error::{Error, Result};
 use crate::region::{Region, RemoteRegion};
 use crate::router::Direction;
 
-/// Maximum bytes of one Write, so that the peer can begin to read early.
+/// Maximum number of bytes of one Write, so that the peer can begin to read early.
 const LONG: u64 = 128 << 10;
 
 pub(super) struct Outgoing {
-    /// The bytes, each at the same position as in the ring of the peer.
+    /// The written bytes, each at the same position as in the peer's ring.
     ring: Region,
     peer_ring: RemoteRegion,
-    /// Maximum Writes in flight without a credit.
+    /// Maximum number of Writes in flight without a credit.
     window: u64,
     /// Bytes that the program has written.
     written: u64,
@@ -72,7 +72,7 @@ impl Outgoing {
         self.credited
     }
 
-    /// Takes as many bytes of the program as fit the peer's ring; returns their number.
+    /// Accepts as many bytes of the program as fit the peer's ring, and returns their number.
     pub(super) fn gather(&mut self, parts: &[IoSlice<'_>]) -> Result<usize> {
         let before = self.written;
         for part in parts {
@@ -115,7 +115,8 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Writes the next run to the ring of the peer. The caller has taken its place in the send queue.
+    /// Writes the next contiguous bytes to the peer's ring. The caller has reserved a place in the send
+    /// queue.
     fn write(&mut self, connection: &Connection) -> Result<()> {
         let size = self.peer_ring.len;
         let at = self.sent.bytes % size;

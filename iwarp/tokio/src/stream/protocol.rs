@@ -19,30 +19,30 @@ const HELLO: u8 = 1;
 pub(super) const CREDIT: u8 = 2;
 pub(super) const END: u8 = 3;
 
-/// The longest message.
+/// Length in bytes of the longest message.
 pub(super) const HELLO_BYTES: usize = 1 + RemoteRegion::BYTES + size_of::<u32>();
 
 /// Receive requests reserved for messages that need no credit: at most four credits for Writes and four for
 /// the ring, one more of each kind in preparation, the hello, and the end.
 pub(super) const RESERVE: u64 = 12;
 
-/// Maximum bytes of a peer's ring: this end allocates as much.
+/// Maximum size in bytes of the peer's ring. This side allocates the same amount of memory.
 pub(super) const LONGEST_RING: u64 = 64 << 20;
 
-/// The progress of a stream: bytes, and the Writes that carry them.
+/// The progress of a stream: the number of bytes, and the number of Writes that carry them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) bytes: u64,
     pub(super) writes: u64,
 }
 
-/// The hello of an end with this ring and this number of receives.
+/// Returns the hello for this ring and this number of receives.
 pub(super) fn hello(ring: &RemoteRegion, receives: usize) -> Vec<u8> {
     let receives = u32::try_from(receives).unwrap_or(u32::MAX);
     [&[HELLO], &ring.to_bytes()[..], &receives.to_be_bytes()].concat()
 }
 
-/// Parses a hello: the ring of the peer, and the number of Writes that it takes without a credit.
+/// Parses a hello. Returns the peer's ring, and the number of Writes that the peer accepts without a credit.
 pub(super) fn parse_hello(data: &[u8]) -> Result<(RemoteRegion, u64)> {
     let Some((&HELLO, rest)) = data.split_first() else {
         return Err(Error::Protocol("its first message is no hello"));
@@ -59,7 +59,7 @@ pub(super) fn parse_hello(data: &[u8]) -> Result<(RemoteRegion, u64)> {
     Ok((ring, window))
 }
 
-/// Sends a message without waiting for its completion. The caller has taken its place in the send queue.
+/// Sends a message without waiting for its completion. The caller has reserved a place in the send queue.
 pub(super) fn send(connection: &Connection, parts: &[&[u8]]) -> Result<()> {
     let wr_id = connection.post_copy(SendOp::Send, parts)?;
     connection.router().forget(wr_id);

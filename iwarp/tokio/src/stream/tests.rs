@@ -10,8 +10,8 @@ use crate::Error;
 use crate::router::Direction;
 use crate::tests::{in_time, streams};
 
-/// The connection is about to close, and the credit for what was read before is refused. What has arrived
-/// meanwhile can still be read, and then comes the end.
+/// The connection is about to close, and the credit for bytes that were read before is refused. Bytes that
+/// have arrived in the meantime can still be read. Then the stream ends.
 #[tokio::test(crate = "crate::limited")]
 async fn a_refused_credit_does_not_end_the_stream() {
     in_time(async {
@@ -30,7 +30,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
         assert!(a.inner().flow.incoming.credit_due().is_some());
         b.write_all(b"last").await.unwrap();
         b.shutdown().await.unwrap();
-        // The request completes once the peer has taken it.
+        // The request completes once the peer has accepted it.
         while b.connection().queue_pair().has_open_sends() {
             tokio::task::yield_now().await;
         }
@@ -44,13 +44,13 @@ async fn a_refused_credit_does_not_end_the_stream() {
     .await;
 }
 
-/// The peer acknowledges, but never reads. It keeps the stream and its memory alive only until the limit.
+/// The peer acknowledges, but never reads. This keeps the stream and its memory alive only until the limit.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {
     in_time(async {
         let (mut a, b) = streams().await;
         a.inner().linger = Linger::new(Duration::from_millis(50));
-        // More Writes than the peer takes at once: the last bytes are not sent.
+        // There are more Writes than the peer accepts at once, so the last bytes are not sent.
         for number in 0..10 {
             a.write_u8(number).await.unwrap();
         }
@@ -65,7 +65,7 @@ async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {
     .await;
 }
 
-/// A peer that reads within the limit gets all, and the connection ends.
+/// A peer that reads within the limit gets all bytes, and the connection ends.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_sends_the_rest_to_a_peer_that_reads() {
     in_time(async {
@@ -78,7 +78,8 @@ async fn a_dropped_stream_sends_the_rest_to_a_peer_that_reads() {
         let mut read = Vec::new();
         b.read_to_end(&mut read).await.unwrap();
         assert_eq!(read, (0..10).collect::<Vec<u8>>());
-        // The connection ends gracefully, or by a reset if a credit of this end has crossed the close.
+        // The connection ends gracefully, or by a reset if a credit of this side has crossed the peer's
+        // close.
         b.connection().closed().await;
     })
     .await;

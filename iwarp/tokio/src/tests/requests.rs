@@ -24,7 +24,7 @@ async fn until_waiting(listener: &Listener, count: usize) {
     .await;
 }
 
-/// Peers that ask and go away, while nobody takes their requests, leave nothing behind.
+/// Peers that request a connection and go away, while no task accepts their requests, leave nothing behind.
 #[tokio::test(crate = "crate::limited")]
 async fn requests_of_peers_that_have_gone_do_not_pile_up() {
     let (client, server) = endpoints();
@@ -60,7 +60,7 @@ async fn connect(client: Endpoint) -> crate::Result<Connection> {
     Connection::connect(&client, SERVER).await
 }
 
-/// A task whose waker looks whether the lock of the routes is free.
+/// A task whose waker checks whether the lock of the routes is free.
 struct Task {
     routes: Arc<Routes>,
     woken: AtomicUsize,
@@ -75,7 +75,7 @@ impl Wake for Task {
 }
 
 impl Task {
-    /// Polls a future by this task alone, until it is ready.
+    /// Polls a future, and no other task, until the future is ready.
     async fn run<T>(self: &Arc<Self>, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let waker = Waker::from(Arc::clone(self));
@@ -114,7 +114,7 @@ async fn events_wake_tasks_without_a_lock() {
     drop(connected(&client, &listener).await);
 }
 
-/// Requests are taken in the order in which they came.
+/// Requests are returned in the order in which they arrived.
 #[tokio::test(crate = "crate::limited")]
 async fn the_oldest_request_comes_first() {
     let (client, server) = endpoints();
@@ -133,7 +133,7 @@ async fn the_oldest_request_comes_first() {
     }
 }
 
-/// The peer has gone, and nobody has looked at that event yet: a loop that accepts goes on.
+/// The peer has gone, and the event of this is not handled yet: a loop that accepts continues.
 #[tokio::test(crate = "crate::limited")]
 async fn a_request_of_a_peer_that_has_just_gone_is_passed_over() {
     let (client, server) = endpoints();

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::{PORT, RING, SERVER, connected, endpoints, in_time, options, step_back, streams};
 use crate::{Connection, Error, Listener, Stream};
 
-/// The task of the other end does something else before it reads.
+/// The peer's task does something else before it reads.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[tokio::test(crate = "crate::limited")]
@@ -44,7 +44,7 @@ async fn an_accept_hands_over() {
     .await;
 }
 
-/// The places of the send queue are taken by atomics whose futures are dropped while they poll.
+/// Atomics have reserved the places of the send queue. Their futures are dropped while they poll.
 #[tokio::test(crate = "crate::limited")]
 async fn a_full_send_queue_hands_over() {
     in_time(async {
@@ -101,7 +101,7 @@ async fn a_write_behind_another_hands_over() {
     .await;
 }
 
-/// Waits until nothing of a stream is under way, and its thread has stepped back.
+/// Waits until a stream has no bytes in flight, and its thread has stepped back.
 async fn leave_alone(stream: &Stream) {
     while stream.connection().queue_pair().has_open_sends() {
         sleep(Duration::from_millis(1)).await;
@@ -128,7 +128,8 @@ async fn a_write_without_room_hands_over() {
     .await;
 }
 
-/// More Writes than the peer takes at once: the last bytes gather, and go with the flush or the shutdown.
+/// There are more Writes than the peer accepts at once. The last bytes accumulate, and are sent by the flush
+/// or the shutdown.
 #[tokio::test(crate = "crate::limited")]
 async fn a_flush_and_a_shutdown_without_credit_hand_over() {
     for is_flush in [true, false] {
@@ -185,7 +186,7 @@ async fn connections_go_on_after_pauses() {
     .await;
 }
 
-/// A task that writes and then computes for long has sent its bytes.
+/// The bytes of a task are sent even if the task computes for a long time after the write.
 #[tokio::test(crate = "crate::limited")]
 async fn a_byte_leaves_with_its_write() {
     in_time(async {

@@ -1,7 +1,7 @@
-//! A limit for each test: a test that hangs fails under its name, and the other tests continue.
+//! A time limit for each test: a test that hangs fails under its name, and the other tests continue.
 //!
-//! `#[tokio::test(crate = "crate::limited")]` finds here what it uses of tokio. A test without a runtime
-//! holds what [`watch`] returns.
+//! `#[tokio::test(crate = "crate::limited")]` finds in this module the items of tokio that it uses. A test
+//! without a runtime holds the value that [`watch`] returns.
 #![allow(dead_code, unused_imports, reason = "not every program of tests uses all of it")]
 
 use std::io::Write;
@@ -11,10 +11,10 @@ use std::time::Duration;
 
 pub(crate) use tokio::pin;
 
-/// The most time of a test: some seconds are usual on a busy machine.
+/// Maximum time of a test. On a busy machine, some seconds are usual.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The time for a test that was told to end, until the whole program ends in place of it.
+/// Time for a test to end after it has failed because of the limit. After this time, the whole program ends.
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) mod runtime {
@@ -60,19 +60,19 @@ fn name() -> String {
     thread::current().name().unwrap_or("a test").to_owned()
 }
 
-/// Runs a test, and fails when its time is over.
+/// Runs a test, which fails when its time is over.
 pub(crate) fn block_on<F: Future>(runtime: tokio::runtime::Runtime, limit: Duration, test: F) -> F::Output {
     let _watched = watch_for(limit + GRACE);
     let ended = runtime.block_on(async { tokio::time::timeout(limit, test).await });
     ended.unwrap_or_else(|_| {
-        // This does not wait for the threads of the runtime, which may hang too.
+        // This does not wait for the threads of the runtime, which may also hang.
         runtime.shutdown_background();
         panic!("{} has not ended within {limit:?}", name())
     })
 }
 
-/// Ends the program, with the name of the test, if the test still holds this after its time: its thread is
-/// blocked.
+/// Returns a value for a test without a runtime. If the test still holds the value after its time, its thread
+/// is blocked, and the program ends with the name of the test.
 pub(crate) fn watch() -> impl Sized {
     watch_for(LIMIT + GRACE)
 }

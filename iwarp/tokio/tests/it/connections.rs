@@ -55,7 +55,7 @@ async fn nobody_listens() {
     let (client, server) = endpoints();
     let refused = Connection::connect(&client, SERVER).await.unwrap_err();
     assert!(matches!(refused, Error::Connection(ConnectionError::Tcp(_))), "{refused}");
-    // The port of a dropped listener is free again, and nobody listens there.
+    // The port of a dropped listener is free again, and no listener uses it.
     for _ in 0..2 {
         drop(Listener::bind(&server, PORT).unwrap());
     }
@@ -143,7 +143,8 @@ fn used(endpoint: &Endpoint) -> [usize; 3] {
     [usage.qp, usage.mr, usage.cq].map(|usage| usage.used)
 }
 
-/// A request that is refused because this end is closing says so, before the connection is over.
+/// A request that is refused because this side is closing reports this cause, before the connection has
+/// ended.
 #[tokio::test(crate = "crate::limited")]
 async fn a_request_behind_a_close_is_told_who_closes() {
     let (a, _b) = connected(&ConnectionOptions::default()).await;
@@ -158,12 +159,12 @@ async fn a_request_behind_a_close_is_told_who_closes() {
     closing.await.unwrap();
 }
 
-/// A request that this end's own abort ends has no other cause.
+/// A request that ends because of this side's own abort reports no other cause.
 #[tokio::test(crate = "crate::limited")]
 async fn a_request_that_is_aborted_here_is_closed() {
     let options = ConnectionOptions { recv_depth: 1, ..ConnectionOptions::default() };
     let (a, _b) = connected(&options).await;
-    // The peer has one buffer, and takes no message.
+    // The peer has only one buffer, and receives no message.
     a.send(b"first").await.unwrap();
     let waiting = tokio::spawn({
         let a = a.clone();

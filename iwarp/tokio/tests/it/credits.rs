@@ -1,4 +1,5 @@
-//! Credits of a stream's peer that breaks the rules, and a peer that closes before it has taken all bytes.
+//! A stream's peer that gives credits against the rules, and a peer that closes before it has accepted all
+//! bytes.
 
 use std::io::ErrorKind;
 
@@ -34,7 +35,7 @@ async fn a_peer_that_takes_credit_back_ends_the_stream() {
         stream.write_all(b"0123456789").await.unwrap();
         let written = peer.recv().await.unwrap();
         assert_eq!(written.immediate, Some(10_u64.to_be_bytes()));
-        // The same credit comes twice, and then a smaller one.
+        // The same credit arrives twice, and then a smaller credit.
         for message in [credit(10, 1), credit(10, 1), credit(bytes, writes)] {
             peer.send(&message).await.unwrap();
         }
@@ -42,7 +43,7 @@ async fn a_peer_that_takes_credit_back_ends_the_stream() {
     }
 }
 
-/// Credit for as much as was sent is all that a peer can give, exactly.
+/// A peer can give credit exactly for what was sent, and not for more.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_gives_credit_for_what_was_sent_at_most() {
     for (bytes, writes) in [(11, 1), (10, 2)] {
@@ -54,13 +55,13 @@ async fn a_peer_gives_credit_for_what_was_sent_at_most() {
     }
 }
 
-/// A quarter of the Writes that the peer may have under way is one credit, which is given once.
+/// One credit is a quarter of the Writes that the peer may have in flight, and is given once.
 #[tokio::test(crate = "crate::limited")]
 async fn a_credit_is_given_once() {
     let options = ConnectionOptions::default();
     let (mut stream, peer, _ring, ring) = stream_and_peer(&options).await;
     let byte = peer.register(1, Access::LOCAL_WRITE).unwrap();
-    // 12 of the receives are kept for messages that need no credit.
+    // 12 of the receives are reserved for messages that need no credit.
     let quarter = (options.recv_depth as u64 - 12) / 4;
     for at in 0..quarter {
         peer.write_immediate(&ring.slice(at..=at).unwrap(), &byte, 1_u64.to_be_bytes()).await.unwrap();
@@ -76,7 +77,7 @@ async fn a_credit_is_given_once() {
     }
 }
 
-/// A credit has its two numbers, and nothing behind them.
+/// A credit consists of exactly two numbers.
 #[tokio::test(crate = "crate::limited")]
 async fn a_credit_of_another_length_ends_the_stream() {
     for (len, more) in [(17, &b"x"[..]), (16, b""), (9, b""), (1, b""), (17, &[0; 8])] {
@@ -86,7 +87,7 @@ async fn a_credit_of_another_length_ends_the_stream() {
     }
 }
 
-/// A Write may fill the ring, and not a byte more while the bytes before are unread.
+/// Writes may fill the ring, but must not exceed it by a byte while the earlier bytes are unread.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_fills_the_ring_exactly() {
     let options = ConnectionOptions { stream_bytes: 100, ..ConnectionOptions::default() };
@@ -108,19 +109,20 @@ async fn a_peer_fills_the_ring_exactly() {
     }
 }
 
-/// Waits until the peer has all that was sent: what comes after its close would be answered by a reset.
+/// Waits until the peer has all bytes that were sent, since bytes that arrive after its close would be
+/// answered by a reset.
 async fn all_has_arrived(stream: &Stream) {
     while stream.connection().queue_pair().has_open_sends() {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
 }
 
-/// The peer has closed, and bytes that were written are not sent: they never will be.
+/// The peer has closed, so the written bytes that are not sent will never be sent.
 #[tokio::test(crate = "crate::limited")]
 async fn a_flush_and_a_shutdown_of_unsent_bytes_fail_when_the_peer_closes() {
     for is_flush in [true, false] {
         let (mut a, b) = streams().await;
-        // More short writes than the peer takes without giving credit.
+        // There are more short writes than the peer accepts without giving credit.
         write_shortly(&mut a, &bytes(10_000)).await;
         all_has_arrived(&a).await;
         // The connection is closed without a shutdown, for which the drop of the stream would wait.
@@ -134,7 +136,7 @@ async fn a_flush_and_a_shutdown_of_unsent_bytes_fail_when_the_peer_closes() {
     }
 }
 
-/// The same while the call waits.
+/// As the test before, but the peer closes while the call waits.
 #[tokio::test(crate = "crate::limited")]
 async fn a_flush_that_waits_fails_when_the_peer_closes() {
     let (mut a, b) = streams().await;
@@ -150,7 +152,8 @@ async fn a_flush_that_waits_fails_when_the_peer_closes() {
     assert_eq!(error.kind(), ErrorKind::BrokenPipe);
 }
 
-/// All bytes are sent, but not the end: the peer has closed and wants no end. That is no error.
+/// All bytes are sent, but not the end message. The peer has closed and needs no end message, so this is no
+/// error.
 #[tokio::test(crate = "crate::limited")]
 async fn a_shutdown_of_sent_bytes_succeeds_when_the_peer_closes() {
     let (mut a, mut b) = streams().await;

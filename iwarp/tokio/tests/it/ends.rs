@@ -27,7 +27,7 @@ fn endpoints(max_cm_events: usize) -> (Endpoint, Endpoint) {
     (endpoint(a, "10.0.0.1/24", max_cm_events), endpoint(b, "10.0.0.2/24", 512))
 }
 
-/// Blocks the thread of the runtime, so that nobody looks at events, until `count` connections have failed.
+/// Blocks the thread of the runtime, so that no task handles events, until `count` connections have failed.
 fn await_failures(endpoint: &Endpoint, count: u64) {
     let begun = Instant::now();
     while endpoint.counters()[0].connections_failed < count {
@@ -40,7 +40,7 @@ fn small() -> ConnectionOptions {
     ConnectionOptions { send_depth: 1, recv_depth: 1, message_bytes: 64, ..ConnectionOptions::default() }
 }
 
-/// More connections than the channel has room for end at once: each `closed` and each `close` returns.
+/// More connections end at once than the channel has room for. Each `closed` and each `close` returns.
 #[tokio::test(crate = "crate::limited")]
 async fn no_end_is_missed_however_many_come_at_once() {
     for (limit, count) in [(1, 20), (512, 600)] {
@@ -73,7 +73,7 @@ async fn no_end_is_missed_however_many_come_at_once() {
     }
 }
 
-/// All refusals come at once.
+/// All connections are refused at once.
 #[tokio::test(crate = "crate::limited")]
 async fn no_refusal_is_missed_however_many_come_at_once() {
     for (limit, count) in [(1, 20), (2, 20), (512, 600)] {
@@ -92,7 +92,7 @@ async fn no_refusal_is_missed_however_many_come_at_once() {
     }
 }
 
-/// The runtime in which an endpoint was created shuts down: operations in another runtime get an error,
+/// The runtime in which an endpoint was created shuts down. Operations in another runtime get an error,
 /// whether they wait already or begin later.
 #[test]
 fn the_end_of_the_endpoints_runtime_is_told() {

@@ -1,4 +1,4 @@
-//! Two endpoints on a wire in memory.
+//! Two endpoints on an in-memory wire.
 
 mod connections;
 mod credits;

@@ -110,7 +110,7 @@ async fn more_requests_than_places_wait() {
     }
 }
 
-/// The memory of a Read whose future is dropped stays registered until the Read is done.
+/// The memory of a Read whose future is dropped stays registered until the Read completes.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_future_leaves_its_memory_registered() {
     let (a, b) = connected(&ConnectionOptions::default()).await;

@@ -6,8 +6,9 @@ use iwarp_tokio::ConnectionOptions;
 
 use super::connected;
 
-/// Their `wr_id` may be any number, those that this crate uses inside too. No future takes their completions
-/// for its own, and they free no place that nobody took.
+/// A program may use any `wr_id`, even a number that this crate uses internally. No future takes the
+/// completion of such a request for the completion of its own request, and such a completion frees no
+/// reserved place.
 #[tokio::test(crate = "crate::limited")]
 async fn requests_of_the_program_complete_to_nobody() {
     let options = ConnectionOptions { send_depth: 4, recv_depth: 8, ..ConnectionOptions::default() };

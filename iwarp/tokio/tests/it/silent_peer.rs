@@ -30,14 +30,14 @@ async fn silent(client: &Endpoint) -> CmId {
     id
 }
 
-/// The loop that the documentation teaches: one connection after the other.
+/// The loop is that of the documentation: it accepts one connection after the other.
 #[tokio::test(crate = "crate::limited")]
 async fn silent_peers_do_not_hold_up_a_loop_that_accepts() {
     for accepts_by_request in [false, true] {
         let (client, server) = endpoints();
         let listener = Listener::bind(&server, PORT).unwrap();
         let accepting = tokio::spawn(async move {
-            // A silent peer would be waited for this long.
+            // A wait for a silent peer would take this long.
             let options = ConnectionOptions::default().timeout(HOUR);
             let mut accepted = Vec::new();
             loop {
@@ -79,7 +79,7 @@ async fn a_silent_peer_is_given_up() {
     drop(silent);
 }
 
-/// What an accepted connection says of itself before the peer has confirmed it is what holds afterwards.
+/// What an accepted connection reports before the peer has confirmed it is still true afterwards.
 #[tokio::test(crate = "crate::limited")]
 async fn an_accepted_connection_knows_what_was_agreed_on() {
     for (offers, wants) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -109,7 +109,8 @@ async fn an_accepted_connection_knows_what_was_agreed_on() {
     }
 }
 
-/// A server that accepts, sends or not, and closes at once, does so gracefully: the peer is waited for.
+/// A server that closes right after accepting, with or without a message sent, closes gracefully: it waits
+/// for the peer.
 #[tokio::test(crate = "crate::limited")]
 async fn a_connection_that_is_closed_at_once_closes_gracefully() {
     for sends in [false, true] {
@@ -137,8 +138,8 @@ async fn a_connection_that_is_closed_at_once_closes_gracefully() {
     }
 }
 
-/// A client that goes away before it is accepted: the request says so, and a loop that accepts passes it
-/// over.
+/// A client goes away before it is accepted. Accepting its request returns an error, and a loop that accepts
+/// skips the request.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_has_gone_is_told_or_passed_over() {
     let (client, server) = endpoints();

@@ -21,7 +21,7 @@ pub(super) async fn streams() -> (Stream, Stream) {
     tokio::try_join!(a.into_stream(), b.into_stream()).unwrap()
 }
 
-/// `len` bytes without a period that fits any buffer.
+/// Returns `len` bytes whose period divides no buffer size.
 pub(super) fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 257) as u8).collect()
 }
@@ -44,7 +44,7 @@ async fn all_bytes_arrive_in_both_directions_at_once() {
         to_b.shutdown().await.unwrap();
         to_b
     });
-    // The other end sends back what it gets.
+    // The peer sends the bytes back that it receives.
     let echo = tokio::spawn(async move {
         tokio::io::copy(&mut from_a, &mut to_a).await.unwrap();
         to_a.shutdown().await.unwrap();
@@ -71,7 +71,7 @@ async fn one_direction_ends_and_the_other_goes_on() {
     assert_eq!((&*question, &*answer), ("question", "answer"));
 }
 
-/// The peer has read all, and is gone: to end is no error, and to write is one.
+/// The peer has read all bytes and is gone. A shutdown is then no error, but a write is an error.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_is_gone_needs_no_end() {
     for waits in [false, true] {
@@ -88,7 +88,7 @@ async fn a_peer_that_is_gone_needs_no_end() {
     }
 }
 
-/// Bytes that were written before the drop arrive, also more than a ring of them.
+/// Bytes that were written before the drop arrive, even if they are more than fit the ring.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_has_sent_what_was_written() {
     let (mut a, mut b) = streams().await;
@@ -101,7 +101,8 @@ async fn a_dropped_stream_has_sent_what_was_written() {
     assert!(received == expected);
 }
 
-/// Short writes without a reader: they gather when its receives are used up, and no write waits for it.
+/// The peer does not read short writes. They accumulate when the peer's receives are used up, and no write
+/// waits for the peer.
 #[tokio::test(crate = "crate::limited")]
 async fn short_writes_gather_while_there_is_no_credit() {
     let (mut a, mut b) = streams().await;
@@ -116,7 +117,7 @@ async fn short_writes_gather_while_there_is_no_credit() {
     assert!(received == data);
 }
 
-/// Bytes that have gathered are sent after the drop.
+/// Bytes that have accumulated are sent after the drop.
 #[tokio::test(crate = "crate::limited")]
 async fn a_stream_that_is_dropped_unflushed_sends_what_has_gathered() {
     let (mut a, mut b) = streams().await;
@@ -129,7 +130,7 @@ async fn a_stream_that_is_dropped_unflushed_sends_what_has_gathered() {
     assert!(received == data);
 }
 
-/// A ring of an odd length that runs around, and parts of one call that follow each other.
+/// A ring of odd length that wraps, and vectored writes whose parts are adjacent.
 #[tokio::test(crate = "crate::limited")]
 async fn parts_of_a_write_follow_each_other_around_the_ring() {
     let options = ConnectionOptions { stream_bytes: 1009, ..ConnectionOptions::default() };

@@ -1,12 +1,12 @@
-//! Messages that find no receive request, at either end, if both ends have agreed on InfiniBand's semantics
-//! ([`ib_profile`](crate::stream::ib_profile)): how long they wait.
+//! Messages that find no receive request, at either peer, if both peers have agreed on InfiniBand's semantics
+//! ([`ib_profile`](crate::stream::ib_profile)). This file limits how long such messages wait.
 //!
-//! InfiniBand counts the retries of such a message, each after a time that the receiver has announced. Here
-//! the sender measures how long the message waits: as long as these retries would take. Then its request
-//! fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
+//! InfiniBand counts the retries of such a message, and the receiver announces the time between two retries.
+//! Here the sender waits instead, at most as long as these retries would take. Then its request fails with
+//! [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
 //!
-//! The receiver may have its own time limit, after which the message is an error. Without the agreement such
-//! a message is an error at once.
+//! The receiver may have its own time limit, after which the message is an error. Without the agreement, a
+//! message that finds no receive request is an error at once.
 
 use tcp_lite::Duration;
 
@@ -18,11 +18,11 @@ use crate::stream::ib_profile::News;
 use crate::verbs::{ConnectionError, QpState, RNR_RETRY_FOR_EVER};
 
 impl Rdma {
-    /// Acts on changes of the requests of either end.
+    /// Acts on changes in the requests of both peers.
     #[cold]
     pub(super) fn on_news(&mut self, base: &mut Base, state: &mut EngineState, news: News) {
         if news.peer_takes {
-            // The time starts anew for each message.
+            // The time restarts for each message.
             self.rnr.peer_takes();
         }
         if news.peer_not_ready {
@@ -41,7 +41,7 @@ impl Rdma {
         base.schedule_tx(state);
     }
 
-    /// Called when a receive request was posted: the waiting message of the peer gets it.
+    /// Called when a receive request was posted, which the peer's waiting message gets.
     pub(super) fn on_recv_posted(&mut self, base: &mut Base, state: &mut EngineState) {
         if self.is_terminating() || !self.stream.awaits_recv() {
             return;
@@ -56,8 +56,8 @@ impl Rdma {
         base.schedule_tx(state);
     }
 
-    /// Called when a message of the peer has waited for too long: the peer gets the Terminate that it would
-    /// have got at once without the agreement.
+    /// Called when a message of the peer has waited for too long. Sends the Terminate that is sent at once
+    /// without the agreement.
     pub(super) fn on_rnr_timeout(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         match self.stream.stop_waiting() {
             Some(failure) => self.fail(base, state, failure),
@@ -65,10 +65,10 @@ impl Rdma {
         }
     }
 
-    /// Checks whether the time has passed for which a message of this end may wait.
+    /// Checks whether our waiting message has waited for too long.
     pub(super) fn on_time(&mut self, base: &mut Base, state: &mut EngineState) {
-        // By now the peer may have reported a receive request. The end of the connection has its own
-        // deadlines.
+        // In the meantime, the peer may have reported a receive request. A connection that is ending has
+        // other deadlines.
         if self.rnr.take_peer_due(state.now)
             && self.stream.awaits_peer()
             && matches!(self.stage, RdmaStage::Open)
@@ -81,7 +81,7 @@ impl Rdma {
         }
     }
 
-    /// How long a message of this end may wait; `None`: for ever.
+    /// Returns the maximum time that a message of ours may wait; `None` means for ever.
     fn peer_rnr_time(&self) -> Option<Duration> {
         let retry = self.stream.qp().attributes.rnr_retry().unwrap_or(self.peer_rnr.rnr_retry);
         (retry < RNR_RETRY_FOR_EVER).then(|| duration(self.peer_rnr.rnr_time() * u32::from(retry)))

@@ -1,4 +1,4 @@
-//! How an RDMA stream ends: by its user, by a failure, or by TCP (RFC 5040 section 7; RFC 5041 section 7).
+//! How an RDMA stream is ended by its user, by a failure, or by TCP (RFC 5040 section 7; RFC 5041 section 7).
 
 use tcp_lite::CloseReason;
 
@@ -14,7 +14,7 @@ use super::super::duration;
 use super::{Next, Rdma, RdmaStage};
 
 impl Rdma {
-    /// The user wants a graceful close.
+    /// Begins a graceful close, as the user asked.
     pub(super) fn disconnect(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         if self.is_terminating() {
             // The connection is ending already.
@@ -27,29 +27,30 @@ impl Rdma {
         Next::Same
     }
 
-    /// Sends the posted requests, waits for the answers to Reads, then sends FIN. While data is being sent
-    /// there is no deadline here: TCP has its own for a peer that does not acknowledge.
+    /// Sends the posted requests, waits for the answers to Reads, then sends FIN. While data is being sent,
+    /// no deadline is set here: TCP has a deadline for a peer that does not acknowledge.
     pub(super) fn close_gracefully(&mut self, base: &mut Base, state: &mut EngineState) {
         if !self.is_draining() {
             if self.stream.awaits_recv() {
-                // The close has its own deadlines.
+                // The close sets other deadlines.
                 base.timers.clear_deadline();
             }
             self.stage = RdmaStage::Draining { progress: 0 };
         }
-        // A queue pair that outlives its peer accepts sends until the end of the connection, and after it.
+        // A queue pair that outlives its peer accepts sends until the connection ends, and afterwards.
         if !self.stream.qp().outlives_peer() {
             self.stream.begin_close();
         }
         base.schedule_tx(state);
     }
 
-    /// Called when nothing can be sent now. In a graceful close: sends FIN if everything is sent. Otherwise
-    /// the next request waits, because of a fence or ORD, or only answers to Reads are missing: sets a
-    /// deadline, since the peer may never send them.
+    /// Called when nothing can be sent now. In a graceful close, sends FIN if everything is sent. Otherwise
+    /// the next request waits because of a fence or ORD, or only answers to Reads are missing. Then sets a
+    /// deadline, since the peer may never send these answers.
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = self else { return Next::Same };
-        // The requests of the peer that were taken succeed, although no later message tells a limit.
+        // The limit is sent so that the accepted requests of the peer succeed, since no later message
+        // contains the limit.
         if stream.tell_limit() {
             base.schedule_tx(state);
             return Next::Same;
@@ -64,9 +65,9 @@ impl Rdma {
         Next::Same
     }
 
-    /// Called when TCP takes no more of the data that a graceful close still has to send. If messages wait
-    /// for receive requests, the peer may keep its window closed, and acknowledge probes for ever: sets a
-    /// deadline.
+    /// Called when TCP accepts no more of the data that a graceful close still has to send. Sets a deadline
+    /// if messages wait for receive requests, since the peer may keep its window closed and acknowledge
+    /// probes for ever.
     pub(super) fn await_space(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         if self.is_draining() && self.stream.may_await_peer() {
             return self.close_or_await(base, state);
@@ -74,8 +75,8 @@ impl Rdma {
         Next::Same
     }
 
-    /// Called when the deadline for an answer to a Read, or for space, has passed: aborts if there was no
-    /// progress.
+    /// Called when the deadline for an answer to a Read, or for space, has passed: aborts the connection if
+    /// there was no progress.
     pub(super) fn await_answers(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = &*self else { return Next::Same };
         if !stream.awaits_answers() && !stream.may_await_peer() {
@@ -88,7 +89,8 @@ impl Rdma {
         self.close_or_await(base, state)
     }
 
-    /// Called when the stream has failed: sends a Terminate if possible, flushes, closes.
+    /// Called when the stream has failed: sends a Terminate if possible, flushes the requests, and closes the
+    /// connection.
     #[cold]
     pub(in super::super) fn fail(
         &mut self,
@@ -106,8 +108,8 @@ impl Rdma {
             base.count_peer_failure(state);
         }
         base.name_cause();
-        // TCP may acknowledge dropped bytes before the peer knows that they are dropped, no matter which end
-        // is at fault.
+        // TCP might acknowledge dropped bytes before the peer knows that they are dropped, no matter which
+        // peer is at fault.
         let offset = self.deframer.untaken_from();
         if self.stream.end_taking(offset) {
             state.tcp.withhold(base.conn, Some(offset));
@@ -116,8 +118,8 @@ impl Rdma {
         let (terminate, ending) = self.stream.fail(&mut state.request_pool, &failure);
         base.report.terminate = terminate;
         match ending {
-            // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate goes out before
-            // TCP is closed.
+            // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate is sent before TCP
+            // is closed.
             Ending::Terminating => {
                 base.timers.set_deadline(state.now + duration(state.config.close_timeout));
                 base.schedule_tx(state);
@@ -136,12 +138,12 @@ impl Rdma {
         }
     }
 
-    /// Called when TCP is closed. Puts the queue pair of a stream that TCP has lost into the state of a lost
-    /// connection, unless the user has aborted the stream, a request has failed instead, or the queue pair
-    /// outlives that.
+    /// Called when TCP is closed. If TCP has lost the stream, puts the queue pair into the state of a lost
+    /// connection, unless the user has aborted the stream, a request has failed, or the queue pair outlives
+    /// the connection.
     pub(super) fn lose(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Closing {
         // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.
-        // This comes before `end`, which drops the stream.
+        // The state is set before `end`, which drops the stream.
         base.name_cause();
         if self.is_lost(base) {
             self.stream.lose();
@@ -149,8 +151,8 @@ impl Rdma {
         self.end(base, state)
     }
 
-    /// Whether TCP has lost a stream that neither its user nor an error has ended, and whose queue pair does
-    /// not outlive the loss.
+    /// Whether TCP has lost the stream. The user or an error has not ended it, and the queue pair does not
+    /// outlive the loss.
     fn is_lost(&self, base: &Base) -> bool {
         let others = [ConnectionError::Tcp(CloseReason::Aborted), ConnectionError::ReceiverNotReady];
         !self.is_terminating()
@@ -177,8 +179,8 @@ impl Ends for Box<Rdma> {
             stream.end_unfinished(&mut state.request_pool);
             return Closing::withholding(withheld_until);
         }
-        // On InfiniBand the oldest request runs out of retries, and the others are flushed. A peer that
-        // resets the connection is alive and has ended it: then programs expect flushed requests.
+        // On InfiniBand the oldest request runs out of retries, and the other requests are flushed. A peer
+        // that resets the connection is alive, so programs expect that all requests are flushed.
         let has_vanished = is_lost
             && matches!(base.report.error(), Some(ConnectionError::Tcp(reason)) if reason != CloseReason::Reset);
         let fails = is_orphan || (has_vanished && stream.fails_when_peer_vanishes());

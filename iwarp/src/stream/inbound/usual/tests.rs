@@ -1,4 +1,4 @@
-//! The fast path and the general path have the same result.
+//! Tests that the fast path and the general path have the same result.
 
 use testkit::dice::Dice;
 
@@ -9,10 +9,10 @@ use crate::mpa::startup::{Rtr, RtrKinds};
 use crate::queues::{RecvRequest, Sge};
 use crate::stream::test_stream::TestStream;
 
-/// Bytes of each region.
+/// Length of each region in bytes.
 const BYTES: u8 = 96;
 
-/// A stream that receives, and memory: the peer may write the first region, and not the second.
+/// A stream that receives, and two regions: the peer may write to the first region, but not to the second.
 struct World {
     stream: TestStream,
     regions: [Registration; 2],
@@ -26,8 +26,9 @@ impl World {
         Self { stream, regions }
     }
 
-    /// Gives a ULPDU to the general path; if `fast`, only if the fast path refuses it. Returns whether the
-    /// fast path has taken it, and the result.
+    /// Passes a ULPDU to the general path. If `fast` is set, the fast path is tried first, and the general
+    /// path gets the ULPDU only if the fast path refuses it. Returns whether the fast path has accepted the
+    /// ULPDU, and the result.
     fn deliver(&mut self, ulpdu: &[u8], fast: bool) -> (bool, Result<bool, String>) {
         self.stream.call(|stream, context| {
             let mut delivery = stream.delivery(context);
@@ -39,7 +40,7 @@ impl World {
         })
     }
 
-    /// All that a ULPDU may change.
+    /// Returns all state that a ULPDU may change.
     fn seen(&mut self) -> String {
         let memory = self.regions.each_ref().map(|region| {
             let mut bytes = [0; BYTES as usize];
@@ -55,7 +56,7 @@ impl World {
         format!("{completions:?} {memory:?} {counters:?} {taken:?} {queue:?} {}", stream.may_send)
     }
 
-    /// A ULPDU of a Write or Send; some have a wrong field or any bit flipped.
+    /// Returns a ULPDU of a Write or Send. Some ULPDUs have an invalid field or a flipped bit.
     fn ulpdu(&mut self, dice: &mut Dice, fill: u8) -> Vec<u8> {
         let last = if dice.below(10) > 0 { TaggedHeader::LAST } else { 0 };
         let mut ulpdu = Vec::new();
@@ -88,7 +89,7 @@ impl World {
         ulpdu
     }
 
-    /// A receive request of up to two elements.
+    /// Returns a receive request with at most two elements.
     fn recv(&self, dice: &mut Dice, wr_id: u64) -> RecvRequest {
         let mut element = || {
             let lkey = self.regions[dice.below(2) as usize].stag().0;

@@ -1,4 +1,4 @@
-//! The fast path and the general path have the same result.
+//! Tests that the fast path and the general path have the same result.
 
 use testkit::dice::Dice;
 
@@ -10,7 +10,7 @@ use crate::queues::{RemoteAddr, SendRequest, Sge};
 use crate::stream::test_stream::TestStream;
 use crate::stream::{Stream, StreamContext};
 
-/// Bytes of registered memory.
+/// Length of the registered memory in bytes.
 const BYTES: u8 = 200;
 
 struct World {
@@ -27,8 +27,8 @@ impl World {
         Self { stream, region, sent: Vec::new() }
     }
 
-    /// Fills a segment of at most `capacity` bytes as `Outbound::fill` does; `fast`: by the fast path where
-    /// that may be used. Returns how many FPDUs the fast path has written, and the result.
+    /// Fills a segment of at most `capacity` bytes as `Outbound::fill` does. If `fast` is set, uses the fast
+    /// path where possible. Returns the number of FPDUs that the fast path has written, and the result.
     fn fill(&mut self, capacity: usize, fast: bool) -> (u64, Result<usize, String>) {
         let (mut room, mut used, mut usual) = (vec![0; capacity], 0, 0);
         let offset = self.sent.len() as u64;
@@ -63,8 +63,8 @@ impl World {
         (usual, result.map(|()| used).map_err(|failure: crate::stream::Failure| format!("{failure:?}")))
     }
 
-    /// All that sending may change. (A message takes its MSN when it is started, a usual request when it is
-    /// written.)
+    /// Returns all state that sending may change. (A message gets its MSN when it is started; a usual request
+    /// gets its MSN when it is written.)
     fn seen(&mut self) -> String {
         let completions = self.stream.completions();
         let counters = self.stream.counters;
@@ -74,7 +74,7 @@ impl World {
     }
 }
 
-/// A request; most of them are usual.
+/// Returns a random request. Most of these requests are usual.
 fn request(dice: &mut Dice, lkey: u32, wr_id: u64) -> SendRequest {
     let remote = RemoteAddr { addr: dice.number(), rkey: dice.number() as u32 };
     let op = match dice.below(12) {
