@@ -44,7 +44,7 @@ fn silent_fields<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
                 silent.push(field);
             }
         } else {
-            says |= line.starts_with("///") && line.contains("Default: ");
+            says |= line.starts_with("///") && line.contains("Default:");
         }
     }
     assert!(fields > 0, "{name} has no fields");
