@@ -546,7 +546,7 @@ impl Stack {
     /// Called after a call that may have changed a control block: sets the connection's timer, removes the
     /// connection if it has ended, and queues the connection if it has something to send.
     fn settle(&mut self, slot: u32) {
-        if self.connections.settle_later(slot) {
+        if self.connections.settle_and_arm_later(slot) {
             return;
         }
         self.arm(slot);

@@ -150,17 +150,18 @@ impl UntaggedQueue {
         }
     }
 
-    /// Whether [`deliver_whole`](Self::deliver_whole) may deliver message `msn`: the message is the oldest,
-    /// has a buffer, and no segment of it was delivered.
+    /// Whether [`advance`](Self::advance) may deliver message `msn`: the message is the oldest, has a buffer,
+    /// and no segment of it was delivered.
     #[inline]
     pub const fn awaits_whole(&self, msn: u32) -> bool {
         msn == self.first_msn && self.posted > 0 && self.next_mo == 0
     }
 
-    /// Does what [`deliver`](Self::deliver) does, for a message of a single segment for which
-    /// [`awaits_whole`](Self::awaits_whole) returned `true`.
+    /// Delivers the oldest message: removes its buffer and advances the window. Before, a message of a single
+    /// segment needs `true` from [`awaits_whole`](Self::awaits_whole); [`deliver`](Self::deliver) checks other
+    /// messages.
     #[inline]
-    pub const fn deliver_whole(&mut self) {
+    pub const fn advance(&mut self) {
         // RFC 5041 section 4.3 (DDP-091): MSN 0 follows 0xFFFFFFFF.
         self.first_msn = self.first_msn.wrapping_add(1);
         self.posted -= 1;
@@ -194,7 +195,7 @@ impl UntaggedQueue {
             return Ok(None);
         }
         self.next_mo = 0;
-        self.deliver_whole();
+        self.advance();
         Ok(Some(Delivered { msn: header.msn, len }))
     }
 }

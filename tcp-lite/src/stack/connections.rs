@@ -153,7 +153,7 @@ impl FoundConn<'_> {
     /// Called after a call that did not end the state ESTABLISHED. If the connection has something to send,
     /// queues it now. The connection's timer is set later, at the end of the turn (`arming.rs`).
     #[inline]
-    pub(crate) fn settle_later(mut self) {
+    pub(crate) fn settle_and_arm_later(mut self) {
         debug_assert!(self.conn.may_arm_later(), "something else may follow");
         self.arm_later();
         if *self.queue == Queue::None && self.conn.tcb.wants_transmit() {
@@ -161,7 +161,7 @@ impl FoundConn<'_> {
         }
     }
 
-    /// Called after segments were queued, like [`settle_later`](Self::settle_later), but in any state. The
+    /// Called after segments were queued, like [`settle_and_arm_later`](Self::settle_and_arm_later), but in any state. The
     /// congestion window is checked when the connection is served.
     #[inline]
     pub(super) fn follow_up_push(&mut self) {
@@ -408,9 +408,9 @@ impl Connections {
         }
     }
 
-    /// Like [`FoundConn::settle_later`]. If the timer [has to be set now](Conn::may_arm_later), does nothing
+    /// Like [`FoundConn::settle_and_arm_later`]. If the timer [has to be set now](Conn::may_arm_later), does nothing
     /// and returns `false`.
-    pub(crate) fn settle_later(&mut self, slot: u32) -> bool {
+    pub(crate) fn settle_and_arm_later(&mut self, slot: u32) -> bool {
         let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
             &mut self.slots[slot as usize]
         else {
@@ -421,7 +421,7 @@ impl Connections {
         }
         let id = ConnId { slot, generation: *generation };
         FoundConn { id, conn, queue, is_unarmed, unarmed: &mut self.unarmed, ready: &mut self.ready }
-            .settle_later();
+            .settle_and_arm_later();
         true
     }
 

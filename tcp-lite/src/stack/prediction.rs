@@ -173,7 +173,7 @@ impl Stack {
         } else {
             found.conn.tcb.on_predicted(&mut ctx, &segment, frame);
         }
-        found.settle_later();
+        found.settle_and_arm_later();
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use super::{Delivery, Failure, NextSend, ReceivedUlpdu};
 impl Delivery<'_> {
     /// Handles a segment that concerns the profile: a message of queue 4, or a request that is dropped.
     /// Returns whether the segment needs no further processing.
-    pub(super) fn is_of_profile(
+    pub(super) fn take_profile_segment(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
         header: &Header,
@@ -79,7 +79,7 @@ impl Delivery<'_> {
                 self.state.complete_acknowledged();
             }
             Change::PeerResumes { send_msn, request_msn } => {
-                self.inbound.sends.skip_to(send_msn);
+                self.inbound.queue_0.skip_to(send_msn);
                 self.inbound.requests.skip_to(request_msn);
                 self.inbound.partial.clear();
                 self.inbound.next_send = NextSend::Usual;

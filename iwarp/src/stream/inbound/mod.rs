@@ -36,7 +36,7 @@ const _: () = assert!(HEAD_BYTES >= Header::MAX_LEN, "a segment that was placed 
 /// The state of reception between segments.
 pub(super) struct Inbound {
     /// Queue 0, the receive queue. It counts only the bound requests.
-    sends: UntaggedQueue,
+    queue_0: UntaggedQueue,
     /// Queue 1: the peer's Read Requests and Atomic Requests.
     requests: RequestQueue,
     /// Queue 2, with one buffer for the peer's Terminate.
@@ -76,7 +76,7 @@ impl Inbound {
         debug_assert!(posted, "one buffer is within the queue's bounds");
         let ahead_max = if binds_ahead { BOUND_AHEAD } else { 0 };
         Self {
-            sends: UntaggedQueue::new(),
+            queue_0: UntaggedQueue::new(),
             requests: RequestQueue::new(ird, extensions),
             terminates,
             ahead_max,
@@ -93,7 +93,7 @@ impl Inbound {
     /// messages plus the number of receive requests. Requests of a shared receive queue do not count, since
     /// other queue pairs may take them.
     pub(super) fn limit(&self, consumer: &QpConsumer) -> u32 {
-        let taken = self.sends.first_msn().wrapping_sub(1);
+        let taken = self.queue_0.first_msn().wrapping_sub(1);
         match self.next_send {
             NextSend::Refused => taken,
             _ => taken.wrapping_add(consumer.promised_recvs()),
@@ -102,7 +102,7 @@ impl Inbound {
 
     /// Returns the bound receive requests to the queue pair. Nothing is received after this.
     pub(super) fn abandon(&mut self) {
-        self.sends = UntaggedQueue::starting_at(self.sends.first_msn());
+        self.queue_0 = UntaggedQueue::starting_at(self.queue_0.first_msn());
     }
 
     /// Returns the number of buffers for requests of the peer, which is the maximum number of waiting
@@ -118,7 +118,7 @@ impl Inbound {
 
     /// Checks that each posted buffer of a queue exists, if `bound` receive requests are bound; for tests.
     pub(super) fn check(&self, extensions: Extensions, bound: usize) -> Check {
-        let posted = self.sends.posted() as usize;
+        let posted = self.queue_0.posted() as usize;
         ensure!(posted == bound, "{posted} buffers posted to queue 0, {bound} receive requests bound");
         let (ahead, most) = (bound.saturating_sub(1), usize::from(self.ahead_max));
         ensure!(ahead <= most, "{ahead} requests are bound ahead, {most} may");
@@ -170,7 +170,7 @@ impl Delivery<'_> {
         // RFC 5041 sections 4.1 and 4.2 (DDP-047, DDP-048, DDP-071): the T bit selects the buffer model. At
         // delivery RDMAP gets the whole header including the STag, even for a segment that was placed early.
         let header = Header::parse(piece.head).map_err(|error| piece.fail(error))?;
-        if self.state.rules.have_queue_4() && self.is_of_profile(&piece, &header)? {
+        if self.state.rules.have_queue_4() && self.take_profile_segment(&piece, &header)? {
             return Ok(false);
         }
         let result = match header {
@@ -301,7 +301,7 @@ mod tests {
     fn buffers_that_are_counted_and_not_there_are_found() {
         let whole = || {
             let mut inbound = Inbound::new(4, Extensions::ATOMICS, Rtr::None, true);
-            assert!(inbound.sends.post(2));
+            assert!(inbound.queue_0.post(2));
             (inbound, 2)
         };
         let (inbound, bound) = whole();
@@ -310,7 +310,7 @@ mod tests {
         let broken: [(Break, &str); 5] = [
             (|_, bound| *bound = 1, "2 buffers posted to queue 0, 1 receive requests bound"),
             (
-                |inbound, _| assert!(inbound.sends.post(1)),
+                |inbound, _| assert!(inbound.queue_0.post(1)),
                 "3 buffers posted to queue 0, 2 receive requests bound",
             ),
             (|inbound, _| inbound.ahead_max = 0, "1 requests are bound ahead, 0 may"),

@@ -39,11 +39,11 @@ impl Delivery<'_> {
     /// message is known before the message begins.
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
-        let ahead = msn.wrapping_sub(self.inbound.sends.first_msn()) as usize;
+        let ahead = msn.wrapping_sub(self.inbound.queue_0.first_msn()) as usize;
         if self.state.consumer.taken_recvs() == 0 || ahead > usize::from(self.inbound.ahead_max) {
             return;
         }
-        while self.state.consumer.taken_recvs() <= ahead && post_next_recv(self.state, self.inbound) {}
+        while self.state.consumer.taken_recvs() <= ahead && bind_next_recv(self.state, self.inbound) {}
     }
 
     /// Places an out-of-order Send. Immediate Data is held until it is in order, since placing eight bytes
@@ -75,7 +75,7 @@ impl Delivery<'_> {
             && self.check_opcode(header) == Ok(Opcode::Send)
         {
             // RFC 6581 section 9.2 (MPA2-136): no user sent the RTR, so it consumes no receive request.
-            self.inbound.sends = UntaggedQueue::starting_at(2);
+            self.inbound.queue_0 = UntaggedQueue::starting_at(2);
             return Ok(());
         }
         self.bind();
@@ -89,7 +89,7 @@ impl Delivery<'_> {
             (Ok(()), None) => self.check_opcode(header).map_err(SendFault::Protocol),
         };
         let delivered = placed.and_then(|opcode| {
-            let done = self.inbound.sends.deliver(header, payload_len).map_err(TerminateError::from);
+            let done = self.inbound.queue_0.deliver(header, payload_len).map_err(TerminateError::from);
             done.map(|done| (opcode, done)).map_err(SendFault::Protocol)
         });
         match delivered {
@@ -118,7 +118,7 @@ impl Delivery<'_> {
     fn lacks_recv(&self, header: &UntaggedHeader) -> bool {
         self.state.consumer.taken_recvs() == 0
             && self.state.qp.receives.may_take_shared()
-            && header.msn == self.inbound.sends.first_msn()
+            && header.msn == self.inbound.queue_0.first_msn()
             && header.mo == 0
             && self.check_opcode(header).is_ok()
     }
@@ -129,14 +129,14 @@ impl Delivery<'_> {
         self.counters.rx_not_ready += 1;
         self.inbound.next_send = NextSend::Refused;
         let terminate = piece.terminate(DdpError::NoBuffer.into());
-        let msn = self.inbound.sends.first_msn();
+        let msn = self.inbound.queue_0.first_msn();
         self.state.rules.refuse(msn, terminate);
     }
 
     /// Checks that a segment is in order: it has to belong to the oldest message and begin where the previous
     /// segment ended. A later message has no buffer yet, even if a request is already bound to it.
     fn check_in_order(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
-        let sends = &self.inbound.sends;
+        let sends = &self.inbound.queue_0;
         // RFC 7306 section 6.3 (EXT-123): Immediate Data is delivered in the order sent, as Sends are.
         let behind =
             self.state.consumer.taken_recvs() > 1 && sends.index_of(header.msn).is_ok_and(|index| index > 0);
@@ -158,9 +158,9 @@ impl Delivery<'_> {
         ulpdu: &Ulpdu<'_>,
     ) -> Result<Opcode, SendFault> {
         let payload_len = piece.len - UntaggedHeader::LEN;
-        let Inbound { sends, immediate, .. } = &*self.inbound;
+        let Inbound { queue_0, immediate, .. } = &*self.inbound;
         let ahead;
-        let request = match sends.index_of(header.msn).map_err(TerminateError::from)? {
+        let request = match queue_0.index_of(header.msn).map_err(TerminateError::from)? {
             0 => self.state.consumer.recv(),
             behind => {
                 ahead = self.state.consumer.recv_behind(behind as usize);
@@ -173,7 +173,7 @@ impl Delivery<'_> {
         let room = request.length().max(if is_apart { IMMEDIATE_LEN as u64 } else { 0 });
         // RFC 7306 section 8.2 (EXT-149): DDP checks MSN, offset and length of Immediate Data as those of a
         // Send.
-        let destination = sends.check(header, payload_len, |_| room).map_err(TerminateError::from)?;
+        let destination = queue_0.check(header, payload_len, |_| room).map_err(TerminateError::from)?;
         let opcode = self.check_opcode(header)?;
         if opcode.is_immediate() {
             immediate.check(header, payload_len)?;
@@ -251,7 +251,7 @@ impl Delivery<'_> {
     /// Called when Immediate Data has arrived before the Send to which it belongs. The receive request stays
     /// bound for that Send.
     fn keep_bound(&mut self) -> Result<(), Failure> {
-        if self.inbound.sends.post(1) {
+        if self.inbound.queue_0.post(1) {
             return Ok(());
         }
         Err(Failure::defect("a buffer posted again is within the queue's bounds"))
@@ -272,16 +272,16 @@ impl Delivery<'_> {
 /// RFC 5040 section 5.3 (RDMAP-235, RDMAP-246): a Send of any size, even 0, takes one buffer.
 #[inline(always)]
 pub(in crate::stream) fn bind(state: &mut StreamState, inbound: &mut Inbound) -> bool {
-    state.consumer.taken_recvs() > 0 || post_next_recv(state, inbound)
+    state.consumer.taken_recvs() > 0 || bind_next_recv(state, inbound)
 }
 
 /// Takes the next receive request from the receive queue, and posts it to queue 0. Returns `false` if the
 /// receive queue is empty.
 #[inline(always)]
-fn post_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {
+fn bind_next_recv(state: &mut StreamState, inbound: &mut Inbound) -> bool {
     let is_taken = state.take_recv();
     if is_taken {
-        let posted = inbound.sends.post(1);
+        let posted = inbound.queue_0.post(1);
         debug_assert!(posted, "{BOUND_AHEAD} and one buffers are within the queue's bounds");
     }
     is_taken

@@ -107,7 +107,7 @@ impl Delivery<'_> {
             return false;
         }
         self.bind();
-        if !self.inbound.sends.awaits_whole(msn) {
+        if !self.inbound.queue_0.awaits_whole(msn) {
             return false;
         }
         // On InfiniBand, the acknowledgement of a Send arrives before any answer to it.
@@ -129,7 +129,7 @@ impl Delivery<'_> {
             _ => false,
         };
         if placed {
-            self.inbound.sends.deliver_whole();
+            self.inbound.queue_0.advance();
             self.on_taken(msn);
             self.counters.rx_fpdus += 1;
             self.counters.rx_placed_bytes += u64::from(len);
