@@ -157,9 +157,8 @@ impl UntaggedQueue {
         msn == self.first_msn && self.posted > 0 && self.next_mo == 0
     }
 
-    /// Delivers the oldest message: removes its buffer and advances the window. Before, a message of a single
-    /// segment needs `true` from [`awaits_whole`](Self::awaits_whole); [`deliver`](Self::deliver) checks other
-    /// messages.
+    /// Delivers the oldest message: removes its buffer and advances the window.
+    /// [`awaits_whole`](Self::awaits_whole) or [`deliver`](Self::deliver) has checked the message.
     #[inline]
     pub const fn advance(&mut self) {
         // RFC 5041 section 4.3 (DDP-091): MSN 0 follows 0xFFFFFFFF.

@@ -161,8 +161,8 @@ impl FoundConn<'_> {
         }
     }
 
-    /// Called after segments were queued, like [`settle_and_arm_later`](Self::settle_and_arm_later), but in any state. The
-    /// congestion window is checked when the connection is served.
+    /// Called after segments were queued, like [`settle_and_arm_later`](Self::settle_and_arm_later), but in
+    /// any state. The congestion window is checked when the connection is served.
     #[inline]
     pub(super) fn follow_up_push(&mut self) {
         self.arm_later();
@@ -408,8 +408,8 @@ impl Connections {
         }
     }
 
-    /// Like [`FoundConn::settle_and_arm_later`]. If the timer [has to be set now](Conn::may_arm_later), does nothing
-    /// and returns `false`.
+    /// Like [`FoundConn::settle_and_arm_later`]. If the timer [has to be set now](Conn::may_arm_later), does
+    /// nothing and returns `false`.
     pub(crate) fn settle_and_arm_later(&mut self, slot: u32) -> bool {
         let ConnSlot { generation, conn: Some(conn), queue, unarmed: is_unarmed, .. } =
             &mut self.slots[slot as usize]

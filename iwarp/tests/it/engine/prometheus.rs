@@ -94,7 +94,8 @@ fn the_text_follows_its_format_and_the_rules_for_names() {
         assert!(!is_part, "{name} ends as a part of another metric");
         // The unit ends the name: the name of a metric ends in `_bytes` if the metric counts bytes, and only
         // then.
-        let mut words = family.help.split([' ', ',']).take_while(|&word| word != "of" && word != "that");
+        let counted = family.help.strip_prefix("Number of ").unwrap_or(&family.help);
+        let mut words = counted.split([' ', ',']).take_while(|&word| word != "of" && word != "that");
         let counts_bytes = words.any(|word| word.eq_ignore_ascii_case("bytes"));
         let refers = ["Those among them", "The largest value of"].iter().any(|w| family.help.starts_with(w));
         assert!(refers || counts_bytes == base.ends_with("_bytes"), "{name}: {}", family.help);

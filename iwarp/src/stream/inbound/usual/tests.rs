@@ -51,8 +51,8 @@ impl World {
         let taken = self.stream.qp.receives.taken();
         let counters = self.stream.counters;
         let stream = self.stream.stream();
-        let Inbound { sends, next_send, .. } = &stream.inbound;
-        let queue = (sends.first_msn(), sends.posted(), next_send, stream.owes_limit());
+        let Inbound { queue_0, next_send, .. } = &stream.inbound;
+        let queue = (queue_0.first_msn(), queue_0.posted(), next_send, stream.owes_limit());
         format!("{completions:?} {memory:?} {counters:?} {taken:?} {queue:?} {}", stream.may_send)
     }
 
@@ -71,7 +71,7 @@ impl World {
             let solicited = u8::from(dice.below(12) == 0) << 1;
             let apart = u8::from(dice.below(20) == 0);
             let wrong = u32::from(dice.below(20) == 0);
-            let msn = self.stream.stream().inbound.sends.first_msn().wrapping_add(wrong);
+            let msn = self.stream.stream().inbound.queue_0.first_msn().wrapping_add(wrong);
             ulpdu.extend([SEND_CONTROL[0] & !TaggedHeader::LAST | last, SEND_CONTROL[1] ^ solicited]);
             ulpdu.extend((dice.below(4) as u32).to_be_bytes());
             ulpdu.extend([0; 4]);
