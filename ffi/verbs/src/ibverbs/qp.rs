@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use iwarp::memory::Access;
@@ -22,11 +22,11 @@ use crate::ibverbs::pd::Pd;
 use crate::ibverbs::qp_state::{self, Transition};
 use crate::ibverbs::srq::Srq;
 use crate::ibverbs::wr_batch::WrBatch;
-use crate::process::Process;
 use crate::process::async_events::{Element, ObjectKind};
 use crate::process::drain::drain;
 use crate::process::limits;
 use crate::process::retry_timeouts::after_the_end;
+use crate::process::{ObjectGuard, Process};
 
 /// Maximum time that the destruction of a queue pair waits while no data move. The peer's program may be
 /// waiting for a processor.
@@ -134,8 +134,8 @@ impl Qp {
         abi::check_handle(unsafe { (*self.c.get()).qp_base.handle }, self.number())
     }
 
-    pub(crate) fn attributes(&self) -> MutexGuard<'_, Attributes> {
-        self.attributes.lock().expect("no holder of this lock panics")
+    pub(crate) fn attributes(&self) -> ObjectGuard<'_, Attributes> {
+        ObjectGuard::lock(&self.attributes)
     }
 
     /// The state that the program has set.
@@ -421,6 +421,11 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         this.check()?;
         // SAFETY: the caller passes a pointer to a readable struct.
         let attr = unsafe { &*attr };
+        if mask as c_uint & sys::IBV_QP_STATE != 0 && attr.qp_state == sys::IBV_QPS_SQD {
+            // A hardware device starts a request when its doorbell rings, so this poll starts posted requests.
+            // (rsockets post their last message, enter SQD, and destroy the queue pair.)
+            this.process.engine.poll();
+        }
         let mut attributes = this.attributes();
         let from = this.state();
         let change = qp_state::check(from, attr, mask as c_uint, this.is_managed())?;
@@ -447,10 +452,6 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
                         );
                     }
                     (_, sys::IBV_QPS_SQD) => {
-                        // A hardware device starts a request when its doorbell rings, so this poll starts
-                        // posted requests. (rsockets post their last message, enter SQD, and destroy the
-                        // queue pair.)
-                        this.process.engine.poll();
                         let asks = mask as c_uint & sys::IBV_QP_EN_SQD_ASYNC_NOTIFY != 0;
                         this.current().hold_sends(asks && attr.en_sqd_async_notify != 0);
                     }

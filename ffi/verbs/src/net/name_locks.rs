@@ -69,11 +69,22 @@ impl From<Conflict> for NameError {
     }
 }
 
+/// The error numbers are those of the kernel.
+impl From<Conflict> for Errno {
+    fn from(conflict: Conflict) -> Self {
+        NameError::from(conflict).into()
+    }
+}
+
 impl From<NameError> for Errno {
     fn from(error: NameError) -> Self {
         match error {
             NameError::InUse => Self(libc::EADDRINUSE),
             NameError::Overlaps => Self(libc::EADDRNOTAVAIL),
+            // The error says everything: no interface has the address.
+            NameError::System(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+                Self(libc::EADDRNOTAVAIL)
+            }
             NameError::System(error) => {
                 abi::log(|| format!("refused: an address cannot be taken: {error}"));
                 error.into()

@@ -19,9 +19,6 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-use libc::c_int;
-
-use crate::ffi::abi::{Errno, Outcome};
 use crate::net::{Claim, Conflict};
 
 /// The identifiers that are bound, by their ports.
@@ -42,12 +39,12 @@ impl BoundPorts {
     }
 
     /// Binds an identifier to a port.
-    pub(crate) fn bind(&self, id: usize, port: u16, claim: Claim) -> Outcome<()> {
+    pub(crate) fn bind(&self, id: usize, port: u16, claim: Claim) -> Result<(), Conflict> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
         for owner in owners.iter() {
             if !(owner.claim.reuses && claim.reuses) {
-                claim.check(&owner.claim).map_err(errno_of)?;
+                claim.check(&owner.claim)?;
             }
         }
         owners.push(Owner { id, claim });
@@ -56,15 +53,13 @@ impl BoundPorts {
 
     /// Ends the sharing of a bound identifier that begins to listen. Fails if another identifier is bound to
     /// the same address.
-    pub(crate) fn listen(&self, id: usize, port: u16) -> Outcome<()> {
+    pub(crate) fn listen(&self, id: usize, port: u16) -> Result<(), Conflict> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
         let Some(at) = owners.iter().position(|owner| owner.id == id) else { return Ok(()) };
         if owners[at].claim.reuses {
             let others = owners.iter().filter(|owner| owner.id != id);
-            others
-                .map(|owner| owners[at].claim.check(&owner.claim))
-                .try_for_each(|alone| alone.map_err(errno_of))?;
+            others.map(|owner| owners[at].claim.check(&owner.claim)).collect::<Result<(), _>>()?;
             owners[at].claim.reuses = false;
         }
         Ok(())
@@ -91,20 +86,12 @@ impl BoundPorts {
     }
 }
 
-fn errno_of(conflict: Conflict) -> Errno {
-    let number: c_int = match conflict {
-        Conflict::Same => libc::EADDRINUSE,
-        Conflict::Overlaps => libc::EADDRNOTAVAIL,
-    };
-    Errno(number)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const IN_USE: Outcome<()> = Err(Errno(libc::EADDRINUSE));
-    const NOT_AVAILABLE: Outcome<()> = Err(Errno(libc::EADDRNOTAVAIL));
+    const IN_USE: Result<(), Conflict> = Err(Conflict::Same);
+    const NOT_AVAILABLE: Result<(), Conflict> = Err(Conflict::Overlaps);
 
     /// Parses an address, optionally followed by the option with which the identifier is bound.
     fn of(text: &str) -> Claim {

@@ -11,6 +11,7 @@
 //! | `qp_table.rs` | queue pairs by their numbers |
 //! | `async_events.rs` | delivery of asynchronous events |
 //! | `oob_connections.rs`, `retry_timeouts.rs`, `loopback_qps.rs` | queue pairs that programs connect out of band: those whose peer has not connected yet, and those connected to themselves |
+//! | `object_guard.rs` | the lock of a queue pair or an identifier, and its rule |
 //! | `drain.rs` | the end of queue pairs |
 
 pub(crate) mod async_events;
@@ -20,9 +21,11 @@ pub(crate) mod drain;
 pub(crate) mod identity;
 pub(crate) mod limits;
 pub(crate) mod loopback_qps;
+mod object_guard;
 pub(crate) mod oob_connections;
 pub(crate) mod qp_table;
 pub(crate) mod retry_timeouts;
 mod state;
 
+pub(crate) use object_guard::ObjectGuard;
 pub(crate) use state::{Process, get_or_start, started};

@@ -18,6 +18,7 @@ use super::bound_ports::BoundPorts;
 use super::cm_id_table::CmIdTable;
 use super::drain::drain;
 use super::loopback_qps::LoopbackQps;
+use super::object_guard::assert_none_locked;
 use super::oob_connections::OobConnections;
 use super::qp_table::QpTable;
 use super::retry_timeouts::RetryTimeouts;
@@ -160,6 +161,7 @@ fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
 
 /// Passes the events of a poll to the program. Events that occur before the process has started wait.
 fn after_poll() {
+    assert_none_locked();
     let Some(process) = started() else { return };
     // Most polls have no event, and these checks are cheaper than polling the channels.
     let Process { channel, ids, oob, retry_timeouts, loopback_qps, .. } = process;

@@ -88,15 +88,19 @@ fn take_name(id: &Id, state: &mut State, address: SocketAddr, take: Take) -> Out
 }
 
 /// Reserves a port in the table of this process, and then the name of the address on the wire.
-fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Outcome<Option<NameLease>> {
+fn take_port(id: &Id, address: SocketAddr, claim: Claim, take: Take) -> Result<Option<NameLease>, NameError> {
     let (ports, number) = (&id.process.ports, id.as_c() as usize);
     ports.bind(number, address.port(), claim)?;
     let taken = take(&id.process.net, address, &claim);
-    Ok(taken.inspect_err(|_| ports.release(number, address.port()))?)
+    taken.inspect_err(|_| ports.release(number, address.port()))
 }
 
-/// Chooses a free port, and reserves the port by `take`.
-fn choose_port<T>(address: SocketAddr, take: impl Fn(SocketAddr) -> Outcome<T>) -> Outcome<(SocketAddr, T)> {
+/// Chooses a free port, and reserves the port by `take`. Another port does not help against an error of the
+/// system, for example if no interface has the address.
+fn choose_port<T>(
+    address: SocketAddr,
+    take: impl Fn(SocketAddr) -> Result<T, NameError>,
+) -> Outcome<(SocketAddr, T)> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = CHOSEN.end() - CHOSEN.start() + 1;
     // Processes begin at different ports, so they seldom collide.
@@ -108,8 +112,8 @@ fn choose_port<T>(address: SocketAddr, take: impl Fn(SocketAddr) -> Outcome<T>) 
         address.set_port(CHOSEN.start() + start.wrapping_add(step) % count);
         match take(address) {
             Ok(taken) => return Ok((address, taken)),
-            Err(Errno(libc::EADDRINUSE | libc::EADDRNOTAVAIL)) => {}
-            Err(error) => return Err(error),
+            Err(NameError::InUse | NameError::Overlaps) => {}
+            Err(error @ NameError::System(_)) => return Err(error.into()),
         }
     }
     Err(EADDRNOTAVAIL)
@@ -223,7 +227,7 @@ mod tests {
 
     /// Chooses a port for `address`. Each attempt has the result of `take`. Returns the result, and the
     /// number of attempts.
-    fn chosen(address: &str, take: impl Fn() -> Outcome<()>) -> (Outcome<SocketAddr>, usize) {
+    fn chosen(address: &str, take: impl Fn() -> Result<(), NameError>) -> (Outcome<SocketAddr>, usize) {
         let asked = Cell::new(0);
         let address = address.parse().unwrap();
         let chosen = choose_port(address, |_| {
@@ -238,8 +242,8 @@ mod tests {
         let left = Cell::new(3);
         let third = || match left.replace(left.get() - 1) {
             1 => Ok(()),
-            2 => Err(EADDRNOTAVAIL),
-            _ => Err(Errno(libc::EADDRINUSE)),
+            2 => Err(NameError::Overlaps),
+            _ => Err(NameError::InUse),
         };
         let (address, asked) = chosen("[fe80::1%3]:0", third);
         let SocketAddr::V6(address) = address.unwrap() else { panic!("an address of IPv6") };
@@ -249,9 +253,12 @@ mod tests {
 
     #[test]
     fn the_search_ends_where_no_port_can_be_had() {
-        let (none, asked) = chosen("127.0.0.1:0", || Err(Errno(libc::EADDRINUSE)));
+        let (none, asked) = chosen("127.0.0.1:0", || Err(NameError::InUse));
         assert_eq!((none, asked), (Err(EADDRNOTAVAIL), CHOSEN.count()));
-        let refused = || Err(Errno(libc::EACCES));
-        assert_eq!(chosen("127.0.0.1:0", refused), (Err(Errno(libc::EACCES)), 1));
+        // The kernel refuses an address that no interface has, whatever the port.
+        for number in [libc::EACCES, libc::EADDRNOTAVAIL] {
+            let refused = || Err(std::io::Error::from_raw_os_error(number).into());
+            assert_eq!(chosen("127.0.0.1:0", refused), (Err(Errno(number)), 1));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use iwarp::verbs::CmId;
 use libc::{c_int, c_void};
@@ -13,7 +13,7 @@ use crate::ffi::live_handles::LiveHandles;
 use crate::ffi::pending_acks::PendingAcks;
 use crate::ffi::{resources, sockaddr, sys};
 use crate::net::NameLease;
-use crate::process::{self, Process};
+use crate::process::{self, ObjectGuard, Process};
 
 static IDS: LiveHandles<()> = LiveHandles::new();
 
@@ -111,8 +111,8 @@ impl Id {
         self.c.get()
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no holder of this lock panics")
+    pub(crate) fn state(&self) -> ObjectGuard<'_, State> {
+        ObjectGuard::lock(&self.state)
     }
 
     /// Whether calls wait for their events.
