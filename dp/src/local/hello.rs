@@ -154,8 +154,8 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     }
 }
 
-/// Wakes the other side. Errors are ignored: a full socket already has wake-up messages. Reading the socket
-/// shows whether the other side has closed it.
+/// Wakes the other side. Errors are ignored: if the socket is full, it already has wake-up messages, and if
+/// the other side has closed the socket, a later read of the socket shows this.
 #[inline]
 pub(super) fn wake(socket: impl AsFd) {
     let _ = send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);

@@ -148,7 +148,7 @@ impl Mbuf {
 
     /// The bytes of each segment, in order. Some segments may be empty.
     ///
-    /// The iterator panics at a segment of external memory, which no received buffer has.
+    /// The iterator panics at a segment of external memory. Received buffers have no such segments.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         Segments(match &self.raw {

@@ -425,8 +425,8 @@ fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
         poll_once(&mut a, now_us);
     }
     assert!(a.shared_memory_bytes() > small && a.next_due_us().is_none());
-    // Later than the time for which a ring may be full, the larger ring becomes full, and frames wait for
-    // space.
+    // After more than the time for which a ring may be full, the larger ring becomes full, and frames wait
+    // for space.
     now_us += 150_000;
     let refused = (sent..2000).find(|number| {
         assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (0, 0), "before {number}");
