@@ -24,8 +24,8 @@ impl Mss {
     }
 }
 
-/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). Each time a frame that
-/// exceeds the limits is sent, the port drops the frame.
+/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). If a frame exceeds the
+/// limits, the port has to copy it into fewer buffers, or drops it each time it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
     /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. The value is
