@@ -199,8 +199,9 @@ pub(super) fn find(name: &str) -> Driver {
 }
 
 impl Driver {
-    /// Combines these limits with the limits that the device reports: the maximum number of buffers of any
-    /// frame (which applies to TSO), and of a frame that is not cut. A reported zero means no limit.
+    /// Combines the limits of the driver with the limits that the device reports: the maximum number of
+    /// buffers of any frame (which applies to TSO), and of a frame that is not cut. A reported zero means no
+    /// limit.
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,
