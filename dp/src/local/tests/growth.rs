@@ -202,8 +202,8 @@ fn a_ring_grows_when_it_is_full_and_was_used_for_four_laps_and_not_before() {
     assert!(last.1 && (4 * 4096..5 * 4096).contains(&last.0), "{tries:?}");
 }
 
-/// In memory the larger ring continues behind the old ring. So the ring can grow only when the writer is just
-/// before the end of the old ring.
+/// In memory, the first record in the larger ring has to be directly behind the old ring. So the ring can
+/// grow only in one of four laps.
 #[test]
 fn a_ring_grows_in_one_of_four_laps() {
     for lap in 4..=12 {
