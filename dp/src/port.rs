@@ -3,7 +3,7 @@
 //! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. The interface of
 //! a port has several parts. Each part is a trait with one purpose:
 //!
-//! | trait | what for | who calls it |
+//! | trait | purpose | who calls it |
 //! |---|---|---|
 //! | [`Port`] | the description, the packet buffers, bursts in and out | the polling thread |
 //! | [`Link`] | whether frames can pass, and which neighbours are gone | the owner of connections |
@@ -176,9 +176,9 @@ pub trait Link: PortLayer {
         self.below_mut().port().map_or(LinkState::Down, |port| port.link_state())
     }
 
-    /// Whether a port without [`Offloads::TX_TSO`] accepts TCP frames with `tso_segment_bytes` now: the peer
-    /// at the other side of a vhost-user socket may accept such frames uncut.
-    /// [`link_state`](Self::link_state) updates the answer.
+    /// Whether a port without [`Offloads::TX_TSO`] accepts TCP frames with `tso_segment_bytes` now. A local
+    /// wire always passes such frames uncut, and the peer at the other side of a vhost-user socket may accept
+    /// them uncut. [`link_state`](Self::link_state) updates the answer.
     fn passes_large_frames(&self) -> bool {
         self.below().port().is_some_and(|port| port.passes_large_frames())
     }
@@ -206,9 +206,9 @@ pub trait Sleep: PortLayer {
     /// |---|---|
     /// | interface ([`packet`](crate::packet)) | the packet socket |
     /// | [local wire](crate::local) | an epoll instance with the sockets of all stations |
-    /// | DPDK: `net_vhost`, `net_virtio_user` | an epoll instance with the peer's eventfd; also readable when a link event of vhost comes |
+    /// | DPDK: `net_vhost`, `net_virtio_user` | an epoll instance with the peer's eventfd; also readable after a link event of vhost |
     /// | DPDK: `net_tap`, `net_af_packet` | an epoll instance with the device's or the socket's descriptor |
-    /// | DPDK: NICs behind `vfio-pci` | an epoll instance with the interrupt of the queue, if the driver has one for each. Until it was seen to wake, [`next_due_us`](Self::next_due_us) bounds sleeps |
+    /// | DPDK: NICs behind `vfio-pci` | an epoll instance with the interrupt of the queue, if the driver has one for each queue. Until the interrupt has woken the port once, [`next_due_us`](Self::next_due_us) limits each sleep |
     /// | DPDK: NICs behind `uio_pci_generic`, `net_memif`, `net_af_xdp` | none |
     /// | wire in memory ([`link`](crate::link)) | none |
     ///
@@ -235,8 +235,9 @@ pub trait Sleep: PortLayer {
     }
 
     /// The time, in microseconds of the caller's clock, at which the port has to be polled even if no frame
-    /// arrives. At this time the next frame of a simulated link is due, a local wire continues a handshake,
-    /// or a NIC has to be polled because its interrupt is not known to work. `None` for other devices.
+    /// arrives. At this time the next frame of a simulated link is due, a local wire has work (a handshake,
+    /// waiting frames, or a station whose end it reports), or a NIC has to be polled because its interrupt is
+    /// not known to work. `None` for other devices.
     fn next_due_us(&self) -> Option<u64> {
         self.below().port()?.next_due_us()
     }

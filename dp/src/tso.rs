@@ -1,5 +1,6 @@
 //! Cuts a large TCP frame like a device with TSO ([`TxOffload::tso_segment_bytes`](crate::TxOffload)). Links
-//! and test ports use this module to send the frames that a device would send on a wire.
+//! use this module to send the frames that a device would send on a wire, and DPDK ports use it for frames
+//! that their driver refuses.
 
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
@@ -23,8 +24,8 @@ impl Mss {
     }
 }
 
-/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). Each time a frame that
-/// exceeds the limits is sent, the port drops the frame.
+/// The limits of a port with TSO ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)). If a frame exceeds the
+/// limits, the port has to copy it into fewer buffers, or drops it each time it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
     /// Maximum number of buffers of a frame that is cut, including the buffer with the headers. The value is

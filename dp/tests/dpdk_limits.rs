@@ -43,7 +43,7 @@ fn a_full_ring_leaves_the_rest_and_an_empty_pool_gives_nothing() {
     drop(hoard);
     assert!(pool.alloc().is_some());
 
-    // A frame that is too long for the port, and an empty frame.
+    // The port drops a frame that is too long, and an empty frame.
     let mut frames = Burst::new();
     frames.push(support::build(&pool, &support::pattern(0, 1519), 1));
     frames.push(pool.alloc().unwrap());

@@ -75,7 +75,7 @@ fn frames_of_all_lengths_come_back_intact() {
     assert_eq!(support::flat(&received[0]), sent);
     received.clear();
 
-    // A frame whose checksum is left to the port arrives with a partial checksum on both sides. The second
+    // A frame whose checksum is left to the port arrives with a partial checksum on both sides. Every second
     // frame is echoed as a shared view.
     assert!(offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM), "{offloads:?}");
     for bytes in [100, 1514, 100, 1514] {

@@ -13,7 +13,7 @@ fn config() -> DeviceConfig {
 }
 
 /// Maximum time for closing the device. The time is longer than the limit for the backend, and shorter than
-/// users wait until a program ends.
+/// the time that users wait for a program to end.
 const LIMIT: Duration = Duration::from_secs(8);
 
 #[test]

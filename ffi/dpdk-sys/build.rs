@@ -25,7 +25,7 @@ fn main() {
     }
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     if std::env::var_os("DOCS_RS").is_some() {
-        // Documentation is built without DPDK, and is never linked.
+        // With `DOCS_RS`, the documentation is built without DPDK, and nothing is linked.
         println!("cargo:rerun-if-changed={RECORDED}");
         std::fs::copy(RECORDED, out.join("bindings.rs")).expect("OUT_DIR is writable");
         std::fs::write(out.join("drivers.rs"), "&[]").expect("OUT_DIR is writable");

@@ -31,7 +31,7 @@ pub(super) struct Restarts {
     /// The offset that is added to the raw counter. The offset is 0 until the raw counter restarts. The sum
     /// may wrap.
     ahead: AtomicU64,
-    /// A recent value of the sum. The value is at most [`STEP`] behind the present sum.
+    /// A recent value of the sum, at most [`STEP`] below the latest value that was read.
     recent: AtomicU64,
     /// Locked while `ahead` and `recent` are changed after a restart of the raw counter.
     lock: Mutex<()>,

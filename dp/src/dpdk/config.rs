@@ -39,8 +39,9 @@ pub struct DeviceConfig {
     /// Number of buffers in the pool of each queue. `None` means four times the number of the queue's receive
     /// and transmit descriptors, and at least 8192. Default: `None`.
     pub mbufs: Option<u32>,
-    /// Capacity of one buffer in bytes. `None` means enough for a frame, and at least 2048. A frame that is
-    /// larger than a buffer is received into several buffers, if the device supports this. Default: `None`.
+    /// Capacity of one buffer in bytes. `None` means enough for a frame, and at least 2048, or at least 4096
+    /// if the device may deliver frames that are larger than the MTU. A frame that is larger than a buffer is
+    /// received into several buffers, if the device supports this. Default: `None`.
     pub mbuf_bytes: Option<usize>,
     /// Number of large buffers of each queue for bulk sending. Each buffer has room for several segments. The
     /// buffers are allocated only if the device can send frames of several buffers. Default: 512.

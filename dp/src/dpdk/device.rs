@@ -401,7 +401,7 @@ impl Device {
         done == 0 && features & NEEDED == NEEDED
     }
 
-    /// Whether the device was removed. Nothing may access a removed device.
+    /// Whether the device was removed. A removed device may at most be closed.
     #[inline]
     pub(super) fn is_gone(&self) -> bool {
         self.handle.gone().load(Ordering::Relaxed)

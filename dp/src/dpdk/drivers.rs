@@ -58,8 +58,8 @@ const UNKNOWN: Driver = Driver {
     tso_buffers: MAX_SEGMENTS,
     spare_buffers: 0,
     tso: true,
-    // The lower bound is the bound of i40e and iavf. The upper bound is lower than the upper bound of any
-    // driver that has one.
+    // The lower bound is the bound of i40e and iavf, which is the highest lower bound of all drivers. The
+    // upper bound is the bound of enic, which is the lowest upper bound of all drivers.
     mss: Mss { least: 256, most: 9000 },
     joins: true,
     mtu_tag_bytes: 0,
@@ -112,8 +112,8 @@ const DRIVERS: &[(&str, Driver)] = &[
     ("net_memif", VIRTUAL),
     ("net_null", VIRTUAL),
     ("net_ring", VIRTUAL),
-    // tap/rte_eth_tap.c, pmd_tx_burst(): the driver drops a frame to be cut if the MSS with all headers,
-    // including the Ethernet header, is more than the MTU. For a full segment, the MSS with all headers is
+    // tap/rte_eth_tap.c, pmd_tx_burst(): the driver drops a TSO frame if the sum of the MSS and the lengths
+    // of all headers, including the Ethernet header, is more than the MTU. For full segments this sum is
     // always more than the MTU.
     ("net_tap", Driver { tso: false, ..VIRTUAL }),
     ("net_vhost", COPYING),
@@ -141,10 +141,9 @@ const DRIVERS: &[(&str, Driver)] = &[
     // enic/enic_rxtx.c, enic_prep_pkts(): headers and MSS up to ENIC_TX_MAX_PKT_SIZE, 9208.
     ("net_enic", Driver { mss: Mss { least: 1, most: 9000 }, ..UNKNOWN }),
     // gve/gve_tx.c, gve_tx_burst_ra(): the first descriptor of a frame of several buffers gets the length of
-    // the whole frame (hlen is pkt_len). A frame to be cut whose first buffer has only headers gets a
-    // descriptor without data. gve_rx.c, gve_rx_queue_setup(): receive buffers have 2 or 4 KiB
-    // (GVE_RX_BUF_ALIGN_GQI, GVE_RX_MAX_BUF_SIZE_GQI), with GVE_RX_PAD, 2 bytes, in front. A frame is
-    // received into one buffer.
+    // the whole frame (hlen is pkt_len). A TSO frame whose first buffer has only headers gets a descriptor
+    // without data. gve_rx.c, gve_rx_queue_setup(): receive buffers have 2 or 4 KiB (GVE_RX_BUF_ALIGN_GQI,
+    // GVE_RX_MAX_BUF_SIZE_GQI), with GVE_RX_PAD, 2 bytes, in front. A frame is received into one buffer.
     (
         "net_gve",
         Driver {
@@ -200,8 +199,9 @@ pub(super) fn find(name: &str) -> Driver {
 }
 
 impl Driver {
-    /// Combines these limits with the limits that the device reports: the maximum number of buffers of any
-    /// frame (which applies to TSO), and of a frame that is not cut. A reported zero means no limit.
+    /// Combines the limits of the driver with the limits that the device reports: the maximum number of
+    /// buffers of any frame (which applies to TSO), and of a frame that is not cut. A reported zero means no
+    /// limit.
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,

@@ -187,8 +187,8 @@ impl DeviceError {
     }
 }
 
-/// The kind distinguishes an absent device, a busy device and an excessive request. The `io::Error` contains
-/// the `DeviceError`.
+/// Among other cases, the kind distinguishes an absent device, a busy device and an excessive request. The
+/// `io::Error` contains the `DeviceError`.
 impl From<DeviceError> for io::Error {
     fn from(error: DeviceError) -> Self {
         let kind = match &error {

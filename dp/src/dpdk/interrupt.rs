@@ -1,11 +1,11 @@
 //! Receive interrupts: a sleeping port has a descriptor that becomes readable when frames arrive for its
 //! queue.
 //!
-//! | driver | what wakes | the peer or device is asked |
+//! | driver | what wakes the port | how the port requests the wake-up |
 //! |---|---|---|
 //! | `net_vhost`, `net_virtio_user` | the peer writes to an eventfd | by a flag in the ring |
 //! | NICs behind `vfio-pci` | the device interrupts, and the kernel writes to an eventfd | by a register |
-//! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | not at all: the descriptor is always readable then |
+//! | `net_tap`, `net_af_packet` | the kernel's descriptor has a frame | no request is needed: the descriptor is readable while a frame waits |
 //!
 //! A port sleeps on its own epoll descriptor, which does not change when a vhost peer connects with a new
 //! eventfd. The eventfds are registered edge-triggered (EPOLLET), since nobody reads the eventfds to reset
@@ -28,8 +28,8 @@ use crate::eal::pci::{Holder, PciAddress, SYSFS, VFIO, split};
 const FRAMES: u64 = 0;
 const LINK: u64 = 1;
 
-/// Time between two polls of a sleeping port whose interrupt is not known to work. A port without interrupts
-/// is polled with the same period.
+/// Time between two polls of a sleeping port whose interrupt is not known to work. By default, an engine's
+/// thread polls a port without interrupts with the same period.
 const UNPROVEN_LOOK_US: u64 = 200;
 
 /// Maximum number of events that one call removes. If there are more events, the next sleep ends at once.
@@ -47,7 +47,7 @@ fn key(of: u64) -> epoll::EventData {
 pub(super) fn asks_for_interrupts(spec: &PortSpec) -> bool {
     let text = match spec {
         PortSpec::Pci(text) => split(text).0,
-        // `probed.rs` finds the descriptors of a virtio-user device without interrupts.
+        // A virtio-user device needs no interrupts: `probed.rs` finds its descriptors.
         PortSpec::Vdev(text) => return !vdev::is_virtio_user(text),
     };
     let Ok(address) = text.parse::<PciAddress>() else { return false };

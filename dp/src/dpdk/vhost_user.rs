@@ -77,9 +77,9 @@ impl VhostUserBackend {
         }
     }
 
-    /// Returns `true` if the device can be closed, since the backend is disconnected or answers. If the
-    /// backend does not answer, returns `false`: the backend may use the device's memory whenever it runs
-    /// again. In this case the function also shuts the socket down, so that the backend stops.
+    /// Returns whether the device can be closed. The result is `false` if the backend does not answer: the
+    /// backend may use the device's memory whenever it runs again. In this case the function also shuts the
+    /// socket down, so that the backend stops.
     pub(super) fn lets_go(&self) -> bool {
         let Some(mut socket) = self.socket() else { return true };
         if socket.set_read_timeout(Some(ANSWER_TIMEOUT)).is_err() {

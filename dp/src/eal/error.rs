@@ -67,8 +67,8 @@ pub enum EalError {
     },
 }
 
-/// The kind distinguishes missing memory, a missing permission and a bad argument. The `io::Error` contains
-/// the `EalError`.
+/// Among other cases, the kind distinguishes missing memory, a missing permission and a bad argument. The
+/// `io::Error` contains the `EalError`.
 impl From<EalError> for io::Error {
     fn from(error: EalError) -> Self {
         let kind = match error {

@@ -460,7 +460,8 @@ proptest! {
     }
 }
 
-/// Makes a large frame of TCP over IPv4 with 3000 payload bytes. The frame requests to be cut at 1400.
+/// Makes a large frame of TCP over IPv4 with 3000 payload bytes. The frame requests to be cut into segments
+/// of 1400 bytes.
 fn large(port: &End) -> Mbuf {
     let mut headers = vec![2; 12];
     headers.extend([8, 0, 0x45, 0, 0x0b, 0xe0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);

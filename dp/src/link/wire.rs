@@ -28,7 +28,7 @@ pub struct LinkFaults {
 /// A frame in flight.
 pub(super) struct InFlight {
     pub(super) due_us: u64,
-    /// `true` if the plan has no delay: the frame is due at once, whatever the receiver's clock shows.
+    /// `true` if the frame has no delay: it is due at once, whatever the receiver's clock shows.
     pub(super) at_once: bool,
     pub(super) frame: Mbuf,
 }
@@ -78,7 +78,7 @@ pub(super) fn ends(plan: &LinkPlan, ring_frames: usize, pool: &Mempool) -> (Send
 pub(super) struct Sender {
     pub(super) wire: Arc<Wire>,
     ring: Producer<InFlight>,
-    /// The pool of the receiving queue, from which the copies of duplicated or corrupted frames are made.
+    /// The pool of the receiving queue, from which copies and pieces of frames are allocated.
     pub(super) pool: Mempool,
     /// Number of frames that were put on the wire, including copies and excluding lost frames.
     sent: u64,

@@ -94,11 +94,12 @@ pub(super) fn socket() -> Result<OwnedFd, Errno> {
 pub(super) enum Probed {
     /// No process has claimed the station.
     Free,
-    /// The station's process has ended.
+    /// The station's process has ended, or the file is not a socket.
     Stale,
     /// The station's process listens.
     Living { pid: i32 },
-    /// The state cannot be determined, or the file is not a station's socket.
+    /// The state cannot be determined, for instance because the socket has another type than a station's
+    /// socket.
     Unclear,
 }
 

@@ -110,8 +110,8 @@ pub enum LocalError {
     System(#[source] io::Error),
 }
 
-/// The kind distinguishes a missing folder, a missing permission and the lack of a free station. The
-/// `io::Error` contains the `LocalError`.
+/// Among other cases, the kind distinguishes a missing folder, a missing permission and the lack of a free
+/// station. The `io::Error` contains the `LocalError`.
 impl From<LocalError> for io::Error {
     fn from(error: LocalError) -> Self {
         let kind = match &error {

@@ -7,7 +7,7 @@
 pub struct LocalCounters {
     /// Number of pairs of rings that were made.
     pub pairs: u64,
-    /// Number of stations that have ended or do not exist.
+    /// Number of stations that have ended, do not exist, do not answer or broke the rules.
     pub departed: u64,
     /// Number of pairs of rings that ended because the other process wrote something invalid.
     pub broken: u64,

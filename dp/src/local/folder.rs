@@ -78,8 +78,8 @@ impl WireFolder {
     /// [`path`](Self::path) leads through a descriptor of the folder.
     ///
     /// # Errors
-    /// [`LocalError`] if `folder` is not absolute, or belongs to another user, or if other users can enter
-    /// it. Also if other users can move the folder and `/proc` is missing.
+    /// [`LocalError`] if `folder` is not absolute or belongs to another user, if other users can enter it, or
+    /// if other users can move it and `/proc` is missing.
     pub fn open(folder: &Path) -> Result<Self, LocalError> {
         Self::with_lock(folder).map(|(folder, _)| folder)
     }

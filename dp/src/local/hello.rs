@@ -124,7 +124,7 @@ pub(super) enum Heard {
     Message(Message, Option<OwnedFd>),
     /// Bytes that are not a message.
     Nonsense,
-    /// The other side has closed the socket.
+    /// The other side has closed the socket, or reading the socket failed.
     End,
 }
 
@@ -154,8 +154,8 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     }
 }
 
-/// Wakes the other side. Errors are ignored: a full socket already has wake-up messages. Reading the socket
-/// shows whether the other side has closed it.
+/// Wakes the other side. Errors are ignored: if the socket is full, it already has wake-up messages, and if
+/// the other side has closed the socket, a later read of the socket shows this.
 #[inline]
 pub(super) fn wake(socket: impl AsFd) {
     let _ = send(socket, &WAKE, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -164,8 +164,8 @@ pub(super) fn wake(socket: impl AsFd) {
 /// Reads a bounded number of wake-up messages. Returns `false` if another message arrives, or if the other
 /// side has closed the socket. Otherwise returns `true`.
 pub(super) fn take_wakes(socket: impl AsFd) -> bool {
-    /// Maximum number of wake-up messages that one call reads. A correct peer sends one message for each
-    /// sleep.
+    /// Maximum number of wake-up messages that one call reads. A correct peer sends at most one message for
+    /// each sleep.
     const MOST: usize = 16;
     let socket = socket.as_fd();
     let mut bytes = [0; 2];

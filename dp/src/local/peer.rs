@@ -133,9 +133,9 @@ impl Peer {
                 }
                 false
             }
-            // Some frames wait for a station that does not run, since a retransmission may take seconds.
-            // Further frames for the station are dropped, so that they do not block frames for other
-            // stations.
+            // Some frames are kept for a station that does not run: if they were dropped, their
+            // retransmission could take seconds. Further frames for the station are dropped, so that they do
+            // not block frames for other stations.
             _ => now_us.saturating_sub(self.since_us) >= STUCK_US,
         };
         if self.waiting.len() < MAX_WAITING {

@@ -508,7 +508,8 @@ impl Peers {
         }
     }
 
-    /// Removes a station that has ended, and adds it to the queue of [`next_departed`](Self::next_departed).
+    /// Removes a station, closes its socket, and adds the station to the queue of
+    /// [`next_departed`](Self::next_departed).
     pub(super) fn remove(&mut self, at: usize) {
         let station = self.stations.swap_remove(at);
         let Peer { state, waiting, .. } = self.list.swap_remove(at);

@@ -54,8 +54,8 @@ pub(super) const GROWTH: usize = 4;
 /// Minimum number of bytes of a ring before it grows. The size is enough for a few frames of maximum length.
 const MIN_FIRST_BYTES: usize = 128 << 10;
 
-/// Minimum number of laps of a ring before it grows. So a ring never has more memory than the number of bytes
-/// that were sent through it.
+/// Minimum number of laps of a ring before it grows. So a ring that has grown never has more memory than the
+/// number of bytes that were sent through it.
 const GROWTH_LAPS: u64 = 4;
 
 /// The reader releases space after this number of bytes, so that the writer can write while the reader reads.

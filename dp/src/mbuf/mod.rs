@@ -96,11 +96,11 @@ impl Mempool {
 }
 
 impl Mbuf {
-    /// Makes a view of the whole `memory`, whose owner is dropped with the last view. Returns `None` if
-    /// `pool` has no free descriptor, or if DPDK has too many views of the memory. The view is meant to be
-    /// chained behind a buffer with the headers, and then sent. The bytes of the view can be
-    /// [copied](Self::copy_to), but are not available as slices. A port without
-    /// [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a copy.
+    /// Makes a view of the whole `memory`, which keeps the owner of the memory. Returns `None` if `pool` has
+    /// no free descriptor, or if DPDK has too many views of the memory. The view is meant to be chained
+    /// behind a buffer with the headers, and then sent. The bytes of the view can be [copied](Self::copy_to),
+    /// but are not available as slices. A port without [`TX_EXTERNAL`](crate::Offloads::TX_EXTERNAL) sends a
+    /// copy.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
             Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::HeapChain::external(pool, memory)?))),
@@ -148,7 +148,7 @@ impl Mbuf {
 
     /// The bytes of each segment, in order. Some segments may be empty.
     ///
-    /// The iterator panics at a segment of external memory, which no received buffer has.
+    /// The iterator panics at a segment of external memory. Received buffers have no such segments.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         Segments(match &self.raw {

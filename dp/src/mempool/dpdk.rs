@@ -1,8 +1,9 @@
 //! The DPDK backend of a pool. A pool is a mempool of buffers, and a mempool of descriptors without buffers
 //! for further views.
 //!
-//! Every thread that is registered with EAL caches up to [`CACHE`] buffers. Cached buffers count as
-//! available, but other threads cannot allocate them.
+//! Each thread that is registered with EAL caches at most a sixteenth of a pool, and at most [`CACHE`]
+//! buffers. Pools with fewer than [`CACHE`] buffers have no caches. Cached buffers count as available, but
+//! other threads cannot allocate them.
 //!
 //! A DPDK buffer has no reference to its pool that would prevent freeing the pool. A pool without a handle is
 //! in [`ORPHANS`] until all its buffers are returned, and is then freed. [`ORPHANS`] is checked when a pool

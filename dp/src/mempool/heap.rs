@@ -1,10 +1,10 @@
 //! The heap backend of a pool: one slab of blocks, the view counts of the blocks, and the descriptors.
 //!
 //! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view of a
-//! block. A free descriptor is in one of two lists. In `buffers`, each descriptor has a free block. In
-//! `spares`, the descriptors have no block, and are meant for further views. There are `count` blocks and
-//! twice as many descriptors. Each block always has at least one descriptor, so each list has at most `count`
-//! descriptors.
+//! block or of external memory. A free descriptor is in one of two lists. In `buffers`, each descriptor has a
+//! free block. In `spares`, the descriptors have no block, and are meant for further views. There are `count`
+//! blocks and twice as many descriptors. Each block always has at least one descriptor, so each list has at
+//! most `count` descriptors.
 //!
 //! Rules of access:
 //! - A [`Segment`] in use is owned by exactly one [`Handle`]. The segment has a reference to its pool, so

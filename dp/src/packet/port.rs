@@ -1,8 +1,8 @@
 //! A [`Port`] that uses a packet socket.
 //!
 //! The port counts each error and continues. If the socket is full, frames are left in the caller's burst.
-//! While the interface is down or removed, frames are dropped. When the interface is up again, the port
-//! continues to use the interface, even if a new interface has taken its name.
+//! While the interface is down or removed, frames are dropped. When the interface is up again, the port uses
+//! it again. If the interface was removed, the port uses a new interface with the same name.
 
 use std::cell::Cell;
 use std::io::IoSliceMut;

@@ -5,8 +5,8 @@ use std::fs::File;
 
 use super::*;
 
-/// Sets the soft limit of open descriptors to `maximum`. If `maximum` is `None`, sets the soft limit back to
-/// the hard limit.
+/// Sets the soft limit of open descriptors to `maximum`. If `maximum` is `None`, sets the soft limit to the
+/// hard limit.
 fn limit_descriptors(maximum: Option<u64>) {
     let before = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let current = maximum.or(before.maximum);
@@ -80,7 +80,7 @@ fn process_that_cannot_accept() {
         burst.pop().map(|frame| number(&frame))
     };
     assert_eq!((poll_at(&mut port, 0), is_readable(&port)), (None, false));
-    // The other process has connected, but the port has not accepted the connection yet.
+    // The other port has connected, but the port has not accepted the connection yet.
     let sent = frame(&other, station, 7, 64);
     let mut burst: Burst = [sent].into_iter().collect();
     assert_eq!(other.tx_burst(0, &mut burst), 1);
@@ -173,7 +173,7 @@ fn a_hundred_opens_and_closes_leave_nothing() {
     let result = process.hear("result");
     let numbers: Vec<usize> = result.split_whitespace().map(|number| number.parse().unwrap()).collect();
     assert_eq!(numbers[..3], [0, 0, 0], "descriptors, mappings, files: {result}");
-    // A pair of rings has 2 MiB, and each pool has 2 MiB. The allocator does not return all freed memory to
-    // the system.
+    // A pair of rings begins with 260 KiB, and the pools of a port have more than 3 MiB. So a leak in each
+    // round would exceed the limit. The allocator does not return all freed memory to the system.
     assert!(numbers[3] < 8 << 10, "{} KiB of memory", numbers[3]);
 }

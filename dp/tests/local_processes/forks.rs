@@ -172,8 +172,9 @@ fn process_that_shares() {
     println!("outcome fine");
 }
 
-/// A child that was created without the C library keeps the sockets of its parent open. Such a socket must
-/// not wake the parent for ever after the socket's other end has ended.
+/// A child that was created without the C library keeps the sockets of its parent open. In this test,
+/// duplicates of the sockets take the place of such a child. After the other process has ended, its socket
+/// must not keep waking this process.
 #[test]
 fn a_socket_that_somebody_else_keeps_open_wakes_nobody_after_its_end() {
     let wire = Wire::new();

@@ -313,7 +313,8 @@ fn processes_that_claim_at_once_get_stations_of_their_own() {
     assert!(local::stations(&wire.0).unwrap().is_empty());
 }
 
-/// All processes find the same stale socket.
+/// The test below starts several of these processes at the same time, and all of them find the same stale
+/// socket.
 #[test]
 #[ignore = "another process: claims one station until it gets it or another one has it"]
 fn process_that_claims_one() {

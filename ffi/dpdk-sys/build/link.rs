@@ -39,12 +39,12 @@ const SOME_LIBRARIES: &[&str] = &["log", "argparse", "common_iavf", "common_ioni
 /// The pkg-config names of the system libraries that `LIBRARIES` need.
 const SYSTEM: &[&str] = &["numa", "libbsd"];
 
-/// A driver, and the pkg-config names of the system libraries that only this driver needs. If one of these
-/// libraries is missing, the driver is not linked.
+/// A driver, and the pkg-config names of the system libraries that only this driver needs. If the driver's
+/// archive or one of these libraries is missing, the driver is not linked.
 struct Driver(&'static str, &'static [&'static str]);
 
-/// The drivers that are linked: first the drivers of virtual devices, and then the drivers of NICs. The list
-/// does not have drivers that need a vendor's user-space libraries (mlx4, mlx5).
+/// The drivers to link: first the drivers of virtual devices, and then the drivers of NICs. The list does not
+/// have drivers that need a vendor's user-space libraries (mlx4, mlx5).
 const DRIVERS: &[Driver] = &[
     Driver("net_af_packet", &[]),
     Driver("net_af_xdp", &["libxdp", "libbpf"]),

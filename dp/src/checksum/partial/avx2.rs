@@ -82,7 +82,8 @@ pub(super) fn partial(bytes: &[u8]) -> u64 {
         lanes.add(load(half));
     }
     match bytes.last_chunk() {
-        // With an odd length, the last bytes would have other positions in their words.
+        // If the number of the last bytes is odd, `last_bytes` would put each byte in the wrong half of its
+        // word.
         Some(end) if !rest.is_empty() && bytes.len().is_multiple_of(2) => {
             lanes.add(last_bytes(end, rest.len()))
         }

@@ -91,7 +91,7 @@ fn a_folder_of_somebody_else_is_refused() {
         assert!(refusal(&inside).contains("belongs to user 12345"), "{way}");
         assert!(fs::read_dir(&scratch.0).unwrap().next().is_none(), "{way}: something was made");
     }
-    // The folder that other users can change may also be an ancestor of the parent folder.
+    // The folder of the other user may also be an ancestor of the parent folder.
     let (inner, folder) = (scratch.0.join("a"), scratch.0.join("a/net"));
     fs::create_dir(&inner).unwrap();
     chmod(&inner, 0o700);

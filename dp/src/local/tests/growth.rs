@@ -202,8 +202,8 @@ fn a_ring_grows_when_it_is_full_and_was_used_for_four_laps_and_not_before() {
     assert!(last.1 && (4 * 4096..5 * 4096).contains(&last.0), "{tries:?}");
 }
 
-/// In memory the larger ring continues behind the old ring. So the ring can grow only when the writer is just
-/// before the end of the old ring.
+/// In memory, the first record in the larger ring has to be directly behind the old ring. So the ring can
+/// grow only in one of four laps.
 #[test]
 fn a_ring_grows_in_one_of_four_laps() {
     for lap in 4..=12 {
@@ -425,8 +425,8 @@ fn a_reader_of_a_ring_that_has_grown_is_not_stuck_since_the_ring_was_small() {
         poll_once(&mut a, now_us);
     }
     assert!(a.shared_memory_bytes() > small && a.next_due_us().is_none());
-    // Later than the time for which a ring may be full, the larger ring becomes full, and frames wait for
-    // space.
+    // After more than the time for which a ring may be full, the larger ring becomes full, and frames wait
+    // for space.
     now_us += 150_000;
     let refused = (sent..2000).find(|number| {
         assert_eq!((a.local_counters().lost, a.counters().tx_link_down), (0, 0), "before {number}");

@@ -141,7 +141,7 @@ fn a_wrong_answer_to_a_hello_ends_the_station() {
     }
 }
 
-/// Other users cannot enter the folder. If other users can enter it, their connections are refused.
+/// Usually, other users cannot enter the folder. If they can, the port refuses their connections.
 #[test]
 fn a_process_of_another_user_is_refused() {
     let uid = rustix::process::geteuid();

@@ -130,7 +130,8 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
         poll_once(&mut a, now_us).pop()
     });
     assert_eq!(arrived.as_ref().map(number), Some(5));
-    // Nine connections were replaced, by the last eight connections and by the station with a hello.
+    // All 64 greetings were replaced twice. Then nine were replaced: by the last eight connections, and by
+    // the station with a hello.
     assert_eq!(mute.iter().filter(|socket| !is_closed(socket)).count(), 200 - 2 * 64 - 9);
     assert_eq!(a.local_counters().put_off, 2 * 64 + 9);
     (0..300).for_each(|_| drop(poll_once(&mut a, 2_100_000)));
@@ -140,7 +141,7 @@ fn mute_processes_keep_neither_sockets_nor_others_out() {
     still_works(&mut a, &mut b);
 }
 
-/// A station that does not answer a hello, or answers it with invalid messages.
+/// The station does not answer the hello, or its answer is not valid.
 #[test]
 fn a_station_that_does_not_answer_is_given_up() {
     for answer in [
@@ -174,7 +175,7 @@ fn a_station_that_does_not_answer_is_given_up() {
 }
 
 /// If another process sends a hello with the number of an existing station, the hello waits for the end of
-/// that station.
+/// that station, but at most 2 s.
 #[test]
 fn nobody_can_end_the_pair_of_another_station() {
     let scratch = Scratch::new();
@@ -265,7 +266,7 @@ fn a_peer_that_says_it_sleeps_gets_a_wake_up_for_each_burst_at_most() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A peer writes any value anywhere in the memory, between any two polls.
+    /// Between any two polls, a peer writes any value to a control word or to the beginning of a ring.
     #[test]
     fn any_memory_of_a_peer_harms_only_its_own_pair(
         writes in proptest::collection::vec((0..400_usize, any_word(), any::<bool>()), 1..100),
@@ -274,7 +275,7 @@ proptest! {
         let (mut a, mut b) = paired(&scratch);
         let (_socket, memory) = hostile_peer(&scratch, &mut a);
         for (at, word, sends) in writes {
-            // The offset of a control word or of the first data of one of the two rings.
+            // The offset is in the control words, or in the first data of one of the two rings.
             let at = match at {
                 0..128 => at * 8,
                 128..264 => 4096 + (at - 128) * 8,

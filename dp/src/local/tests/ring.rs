@@ -1,4 +1,4 @@
-//! Tests of a ring against a model, and with a peer that writes any bytes into the ring's memory.
+//! Tests of a ring against a model, and with a peer that writes any words to the ring's memory.
 
 use std::collections::VecDeque;
 
@@ -118,9 +118,8 @@ proptest! {
         prop_assert!(guards_are_untouched(&memory));
     }
 
-    /// The other side writes any words and bytes between any two steps. A reader gets frames of valid lengths
-    /// or `Broken`. The reader never reads or writes outside of the ring, and uses its own copies of the
-    /// words.
+    /// The other side writes any words between any two steps. A reader gets frames of valid lengths or
+    /// `Broken`. The reader never reads or writes outside of the ring, and uses its own copies of the words.
     #[test]
     fn a_reader_survives_any_memory(
         garbage in proptest::collection::vec((any::<bool>(), 0..520_usize, any_word(), 0..4_usize), 1..80),
