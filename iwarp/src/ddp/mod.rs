@@ -26,7 +26,8 @@ pub use untagged::{Delivered, Destination, UntaggedQueue};
 
 /// How a segment reached DDP, which decides whether the segment is placed, delivered, or both.
 ///
-/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is only placed, and is handed up again in order.
+/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is placed but not delivered. MPA hands up the
+/// segment again when it is next in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The segment is next in order and not yet placed: DDP places and then delivers the segment.

@@ -34,8 +34,8 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// All rights that a peer can have. For every peer, a registration without any of these rights is an
-    /// invalid STag.
+    /// All rights that a peer can have. To a peer, the STag of a registration without any of these rights is
+    /// invalid.
     pub const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
     /// Whether these rights contain a right to write, local or remote.
@@ -58,8 +58,8 @@ pub struct StreamId(pub u64);
 pub struct Accessor {
     /// The protection domain of the stream's queue pair.
     pub pd: PdId,
-    /// The stream's number. If memory is registered for one stream only, it must be the number of that
-    /// stream.
+    /// The stream's number. If memory is registered for one stream only, the registration has the number of
+    /// that stream.
     pub stream: StreamId,
 }
 
@@ -111,7 +111,7 @@ pub enum WindowKind {
 /// Why memory could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// The memory to prepare has no bytes.
+    /// The memory for fast registration has no bytes.
     #[error("memory for fast registration needs at least one byte")]
     Empty,
     /// The table already has its maximum number of registrations.

@@ -2,8 +2,8 @@
 //!
 //! This module implements RFC 5040 section 8.1, RFC 5041 sections 8.2 and 8.3, and RFC 5042. Each context has
 //! one [`MemoryTable`], which the engines of the context read without locks. Peers may write registered bytes
-//! while the application reads the same bytes. So this module never makes a reference to registered bytes: a
-//! [`Target`] is written and a [`Source`] is read by raw copies that can fail.
+//! while the application reads the same bytes. So this module never makes a reference to registered bytes,
+//! except as atomics: a [`Target`] is written and a [`Source`] is read by raw copies that can fail.
 //!
 //! | file | what |
 //! |---|---|
@@ -24,11 +24,11 @@
 //!
 //! # Revocation
 //!
-//! An engine accesses memory inside an epoch, which an [`EpochGuard`] keeps open. Each copy first checks that
-//! its registration is still valid and unchanged, and ends within the epoch. A thread that revokes an STag
-//! first marks the slot of the STag as invalid. Then the thread waits for the end of every epoch whose engine
-//! may have seen the slot valid. So when [`Registration::deregister`] returns, no engine reads or writes the
-//! memory any more. See [`quiescence`] for the proof.
+//! An engine accesses memory only during an epoch, which an [`EpochGuard`] keeps open. Each copy first checks
+//! that its registration is still valid and unchanged, and ends within the epoch. A thread that revokes an
+//! STag first marks the slot of the STag as invalid. Then the thread waits for the end of every epoch whose
+//! engine may have seen the slot valid. So when [`Registration::deregister`] returns, no engine reads or
+//! writes the memory any more. See [`quiescence`] for the proof.
 //!
 //! # What it is not
 //!

@@ -49,8 +49,8 @@ impl MemoryTable {
         self.insert(RawBytes::of_region(region), options)
     }
 
-    /// Registers memory of the caller. `len` may be 0: then only accesses without bytes pass the checks, and
-    /// no byte at `ptr` is ever accessed.
+    /// Registers memory of the caller. `len` may be 0: then only accesses of 0 bytes pass the checks, and no
+    /// byte at `ptr` is ever accessed.
     ///
     /// # Errors
     /// [`RegisterError`] says why the memory could not be registered.

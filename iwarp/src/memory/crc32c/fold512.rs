@@ -56,8 +56,8 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     unsafe { run(state, from, sink, at, len) }
 }
 
-/// Does what [`super::fetch_behind`] does. The Internet checksum is computed in a second pass, since this is
-/// faster here.
+/// Does what [`super::fetch_behind`] does. The Internet checksum is computed in a second pass, which is
+/// faster with this method than to compute everything in one pass.
 ///
 /// # Safety
 /// The requirements of [`fetch`].

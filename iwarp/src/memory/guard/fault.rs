@@ -97,8 +97,8 @@ thread_local! {
 ///
 /// # Safety
 /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the functions
-/// that it calls own nothing that needs a drop, hold no lock, and leave no state half changed on which other
-/// code relies.
+/// that it calls own nothing that needs a drop, hold no lock, and have not half changed any state on which
+/// other code relies.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,
@@ -175,8 +175,8 @@ unsafe extern "C" fn on_fault<const GENERATION: usize>(
     unsafe { handle(GENERATION, signal, info, context) }
 }
 
-/// Handles a signal for the handler of `generation`. This is a separate function, so that the frames are
-/// alike for all generations.
+/// Handles a signal for the handler of `generation`. This is a separate function, so that all generations use
+/// the same amount of stack.
 ///
 /// # Safety
 /// The requirements of [`on_fault`].
