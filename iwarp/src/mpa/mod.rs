@@ -15,8 +15,8 @@
 //! | [`error`] | the errors that end a connection, and how it ends |
 //!
 //! A position is the `u64` number of a byte in one direction. Position 0 is the first byte after the startup
-//! frame. A stream offset is the number of a byte in the TCP stream, counted from the beginning of the
-//! stream, before the startup frames.
+//! frame. A stream offset is the number of a byte in the whole TCP stream, where the first byte of the stream
+//! has number 0.
 
 pub mod crc;
 pub mod deframer;

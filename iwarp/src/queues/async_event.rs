@@ -38,8 +38,8 @@ pub enum AsyncEventKind {
     /// A queue pair holds more buffers of its shared receive queue than its high-water mark
     /// ([`QpInit::high_water`](super::QpInit::high_water)).
     QpHighWater,
-    /// A completion queue was full and lost a completion (`IBV_EVENT_CQ_ERR`). The queue pairs that complete
-    /// to this queue end.
+    /// A completion queue was full and lost a completion (`IBV_EVENT_CQ_ERR`). Every queue pair that uses
+    /// this completion queue ends.
     CqError,
     /// A shared receive queue has fewer posted buffers than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
     SrqLimitReached,
@@ -313,9 +313,9 @@ impl AsyncEvents {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// From now on passes all events to `handler` and not to the queue, which cannot be undone. The handler
-    /// is called at once for the events that wait, and later for each new event. With a handler no event is
-    /// kept, so no event is lost.
+    /// Passes all events from now on to `handler`, and none to the queue. The handler cannot be replaced or
+    /// removed. The handler is called at once for the events that wait, and later for each new event. With a
+    /// handler no event is kept, so no event is lost.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if a handler is already set.
@@ -366,8 +366,8 @@ impl AsyncEvents {
     }
 
     /// Number of events that were lost because their object was destroyed while the queue was full. As long
-    /// as an object exists, none of its events is lost. But if an event happens again before it is reported,
-    /// it is reported only once.
+    /// as an object exists, none of its events is lost. But an event that happens several times before it is
+    /// reported may be reported only once.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }

@@ -14,15 +14,22 @@
 //! | by the peer | any other | we sent a message that we may not send, or the peer cannot go on | [`RemoteOperationError`][ro] | [`QpFatal`][qf] | `Terminate` |
 //! | TCP is gone | 2/0/1 | no Terminate can be sent | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
 //!
-//! A request that is known to be the cause has another status. A send request whose memory was deregistered
-//! gets [`LocalProtectionError`](super::WcStatus::LocalProtectionError). A send request that the connection
-//! does not allow gets [`LocalQpOperationError`](super::WcStatus::LocalQpOperationError). The receive request
-//! of a message that is too long gets [`LocalLengthError`](super::WcStatus::LocalLengthError). All other
-//! requests are flushed. With InfiniBand's semantics there are two exceptions. If the peer reports 0/2/06,
-//! 1/2/05, or 0/2/07 for an atomic, the status is
-//! [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest). If the peer is silent, the oldest request
-//! gets [`RetryExceeded`](super::WcStatus::RetryExceeded). Each completion has layer, type and code of the
-//! error. An error without a number in the RFCs belongs to the row of its layer and type.
+//! A request that is known to be the cause has another status:
+//! [`LocalProtectionError`](super::WcStatus::LocalProtectionError) if its memory is invalid, for example
+//! because the memory was deregistered. [`LocalQpOperationError`](super::WcStatus::LocalQpOperationError) if
+//! the connection does not allow the request. [`LocalLengthError`](super::WcStatus::LocalLengthError) for a
+//! receive request whose message is too long, and for an atomic whose buffer has a wrong length.
+//! [`MwBindError`](super::WcStatus::MwBindError) if a window could not be bound, or memory could not be
+//! registered. All other requests are flushed.
+//!
+//! With InfiniBand's semantics there are three exceptions. If the peer reports 0/2/06 or 1/2/05, or reports
+//! 0/2/07 for an atomic, the status is [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest). If
+//! the peer is silent or cannot be reached, the oldest request gets
+//! [`RetryExceeded`](super::WcStatus::RetryExceeded). If the peer has no receive request in time, the oldest
+//! request that the peer has not accepted gets [`RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded).
+//!
+//! Each completion has layer, type and code of the error. An error without a number in the RFCs belongs to
+//! the row of its layer and type.
 //!
 //! [f]: super::WcStatus::WrFlushError
 //! [ra]: super::WcStatus::RemoteAccessError

@@ -137,8 +137,8 @@ impl QpShared {
         self.receives.report_last(&self.signals);
     }
 
-    /// Completes all requests of both queues with the status "flushed". If a stream owns the consumer, it
-    /// flushes the requests itself, and this function does not. A thread that posts a request after `Error`
+    /// Completes all requests of both queues with the status "flushed". If a stream owns the consumer, the
+    /// stream flushes the requests, and this function does not. A thread that posts a request after `Error`
     /// was entered also flushes, so that every request is completed.
     pub(crate) fn flush(&self) {
         // The lock is held until all requests are flushed. Without the lock, two threads that flush at the

@@ -50,8 +50,8 @@ impl ReadSink {
     }
 
     /// Checks that a segment may be placed: it must name this sink, and must lie in the part of the sink that
-    /// is not yet delivered. Returns the offset in the sink. A segment beyond a hole is checked against the
-    /// sink only by this function.
+    /// is not yet delivered. Returns the offset in the sink. For a segment beyond a hole, this function is
+    /// the only check against the sink before placement.
     ///
     /// RFC 5041 section 5.2 (DDP-120): STag and TO of an empty segment are not checked.
     ///

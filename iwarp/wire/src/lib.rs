@@ -13,8 +13,8 @@
 //! | `memif:/tmp/memif.sock,role=server,id=0,addr=..` | shared memory by DPDK's memif | DPDK |
 //! | `dpdk:-a 0000:03:00.0` | a DPDK device, by EAL arguments | DPDK, [an address](Spec::set_address) |
 //!
-//! The kernel must not have the same address. Further keys are `gw`, `mac`, `mtu` and `crc`. DPDK wires need
-//! the feature `dpdk`.
+//! The kernel must not have the same address. The kinds with the key `addr` also have the keys `gw`, `mac`,
+//! `mtu` and `crc`. The kind `local` has the keys `mtu`, `crc` and `ring`. DPDK wires need the feature `dpdk`.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

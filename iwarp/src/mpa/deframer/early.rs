@@ -40,7 +40,7 @@ struct FpduStart {
 enum Walk {
     /// A valid FPDU was found, and a slot for an early FPDU is free.
     Found(FoundFpdu),
-    /// Bytes are missing, and a later marker cannot help now.
+    /// The walk found a byte that is missing. Bytes that arrive later start a new search.
     Incomplete,
     /// The FPDU at this position failed a check.
     Unsound(u64),
@@ -196,7 +196,8 @@ fn follow(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
     held_start(slab, slot, marker::start_of(length_at, true))
 }
 
-/// Searches the slots from `slot` on for the slot that holds `position`, and returns both.
+/// Searches the slots from `slot` on for the slot that holds `position`. Returns `position` with that slot,
+/// or `None` if no slot holds it.
 fn start_at_or_after(slab: &HeldSlab, slot: Option<u32>, position: u64) -> Option<FpduStart> {
     let mut at = slot;
     while let Some(id) = at {

@@ -23,7 +23,7 @@ pub(super) struct Extent {
     pub(super) ulpdu_bytes: usize,
 }
 
-/// Splits the FPDU at the front of `bytes` off, in a stream without markers. This is the usual case, so the
+/// Splits off the FPDU at the front of `bytes`, in a stream without markers. This is the usual case, so the
 /// code is short. Returns the FPDU's ULPDU and the bytes after the FPDU. Returns `None` if the FPDU is
 /// incomplete or not valid.
 #[inline]

@@ -393,8 +393,8 @@ mod tests {
         }
     }
 
-    /// With a thousand ranges in a few runs, the number of slots that a search examines is limited by the
-    /// number of runs and half the length of one run.
+    /// With a thousand ranges in each of a few runs, a search examines a few slots, and at most half of the
+    /// slots of one run.
     #[test]
     fn a_search_passes_over_runs() {
         let (mut slots, mut list) = (RangeSlots::new(5000), List::default());

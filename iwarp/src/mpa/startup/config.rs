@@ -19,7 +19,7 @@ pub enum Revision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MpaConfig {
     /// Bit M: whether to ask the peer to send markers, so that out-of-order FPDUs can be placed. Linux siw
-    /// refuses a Request for markers.
+    /// rejects an MPA Request that asks for markers.
     pub markers: bool,
     /// Bit C: whether to use CRCs. May be `false` only if the whole path is protected at least as well as by
     /// CRCs (RFC 5044 section 4.4).
@@ -73,7 +73,7 @@ impl Default for MpaConfig {
     }
 }
 
-/// A configuration that cannot work.
+/// Why a configuration cannot work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// Revision 2 without any RTR kind.

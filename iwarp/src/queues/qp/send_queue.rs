@@ -1,11 +1,11 @@
 //! The send queue of a queue pair: adding requests, completing requests, draining the queue, and holding the
 //! queue.
 //!
-//! Sending ends when the user has requested a graceful close, or at the peer's FIN. RFC 5041 section 6.2.1
-//! refuses sends that are posted later (late sends). The verbs of RDMA devices accept late sends: a program
-//! posts such a send, and its flushed completion shows that all earlier requests are done. So a queue can be
-//! set to keep late sends. Late sends are not added to the ring, where the engine would find and send them,
-//! and are flushed after the requests in the ring.
+//! Sending ends when the user has requested a graceful close, or at the peer's FIN. By RFC 5041 section
+//! 6.2.1, sends that are posted later (late sends) are refused. The verbs of RDMA devices accept late sends:
+//! a program posts such a send, and its flushed completion shows that all earlier requests are done. So a
+//! queue can be set to keep late sends. Late sends are not added to the ring, where the engine would find and
+//! send them, and are flushed after the requests in the ring.
 //!
 //! While a queue is held (InfiniBand's state "send queue drained", SQD), no request starts. Requests that
 //! have already started continue until they are complete. All other requests, including new requests, stay in
