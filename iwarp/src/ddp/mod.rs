@@ -7,8 +7,8 @@
 //! | [`Arrival`] | place | deliver | a failed check |
 //! |---|---|---|---|
 //! | [`Arrival::InOrder`] | now | now | ends the stream |
-//! | [`Arrival::Ahead`], beyond a hole | now, if every check passes | no | is ignored: the segment is not placed and arrives again in order |
-//! | [`Arrival::Placed`], now next in order | already done | now | ends the stream |
+//! | [`Arrival::Ahead`], beyond a hole | now, if every check passes | no | is no error: the segment is not placed, and is handed up again when it is next in order |
+//! | [`Arrival::Placed`], placed early and now next in order | no | now | ends the stream |
 //!
 //! This module does not own buffers (`crate::memory` and the queues of a queue pair do). This module does not
 //! know opcodes (`crate::rdmap` reads the opcodes from the bytes that DDP reserves for its ULP).

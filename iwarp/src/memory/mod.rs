@@ -5,18 +5,18 @@
 //! while the application reads the same bytes. So this module never makes a reference to registered bytes,
 //! except as atomics: a [`Target`] is written and a [`Source`] is read by raw copies that can fail.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `admission.rs` | the checks of the data path: from an STag to a [`Target`] or a [`Source`] |
-//! | `transfer.rs`, `atomic.rs` | what a passed check allows: to write, to read, an atomic operation |
-//! | `copy.rs`, `crc32c/`, `guard/` | the raw copies, those with a CRC, and memory that may be unmapped meanwhile |
-//! | `stag.rs`, `index.rs`, `slot.rs` | an STag, the slot that it names, and one registration as engines see it |
-//! | `table.rs`, `handle.rs`, `registration.rs` | all registrations, and how the owner of one changes it |
-//! | `window.rs`, `fast.rs`, `invalidation.rs` | registrations that requests make and end: windows, fast registration |
+//! | `transfer.rs`, `atomic.rs` | the accesses that a passed check allows: writes, reads, atomic operations |
+//! | `copy.rs`, `crc32c/`, `guard/` | raw copies, copies that compute a CRC, and accesses to memory that may be unmapped during the access |
+//! | `stag.rs`, `index.rs`, `slot.rs` | an STag, the slot that the STag names, and one registration as engines read it |
+//! | `table.rs`, `handle.rs`, `registration.rs` | all registrations, and how an owner changes a registration |
+//! | `window.rs`, `fast.rs`, `invalidation.rs` | registrations that requests in a send queue make and end: windows, fast registration |
 //! | `epoch.rs`, `quiescence.rs` | the epochs of engines, and how a revocation waits for them |
 //! | `access.rs`, `fault.rs` | rights, options and errors |
-//! | `mapped.rs`, `overlap.rs`, `process.rs` | checks at registration; the process that may use a table |
-//! | `bytes.rs`, `stride.rs`, `external.rs` | the owner's own reads and writes, bytes with gaps, regions sent without a copy |
+//! | `mapped.rs`, `overlap.rs`, `process.rs` | checks when memory is registered; the process that may use a table |
+//! | `bytes.rs`, `stride.rs`, `external.rs` | reads and writes of the owner, bytes with gaps, and regions that are sent without a copy |
 //!
 //! The items of RFC 5040 section 8.1.1 are enforced in `slot.rs` (domain, stream, range and rights, which
 //! `admission.rs` checks), `quiescence.rs` (revocation), `invalidation.rs` and `index.rs`. `crate::queues`

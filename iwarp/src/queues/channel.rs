@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 ///             return Ok(completion);
 ///         }
 ///         queue.req_notify(false)?;
-///         // One that came before the queue was armed.
+///         // A completion that was added before the queue was armed.
 ///         if let Some(completion) = queue.poll_one() {
 ///             return Ok(completion);
 ///         }

@@ -10,13 +10,13 @@ impl ConnectionError {
     ///
     /// | kind | errors |
     /// |---|---|
-    /// | that of the [`CloseReason`](tcp_lite::CloseReason::kind) | `Tcp` |
+    /// | the kind of the [`CloseReason`](tcp_lite::CloseReason::kind) | `Tcp` |
     /// | `NetworkUnreachable` | `NoRoute` |
     /// | `ConnectionRefused` | `Rejected` |
     /// | `TimedOut` | `StartupTimeout`, `DecisionTimeout`, `IdleTimeout`, `CloseTimeout`, `ReceiverNotReady` |
     /// | `InvalidData` | `Startup` |
     /// | `ConnectionReset` | `Stream`, if the peer has sent the Terminate |
-    /// | `ConnectionAborted` | `Stream`, if the error was found here |
+    /// | `ConnectionAborted` | `Stream`, if this endpoint found the error |
     /// | `UnexpectedEof` | `PeerClosed` |
     /// | `AddrInUse` | `PortInUse` |
     /// | `ResourceBusy` | `NoResources` |

@@ -3,16 +3,16 @@
 //! event, and the state that the queue pair enters at once. (The state `Error` follows when the connection
 //! has ended.)
 //!
-//! | found | layer/type | error | oldest open send request | event | state |
+//! | found by | layer/type | error | oldest open send request | event | state |
 //! |---|---|---|---|---|---|
-//! | here | 0/0, 1/0, 2/0/05 | local catastrophic: a fault of our user, a completion queue that overflowed, or no slot left to hold a received buffer | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
-//! | here | any | memory was revoked while it was in use: the buffer of a receive, the buffer for the response to our Read or atomic, or the memory that the peer reads or changes | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
-//! | here | 0/1, 1/1 | the peer addressed memory that it may not access | [`WrFlushError`][f] | [`QpAccessError`][qa] | `Terminate` |
-//! | here | 0/2, 1/2 | the peer sent a message that it may not send | [`WrFlushError`][f] | [`QpRequestError`][qr] | `Terminate` |
-//! | here | 2/0 | MPA: CRC, markers, negotiation | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
-//! | by the peer | 0/1, 1/1 | we addressed memory that we may not access | [`RemoteAccessError`][ra] | [`QpFatal`][qf] | `Terminate` |
-//! | by the peer | any other | we sent a message that we may not send, or the peer cannot go on | [`RemoteOperationError`][ro] | [`QpFatal`][qf] | `Terminate` |
-//! | TCP is gone | 2/0/1 | no Terminate can be sent | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
+//! | this endpoint | 0/0, 1/0, 2/0/05 | local catastrophic: a fault of our user, a completion queue that overflowed, or no slot left to hold a received buffer | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | this endpoint | any | memory was revoked while it was in use: the buffer of a receive, the buffer for the response to our Read or atomic, or the memory that the peer reads or changes | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | this endpoint | 0/1, 1/1 | the peer addressed memory that it may not access | [`WrFlushError`][f] | [`QpAccessError`][qa] | `Terminate` |
+//! | this endpoint | 0/2, 1/2 | the peer sent a message that it may not send | [`WrFlushError`][f] | [`QpRequestError`][qr] | `Terminate` |
+//! | this endpoint | 2/0 | MPA: CRC, markers, negotiation | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | the peer | 0/1, 1/1 | we addressed memory that we may not access | [`RemoteAccessError`][ra] | [`QpFatal`][qf] | `Terminate` |
+//! | the peer | any other | we sent a message that we may not send, or the peer cannot continue | [`RemoteOperationError`][ro] | [`QpFatal`][qf] | `Terminate` |
+//! | TCP | 2/0/1 | TCP has ended, so no Terminate can be sent | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
 //!
 //! A request that is known to be the cause has another status:
 //! [`LocalProtectionError`](super::WcStatus::LocalProtectionError) if its memory is invalid, for example

@@ -4,12 +4,12 @@
 ///
 /// | state | `post_send` | `post_recv` | entered by |
 /// |---|---|---|---|
-/// | `Idle` | refused; waits with [`QpInit::early_sends`](super::QpInit::early_sends) | waits | creation |
+/// | `Idle` | is refused, or waits with [`QpInit::early_sends`](super::QpInit::early_sends) | waits | creation |
 /// | `Rts` | is sent | waits | `connect`, `accept` |
-/// | `Closing` | refused | waits | `disconnect`, the peer's FIN, `modify` |
+/// | `Closing` | is refused | waits | `disconnect`, the peer's FIN, `modify` |
 /// | `Terminate` | is flushed | is flushed | an error, `modify` |
 /// | `Error` | is flushed | is flushed | the end of the connection, `modify` |
-/// | `Orphaned` | fails, and all others are flushed | waits | the peer's end, with [`ConnParam::outlives_peer`] |
+/// | `Orphaned` | the first request fails, and all others are flushed | waits | the peer's end of the connection, with [`ConnParam::outlives_peer`] |
 ///
 /// After a call of `disconnect`, or of `modify` to `Closing`, `post_send` is refused in every state (RFC 5041
 /// section 6.2.1): it is refused even before the engine has entered `Closing`, and after `Closing` has ended.

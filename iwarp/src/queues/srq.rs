@@ -4,11 +4,11 @@
 //! A queue pair takes a buffer when a message begins, so an idle stream holds no buffer. Four mechanisms
 //! protect the other streams from a stream that takes too many buffers:
 //!
-//! | | here |
+//! | mechanism | implementation |
 //! |---|---|
-//! | per-stream limit | [`QpInit::max_recv_wr`](super::QpInit::max_recv_wr): a queue pair that holds this many gets no further buffer, and the next message ends its stream with 1/2/02 |
-//! | high-water mark | [`QpInit::high_water`](super::QpInit::high_water): an event names the queue pair |
-//! | low-water mark | [`SharedReceiveQueue::arm_limit`]: an event when few buffers are left |
+//! | per-stream limit | [`QpInit::max_recv_wr`](super::QpInit::max_recv_wr): a queue pair that holds this number of buffers gets no further buffer, and the next message ends its stream with 1/2/02 |
+//! | high-water mark | [`QpInit::high_water`](super::QpInit::high_water): an event names a queue pair that holds more buffers |
+//! | low-water mark | [`SharedReceiveQueue::arm_limit`]: an event says that few buffers are left |
 //! | counters | [`QpAttr::recv_taken`](crate::verbs::QpAttr::recv_taken) and the fields next to it |
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};

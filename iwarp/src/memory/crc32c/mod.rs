@@ -9,14 +9,14 @@
 //! how the CRC is sent. Functions take and return complemented CRCs, the form in which CRCs are compared and
 //! sent. The CRC of 0 bytes is 0.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `powers` | the constants that advance a CRC by a number of bytes |
 //! | `bytes` | loads, stores, and the CRC by the CRC instruction |
-//! | `short` | few bytes, by the CRC instruction |
-//! | `lanes` | by the CRC instruction in three lanes: any x86-64 with AVX2, so most since 2013 |
-//! | `fold512` | by carry-less multiplication of 512 bits: AVX-512 with VPCLMULQDQ |
-//! | `library` | by the crates of others, which of them on which CPU, and why |
+//! | `short` | the method for few bytes, by the CRC instruction |
+//! | `lanes` | the method by the CRC instruction in three lanes, for any x86-64 CPU with AVX2 |
+//! | `fold512` | the method by carry-less multiplication of 512 bits, for CPUs with AVX-512 and VPCLMULQDQ |
+//! | `library` | the methods of two external crates, and the choice between these crates |
 //!
 //! This file selects the method.
 

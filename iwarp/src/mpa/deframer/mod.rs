@@ -9,12 +9,12 @@
 //!
 //! The deframer does not interpret the bytes of a ULPDU.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `ulpdus.rs` | the ULPDUs in a received buffer |
-//! | `early.rs`, `early_fpdu.rs` | FPDUs beyond a hole, found by markers and lengths; their records |
-//! | `held.rs` | buffers that wait |
-//! | `fpdu.rs`, `ulpdu.rs` | one FPDU: its extent and its checks; views of it |
+//! | `early.rs`, `early_fpdu.rs` | FPDUs beyond a hole, which markers and lengths lead to, and the records of these FPDUs |
+//! | `held.rs` | buffers that wait for missing bytes |
+//! | `fpdu.rs`, `ulpdu.rs` | the extent and the checks of one FPDU, and views of its bytes |
 //! | `ordered.rs` | the ordered lists of many connections in one set of slots |
 
 mod early;
