@@ -28,7 +28,7 @@ pub enum QpState {
     /// A graceful close is in progress: the requests that were posted before the close are sent, and then the
     /// FIN is sent.
     Closing,
-    /// A Terminate was sent or received, or the connection failed. Requests are flushed.
+    /// The stream has failed. In most cases a Terminate was sent or received. Requests are flushed.
     Terminate,
     /// The connection has ended. Every request is flushed.
     Error,

@@ -15,7 +15,7 @@ pub(super) const fn fold(bytes: usize) -> [u64; 2] {
 }
 
 /// Returns multipliers that advance a CRC. From index 1 on, the multiplier at index `i` advances it by `i`
-/// words of 8 bytes. The CRC instruction computes the new CRC from the product.
+/// words of 8 bytes: multiply the CRC by the multiplier, and apply the CRC instruction to the product.
 ///
 /// The instruction multiplies by x^32. A product of 32 by 32 bits has 63 bits, one fewer than the 64 bits of
 /// the result. In a bit-reflected result, this multiplies the product by x. So the exponent for `i` words is

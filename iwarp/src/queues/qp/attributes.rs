@@ -31,10 +31,10 @@ pub(crate) struct Attributes {
     outlives_peer: AtomicBool,
     /// Maximum number of retries of a message for which the peer has no receive request, or [`UNSET`].
     rnr_retry: AtomicU8,
-    /// Time in microseconds for which a request without a peer is retried.
+    /// Time in microseconds for which send requests are retried when the queue pair has no peer.
     retry_us: AtomicU32,
-    /// Whether requests without a peer are being retried. During that time these requests stay in the send
-    /// queue.
+    /// Whether send requests are being retried because the queue pair has no peer. During that time these
+    /// requests stay in the send queue.
     retries: AtomicBool,
 }
 
@@ -123,23 +123,23 @@ impl Attributes {
         self.outlives_peer.store(false, Ordering::Release);
     }
 
-    /// Sets the time for which a request without a peer is retried.
+    /// Sets the time for which send requests are retried when the queue pair has no peer.
     pub(crate) fn set_retry_time(&self, time: Duration) {
         self.retry_us.store(u32::try_from(time.as_micros()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
-    /// Returns the time for which a request without a peer is retried. Initially the time is zero: the
-    /// request fails at once.
+    /// Returns the time for which send requests are retried when the queue pair has no peer. Initially the
+    /// time is zero: the oldest request fails at once.
     pub(crate) fn retry_time(&self) -> Duration {
         Duration::from_micros(self.retry_us.load(Ordering::Relaxed).into())
     }
 
-    /// Begins or ends the time in which requests without a peer are retried.
+    /// Begins or ends the time in which send requests are retried because the queue pair has no peer.
     pub(crate) fn set_retries(&self, retries: bool) {
         self.retries.store(retries, Ordering::Release);
     }
 
-    /// Whether requests without a peer are being retried.
+    /// Whether send requests are being retried because the queue pair has no peer.
     pub(crate) fn retries(&self) -> bool {
         self.retries.load(Ordering::Acquire)
     }

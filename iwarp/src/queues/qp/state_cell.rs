@@ -98,7 +98,7 @@ impl StateCell {
         self.end(signals, &Outcome::of(Origin::Lost, layer, etype), self.cause());
     }
 
-    /// Records `error`, because of which no connection can be made. The caller enters `Error`.
+    /// Records `error` as the reason why no connection can be made. The caller enters `Error`.
     pub(super) fn refuse(&self, error: StreamError) {
         let mut ended = self.ended();
         ended.error = Some(error);
