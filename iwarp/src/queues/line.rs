@@ -37,7 +37,7 @@ pub(super) trait Waiter: Send + Sync {
     /// The turn of the queue pair.
     fn turn(&self) -> &TurnCell;
 
-    /// Called when a request is reserved for the queue pair.
+    /// Notifies the queue pair that a request is reserved for it.
     fn call(&self);
 }
 

@@ -200,12 +200,12 @@ impl SrqShared {
         if self.line.take_turn(turn, || self.requests.len()) { self.take() } else { None }
     }
 
-    /// Called when a message to `who` waits for a request.
+    /// Adds `who` to the line, because a message to `who` waits for a request.
     pub(super) fn wait_in_line(&self, who: Weak<dyn Waiter>, turn: &TurnCell) {
         self.line.enter(who, turn, || self.requests.len());
     }
 
-    /// Called when no message to a queue pair waits any more.
+    /// Removes a queue pair from the line, because no message to it waits any more.
     pub(super) fn leave_line(&self, turn: &TurnCell) {
         self.line.leave(turn, || self.requests.len());
     }

@@ -204,8 +204,8 @@ impl<'a> Ulpdus<'a> {
         Ok(())
     }
 
-    /// Called when the caller has got all ULPDUs. Counts the held bytes that are in order now. If this
-    /// function was not called, dropping `Ulpdus` ends reception.
+    /// Counts the held bytes that are in order now, and records that the caller has got all ULPDUs. Without
+    /// this record, dropping `Ulpdus` ends reception.
     #[inline]
     fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;

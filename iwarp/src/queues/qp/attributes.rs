@@ -53,8 +53,8 @@ impl Attributes {
         }
     }
 
-    /// Called before a connection is made. Until the endpoints have agreed on the semantics, `outlives_peer`
-    /// has an effect if the user wants InfiniBand's semantics.
+    /// Records, before a connection is made, whether the queue pair outlives its peer. Until the endpoints
+    /// have agreed on the semantics, `outlives_peer` has an effect if the user wants InfiniBand's semantics.
     pub(crate) fn connecting(&self, ib_semantics: bool, outlives_peer: bool) {
         self.outlives_peer.store(ib_semantics && outlives_peer, Ordering::Release);
     }
@@ -118,7 +118,7 @@ impl Attributes {
         self.outlives_peer.load(Ordering::Acquire)
     }
 
-    /// Called when the user has ended the connection: the queue pair does not stay usable.
+    /// Records that the user has ended the connection, so that the queue pair does not stay usable.
     pub(crate) fn end_by_user(&self) {
         self.outlives_peer.store(false, Ordering::Release);
     }

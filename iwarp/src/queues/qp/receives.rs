@@ -261,9 +261,10 @@ impl Receives {
         &self.turn
     }
 
-    /// Called when a message of the peer to `who` waits for a request. If the queue is shared, `who` is
-    /// called back. Otherwise `is_posted` says whether the queue pair's own queue has a request. If the queue
-    /// has a request, the message does not wait, and the function returns `true`.
+    /// Records that a message of the peer to `who` waits for a request. If the queue is shared, `who` is
+    /// called back when a request is reserved for it. Otherwise `is_posted` says whether the queue pair's own
+    /// queue has a request. If the queue has a request, the message does not wait, and the function returns
+    /// `true`.
     pub(super) fn wait(&self, who: &Arc<impl Waiter + 'static>, is_posted: impl FnOnce() -> bool) -> bool {
         if let Some(srq) = &self.srq {
             let who: Weak<dyn Waiter> = Arc::downgrade(who) as _;

@@ -91,8 +91,8 @@ impl StateCell {
         outcome
     }
 
-    /// Called when TCP, and therefore the stream, has ended. The caller has already [recorded](Self::blame)
-    /// the reason.
+    /// Enters `Error` and generates the event, because TCP, and therefore the stream, has ended. The caller
+    /// has already [recorded](Self::blame) the reason.
     pub(crate) fn lose(&self, signals: &Signals) {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
         self.end(signals, &Outcome::of(Origin::Lost, layer, etype), self.cause());
