@@ -117,7 +117,7 @@ impl QpShared {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns the slots for the peer's Reads to the quota. Called when no connection serves Reads of the
+    /// Gives the slots for the peer's Reads back to the quota. Called when no connection serves Reads of the
     /// peer any more.
     fn return_read_slots(&self) {
         self.attributes.shrink_read_slots(&self.config.resources().quotas.read_slots, 0);

@@ -13,7 +13,8 @@ pub struct QpInit<'a> {
     pub send_cq: &'a CompletionQueue,
     /// The completion queue for receives, which may be the same queue as `send_cq`.
     pub recv_cq: &'a CompletionQueue,
-    /// The shared receive queue, in the same protection domain. `None`: the queue pair has its own receive
+    /// The shared receive queue, which must be in the same protection domain, unless its option
+    /// [`SrqInit::one_pd`](super::SrqInit::one_pd) is `false`. `None`: the queue pair has its own receive
     /// queue. Default: `None`.
     pub srq: Option<&'a SharedReceiveQueue>,
     /// Maximum number of outstanding send requests. A request counts until its completion is polled.

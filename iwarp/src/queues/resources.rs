@@ -12,7 +12,8 @@ use super::usage::Quota;
 use super::{AsyncEvents, Listed, QpStatus, VerbsError};
 
 /// Limits on the objects of a context. A call that would exceed a limit is refused with
-/// [`VerbsError::Limit`].
+/// [`VerbsError::Limit`]. (Events that exceed `max_async_events` or `max_cm_events` are not refused, but kept
+/// or lost.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextLimits {
     /// Maximum number of protection domains. Default: 16,384.
@@ -104,8 +105,8 @@ struct QpNumbersInUse {
     used: BTreeMap<u32, Option<Weak<dyn Listed>>>,
 }
 
-/// Numbers for the objects of another kind: 1, 2, and so on. A number is never 0 and is never reused, so the
-/// number of a destroyed object never names another object.
+/// Numbers for one kind of object other than queue pairs: 1, 2, and so on. A number is never 0 and is never
+/// reused, so the number of a destroyed object never names another object.
 struct Numbers {
     kind: &'static str,
     next: AtomicU32,

@@ -63,7 +63,7 @@ pub fn address_of_station(station: u16) -> IpAddr {
     IpAddr::from([LOCAL_NETWORK[0], LOCAL_NETWORK[1], high, low])
 }
 
-/// Opens the wire. The first DPDK device of a process starts EAL.
+/// Opens the wire. Opening the first DPDK device of a process starts EAL.
 ///
 /// # Errors
 /// [`OpenError`], whose text is one line that says what the user can do.

@@ -148,8 +148,8 @@ mod tests {
         }
     }
 
-    /// After a failure the queue pair enters the state of the failure. The event has the first reason, which
-    /// may have been recorded before the failure.
+    /// After a failure, the queue pair is in the state that [`Outcome`] gives for the failure. The event has
+    /// the first reason, which may have been recorded before the failure.
     #[test]
     fn a_failure_is_told_with_the_first_reason() {
         for earlier in [None, Some(RESET)] {
