@@ -2,7 +2,7 @@
 
 bitflags::bitflags! {
     /// Rights of a registration (`IBV_ACCESS_*`). No right implies another right, and the library does not
-    /// add a right silently:
+    /// add a right silently. Each access needs these rights:
     ///
     /// | access | rights that the access needs |
     /// |---|---|

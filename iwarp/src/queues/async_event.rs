@@ -4,7 +4,7 @@
 //! threads that add or remove an event, and allocates no memory. If the queue is full, the object keeps the
 //! event, as one bit for each kind, and enters a list of objects with kept events (the line). When the reader
 //! has removed an event from the queue, one event of the first object in the line enters the queue. So no
-//! event of an object is lost before the object is destroyed, and the memory is limited.
+//! event of an object is lost before the object is destroyed, and events take a limited amount of memory.
 //!
 //! A program may install a handler that replaces the queue ([`AsyncEvents::set_handler`]).
 

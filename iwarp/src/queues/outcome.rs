@@ -14,11 +14,12 @@
 //! | the peer | any other | we sent a message that we may not send, or the peer cannot continue | [`RemoteOperationError`][ro] | [`QpFatal`][qf] | `Terminate` |
 //! | TCP | 2/0/1 | TCP has ended, so no Terminate can be sent | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
 //!
-//! A request that is known to be the cause has another status:
-//! [`LocalProtectionError`](super::WcStatus::LocalProtectionError) if its memory is invalid, for example
-//! because the memory was deregistered. [`LocalQpOperationError`](super::WcStatus::LocalQpOperationError) if
-//! the connection does not allow the request. [`LocalLengthError`](super::WcStatus::LocalLengthError) for a
-//! receive request whose message is too long, and for an atomic whose buffer has a wrong length.
+//! A request that is known to be the cause has another status. The status is
+//! [`LocalProtectionError`](super::WcStatus::LocalProtectionError) if the local memory is invalid, for
+//! example because it was deregistered. The status is
+//! [`LocalQpOperationError`](super::WcStatus::LocalQpOperationError) if the connection does not allow the
+//! request. The status is [`LocalLengthError`](super::WcStatus::LocalLengthError) for a receive request whose
+//! message is too long, and for an atomic whose buffer has a wrong length. The status is
 //! [`MwBindError`](super::WcStatus::MwBindError) if a window could not be bound, or memory could not be
 //! registered. All other requests are flushed.
 //!

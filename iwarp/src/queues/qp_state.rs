@@ -15,7 +15,7 @@
 /// section 6.2.1): it is refused even before the engine has entered `Closing`, and after `Closing` has ended.
 /// The exception is a queue pair that [takes late sends](crate::verbs::QueuePair::take_late_sends). A receive
 /// request does not send anything, so it may be posted until the end of the connection, for messages of the
-/// peer that arrive before our FIN. At the end of the connection it is flushed.
+/// peer that arrive before our FIN. At the end of the connection the receive request is flushed.
 ///
 /// [`ConnParam::outlives_peer`]: crate::verbs::ConnParam::outlives_peer
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,7 +40,7 @@ pub struct ContextLimits {
     /// connection counts with its IRD. If its queue pair has enabled atomics
     /// ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS), the default), it counts with twice its
     /// IRD, since atomics have separate buffers. Before the depths are negotiated, a connection counts with
-    /// the maximum IRD that the peer may raise it to:
+    /// the maximum to which the peer may raise the IRD:
     /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), but at least 128.
     /// Default: 4,194,304.
     pub max_read_slots: usize,
@@ -171,7 +171,8 @@ impl Resources {
         Ok(num)
     }
 
-    /// Records the queue pair that has reserved `num`. From now on it can be found by this number.
+    /// Records the queue pair that has reserved `num`. From now on the queue pair can be found by this
+    /// number.
     pub(crate) fn enter_qp(&self, num: u32, qp: &Arc<impl Listed + 'static>) {
         self.qp_nums.in_use().used.insert(num, Some(Arc::downgrade(qp) as Weak<dyn Listed>));
     }

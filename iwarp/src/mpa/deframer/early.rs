@@ -3,9 +3,9 @@
 //!
 //! FPDUs can be found in an isolated buffer, because every FPDU begins at a multiple of 4, and a marker
 //! points to the beginning of an FPDU. A position from a marker is used only if the FPDU at this position is
-//! valid: its CRC and its markers must be correct, or only its markers on a connection without CRCs. The
-//! length of a valid FPDU gives the position of the next FPDU. A failed check of an out-of-order FPDU is no
-//! error: the FPDU is checked again in order.
+//! valid: its markers and, if CRCs are in use, its CRC must be correct. The length of a valid FPDU gives the
+//! position of the next FPDU. A failed check of an out-of-order FPDU is no error: the FPDU is checked again
+//! in order.
 
 use super::Deframer;
 use super::early_fpdu::{EarlyFpdu, HEAD_BYTES};

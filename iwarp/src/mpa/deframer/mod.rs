@@ -112,8 +112,8 @@ impl Deframer {
     /// the position of its length field. Returns the number of bytes of these FPDUs. The caller must pass the
     /// rest of the buffer to `receive`, since only `receive` reports errors.
     ///
-    /// The function consumes nothing if the stream has markers, if the deframer holds any bytes, or if the
-    /// buffer is not the next in order.
+    /// The function consumes nothing if the stream has markers, if reception is over, if the deframer holds
+    /// any bytes, or if the buffer is not the next in order.
     ///
     /// # Errors
     /// The first error that `each` returns. The error ends reception.

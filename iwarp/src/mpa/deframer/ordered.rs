@@ -393,8 +393,8 @@ mod tests {
         }
     }
 
-    /// With a thousand ranges in each of a few runs, a search examines a few slots, and at most half of the
-    /// slots of one run.
+    /// With a thousand ranges in each of a few runs, a search passes over a whole run in one step, and
+    /// examines at most the slots of one run.
     #[test]
     fn a_search_passes_over_runs() {
         let (mut slots, mut list) = (RangeSlots::new(5000), List::default());

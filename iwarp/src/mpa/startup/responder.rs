@@ -19,7 +19,7 @@ pub struct ConnectRequest {
     pub markers: bool,
     /// Whether the peer wants CRCs.
     pub crc: bool,
-    /// Whether the peer will send an RTR. This endpoint may send only after the RTR has arrived.
+    /// Whether the peer will send an RTR. This endpoint may send only after the first FPDU has arrived.
     pub peer_to_peer: bool,
     /// The depths that the peer sent; `None` if the peer sent no depths.
     pub peer: Option<Depths>,

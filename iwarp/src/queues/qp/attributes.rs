@@ -84,8 +84,8 @@ impl Attributes {
         self.read_slots.store(read_slots.into_count() as u32, Ordering::Release);
     }
 
-    /// Reduces the number of granted inbound Reads and atomics to at most `count`, and returns the surplus to
-    /// `quota`, which had granted this number.
+    /// Reduces the number of granted inbound Reads and atomics to at most `count`. Returns the surplus to
+    /// `quota`, which had granted it.
     pub(super) fn shrink_read_slots(&self, quota: &Quota, count: usize) {
         let left = u32::try_from(count).unwrap_or(u32::MAX);
         let fewer = |granted: u32| (granted > left).then_some(left);

@@ -27,7 +27,8 @@ pub(crate) struct Receives {
     ring: Lock<RingWriter<RecvEntry>>,
     cq_place: CqPlace,
     srq: Option<SharedReceiveQueue>,
-    /// Number of requests that were taken for messages. `done` is the number of them that are completed.
+    /// Number of requests that were taken for messages. `done` is the number of these requests that are
+    /// completed.
     taken: Counter,
     done: Counter,
     /// The number of shared requests above which one event is generated. 0 means no event.

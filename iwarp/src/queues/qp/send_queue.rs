@@ -205,8 +205,9 @@ impl SendQueue {
     }
 
     /// Completes `count` requests that have succeeded and were removed from the ring. The requests in
-    /// `signaled` generate completions in this order, which are added to the completion queue together.
-    /// Afterwards the caller must call [`report`](Self::report) while it holds no lock.
+    /// `signaled` generate completions in the order of this slice. These completions are added to the
+    /// completion queue together. Afterwards the caller must call [`report`](Self::report) while it holds no
+    /// lock.
     #[inline]
     pub(in crate::queues) fn complete_all(&self, signals: &Signals, count: usize, signaled: &[Signaled]) {
         let wqes = self.cq_place.wqes();

@@ -36,7 +36,7 @@ fn a_held_list_gives_bytes_once_and_in_order() {
 }
 
 // The bytes of a small buffer are copied to the end of the previous buffer, and the small buffer is freed.
-// Bytes that fill half of their buffer or more are not copied.
+// Bytes that fill more than half of their buffer are not copied.
 #[test]
 fn only_small_buffers_are_put_together() {
     let pool = Mempool::heap("held", 16, 2048);
