@@ -174,8 +174,8 @@ impl RawBytes {
         unsafe { self.run(offset, 1, store) }
     }
 
-    /// Loads eight bytes at once with acquire ordering, and returns them in the byte order of the machine.
-    /// The address of the eight bytes must be a multiple of 8.
+    /// Loads eight bytes in a single access with acquire ordering, and returns them in the byte order of the
+    /// machine. The address of the eight bytes must be a multiple of 8.
     ///
     /// # Errors
     /// [`AccessError`] if the bytes are misaligned or not inside the memory, or if the memory is no longer

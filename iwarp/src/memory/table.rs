@@ -42,7 +42,8 @@ pub struct TableConfig {
     /// How the library accesses memory of callers.
     pub user_memory: UserMemory,
     /// Whether the table refuses remote write access to memory that peers of another protection domain may
-    /// write to (RFC 5042 section 6.3.6). If so, each registration with remote write access walks the table.
+    /// write to (RFC 5042 section 6.3.6). If so, each registration that lets peers write, directly or through
+    /// a window, walks the table.
     pub strict_overlap: bool,
 }
 

@@ -73,7 +73,8 @@ impl MemoryTable {
     /// Allocates an unbound window. If `keep` is set, no peer may invalidate the window.
     ///
     /// # Errors
-    /// [`RegisterError::WindowLimit`] if the table already has its maximum number of windows.
+    /// [`RegisterError::WindowLimit`] if the table already has its maximum number of windows, and
+    /// [`RegisterError::Forked`] in a child of the process that made the table.
     pub fn alloc_window(&self, pd: PdId, kind: WindowKind, keep: bool) -> Result<Window, RegisterError> {
         let template = Template { pd, keep, form: Form::Window(kind) };
         let (slot, index) = self.shared().allocate(Some(template))?;

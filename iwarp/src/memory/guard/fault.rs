@@ -286,8 +286,8 @@ unsafe fn pass_on(
         // A signal that a process has sent is ignored. A fault cannot be ignored.
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: `signal` is async-signal-safe, and the default action needs no function. After a fault,
-            // the thread faults again when it continues, and the default action follows.
+            // SAFETY: `signal` is async-signal-safe, and `SIG_DFL` names no function. After a fault, the
+            // thread faults again when it continues, and the default action follows.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             if !is_fault {
                 // SAFETY: `raise` is async-signal-safe. The signal is blocked while its handler runs, so the

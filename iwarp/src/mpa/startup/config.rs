@@ -42,7 +42,7 @@ pub struct MpaConfig {
     /// The maximum to which an initiator raises `ird` if the responder's ORD is larger. If the ORD is larger
     /// than this maximum, startup fails with code 6.
     pub max_ird: u16,
-    /// Whether to send 0x3fff for both depths, so that the ULPs agree on the depths. Known peers read 0x3fff
+    /// Whether to send 0x3fff for both depths, so that the ULPs agree on the depths. Linux siw reads 0x3fff
     /// as a number.
     pub depths_left_to_ulp: bool,
     /// For an initiator in the client-server model, whether to accept FPDUs that the responder sends before
