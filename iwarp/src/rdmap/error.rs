@@ -95,13 +95,13 @@ terminate_errors! {
     MpaCrc = 0x2 / 0x0 / 0x02, "MPA error: CRC mismatch";
     /// A marker and the length field of an FPDU disagree.
     MpaMarker = 0x2 / 0x0 / 0x03, "MPA error: marker and ULPDU length disagree";
-    /// A startup frame is malformed.
+    /// The startup exchange was invalid, for example because of a malformed frame.
     MpaFrame = 0x2 / 0x0 / 0x04, "MPA error: invalid request or reply frame";
-    /// The sender had a local catastrophic error during startup (RFC 6581).
+    /// The sender had a local error that has no code of its own, for example during startup (RFC 6581).
     MpaStartupCatastrophic = 0x2 / 0x0 / 0x05, "MPA error: local catastrophic error during start-up";
     /// The IRD that one endpoint offers is less than the ORD that the other endpoint needs (RFC 6581).
     MpaInsufficientIrd = 0x2 / 0x0 / 0x06, "MPA error: insufficient IRD resources";
-    /// The endpoints have no common kind of RTR message (RFC 6581).
+    /// The endpoints have no common connection model, or no common kind of RTR message (RFC 6581).
     MpaNoMatchingRtr = 0x2 / 0x0 / 0x07, "MPA error: no matching RTR option";
 }
 

@@ -29,7 +29,8 @@ pub enum ReadProgress {
 }
 
 impl ReadSink {
-    /// Returns the sink of a Read of `size` bytes into `stag`. The first byte is for tagged offset `to`.
+    /// Returns the sink of a Read of `size` bytes into `stag`. The first byte is placed at tagged offset
+    /// `to`.
     pub const fn new(stag: Stag, to: u64, size: u32) -> Self {
         Self { stag, to, size, delivered: 0 }
     }
