@@ -39,7 +39,7 @@ impl Regions {
     /// Removes the region of the slot. The caller has destroyed the registration in this slot.
     pub(super) fn remove(&self, slot: SlotNumber) {
         let removed = self.lock().remove(&slot);
-        // The lock has been released, since the drop may unmap the region.
+        // The lock is released before the drop, since the drop may unmap the region.
         drop(removed);
     }
 

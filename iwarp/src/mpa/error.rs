@@ -82,7 +82,7 @@ pub enum StartupFault {
     /// The peer sent out-of-order bytes that are further ahead than the startup exchange allows.
     #[error("bytes too far ahead of an incomplete startup frame")]
     FarAhead,
-    /// The peer sent bytes after its startup frame, although it had to wait before it may send more.
+    /// The peer sent bytes after its startup frame, although it had to wait before sending more bytes.
     #[error("bytes after a startup frame, before its sender may send any")]
     EarlyBytes,
 }

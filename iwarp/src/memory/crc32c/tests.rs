@@ -219,7 +219,7 @@ fn both_libraries_sum_every_length() {
     }
 }
 
-/// With the CRC instruction of x86-64 `crc32c` is faster. With tables `crc-fast` is faster.
+/// On a CPU with the CRC instruction of x86-64, `crc32c` is faster. With tables, `crc-fast` is faster.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_library_follows_the_crc_instruction() {

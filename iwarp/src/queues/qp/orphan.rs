@@ -62,7 +62,7 @@ impl QpShared {
     }
 
     /// Enters `Error`, because the connection is over. If requests are being retried, the oldest send request
-    /// fails, because it has found no peer.
+    /// fails, because the queue pair has found no peer.
     pub(crate) fn end_with_peer(&self) {
         if self.attributes.retries() && self.outlives_peer() {
             self.fail_next_send();
