@@ -318,7 +318,8 @@ impl AsyncEvents {
     /// handler no event is kept, so no event is lost.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if a handler is already set.
+    /// [`VerbsError::Invalid`] if a handler is already set. [`VerbsError::System`] if the system call on the
+    /// descriptor fails; the handler is set nevertheless.
     pub fn set_handler(&self, handler: AsyncEventHandler) -> Result<(), VerbsError> {
         let shared = &*self.shared;
         let mut waiting = shared.waiting();

@@ -78,7 +78,8 @@ pub fn open(spec: &Spec) -> Result<Wire, OpenError> {
 /// Opens the wire in shared memory whose processes meet in `folder`.
 ///
 /// # Errors
-/// [`OpenError::Local`] if the shared memory cannot be opened.
+/// [`OpenError::Local`] if the shared memory cannot be opened, [`OpenError::Verbs`] if the engine's
+/// configuration is invalid.
 pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     let mut config = LocalConfig::new(folder);
     if let Some(mtu) = spec.mtu {
@@ -103,7 +104,8 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
 /// reach the address.
 ///
 /// # Errors
-/// [`OpenError::Packet`] if the interface cannot be opened.
+/// [`OpenError::Packet`] if the interface cannot be opened, [`OpenError::Verbs`] if the engine's
+/// configuration is invalid.
 pub fn open_packet(spec: &Spec, interface: &str, address: IpCidr) -> Result<Wire, OpenError> {
     let mut config = PacketConfig::new(interface, [address.address().into()]);
     (config.mac, config.mtu) = (spec.mac, spec.mtu);
@@ -119,7 +121,7 @@ pub fn open_packet(spec: &Spec, interface: &str, address: IpCidr) -> Result<Wire
 ///
 /// # Errors
 /// [`OpenError::Device`] if the device cannot be opened, [`OpenError::Spec`] if the specification has no
-/// address.
+/// address, [`OpenError::Verbs`] if the engine's configuration is invalid.
 #[cfg(feature = "dpdk")]
 pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
     let own_address = own_address(spec)?;
