@@ -69,14 +69,15 @@ pub enum HeaderError {
     /// The version is not 1.
     #[error("DDP version {version} is not 1")]
     Version {
-        /// The T bit, on which the error code depends.
+        /// Whether the T bit is set, on which the error code depends.
         tagged: bool,
         /// The version in the header.
         version: u8,
     },
 }
 
-/// A header as numbers. Each number has consecutive bytes of the header in network order.
+/// A header as integers. Each integer consists of consecutive bytes of the header, the most significant byte
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderWords {
     /// The first 6 bytes.
@@ -104,7 +105,7 @@ impl TaggedHeader {
         bytes
     }
 
-    /// Returns the header as numbers.
+    /// Returns the header as integers.
     #[inline]
     pub const fn to_words(&self) -> HeaderWords {
         let Self { last, rsvd_ulp, stag, to } = *self;
@@ -143,7 +144,7 @@ impl UntaggedHeader {
         bytes
     }
 
-    /// Returns the header as numbers.
+    /// Returns the header as integers.
     #[inline]
     pub const fn to_words(&self) -> HeaderWords {
         let Self { last, rsvd_ulp: [r0, r1, r2, r3, r4], qn, msn, mo } = *self;
@@ -240,8 +241,8 @@ impl Header {
 
     /// The first byte of RsvdULP in either header: RDMAP's version and opcode.
     ///
-    /// RFC 5041 sections 4.2, 4.3 and 5.4 (DDP-064, DDP-081, DDP-141): RDMAP gets RsvdULP with each segment,
-    /// so it has RsvdULP at delivery.
+    /// RFC 5041 sections 4.2, 4.3 and 5.4 (DDP-064, DDP-081, DDP-141): DDP passes the RsvdULP of each segment
+    /// to RDMAP, so RDMAP can use it at delivery.
     pub fn control_byte(&self) -> u8 {
         match self {
             Header::Tagged(h) => h.rsvd_ulp,

@@ -7,8 +7,8 @@
 //! | [`Arrival`] | place | deliver | a failed check |
 //! |---|---|---|---|
 //! | [`Arrival::InOrder`] | now | now | ends the stream |
-//! | [`Arrival::Ahead`], beyond a hole | now, if every check passes | no | is ignored: the segment is not placed and arrives again in order |
-//! | [`Arrival::Placed`], now next in order | already done | now | ends the stream |
+//! | [`Arrival::Ahead`], beyond a hole | now, if every check passes | no | is no error: the segment is not placed, and is handed up again when it is next in order |
+//! | [`Arrival::Placed`], placed early and now next in order | no | now | ends the stream |
 //!
 //! This module does not own buffers (`crate::memory` and the queues of a queue pair do). This module does not
 //! know opcodes (`crate::rdmap` reads the opcodes from the bytes that DDP reserves for its ULP).
@@ -26,7 +26,8 @@ pub use untagged::{Delivered, Destination, UntaggedQueue};
 
 /// How a segment reached DDP, which decides whether the segment is placed, delivered, or both.
 ///
-/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is only placed, and is handed up again in order.
+/// RFC 5041 section 5.3 (DDP-123): a segment beyond a hole is placed but not delivered. MPA hands up the
+/// segment again when it is next in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The segment is next in order and not yet placed: DDP places and then delivers the segment.

@@ -33,8 +33,9 @@ impl Segmenter {
         Self { len, offset: 0, header_len: UntaggedHeader::LEN as u32, done: false }
     }
 
-    /// Returns the next segment, which has at most `mulpdu` bytes with its header, but does not advance.
-    /// Returns `None` after the last segment, or if `mulpdu` leaves no room for a byte of payload.
+    /// Returns the next segment without advancing. The header and the payload of this segment have at most
+    /// `mulpdu` bytes together. Returns `None` after the last segment, or if `mulpdu` leaves no room for a
+    /// byte of payload.
     ///
     /// RFC 5041 section 5.2 (DDP-105, DDP-106, DDP-118): header and payload of a segment together have at
     /// most `mulpdu` bytes. An empty message is one empty segment.
@@ -50,8 +51,8 @@ impl Segmenter {
         Some(Segment { offset: self.offset, len, last: len == left })
     }
 
-    /// Returns the next segment, which has at most `mulpdu` bytes with its header, and advances. Returns
-    /// `None` in the same cases as [`Segmenter::peek`].
+    /// Returns the next segment and advances over it. The header and the payload of this segment have at most
+    /// `mulpdu` bytes together. Returns `None` in the same cases as [`Segmenter::peek`].
     ///
     /// RFC 5041 sections 4.1, 4.3 and 5.2 (DDP-051, DDP-052, DDP-095, DDP-108): the segments cover the whole
     /// message, from offset 0 on and without a gap. The segment with L set is sent last and has the largest

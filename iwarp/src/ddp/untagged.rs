@@ -76,8 +76,8 @@ impl UntaggedQueue {
         self.posted = self.posted.saturating_sub(buffers);
     }
 
-    /// Sets the MSN of the next message: earlier messages will not arrive. No segment of the next message has
-    /// arrived.
+    /// Sets the MSN of the next message. The caller guarantees that no earlier message will arrive, and that
+    /// no segment of the next message has arrived.
     pub(crate) const fn skip_to(&mut self, msn: u32) {
         (self.first_msn, self.next_mo) = (msn, 0);
     }

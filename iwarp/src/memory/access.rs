@@ -2,16 +2,16 @@
 
 bitflags::bitflags! {
     /// Rights of a registration (`IBV_ACCESS_*`). No right implies another right, and the library does not
-    /// add a right silently:
+    /// add a right silently. Each access needs these rights:
     ///
-    /// | what is done | rights that it needs |
+    /// | access | rights that the access needs |
     /// |---|---|
-    /// | sending from it, by our Send, Write or inline request | none |
-    /// | receiving into it, also by our Read or atomic | [`LOCAL_WRITE`](Self::LOCAL_WRITE) |
-    /// | a Read of the peer | [`REMOTE_READ`](Self::REMOTE_READ) |
-    /// | a Write of the peer | [`REMOTE_WRITE`](Self::REMOTE_WRITE), with which a registration needs `LOCAL_WRITE` |
-    /// | an atomic of the peer | [`REMOTE_ATOMIC`](Self::REMOTE_ATOMIC), with which a registration needs `LOCAL_WRITE`; or `REMOTE_READ` and `REMOTE_WRITE` together, unless both ends have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) |
-    /// | binding a window | [`MW_BIND`](Self::MW_BIND); a window with `REMOTE_WRITE` or `REMOTE_ATOMIC` needs `LOCAL_WRITE` of the region, and no other right of it |
+    /// | our Send, Write or inline request reads the memory | none |
+    /// | a received message, or the response to our Read or atomic, is placed in the memory | [`LOCAL_WRITE`](Self::LOCAL_WRITE) |
+    /// | the peer Reads the memory | [`REMOTE_READ`](Self::REMOTE_READ) |
+    /// | the peer Writes to the memory | [`REMOTE_WRITE`](Self::REMOTE_WRITE) (a registration with this right also needs `LOCAL_WRITE`) |
+    /// | the peer performs an atomic on the memory | [`REMOTE_ATOMIC`](Self::REMOTE_ATOMIC) (a registration with this right also needs `LOCAL_WRITE`); or both `REMOTE_READ` and `REMOTE_WRITE`, unless both endpoints have agreed on [`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics) |
+    /// | a window is bound to the memory | [`MW_BIND`](Self::MW_BIND); for a window with `REMOTE_WRITE` or `REMOTE_ATOMIC` also `LOCAL_WRITE`, but no other right |
     ///
     /// A queue pair may give its peer fewer rights
     /// ([`QueuePair::set_remote_access`](crate::verbs::QueuePair::set_remote_access)).
@@ -34,8 +34,8 @@ bitflags::bitflags! {
 }
 
 impl Access {
-    /// All rights that a peer can have. For every peer, a registration without any of these rights is an
-    /// invalid STag.
+    /// All rights that a peer can have. To a peer, the STag of a registration without any of these rights is
+    /// invalid.
     pub const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
 
     /// Whether these rights contain a right to write, local or remote.
@@ -58,8 +58,8 @@ pub struct StreamId(pub u64);
 pub struct Accessor {
     /// The protection domain of the stream's queue pair.
     pub pd: PdId,
-    /// The stream's number. If memory is registered for one stream only, it must be the number of that
-    /// stream.
+    /// The stream's number. If memory is registered for one stream only, the registration has the number of
+    /// that stream.
     pub stream: StreamId,
 }
 
@@ -111,7 +111,7 @@ pub enum WindowKind {
 /// Why memory could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// The memory to prepare has no bytes.
+    /// The memory for fast registration has no bytes.
     #[error("memory for fast registration needs at least one byte")]
     Empty,
     /// The table already has its maximum number of registrations.

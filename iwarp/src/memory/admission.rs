@@ -26,7 +26,7 @@ impl EpochGuard<'_> {
 
     /// Returns the source of the bytes that a Read Request asks for. `len` must not be 0.
     ///
-    /// RFC 5040 section 7.2 (RDMAP-340): the source STag is valid.
+    /// RFC 5040 section 7.2 (RDMAP-340): the source STag must be valid.
     ///
     /// # Errors
     /// The first check that fails.
@@ -83,8 +83,8 @@ mod tests {
     use super::*;
     use crate::memory::{Base, MemoryTable, RegisterOptions};
 
-    /// A found STag can be used while its registration is unchanged, but only by its own protection domain
-    /// and within its range.
+    /// A found STag can be used only while its registration is unchanged, only in its own protection domain,
+    /// and only within its range.
     #[test]
     fn a_found_source_is_used_only_while_all_checks_would_pass() {
         let (table, pd) = (MemoryTable::new(4, [1; 32]), PdId(1));

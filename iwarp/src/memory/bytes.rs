@@ -43,8 +43,8 @@ pub enum AccessError {
 /// Address and length of memory that peers may read and write. The memory is never used as a slice: the bytes
 /// are copied in and out. A read during a write of a peer returns old bytes, new bytes or a mixture.
 ///
-/// A user of the library gets only a reference to this value. This value keeps a region alive; the caller
-/// keeps the caller's own memory alive.
+/// A user of the library gets only a reference to this value. The value keeps its region alive. The caller
+/// has to keep the caller's own memory alive.
 #[derive(Debug)]
 pub struct RawBytes {
     /// `ptr..ptr + len` is mapped while this value exists. Any thread may read these bytes and, if
@@ -59,7 +59,7 @@ pub struct RawBytes {
 }
 
 impl RawBytes {
-    /// Returns the value for the caller's memory.
+    /// Returns a `RawBytes` for the caller's memory.
     ///
     /// # Safety
     /// While the value exists, `ptr..ptr + len` is mapped, readable and, if `writable`, writable. All threads
@@ -68,8 +68,8 @@ impl RawBytes {
         Self { ptr, len, writable, guarded, region: None }
     }
 
-    /// Returns the value for all bytes of a region. A region gives out only its address, and allows only raw
-    /// copies and atomics.
+    /// Returns a `RawBytes` for all bytes of a region. A region gives out only its address, and allows only
+    /// raw copies and atomics.
     pub(super) fn of_region(region: Arc<Region>) -> Self {
         let (ptr, len) = (region.as_ptr().as_ptr(), region.len());
         Self { ptr, len, writable: true, guarded: false, region: Some(region) }
@@ -142,9 +142,9 @@ impl RawBytes {
         let load = || {
             // SAFETY: `at` checked that the byte is inside the memory. The memory is mapped and readable
             // while `self` exists, and other threads access it only by raw copies and atomics (the fields'
-            // invariant). A byte is always aligned. If a wider store races with the load, the byte is the old
-            // or the new byte: LLVM defines racing atomic accesses byte by byte. No code depends on which of
-            // them it is.
+            // invariant). A byte is always aligned. If a wider store races with the load, the loaded byte is
+            // the old or the new byte: LLVM defines racing atomic accesses byte by byte. Both are valid
+            // results.
             byte = unsafe { AtomicU8::from_ptr(ptr) }.load(Ordering::Acquire);
         };
         // SAFETY: `load` accesses only the byte at `offset`. The closure owns nothing, takes no lock and does
@@ -174,8 +174,8 @@ impl RawBytes {
         unsafe { self.run(offset, 1, store) }
     }
 
-    /// Loads eight bytes at once with acquire ordering, and returns them in the byte order of the machine.
-    /// The address of the eight bytes must be a multiple of 8.
+    /// Loads eight bytes in a single access with acquire ordering, and returns them in the byte order of the
+    /// machine. The address of the eight bytes must be a multiple of 8.
     ///
     /// # Errors
     /// [`AccessError`] if the bytes are misaligned or not inside the memory, or if the memory is no longer
@@ -190,8 +190,8 @@ impl RawBytes {
             // SAFETY: `at` checked that the eight bytes are inside the memory. The memory is mapped and
             // readable while `self` exists, and other threads access it only by raw copies and atomics (the
             // fields' invariant). The address was just checked to be aligned. If a store of another size
-            // races with the load, each byte is the old or the new byte: LLVM defines racing atomic accesses
-            // byte by byte. No code depends on which of them it is.
+            // races with the load, each loaded byte is the old or the new byte: LLVM defines racing atomic
+            // accesses byte by byte. Both are valid results.
             word = unsafe { AtomicU64::from_ptr(ptr) }.load(Ordering::Acquire);
         };
         // SAFETY: `load` accesses only the eight bytes at `offset`. The closure owns nothing, takes no lock
@@ -205,8 +205,8 @@ impl RawBytes {
     ///
     /// # Safety
     /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
-    /// functions that it calls own nothing that needs a drop, hold no lock, and leave no state half changed
-    /// on which other code relies. They do not panic.
+    /// functions that it calls own nothing that needs a drop, hold no lock, and have not half changed any
+    /// state on which other code relies. They do not panic.
     unsafe fn run(&self, offset: usize, len: usize, access: impl FnMut()) -> Result<(), AccessError> {
         // SAFETY: the caller promises that `access` may be abandoned at any access to these bytes.
         unsafe { copy::run(self.ptr.wrapping_add(offset), len, self.guarded, access) }

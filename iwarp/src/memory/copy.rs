@@ -1,16 +1,17 @@
 //! The copies between packet buffers and registered memory. [`crc32c`](crate::memory::crc32c) has the copies
 //! that also compute a CRC.
 //!
-//! Several threads, and code outside of this library, read and write registered memory at once. So this
-//! module treats registered memory like device memory: it accesses the bytes by atomics, or by assembly that
-//! is opaque to the compiler, and never through a reference. Stores are made by increasing address and become
-//! visible in that order. The last store writes the last byte alone, or the last aligned word or half word.
+//! Several threads, and code outside of this library, may read and write registered memory at the same time.
+//! So this module treats registered memory like device memory: it accesses the bytes by atomics, or by
+//! assembly that is opaque to the compiler, and never through a reference to plain bytes. Stores are made by
+//! increasing address and become visible in that order. The last store writes the last byte alone, or the
+//! last aligned word or half word.
 //!
 //! The first and last bytes of a range are copied in aligned words, half words and bytes. On x86-64 the
-//! atomic release stores of these sizes are plain `mov`s. There inline assembly copies the middle of the
-//! range in blocks (25 GB/s from cache at 2.5 GHz, where a copy by words reaches 17 GB/s). Fetching uses
-//! vectors of 32 bytes if the CPU has AVX. Placing does not use vectors of that length, since such a vector
-//! may become visible in two parts, in any order.
+//! atomic release stores of these sizes are plain `mov`s. Inline assembly for x86-64 copies the middle of the
+//! range in blocks. On a CPU of 2.5 GHz it copies 25 GB/s from cache, and a copy by words copies 17 GB/s.
+//! Fetching uses vectors of 32 bytes if the CPU has AVX. Placing does not use vectors of that length, since
+//! such a vector may become visible in two parts, in any order.
 //!
 //! Markers are gaps between the bytes of a packet buffer ([`Stride`]). Placing stores whole vectors even if
 //! there are gaps. Fetching copies each run in whole blocks: a block may extend beyond the end of the run,
@@ -22,8 +23,8 @@
 //! half word. Rust's memory model does not define such races between atomic accesses of different sizes (the
 //! documentation of `std::sync::atomic`), so neither Miri nor loom can check the races in this module. The
 //! arguments here rest on two layers below Rust's memory model. LLVM defines a racing atomic load byte by
-//! byte (its language reference, "Memory Model for Concurrent Operations"): each byte is one that was there
-//! or one that was stored. The processor accesses an aligned word at once. The compiler assumes that the
+//! byte (its language reference, "Memory Model for Concurrent Operations"): each loaded byte is the old byte
+//! or a stored byte. The processor accesses an aligned word in a single access. The compiler assumes that the
 //! assembly may access any memory, so it moves no access across the assembly. No address and no length
 //! depends on the copied bytes.
 //!
@@ -101,7 +102,7 @@ pub(super) unsafe fn fetch_from(
 /// # Safety
 /// If `guarded`, `access` may be abandoned at any access to these bytes, as [`guard::attempt`] describes. So
 /// at each such access, `access` and the functions that it calls own nothing that needs a drop, hold no lock,
-/// and leave no state half changed on which other code relies. They do not panic.
+/// and have not half changed any state on which other code relies. They do not panic.
 pub(super) unsafe fn run(
     start: *const u8,
     len: usize,
@@ -259,8 +260,8 @@ unsafe fn fetch_word(from: *mut u8) -> [u8; WORD] {
     unsafe { AtomicU64::from_ptr(from.cast()) }.load(Ordering::Relaxed).to_ne_bytes()
 }
 
-/// Stores fewer bytes than a word. Stores them at once if they are an aligned half word, which is the usual
-/// case beside a marker.
+/// Stores fewer bytes than a word. Stores them in a single access if they are an aligned half word, which is
+/// the usual case next to a marker.
 ///
 /// # Safety
 /// `to..to + bytes.len()` is mapped and writable, and other threads access it only through atomics and raw
@@ -280,7 +281,7 @@ unsafe fn place_end(to: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// Loads fewer bytes than a word. Loads them at once if they are an aligned half word.
+/// Loads fewer bytes than a word. Loads them in a single access if they are an aligned half word.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw

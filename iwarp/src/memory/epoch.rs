@@ -18,8 +18,8 @@ impl MemoryTable {
 pub struct Participant {
     table: MemoryTable,
     epoch: Arc<Epoch>,
-    /// Makes the type `!Sync`, since two threads must not call `enter` at once. The type is `Send`, since
-    /// engines move between threads.
+    /// Makes the type `!Sync`, since two threads must not call `enter` at the same time. The type is `Send`,
+    /// since engines move between threads.
     _not_sync: PhantomData<std::cell::Cell<()>>,
 }
 

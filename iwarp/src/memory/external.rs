@@ -17,7 +17,8 @@ use crate::memory::stag::Stag;
 /// The regions that the slots of a table refer to.
 #[derive(Default)]
 pub(super) struct Regions {
-    /// A thread holds the lock only for a lookup, and never waits while it holds the lock.
+    /// A thread holds the lock only to look up, insert or remove an entry, and never waits while it holds the
+    /// lock.
     by_slot: Mutex<HashMap<SlotNumber, RegionEntry>>,
 }
 
@@ -38,7 +39,7 @@ impl Regions {
     /// Removes the region of the slot. The caller has destroyed the registration in this slot.
     pub(super) fn remove(&self, slot: SlotNumber) {
         let removed = self.lock().remove(&slot);
-        // The lock has been released, since the drop may unmap the region.
+        // The lock is released before the drop, since the drop may unmap the region.
         drop(removed);
     }
 

@@ -59,14 +59,15 @@ pub struct FastRegistration {
 // thread may free a region. `handle` is `Send`.
 unsafe impl Send for FastRegistration {}
 // SAFETY: `&self` accesses the bytes only by the raw copies and atomics of `RawBytes`, which several threads
-// may do at once. `handle` is `Sync`: `handle` accesses the table only by atomics and under the table's lock.
+// may do at the same time. `handle` is `Sync`: `handle` accesses the table only by atomics and under the
+// table's lock.
 unsafe impl Sync for FastRegistration {}
 
 impl MemoryTable {
     /// Prepares a whole region, and allocates an STag for it, which is still invalid.
     ///
     /// # Errors
-    /// [`RegisterError::Limit`] if the table already has its maximum number of registrations.
+    /// [`RegisterError`] says why the memory could not be prepared.
     pub fn prepare(&self, region: Arc<Region>, options: &Prepare) -> Result<FastRegistration, RegisterError> {
         self.prepare_memory(RawBytes::of_region(region), options)
     }
@@ -74,7 +75,7 @@ impl MemoryTable {
     /// Prepares memory of the caller for reading and, if `writable`, for writing.
     ///
     /// # Errors
-    /// The errors of [`MemoryTable::register_user`].
+    /// The errors of [`MemoryTable::register_user`], and [`RegisterError::Empty`] if `len` is 0.
     ///
     /// # Safety
     /// Until the registration is dropped, `ptr..ptr + len` stays mapped, readable and, if `writable`,

@@ -22,7 +22,8 @@ pub enum Fault {
     /// The range is not inside the registration.
     #[error("base or bounds violation")]
     Bounds,
-    /// The address of an atomic is not a multiple of eight.
+    /// The address of an atomic is not a multiple of eight. With InfiniBand's rules, this is also the fault
+    /// of a tagged offset that is not a multiple of eight.
     #[error("target of an atomic not aligned to eight bytes")]
     Misaligned,
     /// The peer may not invalidate the STag, for example because several streams may use it.

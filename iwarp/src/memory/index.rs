@@ -2,7 +2,7 @@
 //!
 //! The map has 16,384 pages of 1024 entries. A page has 4 KiB, like a page of the kernel: pages are small
 //! because most new indices of a small table need a new page. A page is mapped while at least one of its
-//! indices is in use. After that the page is reused for another part of the map. So the size of the map
+//! indices is in use. After that the page may be reused for another part of the map. So the size of the map
 //! depends on the largest number of indices in use at the same time. Readers take no lock. The control lock
 //! of the table serialises writers.
 //!
@@ -11,8 +11,8 @@
 //! writer holds the control lock.
 //!
 //! A freed index is reused only after [`QUARANTINE`] other indices have been allocated. Until then a bit
-//! marks the index (all bits have at most 2 MiB), and an entry in a queue records when the index was freed (8
-//! MiB for a million indices).
+//! marks the index, and an entry in a queue records when the index was freed. All bits take at most 2 MiB,
+//! and the entries for a million indices take 8 MiB.
 
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
@@ -69,8 +69,8 @@ unsafe impl Send for IndexAllocator {}
 
 /// The indices that were freed and may not be reused yet.
 struct Quarantine {
-    /// One bit for each index, set if the index is waiting. The bits are in parts, which are allocated when
-    /// one of their indices is first freed.
+    /// One bit for each index, set if the index is waiting. The bits are in parts. Each part is allocated
+    /// when one of its indices is first freed.
     bits: Box<[Option<Box<[u64; WORDS]>>; PARTS]>,
     /// The waiting indices with the times when they were freed, oldest first.
     waiting: VecDeque<(u32, u32)>,
@@ -232,8 +232,8 @@ mod tests {
         assert!(!allocator.quarantine.has(index) && allocator.quarantine.waiting.is_empty());
     }
 
-    /// If indices are allocated and freed one after the other, the map has only as many pages as the indices
-    /// that are in use at one time need.
+    /// If indices are allocated and freed one after the other, the number of pages is at most the number that
+    /// the indices in use at the same time need.
     #[test]
     fn pages_are_as_many_as_indices_in_use_need() {
         let (map, mut allocator) = (IndexMap::new(), allocator());

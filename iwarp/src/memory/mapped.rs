@@ -3,8 +3,8 @@
 //!
 //! | method | needs | cost |
 //! |---|---|---|
-//! | `query` asks the kernel about the memory | Linux 6.11 and `/proc` | a microsecond for each mapping of the memory |
-//! | `populate` brings in the pages of the memory | Linux 5.14 | populates these pages, as a device would |
+//! | `query` asks the kernel about the memory | Linux 6.11 and `/proc` | takes a microsecond for each mapping of the memory |
+//! | `populate` populates the pages of the memory | Linux 5.14 | these pages use physical memory from then on |
 //! | `list` reads the list of mappings | `/proc` | reads all mappings of the process up to the memory |
 //!
 //! If the kernel supports `query`, the check uses this method. `query` touches only the last page of a mapped

@@ -2,21 +2,21 @@
 //!
 //! This module implements RFC 5040 section 8.1, RFC 5041 sections 8.2 and 8.3, and RFC 5042. Each context has
 //! one [`MemoryTable`], which the engines of the context read without locks. Peers may write registered bytes
-//! while the application reads the same bytes. So this module never makes a reference to registered bytes: a
-//! [`Target`] is written and a [`Source`] is read by raw copies that can fail.
+//! while the application reads the same bytes. So this module never makes a reference to registered bytes,
+//! except as atomics: a [`Target`] is written and a [`Source`] is read by raw copies that can fail.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `admission.rs` | the checks of the data path: from an STag to a [`Target`] or a [`Source`] |
-//! | `transfer.rs`, `atomic.rs` | what a passed check allows: to write, to read, an atomic operation |
-//! | `copy.rs`, `crc32c/`, `guard/` | the raw copies, those with a CRC, and memory that may be unmapped meanwhile |
-//! | `stag.rs`, `index.rs`, `slot.rs` | an STag, the slot that it names, and one registration as engines see it |
-//! | `table.rs`, `handle.rs`, `registration.rs` | all registrations, and how the owner of one changes it |
-//! | `window.rs`, `fast.rs`, `invalidation.rs` | registrations that requests make and end: windows, fast registration |
+//! | `transfer.rs`, `atomic.rs` | the accesses that a passed check allows: writes, reads, atomic operations |
+//! | `copy.rs`, `crc32c/`, `guard/` | raw copies, copies that compute a CRC, and accesses to memory that may be unmapped during the access |
+//! | `stag.rs`, `index.rs`, `slot.rs` | an STag, the slot that the STag names, and one registration as engines read it |
+//! | `table.rs`, `handle.rs`, `registration.rs` | all registrations, and how an owner changes a registration |
+//! | `window.rs`, `fast.rs`, `invalidation.rs` | registrations that requests in a send queue make and end: windows, fast registration |
 //! | `epoch.rs`, `quiescence.rs` | the epochs of engines, and how a revocation waits for them |
 //! | `access.rs`, `fault.rs` | rights, options and errors |
-//! | `mapped.rs`, `overlap.rs`, `process.rs` | checks at registration; the process that may use a table |
-//! | `bytes.rs`, `stride.rs`, `external.rs` | the owner's own reads and writes, bytes with gaps, regions sent without a copy |
+//! | `mapped.rs`, `overlap.rs`, `process.rs` | checks when memory is registered; the process that may use a table |
+//! | `bytes.rs`, `stride.rs`, `external.rs` | reads and writes of the owner, bytes with gaps, and regions that are sent without a copy |
 //!
 //! The items of RFC 5040 section 8.1.1 are enforced in `slot.rs` (domain, stream, range and rights, which
 //! `admission.rs` checks), `quiescence.rs` (revocation), `invalidation.rs` and `index.rs`. `crate::queues`
@@ -24,11 +24,11 @@
 //!
 //! # Revocation
 //!
-//! An engine accesses memory inside an epoch, which an [`EpochGuard`] keeps open. Each copy first checks that
-//! its registration is still valid and unchanged, and ends within the epoch. A thread that revokes an STag
-//! first marks the slot of the STag as invalid. Then the thread waits for the end of every epoch whose engine
-//! may have seen the slot valid. So when [`Registration::deregister`] returns, no engine reads or writes the
-//! memory any more. See [`quiescence`] for the proof.
+//! An engine accesses memory only during an epoch, which an [`EpochGuard`] keeps open. Each copy first checks
+//! that its registration is still valid and unchanged, and ends within the epoch. A thread that revokes an
+//! STag first marks the slot of the STag as invalid. Then the thread waits for the end of every epoch whose
+//! engine may have seen the slot valid. So when [`Registration::deregister`] returns, no engine reads or
+//! writes the memory any more. See [`quiescence`] for the proof.
 //!
 //! # What it is not
 //!

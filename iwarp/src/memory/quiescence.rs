@@ -11,8 +11,8 @@
 //! executes a sequentially consistent fence, (c) checks the slot and copies, (d) makes its count even with
 //! release ordering. The fences are totally ordered. If (2) precedes (b), the engine sees in (c) that the
 //! slot is invalid, and copies nothing. If (b) precedes (2), the thread sees in (3) the odd count or a later
-//! count. If the count is a later count, that epoch has ended. If the count is the odd count, the thread
-//! waits for (d), which follows the copy.
+//! count. A later count means that the epoch has ended. If the thread sees the odd count, it waits for (d),
+//! which follows the copy.
 //!
 //! # Revoking inside an epoch
 //!

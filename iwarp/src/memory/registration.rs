@@ -32,8 +32,8 @@ pub struct Registration {
 // value does not free memory of the caller, and any thread may free a region. `handle` is `Send`.
 unsafe impl Send for Registration {}
 // SAFETY: `&self` accesses the bytes only by the raw copies and atomics of `RawBytes`, which several threads
-// may do at once. `handle` is `Sync`: `handle` accesses the table only by atomics and under the table's lock.
-// `record` changes only through `&mut self`.
+// may do at the same time. `handle` is `Sync`: `handle` accesses the table only by atomics and under the
+// table's lock. `record` changes only through `&mut self`.
 unsafe impl Sync for Registration {}
 
 impl MemoryTable {
@@ -49,8 +49,8 @@ impl MemoryTable {
         self.insert(RawBytes::of_region(region), options)
     }
 
-    /// Registers memory of the caller. `len` may be 0: then only accesses without bytes pass the checks, and
-    /// no byte at `ptr` is ever accessed.
+    /// Registers memory of the caller. `len` may be 0: then only accesses of 0 bytes pass the checks, and no
+    /// byte at `ptr` is ever accessed.
     ///
     /// # Errors
     /// [`RegisterError`] says why the memory could not be registered.

@@ -166,8 +166,8 @@ impl Slot {
     }
 }
 
-/// The slot in which a valid STag was found that is not a window. The value only makes the next search
-/// faster: [`find_again`] reads the slot again, and the caller makes all checks of the record again.
+/// The slot in which the valid STag of a region (not of a window) was found. The value only makes the next
+/// search faster: [`find_again`] reads the slot again, and the caller makes all checks of the record again.
 ///
 /// [`find_again`]: crate::memory::table::TableShared::find_again
 #[derive(Clone, Copy, Debug)]
@@ -176,7 +176,8 @@ pub(crate) struct Found {
     pub(super) generation: Generation,
 }
 
-/// An STag that was found valid, with the generations by which one can check whether the STag is still valid.
+/// An STag that was found valid, with the generations by which its holder can check that the STag is still
+/// valid.
 #[derive(Clone, Copy)]
 pub(super) struct Lease<'t> {
     pub(super) slot: &'t Slot,

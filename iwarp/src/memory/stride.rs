@@ -101,8 +101,8 @@ impl<'a> Runs<'a> {
         (self.bytes, self.stride.front)
     }
 
-    /// Skips `bytes` bytes, including the bytes of gaps. The caller says with `front` how many bytes then
-    /// precede the next gap.
+    /// Skips `bytes` bytes, including the bytes of gaps. `front` is the number of bytes that then precede the
+    /// next gap.
     #[inline]
     pub(super) fn advance(&mut self, bytes: usize, front: usize) {
         self.bytes = &self.bytes[bytes..];

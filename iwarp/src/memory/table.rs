@@ -22,7 +22,7 @@ use crate::memory::stride::Stride;
 mod invariants;
 
 /// Number of slots that are allocated together. The last chunk of the table may have fewer slots. A slot is a
-/// cache line, so 256 slots have 16 KiB. Larger chunks would cost memory in a table with few registrations,
+/// cache line, so 256 slots take 16 KiB. Larger chunks would cost memory in a table with few registrations,
 /// and smaller chunks would need more allocations.
 const CHUNK: usize = 256;
 
@@ -41,14 +41,15 @@ pub struct TableConfig {
     pub max_mw: usize,
     /// How the library accesses memory of callers.
     pub user_memory: UserMemory,
-    /// Refuses remote write access to memory that peers of another protection domain may write to (RFC 5042
-    /// section 6.3.6). If this option is set, each registration with remote write access walks the table.
+    /// Whether the table refuses remote write access to memory that peers of another protection domain may
+    /// write to (RFC 5042 section 6.3.6). If so, each registration that lets peers write, directly or through
+    /// a window, walks the table.
     pub strict_overlap: bool,
 }
 
 impl Default for TableConfig {
-    /// At most 65,536 registrations and 65,536 windows. The slots of a full table then have 8 MiB. Slots are
-    /// allocated when they are first used.
+    /// At most 65,536 registrations and 65,536 windows. With these limits, the slots of a full table take 8
+    /// MiB. Slots are allocated when they are first used.
     fn default() -> Self {
         Self { max_mr: 65_536, max_mw: 65_536, user_memory: UserMemory::Guarded, strict_overlap: false }
     }
@@ -69,8 +70,8 @@ pub enum UserMemory {
     /// - **Flags.** The previous handler gets the signal with its own `sa_mask`, and its flags `SA_SIGINFO`,
     ///   `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have their usual effect. `SA_ONSTACK` is different:
     ///   our handler asks for the alternate stack, so the previous handler also runs on that stack if the
-    ///   thread has an alternate stack (`sigaltstack`; each Rust thread has one). The size of that stack is
-    ///   then the limit.
+    ///   thread has an alternate stack (`sigaltstack`; each Rust thread has one). Then the previous handler
+    ///   must not need more space than that stack has.
     /// - **Blocked signals.** A fault whose signal the thread has blocked kills the process before any
     ///   handler runs. Threads that poll engines or post requests must not block SIGSEGV and SIGBUS.
     /// - **Loaded later.** If this library is in a shared object that is opened at run time (`dlopen` of a
@@ -122,13 +123,14 @@ pub(super) struct TableShared {
     owner: OwnerProcess,
 }
 
-/// The part of the table that only creation, binding and destruction of registrations use.
+/// The part of the table that the control lock protects. Reads and writes of registered memory do not use
+/// this part.
 pub(super) struct TableControl {
     allocator: IndexAllocator,
     free: Vec<SlotNumber>,
     /// Number of slots that were ever used: all slots with a lower number than this value.
     used: u32,
-    /// The slots that a request in a send queue may make valid, with the conditions.
+    /// The slots that a request in a send queue may make valid, with the conditions for this.
     templates: HashMap<SlotNumber, Template>,
     registered: usize,
     windows: usize,
@@ -240,7 +242,8 @@ impl MemoryTable {
     /// Copies registered bytes to `out` without an epoch. A thread that posts inline data uses this function.
     ///
     /// # Errors
-    /// The errors of [`MemoryTable::check_local`].
+    /// The errors of [`MemoryTable::check_local`]. [`Fault::InvalidStag`] also if the memory is prepared but
+    /// not registered, or if the caller's memory is no longer mapped.
     pub fn fetch_local(&self, pd: PdId, lkey: u32, addr: u64, out: &mut [u8]) -> Result<(), Fault> {
         if out.is_empty() {
             return Ok(());

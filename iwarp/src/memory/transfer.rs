@@ -61,8 +61,8 @@ impl<'t> Target<'t> {
     ///
     /// # Safety
     /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the
-    /// functions that it calls own nothing that needs a drop, hold no lock, and leave no state half changed
-    /// on which other code relies. They do not panic.
+    /// functions that it calls own nothing that needs a drop, hold no lock, and have not half changed any
+    /// state on which other code relies. They do not panic.
     pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
         let Range { len, guarded, .. } = self.range;
         let ptr = self.range.at(0, len)?;
@@ -76,8 +76,8 @@ impl<'t> Target<'t> {
     ///
     /// # Errors
     /// [`Fault::InvalidStag`] if the registration has been revoked, and [`Fault::Bounds`] if the bytes are
-    /// not inside the range. In both cases nothing was copied. [`Fault::InvalidStag`] also if the caller's
-    /// memory is no longer mapped. In this case some bytes may have been copied.
+    /// not inside the range: in both cases nothing was copied. If the caller's memory is no longer mapped,
+    /// the error is [`Fault::InvalidStag`], and some bytes may have been copied.
     #[inline]
     pub fn place(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
         let ptr = self.range.at(offset, bytes.len())?;

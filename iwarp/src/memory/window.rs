@@ -32,8 +32,7 @@ pub struct Bind {
     pub zero_based: bool,
 }
 
-/// Why a request in a send queue could not bind a window or register memory. An STag that was valid before
-/// the request is still valid.
+/// Why a request in a send queue could not bind a window or register memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     /// The index of the STag was not allocated for a window or for prepared memory.
@@ -74,7 +73,8 @@ impl MemoryTable {
     /// Allocates an unbound window. If `keep` is set, no peer may invalidate the window.
     ///
     /// # Errors
-    /// [`RegisterError::WindowLimit`] if the table already has its maximum number of windows.
+    /// [`RegisterError::WindowLimit`] if the table already has its maximum number of windows, and
+    /// [`RegisterError::Forked`] in a child of the process that made the table.
     pub fn alloc_window(&self, pd: PdId, kind: WindowKind, keep: bool) -> Result<Window, RegisterError> {
         let template = Template { pd, keep, form: Form::Window(kind) };
         let (slot, index) = self.shared().allocate(Some(template))?;
@@ -119,12 +119,13 @@ impl std::fmt::Debug for Window {
 }
 
 impl EpochGuard<'_> {
-    /// Binds a window for a request in the send queue of `by`. For a window of type 1 this waits for the open
-    /// epochs of other engines: when the function returns, no peer accesses the previous range through the
+    /// Binds a window for a request in the send queue of `by`. For a window of type 1 the function waits for
+    /// the open epochs of other engines: when it returns, no peer accesses the previous range through the
     /// window.
     ///
     /// # Errors
-    /// [`BindError`]. After an error the window is unchanged.
+    /// [`BindError`]. After an error the window is unchanged, with one exception: a window of type 1 may be
+    /// unbound if another thread has freed the window, or has ended its region, during the call.
     pub fn bind_window(&self, bind: &Bind, by: Accessor) -> Result<(), BindError> {
         let shared = self.shared();
         if !shared.is_owner_process() {

@@ -74,8 +74,8 @@ impl Crc32c {
         }
     }
 
-    /// Returns the CRC so far, for a copy that adds its bytes to the CRC. Returns `None` if CRCs are not in
-    /// use.
+    /// Returns a reference to the CRC so far, so that a copy can add its bytes to the CRC. Returns `None` if
+    /// CRCs are not in use.
     pub const fn running(&mut self) -> Option<&mut u32> {
         if self.in_use { Some(&mut self.crc) } else { None }
     }

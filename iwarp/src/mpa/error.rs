@@ -48,8 +48,8 @@ pub enum Action {
     Report,
 }
 
-/// Why startup ends with code 4: the peer sent an invalid startup frame, or bytes at a time when it may not
-/// send any.
+/// Why startup ends with code 4: the peer sent a startup frame that is invalid or that this endpoint does not
+/// accept, or bytes at a time when it may not send any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StartupFault {
@@ -82,7 +82,7 @@ pub enum StartupFault {
     /// The peer sent out-of-order bytes that are further ahead than the startup exchange allows.
     #[error("bytes too far ahead of an incomplete startup frame")]
     FarAhead,
-    /// The peer sent bytes after its startup frame, although it had to wait before it may send more.
+    /// The peer sent bytes after its startup frame, although it had to wait before sending more bytes.
     #[error("bytes after a startup frame, before its sender may send any")]
     EarlyBytes,
 }
@@ -90,7 +90,7 @@ pub enum StartupFault {
 /// Why MPA ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MpaError {
-    /// Code 1: TCP ended inside an FPDU or a startup frame.
+    /// Code 1: TCP ended inside an FPDU, or before startup was complete.
     #[error("the TCP connection ended inside an FPDU or a startup frame")]
     Closed,
     /// Code 2: the CRC of the FPDU at this position does not match.

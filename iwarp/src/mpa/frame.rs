@@ -64,7 +64,7 @@ bitflags::bitflags! {
     }
 }
 
-/// IRD and ORD of the frame's sender, with the values that are in the frame.
+/// IRD and ORD of the frame's sender, with the values in the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Depths {
     /// Maximum number of Reads that the sender serves at a time, in 14 bits, or [`Depths::LEFT_TO_ULP`].

@@ -3,6 +3,7 @@
 //! A [`Framer`] knows the position of the next FPDU in its direction. A framer does not depend on TCP or on
 //! buffers: the caller passes a slice of exactly the FPDU's length. The payload is copied directly to its
 //! place in that slice. Without markers, the CRC of the payload is computed while the payload is copied.
+//! ([`Framer::frame_around`] does not copy the payload and needs no slice.)
 
 use arrayvec::ArrayVec;
 
@@ -15,8 +16,8 @@ pub struct Framer {
     position: u64,
     markers: bool,
     crc: bool,
-    /// The partial Internet checksum of the FPDUs since [`tally`](Self::tally). `None` if it is not wanted or
-    /// not known.
+    /// The partial Internet checksum of the FPDUs since [`tally`](Self::tally). `None` if the checksum is not
+    /// wanted or not known.
     tally: Option<u64>,
 }
 
@@ -307,7 +308,8 @@ impl FpduPlan {
     }
 }
 
-/// The first 14 or 18 bytes of a ULPDU, as numbers. Each number has consecutive bytes in network order.
+/// The first 14 or 18 bytes of a ULPDU, as integers. Each integer consists of consecutive bytes, the most
+/// significant byte first.
 #[derive(Clone, Copy, Debug)]
 pub struct UlpduHead {
     /// The first 6 bytes. The upper 16 bits are 0.

@@ -4,19 +4,19 @@
 //! reads no clock: it receives bytes and deadlines, and returns bytes and events. MPA does not interpret the
 //! bytes of a ULPDU, which is the task of [`ddp`](crate::ddp).
 //!
-//! | file | what |
+//! | module | contents |
 //! |---|---|
 //! | [`frame`] | the bytes of a startup frame |
 //! | [`startup`] | the exchange before the first FPDU: [`Initiator`], [`Responder`] |
-//! | [`crc`] | CRC32c, and copying with it |
-//! | [`marker`] | where markers are and where they point |
+//! | [`crc`] | CRC32c, and copies that compute the CRC |
+//! | [`marker`] | the positions of markers, and the positions to which markers point |
 //! | [`framer`] | writes ULPDUs as FPDUs |
 //! | [`deframer`] | finds ULPDUs in received buffers, in order and out of order |
-//! | [`error`] | the errors that end a connection, and how it ends |
+//! | [`error`] | the errors that end a connection, and how the connection ends |
 //!
 //! A position is the `u64` number of a byte in one direction. Position 0 is the first byte after the startup
-//! frame. A stream offset is the number of a byte in the TCP stream, counted from the beginning of the
-//! stream, before the startup frames.
+//! frame. A stream offset is the number of a byte in the whole TCP stream, where the first byte of the stream
+//! has number 0.
 
 pub mod crc;
 pub mod deframer;

@@ -11,7 +11,7 @@
 
 use super::atomic::{AtomicU8, Ordering, fence};
 
-/// The states of the queue: not armed, armed for solicited and failed completions, armed for every
+/// The three states of the queue: not armed, armed for solicited and failed completions, and armed for every
 /// completion.
 const UNARMED: u8 = 0;
 const SOLICITED: u8 = 1;

@@ -4,7 +4,7 @@
 //! threads that add or remove an event, and allocates no memory. If the queue is full, the object keeps the
 //! event, as one bit for each kind, and enters a list of objects with kept events (the line). When the reader
 //! has removed an event from the queue, one event of the first object in the line enters the queue. So no
-//! event of an object is lost before the object is destroyed, and the memory is limited.
+//! event of an object is lost before the object is destroyed, and events take a limited amount of memory.
 //!
 //! A program may install a handler that replaces the queue ([`AsyncEvents::set_handler`]).
 
@@ -38,8 +38,8 @@ pub enum AsyncEventKind {
     /// A queue pair holds more buffers of its shared receive queue than its high-water mark
     /// ([`QpInit::high_water`](super::QpInit::high_water)).
     QpHighWater,
-    /// A completion queue was full and lost a completion (`IBV_EVENT_CQ_ERR`). The queue pairs that complete
-    /// to this queue end.
+    /// A completion queue was full and lost a completion (`IBV_EVENT_CQ_ERR`). Every queue pair that uses
+    /// this completion queue ends.
     CqError,
     /// A shared receive queue has fewer posted buffers than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
     SrqLimitReached,
@@ -313,12 +313,13 @@ impl AsyncEvents {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// From now on passes all events to `handler` and not to the queue, which cannot be undone. The handler
-    /// is called at once for the events that wait, and later for each new event. With a handler no event is
-    /// kept, so no event is lost.
+    /// Passes all events from now on to `handler`, and none to the queue. The handler cannot be replaced or
+    /// removed. The handler is called at once for the events that wait, and later for each new event. With a
+    /// handler no event is kept, so no event is lost.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] if a handler is already set.
+    /// [`VerbsError::Invalid`] if a handler is already set. [`VerbsError::System`] if the system call on the
+    /// descriptor fails; the handler is set nevertheless.
     pub fn set_handler(&self, handler: AsyncEventHandler) -> Result<(), VerbsError> {
         let shared = &*self.shared;
         let mut waiting = shared.waiting();
@@ -366,8 +367,8 @@ impl AsyncEvents {
     }
 
     /// Number of events that were lost because their object was destroyed while the queue was full. As long
-    /// as an object exists, none of its events is lost. But if an event happens again before it is reported,
-    /// it is reported only once.
+    /// as an object exists, none of its events is lost. But an event that happens several times before it is
+    /// reported may be reported only once.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }

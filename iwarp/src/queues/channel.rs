@@ -26,7 +26,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 ///             return Ok(completion);
 ///         }
 ///         queue.req_notify(false)?;
-///         // One that came before the queue was armed.
+///         // A completion that was added before the queue was armed.
 ///         if let Some(completion) = queue.poll_one() {
 ///             return Ok(completion);
 ///         }
@@ -55,7 +55,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// # }
 /// ```
 ///
-/// During the wait another thread must poll the engine, such as the engine's own thread
+/// During the wait another thread must poll the engine, for example the engine's own thread
 /// ([`Engine::spawn`](crate::engine::Engine::spawn)). To use an event loop instead of [`wait`](Self::wait),
 /// register the descriptor for reading. When the descriptor is readable, call `wait` with `Duration::ZERO` to
 /// consume the events.

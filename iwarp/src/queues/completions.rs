@@ -56,7 +56,8 @@ struct Entry {
 pub(super) enum Added {
     /// The completions were added, except for this number of completions for which the queue had no room.
     Except(usize),
-    /// None of this number of completions was added, because the work queue no longer generates completions.
+    /// No completion was added, because the work queue no longer generates completions. This is the number of
+    /// completions that were dropped.
     Silent(usize),
 }
 

@@ -28,15 +28,15 @@ use super::{
 /// in quick succession.
 ///
 /// The handler runs on the thread that completes a request: a thread that polls an engine, or a thread that
-/// posts to, modifies or drops a queue pair or an ended connection. This thread holds no lock of this crate
-/// during the call. So the handler may poll and arm completion queues, post requests, and create and drop
-/// objects. But the thread may be inside an engine, which cannot do any other work during the call. Therefore
-/// the handler must follow these rules:
+/// posts to, modifies or drops a queue pair or an ended connection. During the call this thread holds no lock
+/// of this crate, except that of a `SharedEngine` that it polls. So the handler may poll and arm completion
+/// queues, post requests, and create and drop objects. But the thread may be inside an engine, which cannot
+/// do any other work during the call. Therefore the handler must follow these rules:
 ///
 /// - The handler returns soon, and takes only locks that no thread holds while calling this crate.
 /// - The handler does not deregister or invalidate memory and does not free windows, since these calls wait
 ///   for engines.
-/// - The handler does not poll, inspect or drop an engine: the engine that calls the handler is locked, and
+/// - The handler does not poll, inspect or drop an engine: the engine that calls the handler is in use, and
 ///   dropping an engine waits for the engine's thread.
 /// - The handler does not panic.
 pub type CqEventHandler = Arc<dyn Fn(u32) + Send + Sync>;
@@ -280,8 +280,8 @@ impl CqShared {
             let Some(num) = next else { return };
             after = Some(num);
             // This thread holds no lock while it fails a queue pair: if it has the last reference to the
-            // queue pair, dropping the reference takes both locks. A queue pair that no longer exists need
-            // not be ended.
+            // queue pair, dropping the reference takes the locks of `users` and of the queue pair numbers. A
+            // queue pair that no longer exists need not be ended.
             let Some(qp) = self.resources.qp(num) else { continue };
             // RFC 5042 section 6.4.6 (SEC-159): an overflow ends the queue pairs of this completion queue,
             // and no other queue pairs.

@@ -4,7 +4,8 @@ use tcp_lite::CloseReason;
 
 use crate::mpa::StartupFault;
 
-/// Why a call was refused. A refused call changes nothing.
+/// Why a call was refused. A refused call changes nothing, unless the documentation of the call says
+/// otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
@@ -70,7 +71,7 @@ pub enum VerbsError {
     /// The process itself may not access this memory in the requested way.
     #[error("{0}")]
     Inaccessible(String),
-    /// A parameter is out of range.
+    /// A parameter is invalid, or the call is not possible in this situation.
     #[error("{0}")]
     Invalid(String),
     /// Another listener of the context listens on the port.

@@ -10,13 +10,13 @@ impl ConnectionError {
     ///
     /// | kind | errors |
     /// |---|---|
-    /// | that of the [`CloseReason`](tcp_lite::CloseReason::kind) | `Tcp` |
+    /// | the kind of the [`CloseReason`](tcp_lite::CloseReason::kind) | `Tcp` |
     /// | `NetworkUnreachable` | `NoRoute` |
     /// | `ConnectionRefused` | `Rejected` |
     /// | `TimedOut` | `StartupTimeout`, `DecisionTimeout`, `IdleTimeout`, `CloseTimeout`, `ReceiverNotReady` |
     /// | `InvalidData` | `Startup` |
     /// | `ConnectionReset` | `Stream`, if the peer has sent the Terminate |
-    /// | `ConnectionAborted` | `Stream`, if the error was found here |
+    /// | `ConnectionAborted` | `Stream`, if this endpoint found the error |
     /// | `UnexpectedEof` | `PeerClosed` |
     /// | `AddrInUse` | `PortInUse` |
     /// | `ResourceBusy` | `NoResources` |
@@ -47,8 +47,8 @@ impl From<ConnectionError> for io::Error {
 }
 
 /// The kind is `WouldBlock` for a full queue, `NotConnected` for a queue pair without a connection,
-/// `QuotaExceeded` for a limit, and `InvalidInput` for an invalid argument. An error of the system is
-/// unchanged.
+/// `AddrInUse` for a port in use, `QuotaExceeded` for a limit, `InvalidInput` for an invalid argument, and
+/// `Other` for a completion queue that has lost completions. An error of the system is unchanged.
 impl From<VerbsError> for io::Error {
     fn from(error: VerbsError) -> Self {
         let kind = match error {

@@ -1,6 +1,6 @@
 //! The lock of the head or the tail of a ring.
 //!
-//! A thread holds the lock for some tens of instructions, and seldom longer. So a thread that finds the lock
+//! A thread holds the lock for a few dozen instructions, and seldom longer. So a thread that finds the lock
 //! held spins at first and does not sleep. Taking the lock costs one locked instruction, and releasing it
 //! costs none. A `Mutex` needs a locked instruction for each of the two.
 //!

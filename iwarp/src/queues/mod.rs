@@ -11,8 +11,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `wr.rs`, `wc.rs` | work requests and work completions |
-//! | `qp_init.rs`, `qp_state.rs`, `qp_status.rs` | a queue pair: its options, its states, its status |
-//! | `qp.rs`, `qp/` | a queue pair: its parts, each in a file, and the operations on several parts |
+//! | `qp_init.rs`, `qp_state.rs`, `qp_status.rs` | the options, the states and the status of a queue pair |
+//! | `qp.rs`, `qp/` | the parts of a queue pair, each in its own file, and the operations on several parts |
 //! | `cq.rs`, `cq_users.rs`, `srq.rs` | completion queues, shared receive queues |
 //! | `line.rs` | the queue pairs whose messages wait for a request of a shared receive queue |
 //! | `send_entry.rs`, `consumer.rs` | a posted request, and the end of both queues where requests are taken and completed |
@@ -20,8 +20,8 @@
 //! | `doorbells.rs`, `rung.rs`, `work_list.rs` | how users signal work to an engine, and how the engine sleeps without missing work |
 //! | `request_ring.rs`, `shared_cell.rs`, `lock.rs` | the ring of a work queue, its entries, and the lock of one end of a ring |
 //! | `arm.rs`, `channel.rs`, `async_event.rs` | how users learn of completions and events |
-//! | `pd.rs`, `resources.rs`, `usage.rs` | protection domains, memory and limits, which requests are checked against |
-//! | `error.rs`, `io_error.rs`, `outcome.rs`, `terminate.rs` | errors, also as those of `std::io`, and their effect on a queue pair |
+//! | `pd.rs`, `resources.rs`, `usage.rs` | protection domains, and the memory and limits against which requests are checked |
+//! | `error.rs`, `io_error.rs`, `outcome.rs`, `terminate.rs` | errors, their conversion to errors of `std::io`, and their effect on a queue pair |
 
 use std::sync::atomic;
 

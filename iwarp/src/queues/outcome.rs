@@ -3,26 +3,34 @@
 //! event, and the state that the queue pair enters at once. (The state `Error` follows when the connection
 //! has ended.)
 //!
-//! | found | layer/type | error | oldest open send request | event | state |
+//! | found by | layer/type | error | oldest open send request | event | state |
 //! |---|---|---|---|---|---|
-//! | here | 0/0, 1/0, 2/0/05 | local catastrophic: a fault of our user, a completion queue that overflowed, or no slot left to hold a received buffer | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
-//! | here | any | memory was revoked while it was in use: the buffer of a receive, the buffer for the response to our Read or atomic, or the memory that the peer reads or changes | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
-//! | here | 0/1, 1/1 | the peer addressed memory that it may not access | [`WrFlushError`][f] | [`QpAccessError`][qa] | `Terminate` |
-//! | here | 0/2, 1/2 | the peer sent a message that it may not send | [`WrFlushError`][f] | [`QpRequestError`][qr] | `Terminate` |
-//! | here | 2/0 | MPA: CRC, markers, negotiation | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
-//! | by the peer | 0/1, 1/1 | we addressed memory that we may not access | [`RemoteAccessError`][ra] | [`QpFatal`][qf] | `Terminate` |
-//! | by the peer | any other | we sent a message that we may not send, or the peer cannot go on | [`RemoteOperationError`][ro] | [`QpFatal`][qf] | `Terminate` |
-//! | TCP is gone | 2/0/1 | no Terminate can be sent | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
+//! | this endpoint | 0/0, 1/0, 2/0/05 | local catastrophic: a fault of our user, a completion queue that overflowed, or no slot left to hold a received buffer | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | this endpoint | any | memory was revoked while it was in use: the buffer of a receive, the buffer for the response to our Read or atomic, or the memory that the peer reads or changes | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | this endpoint | 0/1, 1/1 | the peer addressed memory that it may not access | [`WrFlushError`][f] | [`QpAccessError`][qa] | `Terminate` |
+//! | this endpoint | 0/2, 1/2 | the peer sent a message that it may not send | [`WrFlushError`][f] | [`QpRequestError`][qr] | `Terminate` |
+//! | this endpoint | 2/0 | MPA: CRC, markers, negotiation | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | the peer | 0/1, 1/1 | we addressed memory that we may not access | [`RemoteAccessError`][ra] | [`QpFatal`][qf] | `Terminate` |
+//! | the peer | any other | we sent a message that we may not send, or the peer cannot continue | [`RemoteOperationError`][ro] | [`QpFatal`][qf] | `Terminate` |
+//! | TCP | 2/0/1 | TCP has ended, so no Terminate can be sent | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
 //!
-//! A request that is known to be the cause has another status. A send request whose memory was deregistered
-//! gets [`LocalProtectionError`](super::WcStatus::LocalProtectionError). A send request that the connection
-//! does not allow gets [`LocalQpOperationError`](super::WcStatus::LocalQpOperationError). The receive request
-//! of a message that is too long gets [`LocalLengthError`](super::WcStatus::LocalLengthError). All other
-//! requests are flushed. With InfiniBand's semantics there are two exceptions. If the peer reports 0/2/06,
-//! 1/2/05, or 0/2/07 for an atomic, the status is
-//! [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest). If the peer is silent, the oldest request
-//! gets [`RetryExceeded`](super::WcStatus::RetryExceeded). Each completion has layer, type and code of the
-//! error. An error without a number in the RFCs belongs to the row of its layer and type.
+//! A request that is known to be the cause has another status. The status is
+//! [`LocalProtectionError`](super::WcStatus::LocalProtectionError) if the local memory is invalid, for
+//! example because it was deregistered. The status is
+//! [`LocalQpOperationError`](super::WcStatus::LocalQpOperationError) if the connection does not allow the
+//! request. The status is [`LocalLengthError`](super::WcStatus::LocalLengthError) for a receive request whose
+//! message is too long, and for an atomic whose buffer has a wrong length. The status is
+//! [`MwBindError`](super::WcStatus::MwBindError) if a window could not be bound, or memory could not be
+//! registered. All other requests are flushed.
+//!
+//! With InfiniBand's semantics there are three exceptions. If the peer reports 0/2/06 or 1/2/05, or reports
+//! 0/2/07 for an atomic, the status is [`RemoteInvalidRequest`](super::WcStatus::RemoteInvalidRequest). If
+//! the peer is silent or cannot be reached, the oldest request gets
+//! [`RetryExceeded`](super::WcStatus::RetryExceeded). If the peer has no receive request in time, the oldest
+//! request that the peer has not accepted gets [`RnrRetryExceeded`](super::WcStatus::RnrRetryExceeded).
+//!
+//! Each completion has layer, type and code of the error. An error without a number in the RFCs belongs to
+//! the row of its layer and type.
 //!
 //! [f]: super::WcStatus::WrFlushError
 //! [ra]: super::WcStatus::RemoteAccessError

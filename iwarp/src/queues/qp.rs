@@ -117,7 +117,7 @@ impl QpShared {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns the slots for the peer's Reads to the quota. Called when no connection serves Reads of the
+    /// Gives the slots for the peer's Reads back to the quota. Called when no connection serves Reads of the
     /// peer any more.
     fn return_read_slots(&self) {
         self.attributes.shrink_read_slots(&self.config.resources().quotas.read_slots, 0);
@@ -137,8 +137,8 @@ impl QpShared {
         self.receives.report_last(&self.signals);
     }
 
-    /// Completes all requests of both queues with the status "flushed". If a stream owns the consumer, it
-    /// flushes the requests itself, and this function does not. A thread that posts a request after `Error`
+    /// Completes all requests of both queues with the status "flushed". If a stream owns the consumer, the
+    /// stream flushes the requests, and this function does not. A thread that posts a request after `Error`
     /// was entered also flushes, so that every request is completed.
     pub(crate) fn flush(&self) {
         // The lock is held until all requests are flushed. Without the lock, two threads that flush at the

@@ -13,7 +13,8 @@ pub struct QpInit<'a> {
     pub send_cq: &'a CompletionQueue,
     /// The completion queue for receives, which may be the same queue as `send_cq`.
     pub recv_cq: &'a CompletionQueue,
-    /// The shared receive queue, in the same protection domain. `None`: the queue pair has its own receive
+    /// The shared receive queue, which must be in the same protection domain, unless its option
+    /// [`SrqInit::one_pd`](super::SrqInit::one_pd) is `false`. `None`: the queue pair has its own receive
     /// queue. Default: `None`.
     pub srq: Option<&'a SharedReceiveQueue>,
     /// Maximum number of outstanding send requests. A request counts until its completion is polled.
@@ -42,9 +43,9 @@ pub struct QpInit<'a> {
     pub sq_sig_all: bool,
     /// Whether the send queue accepts requests before the connection is established, in
     /// [`QpState::Idle`](super::QpState). These requests wait until the connection is established, and are
-    /// then sent in order. If the connection fails, or the queue pair enters `Error`, they are flushed. Only
-    /// an established connection shows whether a Read or an atomic is allowed. If the ORD is 0, an early Read
-    /// or atomic ends the stream, and completes with
+    /// then sent in order. If the connection fails, or the queue pair enters `Error`, the requests are
+    /// flushed. Only an established connection shows whether a Read or an atomic is allowed. If the ORD is 0,
+    /// an early Read or atomic ends the stream, and completes with
     /// [`WcStatus::LocalQpOperationError`](super::WcStatus::LocalQpOperationError). If this option is off, a
     /// post in `Idle` is refused. Default: `false`.
     pub early_sends: bool,

@@ -4,18 +4,18 @@
 ///
 /// | state | `post_send` | `post_recv` | entered by |
 /// |---|---|---|---|
-/// | `Idle` | refused; waits with [`QpInit::early_sends`](super::QpInit::early_sends) | waits | creation |
+/// | `Idle` | is refused, or waits with [`QpInit::early_sends`](super::QpInit::early_sends) | waits | creation |
 /// | `Rts` | is sent | waits | `connect`, `accept` |
-/// | `Closing` | refused | waits | `disconnect`, the peer's FIN, `modify` |
+/// | `Closing` | is refused | waits | `disconnect`, the peer's FIN, `modify` |
 /// | `Terminate` | is flushed | is flushed | an error, `modify` |
 /// | `Error` | is flushed | is flushed | the end of the connection, `modify` |
-/// | `Orphaned` | fails, and all others are flushed | waits | the peer's end, with [`ConnParam::outlives_peer`] |
+/// | `Orphaned` | the first request fails, and all others are flushed | waits | the peer's end of the connection, with [`ConnParam::outlives_peer`] |
 ///
 /// After a call of `disconnect`, or of `modify` to `Closing`, `post_send` is refused in every state (RFC 5041
 /// section 6.2.1): it is refused even before the engine has entered `Closing`, and after `Closing` has ended.
 /// The exception is a queue pair that [takes late sends](crate::verbs::QueuePair::take_late_sends). A receive
 /// request does not send anything, so it may be posted until the end of the connection, for messages of the
-/// peer that arrive before our FIN. At the end of the connection it is flushed.
+/// peer that arrive before our FIN. At the end of the connection the receive request is flushed.
 ///
 /// [`ConnParam::outlives_peer`]: crate::verbs::ConnParam::outlives_peer
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum QpState {
     /// A graceful close is in progress: the requests that were posted before the close are sent, and then the
     /// FIN is sent.
     Closing,
-    /// A Terminate was sent or received, or the connection failed. Requests are flushed.
+    /// The stream has failed. In most cases a Terminate was sent or received. Requests are flushed.
     Terminate,
     /// The connection has ended. Every request is flushed.
     Error,

@@ -27,7 +27,7 @@ pub(crate) trait Listed: Send + Sync {
     /// Returns the current status of the queue pair.
     fn status(&self) -> QpStatus;
 
-    /// Called when a completion was lost. Sends a Terminate, if the queue pair has a connection, and flushes
-    /// both queues.
+    /// Ends the queue pair, because a completion was lost. Sends a Terminate, if the queue pair has a
+    /// connection, and flushes both queues.
     fn fail_for_cq(&self);
 }

@@ -223,7 +223,7 @@ impl<T> RingReader<T> {
         let entry = entry.for_reading().cast::<T>();
         // SAFETY: the callers pass an entry that `len` has found by an acquire load, so the entry was written
         // completely before. The writer does not access the entry until the entry is removed. Removing needs
-        // `&mut self`, so it happens after the end of the returned reference.
+        // `&mut self`, so the returned reference no longer exists then.
         #[allow(unsafe_code, reason = "the entry is this end's alone")]
         unsafe {
             &*entry

@@ -12,7 +12,8 @@ use super::usage::Quota;
 use super::{AsyncEvents, Listed, QpStatus, VerbsError};
 
 /// Limits on the objects of a context. A call that would exceed a limit is refused with
-/// [`VerbsError::Limit`].
+/// [`VerbsError::Limit`]. (Events that exceed `max_async_events` or `max_cm_events` are not refused, but kept
+/// or lost.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextLimits {
     /// Maximum number of protection domains. Default: 16,384.
@@ -39,7 +40,7 @@ pub struct ContextLimits {
     /// connection counts with its IRD. If its queue pair has enabled atomics
     /// ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS), the default), it counts with twice its
     /// IRD, since atomics have separate buffers. Before the depths are negotiated, a connection counts with
-    /// the maximum IRD that the peer may raise it to:
+    /// the maximum to which the peer may raise the IRD:
     /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), but at least 128.
     /// Default: 4,194,304.
     pub max_read_slots: usize,
@@ -104,8 +105,8 @@ struct QpNumbersInUse {
     used: BTreeMap<u32, Option<Weak<dyn Listed>>>,
 }
 
-/// Numbers for the objects of another kind: 1, 2, and so on. A number is never 0 and is never reused, so the
-/// number of a destroyed object never names another object.
+/// Numbers for one kind of object other than queue pairs: 1, 2, and so on. A number is never 0 and is never
+/// reused, so the number of a destroyed object never names another object.
 struct Numbers {
     kind: &'static str,
     next: AtomicU32,
@@ -170,7 +171,8 @@ impl Resources {
         Ok(num)
     }
 
-    /// Records the queue pair that has reserved `num`. From now on it can be found by this number.
+    /// Records the queue pair that has reserved `num`. From now on the queue pair can be found by this
+    /// number.
     pub(crate) fn enter_qp(&self, num: u32, qp: &Arc<impl Listed + 'static>) {
         self.qp_nums.in_use().used.insert(num, Some(Arc::downgrade(qp) as Weak<dyn Listed>));
     }

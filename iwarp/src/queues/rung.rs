@@ -42,8 +42,8 @@ impl Rung {
     /// call.
     #[inline]
     pub(crate) fn answer(&self) {
-        // If the flag is not set, nothing need be done: a thread that is about to set the flag then rings the
-        // doorbell, so the engine visits the queue pair again.
+        // If the flag is not set, nothing needs to be done: a thread that is about to set the flag then rings
+        // the doorbell, so the engine visits the queue pair again.
         if self.0.load(Ordering::Relaxed) {
             self.0.store(false, Ordering::Relaxed);
             fence(Ordering::SeqCst);

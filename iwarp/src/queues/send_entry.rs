@@ -52,7 +52,7 @@ pub(crate) struct SendEntry {
     pub(crate) prepared: PreparedPayload,
 }
 
-/// What the check at the post has found about the payload of a request.
+/// The result of looking up a request's payload when the request was posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PreparedPayload {
     /// The payload was not looked up yet, and is looked up when the message of the request starts.

@@ -4,11 +4,11 @@
 //! A queue pair takes a buffer when a message begins, so an idle stream holds no buffer. Four mechanisms
 //! protect the other streams from a stream that takes too many buffers:
 //!
-//! | | here |
+//! | mechanism | implementation |
 //! |---|---|
-//! | per-stream limit | [`QpInit::max_recv_wr`](super::QpInit::max_recv_wr): a queue pair that holds this many gets no further buffer, and the next message ends its stream with 1/2/02 |
-//! | high-water mark | [`QpInit::high_water`](super::QpInit::high_water): an event names the queue pair |
-//! | low-water mark | [`SharedReceiveQueue::arm_limit`]: an event when few buffers are left |
+//! | per-stream limit | [`QpInit::max_recv_wr`](super::QpInit::max_recv_wr): a queue pair that holds this number of buffers gets no further buffer, and the next message ends its stream with 1/2/02 |
+//! | high-water mark | [`QpInit::high_water`](super::QpInit::high_water): an event names a queue pair that holds more buffers |
+//! | low-water mark | [`SharedReceiveQueue::arm_limit`]: an event says that few buffers are left |
 //! | counters | [`QpAttr::recv_taken`](crate::verbs::QpAttr::recv_taken) and the fields next to it |
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
@@ -200,12 +200,12 @@ impl SrqShared {
         if self.line.take_turn(turn, || self.requests.len()) { self.take() } else { None }
     }
 
-    /// Called when a message to `who` waits for a request.
+    /// Adds `who` to the line, because a message to `who` waits for a request.
     pub(super) fn wait_in_line(&self, who: Weak<dyn Waiter>, turn: &TurnCell) {
         self.line.enter(who, turn, || self.requests.len());
     }
 
-    /// Called when no message to a queue pair waits any more.
+    /// Removes a queue pair from the line, because no message to it waits any more.
     pub(super) fn leave_line(&self, turn: &TurnCell) {
         self.line.leave(turn, || self.requests.len());
     }

@@ -9,8 +9,9 @@ pub enum TerminateOrigin {
     Received,
     /// This endpoint sent the Terminate.
     Sent,
-    /// This endpoint found the error but did not send the Terminate: a responder may send nothing before the
-    /// first FPDU of the peer (RFC 5044 section 7.1.2).
+    /// This endpoint found the error but did not send the Terminate. A responder may send nothing before the
+    /// first FPDU of the peer (RFC 5044 section 7.1.2). With InfiniBand's semantics, the failure of a local
+    /// request is not reported to the peer if the queue pair outlives its peer.
     NotSent,
 }
 

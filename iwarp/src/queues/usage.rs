@@ -1,8 +1,8 @@
 //! The limits of a context and their use (RFC 5042 section 6.4.1).
 //!
-//! Every object of a context holds a [`Permit`] until the object is destroyed. A context may have many queue
-//! pairs, so a queue pair only holds a count, which needs less memory. The queue pair returns the count when
-//! it is dropped.
+//! Protection domains, completion queues and shared receive queues hold a [`Permit`] until they are
+//! destroyed. A context may have many queue pairs, so a queue pair holds only counts, which need less memory,
+//! and returns these counts when it is dropped. The memory table counts its registrations and windows itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

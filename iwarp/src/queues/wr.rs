@@ -19,7 +19,8 @@ pub const MAX_INLINE: usize = 128;
 /// A piece of registered local memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// The address of the first byte. With the default base of a region, this is its virtual address.
+    /// The address of the first byte, in the tagged offsets of the region. By default this is the byte's
+    /// virtual address.
     pub addr: u64,
     /// Length in bytes.
     pub length: u32,

@@ -1,6 +1,6 @@
 //! Every error that a Terminate can report, with layer, type and code (RFC 5040 section 4.8, RFC 5041 section
-//! 7.2, RFC 5044 section 8, RFC 6581 section 8). Also determines which headers of the failing message the
-//! Terminate carries.
+//! 7.2, RFC 5044 section 8, RFC 6581 section 8). The error also determines which headers of the failing
+//! message the Terminate carries.
 
 use std::fmt;
 
@@ -45,8 +45,8 @@ terminate_errors! {
     ReadNotAssociated = 0x0 / 0x1 / 0x03, "RDMA remote protection error: STag not associated with this stream";
     /// The sum of tagged offset and length is 2^64 or more.
     ReadToWrap = 0x0 / 0x1 / 0x04, "RDMA remote protection error: tagged offset wraps";
-    /// The peer may not invalidate the STag, because the STag belongs to another stream or to several
-    /// streams.
+    /// The peer may not invalidate the STag, for example because the STag belongs to another stream or to
+    /// several streams.
     CannotInvalidate = 0x0 / 0x1 / 0x09, "RDMA remote protection error: STag cannot be invalidated";
     /// A protection error to which no other code applies.
     ProtectionUnspecified = 0x0 / 0x1 / 0xFF, "RDMA remote protection error: unspecified";
@@ -95,13 +95,13 @@ terminate_errors! {
     MpaCrc = 0x2 / 0x0 / 0x02, "MPA error: CRC mismatch";
     /// A marker and the length field of an FPDU disagree.
     MpaMarker = 0x2 / 0x0 / 0x03, "MPA error: marker and ULPDU length disagree";
-    /// A start-up frame is malformed.
+    /// The startup exchange was invalid, for example because of a malformed frame.
     MpaFrame = 0x2 / 0x0 / 0x04, "MPA error: invalid request or reply frame";
-    /// The sender had a local catastrophic error during start-up (RFC 6581).
+    /// The sender had a local error that has no code of its own, for example during startup (RFC 6581).
     MpaStartupCatastrophic = 0x2 / 0x0 / 0x05, "MPA error: local catastrophic error during start-up";
     /// The IRD that one endpoint offers is less than the ORD that the other endpoint needs (RFC 6581).
     MpaInsufficientIrd = 0x2 / 0x0 / 0x06, "MPA error: insufficient IRD resources";
-    /// The endpoints have no common kind of RTR message (RFC 6581).
+    /// The endpoints have no common connection model, or no common kind of RTR message (RFC 6581).
     MpaNoMatchingRtr = 0x2 / 0x0 / 0x07, "MPA error: no matching RTR option";
 }
 

@@ -21,7 +21,7 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Number of bytes on the wire, and size of a buffer of queue 1.
+    /// Number of bytes on the wire, and size of a buffer of queue 1 for a Read Request.
     pub const LEN: usize = 28;
 
     /// Parses the payload of a delivered Read Request.

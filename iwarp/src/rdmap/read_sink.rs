@@ -29,7 +29,8 @@ pub enum ReadProgress {
 }
 
 impl ReadSink {
-    /// Returns the sink of a Read of `size` bytes into `stag`. The first byte is for tagged offset `to`.
+    /// Returns the sink of a Read of `size` bytes into `stag`. The first byte is placed at tagged offset
+    /// `to`.
     pub const fn new(stag: Stag, to: u64, size: u32) -> Self {
         Self { stag, to, size, delivered: 0 }
     }
@@ -50,8 +51,8 @@ impl ReadSink {
     }
 
     /// Checks that a segment may be placed: it must name this sink, and must lie in the part of the sink that
-    /// is not yet delivered. Returns the offset in the sink. A segment beyond a hole is checked against the
-    /// sink only by this function.
+    /// is not yet delivered. Returns the offset in the sink. For a segment beyond a hole, this function is
+    /// the only check against the sink before placement.
     ///
     /// RFC 5041 section 5.2 (DDP-120): STag and TO of an empty segment are not checked.
     ///

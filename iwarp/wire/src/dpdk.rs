@@ -15,8 +15,8 @@ use dp::eal::{Eal, EalConfig, Memory};
 use crate::signals;
 use crate::spec::{Kind, Spec};
 
-/// The size of DPDK's memory in MiB: pools of some thousand jumbo buffers, and rings. Unused pages need no
-/// physical memory.
+/// The size of DPDK's memory in MiB, enough for pools of a few thousand jumbo buffers, and for rings. Unused
+/// pages need no physical memory.
 const MEMORY_MIB: u32 = 512;
 
 /// The arguments for EAL, and the device to open.

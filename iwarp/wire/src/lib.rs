@@ -6,15 +6,15 @@
 //! | specification | wire | needs |
 //! |---|---|---|
 //! | `local[:name]` | shared memory between processes of one user | Linux |
-//! | `packet:eth0,addr=10.0.0.2/24` | an interface of the kernel, by packet sockets | Linux, CAP_NET_RAW |
-//! | `tap:uwarp0,addr=..` | a tap interface, created if necessary | DPDK, CAP_NET_ADMIN |
-//! | `xdp:eth0,addr=..` | an interface of the kernel, by AF_XDP | DPDK, CAP_NET_ADMIN, CAP_BPF |
-//! | `vhost:/tmp/wire.sock,addr=..` and `virtio:/tmp/wire.sock,addr=..` | the two ends of a vhost-user socket | DPDK |
-//! | `memif:/tmp/memif.sock,role=server,id=0,addr=..` | shared memory by DPDK's memif | DPDK |
-//! | `dpdk:-a 0000:03:00.0` | a DPDK device, by EAL arguments | DPDK, [an address](Spec::set_address) |
+//! | `packet:eth0,addr=10.0.0.2/24` | an interface of the kernel, through packet sockets | Linux, CAP_NET_RAW |
+//! | `tap:uwarp0,addr=..` | a tap interface, which is created if it does not exist | DPDK, CAP_NET_ADMIN |
+//! | `xdp:eth0,addr=..` | an interface of the kernel, through AF_XDP | DPDK, CAP_NET_ADMIN, CAP_BPF |
+//! | `vhost:/tmp/wire.sock,addr=..` and `virtio:/tmp/wire.sock,addr=..` | the two sides of a vhost-user socket | DPDK |
+//! | `memif:/tmp/memif.sock,role=server,id=0,addr=..` | shared memory through DPDK's memif | DPDK |
+//! | `dpdk:-a 0000:03:00.0` | a DPDK device that EAL arguments name | DPDK, [an address](Spec::set_address) |
 //!
-//! The kernel must not have the same address. Further keys are `gw`, `mac`, `mtu` and `crc`. DPDK wires need
-//! the feature `dpdk`.
+//! The kernel must not have the same address. The kinds with the key `addr` also have the keys `gw`, `mac`,
+//! `mtu` and `crc`. The kind `local` has the keys `mtu`, `crc` and `ring`. DPDK wires need the feature `dpdk`.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -63,7 +63,7 @@ pub fn address_of_station(station: u16) -> IpAddr {
     IpAddr::from([LOCAL_NETWORK[0], LOCAL_NETWORK[1], high, low])
 }
 
-/// Opens the wire. The first DPDK device of a process starts EAL.
+/// Opens the wire. Opening the first DPDK device of a process starts EAL.
 ///
 /// # Errors
 /// [`OpenError`], whose text is one line that says what the user can do.
@@ -78,7 +78,8 @@ pub fn open(spec: &Spec) -> Result<Wire, OpenError> {
 /// Opens the wire in shared memory whose processes meet in `folder`.
 ///
 /// # Errors
-/// [`OpenError::Local`] if the shared memory cannot be opened.
+/// [`OpenError::Local`] if the shared memory cannot be opened, [`OpenError::Verbs`] if the engine's
+/// configuration is invalid.
 pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     let mut config = LocalConfig::new(folder);
     if let Some(mtu) = spec.mtu {
@@ -99,10 +100,12 @@ pub fn open_local(spec: &Spec, folder: PathBuf) -> Result<Wire, OpenError> {
     Ok(Wire { port: Box::new(port), config, address })
 }
 
-/// Opens a kernel interface with this address. Other processes of the host can reach the address.
+/// Opens a kernel interface with this address. Ports of other processes of the host on the same interface can
+/// reach the address.
 ///
 /// # Errors
-/// [`OpenError::Packet`] if the interface cannot be opened.
+/// [`OpenError::Packet`] if the interface cannot be opened, [`OpenError::Verbs`] if the engine's
+/// configuration is invalid.
 pub fn open_packet(spec: &Spec, interface: &str, address: IpCidr) -> Result<Wire, OpenError> {
     let mut config = PacketConfig::new(interface, [address.address().into()]);
     (config.mac, config.mtu) = (spec.mac, spec.mtu);
@@ -118,7 +121,7 @@ pub fn open_packet(spec: &Spec, interface: &str, address: IpCidr) -> Result<Wire
 ///
 /// # Errors
 /// [`OpenError::Device`] if the device cannot be opened, [`OpenError::Spec`] if the specification has no
-/// address.
+/// address, [`OpenError::Verbs`] if the engine's configuration is invalid.
 #[cfg(feature = "dpdk")]
 pub fn open_dpdk(spec: &Spec) -> Result<Wire, OpenError> {
     let own_address = own_address(spec)?;

@@ -64,7 +64,7 @@ pub struct Spec {
     /// chooses the address. On a `packet` wire it may be `None` if the caller of
     /// [`open_packet`](crate::open_packet) chooses the address.
     pub address: Option<IpCidr>,
-    /// The router for addresses that are not on the wire.
+    /// The gateway to addresses outside of this endpoint's network.
     pub gateway: Option<IpAddress>,
     /// The Ethernet address of this endpoint. `None`: the address of the device.
     pub mac: Option<[u8; 6]>,

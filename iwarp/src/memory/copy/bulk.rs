@@ -1,5 +1,5 @@
 //! Copies the middle part of a range on x86-64, which makes stores visible in program order and stores 16
-//! aligned bytes at once.
+//! aligned bytes in a single access.
 
 use std::arch::asm;
 
@@ -281,8 +281,8 @@ pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
     }
 }
 
-/// Does what [`fetch`] does, by vectors of 32 bytes. The vectors need not be aligned: no aligned word of 8
-/// bytes crosses a border between cache lines.
+/// Does what [`fetch`] does, by vectors of 32 bytes. The vectors need not be aligned, because no aligned word
+/// of 8 bytes crosses a border between cache lines.
 ///
 /// # Safety
 /// The requirements of [`fetch`]. The CPU has AVX, and `out` has at least 64 bytes.

@@ -60,8 +60,8 @@ macro_rules! loads {
             #[inline(always)]
             unsafe fn load(from: *const u8, at: usize) -> Self {
                 let value: $register;
-                // SAFETY: the caller promises that `size_of::<Self>()` bytes are readable, and the
-                // instruction reads no other bytes. The instruction changes only the register that is named.
+                // SAFETY: the caller promises that `size_of::<Self>()` bytes at `from + at` are readable. The
+                // instruction reads no other bytes, and changes only the register that is named.
                 unsafe {
                     asm!(
                         $instruction,
@@ -88,8 +88,8 @@ impl Load for [u64; 4] {
     #[inline(always)]
     unsafe fn load(from: *const u8, at: usize) -> Self {
         let (a, b, c, d);
-        // SAFETY: the caller promises that 32 bytes are readable, and each of the four instructions reads
-        // another 8 of these bytes. The instructions change only the registers that are named.
+        // SAFETY: the caller promises that 32 bytes at `from + at` are readable. Each of the four
+        // instructions reads a different 8 of these bytes, and changes only the register that is named.
         unsafe {
             asm!(
                 "mov {a}, qword ptr [{from} + {at}]",
@@ -112,15 +112,15 @@ impl Load for [u64; 4] {
 /// Loads `N` values of 32 bytes each from the address `from + at`, which may have any alignment.
 ///
 /// # Safety
-/// The bytes to load are mapped and readable.
+/// `N` times 32 bytes at `from + at` are mapped and readable.
 #[inline]
 #[target_feature(enable = "avx")]
 unsafe fn load_256<const N: usize>(from: *const u8, at: usize) -> [__m256i; N] {
     let mut values = [_mm256_setzero_si256(); N];
     for (i, value) in values.iter_mut().enumerate() {
         let from = from.wrapping_add(i * size_of::<__m256i>());
-        // SAFETY: the caller promises that `N` times 32 bytes are readable, and the instruction reads the 32
-        // bytes with index `i`. The instruction changes only the register that is named.
+        // SAFETY: the caller promises that `N` times 32 bytes at the caller's `from + at` are readable. The
+        // instruction reads the 32 bytes with index `i`, and changes only the register that is named.
         unsafe {
             asm!(
                 "vmovdqu {value}, [{from} + {at}]",
@@ -137,13 +137,13 @@ unsafe fn load_256<const N: usize>(from: *const u8, at: usize) -> [__m256i; N] {
 /// Loads the 64 bytes at `from`, which may have any alignment.
 ///
 /// # Safety
-/// The bytes to load are mapped and readable.
+/// 64 bytes at `from` are mapped and readable.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load_512(from: *const u8) -> __m512i {
     let value;
-    // SAFETY: the caller promises that the 64 bytes are readable. The instruction changes only the register
-    // that is named.
+    // SAFETY: the caller promises that 64 bytes at `from` are readable. The instruction reads these bytes,
+    // and changes only the register that is named.
     unsafe {
         asm!(
             "vmovdqu64 {value}, [{from}]",
@@ -259,8 +259,9 @@ impl<S: Sink> Loader<S> {
     }
 }
 
-/// Adds to the CRC and stores the bytes before the next address that is a multiple of 8, but at most `len`
-/// bytes, in steps of one, two and four bytes. Returns the state of the CRC and the number of these bytes.
+/// Loads the bytes before the next address that is a multiple of 8, but at most `len` bytes, in steps of one,
+/// two and four bytes. Adds these bytes to the CRC and stores them. Returns the state of the CRC and the
+/// number of these bytes.
 ///
 /// # Safety
 /// `from..from + len` is mapped and readable, and other threads access it only through atomics and raw
@@ -306,9 +307,9 @@ pub(super) fn append_zeros(state: u32, zeros: usize) -> u32 {
     (0..zeros).fold(state, |state, _| _mm_crc32_u8(state, 0))
 }
 
-/// Adds to the CRC and stores the bytes that are left: first whole words, then the last bytes in steps of
-/// four, two and one bytes. Returns the state of the CRC. If `TALLY` is set, also returns the sum of these
-/// bytes for the Internet checksum.
+/// Loads the bytes that are left: first whole words, then the last bytes in steps of four, two and one bytes.
+/// Adds these bytes to the CRC and stores them. Returns the state of the CRC. If `TALLY` is set, also returns
+/// the sum of these bytes for the Internet checksum.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 pub(super) fn append_tail<const TALLY: bool>(state: u32, mut bytes: Loader<impl Sink>) -> (u32, u64) {

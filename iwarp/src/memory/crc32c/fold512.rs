@@ -33,8 +33,8 @@ pub(super) fn is_supported() -> bool {
 /// Continues the CRC `state`, which is not complemented, with `bytes`. Returns the new CRC.
 #[target_feature(enable = "sse4.2,pclmulqdq,avx,avx512f,vpclmulqdq")]
 pub(super) fn append(state: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: `bytes` is a slice, so its bytes are readable and no other code writes them. No byte is stored,
-    // and the offset 0 is at most any length.
+    // SAFETY: `bytes` is a slice, so its bytes are readable and no other code writes them. `Nowhere` stores
+    // no byte. The offset 0 does not exceed the length.
     unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
 }
 
@@ -56,8 +56,8 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     unsafe { run(state, from, sink, at, len) }
 }
 
-/// Does what [`super::fetch_behind`] does. The Internet checksum is computed in a second pass, since this is
-/// faster here.
+/// Does what [`super::fetch_behind`] does. The Internet checksum is computed in a second pass, which is
+/// faster with this method than to compute everything in one pass.
 ///
 /// # Safety
 /// The requirements of [`fetch`].

@@ -6,9 +6,9 @@
 //! Polynomial Using CRC32 Instruction", Intel 2011).
 //!
 //! The lanes read the copy, not the source: a byte of registered memory is loaded once, by the vectors that
-//! copy it. This method needs half as many instructions as folding by 128 bits, and is faster from about 256
-//! bytes on. A load that soon follows a store to the same bytes waits for that store. Therefore short copies
-//! are made word by word.
+//! copy it. This method needs half as many instructions as folding by 128 bits, and is faster than such
+//! folding from about 256 bytes on. A load that soon follows a store to the same bytes waits for that store.
+//! Therefore short copies are made word by word.
 
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u32, _mm_crc32_u64, _mm_cvtsi32_si128,
@@ -24,7 +24,7 @@ use super::{BLOCK_BYTES, Front, powers, short};
 const WORD: usize = size_of::<u64>();
 /// Maximum number of words in a lane.
 const MAX_WORDS: usize = 256;
-/// The number of bytes from which three lanes are faster than a single sequence of CRC instructions.
+/// Minimum number of bytes for which three lanes are faster than a single sequence of CRC instructions.
 const MIN_BYTES: usize = short::MAX_BYTES + 1;
 
 /// Multipliers that advance a CRC. The multiplier at index `i` advances it by `i` words.

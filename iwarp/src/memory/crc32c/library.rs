@@ -5,12 +5,12 @@
 //!
 //! | CPU | crate | reason |
 //! |---|---|---|
-//! | x86-64 with AVX-512 and VPCLMULQDQ, from 8 KiB on | `crc-fast` | it folds and uses the CRC instruction at the same time |
-//! | x86-64 with SSE4.2, without AVX2 | `crc32c` | 0.62 to 0.88 of the cycles of `crc-fast` from 1 KiB on |
-//! | x86-64 without SSE4.2 | `crc-fast` | its tables are larger: 0.54 to 0.60 of the cycles of `crc32c` from 1 KiB on |
-//! | aarch64 with AES (which has PMULL) and CRC | `crc-fast` | it folds; `crc32c` uses the CRC instruction alone |
-//! | other aarch64 | `crc32c` | it uses the CRC instruction where there is one; `crc-fast` would not |
-//! | others | `crc-fast` | its tables are larger |
+//! | x86-64 with AVX-512 and VPCLMULQDQ, from 8 KiB on | `crc-fast` | folds by carry-less multiplication and uses the CRC instruction at the same time |
+//! | x86-64 with SSE4.2, without AVX2 | `crc32c` | needs 0.62 to 0.88 of the cycles of `crc-fast` from 1 KiB on |
+//! | x86-64 without SSE4.2 | `crc-fast` | has larger tables, and needs 0.54 to 0.60 of the cycles of `crc32c` from 1 KiB on |
+//! | aarch64 with AES (which has PMULL) and CRC | `crc-fast` | folds by carry-less multiplication; `crc32c` uses only the CRC instruction |
+//! | other aarch64 | `crc32c` | uses the CRC instruction if the CPU has it; `crc-fast` would not use it |
+//! | others | `crc-fast` | has larger tables |
 //!
 //! The second and the third row were measured on an AMD EPYC, with the CPU's other features hidden from the
 //! crates (`docs/performance.md`). The rows of aarch64 follow from the sources of both crates.

@@ -9,14 +9,14 @@
 //! how the CRC is sent. Functions take and return complemented CRCs, the form in which CRCs are compared and
 //! sent. The CRC of 0 bytes is 0.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `powers` | the constants that advance a CRC by a number of bytes |
 //! | `bytes` | loads, stores, and the CRC by the CRC instruction |
-//! | `short` | few bytes, by the CRC instruction |
-//! | `lanes` | by the CRC instruction in three lanes: any x86-64 with AVX2, so most since 2013 |
-//! | `fold512` | by carry-less multiplication of 512 bits: AVX-512 with VPCLMULQDQ |
-//! | `library` | by the crates of others, which of them on which CPU, and why |
+//! | `short` | the method for few bytes, by the CRC instruction |
+//! | `lanes` | the method by the CRC instruction in three lanes, for any x86-64 CPU with AVX2 |
+//! | `fold512` | the method by carry-less multiplication of 512 bits, for CPUs with AVX-512 and VPCLMULQDQ |
+//! | `library` | the methods of two external crates, and the choice between these crates |
 //!
 //! This file selects the method.
 
@@ -43,8 +43,8 @@ mod tests;
 /// Number of bytes of a block when copy and CRC are two passes. A block fits in the first-level data cache,
 /// so the second pass reads the bytes from that cache.
 const BLOCK_BYTES: usize = 8 * 1024;
-/// The number of bytes from which `crc-fast` is faster than [`fold512::append`]. For fewer bytes `crc-fast`
-/// is slower, because its setup takes about 50 ns.
+/// Minimum number of bytes for which `crc-fast` is faster than [`fold512::append`]. For fewer bytes
+/// `crc-fast` is slower, because its setup takes about 50 ns.
 #[cfg(target_arch = "x86_64")]
 const LONG_BYTES: usize = 8 * 1024;
 
@@ -109,13 +109,13 @@ pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     unsafe { best().fetch(crc, src.as_ptr(), dst) }
 }
 
-/// The 16 or 20 bytes before the fetched bytes, as numbers. These numbers are stored, and added to the CRC,
+/// The 16 or 20 bytes before the fetched bytes, as integers. These integers are stored, and added to the CRC,
 /// from registers: a load of bytes that were just stored in smaller pieces would have to wait for the stores.
 #[derive(Clone, Copy, Debug)]
 pub struct Front {
-    /// The first 16 bytes, as two numbers that have these bytes in memory.
+    /// The first 16 bytes, as two integers in the byte order of the machine.
     pub words: [u64; 2],
-    /// The last 4 bytes, if the front has 20 bytes; in the same form.
+    /// The last 4 bytes, as an integer in the byte order of the machine. `None` if the front has 16 bytes.
     pub rest: Option<u32>,
 }
 
@@ -221,8 +221,8 @@ unsafe fn fetch_behind_by_steps(
 /// Copies the `out.len()` bytes at `from` to `out`. Continues the CRC `crc` with the copied bytes, and
 /// returns the new CRC.
 ///
-/// `out` may contain a part of a concurrent write by another thread. Aligned words of 8 bytes are loaded at
-/// once.
+/// `out` may contain a part of a concurrent write by another thread. Each aligned word of 8 bytes is loaded
+/// in a single access.
 ///
 /// # Safety
 /// `from..from + out.len()` is mapped and readable, and other threads access it only through atomics and raw

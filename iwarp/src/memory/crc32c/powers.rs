@@ -7,16 +7,19 @@ const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// the value, the second for the high half. Add (exclusive or) the two carry-less products to the 16 bytes
 /// that are `bytes` bytes further. The sum has the same effect on the CRC as the value at its old position.
 ///
-/// A reflected product of 64 by 32 bits is 33 places short of its 128 bits. So the exponent is `8 * bytes -
-/// 33` for the high half. The low half must move 8 bytes further, so its exponent is larger by 64.
+/// A product of 64 by 32 bits has 95 bits, 33 fewer than the 128 bits of the result. In a bit-reflected
+/// result, this multiplies the product by x^33. So the exponent for the high half is `8 * bytes - 33`. The
+/// low half must move 8 bytes further, so its exponent is larger by 64.
 pub(super) const fn fold(bytes: usize) -> [u64; 2] {
     [power(8 * bytes + 31) as u64, power(8 * bytes - 33) as u64]
 }
 
 /// Returns multipliers that advance a CRC. From index 1 on, the multiplier at index `i` advances it by `i`
-/// words of 8 bytes. The CRC instruction computes the new CRC from the product. The instruction multiplies by
-/// x^32, and the product of 32 by 32 bits is one place short of its 64 bits. So the exponents are `64 * words
-/// - 33`.
+/// words of 8 bytes: multiply the CRC by the multiplier, and apply the CRC instruction to the product.
+///
+/// The instruction multiplies by x^32. A product of 32 by 32 bits has 63 bits, one fewer than the 64 bits of
+/// the result. In a bit-reflected result, this multiplies the product by x. So the exponent for `i` words is
+/// `64 * i - 33`.
 pub(super) const fn by_words<const N: usize>() -> [u32; N] {
     let mut multipliers = [0; N];
     let (mut i, mut value) = (1, power(31));

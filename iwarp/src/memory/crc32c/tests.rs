@@ -27,7 +27,7 @@ fn reference(crc: u32, bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!crc, |state, byte| state >> 8 ^ TABLE[(state as u8 ^ byte) as usize])
 }
 
-/// Returns bytes without a period that could hide an error of a CRC method.
+/// Returns pseudo-random bytes, whose period is too long to hide an error of a CRC method.
 fn noise(len: usize) -> Vec<u8> {
     Dice::split_mix(0).bytes(len)
 }
@@ -48,8 +48,8 @@ fn methods_here() -> impl Iterator<Item = Method> {
 /// Number of bytes before and after a copy that are checked to be unchanged.
 const MARGIN: usize = 80;
 
-/// Checks one copy with CRC, of the `len` bytes at `from` of `source` to `to` of `room`. Also checks the CRC
-/// of these bytes without a copy.
+/// Checks one copy with CRC: copies the `len` bytes at `from` of `source` to `to` of `room`. Also checks the
+/// CRC of these bytes without a copy.
 #[track_caller]
 fn check(method: Method, source: &[u8], room: &mut [u8], from: usize, to: usize, len: usize) {
     const BEFORE: u32 = 0x1234_5678;
@@ -174,16 +174,16 @@ fn the_crc_fits_the_copy_while_others_write() {
                 let out = &mut out[..len];
                 let source = words.as_ptr().cast::<u8>().wrapping_add(from);
                 // SAFETY: the words exist longer than the threads of the scope, and the writer writes them
-                // only as atomics. The words have 9600 bytes, and the copy ends before byte 64 + 9000.
-                // `method` comes from `methods_here`, which has only methods that this CPU supports.
+                // only as atomics. The words have 9600 bytes, and the copy ends before byte 9064. `method`
+                // comes from `methods_here`, which has only methods that this CPU supports.
                 let crc = unsafe { method.fetch(0, source, out) };
                 assert_eq!(crc, reference(0, out), "{method:?}, {len} bytes");
                 #[cfg(target_arch = "x86_64")]
                 if lanes::is_supported() {
                     let front = Front { words: [0; 2], rest: None };
                     // SAFETY: the words exist longer than the threads of the scope, and the writer writes
-                    // them only as atomics. The words have 9600 bytes, and the copy ends before byte 64 +
-                    // 9000. `is_supported` has just said that this CPU supports the method.
+                    // them only as atomics. The words have 9600 bytes, and the copy ends before byte 9064.
+                    // `is_supported` has just returned that this CPU supports the method.
                     let (_, sum) = unsafe { lanes::fetch_behind::<true>(&front, source, out, 0) };
                     assert_eq!(sum % 0xffff, dp::checksum::partial(out) % 0xffff, "tallied, {len} bytes");
                 }
@@ -204,7 +204,7 @@ fn a_cpu_uses_its_own_method_before_a_library() {
     assert_eq!((best(), Some(best())), (Method::here(), methods_here().next()));
 }
 
-/// The crate for another kind of CPU is correct on this CPU, too.
+/// On any CPU, each of the two crates computes the correct CRC of bytes of any length.
 #[test]
 fn both_libraries_sum_every_length() {
     let source = noise(70_000);
@@ -219,7 +219,7 @@ fn both_libraries_sum_every_length() {
     }
 }
 
-/// With the CRC instruction of x86-64 `crc32c` is faster. With tables `crc-fast` is faster.
+/// On a CPU with the CRC instruction of x86-64, `crc32c` is faster. With tables, `crc-fast` is faster.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_library_follows_the_crc_instruction() {

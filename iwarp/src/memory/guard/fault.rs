@@ -97,8 +97,8 @@ thread_local! {
 ///
 /// # Safety
 /// `access` may be abandoned at any access to these bytes. So at each such access, `access` and the functions
-/// that it calls own nothing that needs a drop, hold no lock, and leave no state half changed on which other
-/// code relies.
+/// that it calls own nothing that needs a drop, hold no lock, and have not half changed any state on which
+/// other code relies.
 pub(super) unsafe fn attempt<F: FnMut()>(
     start: *const u8,
     len: usize,
@@ -175,8 +175,8 @@ unsafe extern "C" fn on_fault<const GENERATION: usize>(
     unsafe { handle(GENERATION, signal, info, context) }
 }
 
-/// Handles a signal for the handler of `generation`. This is a separate function, so that the frames are
-/// alike for all generations.
+/// Handles a signal for the handler of `generation`. This is a separate function, so that all generations use
+/// the same amount of stack.
 ///
 /// # Safety
 /// The requirements of [`on_fault`].
@@ -286,8 +286,8 @@ unsafe fn pass_on(
         // A signal that a process has sent is ignored. A fault cannot be ignored.
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: `signal` is async-signal-safe, and the default action needs no function. After a fault,
-            // the thread faults again when it continues, and the default action follows.
+            // SAFETY: `signal` is async-signal-safe, and `SIG_DFL` names no function. After a fault, the
+            // thread faults again when it continues, and the default action follows.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
             if !is_fault {
                 // SAFETY: `raise` is async-signal-safe. The signal is blocked while its handler runs, so the

@@ -27,7 +27,7 @@ pub(super) struct Maps {
     cannot_ask: AtomicBool,
 }
 
-/// The answer of a method; `None` if the method does not work here.
+/// The answer of a method, or `None` if the method does not work on this kernel.
 type Answer = Option<Result<(), RegisterError>>;
 
 impl Maps {
@@ -164,9 +164,9 @@ fn advise(start: u64, len: usize, writable: bool) -> Result<(), i32> {
     }
 }
 
-/// Whether the byte at `at` can be read. The mapping of the byte allows reading. The kernel reads the byte
-/// for this check, so that a fault is only an error of the system call. If the kernel refuses the call,
-/// returns `true`: the fault guard protects the later accesses.
+/// Whether the byte at `at` can be read. The caller has checked that the byte's mapping allows reading. The
+/// kernel reads the byte for this check, so that a fault is only an error of the system call. If the kernel
+/// refuses the call, returns `true`: the fault guard protects the later accesses.
 fn is_there(at: u64) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

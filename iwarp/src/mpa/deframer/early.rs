@@ -3,9 +3,9 @@
 //!
 //! FPDUs can be found in an isolated buffer, because every FPDU begins at a multiple of 4, and a marker
 //! points to the beginning of an FPDU. A position from a marker is used only if the FPDU at this position is
-//! valid: its CRC and its markers must be correct, or only its markers on a connection without CRCs. The
-//! length of a valid FPDU gives the position of the next FPDU. A failed check of an out-of-order FPDU is no
-//! error: the FPDU is checked again in order.
+//! valid: its markers and, if CRCs are in use, its CRC must be correct. The length of a valid FPDU gives the
+//! position of the next FPDU. A failed check of an out-of-order FPDU is no error: the FPDU is checked again
+//! in order.
 
 use super::Deframer;
 use super::early_fpdu::{EarlyFpdu, HEAD_BYTES};
@@ -40,7 +40,7 @@ struct FpduStart {
 enum Walk {
     /// A valid FPDU was found, and a slot for an early FPDU is free.
     Found(FoundFpdu),
-    /// Bytes are missing, and a later marker cannot help now.
+    /// The walk found a byte that is missing. Bytes that arrive later start a new search.
     Incomplete,
     /// The FPDU at this position failed a check.
     Unsound(u64),
@@ -196,7 +196,8 @@ fn follow(slab: &HeldSlab, slot: u32, position: u64) -> Option<FpduStart> {
     held_start(slab, slot, marker::start_of(length_at, true))
 }
 
-/// Searches the slots from `slot` on for the slot that holds `position`, and returns both.
+/// Searches the slots from `slot` on for the slot that holds `position`. Returns `position` with that slot,
+/// or `None` if no slot holds it.
 fn start_at_or_after(slab: &HeldSlab, slot: Option<u32>, position: u64) -> Option<FpduStart> {
     let mut at = slot;
     while let Some(id) = at {

@@ -23,7 +23,7 @@ pub(super) struct Extent {
     pub(super) ulpdu_bytes: usize,
 }
 
-/// Splits the FPDU at the front of `bytes` off, in a stream without markers. This is the usual case, so the
+/// Splits off the FPDU at the front of `bytes`, in a stream without markers. This is the usual case, so the
 /// code is short. Returns the FPDU's ULPDU and the bytes after the FPDU. Returns `None` if the FPDU is
 /// incomplete or not valid.
 #[inline]
@@ -102,8 +102,8 @@ impl Extent {
     /// Returns the ULPDU of a valid FPDU whose bytes have all arrived.
     #[inline]
     pub(super) fn ulpdu<'a>(&self, wire: Wire<'a>, framing: Framing) -> Ulpdu<'a> {
-        // RFC 5044 sections 3 and 4.3 (MPA-032, MPA-075): DDP gets the one ULPDU of one FPDU, with the
-        // ULPDU's length.
+        // RFC 5044 sections 3 and 4.3 (MPA-032, MPA-075): for each FPDU, DDP gets exactly one ULPDU with its
+        // length.
         Ulpdu::new(wire, self.length_at, self.ulpdu_bytes, framing.markers)
     }
 

@@ -15,8 +15,8 @@ use dp::invariant::{Check, ensure};
 use super::early_fpdu::EarlyFpdu;
 use super::ordered::{List, RangeSlots, StreamRange};
 
-/// Maximum number of ranges of one buffer in a call of `may`, which is the limit of `tcp_lite::Stack::evict`.
-/// Between two ranges there is at least one FPDU that was placed early.
+/// Maximum number of ranges of one buffer in a call of `may`: `tcp_lite::Stack::evict` accepts no more
+/// ranges. Between two ranges there is at least one FPDU that was placed early.
 pub(super) const MAX_EVICT_RANGES: usize = 16;
 
 /// Slots for held buffers, and slots for FPDUs that were placed early. All connections of an engine share
@@ -135,7 +135,7 @@ impl HeldList {
     }
 
     /// Holds `buf`, whose first byte is at `start`. Bytes that the list already holds are removed from `buf`:
-    /// the copy that arrived first stays.
+    /// the bytes that arrived first stay.
     ///
     /// # Errors
     /// [`NoSlot`] if no slot is free.
@@ -408,7 +408,7 @@ fn buffer_bytes(buf: &Mbuf) -> usize {
 }
 
 /// Reduces `buf` to its first run of bytes that `list` does not cover. Returns the start of the run, the run,
-/// and the slot before it. Returns `None` if `list` covers all bytes. Bytes of `buf` after that run are
+/// and the slot before the run. Returns `None` if `list` covers all bytes. Bytes of `buf` after that run are
 /// dropped.
 ///
 /// TCP never hands up a byte twice. If TCP did, this function would prevent a duplicate from replacing bytes

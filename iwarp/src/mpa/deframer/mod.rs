@@ -4,17 +4,17 @@
 //! The caller passes a buffer to [`Deframer::receive`], and then gets the ULPDUs one after the other from
 //! [`Ulpdus`]. A ULPDU is a view of the buffer, or of a chain of held buffers: payload is not copied into a
 //! staging buffer. The CRC of the whole FPDU is verified before its ULPDU is handed up. If the peer sends
-//! markers, FPDUs beyond a hole are found and handed up before the hole is filled. An error is reported only
-//! for the next FPDU in order.
+//! markers, FPDUs beyond a hole are found and handed up before the hole is filled. An FPDU that fails a check
+//! is an error only if it is the next FPDU in order.
 //!
 //! The deframer does not interpret the bytes of a ULPDU.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `ulpdus.rs` | the ULPDUs in a received buffer |
-//! | `early.rs`, `early_fpdu.rs` | FPDUs beyond a hole, found by markers and lengths; their records |
-//! | `held.rs` | buffers that wait |
-//! | `fpdu.rs`, `ulpdu.rs` | one FPDU: its extent and its checks; views of it |
+//! | `early.rs`, `early_fpdu.rs` | FPDUs beyond a hole, which markers and lengths lead to, and the records of these FPDUs |
+//! | `held.rs` | buffers that wait for missing bytes |
+//! | `fpdu.rs`, `ulpdu.rs` | the extent and the checks of one FPDU, and views of its bytes |
 //! | `ordered.rs` | the ordered lists of many connections in one set of slots |
 
 mod early;
@@ -112,8 +112,8 @@ impl Deframer {
     /// the position of its length field. Returns the number of bytes of these FPDUs. The caller must pass the
     /// rest of the buffer to `receive`, since only `receive` reports errors.
     ///
-    /// The function consumes nothing if the stream has markers, if the deframer holds any bytes, or if the
-    /// buffer is not the next in order.
+    /// The function consumes nothing if the stream has markers, if reception is over, if the deframer holds
+    /// any bytes, or if the buffer is not the next in order.
     ///
     /// # Errors
     /// The first error that `each` returns. The error ends reception.
@@ -158,10 +158,10 @@ impl Deframer {
         Ok(taken)
     }
 
-    /// Consumes any buffer from TCP. This is the general path besides [`receive_whole`](Self::receive_whole).
-    /// `buf` begins at stream offset `offset`. Including this buffer, TCP has handed up all bytes before
-    /// stream offset `frontier`. The returned value hands up, one by one, the ULPDUs that the buffer
-    /// completes.
+    /// Consumes a buffer from TCP. [`receive_whole`](Self::receive_whole) is the fast path for some buffers;
+    /// this function accepts every buffer. `buf` begins at stream offset `offset`. Including this buffer, TCP
+    /// has handed up all bytes before stream offset `frontier`. The returned value hands up, one by one, the
+    /// ULPDUs that the buffer completes.
     #[inline]
     pub fn receive<'a>(
         &'a mut self,
@@ -282,8 +282,8 @@ impl Deframer {
         cut_known(&slab.early, self.early, start, buf).map(|(start, buf, _)| (start, buf))
     }
 
-    /// Holds bytes that cannot be handed up at once. If the stream has markers, starts a search for FPDUs
-    /// beyond the hole that the new bytes have completed.
+    /// Holds bytes that cannot be handed up yet. If the stream has markers, starts a search for FPDUs beyond
+    /// the hole that the new bytes have completed.
     fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> FpduSource {
         let before = buf.len();
         // TCP does not hand up a byte twice, so `insert` removes nothing from `buf`: all bytes of

@@ -175,14 +175,14 @@ impl<T: StreamRange> RangeSlots<T> {
         Ok(id)
     }
 
-    /// Called after the end of the range in slot `id` has moved. The range may now be adjacent to the next
-    /// range, so that their runs are joined.
+    /// Joins the run of slot `id` with the next run, if the two runs are adjacent now. The end of the range
+    /// in this slot has moved.
     pub(super) fn on_end_moved(&mut self, id: u32) {
         self.join(Some(id), self.next(id));
     }
 
-    /// Called after the start of the range in slot `id` has moved back. The range may now be adjacent to the
-    /// previous range, so that their runs are joined.
+    /// Joins the run of slot `id` with the previous run, if the two runs are adjacent now. The start of the
+    /// range in this slot has moved back.
     pub(super) fn on_start_moved(&mut self, id: u32) {
         self.join(self.prev(id), Some(id));
     }
@@ -212,8 +212,8 @@ impl<T: StreamRange> RangeSlots<T> {
         }
     }
 
-    /// Splits the run of slot `id` into the run before this slot and the run after it. The slot is about to
-    /// be removed.
+    /// Splits the run of slot `id`, which is about to be removed, into the run before this slot and the run
+    /// after this slot.
     fn part(&mut self, id: u32) {
         let (prev, next) = (self.prev(id), self.next(id));
         let before = prev.filter(|_| self.adjoin(prev, Some(id)));
@@ -393,8 +393,8 @@ mod tests {
         }
     }
 
-    /// With a thousand ranges in a few runs, the number of slots that a search examines is limited by the
-    /// number of runs and half the length of one run.
+    /// With a thousand ranges in each of a few runs, a search passes over a whole run in one step, and
+    /// examines at most the slots of one run.
     #[test]
     fn a_search_passes_over_runs() {
         let (mut slots, mut list) = (RangeSlots::new(5000), List::default());

@@ -163,9 +163,9 @@ fn whole_fpdus_are_taken_from_the_front_of_the_next_buffer() {
     assert_eq!(whole(&mut Bench::new(true), &wire, 0, wire.len()), Ok(0));
 }
 
-/// A random stream with damaged bytes is cut at random positions into buffers of one or two segments. The
-/// FPDUs that are handed up, the state and the error are the same if `receive` gets every buffer and if it
-/// gets only the bytes that `receive_whole` leaves.
+/// A random stream with damaged bytes is cut at random positions into buffers of one or two segments. One
+/// deframer gets every buffer by `receive`. The other gets the buffers by `receive_whole`, and the bytes that
+/// are left by `receive`. Both hand up the same FPDUs, and end in the same state and with the same error.
 #[test]
 fn both_paths_hand_up_the_same() {
     let (mut whole_bytes, mut errors) = (0, 0);
@@ -466,7 +466,8 @@ fn ulpdus_that_are_not_asked_for_end_reception() {
 }
 
 // If a connection needs more of the shared slab than is free, it fails or works without early placement.
-// Without a free slot the error has code 5. Without a free record FPDUs are not placed early.
+// Without a free slot for a buffer, the error has code 5. Without a free slot for an early FPDU, no FPDU is
+// placed early.
 #[test]
 fn slots_run_out_in_good_order() {
     let long = [b'x'; 600];

@@ -110,11 +110,11 @@ impl<'a> Ulpdus<'a> {
         }
     }
 
-    /// Returns the argument of `tcp_lite::Stack::release`: the number of bytes that TCP handed up ahead of
-    /// the next expected byte and that, since the last call, are no longer held ahead of it. Each such byte
-    /// counts once: when its FPDU is placed early, when all bytes before it have arrived, or when reception
-    /// ends. Bytes in order never count, even while they wait for the rest of their FPDU. If such bytes
-    /// counted, a window smaller than their FPDU would stay closed, and the FPDU would never be complete.
+    /// Returns the number of bytes that the caller passes to `tcp_lite::Stack::release`. A byte counts if TCP
+    /// handed it up ahead of the next expected byte. It counts once: when its FPDU is placed early, when all
+    /// bytes before it have arrived, or when reception ends. Bytes in order never count, even while they wait
+    /// for the rest of their FPDU. If such bytes counted, a window smaller than their FPDU would stay closed,
+    /// and the FPDU would never be complete.
     pub fn finish(self) -> usize {
         std::mem::take(&mut self.deframer.released)
     }
@@ -204,8 +204,8 @@ impl<'a> Ulpdus<'a> {
         Ok(())
     }
 
-    /// Called when the caller has got all ULPDUs. Counts the held bytes that are in order now. If this
-    /// function was not called, dropping `Ulpdus` ends reception.
+    /// Counts the held bytes that are in order now, and records that the caller has got all ULPDUs. Without
+    /// this record, dropping `Ulpdus` ends reception.
     #[inline]
     fn settle(&mut self) {
         let Self { deframer, slab, .. } = self;
@@ -288,7 +288,8 @@ impl Deframer {
     /// FPDU.
     fn take_placed(&mut self, early: EarlyFpdu, slab: &mut HeldSlab) -> Result<NextFpdu, MpaError> {
         if early.start != self.next {
-            // According to the lengths, the early FPDU, to which a marker led, overlaps the FPDU before it.
+            // A marker led to the early FPDU. According to the length fields, this FPDU overlaps the FPDU
+            // before it.
             return Err(MpaError::Marker { position: self.next });
         }
         if let Some(head) = self.early.head() {
@@ -319,7 +320,7 @@ impl Deframer {
         };
         if early.is_some_and(|early| early.start < extent.end) && extent.length_at < self.frontier {
             // The lengths and a marker disagree. The bytes of the early FPDU are freed, so its CRC can no
-            // longer show which of them is wrong.
+            // longer show whether a length or the marker is wrong.
             return Err(MpaError::Marker { position });
         }
         // RFC 5044 section 6 (MPA-133): the length shows whether the whole FPDU has arrived.

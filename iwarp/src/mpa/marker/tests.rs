@@ -37,7 +37,7 @@ fn content_lies_between_the_markers() {
     }
 }
 
-// The table of "Edge positions": header, ULPDU bytes, marker, FPDUPTR, end.
+// FPDUs that begin or end near a marker: start, ULPDU bytes, marker, FPDUPTR, end.
 #[test]
 fn edge_positions() {
     for (start, ulpdu, marker, pointed, end) in [
@@ -119,7 +119,7 @@ fn a_pointer_into_a_marker_or_before_the_stream_leads_nowhere() {
     assert_eq!(target(512, 508), Some(4));
 }
 
-// The longest FPDU, which bounds FPDUPTR.
+// The length of the longest FPDU, which limits FPDUPTR.
 #[test]
 fn the_longest_fpdu() {
     let longest = (0..128).map(|word| fpdu_end(4 * word, 64_768, true) - 4 * word).max();

@@ -19,7 +19,7 @@ pub enum Revision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MpaConfig {
     /// Bit M: whether to ask the peer to send markers, so that out-of-order FPDUs can be placed. Linux siw
-    /// refuses a Request for markers.
+    /// rejects an MPA Request that asks for markers.
     pub markers: bool,
     /// Bit C: whether to use CRCs. May be `false` only if the whole path is protected at least as well as by
     /// CRCs (RFC 5044 section 4.4).
@@ -42,7 +42,7 @@ pub struct MpaConfig {
     /// The maximum to which an initiator raises `ird` if the responder's ORD is larger. If the ORD is larger
     /// than this maximum, startup fails with code 6.
     pub max_ird: u16,
-    /// Whether to send 0x3fff for both depths, so that the ULPs agree on the depths. Known peers read 0x3fff
+    /// Whether to send 0x3fff for both depths, so that the ULPs agree on the depths. Linux siw reads 0x3fff
     /// as a number.
     pub depths_left_to_ulp: bool,
     /// For an initiator in the client-server model, whether to accept FPDUs that the responder sends before
@@ -73,7 +73,7 @@ impl Default for MpaConfig {
     }
 }
 
-/// A configuration that cannot work.
+/// Why a configuration cannot work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
     /// Revision 2 without any RTR kind.

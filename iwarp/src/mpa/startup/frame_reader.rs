@@ -14,8 +14,8 @@ impl FrameReader {
         self.bytes.is_empty()
     }
 
-    /// Consumes all of `bytes` if they belong to the private data and do not complete it, and returns their
-    /// number. Otherwise consumes no byte and returns `None`. Private data needs no check:
+    /// If all of `bytes` belong to the private data and do not complete the frame, consumes them and returns
+    /// their number. Otherwise consumes no byte and returns `None`. Private data needs no check:
     /// [`take`](Self::take) has already checked the header.
     pub(super) fn take_private(&mut self, bytes: &[u8]) -> Option<usize> {
         if self.bytes.len() < HEADER_BYTES || bytes.len() >= self.lacking() {

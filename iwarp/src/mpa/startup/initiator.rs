@@ -98,7 +98,8 @@ impl Initiator {
     ///
     /// Bytes after the Reply are not consumed. After an accepting Reply these bytes are FPDUs that the
     /// responder sent early, which are allowed only with [`MpaConfig::tolerate_early_fpdus`]. After a
-    /// rejecting Reply these bytes belong to the ULP. After the event no byte is consumed.
+    /// rejecting Reply these bytes belong to the ULP. When the function has returned an event, later calls
+    /// consume no byte.
     ///
     /// # Errors
     /// Code 4: the caller must close the connection.
@@ -165,7 +166,8 @@ impl Initiator {
         let outcome = match (self.request, reply.enhanced) {
             (Some(request), Some(reply)) => self.negotiate(request, reply),
             // RFC 6581 section 10: the Reply to an enhanced Request must be enhanced. A responder with an
-            // unenhanced Reply expects no RTR.
+            // unenhanced Reply expects no RTR. Without the peer-to-peer model, an unenhanced Reply is
+            // accepted nevertheless: the depths are then not negotiated.
             (Some(Enhanced { peer_to_peer: true, .. }), None) => return Err(StartupFault::NoPeerToPeer),
             (Some(_) | None, _) => return Ok(InitiatorEvent::Accepted(negotiated)),
         };
@@ -187,7 +189,7 @@ impl Initiator {
             return Err(MpaError::NoMatchingRtr);
         }
         let MpaConfig { ird, ord, max_ird, .. } = self.config;
-        // An RTR of kind Read uses one of the responder's IRD.
+        // An RTR of kind Read is one of the Reads that the responder's IRD limits.
         let serves = reply.depths.ird > 0;
         // RFC 6581 section 9.1 (MPA2-065, MPA2-072): ORD is at most the responder's IRD. If that IRD is
         // 0x3fff, ORD is unchanged.

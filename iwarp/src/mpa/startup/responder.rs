@@ -19,7 +19,7 @@ pub struct ConnectRequest {
     pub markers: bool,
     /// Whether the peer wants CRCs.
     pub crc: bool,
-    /// Whether the peer will send an RTR. This endpoint may send only after the RTR has arrived.
+    /// Whether the peer will send an RTR. This endpoint may send only after the first FPDU has arrived.
     pub peer_to_peer: bool,
     /// The depths that the peer sent; `None` if the peer sent no depths.
     pub peer: Option<Depths>,
@@ -104,9 +104,9 @@ impl Responder {
         })
     }
 
-    /// Consumes bytes of the stream, in order. The first byte has stream offset `offset`. After the event the
-    /// ULP must call [`accept`](Self::accept) or [`reject`](Self::reject). After this answer no byte is
-    /// consumed.
+    /// Consumes bytes of the stream, in order. The first byte has stream offset `offset`. When the function
+    /// has returned an event, the ULP must call [`accept`](Self::accept) or [`reject`](Self::reject). After
+    /// this answer no byte is consumed.
     ///
     /// # Errors
     /// Code 4: the caller must close the connection without a Reply. Bytes that arrive after the Request and
@@ -114,7 +114,7 @@ impl Responder {
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
         let result = match self.state {
             State::WaitRequest => match self.reader.take_private(bytes) {
-                // This path makes private data that arrives byte by byte cheap: the large Request is not
+                // On this path, private data that arrives byte by byte is cheap: the large Request is not
                 // moved for each byte.
                 Some(consumed) => return Ok(Step { consumed, event: None }),
                 None => self.read_request(offset, bytes),

@@ -31,10 +31,10 @@ pub(crate) struct Attributes {
     outlives_peer: AtomicBool,
     /// Maximum number of retries of a message for which the peer has no receive request, or [`UNSET`].
     rnr_retry: AtomicU8,
-    /// Time in microseconds for which a request without a peer is retried.
+    /// Time in microseconds for which send requests are retried when the queue pair has no peer.
     retry_us: AtomicU32,
-    /// Whether requests without a peer are being retried. During that time these requests stay in the send
-    /// queue.
+    /// Whether send requests are being retried because the queue pair has no peer. During that time these
+    /// requests stay in the send queue.
     retries: AtomicBool,
 }
 
@@ -53,8 +53,8 @@ impl Attributes {
         }
     }
 
-    /// Called before a connection is made. Until the endpoints have agreed on the semantics, `outlives_peer`
-    /// has an effect if the user wants InfiniBand's semantics.
+    /// Records, before a connection is made, whether the queue pair outlives its peer. Until the endpoints
+    /// have agreed on the semantics, `outlives_peer` has an effect if the user wants InfiniBand's semantics.
     pub(crate) fn connecting(&self, ib_semantics: bool, outlives_peer: bool) {
         self.outlives_peer.store(ib_semantics && outlives_peer, Ordering::Release);
     }
@@ -84,8 +84,8 @@ impl Attributes {
         self.read_slots.store(read_slots.into_count() as u32, Ordering::Release);
     }
 
-    /// Reduces the number of granted inbound Reads and atomics to at most `count`, and returns the rest to
-    /// `quota`, from which they were taken.
+    /// Reduces the number of granted inbound Reads and atomics to at most `count`. Returns the surplus to
+    /// `quota`, which had granted it.
     pub(super) fn shrink_read_slots(&self, quota: &Quota, count: usize) {
         let left = u32::try_from(count).unwrap_or(u32::MAX);
         let fewer = |granted: u32| (granted > left).then_some(left);
@@ -118,28 +118,28 @@ impl Attributes {
         self.outlives_peer.load(Ordering::Acquire)
     }
 
-    /// Called when the user has ended the connection: the queue pair does not stay usable.
+    /// Records that the user has ended the connection, so that the queue pair does not stay usable.
     pub(crate) fn end_by_user(&self) {
         self.outlives_peer.store(false, Ordering::Release);
     }
 
-    /// Sets the time for which a request without a peer is retried.
+    /// Sets the time for which send requests are retried when the queue pair has no peer.
     pub(crate) fn set_retry_time(&self, time: Duration) {
         self.retry_us.store(u32::try_from(time.as_micros()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
-    /// Returns the time for which a request without a peer is retried. Initially the time is zero: the
-    /// request fails at once.
+    /// Returns the time for which send requests are retried when the queue pair has no peer. Initially the
+    /// time is zero: the oldest request fails at once.
     pub(crate) fn retry_time(&self) -> Duration {
         Duration::from_micros(self.retry_us.load(Ordering::Relaxed).into())
     }
 
-    /// Begins or ends the time in which requests without a peer are retried.
+    /// Begins or ends the time in which send requests are retried because the queue pair has no peer.
     pub(crate) fn set_retries(&self, retries: bool) {
         self.retries.store(retries, Ordering::Release);
     }
 
-    /// Whether requests without a peer are being retried.
+    /// Whether send requests are being retried because the queue pair has no peer.
     pub(crate) fn retries(&self) -> bool {
         self.retries.load(Ordering::Acquire)
     }

@@ -66,9 +66,9 @@ impl QpShared {
         }
     }
 
-    /// Called after a receive request was posted. If the stream has ended, the request is flushed: in state
-    /// `Error` by this thread, and before that by the engine, after the requests that the engine has started.
-    /// If a message of the peer waits for a request, the engine is notified.
+    /// Does what is needed after a receive request was posted. If the stream has ended, the request is
+    /// flushed: in state `Error` by this thread, and before that by the engine, after the requests that the
+    /// engine has started. If a message of the peer waits for a request, the engine is notified.
     #[inline]
     pub(crate) fn recv_posted(&self) {
         let state = self.state.get();
@@ -97,8 +97,8 @@ impl QpShared {
         }
     }
 
-    /// Records that a message of the peer waits for a receive request. When a request is posted, which may
-    /// already have happened, the engine gets `Ask::Receive`. Only the holder of the consumer calls this
+    /// Records that a message of the peer waits for a receive request. When a request is posted (it may have
+    /// been posted already), the engine gets `Ask::Receive`. Only the holder of the consumer calls this
     /// function.
     pub(crate) fn await_recv(self: &Arc<Self>, consumer: &QpConsumer) {
         if self.receives.wait(self, || consumer.has_recvs()) {

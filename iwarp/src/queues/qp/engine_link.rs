@@ -49,7 +49,7 @@ impl EngineLink {
         true
     }
 
-    /// Called when the engine answers the doorbell: the next post rings the doorbell again.
+    /// Records that the engine answers the doorbell, so that the next post rings the doorbell again.
     #[inline]
     pub(crate) fn clear_doorbell(&self) {
         self.rung.answer();

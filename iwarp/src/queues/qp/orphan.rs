@@ -14,7 +14,8 @@ impl QpShared {
         self.attributes.outlives_peer() && !self.signals.is_close_asked() && self.signals.asked() < Ask::Close
     }
 
-    /// Enters `Orphaned` or `Error`. Called when no connection was made and none will be made.
+    /// Enters `Orphaned` if the queue pair outlives its peer, and otherwise `Error`. Called when no
+    /// connection was made and none will be made.
     pub(crate) fn unreached(&self) {
         if self.outlives_peer() { self.orphan(Duration::ZERO) } else { self.enter_error() }
     }
@@ -61,7 +62,7 @@ impl QpShared {
     }
 
     /// Enters `Error`, because the connection is over. If requests are being retried, the oldest send request
-    /// fails, because it has found no peer.
+    /// fails, because the queue pair has found no peer.
     pub(crate) fn end_with_peer(&self) {
         if self.attributes.retries() && self.outlives_peer() {
             self.fail_next_send();

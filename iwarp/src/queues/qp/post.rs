@@ -24,12 +24,12 @@ impl QpShared {
         if !self.takes_sends() {
             return self.check_late();
         }
-        // `find_registered` is not called here, so that it has a single caller, into which it is inlined.
+        // `find_registered` is not called here: it has a single caller, into which it is inlined.
         let checked = self.config.prepare(request, &self.attributes);
         checked.or_else(|error| self.config.accept_fault(request, error)).map(drop)
     }
 
-    /// Adds a request of any form whose result of the check is `checked`.
+    /// Adds a request of any form. `checked` is the result of the request's check.
     #[inline(never)]
     fn queue_checked(
         &self,

@@ -37,8 +37,8 @@ impl QpConfig {
         }
     }
 
-    /// Checks a request of any form. This is the general path besides
-    /// [`find_registered`](Self::find_registered). If the request is inline, copies its bytes.
+    /// Checks a request of any form. [`find_registered`](Self::find_registered) is the fast path for some
+    /// requests. If the request is inline, copies its bytes.
     #[inline(never)]
     pub(super) fn prepare(
         &self,

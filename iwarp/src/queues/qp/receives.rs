@@ -27,7 +27,8 @@ pub(crate) struct Receives {
     ring: Lock<RingWriter<RecvEntry>>,
     cq_place: CqPlace,
     srq: Option<SharedReceiveQueue>,
-    /// Number of requests that were taken for messages. `done` is the number of them that are completed.
+    /// Number of requests that were taken for messages. `done` is the number of these requests that are
+    /// completed.
     taken: Counter,
     done: Counter,
     /// The number of shared requests above which one event is generated. 0 means no event.
@@ -261,9 +262,10 @@ impl Receives {
         &self.turn
     }
 
-    /// Called when a message of the peer to `who` waits for a request. If the queue is shared, `who` is
-    /// called back. Otherwise `is_posted` says whether the queue pair's own queue has a request. If the queue
-    /// has a request, the message does not wait, and the function returns `true`.
+    /// Records that a message of the peer to `who` waits for a request. If the queue is shared, `who` is
+    /// called back when a request is reserved for it. Otherwise `is_posted` says whether the queue pair's own
+    /// queue has a request. If the queue has a request, the message does not wait, and the function returns
+    /// `true`.
     pub(super) fn wait(&self, who: &Arc<impl Waiter + 'static>, is_posted: impl FnOnce() -> bool) -> bool {
         if let Some(srq) = &self.srq {
             let who: Weak<dyn Waiter> = Arc::downgrade(who) as _;

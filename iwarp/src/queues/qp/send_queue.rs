@@ -1,11 +1,11 @@
 //! The send queue of a queue pair: adding requests, completing requests, draining the queue, and holding the
 //! queue.
 //!
-//! Sending ends when the user has requested a graceful close, or at the peer's FIN. RFC 5041 section 6.2.1
-//! refuses sends that are posted later (late sends). The verbs of RDMA devices accept late sends: a program
-//! posts such a send, and its flushed completion shows that all earlier requests are done. So a queue can be
-//! set to keep late sends. Late sends are not added to the ring, where the engine would find and send them,
-//! and are flushed after the requests in the ring.
+//! Sending ends when the user has requested a graceful close, or at the peer's FIN. By RFC 5041 section
+//! 6.2.1, sends that are posted later (late sends) are refused. The verbs of RDMA devices accept late sends:
+//! a program posts such a send, and its flushed completion shows that all earlier requests are done. So a
+//! queue can be set to keep late sends. Late sends are not added to the ring, where the engine would find and
+//! send them, and are flushed after the requests in the ring.
 //!
 //! While a queue is held (InfiniBand's state "send queue drained", SQD), no request starts. Requests that
 //! have already started continue until they are complete. All other requests, including new requests, stay in
@@ -205,8 +205,9 @@ impl SendQueue {
     }
 
     /// Completes `count` requests that have succeeded and were removed from the ring. The requests in
-    /// `signaled` generate completions in this order, which are added to the completion queue together.
-    /// Afterwards the caller must call [`report`](Self::report) while it holds no lock.
+    /// `signaled` generate completions in the order of this slice. These completions are added to the
+    /// completion queue together. Afterwards the caller must call [`report`](Self::report) while it holds no
+    /// lock.
     #[inline]
     pub(in crate::queues) fn complete_all(&self, signals: &Signals, count: usize, signaled: &[Signaled]) {
         let wqes = self.cq_place.wqes();

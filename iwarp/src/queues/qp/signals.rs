@@ -1,5 +1,6 @@
-//! Signals between users and the engine of a queue pair, other than posts and completions. They are: what the
-//! user asks the engine to do, whether a user still has a handle, and the asynchronous events for the user.
+//! Signals between users and the engine of a queue pair, other than posts and completions. There are three
+//! kinds: requests of the user to the engine, whether a user still has a handle, and asynchronous events for
+//! the user.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
@@ -12,8 +13,8 @@ use crate::queues::{AsyncEventKind, AsyncEvents, ConnectionError, EventSource};
 #[repr(u8)]
 pub(crate) enum Ask {
     Nothing,
-    /// Check for a receive request: a request was posted, and a message waits for a request. Every other
-    /// `Ask` implies this `Ask`.
+    /// Check for a receive request: a request was posted, and a message waits for a request. Every higher
+    /// value implies this `Ask`.
     Receive,
     /// Send the posted requests, and then the FIN.
     Close,
@@ -115,7 +116,8 @@ mod tests {
 
     const ALL: [Ask; 6] = [Ask::Nothing, Ask::Receive, Ask::Close, Ask::Terminate, Ask::Abandon, Ask::Abort];
 
-    /// If two values of `Ask` are left, the engine gets the higher value, in either order, and gets it once.
+    /// If users leave two values of `Ask` in either order, the engine gets only the higher value, and gets it
+    /// once.
     #[test]
     fn the_stronger_ask_counts() {
         let events = AsyncEvents::new(1).unwrap();

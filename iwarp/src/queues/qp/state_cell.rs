@@ -91,14 +91,14 @@ impl StateCell {
         outcome
     }
 
-    /// Called when TCP, and therefore the stream, has ended. The caller has already [recorded](Self::blame)
-    /// the reason.
+    /// Enters `Error` and generates the event, because TCP, and therefore the stream, has ended. The caller
+    /// has already [recorded](Self::blame) the reason.
     pub(crate) fn lose(&self, signals: &Signals) {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
         self.end(signals, &Outcome::of(Origin::Lost, layer, etype), self.cause());
     }
 
-    /// Records `error`, because of which no connection can be made. The caller enters `Error`.
+    /// Records `error` as the reason why no connection can be made. The caller enters `Error`.
     pub(super) fn refuse(&self, error: StreamError) {
         let mut ended = self.ended();
         ended.error = Some(error);
@@ -148,8 +148,8 @@ mod tests {
         }
     }
 
-    /// After a failure the queue pair enters the state of the failure. The event has the first reason, which
-    /// may have been recorded before the failure.
+    /// After a failure, the queue pair is in the state that [`Outcome`] gives for the failure. The event has
+    /// the first reason, which may have been recorded before the failure.
     #[test]
     fn a_failure_is_told_with_the_first_reason() {
         for earlier in [None, Some(RESET)] {

@@ -2,8 +2,8 @@
 
 use super::*;
 
-// A separate list holds bytes that arrive during startup. The bytes that arrive first for a position are
-// kept. Later buffers are reduced to their new bytes.
+// The deframer has one `HeldList`. Another `HeldList` holds the bytes that arrive during startup. The bytes
+// that arrive first for a position are kept. Later buffers are reduced to their new bytes.
 #[test]
 fn a_held_list_gives_bytes_once_and_in_order() {
     let pool = Mempool::heap("held", 16, 2048);
@@ -36,7 +36,7 @@ fn a_held_list_gives_bytes_once_and_in_order() {
 }
 
 // The bytes of a small buffer are copied to the end of the previous buffer, and the small buffer is freed.
-// Bytes that fill half of their buffer or more are not copied.
+// Bytes that fill more than half of their buffer are not copied.
 #[test]
 fn only_small_buffers_are_put_together() {
     let pool = Mempool::heap("held", 16, 2048);
@@ -79,7 +79,8 @@ fn small_buffers_are_put_together_in_any_order() {
         }
         assert_eq!(bytes, [[0; 100], [1; 100], [2; 100], [3; 100]].concat());
     }
-    // Neither a buffer that is more than half full nor a buffer with another value of `ahead` is copied.
+    // A buffer is not copied if it is more than half full, or if the buffer before it has another value of
+    // `ahead`.
     for (bytes, ahead) in [(1200, true), (100, false)] {
         let (mut slab, mut list) = (HeldSlab::new(16, 0), HeldList::default());
         for (start, bytes, ahead) in [(110, bytes, true), (10, 100, ahead)] {
@@ -94,8 +95,8 @@ fn small_buffers_are_put_together_in_any_order() {
 }
 
 // A peer sends single bytes, each directly before the previous byte, so that TCP records one range for all
-// these bytes. The bytes pin only a few times their number in memory, and the list finds the slot of each
-// byte in a few steps.
+// these bytes. For each byte, the buffers pin only a few bytes of memory, and the list finds the slot in a
+// few steps.
 #[test]
 fn bytes_at_falling_positions_pin_little_and_are_found_at_once() {
     const BYTES: u64 = 20_000;
@@ -173,9 +174,9 @@ fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     assert_eq!((bench.deframer.pinned_bytes(), bench.kept()), (0, (0, 0, 0)));
 }
 
-// Bytes are released when the next expected byte has passed them, even if their FPDU is incomplete. Otherwise
-// a window that is smaller than the FPDU and the bytes ahead would never open. The rest of the FPDU would
-// wait for the window, and the bytes ahead would wait for the rest of the FPDU.
+// Bytes are released when all bytes before them have arrived, even if their FPDU is incomplete. Otherwise a
+// window that is smaller than the FPDU and the bytes ahead would never open. The rest of the FPDU would wait
+// for the window, and the bytes ahead would wait for the rest of the FPDU.
 #[test]
 fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     let long = [b'x'; 1800];

@@ -19,7 +19,8 @@ fn markers_and_crc_by_declaration() {
     }
 }
 
-/// Runs a whole startup that both sides accept.
+/// Runs a whole startup in which both sides accept. Returns the bytes of the Request, and the results of
+/// initiator and responder.
 fn connect(initiator: MpaConfig, responder: MpaConfig) -> (Vec<u8>, Negotiated, Negotiated) {
     let (mut i, bytes) = Initiator::start(initiator, b"", DEADLINE).unwrap();
     let mut r = listen(responder);

@@ -191,7 +191,7 @@ fn a_request_that_is_not_allowed_is_refused() {
 }
 
 /// A Send with Immediate is allowed only if the endpoints have agreed on InfiniBand's semantics. Before the
-/// connection is established it may be posted.
+/// connection is established, such a Send may be posted.
 #[test]
 fn messages_of_infinibands_semantics_need_their_agreement() {
     let (_, pd, cq) = test_objects();
