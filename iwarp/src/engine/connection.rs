@@ -107,7 +107,7 @@ pub(super) enum Event<'a> {
     Deadline,
     /// It is time to check whether the connection was idle for too long.
     IdleCheck,
-    /// A timer that only this phase has may be due.
+    /// A timer of Full Operation may be due ([`Phase::upkeep`]).
     Time,
     /// The user has sent or read bytes in streaming mode.
     PlainBytes,
@@ -144,8 +144,8 @@ pub(super) enum TurnOutcome {
 }
 
 impl Phase {
-    /// Returns the bytes of packet buffers that hold out-of-order data, and the next time of a timer that
-    /// only this phase has.
+    /// Returns the bytes of packet buffers that hold out-of-order data, and the next time of the timers that
+    /// only Full Operation has.
     fn upkeep(&self) -> (usize, Deadline) {
         match self {
             Phase::Rdma(rdma) => rdma.upkeep(),

@@ -100,8 +100,8 @@ impl Engine {
         self.poller.poll(now, cycles, &guard)
     }
 
-    /// Sets the maximum time for users to answer a message: after this time the message is acknowledged
-    /// without an answer. Returns whether an acknowledgement waits.
+    /// Sets the maximum time that an acknowledgement waits for a user's answer to the acknowledged message.
+    /// Returns whether an acknowledgement waits.
     fn await_answers(&mut self, patience: Duration) -> bool {
         self.poller.await_answers(patience)
     }

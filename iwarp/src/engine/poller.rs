@@ -459,8 +459,8 @@ impl Poller {
 
     // ---- connections by slot ----
 
-    /// Adds a connection. Its slot is free here because the slot of the same number was free in TCP: no step
-    /// leaves an event of TCP behind.
+    /// Adds a connection. Its slot in `connections` is free, since TCP has reused the slot number: each step
+    /// handles the end of a connection before another connection can get the number.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {

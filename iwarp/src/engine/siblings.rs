@@ -38,7 +38,7 @@ impl Siblings {
         !self.adopted.is_empty()
     }
 
-    /// Wakes the sleeping engines among those whose bits are set.
+    /// Wakes the sleeping engines whose bits are set in `engines`.
     pub(super) fn wake(&self, engines: u64) {
         let mut left = engines;
         while left != 0 {

@@ -180,7 +180,7 @@ dp::events! {
     }
 }
 
-/// Returns the index of the engine, and the addresses of one of its connections.
+/// Returns the index of the engine, and the addresses of the connection `conn`.
 #[cfg(feature = "tracing")]
 fn of(state: &EngineState, conn: ConnId) -> (usize, (Option<String>, Option<String>)) {
     let addresses = state.tcp.info(conn).map(|info| (info.local, info.remote));

@@ -23,8 +23,9 @@ pub(super) struct Reassembly {
     next: u64,
     frontier: u64,
     held: HeldList,
-    /// If no buffers are held: a buffer that begins with the next byte, from [`push`](Self::push) until
-    /// [`take`](Self::take) holds the rest of the buffer. A slot is free for this rest.
+    /// A buffer that begins with the next byte, if no other buffers are held. [`push`](Self::push) sets it.
+    /// The next [`take`](Self::take) removes it, and holds the bytes that are not consumed, for which a slot
+    /// is free.
     next_buf: Option<Mbuf>,
 }
 

@@ -67,8 +67,8 @@ impl Rdma {
 
     /// Checks whether our waiting message has waited for too long.
     pub(super) fn on_time(&mut self, base: &mut Base, state: &mut EngineState) {
-        // In the meantime, the peer may have reported a receive request. A connection that is ending has
-        // other deadlines.
+        // A message waits only while the peer has not reported a receive request. The time does not apply to
+        // a connection that is ending, which has other deadlines.
         if self.rnr.take_peer_due(state.now)
             && self.stream.awaits_peer()
             && matches!(self.stage, RdmaStage::Open)
