@@ -7,8 +7,8 @@ use crate::ddp::{DdpError, Delivered, Header, UntaggedHeader, UntaggedQueue};
 use crate::queues::request_buffers;
 use crate::rdmap::{AtomicRequest, Extensions, Opcode, ReadRequest, Terminate, TerminateError};
 
-/// A checked request of the peer that waits for its response. When the request was checked, its memory was
-/// accessible. If the memory is not accessible when the response is sent, it was revoked in between
+/// A checked request of the peer that waits for its response. The request's memory was accessible at the time
+/// of the check. If the memory is not accessible when the response is sent, it was revoked in between
 /// ([`Failure::User`](super::Failure::User)).
 #[derive(Clone, Debug)]
 pub(super) struct PeerRequest {
@@ -149,7 +149,7 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Counts a buffer as taken that is still posted, so that a check fails.
+    /// Counts a posted buffer as taken, so that a check fails.
     #[cfg(test)]
     pub(super) fn lose_buffer(&mut self) {
         self.taken.reads += 1;

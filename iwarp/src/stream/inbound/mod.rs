@@ -42,8 +42,8 @@ pub(super) struct Inbound {
     /// Queue 2, with one buffer for the peer's Terminate.
     terminates: UntaggedQueue,
     /// Maximum number of receive requests that are bound to messages after the current message, if segments
-    /// of these messages arrived out of order. It is 0 if nothing is placed out of order, and with a shared
-    /// receive queue, whose requests go to the connection that first needs one.
+    /// of these messages arrived out of order. It is 0 if Sends are not placed out of order. This includes
+    /// streams with a shared receive queue, whose requests go to the connection that first needs one.
     ahead_max: u8,
     /// The Immediate Data that is being received.
     immediate: ImmediateData,
