@@ -1,5 +1,6 @@
-//! The socket of a context. A client sends a line, and gets the report. A client may also send nothing, to
-//! check only whether a process listens; then the engines are not asked.
+//! The socket of a context. A client that sends a line gets the report. A client may also close the
+//! connection without sending a line, only to check whether a process listens. In this case the engines are
+//! not asked.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -29,8 +30,8 @@ const MOST_SOCKETS: u32 = 1024;
 /// the context alive.
 pub struct StatusSocket {
     path: PathBuf,
-    /// The process that made the socket. A forked child has no thread that serves the socket, and must not
-    /// remove it.
+    /// The process that made the socket. A forked child of this process has no thread that serves the socket,
+    /// and must not remove the socket.
     pid: u32,
     stop: Arc<StopCall>,
 }

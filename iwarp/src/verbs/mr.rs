@@ -43,9 +43,9 @@ impl MrOptions<'_> {
 
 /// A registered region. Dropping it deregisters it; the drop returns when no engine uses the memory any more.
 ///
-/// Memory may be registered several times, each time with other rights and another domain. Then readers see
-/// the data of all writers, and two writers can destroy each other's data (RFC 5042 section 6.3.6). See
-/// [`other_writers`](Self::other_writers).
+/// Memory may be registered several times, each time with different rights and in a different domain. Then
+/// readers see the data of all writers, and two writers can overwrite each other's data (RFC 5042 section
+/// 6.3.6). See [`other_writers`](Self::other_writers).
 pub struct MemoryRegion {
     registration: Registration,
     /// Keeps the protection domain and the context alive, so that they stay counted against their limits.
@@ -164,9 +164,9 @@ impl MemoryRegion {
     }
 
     /// Returns the number of STags of other protection domains that let a peer write to this memory. Two
-    /// peers that write to the same bytes can destroy each other's data, and a peer that may read these bytes
-    /// sees what another peer wrote. If the peers do not trust each other, there should be no such STag (RFC
-    /// 5042 section 6.3.6). The call walks the whole table, so it is too slow for the data path.
+    /// peers that write to the same bytes can overwrite each other's data, and a peer that may read these
+    /// bytes sees what another peer wrote. If the peers do not trust each other, there should be no such STag
+    /// (RFC 5042 section 6.3.6). The call walks the whole table, so it is too slow for the data path.
     pub fn other_writers(&self) -> usize {
         self.registration.other_writers()
     }

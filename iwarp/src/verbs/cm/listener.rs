@@ -1,7 +1,7 @@
 //! The limits and counters of a listener, shared by all engines.
 //!
 //! Engines use the limits and counters when a connection arrives, when it is accepted or rejected, and when
-//! it ends. They never use them while data moves.
+//! it ends. The transfer of data does not use them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -94,8 +94,8 @@ impl ListenerShared {
         count(&mut self.tally().stats);
     }
 
-    /// Admits one more connection from `address`. Returns `None` if a limit refuses it, and counts the
-    /// refusal.
+    /// Admits one more connection from `address`. If a limit refuses the connection, counts the refusal and
+    /// returns `None`.
     ///
     /// `id` is the listener's identifier.
     pub(crate) fn admit(self: &Arc<Self>, id: &Arc<CmShared>, address: IpAddr) -> Option<Admitted> {

@@ -18,7 +18,7 @@ use super::{CmId, ConnParam, ResponderOptions, StreamOptions};
 /// send.
 pub(crate) struct PlainBytes {
     buffers: Mutex<Buffers>,
-    /// Whether the engine was notified and has not handled the notification yet.
+    /// Whether the engine was notified and has not checked the buffers since.
     notified: AtomicBool,
 }
 
@@ -29,7 +29,7 @@ struct Buffers {
     /// in the user's stream.
     taken: u64,
     limits: StreamOptions,
-    /// Whether the peer has closed: then no bytes follow those in `recv`.
+    /// Whether the peer has closed, so that no bytes follow those in `recv`.
     ended: bool,
     /// Whether `StreamReadable` was reported for the bytes in `recv`.
     announced: bool,
@@ -74,7 +74,7 @@ impl PlainBytes {
         self.notified.store(false, Ordering::Release);
     }
 
-    /// Adds as many received bytes as fit, for the user. Returns their number.
+    /// Adds as many received bytes as fit into the user's buffer. Returns their number.
     pub(crate) fn fill(&self, bytes: &[u8]) -> usize {
         let mut buffers = self.buffers();
         let taken = bytes.len().min(buffers.limits.recv_bytes - buffers.recv.len());
