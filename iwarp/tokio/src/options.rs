@@ -25,8 +25,8 @@ pub struct ConnectionOptions {
     /// Default: 2 MiB.
     pub stream_bytes: usize,
     /// Further parameters: private data, the depths of Reads, timeouts, markers. By default
-    /// [`ib_semantics`](ConnParam::ib_semantics) is offered: between two ends with this crate, a Send waits
-    /// for a buffer of the peer, and completes when the message is in it.
+    /// [`ib_semantics`](ConnParam::ib_semantics) is offered: if both peers use this crate, a Send waits for a
+    /// buffer of the peer, and completes when the message is in that buffer.
     pub param: ConnParam,
 }
 
@@ -43,8 +43,8 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// Returns these options with private data of at most 500 bytes, which is sent to the peer with the
-    /// request or the answer.
+    /// Returns these options with the private data `bytes` (at most 500 bytes), which is sent to the peer
+    /// with the request or the answer.
     ///
     /// # Errors
     /// [`Error::TooLong`] if there are more than 500 bytes.
@@ -54,8 +54,8 @@ impl ConnectionOptions {
         Ok(self)
     }
 
-    /// Returns these options with another timeout for the setup of the connection. The default timeout is ten
-    /// seconds.
+    /// Returns these options with `timeout` as the time limit for the setup of the connection. The default is
+    /// ten seconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.param.timeout = timeout;
         self

@@ -28,7 +28,7 @@ pub(super) struct Outgoing {
     end: End,
 }
 
-/// Whether the program has ended its direction, and whether the peer knows.
+/// Whether the program has ended its direction, and whether the end message was sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,

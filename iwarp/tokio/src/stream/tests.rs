@@ -44,7 +44,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
     .await;
 }
 
-/// The peer acknowledges, but never reads. This keeps the stream and its memory alive only until the limit.
+/// The peer acknowledges, but never reads. The stream and its memory then stay only until the time limit.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {
     in_time(async {
