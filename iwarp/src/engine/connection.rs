@@ -5,8 +5,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | here | the phases and the events, and which phase an event goes to |
-//! | `connection/base.rs` | what a connection has in every phase |
+//! | here | the phases, the events, and the choice of the phase that handles an event |
+//! | `connection/base.rs` | the state that a connection has in every phase |
 //! | `connection/opening.rs` | how a connection begins, at either peer |
 //! | `connection/streaming.rs` | streaming mode before MPA, and the switch |
 //! | `connection/startup.rs` | MPA startup: Request, decision, Reply |
@@ -16,7 +16,7 @@
 //! | `connection/reassembly.rs` | received bytes before Full Operation |
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
-//! | `connection/report.rs` | events and errors for its user |
+//! | `connection/report.rs` | events and errors for the connection's user |
 //! | `connection/invariants.rs` | the invariants of a connection |
 
 use std::sync::Arc;

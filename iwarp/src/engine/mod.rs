@@ -1,8 +1,8 @@
-//! The engine moves the data. It has one port queue, one TCP stack and one thread.
+//! The engine moves the data. It has one port queue and one TCP stack, and one thread at a time polls it.
 //!
 //! | file | what |
 //! |---|---|
-//! | `poller.rs`, `poller/` | one poll: frames in, events to connections, queue pairs send, frames out |
+//! | `poller.rs`, `poller/` | one poll: receives frames, passes events to connections, lets queue pairs send, sends frames |
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
 //! | `acks.rs` | acknowledgements that requests wait for |
 //! | `carrier.rs` | polls the link state of the port |
@@ -10,11 +10,11 @@
 //! | `listening.rs` | a listening port |
 //! | `polled_time.rs` | time without standstills of the process |
 //! | `rate.rs` | limits on the connections of an address in a second |
-//! | `thread.rs` | an engine in a thread of its own |
+//! | `thread.rs` | an engine in its own thread |
 //! | `shared_engine.rs` | an engine that its thread and threads of the user poll in turns |
 //! | `siblings.rs` | engines on several queues of one device |
 //! | `trace.rs` | events of `tracing` |
-//! | `state.rs` | what an engine has for all its connections |
+//! | `state.rs` | the state that the connections of an engine share |
 //! | `config.rs` | the configuration of an engine |
 //!
 //! The poller starts no thread, and reads no clock except the CPU's cycle counter for

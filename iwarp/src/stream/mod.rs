@@ -2,14 +2,14 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `inbound/` | ULPDUs into memory, receive completions, requests of the peer |
-//! | `outbound/` | choice of the next message, FPDUs into TCP segments, send completions |
-//! | `state.rs` | `StreamState`: what both directions share, the queue pair above all |
+//! | `inbound/` | places ULPDUs into memory, completes receives, handles requests of the peer |
+//! | `outbound/` | chooses the next message, writes FPDUs into TCP segments, completes sends |
+//! | `state.rs` | `StreamState`: the state that both directions share, with the queue pair |
 //! | `outstanding.rs` | our requests between their start and their completion |
 //! | `peer_request.rs` | the peer's Reads and atomics, until they are answered |
-//! | `request_pool.rs`, `slot_pool.rs` | the queues of both, for all streams of an engine |
-//! | `message.rs` | a message being sent: headers, source of its payload, segments left to cut |
-//! | `sent_to.rs` | where a request goes to, by which a Terminate names it |
+//! | `request_pool.rs`, `slot_pool.rs` | the queues of our and the peers' requests, for all streams of an engine |
+//! | `message.rs` | a message that is being sent: the headers of its segments, and the source of its payload |
+//! | `sent_to.rs` | the targets of a request, by which a Terminate names the request |
 //! | `unsent.rs` | requests that send nothing |
 //! | `ib_profile/` | InfiniBand's semantics, where both peers have agreed on them |
 //! | `failure.rs` | why a stream ends |

@@ -245,7 +245,7 @@ impl QueuePair {
     ///
     /// | to | from | effect |
     /// |---|---|---|
-    /// | `Closing` | `Rts` | the requests posted before are sent, then FIN |
+    /// | `Closing` | `Rts` | earlier requests are sent, then FIN |
     /// | `Closing` | `Orphaned` | requests are flushed |
     /// | `Terminate` | `Rts`, `Closing` | a Terminate for a local catastrophic error (0/0/00) is sent, requests are flushed |
     /// | `Error` | any | the connection is reset, requests are flushed |

@@ -29,7 +29,7 @@
 //!
 //! let connection = Connection::connect(&client, (address, 7471)).await?;
 //! let remote = RemoteRegion::try_from(connection.private_data())?;
-//! connection.write_bytes(&remote.slice(..5)?, b"hello").await?;     // the server's program does nothing
+//! connection.write_bytes(&remote.slice(..5)?, b"hello").await?;     // the server's program makes no call
 //! connection.send(b"written").await?;
 //! assert_eq!(connection.recv().await?.data, b"hello");
 //! connection.close().await

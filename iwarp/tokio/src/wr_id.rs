@@ -6,7 +6,7 @@
 //!
 //! | bits | contents |
 //! |---|---|
-//! | 63 | whether it is a receive |
+//! | 63 | 1 for a receive, 0 for a request |
 //! | 62 to 32 | the tag of the connection |
 //! | 31 to 0 | the key of the request, or the number of the receive's buffer |
 

@@ -7,7 +7,7 @@
 //!
 //! | kind | message | payload |
 //! |---|---|---|
-//! | 1 | [`Limit`](ProfileMessage::Limit) | an MSN of queue 0, 32 bits, behind 32 bits that are 0 |
+//! | 1 | [`Limit`](ProfileMessage::Limit) | an MSN of queue 0, 32 bits, after 32 bits that are 0 |
 //! | 2 | [`NotReady`](ProfileMessage::NotReady) | an MSN of queue 0, as above |
 //! | 3 | [`Ready`](ProfileMessage::Ready) | 0 |
 //! | 4 | [`Resume`](ProfileMessage::Resume) | the next MSN of queue 0 and of queue 1, 32 bits each |
