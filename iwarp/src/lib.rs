@@ -144,14 +144,14 @@
 //!   [`KeepalivePolicy`](verbs::KeepalivePolicy).
 //! * **A responder sends second** (RFC 5044 section 7.1.2): the posts of a responder wait for the first
 //!   message of the initiator, unless the initiator has requested peer-to-peer setup, which is the default
-//!   here. `Established::ready` reports whether posts wait.
+//!   here. `Established::ready` reports whether posts are sent at once.
 //! * **A peer may change registered memory** as long as the memory is registered with remote rights. So the
 //!   memory is read and written by copies, never through references. [Memory order](#memory-order) says in
 //!   which order other threads see the copied bytes.
 //!
 //! # Memory order
 //!
-//! Another thread may see an incomplete copy. It may rely only on these rules:
+//! Another thread may see an incomplete copy. Only these rules hold for such a thread:
 //!
 //! * **The bytes of a Write or a Send become visible by increasing address**, and the bytes of a message
 //!   become visible before the bytes of the next message. So a program may poll the last byte

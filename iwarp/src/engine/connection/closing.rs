@@ -9,7 +9,7 @@ use super::pre_fpdu::Sent;
 use super::{Event, Phase};
 
 /// TCP was reset, is gone, or is closing, perhaps after sending the rest of our startup frames. Received
-/// bytes are acknowledged and dropped.
+/// bytes are dropped. They are acknowledged, unless acknowledgements are withheld.
 #[derive(Default)]
 pub(super) struct Closing {
     /// Number of bytes that the peer had acknowledged when the deadline was set.

@@ -57,8 +57,8 @@ pub(super) enum RdmaStage {
     /// The connection sends posted requests and waits for the answers to Reads. FIN follows. `progress` is
     /// the stream's progress at the time when the deadline for these answers was set.
     Draining { progress: u64 },
-    /// The stream has failed. Received bytes are acknowledged and dropped, and only a Terminate is still
-    /// sent.
+    /// The stream has failed. Received bytes are dropped. Only the end of the stream is still sent: a
+    /// Terminate, messages of queue 4, or both.
     Terminating,
 }
 
