@@ -36,7 +36,7 @@ impl Acks {
         }
     }
 
-    /// Sets the maximum time that an acknowledgement waits for an answer of the user from now on. With a user
+    /// From now on, an acknowledgement waits for an answer of the user for at most `patience`. With a user
     /// that polls the engine itself, the time can be zero: the user can answer between two polls.
     pub(super) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;

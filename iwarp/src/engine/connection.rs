@@ -249,7 +249,7 @@ impl Connection {
         pinned == self.pinned && self.base.timers.next().min(due) == self.scheduled && !self.closed
     }
 
-    /// If the number has changed, reports to TCP how many bytes of its buffers hold out-of-order data.
+    /// Reports to TCP how many bytes of packet buffers hold out-of-order data, if this number has changed.
     pub(super) fn report_pinned(&mut self, state: &mut EngineState) {
         let (pinned, _) = self.phase.upkeep();
         if pinned != self.pinned {

@@ -128,8 +128,8 @@ impl Engine {
         self.end_sleep();
     }
 
-    /// As [`sleep`](Self::sleep), but without a limit if a frame ends the sleep; otherwise the sleep lasts at
-    /// most `nap`. Use it in a thread that has no other work than the engine.
+    /// As [`sleep`](Self::sleep), but without a limit on a port whose frames end the sleep. On other ports
+    /// the sleep lasts at most `nap`. Use it in a thread that has no other work than the engine.
     fn sleep_until_woken(&mut self, nap: Duration) {
         let Some(most) = self.begin_sleep(nap) else { return };
         thread::wait(self.poller.handle(), self.poller.poll_fd(), most);

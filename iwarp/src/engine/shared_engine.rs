@@ -225,8 +225,9 @@ impl SharedEngine {
         self.with(|engine| engine.counters()).unwrap_or_default()
     }
 
-    /// Stops the engine without waiting for its thread, which resets the engine's connections. Call this at
-    /// the end of a process. The call has no effect if another thread polls during all of `limit`.
+    /// Stops the engine, which resets the engine's connections, but does not wait for the engine's thread.
+    /// Call this at the end of a process. The call has no effect if another thread polls during all of
+    /// `limit`.
     pub fn reset_within(&self, limit: Duration) {
         let inner = &*self.inner;
         inner.halt();

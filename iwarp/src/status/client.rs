@@ -36,8 +36,8 @@ enum StatusAnswer {
 /// Asks all processes that have a socket in `folder`. Removes the sockets of dead processes.
 ///
 /// # Errors
-/// An error of the system, or an error of one line if the folder belongs to another user or other users may
-/// enter it.
+/// An error of the system. If the folder belongs to another user, or other users may enter it, the text of
+/// the error is one line.
 pub fn processes(folder: &Path) -> io::Result<Processes> {
     let mut processes = Processes::default();
     for (own_pid, path) in folder::sockets(folder)? {

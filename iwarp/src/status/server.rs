@@ -49,8 +49,8 @@ type Poll = Box<dyn Fn() + Send>;
 /// processes.
 ///
 /// # Errors
-/// An error of the system, or an error of one line if the folder belongs to another user or other users may
-/// enter it.
+/// An error of the system. If the folder belongs to another user, or other users may enter it, the text of
+/// the error is one line.
 pub fn serve(context: &Context, folder: &Path) -> io::Result<StatusSocket> {
     serve_while_idle(context, folder, Box::new(|| {}))
 }

@@ -456,7 +456,7 @@ impl Stream {
         qp.report();
     }
 
-    /// If no send request is open and the user has asked for the event of this, reports the event.
+    /// Reports the event that no send request is open, if this is so and the user has requested the event.
     pub(crate) fn report_if_drained(&self) {
         let qp = &self.state.qp;
         qp.sends.report_if_drained(&qp.signals);

@@ -191,7 +191,8 @@ impl MemoryRegion {
     /// Deregisters the region (`ibv_dereg_mr`). When this function returns, no engine reads or changes the
     /// memory any more.
     ///
-    /// Dropping a region also deregisters it, but ends the windows that are bound to it instead of failing.
+    /// Dropping a region also deregisters it. Where `deregister` would fail because a window is bound to the
+    /// region, the drop ends the window.
     ///
     /// # Errors
     /// [`BoundRegion`] with the unchanged region, if a window is bound to it.

@@ -280,10 +280,10 @@ impl QueuePair {
         self.shared.give_up()
     }
 
-    /// Declares that the user no longer needs completions of this queue pair, as `ibv_destroy_qp` does. Its
-    /// unpolled completions are removed from their completion queues, which frees their entries. From now on
-    /// its requests end without a completion, and without an event of a completion queue. The entries that
-    /// its receives use in a shared receive queue become free.
+    /// Declares that the user no longer needs completions of this queue pair, as `ibv_destroy_qp` does. The
+    /// queue pair's unpolled completions are removed from their completion queues, which frees their entries.
+    /// From now on the queue pair's requests end without a completion, and without an event of a completion
+    /// queue. The entries that its receives use in a shared receive queue become free.
     ///
     /// A thread that polls concurrently may still get earlier completions.
     pub fn discard_completions(&self) {

@@ -124,7 +124,8 @@ struct Asked {
 
 impl StatusDesk {
     /// Records that the caller asks the engine. Returns the number of answers so far, and whether the caller
-    /// has to queue the command: this is not so if another thread has asked already.
+    /// has to queue the command. The caller does not have to do so if the command of another thread is queued
+    /// already.
     pub(crate) fn ask(&self) -> (u64, bool) {
         let mut state = self.state();
         (state.answers, !std::mem::replace(&mut state.is_pending, true))

@@ -43,11 +43,11 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// Returns these options with the private data `bytes` (at most 500 bytes), which is sent to the peer
-    /// with the request or the answer.
+    /// Returns these options with the private data `bytes`, which is sent to the peer with the request or the
+    /// answer. With [`ib_semantics`](ConnParam::ib_semantics), a connection can carry at most 496 bytes.
     ///
     /// # Errors
-    /// [`Error::TooLong`] if there are more than 500 bytes.
+    /// [`Error::TooLong`] if there are more than 512 bytes.
     pub fn private_data(mut self, bytes: &[u8]) -> Result<Self> {
         let too_long = Error::TooLong { got: bytes.len(), max: MAX_PRIVATE_DATA };
         self.param = self.param.with_private_data(bytes).map_err(|_| too_long)?;

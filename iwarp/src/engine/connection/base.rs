@@ -169,8 +169,8 @@ impl Base {
         qp.state.blame(cause);
     }
 
-    /// Whether the queue pair outlives the connection. Its user must have asked for this, and the peer must
-    /// have ended the connection by FIN or RST, or no connection was made.
+    /// Whether the queue pair outlives the connection. The user must have asked for this. Besides, the peer
+    /// must have ended the connection by FIN or RST, or no connection must have been made.
     pub(super) fn is_orphan(&self) -> bool {
         let ended_by_peer =
             matches!(self.report.error(), None | Some(ConnectionError::Tcp(CloseReason::Reset)));

@@ -127,7 +127,7 @@ impl PreFpdu {
         }
         if result == Sent::Blocked {
             // A short write means that the send buffer is full or that the packet pool is empty. TCP reports
-            // only that the send buffer has space again.
+            // when the send buffer has space again, but not when a packet buffer becomes free.
             let blocked = matches!(
                 state.tcp.sender(state.now, conn).and_then(|mut sender| sender.segment().map(drop)),
                 Err(SendError::BufferFull | SendError::Closed)

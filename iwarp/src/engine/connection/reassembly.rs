@@ -1,7 +1,7 @@
 //! Received bytes before Full Operation, in order and out of order.
 //!
 //! A startup frame may arrive in any segmentation and order, and FPDUs may follow it. Out-of-order bytes are
-//! held in the engine's slots for held buffers, where small pieces are copied together.
+//! held in the engine's slots for held buffers. Small adjacent pieces are copied into one buffer.
 
 use std::ops::Range;
 

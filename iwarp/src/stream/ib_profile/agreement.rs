@@ -8,9 +8,9 @@
 //! echoes private data does not agree by this.
 //!
 //! The last byte of the offer and of the consent has two values that InfiniBand's connection manager
-//! exchanges. The five upper bits are the time after which the other side may send a message again that found
-//! no receive request, as a code of InfiniBand. The three lower bits are the number of retries of the other
-//! side.
+//! exchanges. The five upper bits are a code of InfiniBand for a time. After this time, the other side may
+//! repeat a message that found no receive request. The three lower bits are the number of retries of the
+//! other side.
 //!
 //! In the Request, the four bytes before the last byte are computed from TCP's two initial sequence numbers
 //! ([`tcp_lite::Stack::sequence_mark`]). The responder compares them with the value of its own connection.

@@ -134,7 +134,7 @@ impl Rules {
     }
 
     /// Whether receive requests may be bound to messages that have not begun. This is not possible where
-    /// Immediate Data can belong to a Send, since it consumes no receive request.
+    /// Immediate Data can belong to a Send, since such Immediate Data consumes no receive request.
     pub(in crate::stream) fn bind_ahead(&self) -> bool {
         self.0.is_none()
     }

@@ -152,7 +152,7 @@ struct ReceivedUlpdu<'a, 'u> {
 }
 
 impl Delivery<'_> {
-    /// Handles any ULPDU, as the general path of [`deliver`](Self::deliver), which has the contract. For the
+    /// Handles any ULPDU: the general path of [`deliver`](Self::deliver), which describes the result. For the
     /// ULPDUs that the fast path [`deliver_usual`](Self::deliver_usual) accepts, both paths have the same
     /// result.
     #[inline(never)]
@@ -249,7 +249,8 @@ impl<'a, 'u> ReceivedUlpdu<'a, 'u> {
         Self { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival }
     }
 
-    /// Cold, like all code that creates a failure, which keeps this code out of the path of each FPDU.
+    /// Marked as cold, like all code that creates a failure. So this code is not part of the path of each
+    /// FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
         Failure::Here(Box::new(self.terminate(error.into())))

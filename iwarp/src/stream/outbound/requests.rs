@@ -105,7 +105,7 @@ impl Outbound {
     /// allow it. The response completes the request.
     ///
     /// A Read with several elements stays at the head of the send queue until the Read Request for its last
-    /// element. With an ORD of 1, the Read Requests are sent one by one.
+    /// element is generated. With an ORD of 1, the Read Requests are sent one by one.
     fn request_response(&mut self, cx: &mut SendContext<'_>) -> bool {
         let state = &mut *cx.state;
         // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): at most ORD requests are outstanding.

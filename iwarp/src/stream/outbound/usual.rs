@@ -37,8 +37,8 @@ pub(super) enum FillOutcome {
 }
 
 impl Outbound {
-    /// Whether the oldest posted request may be written directly from its queue, if it fits one FPDU. This is
-    /// so if nothing has to be sent before the request, and the request completes as soon as it is written.
+    /// Whether nothing has to be sent before the oldest posted request, and the request completes as soon as
+    /// it is written. If the request also fits one FPDU, it may be written directly from its queue.
     #[inline]
     pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
         self.allows_usual(state)
@@ -196,7 +196,8 @@ fn await_acknowledgement(pending: &mut VecDeque<Pending>, request: &SendEntry, e
     pending.push_back(acknowledged_of(request, end, msn));
 }
 
-/// Never inlined, since it would leave fewer registers for requests whose payload is in registered memory.
+/// Never inlined, since the inlined code would leave fewer registers for requests whose payload is in
+/// registered memory.
 #[inline(never)]
 fn write_inline(framer: &mut Framer, plan: FpduPlan, out: &mut [u8], head: &UlpduHead, bytes: &[u8]) {
     let mut fpdu = framer.begin_with(plan, out, head);

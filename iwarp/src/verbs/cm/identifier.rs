@@ -334,7 +334,7 @@ impl CmShared {
         }
     }
 
-    /// The engine's time of the last progress.
+    /// Returns the engine's time, in microseconds, when data was last sent or received.
     pub(crate) fn progress_us(&self) -> u64 {
         self.times.progress_us.load(Ordering::Relaxed)
     }

@@ -77,9 +77,9 @@ pub enum KeepalivePolicy {
 /// Parameters of a connection (`rdma_conn_param`).
 #[derive(Clone, Debug)]
 pub struct ConnParam {
-    /// Private data of the MPA Request or Reply: at most 512 bytes. The enhanced data of revision 2 reduces
-    /// the limit to 508 bytes, and [`ib_semantics`](Self::ib_semantics) reduces it by 8 more bytes.
-    /// Default: empty.
+    /// Private data of the MPA Request or Reply: at most 512 bytes. With revision 2, the enhanced data
+    /// reduces the limit to 508 bytes. [`ib_semantics`](Self::ib_semantics) reduces the limit by 12 more
+    /// bytes. Default: empty.
     pub private_data: ArrayVec<u8, MAX_PRIVATE_DATA>,
     /// Maximum number of the peer's Reads that are served at a time (IRD). Default: 128.
     pub responder_resources: u16,
@@ -88,8 +88,9 @@ pub struct ConnParam {
     /// When accepting: the lowest acceptable ORD. A peer that serves fewer Reads is rejected, and the Reply
     /// contains this number (RFC 6581 section 9.1). Default: 0.
     pub min_initiator_depth: u16,
-    /// When connecting: both programs negotiate the depths in the private data, so the Request has the value
-    /// 0x3fff. Other known implementations read this value as a depth. Default: `false`.
+    /// When connecting: the two programs negotiate the depths in the private data, so the Request has the
+    /// value 0x3fff in place of each depth. Other known implementations read this value as a depth.
+    /// Default: `false`.
     pub depths_left_to_ulp: bool,
     /// Requests markers from the peer, which make it possible to place out-of-order FPDUs. siw rejects such a
     /// Request. Default: `false`.
@@ -130,9 +131,9 @@ pub struct ConnParam {
     ///   TCP acknowledgement, which it sends in the poll that places the bytes or in the next poll. Requests
     ///   after a message that waits for a receive request complete after that message. If the peer refuses a
     ///   request, exactly this request fails. A message that arrives after the peer's close resets the
-    ///   connection. A Send completes before an answer to it is received. A graceful close waits until the
-    ///   peer has posted receive requests for our messages, for at most the engine's `close_timeout`. After
-    ///   that time the remaining requests are flushed.
+    ///   connection. A Send completes before an answer to it is received. A graceful close waits for at most
+    ///   the engine's `close_timeout` until the peer has posted receive requests for our messages. After that
+    ///   time the remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
     /// the peer. Both peers detect such a proxy by TCP's initial sequence numbers, and then do not agree.
@@ -393,7 +394,7 @@ pub struct ListenOptions {
     /// Terminate, and a Terminate of the peer. Beyond the limit, SYNs of the address get no answer for the
     /// rest of the second. After that second, another host behind the same address can connect. Default: 32.
     pub failures_per_address: Option<u32>,
-    /// Maximum number of TCP connections that are not established; `None`: only the
+    /// Maximum number of TCP connections that are not established; `None`: no limit other than
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
     /// Default: `None`.
     pub half_open: Option<usize>,

@@ -234,7 +234,7 @@ impl CmId {
     /// Starts MPA as initiator on a connection in streaming mode. The Request follows the bytes sent so far,
     /// and no more bytes can be sent in streaming mode. The events are those of [`connect`](Self::connect).
     /// Each side has to know that the other side starts MPA now: if the peer sends more bytes in streaming
-    /// mode, they end the connection (code 4).
+    /// mode, these bytes end the connection (code 4).
     ///
     /// # Errors
     /// [`VerbsError`]: some bytes of the peer are unread, the queue pair is not idle, a parameter is out of

@@ -1,4 +1,4 @@
-//! A stream whose connection ends while it is read, step by step.
+//! Streams whose connection ends while they are read: the tests drive them step by step.
 
 use std::task::{Context, Waker};
 use std::time::Duration;

@@ -188,8 +188,8 @@ async fn a_request_without_a_buffer_takes_no_place() {
     assert_eq!(b.recv().await.unwrap().data, [7; 1000]);
 }
 
-/// A Write with Immediate Data completes a receive, whose message has no bytes, with InfiniBand's semantics
-/// and without.
+/// With InfiniBand's semantics and without, a Write with Immediate Data completes a receive, and the received
+/// message has no bytes.
 #[tokio::test(crate = "crate::limited")]
 async fn immediate_data_comes_without_bytes() {
     for ib_semantics in [true, false] {

@@ -111,8 +111,8 @@ async fn an_accepted_connection_knows_what_was_agreed_on() {
     }
 }
 
-/// A server that closes right after accepting, with or without a message sent, closes gracefully: it waits
-/// for the peer.
+/// A server closes right after it has accepted a connection, or right after its first message. It closes
+/// gracefully, since it waits for the peer.
 #[tokio::test(crate = "crate::limited")]
 async fn a_connection_that_is_closed_at_once_closes_gracefully() {
     for sends in [false, true] {

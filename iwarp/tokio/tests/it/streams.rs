@@ -88,7 +88,7 @@ async fn a_peer_that_is_gone_needs_no_end() {
     }
 }
 
-/// Bytes that were written before the drop arrive, even if they are more than fit the ring.
+/// Bytes that were written before the drop arrive, even if there are more bytes than fit into the ring.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_has_sent_what_was_written() {
     let (mut a, mut b) = streams().await;

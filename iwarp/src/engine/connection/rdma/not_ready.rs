@@ -2,8 +2,8 @@
 //! ([`ib_profile`](crate::stream::ib_profile)). This file limits how long such messages wait.
 //!
 //! InfiniBand counts the retries of such a message, and the receiver announces the time between two retries.
-//! Here the sender waits instead, at most as long as these retries would take. Then its request fails with
-//! [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
+//! Here the sender waits instead, at most as long as these retries would take. After this time, the message's
+//! request fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
 //!
 //! The receiver may have its own time limit, after which the message is an error. Without the agreement, a
 //! message that finds no receive request is an error at once.

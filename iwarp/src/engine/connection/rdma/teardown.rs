@@ -76,8 +76,8 @@ impl Rdma {
         Next::Same
     }
 
-    /// Called when the deadline for an answer to a Read, or for space, has passed: aborts the connection if
-    /// there was no progress.
+    /// Called when the deadline for an answer to a Read, or for space in TCP's send buffer, has passed:
+    /// aborts the connection if there was no progress.
     pub(super) fn await_answers(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = &*self else { return Next::Same };
         if !stream.awaits_answers() && !stream.may_await_peer() {
@@ -151,9 +151,9 @@ impl Rdma {
         self.end(base, state)
     }
 
-    /// Whether the loss of the TCP connection has ended the stream. This is not so if the stream has failed
-    /// before, if the user has aborted it or a message has waited too long for a receive request, if no error
-    /// was reported, or if the queue pair outlives the connection.
+    /// Whether the loss of the TCP connection has ended the stream. Returns `false` if something else has
+    /// ended the stream: an earlier failure, an abort by the user, or a message that has waited for too long.
+    /// Also returns `false` if no error was reported, or if the queue pair outlives the connection.
     fn is_lost(&self, base: &Base) -> bool {
         let others = [ConnectionError::Tcp(CloseReason::Aborted), ConnectionError::ReceiverNotReady];
         !self.is_terminating()
