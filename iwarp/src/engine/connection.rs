@@ -101,7 +101,7 @@ pub(super) enum Event<'a> {
     Closed(CloseReason),
     /// Bytes that have to be sent before the first FPDU can be sent now.
     Send,
-    /// The queue pair has a request besides its posts.
+    /// The queue pair has an `Ask`, which is a request other than a post.
     Asked(Ask),
     /// The deadline of the phase has passed, unless the deadline was moved since it was scheduled.
     Deadline,

@@ -178,9 +178,9 @@ impl Engine {
         self.poller.stack().usage()
     }
 
-    /// Checks the invariants of the engine, of its stack and of its context's memory table. They hold between
-    /// any two calls. The function is for tests, since it walks all state. No other thread may use the
-    /// context during the call.
+    /// Checks the invariants of the engine, of its stack and of its context's memory table. These invariants
+    /// hold between any two calls. The function is for tests, since it walks all state. No other thread may
+    /// use the context during the call.
     ///
     /// # Errors
     /// The first invariant that does not hold.

@@ -224,8 +224,8 @@ impl Poller {
         self.state.now
     }
 
-    /// Returns the clock's time in this poll, for the port. It includes the standstills of this engine, since
-    /// other users of the port's wire do not stand still with it.
+    /// Returns the clock's time in this poll, for the port. This time includes the standstills of this
+    /// engine, since other users of the port's wire do not stand still with the engine.
     fn clock_us(&self) -> u64 {
         // The time is not negative.
         self.time.clock_at(self.state.now).total_micros() as u64

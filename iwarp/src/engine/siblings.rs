@@ -59,8 +59,8 @@ impl Siblings {
 }
 
 impl Engine {
-    /// Creates an engine on each of several queues of one device. They share the address of `config`. `ports`
-    /// are the queues, as [`dp::dpdk::open`] returns them. With `cpus`, the memory of each engine is
+    /// Creates an engine on each of several queues of one device. The engines share the address of `config`.
+    /// `ports` are the queues, as [`dp::dpdk::open`] returns them. With `cpus`, the memory of each engine is
     /// allocated while the calling thread runs on that engine's CPU, so that the memory is near the CPU.
     ///
     /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; by default

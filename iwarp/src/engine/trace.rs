@@ -187,7 +187,7 @@ fn of(state: &EngineState, conn: ConnId) -> (usize, (Option<String>, Option<Stri
     (state.handle.index(), printed(addresses))
 }
 
-/// Formats an Ethernet address as Linux does. Its `Display` uses dashes.
+/// Formats an Ethernet address with colons, as Linux does. The `Display` of the type uses dashes.
 #[cfg(feature = "tracing")]
 fn colons(mac: EthernetAddress) -> String {
     mac.to_string().replace('-', ":")

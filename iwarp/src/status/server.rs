@@ -26,8 +26,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of served contexts of one process.
 const MOST_SOCKETS: u32 = 1024;
 
-/// Makes a context visible to [`processes`](super::processes) until this value is dropped. It does not keep
-/// the context alive.
+/// Makes a context visible to [`processes`](super::processes) until this value is dropped. The value does not
+/// keep the context alive.
 pub struct StatusSocket {
     path: PathBuf,
     /// The process that made the socket. A forked child of this process has no thread that serves the socket,
@@ -99,7 +99,7 @@ impl Drop for StatusSocket {
 }
 
 /// Binds the first free name of this process. The socket gets this name only when it listens and only its
-/// owner may use it. So no client mistakes it for the socket of a dead process.
+/// owner may use it. So no client mistakes the new socket for the socket of a dead process.
 fn bind(folder: &Path, pid: u32) -> io::Result<(UnixListener, PathBuf)> {
     for number in 0..MOST_SOCKETS {
         let path = folder::socket(folder, pid, number);

@@ -63,7 +63,7 @@ pub(crate) struct StreamContext<'a> {
     pub(crate) pool: &'a mut RequestPool,
 }
 
-/// One RDMA stream. The owner has to call [`end`](Self::end) instead of dropping it.
+/// One RDMA stream. The owner has to call [`end`](Self::end) instead of dropping the stream.
 pub(crate) struct Stream {
     state: StreamState,
     framer: Framer,

@@ -168,8 +168,8 @@ impl StreamState {
         self.finish();
     }
 
-    /// Returns the stream offset below which the peer has accepted all messages. It is at most the offset up
-    /// to which the peer's TCP has acknowledged bytes.
+    /// Returns the stream offset below which the peer has accepted all messages. The result is at most the
+    /// offset up to which the peer's TCP has acknowledged bytes.
     pub(super) fn acknowledged(&self) -> u64 {
         self.rules.taken(self.acknowledged)
     }
@@ -221,9 +221,9 @@ impl StreamState {
             && self.rules.have_recv(&pending.sent_to)
     }
 
-    /// Called when the peer has dropped the request with this MSN on queue 0, and all later requests. They
-    /// are sent again when the peer asks for them. Requests that send nothing have been executed, and are not
-    /// executed again.
+    /// Called when the peer has dropped the request with this MSN on queue 0, and all later requests. The
+    /// dropped requests are sent again when the peer asks for them. Requests that send nothing have been
+    /// executed, and are not executed again.
     #[cold]
     pub(super) fn go_back(&mut self, slots: &mut SlotPool<Outstanding>, msn: u32) {
         let is_dropped = |pending: &Pending| pending.is_sent() && pending.sent_to.has_send(msn);

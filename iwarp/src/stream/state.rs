@@ -34,8 +34,8 @@ pub(super) struct StreamState {
     /// Number of requests at the end of `pending` that still have to be sent: a Read that has elements left,
     /// and requests that the peer has dropped.
     pub(super) unsent: usize,
-    /// A stream offset below which the peer's TCP has acknowledged all bytes. It may have acknowledged more
-    /// bytes.
+    /// A stream offset below which the peer's TCP has acknowledged all bytes. The peer's TCP may have
+    /// acknowledged more bytes.
     pub(super) acknowledged: u64,
     /// Maximum number of our outstanding Reads and atomics.
     pub(super) ord: u32,

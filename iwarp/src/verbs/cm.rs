@@ -87,7 +87,7 @@ impl CmId {
     /// follows.
     ///
     /// # Errors
-    /// [`VerbsError`]: the queue pair is not idle, a parameter is out of range, there is no engine.
+    /// [`VerbsError`]: the queue pair is not idle, a parameter is out of range, or there is no engine.
     pub fn connect(&self, qp: &QueuePair, remote: SocketAddr, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let engine = self.shared.context.engine(param.engine)?;
@@ -130,7 +130,7 @@ impl CmId {
     /// streaming mode. An engine that cannot listen reports a `ConnectError` event.
     ///
     /// # Errors
-    /// [`VerbsError`]: the port has a listener, an option is out of range, there is no engine.
+    /// [`VerbsError`]: the port has a listener, an option is out of range, or there is no engine.
     pub fn listen_with(&self, options: &ListenOptions) -> Result<(), VerbsError> {
         options.check()?;
         let mut state = self.shared.state();

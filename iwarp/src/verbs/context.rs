@@ -150,7 +150,7 @@ impl ContextShared {
 }
 
 impl Context {
-    /// Creates a context with its own STag table. It moves no data without an
+    /// Creates a context with its own STag table. The context moves no data without an
     /// [`Engine`](crate::engine::Engine).
     ///
     /// # Errors

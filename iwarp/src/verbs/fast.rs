@@ -77,7 +77,8 @@ impl FastRegion {
         Self { registration, rkey, _pd: pd.clone() }
     }
 
-    /// The STag, which is both lkey and rkey. It is valid once the last requested registration has completed.
+    /// The STag, which is both lkey and rkey. The STag is valid once the last requested registration has
+    /// completed.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }

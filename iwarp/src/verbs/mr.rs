@@ -41,7 +41,8 @@ impl MrOptions<'_> {
     }
 }
 
-/// A registered region. Dropping it deregisters it; the drop returns when no engine uses the memory any more.
+/// A registered region. Dropping this value deregisters the region; the drop returns when no engine uses the
+/// memory any more.
 ///
 /// Memory may be registered several times, each time with different rights and in a different domain. Then
 /// readers see the data of all writers, and two writers can overwrite each other's data (RFC 5042 section
@@ -99,7 +100,7 @@ impl MemoryRegion {
         self.registration.stag().0
     }
 
-    /// The tagged offset of the first byte. By default it is the byte's virtual address.
+    /// The tagged offset of the first byte. The default is the byte's virtual address.
     pub fn addr(&self) -> u64 {
         self.registration.base_to()
     }
@@ -120,7 +121,7 @@ impl MemoryRegion {
         self.registration.access()
     }
 
-    /// Whether the region is valid. It becomes invalid when this side or the peer invalidates it.
+    /// Whether the region is valid. A region becomes invalid when this side or the peer invalidates it.
     pub fn is_valid(&self) -> bool {
         self.registration.is_valid()
     }
@@ -158,7 +159,8 @@ impl MemoryRegion {
         self.registration.memory().load_u8_acquire(offset).map_err(out_of_range)
     }
 
-    /// The address of the memory. It is a raw pointer because a peer may change the memory at any time.
+    /// The address of the memory. The result is a raw pointer because a peer may change the memory at any
+    /// time.
     pub fn as_ptr(&self) -> *mut u8 {
         self.registration.memory().as_ptr()
     }
@@ -183,7 +185,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if the memory does not allow the rights, or if a window is bound to the
-    /// region. Then the region is unchanged.
+    /// region. After an error, the region is unchanged.
     pub fn reregister(&mut self, access: Access, key: u8) -> Result<u32, VerbsError> {
         self.registration.revalidate(key, access).map(|stag| stag.0).map_err(register_error)
     }

@@ -97,7 +97,7 @@ impl Listener {
     }
 }
 
-/// A peer's request for a connection. Dropping it rejects the peer.
+/// A peer's request for a connection. Dropping the request rejects the peer.
 pub struct Request {
     id: CmId,
     remote: SocketAddr,

@@ -410,7 +410,7 @@ impl Drop for PassedOn<'_> {
     }
 }
 
-/// A future that waits for a message. It has an entry in `State::receivers` once it has slept.
+/// A future that waits for a message. The future has an entry in `State::receivers` once it has slept.
 struct Receiver<'a> {
     router: &'a Router,
     key: Option<usize>,

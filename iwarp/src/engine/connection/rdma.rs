@@ -49,8 +49,8 @@ pub(super) struct Rdma {
 
 /// The stage of a connection in Full Operation.
 pub(super) enum RdmaStage {
-    /// The connection waits for the peer's first FPDU, its RTR. When the RTR arrives, this event is
-    /// announced.
+    /// The connection waits for the peer's first FPDU, its RTR. When the RTR has arrived, the connection is
+    /// announced to the user with these values.
     AwaitingRtr(Box<Announcement>),
     /// The connection sends and receives.
     Open,
@@ -355,8 +355,8 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on an `Ask` of the queue pair. The user has set it, or a completion queue that has lost a
-    /// completion.
+    /// Acts on an `Ask` of the queue pair. Either the user has set the `Ask`, or a completion queue that has
+    /// lost a completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
             // The caller receives after any `Ask`.

@@ -60,7 +60,7 @@ impl Poller {
     }
 
     /// Serves the requests that users have made since the last poll: runs their commands, then schedules the
-    /// queue pairs whose doorbells they rang. Returns whether there were any.
+    /// queue pairs whose doorbells they rang. Returns whether there were such requests.
     #[inline]
     pub(super) fn serve_users(&mut self, guard: &EpochGuard<'_>) -> bool {
         self.run_commands(guard) | self.answer_doorbells()

@@ -48,7 +48,7 @@ pub(super) use rules::Rules;
 
 /// The state of a stream whose peers have agreed on the profile.
 pub(super) struct IbProfile {
-    // ---- requests of this end ----
+    // ---- requests of this side ----
     peer: Peer,
     /// The MSN up to which the peer has promised receive requests.
     peer_limit: u32,
@@ -97,7 +97,7 @@ enum Peer {
     NotReady,
     /// The peer has a receive request now. A `Resume` has to be sent before the dropped requests.
     Ready,
-    /// The peer has closed the connection, or its stream has failed. It accepts no more requests.
+    /// The peer has closed the connection, or its stream has failed. The peer accepts no more requests.
     Gone,
 }
 
@@ -180,7 +180,7 @@ impl IbProfile {
         (self.news != News::default()).then(|| std::mem::take(&mut self.news))
     }
 
-    // ---- requests of this end ----
+    // ---- requests of this side ----
 
     /// Returns the stream offset below which all messages are accepted, if the peer's TCP has acknowledged
     /// the bytes below `offset`.

@@ -30,7 +30,7 @@ impl Rules {
         self.0.as_deref_mut()
     }
 
-    // ---- requests of this end ----
+    // ---- requests of this side ----
 
     /// Whether a request completes when the peer has accepted its message. If not, the request completes when
     /// its last segment is handed to TCP (RFC 5040 section 5.5).

@@ -35,7 +35,7 @@ const _: () = assert!(HEAD_BYTES >= Header::MAX_LEN, "a segment that was placed 
 
 /// The state of reception between segments.
 pub(super) struct Inbound {
-    /// Queue 0, the receive queue. It counts only the bound requests.
+    /// Queue 0, the receive queue. Only the bound requests count as posted.
     queue_0: UntaggedQueue,
     /// Queue 1: the peer's Read Requests and Atomic Requests.
     requests: RequestQueue,
@@ -217,8 +217,9 @@ impl Delivery<'_> {
     /// - A Read Response names the STag. DDP has to check the STag in every segment, and has one error for an
     ///   STag that is no longer valid (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the
     ///   segment's header.
-    /// - An Atomic Response names no memory. It is correct and delivered when its value cannot be stored.
-    ///   This is an error without a failing message (RFC 5040 section 7.1, case 1): 0/0/00, without a header.
+    /// - An Atomic Response names no memory. When its value cannot be stored, the response is correct and
+    ///   already delivered. This is an error without a failing message (RFC 5040 section 7.1, case 1):
+    ///   0/0/00, without a header.
     #[cold]
     fn sink_revoked(&mut self, terminate: Terminate) -> Failure {
         self.state.fail_oldest();

@@ -115,7 +115,7 @@ pub struct CmEvent {
     pub kind: CmEventKind,
 }
 
-/// An event in a channel's queue. It does not keep its listener listening.
+/// An event in a channel's queue. The event does not keep its listener listening.
 struct QueuedEvent {
     id: CmId,
     listener: Option<Arc<CmShared>>,
@@ -259,8 +259,8 @@ impl EventChannel {
         self.shared.is_empty()
     }
 
-    /// Removes and returns the oldest event, without waiting. If a program polls its engine itself, it polls
-    /// the engine first.
+    /// Removes and returns the oldest event, without waiting. A program that polls its engine itself has to
+    /// poll the engine before this call.
     pub fn poll(&self) -> Option<CmEvent> {
         let event = self.shared.pop();
         // Reading this private descriptor fails only when it is empty, which is no error here.
@@ -271,7 +271,7 @@ impl EventChannel {
     }
 
     /// Removes and returns the oldest event, and waits for an event for at most `timeout`. Use it only if a
-    /// thread runs the engine. After a signal it may return `None` before the timeout.
+    /// thread runs the engine. After a signal the call may return `None` before the timeout.
     ///
     /// # Errors
     /// An error of the system call.

@@ -131,7 +131,8 @@ impl ListenerShared {
     }
 }
 
-/// A connection that a listener has admitted. It counts against the limits until this value is dropped.
+/// A connection that a listener has admitted. The connection counts against the limits until this value is
+/// dropped.
 pub(crate) struct Admitted {
     /// The identifier of the listener.
     pub(crate) id: Arc<CmShared>,

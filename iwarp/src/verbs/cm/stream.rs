@@ -183,7 +183,7 @@ impl CmId {
     /// streaming mode as well.
     ///
     /// # Errors
-    /// [`VerbsError`]: a parameter is out of range, there is no engine.
+    /// [`VerbsError`]: a parameter is out of range, or there is no engine.
     pub fn connect_stream(
         &self,
         remote: SocketAddr,
@@ -237,8 +237,8 @@ impl CmId {
     /// mode, these bytes end the connection (code 4).
     ///
     /// # Errors
-    /// [`VerbsError`]: some bytes of the peer are unread, the queue pair is not idle, a parameter is out of
-    /// range.
+    /// [`VerbsError`]: some bytes of the peer are unread, the queue pair is not idle, or a parameter is out
+    /// of range.
     pub fn start_initiator(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();
@@ -267,7 +267,8 @@ impl CmId {
     /// peer belong to the Request. A `ConnectRequest` or `ConnectError` event follows.
     ///
     /// # Errors
-    /// [`VerbsError`]: `last_message` does not fit the send buffer as a whole, a parameter is out of range.
+    /// [`VerbsError`]: `last_message` does not fit the send buffer as a whole, or a parameter is out of
+    /// range.
     pub fn start_responder(&self, last_message: &[u8], options: &ResponderOptions) -> Result<(), VerbsError> {
         options.check()?;
         let mut state = self.shared.state();

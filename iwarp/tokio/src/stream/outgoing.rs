@@ -87,7 +87,7 @@ impl Outgoing {
         Ok((self.written - before) as usize)
     }
 
-    /// The free bytes of the ring, up to its end.
+    /// Returns the number of contiguous free bytes of the ring, at the position of the next byte.
     fn room(&self) -> usize {
         let size = self.peer_ring.len;
         let free = size - (self.written - self.credited.bytes);

@@ -56,8 +56,8 @@ impl Rdma {
         base.schedule_tx(state);
     }
 
-    /// Called when a message of the peer has waited for too long. Sends the Terminate that is sent at once
-    /// without the agreement.
+    /// Called when a message of the peer has waited for too long. Fails the stream with the Terminate that a
+    /// stream without the agreement sends at once.
     pub(super) fn on_rnr_timeout(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         match self.stream.stop_waiting() {
             Some(failure) => self.fail(base, state, failure),
