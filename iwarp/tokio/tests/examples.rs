@@ -147,7 +147,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Runs `ip`. Returns whether it is installed and succeeds.
+/// Runs `ip`. Returns whether `ip` is installed and has succeeded.
 fn ip(arguments: &str) -> bool {
     let output = Command::new("ip").args(arguments.split(' ')).output();
     output.is_ok_and(|output| output.status.success())

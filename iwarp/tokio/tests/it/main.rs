@@ -25,7 +25,7 @@ fn endpoints() -> (Endpoint, Endpoint) {
     (Endpoint::on_port(a, &["10.0.0.1/24"]).unwrap(), Endpoint::on_port(b, &["10.0.0.2/24"]).unwrap())
 }
 
-/// Returns both ends of a connection with these options.
+/// Returns the client's and the server's side of a connection with these options.
 async fn connected(options: &ConnectionOptions) -> (Connection, Connection) {
     let (client, server) = endpoints();
     let listener = Listener::bind(&server, PORT).unwrap();

@@ -31,7 +31,7 @@ async fn silent(client: &Endpoint) -> CmId {
     id
 }
 
-/// The loop is that of the documentation: it accepts one connection after the other.
+/// The loop of the documentation accepts one connection after the other. Silent peers do not delay the loop.
 #[tokio::test(crate = "crate::limited")]
 async fn silent_peers_do_not_hold_up_a_loop_that_accepts() {
     for accepts_by_request in [false, true] {
