@@ -13,9 +13,9 @@
 //! other side.
 //!
 //! In the Request, the four bytes before the last byte are computed from TCP's two initial sequence numbers
-//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares them with the value of its own connection.
-//! The values differ if a proxy terminates the TCP connection. Then there is no agreement, because the
-//! proxy's acknowledgements do not show what the peer has accepted.
+//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares these bytes with the value that it computes
+//! for its own connection. The values differ if a proxy terminates the TCP connection. Then there is no
+//! agreement, because the proxy's acknowledgements do not show what the peer has accepted.
 
 use std::time::Duration;
 

@@ -270,8 +270,9 @@ impl EventChannel {
         Some(CmEvent { id, listener: listener.map(|listener| listener.handle()), kind })
     }
 
-    /// Removes and returns the oldest event, and waits for an event for at most `timeout`. Use it only if a
-    /// thread runs the engine. After a signal the call may return `None` before the timeout.
+    /// Waits until there is an event, for at most `timeout`, and then removes and returns the oldest event.
+    /// Returns `None` if there was no event in this time. Use it only if a thread runs the engine. After a
+    /// signal the call may return `None` before the timeout.
     ///
     /// # Errors
     /// An error of the system call.
