@@ -6,8 +6,8 @@
 //!
 //! # A Write and a Read, step by step
 //!
-//! This program shows the essential calls (`examples/write_read.rs`, shortened). An in-memory wire joins two
-//! hosts. With a real port, only the first lines differ.
+//! This program shows the essential calls. The whole program is `examples/write_read.rs`. An in-memory wire
+//! joins two hosts. With a real port, only the first lines differ.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -15,7 +15,7 @@
 //! # use iwarp::memory::Access;
 //! # use iwarp::verbs::*;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // 1. A port and an engine for each host. The engine owns the port, and with it all TCP on it.
+//! // 1. A port and an engine for each host. The engine owns the port, and has the TCP stack for it.
 //! let (port_a, port_b) = dp::link::pair(&dp::link::LinkConfig::default());
 //! let (ctx_a, ctx_b) = (Context::new(ContextConfig::default())?, Context::new(ContextConfig::default())?);
 //! let config_a = EngineConfig::new(&*port_a, &["10.0.0.1/24"])?;
@@ -39,7 +39,7 @@
 //! let mut remote = None;
 //! let mut accepted = None;
 //! while remote.is_none() {
-//!     // 4. Nothing moves unless the engines are polled: here, or by a thread (`Engine::spawn`).
+//!     // 4. Data moves only while the engines are polled: here, or by a thread (`Engine::spawn`).
 //!     engine_a.poll();
 //!     engine_b.poll();
 //!     if let Some(event) = channel_b.poll() && matches!(event.kind, CmEventKind::ConnectRequest { .. }) {
@@ -61,7 +61,7 @@
 //! }
 //! let remote = remote.ok_or("set by the loop")?;
 //!
-//! // 5. A one-sided Write, and a Read of the same bytes to another address. B's program does nothing.
+//! // 5. A one-sided Write, and a Read of the same bytes to another address. B posts no request.
 //! mr_a.write_at(0, b"one-sided")?;
 //! qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, mr_a.sge(0, 9)))?;
 //! qp_a.post_send(&SendRequest::new(2, SendOp::Read { remote }, mr_a.sge(100, 9)))?;
@@ -104,91 +104,94 @@
 //! # }
 //! ```
 //!
-//! Without DPDK, `dp::packet::open` shares an interface with the kernel, `dp::local::open` joins processes of
-//! a user, and [`dp::link::pair`] is a wire in memory.
+//! Without DPDK there are three more ports: `dp::packet::open` shares an interface with the kernel,
+//! `dp::local::open` joins processes of one user, and [`dp::link::pair`] is a wire in memory.
 //!
 //! # What to know
 //!
 //! * **The engine has to be polled.** [`Engine::poll`](engine::Engine::poll) receives, acknowledges,
 //!   retransmits and sends. A program that stops polling appears silent to its peers.
 //!   [`Engine::spawn`](engine::Engine::spawn) starts a thread that polls, and backs off when idle.
-//!   [`EngineThread::on_queues`](engine::EngineThread::on_queues) does so for each queue of a device.
-//! * **A thread that sleeps until a completion comes** arms its queue, polls, and waits:
+//!   [`EngineThread::on_queues`](engine::EngineThread::on_queues) starts such a thread for each queue of a
+//!   device.
+//! * **A thread that sleeps until a completion arrives** arms its queue, polls the queue, and then waits:
 //!   [`CompletionChannel`](verbs::CompletionChannel#arm-poll-wait) has the recipe.
-//! * **A completed Write means that TCP has accepted the bytes**, not that they arrived. A Read after it (or
-//!   a Send that the peer answers) confirms the arrival: requests take effect in order. A completed Read has
-//!   its bytes in local memory.
-//! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". Without one
-//!   the connection ends. Post receives before connecting. Two ends of this crate may agree that the Send
-//!   waits instead, and completes when a receive took it
+//! * **A completed Write means that TCP has accepted the bytes**, not that they have arrived. Requests take
+//!   effect in order, so a later Read (or a later Send that the peer answers) confirms the arrival. A
+//!   completed Read has its bytes in local memory.
+//! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". A Send that
+//!   finds no receive ends the connection, so post receives before connecting. Two peers that use this crate
+//!   may agree that such a Send waits instead, and completes when a receive has taken the message
 //!   ([`ConnParam::ib_semantics`](verbs::ConnParam::ib_semantics)).
 //! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) add to, or compare and swap, an aligned 64-bit
-//!   word of the peer, atomically for all queue pairs of its process. A program should
-//!   mix them with no other access to the same word. `examples/tickets.rs` has one.
+//!   word of the peer. They are atomic for all queue pairs of the peer's process. A program should
+//!   mix them with no other access to the same word. `examples/tickets.rs` has an example.
 //! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or after a Write) carries eight
-//!   bytes into a receive of the peer: the buffer needs to hold them, unless both ends have agreed on
-//!   `ib_semantics`.
-//! * **Not every peer supports these two** (RFC 7306 section 1.1), and nothing on the wire negotiates them.
-//!   Agree on them in your own protocol, for example in the private data of connect and accept. Or try:
-//!   adding 0 changes nothing. A peer without them ends the connection with layer 0, type 2, code 6, an
-//!   unexpected opcode. This side accepts them unless [`QpInit::extensions`](verbs::QpInit::extensions)
-//!   leaves them out, and sends them only when posted.
-//! * **An error ends the connection.** The peer gets a Terminate. Posted requests complete as flushed. Each
-//!   of these completions says why ([`WorkCompletion::cause`](verbs::WorkCompletion::cause)): layer, type and
-//!   code of the error, or a reset, a silent peer, a lost link. So do
-//!   [`QueuePair::cause`](verbs::QueuePair::cause) and the
-//!   [`Disconnected`](verbs::CmEventKind::Disconnected) event. A `?` turns it into a [`std::io::Error`].
-//! * **A dead peer is noticed within ten seconds**, or as soon as you say:
-//!   [`KeepalivePolicy`](verbs::KeepalivePolicy) has the times.
-//! * **A responder sends second** (RFC 5044 section 7.1.2): unless the initiator requested peer-to-peer setup
-//!   (the default here), the posts of a responder wait for the first message of the initiator.
-//!   `Established::ready` reports it.
-//! * **A peer may change registered memory** as long as it is registered with remote rights: it is read and
-//!   written by copies, never through references. [Below](#memory-order) is the order in which others see
-//!   them.
+//!   bytes into a receive of the peer. The receive's buffer has to have room for these bytes, unless both
+//!   peers have agreed on `ib_semantics`.
+//! * **Not every peer supports atomics and Immediate Data** (RFC 7306 section 1.1), and no message of MPA
+//!   negotiates them. Agree on them in your own protocol, for example in the private data of connect and
+//!   accept. A program may also try an atomic that adds 0, which changes nothing. A peer without atomics ends
+//!   the connection with layer 0, type 2, code 6 (unexpected opcode). This side accepts atomics and Immediate
+//!   Data unless [`QpInit::extensions`](verbs::QpInit::extensions) excludes them, and sends them only when
+//!   the program posts them.
+//! * **An error ends the connection.** The peer gets a Terminate. Posted requests complete as flushed. The
+//!   cause is in each of these completions ([`WorkCompletion::cause`](verbs::WorkCompletion::cause)), in
+//!   [`QueuePair::cause`](verbs::QueuePair::cause) and in the
+//!   [`Disconnected`](verbs::CmEventKind::Disconnected) event: layer, type and code of the error, or a reset,
+//!   a silent peer, or a lost link. The operator `?` converts the cause to a [`std::io::Error`].
+//! * **A dead peer is detected within ten seconds**, or within a time that you set: see
+//!   [`KeepalivePolicy`](verbs::KeepalivePolicy).
+//! * **A responder sends second** (RFC 5044 section 7.1.2): the posts of a responder wait for the first
+//!   message of the initiator, unless the initiator has requested peer-to-peer setup, which is the default
+//!   here. `Established::ready` reports whether posts are sent at once.
+//! * **A peer may change registered memory** as long as the memory is registered with remote rights. So the
+//!   memory is read and written by copies, never through references. [Memory order](#memory-order) says in
+//!   which order other threads see the copied bytes.
 //!
 //! # Memory order
 //!
-//! Another thread may see a copy half done. It may rely on these rules only:
+//! Another thread may see an incomplete copy. Only these rules hold for such a thread:
 //!
-//! * **The bytes of a Write or a Send become visible by increasing address**, and those of a message before
-//!   those of the next one. So a program may poll the last byte
-//!   ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8), an acquire load): when it has changed, all
-//!   bytes before it are there. [`MemoryRegion::write_at`](verbs::MemoryRegion::write_at) stores in this
-//!   order as well. With [`ConnParam::markers`](verbs::ConnParam::markers) it does not hold: payload is then
-//!   placed out of order. A completion holds in any case: what was placed before it is visible to the thread
-//!   that polls it.
+//! * **The bytes of a Write or a Send become visible by increasing address**, and the bytes of a message
+//!   become visible before the bytes of the next message. So a program may poll the last byte
+//!   ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8), an acquire load): when this byte has changed,
+//!   all bytes before it have arrived. [`MemoryRegion::write_at`](verbs::MemoryRegion::write_at) also stores
+//!   in this order. The rule does not hold with [`ConnParam::markers`](verbs::ConnParam::markers), since
+//!   payload is then placed out of order. For a completion, the order holds in any case: all bytes that were
+//!   placed before the completion are visible to the thread that polls the completion.
 //! * **An aligned word of eight bytes is stored at once**, unless a message, an FPDU or a TCP segment begins
-//!   or ends within it. An atomic changes its word at once, always.
-//! * **A read has no order within itself.** This is so for
-//!   [`MemoryRegion::read_at`](verbs::MemoryRegion::read_at), and for the engine that fetches the bytes of a
-//!   Send, a Write or the answer to a Read, each FPDU when it is sent. During a concurrent write, the result
-//!   may be old bytes, new bytes or a mixture.
+//!   or ends within the word. An atomic always changes its word at once.
+//! * **A read has no order within itself.** This is true of
+//!   [`MemoryRegion::read_at`](verbs::MemoryRegion::read_at), and of the engine when it fetches the bytes of
+//!   a Send, a Write or the answer to a Read. The engine fetches the bytes of each FPDU when the FPDU is
+//!   sent. During a concurrent write, the result may be old bytes, new bytes or a mixture.
 //!
-//! For a seqlock this means: a **local reader** of a record that its peer Writes is safe. The peer Writes
-//! version, data, version at increasing addresses, in one message or several, from memory that it does not
-//! change until the Writes are completed. The reader loads the second version, a byte, by `load_u8`, copies
-//! the data by `read_at`, makes a `fence(Acquire)`, and loads the first version. If both are equal, the data
-//! is of that version, as long as no 256 Writes came meanwhile. A **remote reader** that gets versions and
-//! data by one Read cannot detect a torn record by comparing them: put a checksum into the record, or let
-//! the owner answer a Send.
+//! An example is a seqlock: a record whose version is stored before and after the data. A **local reader** of
+//! a record that its peer Writes is safe under two conditions. The peer Writes version, data and version at
+//! increasing addresses, in one message or several, from memory that the peer does not change until the
+//! Writes are completed. The reader loads the second version, which is one byte, by `load_u8`, copies the
+//! data by `read_at`, makes a `fence(Acquire)`, and loads the first version. If both versions are equal, the
+//! data is of this version, as long as fewer than 256 Writes have arrived since the first load. A **remote
+//! reader** that gets versions and data by one Read cannot detect a torn record by comparing the versions. In
+//! this case, put a checksum into the record, or let the owner answer a Send.
 //!
-//! # Looking at what runs
+//! # Status, metrics and events
 //!
 //! [`Context::status`](verbs::Context::status) returns the connections, addresses and counters of all
-//! engines. Three features, off by default, export them: `status` to `uwarp status`, by a socket of this
-//! user (`iwarp::status::serve`); `metrics` to the exporter of the program (`iwarp::metrics::publish`);
-//! `tracing` emits events for connections, MPA startup, Terminates, timeouts and links. For a program
-//! without an exporter, [`prometheus`] makes the answers to Prometheus. The subscriber of events runs in the
-//! thread that polls the engine, so a slow subscriber delays the engine.
+//! engines. Three features, off by default, export this state. `status` passes it to `uwarp status`, through
+//! a socket that only this user may use (`iwarp::status::serve`). `metrics` passes it to the exporter of the
+//! program (`iwarp::metrics::publish`). `tracing` emits events for connections, MPA startup, Terminates,
+//! timeouts and links. For a program without an exporter, [`prometheus`] makes the answers to Prometheus. The
+//! subscriber of events runs in the thread that polls the engine, so a slow subscriber delays the engine.
 //!
 //! # Layers
 //!
 //! [`memory`] is registered memory, which threads share. [`ddp`], [`mpa`] and the wire formats of [`rdmap`]
-//! are pure: no clock, thread, randomness or I/O. `queues` is the state that users and engines share. The
-//! protocol of a stream (`stream`) works on all of these, and hands bytes to a TCP of [`tcp_lite`].
-//! [`verbs`] has the objects of users, and [`engine`] moves their data over a port. The package
-//! `tests` has the table of which module may know which (`src/layout/table.rs`).
+//! are pure: they use no clock, thread, randomness or I/O. `queues` is the state that users and engines
+//! share. The protocol of a stream (`stream`) uses all of these modules, and hands bytes to a TCP of
+//! [`tcp_lite`]. [`verbs`] has the objects of users, and [`engine`] moves their data over a port. A table of
+//! the package `tests` says which module may use which modules (`src/layout/table.rs`).
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![deny(unsafe_code)]
 

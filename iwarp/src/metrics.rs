@@ -1,8 +1,8 @@
-//! Publishes all counters through the facade `metrics` (feature `metrics`), and so to the exporter that the
-//! program has installed.
+//! Publishes all counters through the facade `metrics` (feature `metrics`). The facade passes the counters to
+//! the exporter that the program has installed.
 //!
-//! [`publish`] publishes a snapshot of counters that exist already, so the data path does no extra work. Call
-//! it periodically, for example before each scrape:
+//! The data path does no extra work for this, since [`publish`] publishes a snapshot of counters that exist
+//! already. Call it periodically, for example before each scrape:
 //!
 //! ```
 //! # use std::time::Duration;

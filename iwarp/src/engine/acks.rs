@@ -17,9 +17,10 @@ pub(super) struct Acks {
     owed: Vec<ConnId>,
     /// Connections whose peer also waits for a limit ([`ib_profile`](crate::stream::ib_profile)).
     limits: VecDeque<ConnId>,
-    /// The time when the first of these connections began to owe an acknowledgement.
+    /// The time from which `patience` counts: when the first connection was added to `owed`, or to `limits`
+    /// while `owed` was empty.
     since: Instant,
-    /// Maximum time for the user to answer.
+    /// Maximum time that an acknowledgement or a limit waits for an answer of the user.
     patience: Duration,
 }
 
@@ -35,8 +36,8 @@ impl Acks {
         }
     }
 
-    /// Sets the maximum time for the user to answer from now on. A user that polls the engine itself needs no
-    /// such time, since it could answer between two polls.
+    /// From now on, an acknowledgement waits for an answer of the user for at most `patience`. With a user
+    /// that polls the engine itself, the time can be zero: the user can answer between two polls.
     pub(super) fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
@@ -53,7 +54,7 @@ impl Acks {
     }
 
     /// Records that the connection has received FPDUs, and so owes an acknowledgement. The caller must not
-    /// call this again before the connection was returned.
+    /// call this again for the connection before [`take_owed`](Self::take_owed) has returned it.
     pub(super) fn owe(&mut self, now: Instant, conn: ConnId) {
         if self.owed.is_empty() {
             self.since = now;
@@ -61,8 +62,9 @@ impl Acks {
         self.owed.push(conn);
     }
 
-    /// Records that the peer waits for a limit, on a connection that owes an acknowledgement. The caller must
-    /// not call this again before the connection was returned.
+    /// Records that the peer of the connection waits for a limit. The connection also owes an
+    /// acknowledgement. The caller must not call this again for the connection before
+    /// [`take_limit`](Self::take_limit) has returned it.
     pub(super) fn owe_limit(&mut self, now: Instant, conn: ConnId) {
         if self.owed.is_empty() && self.limits.is_empty() {
             self.since = now;
@@ -76,7 +78,7 @@ impl Acks {
         self.limits.len()
     }
 
-    /// Returns how many of these limits have to be sent in a separate message in a poll at `now`.
+    /// Returns the number of connections whose limit has to be sent in its own message in a poll at `now`.
     #[inline]
     pub(super) fn due_limits(&self, now: Instant) -> usize {
         if self.limits.is_empty() || now < self.since + self.patience { 0 } else { self.limits.len() }
@@ -93,7 +95,7 @@ impl Acks {
         self.owed.len()
     }
 
-    /// Returns how many of these acknowledgements have to be sent separately in a poll at `now`.
+    /// Returns the number of connections whose acknowledgement has to be sent separately in a poll at `now`.
     #[inline]
     pub(super) fn due(&self, now: Instant) -> usize {
         if now < self.since + self.patience { 0 } else { self.owed.len() }

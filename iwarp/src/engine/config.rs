@@ -8,8 +8,8 @@ use tcp_lite::{Limits, StackConfig, TcpConfig};
 
 use crate::verbs::{VerbsError, entropy};
 
-/// Enough for all Reads and atomics that 64 connections of the default depths (128 in each direction) can
-/// have outstanding. These records need about two megabytes.
+/// Enough for 64 connections of the default depths, if the peer of each connection has 128 Reads and 128
+/// atomics outstanding. The records need about two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
 /// How long connections survive the loss of the link to their only peer. A device that is reconfigured takes
@@ -45,9 +45,10 @@ pub struct EngineConfig {
     /// the connections' depths allow more, more memory is allocated when it is needed
     /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)). Default: 16,384.
     pub request_records: usize,
-    /// Maximum time until RST for sending a Terminate, for the peer's FIN after ours, and for the next answer
-    /// to a Read in a graceful close. While the peer acknowledges bytes that are sent before our FIN, the
-    /// time restarts. Default: 5 s.
+    /// Maximum time that the end of a connection waits for one step: until a Terminate is sent, until the
+    /// peer's FIN follows our FIN, or in a graceful close until the next answer to a Read arrives. After this
+    /// time the connection is reset. While the peer acknowledges bytes that are sent before our FIN, the time
+    /// restarts. Default: 5 s.
     pub close_timeout: Duration,
     /// Whether messages of a peer with InfiniBand's semantics
     /// ([`ConnParam::ib_semantics`](crate::verbs::ConnParam::ib_semantics)) are acknowledged in the poll in

@@ -5,8 +5,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | here | the phases and the events, and which phase an event goes to |
-//! | `connection/base.rs` | what a connection has in every phase |
+//! | here | the phases, the events, and the choice of the phase that handles an event |
+//! | `connection/base.rs` | the state that a connection has in every phase |
 //! | `connection/opening.rs` | how a connection begins, at either peer |
 //! | `connection/streaming.rs` | streaming mode before MPA, and the switch |
 //! | `connection/startup.rs` | MPA startup: Request, decision, Reply |
@@ -16,7 +16,7 @@
 //! | `connection/reassembly.rs` | received bytes before Full Operation |
 //! | `connection/pre_fpdu.rs` | bytes to send before the first FPDU |
 //! | `connection/retry.rs` | the second attempt, with revision 1 |
-//! | `connection/report.rs` | events and errors for its user |
+//! | `connection/report.rs` | events and errors for the connection's user |
 //! | `connection/invariants.rs` | the invariants of a connection |
 
 use std::sync::Arc;
@@ -101,13 +101,13 @@ pub(super) enum Event<'a> {
     Closed(CloseReason),
     /// Bytes that have to be sent before the first FPDU can be sent now.
     Send,
-    /// The queue pair has a request besides its posts.
+    /// The queue pair has an `Ask`, which is a request other than a post.
     Asked(Ask),
     /// The deadline of the phase has passed, unless the deadline was moved since it was scheduled.
     Deadline,
     /// It is time to check whether the connection was idle for too long.
     IdleCheck,
-    /// A timer that only this phase has may be due.
+    /// A timer of Full Operation may be due ([`Phase::upkeep`]).
     Time,
     /// The user has sent or read bytes in streaming mode.
     PlainBytes,
@@ -144,8 +144,8 @@ pub(super) enum TurnOutcome {
 }
 
 impl Phase {
-    /// Returns the bytes of packet buffers that hold out-of-order data, and the next time of a timer that
-    /// only this phase has.
+    /// Returns the bytes of packet buffers that hold out-of-order data, and the next time of the timers that
+    /// only Full Operation has.
     fn upkeep(&self) -> (usize, Deadline) {
         match self {
             Phase::Rdma(rdma) => rdma.upkeep(),
@@ -249,7 +249,7 @@ impl Connection {
         pinned == self.pinned && self.base.timers.next().min(due) == self.scheduled && !self.closed
     }
 
-    /// If the number has changed, reports to TCP how many bytes of its buffers hold out-of-order data.
+    /// Reports to TCP how many bytes of packet buffers hold out-of-order data, if this number has changed.
     pub(super) fn report_pinned(&mut self, state: &mut EngineState) {
         let (pinned, _) = self.phase.upkeep();
         if pinned != self.pinned {

@@ -1,8 +1,8 @@
-//! The engine moves the data. It has one port queue, one TCP stack and one thread.
+//! The engine moves the data. It has one port queue and one TCP stack, and one thread at a time polls it.
 //!
 //! | file | what |
 //! |---|---|
-//! | `poller.rs`, `poller/` | one poll: frames in, events to connections, queue pairs send, frames out |
+//! | `poller.rs`, `poller/` | one poll: receives frames, passes events to connections, lets queue pairs send, sends frames |
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
 //! | `acks.rs` | acknowledgements that requests wait for |
 //! | `carrier.rs` | polls the link state of the port |
@@ -10,11 +10,11 @@
 //! | `listening.rs` | a listening port |
 //! | `polled_time.rs` | time without standstills of the process |
 //! | `rate.rs` | limits on the connections of an address in a second |
-//! | `thread.rs` | an engine in a thread of its own |
+//! | `thread.rs` | an engine in its own thread |
 //! | `shared_engine.rs` | an engine that its thread and threads of the user poll in turns |
 //! | `siblings.rs` | engines on several queues of one device |
 //! | `trace.rs` | events of `tracing` |
-//! | `state.rs` | what an engine has for all its connections |
+//! | `state.rs` | the state that the connections of an engine share |
 //! | `config.rs` | the configuration of an engine |
 //!
 //! The poller starts no thread, and reads no clock except the CPU's cycle counter for
@@ -100,8 +100,8 @@ impl Engine {
         self.poller.poll(now, cycles, &guard)
     }
 
-    /// Sets the maximum time for users to answer a message: after this time the message is acknowledged
-    /// without an answer. Returns whether an acknowledgement waits.
+    /// Sets the maximum time that an acknowledgement waits for a user's answer to the acknowledged message.
+    /// Returns whether an acknowledgement waits.
     fn await_answers(&mut self, patience: Duration) -> bool {
         self.poller.await_answers(patience)
     }
@@ -128,8 +128,8 @@ impl Engine {
         self.end_sleep();
     }
 
-    /// As [`sleep`](Self::sleep), but without a limit if a frame ends the sleep; otherwise the sleep lasts at
-    /// most `nap`. Use it in a thread that has no other work than the engine.
+    /// As [`sleep`](Self::sleep), but without a limit on a port whose frames end the sleep. On other ports
+    /// the sleep lasts at most `nap`. Use it in a thread that has no other work than the engine.
     fn sleep_until_woken(&mut self, nap: Duration) {
         let Some(most) = self.begin_sleep(nap) else { return };
         thread::wait(self.poller.handle(), self.poller.poll_fd(), most);
@@ -178,9 +178,9 @@ impl Engine {
         self.poller.stack().usage()
     }
 
-    /// Checks the invariants of the engine, of its stack and of its context's memory table. They hold between
-    /// any two calls. The function is for tests, since it walks all state. No other thread may use the
-    /// context during the call.
+    /// Checks the invariants of the engine, of its stack and of its context's memory table. These invariants
+    /// hold between any two calls. The function is for tests, since it walks all state. No other thread may
+    /// use the context during the call.
     ///
     /// # Errors
     /// The first invariant that does not hold.

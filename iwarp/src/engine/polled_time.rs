@@ -3,8 +3,8 @@
 //!
 //! A process may stand still: it may be stopped by a signal or a debugger, or its machine may be suspended,
 //! paused or migrated. During a standstill nothing is sent, and frames of the peer may be lost. So the
-//! standstill does not prove that a peer is gone or slow, or that a link stays down. Therefore no timeout
-//! counts it.
+//! standstill does not prove that a peer is gone or slow, or that a link stays down. Therefore timeouts do
+//! not include standstills.
 
 use tcp_lite::{Duration, Instant};
 
@@ -21,7 +21,7 @@ pub(super) struct PolledTime {
     now: Instant,
     /// The sum of all standstills.
     standstills: Duration,
-    /// All timers that are due until this time have got [`GRACE`] already.
+    /// Timers that are due at this time or earlier have got [`GRACE`] already.
     graced: Instant,
 }
 
@@ -48,7 +48,8 @@ impl PolledTime {
         let (now, last) = (self.of(clock), self.now);
         self.now = match due.map(|due| due.max(last)) {
             Some(due) if now > due + LATE => {
-                // Even if every poll is late, every second poll reaches the due time.
+                // The second late poll in a row sets the time to `due`, so timers make progress even if each
+                // poll is late.
                 let resumed = if last >= self.graced { last.max(due - GRACE) } else { due };
                 self.graced = self.graced.max(due);
                 self.standstills += now - resumed;

@@ -216,7 +216,7 @@ impl Poller {
         busy
     }
 
-    /// Sets the engine's time from `clock`. All functions with a parameter `clock` call this first.
+    /// Sets the engine's time from `clock`. `poll`, `send_posted` and `shut_down` call this first.
     #[inline]
     fn set_time(&mut self, clock: Instant) -> Instant {
         let (now, is_pause) = self.time.advance(clock);
@@ -224,8 +224,8 @@ impl Poller {
         self.state.now
     }
 
-    /// Returns the clock's time in this poll, for the port. It includes the standstills of this engine, since
-    /// other users of the port's wire do not stand still with it.
+    /// Returns the clock's time in this poll, for the port. This time includes the standstills of this
+    /// engine, since other users of the port's wire do not stand still with the engine.
     fn clock_us(&self) -> u64 {
         // The time is not negative.
         self.time.clock_at(self.state.now).total_micros() as u64
@@ -310,8 +310,9 @@ impl Poller {
     // ---- steps, and events of the stack ----
 
     /// Runs `act`, then handles the resulting events of TCP. Returns the result of `act`, and whether there
-    /// were events. All code that calls TCP runs in a step, so no event is left when a step begins. Therefore
-    /// the user of an ended connection gets its event before another connection gets the slot.
+    /// were events. Code that may make TCP queue an event runs in a step, except at the engine's end. So no
+    /// event is left when a step begins, and the user of an ended connection gets the event of the end before
+    /// another connection gets the slot.
     #[inline]
     fn step<T>(&mut self, guard: &EpochGuard<'_>, act: impl FnOnce(&mut Self) -> T) -> (T, bool) {
         debug_assert!(!self.state.tcp.has_events(), "TCP was called outside of a step");
@@ -366,8 +367,7 @@ impl Poller {
         busy
     }
 
-    /// Sends acknowledgements on `owed` connections for bytes that arrived in earlier polls, unless they are
-    /// acknowledged by now.
+    /// Sends the acknowledgements that `owed` connections owe, unless TCP has acknowledged the bytes by now.
     #[cold]
     fn acknowledge(&mut self, owed: usize) {
         let Self { state: EngineState { acks, tcp, now, .. }, connections, .. } = self;
@@ -381,8 +381,8 @@ impl Poller {
         }
     }
 
-    /// On `count` connections, sends the peer a limit: the number of messages for which there are receive
-    /// requests.
+    /// Makes `count` connections send their limit to the peer: the MSN up to which the peer's messages find a
+    /// receive request.
     #[cold]
     fn tell_limits(&mut self, count: usize) {
         let Self { state, connections, .. } = self;
@@ -459,8 +459,8 @@ impl Poller {
 
     // ---- connections by slot ----
 
-    /// Adds a connection. Its slot is free here because the slot of the same number was free in TCP: no step
-    /// leaves an event of TCP behind.
+    /// Adds a connection. Its slot in `connections` is free, since TCP has reused the slot number: each step
+    /// handles the end of a connection before another connection can get the number.
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
         if self.connections.len() <= slot {

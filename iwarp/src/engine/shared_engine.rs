@@ -44,7 +44,8 @@ pub struct SharedOptions {
     /// While callers poll, the thread waits for this time before it checks whether they still poll.
     /// Default: 1 ms.
     pub step_back: Duration,
-    /// Maximum of this time if callers have polled for long without a pause. Default: 8 ms.
+    /// The longest wait between two such checks. The wait grows from `step_back` up to this time while
+    /// callers poll without a pause. Default: 8 ms.
     pub longest_step_back: Duration,
     /// Maximum time of a sleep on a port without a file descriptor. Default: 200 us.
     pub max_sleep: Duration,
@@ -64,8 +65,8 @@ impl Default for SharedOptions {
     }
 }
 
-/// Maximum time for a program to answer a message that the thread receives. After this time the message is
-/// acknowledged without an answer. A program that polls its memory for a change answers within some hundred
+/// Maximum time that the acknowledgement of a message waits for the program's answer, if the thread has
+/// received the message. A program that polls its memory for a change answers within some hundred
 /// nanoseconds. If the answer carries the acknowledgement, both programs keep polling, so `ib_write_lat`
 /// needs no thread.
 const PATIENCE: Duration = Duration::from_micros(2);
@@ -224,8 +225,9 @@ impl SharedEngine {
         self.with(|engine| engine.counters()).unwrap_or_default()
     }
 
-    /// Stops the engine without waiting for its thread, which resets the engine's connections. Call this at
-    /// the end of a process. The call has no effect if another thread polls during all of `limit`.
+    /// Stops the engine, which resets the engine's connections, but does not wait for the engine's thread.
+    /// Call this at the end of a process. The call has no effect if another thread polls during all of
+    /// `limit`.
     pub fn reset_within(&self, limit: Duration) {
         let inner = &*self.inner;
         inner.halt();
@@ -382,7 +384,7 @@ impl Turned {
         }
     }
 
-    /// Waits while callers poll, until a caller hands over or `limit` passes.
+    /// Waits while callers poll, until a caller hands over, `until` is readable, or `limit` passes.
     fn step_back(&self, limit: Duration, until: Option<BorrowedFd<'_>>) {
         if self.handover.step_back() {
             // A failed wait ends at once; then the thread and the callers poll at the same time.
@@ -397,7 +399,8 @@ impl Turned {
         debug_assert!(taken.is_ok(), "a private descriptor stays open");
     }
 
-    /// Sleeps until a doorbell rings, a frame arrives, a caller calls, or `limit` passes.
+    /// Sleeps until a doorbell rings, a frame arrives, another thread notifies `call`, `until` is readable,
+    /// or `limit` passes.
     fn sleep(&self, limit: Duration, port: Option<&OwnedFd>, until: Option<BorrowedFd<'_>>) {
         let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 4>::new();
         fds.push(PollFd::from_borrowed_fd(self.handle.doorbells().waker(), PollFlags::IN));

@@ -38,7 +38,7 @@ impl Siblings {
         !self.adopted.is_empty()
     }
 
-    /// Wakes the sleeping engines among those whose bits are set.
+    /// Wakes the sleeping engines whose bits are set in `engines`.
     pub(super) fn wake(&self, engines: u64) {
         let mut left = engines;
         while left != 0 {
@@ -59,8 +59,8 @@ impl Siblings {
 }
 
 impl Engine {
-    /// Creates an engine on each of several queues of one device. They share the address of `config`. `ports`
-    /// are the queues, as [`dp::dpdk::open`] returns them. With `cpus`, the memory of each engine is
+    /// Creates an engine on each of several queues of one device. The engines share the address of `config`.
+    /// `ports` are the queues, as [`dp::dpdk::open`] returns them. With `cpus`, the memory of each engine is
     /// allocated while the calling thread runs on that engine's CPU, so that the memory is near the CPU.
     ///
     /// [`ConnParam::engine`](crate::verbs::ConnParam::engine) chooses the engine of a connection; by default

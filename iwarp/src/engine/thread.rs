@@ -148,7 +148,7 @@ pub(super) fn pin(cpu: usize) {
     let _ = cpu;
 }
 
-/// The CPUs on which the calling thread may run. Dropping this value restores them.
+/// The CPUs on which the calling thread may run. Dropping this value allows these CPUs again.
 pub(super) struct Affinity {
     #[cfg(target_os = "linux")]
     cpus: Option<rustix::thread::CpuSet>,

@@ -180,14 +180,14 @@ dp::events! {
     }
 }
 
-/// Returns the index of the engine, and the addresses of one of its connections.
+/// Returns the index of the engine, and the addresses of the connection `conn`.
 #[cfg(feature = "tracing")]
 fn of(state: &EngineState, conn: ConnId) -> (usize, (Option<String>, Option<String>)) {
     let addresses = state.tcp.info(conn).map(|info| (info.local, info.remote));
     (state.handle.index(), printed(addresses))
 }
 
-/// Formats an Ethernet address as Linux does. Its `Display` uses dashes.
+/// Formats an Ethernet address with colons, as Linux does. The `Display` of the type uses dashes.
 #[cfg(feature = "tracing")]
 fn colons(mac: EthernetAddress) -> String {
     mac.to_string().replace('-', ":")

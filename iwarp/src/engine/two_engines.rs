@@ -145,9 +145,9 @@ mod tests {
     use super::*;
     use crate::verbs::{QpState, RecvRequest, SendOp, SendRequest, WcStatus};
 
-    /// The peer accepts a Send although its last limit allowed no more messages. It delays the new limit,
-    /// since the answer of its user could carry it, and then closes before the user has answered. The Send
-    /// has succeeded.
+    /// The peer accepts a Send although its last limit allowed no more messages. The peer delays the new
+    /// limit, since an answer of its user could carry the limit. Then its user closes the connection without
+    /// an answer. The Send has succeeded.
     #[test]
     fn a_limit_that_is_owed_is_told_before_a_close() {
         let [mut client, mut server] = connection_at(Stage::Agreed);

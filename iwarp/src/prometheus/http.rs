@@ -8,8 +8,8 @@ use crate::verbs::ContextStatus;
 /// Maximum number of bytes of a request's header. Prometheus sends a header of some 300 bytes.
 const LONGEST_REQUEST: usize = 8192;
 
-/// Returns the first line of a request. `received` is all bytes that were received on the connection so far.
-/// `None` while the header is incomplete.
+/// Returns the first line of a request, or `None` while the request's header is incomplete. `received` is all
+/// bytes that were received on the connection so far.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] if the header is longer than 8192 bytes.
@@ -21,8 +21,9 @@ pub fn request_line(received: &[u8]) -> io::Result<Option<String>> {
     Ok(end.map(|end| String::from_utf8_lossy(&received[..end]).lines().next().unwrap_or_default().to_owned()))
 }
 
-/// Returns the whole response to the request with this first line. `/metrics` and `/` return the [`text`] of
-/// `statuses`, which is called only for these paths. The caller closes the connection after the response.
+/// Returns the whole response to the request with this first line. For `/metrics` and `/`, the response
+/// contains the [`text`] of `statuses`; for other paths, `statuses` is not called. The caller closes the
+/// connection after the response.
 pub fn response(request_line: &str, statuses: impl FnOnce() -> Vec<(u64, ContextStatus)>) -> String {
     let mut words = request_line.split(' ');
     let (method, target) = (words.next(), words.next().unwrap_or_default());
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
     use crate::verbs::{Context, ContextConfig};
 
-    /// The status and the body of the response, and whether `statuses` was called.
+    /// Returns the status and the body of the response, and whether `statuses` was called.
     fn answer(request: &str) -> (String, String, bool) {
         let context = Context::new(ContextConfig::default()).unwrap();
         let mut is_asked = false;

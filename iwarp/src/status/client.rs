@@ -22,11 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Processes {
     /// One report for each served context, sorted by process number.
     pub answered: Vec<ProcessReport>,
-    /// The numbers of the processes that do not answer, for example because they are stopped.
+    /// The numbers of the processes that do not answer, for example because they are stopped, or whose answer
+    /// has another format.
     pub silent: Vec<u32>,
 }
 
-/// The state of the process behind a socket.
+/// The answer of the process that has bound a socket.
 enum StatusAnswer {
     Report(ProcessReport),
     Silent,
@@ -35,8 +36,8 @@ enum StatusAnswer {
 /// Asks all processes that have a socket in `folder`. Removes the sockets of dead processes.
 ///
 /// # Errors
-/// An error of the system, or an error of one line if the folder belongs to another user or other users may
-/// enter it.
+/// An error of the system. If the folder belongs to another user, or other users may enter it, the text of
+/// the error is one line.
 pub fn processes(folder: &Path) -> io::Result<Processes> {
     let mut processes = Processes::default();
     for (own_pid, path) in folder::sockets(folder)? {
@@ -44,8 +45,8 @@ pub fn processes(folder: &Path) -> io::Result<Processes> {
             remove(&path)?;
             continue;
         };
-        // The number of the process in our PID namespace. In the process's own namespace, its number differs,
-        // and may belong to another process here.
+        // This is the number of the process in our PID namespace. In the process's own namespace the number
+        // can be different; that number may belong to another process here.
         let pid = local::pid_of_peer(&stream).and_then(|pid| u32::try_from(pid).ok());
         match ask(stream)? {
             StatusAnswer::Report(mut report) => {

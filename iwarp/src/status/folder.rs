@@ -13,8 +13,9 @@ const EXTENSION: &str = "status";
 /// `/tmp/uwarp-<uid>`.
 ///
 /// # Errors
-/// No errors in practice. Only the name of a [local wire](dp::local::default_folder), whose folder is next to
-/// this folder, can be refused.
+/// The call does not fail in practice. The folder is next to that of the [local
+/// wires](dp::local::default_folder), whose function refuses invalid names of wires; the name that is used
+/// here is valid.
 pub fn default_folder() -> io::Result<PathBuf> {
     let any = local::default_folder("any").map_err(io::Error::other)?;
     Ok(any.with_file_name(".status"))

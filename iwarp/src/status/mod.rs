@@ -1,7 +1,8 @@
 //! The status of the processes of this user that run engines (feature `status`), which `uwarp status`
 //! prints.
 //!
-//! A library opens no socket unasked. A program calls [`serve`], and keeps the returned [`StatusSocket`]:
+//! The library opens a socket only for a program that asks for it. The program calls [`serve`], and keeps the
+//! returned [`StatusSocket`]:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,8 +23,8 @@
 //! |---|---|
 //! | `folder.rs` | the folder with a socket for each context, which only this user may use |
 //! | `server.rs` | the socket of a context, and its thread |
-//! | `client.rs` | asks all processes, and removes the sockets of dead ones |
-//! | `report.rs` | the question, and the answer, which is JSON |
+//! | `client.rs` | asks all processes, and removes the sockets of dead processes |
+//! | `report.rs` | the request, and the answer in JSON |
 //!
 //! The thread of the socket waits in the kernel for a client. For each request it asks the engines
 //! ([`Context::status`](crate::verbs::Context::status)), which answer between two polls.

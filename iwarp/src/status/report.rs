@@ -17,7 +17,7 @@ pub struct ProcessReport {
     /// The number of the process in the PID namespace of the client. If the client's namespace does not
     /// contain the process, the number is that of the process's own namespace.
     pub pid: u32,
-    /// The name of its program.
+    /// The name of the process's program.
     pub program: String,
     /// All queue pairs, connected or not.
     pub queue_pairs: Vec<QpReport>,
@@ -41,19 +41,20 @@ pub struct ProcessReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct QpReport {
-    /// Its number.
+    /// The number of the queue pair.
     pub qp_num: u32,
-    /// Its type, as libibverbs names it: `RC` (reliable connection).
+    /// The type of the queue pair, as libibverbs names it: `RC` (reliable connection).
     pub qp_type: String,
-    /// Its state: IDLE, RTS, CLOSING, TERMINATE, ERROR or ORPHANED.
+    /// The state of the queue pair: IDLE, RTS, CLOSING, TERMINATE, ERROR or ORPHANED.
     pub qp_state: String,
-    /// The number of its protection domain.
+    /// The number of the queue pair's protection domain.
     pub protection_domain: u32,
     /// Whether the queue pair takes its receives from a shared receive queue.
     pub has_srq: bool,
-    /// Send requests that are not complete.
+    /// Number of send requests that are not complete.
     pub open_sends: u64,
-    /// Number of receives that are not complete. They were posted here, or taken from a shared receive queue.
+    /// Number of receives that are not complete. They were posted to the queue pair, or taken from a shared
+    /// receive queue.
     pub open_receives: u64,
 }
 
@@ -61,9 +62,9 @@ pub struct QpReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct EngineReport {
-    /// Its index in its context.
+    /// The index of the engine in its context.
     pub engine: usize,
-    /// The name of its port.
+    /// The name of the engine's port.
     pub port: String,
     /// The Ethernet address of the port.
     pub mac: String,
@@ -71,15 +72,15 @@ pub struct EngineReport {
     pub mtu: u16,
     /// Whether the link is up.
     pub link_up: bool,
-    /// Bytes of memory that the port shares with other processes, which are the rings of a local wire. Both
-    /// processes of a pair of rings count them.
+    /// Bytes of memory that the port shares with other processes: the rings of a local wire. Each of the two
+    /// processes that share a pair of rings counts the pair.
     #[serde(default)]
     pub shared_memory_bytes: u64,
-    /// Addresses with their prefix lengths.
+    /// The engine's addresses with their prefix lengths.
     pub addresses: Vec<String>,
-    /// TCP ports at which it listens.
+    /// TCP ports on which the engine listens.
     pub listens: Vec<u16>,
-    /// Its connections.
+    /// The engine's connections.
     pub connections: Vec<ConnectionReport>,
     /// All counters by their names ([`dp::Metric::name`]).
     pub counters: BTreeMap<String, u64>,

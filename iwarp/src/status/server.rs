@@ -1,5 +1,6 @@
-//! The socket of a context. A client sends a line, and gets the report. A client may also send nothing, to
-//! check only whether a process listens; then the engines are not asked.
+//! The socket of a context. A client that sends a line gets the report. A client may also close the
+//! connection without sending a line, only to check whether a process listens. In this case the engines are
+//! not asked.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -25,12 +26,12 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of served contexts of one process.
 const MOST_SOCKETS: u32 = 1024;
 
-/// Makes a context visible to [`processes`](super::processes) until this value is dropped. It does not keep
-/// the context alive.
+/// Makes a context visible to [`processes`](super::processes) until this value is dropped. The value does not
+/// keep the context alive.
 pub struct StatusSocket {
     path: PathBuf,
-    /// The process that made the socket. A forked child has no thread that serves the socket, and must not
-    /// remove it.
+    /// The process that made the socket. A forked child of this process has no thread that serves the socket,
+    /// and must not remove the socket.
     pid: u32,
     stop: Arc<StopCall>,
 }
@@ -48,8 +49,8 @@ type Poll = Box<dyn Fn() + Send>;
 /// processes.
 ///
 /// # Errors
-/// An error of the system, or an error of one line if the folder belongs to another user or other users may
-/// enter it.
+/// An error of the system. If the folder belongs to another user, or other users may enter it, the text of
+/// the error is one line.
 pub fn serve(context: &Context, folder: &Path) -> io::Result<StatusSocket> {
     serve_while_idle(context, folder, Box::new(|| {}))
 }
@@ -98,7 +99,7 @@ impl Drop for StatusSocket {
 }
 
 /// Binds the first free name of this process. The socket gets this name only when it listens and only its
-/// owner may use it. So no client mistakes it for the socket of a dead process.
+/// owner may use it. So no client mistakes the new socket for the socket of a dead process.
 fn bind(folder: &Path, pid: u32) -> io::Result<(UnixListener, PathBuf)> {
     for number in 0..MOST_SOCKETS {
         let path = folder::socket(folder, pid, number);

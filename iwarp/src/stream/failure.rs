@@ -13,15 +13,14 @@ use crate::rdmap::{Terminate, TerminateError};
 pub(crate) enum Failure {
     /// An error found here. A Terminate is sent to the peer.
     Here(Box<Terminate>),
-    /// An error found here in a correct message of the peer, or in the answer to such a message, because
-    /// memory was revoked while it was in use. A Terminate is sent to the peer. The error counts as a fault
-    /// of our user. (A peer may also revoke memory, by a Send with Invalidate after its own Read. The two
-    /// cases are not distinguished here.)
+    /// Memory was revoked while a correct message of the peer, or the answer to such a message, used it. A
+    /// Terminate is sent to the peer. The error counts as a fault of our user. (A peer may also revoke
+    /// memory, by a Send with Invalidate after its own Read. The two cases are not distinguished here.)
     User(Box<Terminate>),
     /// The peer's Terminate.
     Peer(Box<Terminate>),
     /// A Terminate of the peer without a readable error: it fails a check of DDP or RDMAP, or is incomplete.
-    /// It ends the stream like any other Terminate, and is not answered (RFC 5040 section 7.2).
+    /// The Terminate ends the stream like any other Terminate, and is not answered (RFC 5040 section 7.2).
     Unreadable,
     /// TCP's receive direction ended inside an FPDU or before an expected response, or MPA cannot continue.
     /// No Terminate can be sent.
@@ -46,8 +45,8 @@ impl Failure {
         Self::Here(Box::new(Terminate::bare(error)))
     }
 
-    /// Returns the failure for a defect of this crate: the condition `what` does not hold. The stream ends,
-    /// so that no bytes are lost without notice.
+    /// Returns the failure for a defect of this crate: the condition `what` does not hold. The failure ends
+    /// the stream, because the stream might otherwise lose bytes without notice.
     #[cold]
     pub(super) fn defect(what: &str) -> Self {
         debug_assert!(false, "{what}");

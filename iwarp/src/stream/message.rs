@@ -26,7 +26,7 @@ pub(super) enum Addressing {
     /// are its STag. For other Sends with InfiniBand's semantics they are a limit. For all other messages
     /// they are 0.
     Untagged { opcode: Opcode, field: u32, msn: u32 },
-    /// A message of queue 4, with InfiniBand's semantics. It has one segment.
+    /// A message of queue 4, with InfiniBand's semantics. The message has one segment.
     Profile(UntaggedHeader),
 }
 

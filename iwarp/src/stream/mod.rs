@@ -2,14 +2,14 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `inbound/` | ULPDUs into memory, receive completions, requests of the peer |
-//! | `outbound/` | choice of the next message, FPDUs into TCP segments, send completions |
-//! | `state.rs` | `StreamState`: what both directions share, the queue pair above all |
+//! | `inbound/` | places ULPDUs into memory, completes receives, handles requests of the peer |
+//! | `outbound/` | chooses the next message, writes FPDUs into TCP segments, completes sends |
+//! | `state.rs` | `StreamState`: the state that both directions share, with the queue pair |
 //! | `outstanding.rs` | our requests between their start and their completion |
 //! | `peer_request.rs` | the peer's Reads and atomics, until they are answered |
-//! | `request_pool.rs`, `slot_pool.rs` | the queues of both, for all streams of an engine |
-//! | `message.rs` | a message being sent: headers, source of its payload, segments left to cut |
-//! | `sent_to.rs` | where a request goes to, by which a Terminate names it |
+//! | `request_pool.rs`, `slot_pool.rs` | the queues of our and the peers' requests, for all streams of an engine |
+//! | `message.rs` | a message that is being sent: the headers of its segments, and the source of its payload |
+//! | `sent_to.rs` | the targets of a request, by which a Terminate names the request |
 //! | `unsent.rs` | requests that send nothing |
 //! | `ib_profile/` | InfiniBand's semantics, where both peers have agreed on them |
 //! | `failure.rs` | why a stream ends |
@@ -63,7 +63,7 @@ pub(crate) struct StreamContext<'a> {
     pub(crate) pool: &'a mut RequestPool,
 }
 
-/// One RDMA stream. The owner has to call [`end`](Self::end) instead of dropping it.
+/// One RDMA stream. The owner has to call [`end`](Self::end) instead of dropping the stream.
 pub(crate) struct Stream {
     state: StreamState,
     framer: Framer,
@@ -112,14 +112,14 @@ impl Stream {
         (inbound as usize, self.state.ord.max(1) as usize)
     }
 
-    /// Whether the peer's requests complete by our acknowledgement of the received bytes.
+    /// Whether requests of the peer complete when this side acknowledges the received bytes.
     #[inline]
     pub(crate) fn owes_acknowledgements(&self) -> bool {
         self.state.rules.complete_by_acknowledgement()
     }
 
-    /// Whether a graceful close may have to wait for the peer for another reason than the response to a Read
-    /// or atomic.
+    /// Whether a graceful close may have to wait for the peer although no response to a Read or atomic is
+    /// missing.
     pub(crate) fn may_await_peer(&self) -> bool {
         self.state.rules.complete_by_acknowledgement()
     }
@@ -390,11 +390,11 @@ impl Stream {
 
     /// Completes all started requests, oldest first: finished requests with success, the other requests in
     /// error. The queue pair flushes the requests that are still queued. A request that is known to be the
-    /// cause has its own status. Otherwise the request that the peer's Terminate names, or else the oldest
-    /// request, gets `first`. (If the cause is known, the failure is ours, and `first` of
-    /// [`Outcome`](crate::queues::Outcome) is a flush error.) On InfiniBand no request succeeds after a
-    /// request in error. So a request is also flushed if the peer has accepted it while an older Read or
-    /// atomic waited for its response. Returns whether any request completed in error.
+    /// cause has its own status. Without such a request, `first` is the status of the request that the peer's
+    /// Terminate names, or else of the oldest request. (If the cause is known, the failure is ours, and
+    /// `first` of [`Outcome`](crate::queues::Outcome) is a flush error.) On InfiniBand no request succeeds
+    /// after a request in error. So a request is also flushed if the peer has accepted it while an older Read
+    /// or atomic waited for its response. Returns whether any request completed in error.
     fn complete_started(
         &mut self,
         pool: &mut RequestPool,
@@ -456,15 +456,15 @@ impl Stream {
         qp.report();
     }
 
-    /// If the user has asked for it, reports the event that no send request is open.
+    /// Reports the event that no send request is open, if this is so and the user has requested the event.
     pub(crate) fn report_if_drained(&self) {
         let qp = &self.state.qp;
         qp.sends.report_if_drained(&qp.signals);
     }
 
     /// Whether the requests that the peer has not accepted may stay in the send queue after the end
-    /// ([`end_unfinished`](Self::end_unfinished)). If a message from the peer has arrived only in part, the
-    /// queue pair ends, and the requests may not stay.
+    /// ([`end_unfinished`](Self::end_unfinished)). The user must have set a retry time. If a message from the
+    /// peer has arrived only in part, the queue pair ends, and the requests may not stay.
     pub(crate) fn may_retry(&self) -> bool {
         !self.state.qp.attributes.retry_time().is_zero() && self.state.consumer.taken_recvs() == 0
     }

@@ -103,8 +103,8 @@ pub(super) enum ReadPart {
     Last,
 }
 
-/// Removes and returns the oldest value. When the queue becomes empty, it starts again at the front of its
-/// buffer. So a short queue always uses the same cache lines, even if its capacity is large.
+/// Removes and returns the oldest value. If the queue is empty after that, the queue starts again at the
+/// front of its buffer. So a short queue always uses the same cache lines, even if its capacity is large.
 pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
     let oldest = queue.pop_front();
     if queue.is_empty() {
@@ -168,8 +168,8 @@ impl StreamState {
         self.finish();
     }
 
-    /// Returns the stream offset below which the peer has accepted all messages. It is at most the offset up
-    /// to which the peer's TCP has acknowledged bytes.
+    /// Returns the stream offset below which the peer has accepted all messages. The result is at most the
+    /// offset up to which the peer's TCP has acknowledged bytes.
     pub(super) fn acknowledged(&self) -> u64 {
         self.rules.taken(self.acknowledged)
     }
@@ -221,9 +221,9 @@ impl StreamState {
             && self.rules.have_recv(&pending.sent_to)
     }
 
-    /// Called when the peer has dropped the request with this MSN on queue 0, and all later requests. They
-    /// are sent again when the peer asks for them. Requests that send nothing have been executed, and are not
-    /// executed again.
+    /// Called when the peer has dropped the request with this MSN on queue 0, and all later requests. The
+    /// dropped requests are sent again when the peer asks for them. Requests that send nothing have been
+    /// executed, and are not executed again.
     #[cold]
     pub(super) fn go_back(&mut self, slots: &mut SlotPool<Outstanding>, msn: u32) {
         let is_dropped = |pending: &Pending| pending.is_sent() && pending.sent_to.has_send(msn);
@@ -331,7 +331,8 @@ impl StreamState {
         let (mut count, mut signaled) = (0, ArrayVec::<Signaled, TOGETHER>::new());
         while pending.front().is_some_and(|pending| pending.awaits.is_none()) {
             let Some(done) = take_front(pending) else { break };
-            // A request that sends nothing may be among the requests to be sent again.
+            // `unsent` may count the completed request: the requests to be sent again include requests that
+            // send nothing.
             *unsent = (*unsent).min(pending.len());
             // The entry has to be free before the completion is visible.
             consumer.release_sends(1);
@@ -369,7 +370,7 @@ impl StreamState {
         })
     }
 
-    /// Whether InfiniBand would report an invalid request where the peer has sent this Terminate: the peer
+    /// Whether InfiniBand would report an invalid request in place of this Terminate of the peer: the peer
     /// does not understand the request, the request is longer than its buffer, or an atomic is not aligned.
     pub(super) fn is_invalid_request(&self, terminate: &Terminate) -> bool {
         if !self.rules.have_invalid_requests() {

@@ -7,8 +7,8 @@ use crate::ddp::{DdpError, Delivered, Header, UntaggedHeader, UntaggedQueue};
 use crate::queues::request_buffers;
 use crate::rdmap::{AtomicRequest, Extensions, Opcode, ReadRequest, Terminate, TerminateError};
 
-/// A checked request of the peer that waits for its response. When the request was checked, its memory was
-/// accessible. If the memory is not accessible when the response is sent, it was revoked in between
+/// A checked request of the peer that waits for its response. The request's memory was accessible at the time
+/// of the check. If the memory is not accessible when the response is sent, it was revoked in between
 /// ([`Failure::User`](super::Failure::User)).
 #[derive(Clone, Debug)]
 pub(super) struct PeerRequest {
@@ -27,8 +27,9 @@ pub(super) enum PeerOp {
 
 impl PeerRequest {
     /// Returns the Terminate for the case that the request cannot be answered completely, and that `sent`
-    /// bytes of the response were sent. The Terminate contains the header of a Read Request, advanced by
-    /// these bytes, but not of an Atomic Request (RFC 5040 section 4.8, RFC 7306 section 8.1).
+    /// bytes of the response were sent. For a Read Request, the Terminate contains the header of the request,
+    /// advanced by these bytes. For an Atomic Request, it does not (RFC 5040 section 4.8, RFC 7306 section
+    /// 8.1).
     pub(super) fn terminate(&self, error: TerminateError, sent: u32) -> Terminate {
         let echoed = match self.op {
             PeerOp::Read(request) => Some(request.advanced(sent)),
@@ -149,7 +150,7 @@ impl RequestQueue {
         Ok(())
     }
 
-    /// Counts a buffer as taken that is still posted, so that a check fails.
+    /// Counts a posted buffer as taken, so that a check fails.
     #[cfg(test)]
     pub(super) fn lose_buffer(&mut self) {
         self.taken.reads += 1;

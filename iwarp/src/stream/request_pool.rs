@@ -1,5 +1,5 @@
-//! The Reads and atomics that wait for their responses, both ours and the peers', of all connections of an
-//! engine. Each connection has queues in this pool. When a connection begins, it reserves slots for its ORD
+//! The Reads and atomics of all connections of an engine that wait for their responses, both ours and the
+//! peers'. Each connection has queues in this pool. When a connection begins, it reserves slots for its ORD
 //! and IRD.
 
 use dp::invariant::Check;

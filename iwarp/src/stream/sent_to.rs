@@ -94,7 +94,7 @@ mod tests {
         Header::Untagged(UntaggedHeader { last: true, rsvd_ulp: [0; 5], qn, msn, mo: 0 })
     }
 
-    /// A Write with Immediate is found by its memory, or by the MSN of its Immediate.
+    /// A Write with Immediate Data is found by its memory, or by the MSN of its Immediate Data.
     #[test]
     fn a_request_is_found_by_its_memory_and_by_its_numbers() {
         let memory = Some(RemoteAddr { addr: 1000, rkey: 7 });
@@ -110,7 +110,7 @@ mod tests {
             untagged(1, 3),
         ];
         assert_eq!(misses.map(|header| target.is_of(&header)), [false; 6]);
-        // These are the Immediate and the Send of one request, where the MSN wraps.
+        // These are the Immediate Data and the Send of one request, where the MSN wraps.
         let joined = SentTo { memory: None, length: 50, sends: (0, 2) };
         assert_eq!([u32::MAX, 0, 1].map(|msn| joined.is_of(&untagged(0, msn))), [true, true, false]);
         let write = SentTo { memory, length: 50, sends: (3, 0) };

@@ -16,7 +16,7 @@ use super::slot_pool::PoolQueue;
 /// `outstanding.rs` starts and completes these requests.
 pub(super) struct StreamState {
     pub(super) qp: Arc<QpShared>,
-    /// The requests of the queue pair.
+    /// Takes the queue pair's requests from its queues, and completes them.
     pub(super) consumer: QpConsumer,
     pub(super) by: Accessor,
     /// The protection domain of the buffers in receive requests.
@@ -32,10 +32,10 @@ pub(super) struct StreamState {
     /// last segment is written. The entries of all pending requests are still in the send queue.
     pub(super) pending: VecDeque<Pending>,
     /// Number of requests at the end of `pending` that still have to be sent: a Read that has elements left,
-    /// or requests that the peer has dropped.
+    /// and requests that the peer has dropped.
     pub(super) unsent: usize,
-    /// A stream offset below which the peer's TCP has acknowledged all bytes. It may have acknowledged more
-    /// bytes.
+    /// A stream offset below which the peer's TCP has acknowledged all bytes. The peer's TCP may have
+    /// acknowledged more bytes.
     pub(super) acknowledged: u64,
     /// Maximum number of our outstanding Reads and atomics.
     pub(super) ord: u32,
@@ -88,9 +88,9 @@ impl StreamState {
         self.consumer.take_recv(&self.qp.receives, &self.qp.signals)
     }
 
-    /// Completes the oldest receive request that is taken. Our requests that were acknowledged together with
-    /// its message complete before: on InfiniBand, the acknowledgement of a Send arrives before any answer to
-    /// it.
+    /// Completes the oldest receive request that is taken. If the frame of the message has also acknowledged
+    /// requests of ours, these requests complete before: on InfiniBand, the acknowledgement of a Send arrives
+    /// before any answer to it.
     #[inline]
     pub(super) fn complete_recv(&mut self, completion: WorkCompletion) {
         if self.rules.complete_by_acknowledgement() && !self.pending.is_empty() {

@@ -10,7 +10,7 @@ use crate::mpa::Negotiated;
 use crate::mpa::startup::{PrivateData, Rtr};
 use crate::queues::{CompletionQueue, PdShared, QpInit, QpShared, WcStatus, WorkCompletion, test_objects};
 
-/// A stream with all objects that it uses. Two `TestStream`s give the same STags.
+/// A stream with all objects that it uses. Each `TestStream` registers memory under the same STags.
 pub(super) struct TestStream {
     pub(super) cq: CompletionQueue,
     pub(super) pd: Arc<PdShared>,

@@ -44,10 +44,10 @@ use param::ENHANCED_BYTES;
 /// identifier.
 ///
 /// Dropping the last clone ends everything that only the identifier could continue: a listener stops
-/// listening, a connect request is rejected, and a connection in streaming mode is reset. Requests that the
-/// listener announced before can still be accepted or rejected. A connection with a queue pair lives as long
-/// as the queue pair. An event in a channel counts as a clone of the event's own identifier, but not as a
-/// clone of its listener.
+/// listening, a connect request is rejected, and a connection in streaming mode is reset. Requests that a
+/// listener has already announced can still be accepted or rejected. A connection with a queue pair lives as
+/// long as the queue pair. An event in a channel counts as a clone of the event's own identifier, but not as
+/// a clone of its listener.
 #[derive(Clone)]
 pub struct CmId {
     pub(crate) shared: Arc<CmShared>,
@@ -87,7 +87,7 @@ impl CmId {
     /// follows.
     ///
     /// # Errors
-    /// [`VerbsError`]: the queue pair is not idle, a parameter is out of range, there is no engine.
+    /// [`VerbsError`]: the queue pair is not idle, a parameter is out of range, or there is no engine.
     pub fn connect(&self, qp: &QueuePair, remote: SocketAddr, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let engine = self.shared.context.engine(param.engine)?;
@@ -130,7 +130,7 @@ impl CmId {
     /// streaming mode. An engine that cannot listen reports a `ConnectError` event.
     ///
     /// # Errors
-    /// [`VerbsError`]: the port has a listener, an option is out of range, there is no engine.
+    /// [`VerbsError`]: the port has a listener, an option is out of range, or there is no engine.
     pub fn listen_with(&self, options: &ListenOptions) -> Result<(), VerbsError> {
         options.check()?;
         let mut state = self.shared.state();
@@ -156,7 +156,7 @@ impl CmId {
     /// the values.
     ///
     /// # Errors
-    /// [`VerbsError`]: the connect request can still be accepted or rejected.
+    /// [`VerbsError`]. After an error, the connect request can still be accepted or rejected.
     pub fn accept(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();
@@ -203,10 +203,11 @@ impl CmId {
     }
 
     /// Closes gracefully: sends the posted requests, answers Reads, then sends FIN (`rdma_disconnect`). From
-    /// here on [`QueuePair::post_send`] is refused. Messages that the peer sends after our FIN are dropped. A
-    /// `Disconnected` event follows for an established connection. A connection that is not established yet
-    /// is aborted, and a `ConnectError` event follows. A connect request is rejected. A listener stops
-    /// listening, but requests that it announced before can still be accepted or rejected.
+    /// this call on, [`QueuePair::post_send`] refuses requests, unless [`QueuePair::take_late_sends`] was
+    /// called. Messages that the peer sends after our FIN are dropped. A `Disconnected` event follows for an
+    /// established connection. A connection that is not established yet is aborted, and a `ConnectError`
+    /// event follows. A connect request is rejected. A listener stops listening, but requests that it has
+    /// already announced can still be accepted or rejected.
     pub fn disconnect(&self) {
         self.shared.close();
     }

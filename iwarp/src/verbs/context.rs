@@ -37,7 +37,7 @@ pub struct ContextConfig {
     pub seed: Option<[u8; 32]>,
 }
 
-/// The root of all objects. Cheap to clone: clones are the same context.
+/// The root of all objects. Cheap to clone: all clones refer to the same context.
 #[derive(Clone)]
 pub struct Context {
     pub(crate) shared: Arc<ContextShared>,
@@ -150,7 +150,7 @@ impl ContextShared {
 }
 
 impl Context {
-    /// Creates a context with its own STag table. It moves no data without an
+    /// Creates a context with its own STag table. The context moves no data without an
     /// [`Engine`](crate::engine::Engine).
     ///
     /// # Errors

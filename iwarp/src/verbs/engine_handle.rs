@@ -8,7 +8,7 @@ use crate::queues::{Doorbells, Notifier};
 
 use super::{CmCommand, StatusDesk};
 
-/// The part of an engine that any thread may use. Only one thread uses the engine itself.
+/// The part of an engine that any thread may use. The engine itself is used by only one thread at a time.
 pub(crate) struct EngineHandle {
     index: usize,
     commands: Mutex<VecDeque<CmCommand>>,
@@ -64,8 +64,8 @@ impl EngineHandle {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Called when the engine was dropped. Commands are refused from now on, but commands that are queued
-    /// already can still be removed and handled.
+    /// Called when the engine was dropped. From now on commands are refused. Commands that are queued already
+    /// can still be removed and handled.
     pub(crate) fn stop(&self) {
         let _commands = self.commands.lock().expect("no holder of this lock panics");
         self.stopped.store(true, Ordering::Release);

@@ -27,8 +27,8 @@ impl FastOptions<'_> {
 }
 
 /// Prepared memory with an STag that is initially invalid. A send queue makes the STag valid for a range of
-/// the memory ([`SendOp::FastRegister`](super::SendOp::FastRegister)). An invalidated STag can be made valid
-/// again. Dropping the region deregisters it; the drop returns when no engine uses the memory any more.
+/// the memory ([`SendOp::FastRegister`](super::SendOp::FastRegister)), and can do so again after the STag was
+/// invalidated. Dropping the region deregisters it; the drop returns when no engine uses the memory any more.
 pub struct FastRegion {
     registration: FastRegistration,
     /// The STag that was last returned to the user.
@@ -77,7 +77,8 @@ impl FastRegion {
         Self { registration, rkey, _pd: pd.clone() }
     }
 
-    /// The STag, which is both lkey and rkey. It is valid once the last requested registration has completed.
+    /// The STag, which is both lkey and rkey. The STag is valid once the last requested registration has
+    /// completed.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }
@@ -99,8 +100,8 @@ impl FastRegion {
         self.registration.memory()
     }
 
-    /// Returns a request that registers `length` bytes from `offset` of the prepared memory. It uses the next
-    /// key, and tagged offsets that start at the virtual address of the first byte.
+    /// Returns a request that registers `length` bytes from `offset` of the prepared memory. The request uses
+    /// the next key. Its tagged offsets start at the virtual address of the first byte.
     pub fn register(&self, offset: u64, length: u64, access: Access) -> FastRegister {
         FastRegister { rkey: self.next_rkey(), offset, length, access, base: Base::VirtualAddress }
     }

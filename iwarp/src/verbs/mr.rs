@@ -41,11 +41,12 @@ impl MrOptions<'_> {
     }
 }
 
-/// A registered region. Dropping it deregisters it; the drop returns when no engine uses the memory any more.
+/// A registered region. Dropping this value deregisters the region; the drop returns when no engine uses the
+/// memory any more.
 ///
-/// Memory may be registered several times, each time with other rights and another domain. Then readers see
-/// the data of all writers, and two writers can destroy each other's data (RFC 5042 section 6.3.6). See
-/// [`other_writers`](Self::other_writers).
+/// Memory may be registered several times, each time with different rights and in a different domain. Then
+/// readers see the data of all writers, and two writers can overwrite each other's data (RFC 5042 section
+/// 6.3.6). See [`other_writers`](Self::other_writers).
 pub struct MemoryRegion {
     registration: Registration,
     /// Keeps the protection domain and the context alive, so that they stay counted against their limits.
@@ -99,7 +100,7 @@ impl MemoryRegion {
         self.registration.stag().0
     }
 
-    /// The tagged offset of the first byte. By default it is the byte's virtual address.
+    /// The tagged offset of the first byte. The default is the byte's virtual address.
     pub fn addr(&self) -> u64 {
         self.registration.base_to()
     }
@@ -120,7 +121,7 @@ impl MemoryRegion {
         self.registration.access()
     }
 
-    /// Whether the region is valid. It becomes invalid when this side or the peer invalidates it.
+    /// Whether the region is valid. A region becomes invalid when this side or the peer invalidates it.
     pub fn is_valid(&self) -> bool {
         self.registration.is_valid()
     }
@@ -158,15 +159,16 @@ impl MemoryRegion {
         self.registration.memory().load_u8_acquire(offset).map_err(out_of_range)
     }
 
-    /// The address of the memory. It is a raw pointer because a peer may change the memory at any time.
+    /// The address of the memory. The result is a raw pointer because a peer may change the memory at any
+    /// time.
     pub fn as_ptr(&self) -> *mut u8 {
         self.registration.memory().as_ptr()
     }
 
     /// Returns the number of STags of other protection domains that let a peer write to this memory. Two
-    /// peers that write to the same bytes can destroy each other's data, and a peer that may read these bytes
-    /// sees what another peer wrote. If the peers do not trust each other, there should be no such STag (RFC
-    /// 5042 section 6.3.6). The call walks the whole table, so it is too slow for the data path.
+    /// peers that write to the same bytes can overwrite each other's data, and a peer that may read these
+    /// bytes sees what another peer wrote. If the peers do not trust each other, there should be no such STag
+    /// (RFC 5042 section 6.3.6). The call walks the whole table, so it is too slow for the data path.
     pub fn other_writers(&self) -> usize {
         self.registration.other_writers()
     }
@@ -183,7 +185,7 @@ impl MemoryRegion {
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if the memory does not allow the rights, or if a window is bound to the
-    /// region. Then the region is unchanged.
+    /// region. After an error, the region is unchanged.
     pub fn reregister(&mut self, access: Access, key: u8) -> Result<u32, VerbsError> {
         self.registration.revalidate(key, access).map(|stag| stag.0).map_err(register_error)
     }
@@ -191,7 +193,8 @@ impl MemoryRegion {
     /// Deregisters the region (`ibv_dereg_mr`). When this function returns, no engine reads or changes the
     /// memory any more.
     ///
-    /// Dropping a region also deregisters it, but ends the windows that are bound to it instead of failing.
+    /// Dropping a region also deregisters it. Where `deregister` would fail because a window is bound to the
+    /// region, the drop ends the window.
     ///
     /// # Errors
     /// [`BoundRegion`] with the unchanged region, if a window is bound to it.

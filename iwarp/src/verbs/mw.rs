@@ -22,9 +22,9 @@ pub struct MwOptions {
 ///
 /// | | type 1 | type 2 |
 /// |---|---|---|
-/// | bound by | [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key | [`SendOp::BindWindow`], with a key of the consumer's choice |
+/// | bound by | [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key | [`SendOp::BindWindow`], with a key that the program chooses |
 /// | usable by | every queue pair of the protection domain | the peer of the queue pair that bound it |
-/// | ends by | being bound again, also to no bytes | [`SendOp::LocalInvalidate`] or the peer's Send with Invalidate |
+/// | unbound by | the next bind, which may be to no bytes | [`SendOp::LocalInvalidate`] or the peer's Send with Invalidate |
 ///
 /// The region can also end the binding. [`MemoryRegion::deregister`] fails while a window is bound to the
 /// region, but dropping or invalidating the region ends the region's windows first.
@@ -49,7 +49,7 @@ impl MemoryWindow {
         self.window.kind()
     }
 
-    /// The STag to advertise. It is valid once the last requested bind has completed.
+    /// The STag to advertise. The STag is valid once the last requested bind has completed.
     pub fn rkey(&self) -> u32 {
         self.rkey.load(Ordering::Acquire)
     }

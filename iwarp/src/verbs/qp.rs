@@ -22,13 +22,13 @@ pub struct QpAttr {
     pub qp_num: u32,
     /// The state at the time of the call.
     pub state: QpState,
-    /// Number of its protection domain.
+    /// Number of the queue pair's protection domain.
     pub pd_num: u32,
-    /// Number of the completion queue of its send queue.
+    /// Number of the send queue's completion queue.
     pub send_cq: u32,
-    /// Number of the completion queue of its receives.
+    /// Number of the receive queue's completion queue.
     pub recv_cq: u32,
-    /// Number of its shared receive queue; `None`: the queue pair has its own receive queue.
+    /// Number of the shared receive queue; `None`: the queue pair has its own receive queue.
     pub srq: Option<u32>,
     /// As in [`QpInit::max_send_wr`].
     pub max_send_wr: usize,
@@ -60,8 +60,8 @@ pub struct QpAttr {
     pub send_open: usize,
     /// Number of send requests whose completion has not been polled, including incomplete requests.
     pub send_outstanding: usize,
-    /// Number of receive requests whose completion has not been polled. They were posted here, or taken from
-    /// the shared receive queue.
+    /// Number of receive requests whose completion has not been polled. They were posted to the queue pair,
+    /// or taken from the shared receive queue.
     pub recv_outstanding: usize,
     /// Total number of receive requests taken for messages of the peer.
     pub recv_taken: u64,
@@ -73,7 +73,7 @@ pub struct QpAttr {
 /// unless a Terminate or FIN was sent already. So after [`CmId::disconnect`](super::CmId::disconnect) keep
 /// the queue pair until the `Disconnected` event; otherwise posted requests may be lost.
 pub struct QueuePair {
-    /// Counts the users' handles. They are counted separately since the engine holds references as well.
+    /// The queue pair. The users' handles are counted separately, since the engine also holds references.
     pub(crate) shared: Arc<QpShared>,
 }
 
@@ -245,7 +245,7 @@ impl QueuePair {
     ///
     /// | to | from | effect |
     /// |---|---|---|
-    /// | `Closing` | `Rts` | the requests posted before are sent, then FIN |
+    /// | `Closing` | `Rts` | earlier requests are sent, then FIN |
     /// | `Closing` | `Orphaned` | requests are flushed |
     /// | `Terminate` | `Rts`, `Closing` | a Terminate for a local catastrophic error (0/0/00) is sent, requests are flushed |
     /// | `Error` | any | the connection is reset, requests are flushed |
@@ -280,10 +280,10 @@ impl QueuePair {
         self.shared.give_up()
     }
 
-    /// Declares that the user no longer needs completions of this queue pair, as `ibv_destroy_qp` does. Its
-    /// unpolled completions are removed from their completion queues, which frees their entries. From now on
-    /// its requests end without a completion, and without an event of a completion queue. The entries that
-    /// its receives use in a shared receive queue become free.
+    /// Declares that the user no longer needs completions of this queue pair, as `ibv_destroy_qp` does. The
+    /// queue pair's unpolled completions are removed from their completion queues, which frees their entries.
+    /// From now on the queue pair's requests end without a completion, and without an event of a completion
+    /// queue. The entries that its receives use in a shared receive queue become free.
     ///
     /// A thread that polls concurrently may still get earlier completions.
     pub fn discard_completions(&self) {
@@ -327,7 +327,7 @@ impl QueuePair {
     /// after the peer has ended the connection, as InfiniBand does (`timeout` and `retry_cnt` of
     /// `ibv_qp_attr`). During this time, new sends and sends that the peer has not accepted wait. At its end,
     /// the first send fails. So a program whose peer ends first sees its earlier completions before this
-    /// failure. Initially the time is zero: the first send fails at once. At most 71 minutes.
+    /// failure. Initially the time is zero, so the first send fails at once. The time is at most 71 minutes.
     pub fn set_retry_time(&self, time: Duration) {
         self.shared.attributes.set_retry_time(time);
     }

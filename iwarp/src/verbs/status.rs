@@ -32,9 +32,9 @@ pub struct ContextStatus {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineStatus {
-    /// Its index among the engines of its context.
+    /// The index of the engine in its context.
     pub index: usize,
-    /// The name of its port.
+    /// The name of the engine's port.
     pub port: String,
     /// Ethernet address of the port.
     pub mac: [u8; 6],
@@ -107,7 +107,7 @@ impl ConnectionStatus {
     }
 }
 
-/// Threads ask an engine for its status through this desk. At most one command is queued at a time, however
+/// The point at which threads ask an engine for its status. At most one command is queued at a time, however
 /// many threads ask. So the queue of an engine that is not polled does not grow.
 #[derive(Default)]
 pub(crate) struct StatusDesk {
@@ -123,14 +123,16 @@ struct Asked {
 }
 
 impl StatusDesk {
-    /// Asks the engine, unless another thread has asked already. Returns the number of answers so far, and
-    /// whether the caller has to queue the command.
+    /// Records that the caller asks the engine. Returns the number of answers so far, and whether the caller
+    /// has to queue the command. The caller does not have to do so if the command of another thread is queued
+    /// already.
     pub(crate) fn ask(&self) -> (u64, bool) {
         let mut state = self.state();
         (state.answers, !std::mem::replace(&mut state.is_pending, true))
     }
 
-    /// Waits until `deadline` for the next answer after the first `answers` answers.
+    /// Waits until `deadline` for the next answer after the first `answers` answers. Returns `None` if there
+    /// is no answer in time, or if the engine was dropped.
     pub(crate) fn await_answer(&self, answers: u64, deadline: Instant) -> Option<Arc<EngineStatus>> {
         let mut state = self.state();
         while state.answers == answers {

@@ -1,6 +1,6 @@
-//! A key-value cache. A GET is one RDMA Read, which runs no code of the server. A PUT is a message. An
-//! atomic counts the clients. The environment variable `WIRE` names the wire of the server and its clients;
-//! by default it is `local`, between processes of one user.
+//! A key-value cache. A GET is one RDMA Read, which needs no code of the server. A PUT is a message. An
+//! atomic counts the clients. The environment variable `WIRE` names the wire of the server and its clients.
+//! The default is `local`, a wire between processes of one user.
 //!
 //!     cargo run -p iwarp-tokio --example cache -- server         # prints its address
 //!     cargo run -p iwarp-tokio --example cache -- 100.64.12.34   # that address
@@ -11,7 +11,8 @@ use iwarp_tokio::{Connection, ConnectionOptions, Endpoint, Error, Listener, Remo
 
 const PORT: u16 = 7471;
 const SLOTS: u64 = 1 << 16;
-/// Bytes of a slot: a checksum (8), the key (24), the value (96), the last two filled with zeros.
+/// Size of a slot in bytes: a checksum (8), the key (24) and the value (96). The key and the value are padded
+/// with zeros.
 const SLOT: u64 = 128;
 
 fn hash(bytes: &[u8]) -> u64 {
@@ -20,7 +21,7 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// The offset of a key's slot. The slots follow the counter of clients.
+/// Returns the offset of a key's slot. The slots follow the counter of clients.
 fn place(key: &[u8]) -> u64 {
     8 + hash(key) % SLOTS * SLOT
 }

@@ -36,7 +36,8 @@ use crate::router::{Pinned, Received, Router};
 /// A future has no effect if it is dropped before its first poll, or while it waits for a place in the send
 /// queue. A posted request continues even if its future is dropped: it takes effect at the peer. Until the
 /// request completes, its memory stays registered and may be read or written. If the request held the last
-/// handle of its memory, that memory is deregistered at the next request, or with the connection.
+/// handle of its memory, that memory is deregistered by the next request of the connection, or when the
+/// connection is dropped.
 #[derive(Clone)]
 pub struct Connection {
     shared: Arc<ConnectionShared>,
@@ -62,8 +63,8 @@ struct ConnectionShared {
 impl Drop for ConnectionShared {
     fn drop(&mut self) {
         self.endpoint.routes.remove(&self.id);
-        // Dropping the queue pair ends the connection, unless it has ended already, and ends all its requests
-        // in flight. After that, nothing accesses the memory of requests.
+        // Dropping the queue pair ends the connection, unless the connection has ended already, and ends all
+        // requests in flight. After that, nothing accesses the memory of requests.
         drop(self.qp.take());
         self.router.stop();
     }
@@ -211,7 +212,7 @@ impl Connection {
 
     /// Whether a Send waits for a buffer of the peer, and completes when the message is in that buffer
     /// ([`ConnParam::ib_semantics`](iwarp::verbs::ConnParam::ib_semantics)). If not, a Send completes when
-    /// TCP has accepted it, and a Send that finds no buffer at the peer ends the connection.
+    /// TCP has accepted the message, and a Send that finds no buffer at the peer ends the connection.
     pub fn ib_semantics(&self) -> bool {
         self.shared.agreed.ib_semantics
     }
@@ -231,10 +232,11 @@ impl Connection {
         self.shared.established().await.map(drop)
     }
 
-    /// The connection's queue pair, for calls that this crate does not wrap. Requests posted directly on the
-    /// queue pair may have any `wr_id`, and no future receives their completions. They share the send queue
-    /// with the requests of this crate. While the queue is full, requests of this crate are refused
-    /// ([`Error::Verbs`]), so make the queue deeper with [`send_depth`](ConnectionOptions::send_depth).
+    /// The connection's queue pair, for calls that this crate does not wrap. A program may post its own
+    /// requests on the queue pair, with any `wr_id`. No future receives the completions of these requests.
+    /// They share the send queue with the requests of this crate. While the queue is full, requests of this
+    /// crate are refused ([`Error::Verbs`]), so make the queue deeper with
+    /// [`send_depth`](ConnectionOptions::send_depth).
     pub fn queue_pair(&self) -> &QueuePair {
         self.shared.qp()
     }
@@ -254,8 +256,8 @@ impl Connection {
         self.transfer(op, local).await.map(drop)
     }
 
-    /// Writes as [`write`](Self::write) does, and then completes a [`recv`](Self::recv) of the peer with
-    /// `immediate`.
+    /// Writes as [`write`](Self::write) does. Then the write completes a [`recv`](Self::recv) of the peer,
+    /// which returns `immediate`.
     ///
     /// # Errors
     /// The errors of [`write`](Self::write).
@@ -331,8 +333,8 @@ impl Connection {
 
     // ---- messages ----
 
-    /// Sends a message. It may be as long as the [`message_bytes`](ConnectionOptions::message_bytes) of both
-    /// peers allow. The bytes are copied.
+    /// Sends a message. Its maximum length is the smaller of both peers'
+    /// [`message_bytes`](ConnectionOptions::message_bytes). The bytes are copied.
     ///
     /// # Errors
     /// [`Error::TooLong`], [`Error::Connection`].
@@ -373,7 +375,7 @@ impl Connection {
 
     // ---- the end ----
 
-    /// Closes gracefully: sends all posted requests, and waits for the peer's close. Like a request, this
+    /// Closes gracefully: sends all posted requests, and waits for the peer's close. Like each request, this
     /// call first waits until the peer is ready.
     ///
     /// # Errors
@@ -414,7 +416,7 @@ impl Connection {
         &self.shared.receives
     }
 
-    /// Maximum number of bytes of a stream in flight.
+    /// Returns the maximum number of bytes that a stream has in flight.
     pub(crate) fn stream_bytes(&self) -> usize {
         self.shared.stream_bytes
     }

@@ -17,8 +17,8 @@ use crate::error::{Error, Result};
 use crate::events::{self, Channel, Routes};
 use crate::region::Region;
 
-/// A device with its own IP address, and a thread for the engine of each of the device's queues. Clones are
-/// the same endpoint. Connections and listeners keep the endpoint alive.
+/// A device with its own IP address. Each queue of the device has an engine, which runs in its own thread.
+/// Clones are the same endpoint. Connections and listeners keep the endpoint alive.
 ///
 /// An endpoint must be created within a tokio runtime whose I/O is enabled. A task of the endpoint runs in
 /// that runtime.

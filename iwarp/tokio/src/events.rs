@@ -154,7 +154,7 @@ impl Routes {
         self.0.lock().expect("no holder of this lock panics")
     }
 
-    /// Makes the events of `id` go to `route`.
+    /// Makes `route` receive the events of `id`.
     ///
     /// # Errors
     /// [`Error::System`] if the task that delivers events has ended.
@@ -250,7 +250,7 @@ fn next_phase(event: &CmEvent) -> Option<Phase> {
     })
 }
 
-/// Maximum events delivered before other tasks run.
+/// Maximum number of events that are delivered before other tasks run.
 const BATCH: usize = 256;
 
 /// Delivers events until the task is aborted, or its runtime shuts down.

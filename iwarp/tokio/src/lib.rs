@@ -29,7 +29,7 @@
 //!
 //! let connection = Connection::connect(&client, (address, 7471)).await?;
 //! let remote = RemoteRegion::try_from(connection.private_data())?;
-//! connection.write_bytes(&remote.slice(..5)?, b"hello").await?;     // the server's program does nothing
+//! connection.write_bytes(&remote.slice(..5)?, b"hello").await?;     // the server's program makes no call
 //! connection.send(b"written").await?;
 //! assert_eq!(connection.recv().await?.data, b"hello");
 //! connection.close().await
@@ -53,13 +53,13 @@
 //!   ([`SharedEngine`](iwarp::engine::SharedEngine)). A program without tokio can wait as
 //!   [`CompletionChannel`](iwarp::verbs::CompletionChannel#arm-poll-wait) describes.
 //! * **While a task computes, its peers wait.** If the task has polled the engine just before, the thread
-//!   begins to poll within 100 us, or within 500 us after long polling. Until then no acknowledgements and no
-//!   answers to Reads are sent.
+//!   begins to poll within 100 us, or within 500 us if the task has polled for a long time. Until then no
+//!   acknowledgements and no answers to Reads are sent.
 //! * **A stream** ([`Connection::into_stream`]) implements `AsyncRead` and `AsyncWrite`, so hyper and
 //!   `tokio::io::copy` run over RDMA.
-//! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`].
-//!   `uwarp status` shows the endpoints of all processes of the user: the feature `status`, on by default,
-//!   makes a socket for each endpoint, which only this user may use.
+//! * **Counters** are in [`Endpoint::status`], and for Prometheus in [`Endpoint::serve_metrics`]. `uwarp
+//!   status` shows the endpoints of all processes of the user. For this, the feature `status`, which is on by
+//!   default, makes a socket for each endpoint. Only this user may use the socket.
 //! * An endpoint has to be created within a tokio runtime whose I/O is enabled.
 //!
 //! # Events

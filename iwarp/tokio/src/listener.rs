@@ -97,7 +97,7 @@ impl Listener {
     }
 }
 
-/// A peer's request for a connection. Dropping it rejects the peer.
+/// A peer's request for a connection. Dropping the request rejects the peer.
 pub struct Request {
     id: CmId,
     remote: SocketAddr,
@@ -120,7 +120,7 @@ impl Request {
 
     /// Accepts the request. This call does not wait for the peer, so a silent peer does not delay a loop that
     /// accepts one peer after another. The connection may be used at once. Its first request waits until the
-    /// peer is ready, which takes half a round trip if the peer uses this crate. If the peer is not ready
+    /// peer is ready. If the peer uses this crate, this takes half a round trip. If the peer is not ready
     /// within [`timeout`](ConnectionOptions::timeout), the connection ends ([`Connection::established`]).
     ///
     /// # Errors

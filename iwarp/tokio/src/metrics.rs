@@ -101,7 +101,7 @@ mod tests {
                 async move {
                     let [now, most, done] = &*counts;
                     most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
-                    // Without a limit, the other clients would be accepted in the meantime.
+                    // Without a limit, the other clients would be accepted during this loop.
                     for _ in 0..1000 {
                         tokio::task::yield_now().await;
                     }

@@ -25,8 +25,8 @@ pub struct ConnectionOptions {
     /// Default: 2 MiB.
     pub stream_bytes: usize,
     /// Further parameters: private data, the depths of Reads, timeouts, markers. By default
-    /// [`ib_semantics`](ConnParam::ib_semantics) is offered: between two ends with this crate, a Send waits
-    /// for a buffer of the peer, and completes when the message is in it.
+    /// [`ib_semantics`](ConnParam::ib_semantics) is offered: if both peers use this crate, a Send waits for a
+    /// buffer of the peer, and completes when the message is in that buffer.
     pub param: ConnParam,
 }
 
@@ -43,19 +43,19 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
-    /// Returns these options with private data of at most 500 bytes, which is sent to the peer with the
-    /// request or the answer.
+    /// Returns these options with the private data `bytes`, which is sent to the peer with the request or the
+    /// answer. With [`ib_semantics`](ConnParam::ib_semantics), a connection can carry at most 496 bytes.
     ///
     /// # Errors
-    /// [`Error::TooLong`] if there are more than 500 bytes.
+    /// [`Error::TooLong`] if there are more than 512 bytes.
     pub fn private_data(mut self, bytes: &[u8]) -> Result<Self> {
         let too_long = Error::TooLong { got: bytes.len(), max: MAX_PRIVATE_DATA };
         self.param = self.param.with_private_data(bytes).map_err(|_| too_long)?;
         Ok(self)
     }
 
-    /// Returns these options with another timeout for the setup of the connection. The default timeout is ten
-    /// seconds.
+    /// Returns these options with `timeout` as the time limit for the setup of the connection. The default is
+    /// ten seconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.param.timeout = timeout;
         self

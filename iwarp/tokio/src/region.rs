@@ -80,7 +80,7 @@ impl fmt::Debug for Region {
     }
 }
 
-/// A part of a [`Region`]. It keeps the region registered.
+/// A part of a [`Region`]. A slice keeps its region registered.
 #[derive(Clone, Debug)]
 pub struct Slice {
     region: Region,

@@ -3,8 +3,8 @@
 //! The completion queue calls [`Router::drain`] on the thread that completes a request. This is the thread
 //! that polls the engine: the engine's own thread, or the thread of a waiting task. `drain` wakes the future
 //! of the request. A dropped future leaves its memory in the router until the request completes. That memory
-//! is never released within a poll of the engine, since deregistering memory waits for the engine. It stays
-//! in `State::released` until a later call releases it.
+//! is never released within a poll of the engine, since deregistering memory waits for the engine. The memory
+//! stays in `State::released` until a later call releases it.
 //!
 //! Wakers are cloned, dropped and called without a lock, since a waker runs code of an async runtime, which
 //! may drop a future of the same connection.
@@ -198,7 +198,7 @@ impl Router {
         self.free_places(1);
     }
 
-    /// Called if no future waits for the request any more.
+    /// Called if no future waits for the request any more. The request completes without a future.
     pub(crate) fn forget(&self, wr_id: u64) {
         self.abandon(Tag::number(wr_id));
     }
@@ -220,7 +220,7 @@ impl Router {
         }
     }
 
-    /// Lets the request complete without a waiting future.
+    /// Lets the request complete, although its future no longer waits.
     fn abandon(&self, key: usize) {
         let mut state = self.state();
         let Some(request) = state.requests.get_mut(key) else { return };
@@ -410,7 +410,7 @@ impl Drop for PassedOn<'_> {
     }
 }
 
-/// A future that waits for a message. It has an entry in `State::receivers` once it has slept.
+/// A future that waits for a message. The future has an entry in `State::receivers` once it has slept.
 struct Receiver<'a> {
     router: &'a Router,
     key: Option<usize>,

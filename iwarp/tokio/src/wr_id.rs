@@ -6,7 +6,7 @@
 //!
 //! | bits | contents |
 //! |---|---|
-//! | 63 | whether it is a receive |
+//! | 63 | 1 for a receive, 0 for a request |
 //! | 62 to 32 | the tag of the connection |
 //! | 31 to 0 | the key of the request, or the number of the receive's buffer |
 
@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 const RECEIVE: u64 = 1 << 63;
 const TAG: u64 = (1 << 63) - (1 << 32);
 
-/// The tag of a connection, in its bits.
+/// The tag of a connection, in bits 62 to 32.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag(u64);
 
@@ -44,7 +44,7 @@ impl Tag {
         RECEIVE | self.0 | buffer as u64
     }
 
-    /// The key in the `wr_id` of a request, or the buffer in that of a receive.
+    /// Returns the key in the `wr_id` of a request, or the buffer in the `wr_id` of a receive.
     pub(crate) fn number(wr_id: u64) -> usize {
         wr_id as u32 as usize
     }

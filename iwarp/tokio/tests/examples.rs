@@ -82,10 +82,11 @@ fn the_server_is_shown() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// How the chapter (`docs/tokio.md`) starts the example.
+/// The command with which the chapter (`docs/tokio.md`) starts the example.
 const START: &str = "cargo run -p iwarp-tokio --example cache --";
 
-/// The lines of the chapter: those on one host, which the test above starts, and those between two hosts.
+/// The chapter has two lines for one host, which the test above starts, and two lines for two hosts, which
+/// this test starts.
 #[test]
 fn the_chapter_on_tokio_starts_the_example() {
     let _watched = limited::watch();
@@ -129,7 +130,7 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// Starts the example on a host, as the chapter does.
+    /// Starts the example on a host with a line of the chapter. Returns the process, and its lines of output.
     fn start(&self, host: usize, line: &str) -> (Child, impl Iterator<Item = String> + use<>) {
         let (wire, argument) = line.split_once(&format!(" {START} ")).unwrap();
         let mut command = Command::new("ip");
@@ -146,7 +147,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Runs `ip`. Returns whether it is installed and succeeds.
+/// Runs `ip`. Returns whether `ip` is installed and has succeeded.
 fn ip(arguments: &str) -> bool {
     let output = Command::new("ip").args(arguments.split(' ')).output();
     output.is_ok_and(|output| output.status.success())

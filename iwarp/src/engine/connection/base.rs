@@ -154,9 +154,9 @@ impl Base {
         }
     }
 
-    /// Sets the queue pair's cause before anything is flushed. The cause is the first error. Without an
-    /// error, the peer has closed the connection, unless the user has ended it. If the user has ended the
-    /// connection, or a second attempt follows the failure of a first attempt, no cause is set.
+    /// Sets the cause of the queue pair's end before any request is flushed. The cause is the first error.
+    /// Without an error, the cause is that the peer has closed the connection. No cause is set if the user
+    /// has ended the connection, or if a second attempt to connect follows.
     pub(super) fn name_cause(&self) {
         let Some(qp) = &self.qp else { return };
         let cause = match self.report.error() {
@@ -169,8 +169,8 @@ impl Base {
         qp.state.blame(cause);
     }
 
-    /// Whether the queue pair outlives the connection: the peer has ended the connection by FIN or RST, or no
-    /// connection was made.
+    /// Whether the queue pair outlives the connection. The user must have asked for this. Besides, the peer
+    /// must have ended the connection by FIN or RST, or no connection must have been made.
     pub(super) fn is_orphan(&self) -> bool {
         let ended_by_peer =
             matches!(self.report.error(), None | Some(ConnectionError::Tcp(CloseReason::Reset)));
@@ -212,8 +212,8 @@ impl Base {
         trace::ended(state, self.user.id(), self.qp.as_ref(), error);
         match self.user.take() {
             User::Unaware => self.count_end(error),
-            // `set_over` comes first: an `accept` after `set_over` is refused. After an `accept` before
-            // `set_over`, the user gets this event.
+            // `set_over` comes first. After `set_over`, an `accept` of the user is refused. If the user has
+            // accepted before `set_over`, the user gets this event.
             User::Known(id) => {
                 id.set_over(error);
                 id.announce(None, kind);
@@ -259,7 +259,7 @@ impl Base {
         self.begin_to_send(state);
     }
 
-    /// Of the bytes before the first FPDU, hands to TCP as many as TCP accepts now.
+    /// Hands as many of the bytes before the first FPDU to TCP as TCP accepts now.
     pub(super) fn begin_to_send(&mut self, state: &mut EngineState) {
         if self.send_pre_fpdu(state, None) == Sent::NoMbuf {
             self.schedule_tx(state);

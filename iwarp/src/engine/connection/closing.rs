@@ -9,7 +9,7 @@ use super::pre_fpdu::Sent;
 use super::{Event, Phase};
 
 /// TCP was reset, is gone, or is closing, perhaps after sending the rest of our startup frames. Received
-/// bytes are acknowledged and dropped.
+/// bytes are dropped. They are acknowledged, unless acknowledgements are withheld.
 #[derive(Default)]
 pub(super) struct Closing {
     /// Number of bytes that the peer had acknowledged when the deadline was set.
@@ -91,9 +91,9 @@ impl Closing {
 
     /// Called when the peer has sent more bytes after our graceful close, from the stream offset `offset` on.
     /// These bytes are dropped. With InfiniBand's semantics the peer's requests succeed when TCP acknowledges
-    /// them, so the connection is reset instead (RFC 9293 section 3.6.1, for data after a CLOSE). The reset
-    /// is sent only after the peer has acknowledged our last bytes. They may report accepted requests, and a
-    /// frame that contains them may be lost.
+    /// their bytes, so the connection is reset instead (RFC 9293 section 3.6.1, for data after a CLOSE). The
+    /// reset is sent only after the peer has acknowledged our last bytes: these bytes may report accepted
+    /// requests, and a reset would end their retransmission.
     fn refuse(&mut self, base: &Base, state: &mut EngineState, offset: u64) {
         if base.qp.as_ref().is_some_and(|qp| qp.attributes.completes_by_acknowledgement())
             && base.report.error().is_none()

@@ -1,7 +1,7 @@
 //! The bytes that this side sends before its first FPDU (RFC 5044 sections 7.1 and 7.1.5).
 //!
-//! These bytes are the user's bytes of streaming mode and the startup frames. They are sent in the order of
-//! the user's calls: after a reject, streaming mode and MPA may begin again.
+//! These bytes are the startup frames, and the bytes that the user sends in streaming mode. They are sent in
+//! the order of the user's calls: after a reject, streaming mode and MPA may begin again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::super::state::EngineState;
 /// The bytes to send before the first FPDU.
 #[derive(Default)]
 pub(super) struct PreFpdu {
-    /// The pieces that TCP has not accepted, in order. Bytes that the user sends later wait for streaming
-    /// mode.
+    /// The pieces that TCP has not accepted, in order. Bytes that the user sends later are no piece yet: they
+    /// are sent when streaming mode begins.
     pieces: VecDeque<Piece>,
     /// The result of the last attempt to send; `Blocked` if bytes were added since.
     sent: Sent,
@@ -127,7 +127,7 @@ impl PreFpdu {
         }
         if result == Sent::Blocked {
             // A short write means that the send buffer is full or that the packet pool is empty. TCP reports
-            // only that the send buffer has space again.
+            // when the send buffer has space again, but not when a packet buffer becomes free.
             let blocked = matches!(
                 state.tcp.sender(state.now, conn).and_then(|mut sender| sender.segment().map(drop)),
                 Err(SendError::BufferFull | SendError::Closed)

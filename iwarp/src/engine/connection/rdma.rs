@@ -49,16 +49,16 @@ pub(super) struct Rdma {
 
 /// The stage of a connection in Full Operation.
 pub(super) enum RdmaStage {
-    /// The connection waits for the peer's first FPDU, its RTR. When the RTR arrives, this event is
-    /// announced.
+    /// The connection waits for the peer's first FPDU, its RTR. When the RTR has arrived, the connection is
+    /// announced to the user with these values.
     AwaitingRtr(Box<Announcement>),
     /// The connection sends and receives.
     Open,
     /// The connection sends posted requests and waits for the answers to Reads. FIN follows. `progress` is
     /// the stream's progress at the time when the deadline for these answers was set.
     Draining { progress: u64 },
-    /// The stream has failed. Received bytes are acknowledged and dropped, and only a Terminate is still
-    /// sent.
+    /// The stream has failed. Received bytes are dropped. Only the end of the stream is still sent: a
+    /// Terminate, messages of queue 4, or both.
     Terminating,
 }
 
@@ -141,7 +141,7 @@ impl Rdma {
         self.then(next, base, state)
     }
 
-    /// Returns the bytes of packet buffers that hold out-of-order data, and the time to call
+    /// Returns the bytes of packet buffers that hold out-of-order data, and the next time to call
     /// [`on_time`](Self::on_time).
     #[inline]
     pub(super) fn upkeep(&self) -> (usize, Deadline) {
@@ -213,7 +213,8 @@ impl Rdma {
         Ok(ulpdus.finish())
     }
 
-    /// Records that FPDUs were received whose acknowledgement the peer's requests wait for.
+    /// Records that the peer waits for an acknowledgement: its requests complete when the received FPDUs are
+    /// acknowledged.
     fn owe_ack(&mut self, state: &mut EngineState, conn: ConnId) {
         if !std::mem::replace(&mut self.owes_ack, true) {
             state.acks.owe(state.now, conn);
@@ -290,8 +291,8 @@ impl Rdma {
         }
     }
 
-    /// Called when FPDUs were received, with InfiniBand's semantics. `well` means that none of these FPDUs is
-    /// invalid.
+    /// Called with InfiniBand's semantics when FPDUs were received. `well` is `false` if receiving has
+    /// failed.
     #[inline(never)]
     fn after_receiving_ib(&mut self, base: &mut Base, state: &mut EngineState, well: bool) {
         self.owe_ack(state, base.conn);
@@ -354,8 +355,8 @@ impl Rdma {
         self.fail(base, state, Failure::Lost(MpaError::Closed))
     }
 
-    /// Acts on an `Ask` of the queue pair, which the queue pair's user has set, or a completion queue that
-    /// has lost a completion.
+    /// Acts on an `Ask` of the queue pair. Either the user has set the `Ask`, or a completion queue that has
+    /// lost a completion.
     fn on_ask(&mut self, base: &mut Base, state: &mut EngineState, asked: Ask) -> Next {
         match asked {
             // The caller receives after any `Ask`.
@@ -409,7 +410,7 @@ impl Rdma {
 
     // ---- sending ----
 
-    /// Begins a turn to send. Returns the queue pair's request besides its posts.
+    /// Begins a turn to send. Removes and returns the `Ask` of the queue pair.
     #[inline]
     pub(super) fn begin_turn(&self) -> Ask {
         let qp = self.stream.qp();

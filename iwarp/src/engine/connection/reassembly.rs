@@ -1,7 +1,7 @@
 //! Received bytes before Full Operation, in order and out of order.
 //!
 //! A startup frame may arrive in any segmentation and order, and FPDUs may follow it. Out-of-order bytes are
-//! held in the engine's slots for held buffers, where small pieces are copied together.
+//! held in the engine's slots for held buffers. Small adjacent pieces are copied into one buffer.
 
 use std::ops::Range;
 
@@ -23,8 +23,9 @@ pub(super) struct Reassembly {
     next: u64,
     frontier: u64,
     held: HeldList,
-    /// If no buffers are held: a buffer that begins with the next byte, from [`push`](Self::push) until
-    /// [`take`](Self::take) holds the rest of the buffer. A slot is free for this rest.
+    /// A buffer that begins with the next byte, if no other buffers are held. [`push`](Self::push) sets it.
+    /// The next [`take`](Self::take) removes it, and holds the bytes that are not consumed, for which a slot
+    /// is free.
     next_buf: Option<Mbuf>,
 }
 

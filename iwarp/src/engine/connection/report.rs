@@ -67,7 +67,8 @@ pub(super) struct Announcement {
 }
 
 impl Report {
-    /// Adds an error. Only the first error is kept: it is the cause, and is reported.
+    /// Adds an error. Only the first error is kept, because it is the cause of the end. It is reported to the
+    /// user.
     pub(super) fn add(&mut self, error: ConnectionError) {
         self.error.get_or_insert(error);
     }

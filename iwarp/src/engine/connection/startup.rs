@@ -182,8 +182,8 @@ impl Startup {
 
     // ---- responder ----
 
-    /// Receives bytes of the Request that arrived in streaming mode, at this offset, and then all bytes that
-    /// arrived later.
+    /// Receives the bytes of the Request that arrived in streaming mode, which begin at stream offset
+    /// `offset`, and then all bytes that arrived later.
     pub(super) fn run_with(
         mut self: Box<Self>,
         base: &mut Base,

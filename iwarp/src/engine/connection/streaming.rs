@@ -71,7 +71,7 @@ impl Streaming {
         base.timers.clear_deadline();
         let mut streaming = Box::new(Self::new(plain, reassembly));
         base.report.announced = Announced::Streaming;
-        // The startup frames count as progress.
+        // The exchange of startup frames counts as progress.
         base.note_progress(state);
         base.timers.rewatch_idle(state.now);
         streaming.deliver_to_user(base, state);

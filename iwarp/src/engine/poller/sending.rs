@@ -34,9 +34,10 @@ struct Pass {
     /// Number of bytes that may still be handed to TCP. Only payload that is fetched from memory counts,
     /// since fetching is the cost of sending. Headers and Read Requests, for example, do not count.
     left: usize,
-    /// Whether a connection sent something, or had nothing to send.
+    /// Whether the turn of a connection has sent something, or has ended for another reason than the lack of
+    /// a packet buffer.
     busy: bool,
-    /// Whether a connection found no free packet buffer.
+    /// Whether the turn of a connection has ended because no packet buffer was free.
     starved: bool,
 }
 
@@ -59,7 +60,7 @@ impl Poller {
     }
 
     /// Serves the requests that users have made since the last poll: runs their commands, then schedules the
-    /// queue pairs whose doorbells they rang. Returns whether there were any.
+    /// queue pairs whose doorbells they rang. Returns whether there were such requests.
     #[inline]
     pub(super) fn serve_users(&mut self, guard: &EpochGuard<'_>) -> bool {
         self.run_commands(guard) | self.answer_doorbells()
@@ -123,8 +124,8 @@ impl Poller {
             }
             return Some((slot, quantum_bytes.min(FRESH_BYTES)));
         }
-        // Each queue pair gets at least one turn, unless the bytes are used up before. A blocked queue pair
-        // is removed from the queue.
+        // While `left` is not used up, each queue pair gets at least one turn. A blocked queue pair is
+        // removed from the queue.
         let (_, bulk) = self.state.tx_scheduler.waiting();
         if bulk == 0 || pass.left == 0 {
             return None;
@@ -177,8 +178,9 @@ impl Poller {
         pass.busy |= sent > 0 || !no_mbuf;
     }
 
-    /// Moves frames from the stack to the port, until no frame is left or the port's ring is full. A full
-    /// port gets no new frames until it has accepted the frames that it refused.
+    /// Moves frames from the stack to the port, until no frame is left, the port's ring is full, or
+    /// [`MAX_TX_BURSTS`] bursts are sent. A full port gets no new frames until it has accepted the frames
+    /// that it refused. Returns whether frames were sent.
     pub(super) fn send_frames(&mut self) -> bool {
         let clock_us = self.clock_us();
         let mut busy = false;

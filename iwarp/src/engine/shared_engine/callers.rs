@@ -35,7 +35,7 @@ pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
 }
 
 impl Turned {
-    /// Serves until `fd` is readable, or waits for that while another caller serves.
+    /// Serves until `fd` is readable. While another caller serves, only waits for `fd`.
     pub(super) fn serve_until_readable(&self, callers: &Callers, fd: BorrowedFd<'_>) -> io::Result<()> {
         while !self.stop.load(Ordering::SeqCst) && !is_readable(fd) {
             if !callers.is_served.swap(true, Ordering::SeqCst) {

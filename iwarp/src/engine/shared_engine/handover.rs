@@ -40,7 +40,7 @@ impl Handover {
         self.given.swap(false, Ordering::Relaxed)
     }
 
-    /// Announces that the thread is about to wait while callers poll. Returns whether it may wait.
+    /// Announces that the thread is about to wait while callers poll. Returns whether the thread may wait.
     pub(crate) fn step_back(&self) -> bool {
         self.stepped_back.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

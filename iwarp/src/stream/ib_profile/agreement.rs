@@ -1,19 +1,21 @@
 //! The agreement on InfiniBand's semantics.
 //!
 //! Twelve bytes after the private data of the Request offer these semantics, and eight other bytes after the
-//! private data of the Reply agree to the offer. MPA has no field for an offer: its reserved bits are 0 (RFC
-//! 5044 section 7.1.1). Programs for InfiniBand get more private data than was sent, with zeros at the end,
-//! so bytes after a program's own data do no harm. The receiver removes the bytes that it knows. The offer
-//! and the consent differ, so a peer that echoes private data does not agree by this.
+//! private data of the Reply agree to the offer. The bytes are part of the private data because MPA has no
+//! field for an offer: its reserved bits are 0 (RFC 5044 section 7.1.1). A program for InfiniBand always gets
+//! more private data than the peer's program has sent, with zeros at the end, so additional bytes at the end
+//! do no harm. The receiver removes the bytes that it knows. The offer and the consent differ, so a peer that
+//! echoes private data does not agree by this.
 //!
 //! The last byte of the offer and of the consent has two values that InfiniBand's connection manager
-//! exchanges. The five upper bits are the time after which a message that found no receive request may be
-//! sent again, as a code of InfiniBand. The three lower bits are the number of retries of the other side.
+//! exchanges. The five upper bits are a code of InfiniBand for a time. After this time, the other side may
+//! repeat a message that found no receive request. The three lower bits are the number of retries of the
+//! other side.
 //!
 //! In the Request, the four bytes before the last byte are computed from TCP's two initial sequence numbers
-//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares them with the value of its own connection.
-//! The values differ if a proxy terminates the TCP connection. Then there is no agreement, because the
-//! proxy's acknowledgements do not show what the peer has accepted.
+//! ([`tcp_lite::Stack::sequence_mark`]). The responder compares these bytes with the value that it computes
+//! for its own connection. The values differ if a proxy terminates the TCP connection. Then there is no
+//! agreement, because the proxy's acknowledgements do not show what the peer has accepted.
 
 use std::time::Duration;
 
@@ -26,8 +28,8 @@ const CONSENT_BYTES: usize = 8;
 /// The first bytes of the offer in a Request. The mark of the connection and the last byte follow.
 const OFFER: [u8; OFFER_BYTES - 5] = *b"uwarp?3";
 
-/// The first bytes of the offer in a Request of an older version. The last byte follows. The older version's
-/// TCP has an option that this version lacks.
+/// The first bytes of the offer in a Request of an older version. The last byte follows. The older version
+/// uses a TCP option that this version does not support.
 const OLD_OFFER: [u8; 7] = *b"uwarp?2";
 
 /// The private data of a Reply that rejects a Request with the older offer.

@@ -7,7 +7,7 @@
 //!
 //! | kind | message | payload |
 //! |---|---|---|
-//! | 1 | [`Limit`](ProfileMessage::Limit) | an MSN of queue 0, 32 bits, behind 32 bits that are 0 |
+//! | 1 | [`Limit`](ProfileMessage::Limit) | an MSN of queue 0, 32 bits, after 32 bits that are 0 |
 //! | 2 | [`NotReady`](ProfileMessage::NotReady) | an MSN of queue 0, as above |
 //! | 3 | [`Ready`](ProfileMessage::Ready) | 0 |
 //! | 4 | [`Resume`](ProfileMessage::Resume) | the next MSN of queue 0 and of queue 1, 32 bits each |
@@ -38,10 +38,10 @@ pub(crate) enum ProfileMessage {
     /// The message to queue 0 with this MSN has found no receive request. This message and all later
     /// requests, up to [`Resume`](Self::Resume), are dropped.
     NotReady(u32),
-    /// There is now a receive request for the message that [`NotReady`](Self::NotReady) named.
+    /// There is now a receive request for the message that the last [`NotReady`](Self::NotReady) named.
     Ready,
-    /// The request that [`NotReady`](Self::NotReady) named and all later requests follow. These are the next
-    /// MSNs on queue 0 and queue 1.
+    /// The request that [`NotReady`](Self::NotReady) named and all later requests follow. `send_msn` and
+    /// `request_msn` are the next MSNs on queue 0 and queue 1.
     Resume { send_msn: u32, request_msn: u32 },
     /// The messages that end at or before this offset were accepted. No later message will be accepted.
     Ends(u64),

@@ -16,21 +16,21 @@
 //! peer has promised a receive request for the message.
 //!
 //! **A receiver promises receive requests by a limit**, as InfiniBand does by credits. The limit is the MSN
-//! up to which each message to queue 0 finds a receive request. A Send has the limit in its header. If the
-//! receiver accepts a message for which it had promised no receive request, and its user sends no answer, it
-//! sends its limit in a message of queue 4 ([`Limit`](ProfileMessage::Limit)). One such message suffices for
-//! as many messages as there are receive requests. With a shared receive queue nothing is promised, and one
-//! `Limit` is sent for all messages of a poll.
+//! up to which each message to queue 0 finds a receive request. A Send has the limit in its header. A
+//! receiver may accept a message for which it had promised no receive request. If its user then sends no
+//! answer, the receiver sends the limit in a message of queue 4 ([`Limit`](ProfileMessage::Limit)). One such
+//! message suffices for as many messages as there are receive requests. With a shared receive queue nothing
+//! is promised, and one `Limit` is sent for all messages of a poll.
 //!
 //! **A message without a receive request is not accepted** (InfiniBand: "receiver not ready", RNR). The
 //! receiver answers such a message with [`NotReady`](ProfileMessage::NotReady), and drops the message and all
 //! later requests. The sender keeps the dropped requests. The receiver still accepts responses to its own
-//! requests, so the two peers do not wait for each other in a circle. No memory is held for a message without
-//! a receive request. When there is a receive request, the receiver reports this
+//! requests; otherwise the two peers could wait for each other for ever. No memory is held for a message
+//! without a receive request. When there is a receive request, the receiver reports this
 //! ([`Ready`](ProfileMessage::Ready)). The sender then sends a mark ([`Resume`](ProfileMessage::Resume)), and
-//! after it the dropped requests. An InfiniBand sender retries a limited number of times, each after a time
-//! that the receiver has announced. Here the request fails when as much time has passed as these retries
-//! would take.
+//! after it the dropped requests. An InfiniBand sender retries a limited number of times, and the receiver
+//! announces the time between two retries. Here the request fails when as much time has passed as these
+//! retries would take.
 //!
 //! **A stream that fails reports the last message that it has accepted** ([`Ends`](ProfileMessage::Ends)). It
 //! does so before its Terminate, or before FIN if the peer gets no Terminate. TCP withholds the
@@ -48,17 +48,19 @@ pub(super) use rules::Rules;
 
 /// The state of a stream whose peers have agreed on the profile.
 pub(super) struct IbProfile {
-    // ---- requests of this end ----
+    // ---- requests of this side ----
     peer: Peer,
     /// The MSN up to which the peer has promised receive requests.
     peer_limit: u32,
-    /// The peer accepts no message after this stream offset.
+    /// The peer accepts no message after this stream offset; `u64::MAX` until the peer has reported an
+    /// offset.
     ends: u64,
 
     // ---- requests of the peer ----
-    /// The MSN up to which messages of the peer find a receive request. Our next message reports this limit.
+    /// The MSN up to which messages of the peer find a receive request. The next Send, or the next `Limit`
+    /// message, reports this limit.
     limit: u32,
-    /// The MSN up to which this side has promised receive requests.
+    /// The MSN up to which this side has promised receive requests: the last limit that was sent.
     told_limit: u32,
     /// Whether a message of the peer was accepted for which no receive request was promised.
     owes_limit: bool,
@@ -66,7 +68,7 @@ pub(super) struct IbProfile {
     tell_limit: bool,
     /// The message that found no receive request.
     refused: Option<Refused>,
-    /// This side accepts no message after this stream offset, and has to report that.
+    /// This side accepts no message after this stream offset, and has to report the offset.
     last: Option<u64>,
     /// The message with this MSN was refused, and the refusal was not reported to the peer before the stream
     /// failed.
@@ -95,7 +97,7 @@ enum Peer {
     NotReady,
     /// The peer has a receive request now. A `Resume` has to be sent before the dropped requests.
     Ready,
-    /// The peer has closed the connection, or its stream has failed. It accepts no more requests.
+    /// The peer has closed the connection, or its stream has failed. The peer accepts no more requests.
     Gone,
 }
 
@@ -178,7 +180,7 @@ impl IbProfile {
         (self.news != News::default()).then(|| std::mem::take(&mut self.news))
     }
 
-    // ---- requests of this end ----
+    // ---- requests of this side ----
 
     /// Returns the stream offset below which all messages are accepted, if the peer's TCP has acknowledged
     /// the bytes below `offset`.
@@ -246,8 +248,8 @@ impl IbProfile {
         self.owes_limit
     }
 
-    /// If the peer waits for a limit, makes the next message send it. Returns whether the limit has to be
-    /// sent and this was not requested before.
+    /// If the peer waits for a limit, requests that a `Limit` message is sent. Returns whether the message
+    /// was requested by this call, and not before.
     pub(super) fn tell_limit(&mut self) -> bool {
         let tells = self.owes_limit && !self.tell_limit;
         self.tell_limit |= tells;
@@ -274,7 +276,7 @@ impl IbProfile {
         self.limit
     }
 
-    /// Records that a message with the limit was not sent completely.
+    /// Records that the message whose header has the limit was not sent completely.
     pub(super) fn owe_limit(&mut self) {
         self.owes_limit = true;
     }
@@ -316,8 +318,8 @@ impl IbProfile {
         Some(refused.terminate)
     }
 
-    /// Records a refusal that was not reported. It has to be reported even if the stream ends: the requests
-    /// after the refused message are before that end, but were dropped.
+    /// Records a refusal that was not reported. The refusal has to be reported even if the stream ends: the
+    /// requests after the refused message were sent before the reported end, but were dropped.
     fn note_untold(&mut self, refused: &Refused) {
         if matches!(refused.told, Told::Nothing { .. }) {
             self.untold = Some(refused.msn);
@@ -473,7 +475,7 @@ mod tests {
         Terminate::bare(TerminateError::LocalCatastrophic)
     }
 
-    /// Returns all queued messages, each with its MSN. There are fewer than nine.
+    /// Returns the queued messages (at most nine), each with its MSN.
     fn messages(ib: &mut IbProfile, limit: u32) -> Vec<(ProfileMessage, u32)> {
         ib.set_limit(limit);
         std::iter::from_fn(|| ib.next_message((7, 9))).take(9).collect()
@@ -516,7 +518,7 @@ mod tests {
         assert_eq!(messages(&mut ib, 40), [(Limit(40), 2)]);
     }
 
-    /// The peer sends a message that found no receive request again.
+    /// The peer repeats a message that found no receive request.
     #[test]
     fn a_refused_message_comes_again() {
         let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());
@@ -581,8 +583,8 @@ mod tests {
         assert_eq!(messages(&mut ib, 4), [(NotReady(5), 1), (Ready, 2)]);
     }
 
-    /// The last message reports which bytes are not accepted. These bytes are acknowledged once the peer
-    /// knows that.
+    /// The last message reports which bytes are not accepted. TCP acknowledges these bytes once the peer has
+    /// acknowledged the report.
     #[test]
     fn a_stream_that_fails_tells_where() {
         let (mut here, mut peer) = (IbProfile::new(), IbProfile::new());

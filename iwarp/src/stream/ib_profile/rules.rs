@@ -30,7 +30,7 @@ impl Rules {
         self.0.as_deref_mut()
     }
 
-    // ---- requests of this end ----
+    // ---- requests of this side ----
 
     /// Whether a request completes when the peer has accepted its message. If not, the request completes when
     /// its last segment is handed to TCP (RFC 5040 section 5.5).
@@ -134,7 +134,7 @@ impl Rules {
     }
 
     /// Whether receive requests may be bound to messages that have not begun. This is not possible where
-    /// Immediate Data can belong to a Send, since it consumes no receive request.
+    /// Immediate Data can belong to a Send, since such Immediate Data consumes no receive request.
     pub(in crate::stream) fn bind_ahead(&self) -> bool {
         self.0.is_none()
     }
@@ -347,8 +347,7 @@ mod tests {
         assert_eq!(none, [true, false], "nothing is promised at first");
     }
 
-    /// Returns whether the peer accepts requests, whether it is there, whether requests wait for it, and the
-    /// news.
+    /// Returns `let_send`, `is_peer_there` and `await_peer` of the rules, and the news.
     fn peer(rules: &mut Rules) -> ([bool; 3], Option<News>) {
         ([rules.let_send(), rules.is_peer_there(), rules.await_peer()], rules.take_news())
     }
@@ -421,8 +420,9 @@ mod tests {
         assert_eq!(limits, [(none, 0, none), ((20, true, true), 20, (20, false, false))]);
     }
 
-    /// Only the agreement's rules require that the tagged offset is aligned, which they check first. Only
-    /// these rules require the right for atomics, even if the peer may read and write the word.
+    /// The agreement's rules require that the tagged offset is aligned, and check this before everything
+    /// else. They also require the right for atomics, even if the peer may read and write the word. iWARP's
+    /// rules require neither.
     #[test]
     fn an_atomic_is_checked_by_the_rules_of_the_stream() {
         const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };

@@ -8,8 +8,8 @@ use super::super::ib_profile::{Change, Impossible, PAYLOAD_BYTES, ProfileMessage
 use super::{Delivery, Failure, NextSend, ReceivedUlpdu};
 
 impl Delivery<'_> {
-    /// Handles a segment that concerns the profile: a message of queue 4, or a request that is dropped.
-    /// Returns whether the segment needs no further processing.
+    /// Handles what the profile adds to a segment: a message of queue 4, the limit in a Send, and a request
+    /// that is dropped. Returns whether the segment needs no further processing.
     pub(super) fn take_profile_segment(
         &mut self,
         piece: &ReceivedUlpdu<'_, '_>,
@@ -70,8 +70,8 @@ impl Delivery<'_> {
             Change::GoBack(msn) => {
                 self.state.complete_acknowledged();
                 self.outbound.go_back(self.state, self.pool, msn);
-                // Before the requests that are sent again, there may be only requests that send nothing. Then
-                // they complete now.
+                // The oldest requests may send nothing, so that they need no repetition. These requests
+                // complete now.
                 self.state.complete_acknowledged();
             }
             Change::Ends(offset) => {

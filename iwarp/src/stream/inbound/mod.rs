@@ -35,15 +35,15 @@ const _: () = assert!(HEAD_BYTES >= Header::MAX_LEN, "a segment that was placed 
 
 /// The state of reception between segments.
 pub(super) struct Inbound {
-    /// Queue 0, the receive queue. It counts only the bound requests.
+    /// Queue 0, the receive queue. Only the bound requests count as posted.
     queue_0: UntaggedQueue,
     /// Queue 1: the peer's Read Requests and Atomic Requests.
     requests: RequestQueue,
     /// Queue 2, with one buffer for the peer's Terminate.
     terminates: UntaggedQueue,
     /// Maximum number of receive requests that are bound to messages after the current message, if segments
-    /// of these messages arrived out of order. It is 0 if nothing is placed out of order, and with a shared
-    /// receive queue, whose requests go to the connection that first needs one.
+    /// of these messages arrived out of order. It is 0 if Sends are not placed out of order. This includes
+    /// streams with a shared receive queue, whose requests go to the connection that first needs one.
     ahead_max: u8,
     /// The Immediate Data that is being received.
     immediate: ImmediateData,
@@ -152,7 +152,7 @@ struct ReceivedUlpdu<'a, 'u> {
 }
 
 impl Delivery<'_> {
-    /// Handles any ULPDU, as the general path of [`deliver`](Self::deliver), which has the contract. For the
+    /// Handles any ULPDU: the general path of [`deliver`](Self::deliver), which describes the result. For the
     /// ULPDUs that the fast path [`deliver_usual`](Self::deliver_usual) accepts, both paths have the same
     /// result.
     #[inline(never)]
@@ -217,8 +217,9 @@ impl Delivery<'_> {
     /// - A Read Response names the STag. DDP has to check the STag in every segment, and has one error for an
     ///   STag that is no longer valid (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the
     ///   segment's header.
-    /// - An Atomic Response names no memory. It is correct and delivered when its value cannot be stored.
-    ///   This is an error without a failing message (RFC 5040 section 7.1, case 1): 0/0/00, without a header.
+    /// - An Atomic Response names no memory. When its value cannot be stored, the response is correct and
+    ///   already delivered. This is an error without a failing message (RFC 5040 section 7.1, case 1):
+    ///   0/0/00, without a header.
     #[cold]
     fn sink_revoked(&mut self, terminate: Terminate) -> Failure {
         self.state.fail_oldest();
@@ -249,7 +250,8 @@ impl<'a, 'u> ReceivedUlpdu<'a, 'u> {
         Self { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival }
     }
 
-    /// Cold, like all code that creates a failure, which keeps this code out of the path of each FPDU.
+    /// Marked as cold, like all code that creates a failure. So this code is not part of the path of each
+    /// FPDU.
     #[cold]
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
         Failure::Here(Box::new(self.terminate(error.into())))

@@ -15,7 +15,7 @@ use super::{Delivery, Failure, Inbound, ReceivedUlpdu};
 pub(super) const MAX_MESSAGE_BYTES: usize = 64;
 
 /// Size in bytes of a buffer for an Atomic Request or Atomic Response. The buffer is longer than both
-/// messages, so that RDMAP detects a wrong length instead of DDP, and reports it with a code of RDMAP.
+/// messages. Therefore RDMAP, not DDP, detects a wrong length, and reports it with a code of RDMAP.
 const ATOMIC_ROOM: usize = MAX_MESSAGE_BYTES;
 
 const _: () = assert!(MAX_MESSAGE_BYTES >= Terminate::MAX_LEN && ATOMIC_ROOM > AtomicRequest::LEN);
@@ -100,7 +100,7 @@ impl Delivery<'_> {
         let message = match self.collect(piece, header, Queue::Terminate) {
             Ok(Some((_, message))) => message,
             Ok(None) => return Ok(()),
-            // The message on queue 2 has another opcode.
+            // The message on queue 2 is no Terminate.
             Err(error) if Opcode::of_byte(header.rsvd_ulp[0]) != Some(Opcode::Terminate) => {
                 return Err(piece.fail(error));
             }
@@ -185,8 +185,8 @@ impl Delivery<'_> {
             }
         }
         let opcode = Opcode::check(&(*header).into(), self.state.extensions)?;
-        // A peer that fails sends its Terminate after the segment that it has just sent, which may be in the
-        // middle of another message. This other message will not be completed.
+        // A peer that fails may send its Terminate in the middle of another message, after a segment of this
+        // message. The rest of this message will not arrive.
         if queue == Queue::Terminate && header.mo == 0 {
             partial.clear();
         }

@@ -113,8 +113,8 @@ impl Delivery<'_> {
     }
 
     /// Whether the first segment of a message finds no receive request. Returns `false` for an invalid
-    /// segment, for which another error is reported. Also returns `false` if the queue pair holds the maximum
-    /// number of shared buffers.
+    /// segment, for which another error is reported. Also returns `false` if the queue pair already holds as
+    /// many buffers of the shared receive queue as it may.
     fn lacks_recv(&self, header: &UntaggedHeader) -> bool {
         self.state.consumer.taken_recvs() == 0
             && self.state.qp.receives.may_take_shared()

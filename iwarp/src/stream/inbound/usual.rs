@@ -53,7 +53,7 @@ impl Delivery<'_> {
         if self.write_whole(ulpdu) { Ok(()) } else { self.deliver_unwritten(position, ulpdu) }
     }
 
-    /// The part of [`deliver_usual`](Self::deliver_usual) for ULPDUs that are no usual segment of a Write.
+    /// The part of [`deliver_usual`](Self::deliver_usual) for all ULPDUs except usual segments of Writes.
     /// Never inlined, so that it does not slow down segments of Writes.
     #[inline(never)]
     fn deliver_unwritten(&mut self, position: u64, ulpdu: &[u8]) -> Result<(), Failure> {
@@ -64,7 +64,7 @@ impl Delivery<'_> {
     }
 
     /// [`deliver_usual`](Self::deliver_usual) for a segment of a Write. A zero-length Write needs no right:
-    /// if this function refuses it, the general path accepts it.
+    /// if this function refuses such a Write, the general path accepts it.
     #[inline(always)]
     fn write_whole(&mut self, ulpdu: &[u8]) -> bool {
         let Some((header, payload)) = ulpdu.split_first_chunk() else { return false };

@@ -108,7 +108,7 @@ pub(super) struct Outbound {
     atomic_response_msn: u32,
     /// Identifier of our next atomic.
     atomic_id: u32,
-    /// The maximum length of a ULPDU without markers, and the segment capacity from which it was computed.
+    /// A segment capacity, and the maximum length of a ULPDU that was computed from it.
     limit: (usize, u32),
 }
 
@@ -127,7 +127,8 @@ enum Phase {
     Terminate(Box<Terminate>),
     /// The Terminate is the current message.
     Terminating,
-    /// The stream has failed. Nothing more may be sent, not even a Terminate.
+    /// The stream has failed. Only messages of queue 4 about the peer's own messages may still be sent. No
+    /// Terminate is sent.
     Silent,
 }
 
@@ -291,7 +292,8 @@ impl Outbound {
                     FillOutcome::Empty => return Ok(false),
                     FillOutcome::Full => return Ok(true),
                     FillOutcome::Other if !self.prepare(cx)? => return Ok(false),
-                    // The next message is the current message now, or further requests follow.
+                    // `Other`: `prepare` has made the next message the current message. `Enough`: further
+                    // requests may follow.
                     FillOutcome::Other | FillOutcome::Enough => {}
                 }
             }
@@ -371,8 +373,9 @@ impl Outbound {
         Ok(true)
     }
 
-    /// Makes sure that there is a current message. Returns `false` if nothing can be sent now. Together with
-    /// [`write_fpdu`](Self::write_fpdu), this is the general path of [`write_usual`](Self::write_usual).
+    /// Makes sure that there is a current message. Returns `false` if nothing can be sent now. This function
+    /// and [`write_fpdu`](Self::write_fpdu) are the general path; [`write_usual`](Self::write_usual) is the
+    /// fast path.
     fn prepare(&mut self, cx: &mut SendContext<'_>) -> Result<bool, Failure> {
         if matches!(self.phase, Phase::Terminated | Phase::Ended) {
             return Ok(false);
@@ -630,8 +633,8 @@ impl Outbound {
         }
     }
 
-    /// Drops everything except a Terminate, and a message of queue 4 that has begun. If a request's message
-    /// was being written, the request counts as started.
+    /// Drops what was to be sent, except a Terminate, and a message of queue 4 that has begun. If a request's
+    /// message was being written, the request counts as started.
     pub(super) fn abandon(&mut self, pool: &mut RequestPool, state: &mut StreamState) {
         self.responses.clear(&mut pool.peer_requests);
         self.external = None;

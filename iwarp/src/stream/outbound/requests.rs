@@ -14,8 +14,9 @@ use super::super::unsent;
 use super::{Completes, Current, External, Failure, Outbound, SendContext};
 
 impl Outbound {
-    /// Starts the request at the head of the send queue, unless the request has to wait because of a fence,
-    /// ORD, the limit of local requests or a hold by our user. Returns whether a request was started.
+    /// Starts the request at the head of the send queue, unless the request has to wait: for a fence or ORD,
+    /// because the limit of local requests is reached, or because our user holds the queue. Returns whether a
+    /// request was started.
     ///
     /// RFC 5040 sections 5.1, 5.2.1, 5.3 and 5.5 (RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285): messages go to
     /// DDP in the order in which the user posted them.
@@ -86,7 +87,8 @@ impl Outbound {
                 self.current = Some(Current { message: write(remote, length), completes });
                 return Ok(true);
             }
-            // As for Immediate Data above, posting makes this check, except for early requests.
+            // Posting makes this check, as for Immediate Data above. Only a request that was posted before
+            // the connection existed has to be checked here.
             SendOp::Read { .. } | SendOp::Atomic { .. } if state.ord == 0 => {
                 return Err(fail_next(state, WcStatus::LocalQpOperationError));
             }
@@ -103,7 +105,7 @@ impl Outbound {
     /// allow it. The response completes the request.
     ///
     /// A Read with several elements stays at the head of the send queue until the Read Request for its last
-    /// element. With an ORD of 1, the Read Requests are sent one by one.
+    /// element is generated. With an ORD of 1, the Read Requests are sent one by one.
     fn request_response(&mut self, cx: &mut SendContext<'_>) -> bool {
         let state = &mut *cx.state;
         // RFC 5040 section 6.1 (RDMAP-303, RDMAP-305): at most ORD requests are outstanding.

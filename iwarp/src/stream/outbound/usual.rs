@@ -37,8 +37,8 @@ pub(super) enum FillOutcome {
 }
 
 impl Outbound {
-    /// Whether the oldest posted request may be written directly from its queue, if it fits one FPDU: nothing
-    /// has to be sent before the request, and the request completes as soon as it is written.
+    /// Whether nothing has to be sent before the oldest posted request, and the request completes as soon as
+    /// it is written. If the request also fits one FPDU, it may be written directly from its queue.
     #[inline]
     pub(super) fn is_usual_next(&self, state: &StreamState) -> bool {
         self.allows_usual(state)
@@ -60,9 +60,10 @@ impl Outbound {
     }
 
     /// The fast path of [`prepare`](Self::prepare) and [`write_fpdu`](Self::write_fpdu) for requests that are
-    /// ready and fit one FPDU. It has the same FPDUs and completions, but creates no message for a request.
-    /// Writes the requests after the first `used` bytes of a segment, each with a ULPDU of at most `limit`
-    /// bytes. Call this only while [`allows_usual`](Self::allows_usual) returns `true`.
+    /// ready and fit one FPDU. It writes the same FPDUs and generates the same completions, but creates no
+    /// message for a request. Writes the requests after the first `used` bytes of a segment, each with a
+    /// ULPDU of at most `limit` bytes. Call this only while [`allows_usual`](Self::allows_usual) returns
+    /// `true`.
     ///
     /// RFC 5040 sections 5.1, 5.3 and 5.5 (RDMAP-202, RDMAP-244, RDMAP-285): messages go to DDP in the order
     /// in which the user posted them.
@@ -195,7 +196,8 @@ fn await_acknowledgement(pending: &mut VecDeque<Pending>, request: &SendEntry, e
     pending.push_back(acknowledged_of(request, end, msn));
 }
 
-/// Never inlined, since it would leave fewer registers for requests whose payload is in registered memory.
+/// Never inlined, since the inlined code would leave fewer registers for requests whose payload is in
+/// registered memory.
 #[inline(never)]
 fn write_inline(framer: &mut Framer, plan: FpduPlan, out: &mut [u8], head: &UlpduHead, bytes: &[u8]) {
     let mut fpdu = framer.begin_with(plan, out, head);

@@ -20,7 +20,7 @@ use super::identifier::CmShared;
 pub enum CmEventKind {
     /// A peer requests a connection. `CmEvent::id` is a new identifier of the listener, or the identifier on
     /// which [`start_responder`](CmId::start_responder) was called. The user calls [`accept`](CmId::accept)
-    /// or [`reject`](CmId::reject) on it.
+    /// or [`reject`](CmId::reject) on this identifier.
     ConnectRequest {
         /// The peer's private data.
         private_data: Box<[u8]>,
@@ -81,7 +81,8 @@ pub enum CmEventKind {
         /// Depths, model and RTR of the Reply, if there was one.
         peer: Option<Enhanced>,
     },
-    /// An established connection has ended, and all requests are flushed.
+    /// An established connection has ended. All requests are flushed, unless the queue pair outlives the
+    /// connection ([`ConnParam::outlives_peer`](super::ConnParam::outlives_peer)).
     Disconnected {
         /// The reason; `None` for a graceful close.
         error: Option<ConnectionError>,
@@ -114,7 +115,7 @@ pub struct CmEvent {
     pub kind: CmEventKind,
 }
 
-/// An event in a channel's queue. It does not keep its listener listening.
+/// An event in a channel's queue. The event does not keep its listener listening.
 struct QueuedEvent {
     id: CmId,
     listener: Option<Arc<CmShared>>,
@@ -127,11 +128,12 @@ struct QueuedEvent {
 ///
 /// # Limit
 ///
-/// Events of identifiers that the program holds are never lost, and are queued beyond
-/// [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events): each identifier has few
-/// events, and a program waits for them. When the queue is longer than this limit, events of identifiers that
-/// only events hold are [lost](Self::lost), so that no engine waits for a reader. Events of new connections
-/// may fill at most three quarters of the limit. A connect request whose event is lost is rejected.
+/// Events of identifiers that the program holds are never lost. They are queued even beyond
+/// [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events), since each identifier has
+/// few events, and a program waits for them. When the queue is longer than this limit, events of identifiers
+/// that only events hold are [lost](Self::lost), so that no engine waits for a reader. Events of new
+/// connections are queued only while the queue is shorter than three quarters of the limit. A connect request
+/// whose event is lost is rejected.
 #[derive(Clone)]
 pub struct EventChannel {
     pub(super) shared: Arc<ChannelShared>,
@@ -158,7 +160,8 @@ impl ChannelShared {
         self.queue.lock().expect("no holder of this lock panics")
     }
 
-    /// Adds an event. A lost connect request is rejected when its identifier is dropped with it.
+    /// Adds an event. If the event of a connect request is lost, dropping the event drops the request's
+    /// identifier, which rejects the request.
     fn push(&self, event: QueuedEvent) {
         let mut lost = Vec::new();
         let mut queue = self.queue();
@@ -201,9 +204,9 @@ impl ChannelShared {
 }
 
 impl EventQueue {
-    /// Removes the events of identifiers that only queued events hold, except events of new connections,
-    /// whose number has its own limit. So the queue has at most twice as many events as the limit and the
-    /// events of held identifiers together.
+    /// Removes the events of identifiers that only queued events hold. Events of new connections stay: their
+    /// number has its own limit. So the queue is at most twice as long as the limit and the number of events
+    /// of held identifiers together.
     fn take_unheld(&mut self) -> Vec<QueuedEvent> {
         let mut waiting: HashMap<*const CmShared, usize> = HashMap::new();
         for event in &self.events {
@@ -256,8 +259,8 @@ impl EventChannel {
         self.shared.is_empty()
     }
 
-    /// Removes and returns the oldest event, without waiting. If a program polls its engine itself, it polls
-    /// the engine first.
+    /// Removes and returns the oldest event, without waiting. A program that polls its engine itself has to
+    /// poll the engine before this call.
     pub fn poll(&self) -> Option<CmEvent> {
         let event = self.shared.pop();
         // Reading this private descriptor fails only when it is empty, which is no error here.
@@ -267,8 +270,9 @@ impl EventChannel {
         Some(CmEvent { id, listener: listener.map(|listener| listener.handle()), kind })
     }
 
-    /// Removes and returns the oldest event, and waits for an event for at most `timeout`. Use it only if a
-    /// thread runs the engine. After a signal it may return `None` before the timeout.
+    /// Waits until there is an event, for at most `timeout`, and then removes and returns the oldest event.
+    /// Returns `None` if there was no event in this time. Use it only if a thread runs the engine. After a
+    /// signal the call may return `None` before the timeout.
     ///
     /// # Errors
     /// An error of the system call.
@@ -324,7 +328,7 @@ impl fmt::Debug for EventChannel {
 mod tests {
     use super::*;
 
-    /// A waiting thread may see the notification of an event that was removed already.
+    /// The descriptor may be readable for an event that another thread has removed already.
     #[test]
     fn notices_without_an_event_do_not_end_a_wait() {
         let channel = EventChannel::new(4).unwrap();

@@ -192,8 +192,8 @@ impl CmShared {
         Arc::new(Self { context, channel, state: Mutex::default(), times: Times::default() })
     }
 
-    /// Returns a handle for the user. If all handles were dropped, makes a new handle for the event that
-    /// reports the end, although no user waits for this event.
+    /// Returns a handle for the user. If all handles were dropped, makes a new handle: the event that reports
+    /// the end needs a handle, although no user waits for this event.
     pub(super) fn handle(self: &Arc<Self>) -> CmId {
         let mut state = self.state();
         let owner = state.owner.upgrade().unwrap_or_else(|| {
@@ -210,7 +210,7 @@ impl CmShared {
 
     // ---- for engines ----
 
-    /// The identifier of a new connection `conn` of this listener.
+    /// Returns the identifier of a new connection `conn` of this listener.
     pub(crate) fn child(self: &Arc<Self>, conn: ConnId, addresses: (SocketAddr, SocketAddr)) -> Arc<Self> {
         let child = Self::new(Arc::clone(&self.context), Weak::clone(&self.channel));
         {
@@ -281,8 +281,8 @@ impl CmShared {
 
     /// Called when the connection had ended before `qp` was bound to it.
     pub(crate) fn ended_before(&self, qp: &QpShared) {
-        // The cause is set only if the user has not ended the connection. After an abort by the user, the
-        // call that passes `qp` fails.
+        // Without an error, the peer has closed the connection. If the user had ended the connection, the
+        // call that passes `qp` would have failed.
         qp.state.blame(self.state().cause.unwrap_or(ConnectionError::PeerClosed));
         qp.unreached();
     }
@@ -301,8 +301,8 @@ impl CmShared {
         state.conn = None;
     }
 
-    /// Ends an undecided connect request. Returns `false` if the user has accepted or rejected it already;
-    /// then the command to the engine is queued.
+    /// Ends an undecided connect request. Returns `false` if the user has already accepted or rejected the
+    /// request; the user's command is then in the engine's queue.
     pub(crate) fn expire(&self) -> bool {
         let mut state = self.state();
         let undecided = matches!(state.phase, CmPhase::Requested { .. });
@@ -334,7 +334,7 @@ impl CmShared {
         }
     }
 
-    /// The engine's time of the last progress.
+    /// Returns the engine's time, in microseconds, when data was last sent or received.
     pub(crate) fn progress_us(&self) -> u64 {
         self.times.progress_us.load(Ordering::Relaxed)
     }

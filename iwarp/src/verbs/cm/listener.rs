@@ -1,7 +1,7 @@
 //! The limits and counters of a listener, shared by all engines.
 //!
 //! Engines use the limits and counters when a connection arrives, when it is accepted or rejected, and when
-//! it ends. They never use them while data moves.
+//! it ends. The transfer of data does not use them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,7 +26,8 @@ pub struct ListenerStats {
     pub half_open_limit: usize,
     /// Connections admitted.
     pub accepted: u64,
-    /// SYNs that got no answer, because of the address filter or the limits on half-open connections.
+    /// SYNs that got no answer, because of the address filter, the limits on half-open connections, or
+    /// [`ListenOptions::failures_per_address`].
     pub syns: ListenerCounters,
     /// Connections reset because of [`ListenOptions::backlog`].
     pub backlog_full: u64,
@@ -94,8 +95,8 @@ impl ListenerShared {
         count(&mut self.tally().stats);
     }
 
-    /// Admits one more connection from `address`. Returns `None` if a limit refuses it, and counts the
-    /// refusal.
+    /// Admits one more connection from `address`. If a limit refuses the connection, counts the refusal and
+    /// returns `None`.
     ///
     /// `id` is the listener's identifier.
     pub(crate) fn admit(self: &Arc<Self>, id: &Arc<CmShared>, address: IpAddr) -> Option<Admitted> {
@@ -130,7 +131,8 @@ impl ListenerShared {
     }
 }
 
-/// A connection that a listener has admitted. It counts against the limits until this value is dropped.
+/// A connection that a listener has admitted. The connection counts against the limits until this value is
+/// dropped.
 pub(crate) struct Admitted {
     /// The identifier of the listener.
     pub(crate) id: Arc<CmShared>,

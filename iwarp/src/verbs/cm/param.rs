@@ -34,9 +34,9 @@ const MAX_DEPTH: u16 = 1024;
 /// | all bytes are acknowledged, and nothing is heard | `idle + probes * interval`: 5 s + 4 * 1 s | this type, or [`TcpConfig::keepalive_idle`](tcp_lite::TcpConfig::keepalive_idle) and the fields next to it |
 /// | the port has no link | 10 s; 0.5 s with one peer only ([`PortInfo::point_to_point`](dp::PortInfo::point_to_point)) | [`TcpConfig::link_timeout`](tcp_lite::TcpConfig::link_timeout) |
 ///
-/// To detect a lost peer sooner, shorten the first two times. The following values detect it after a quarter
-/// of a second when idle, and after one second with bytes in flight. They also end the connection to a live
-/// peer whose engine is not polled for that long:
+/// To detect a lost peer sooner, shorten the first two times. With the following values, a lost peer is
+/// detected after a quarter of a second when idle, and after one second with bytes in flight. A connection to
+/// a live peer also ends if the peer's engine is not polled for that long:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -77,9 +77,9 @@ pub enum KeepalivePolicy {
 /// Parameters of a connection (`rdma_conn_param`).
 #[derive(Clone, Debug)]
 pub struct ConnParam {
-    /// Private data of the MPA Request or Reply: at most 512 bytes. The enhanced data of revision 2 reduces
-    /// the limit to 508 bytes, and [`ib_semantics`](Self::ib_semantics) reduces it by 8 more bytes.
-    /// Default: empty.
+    /// Private data of the MPA Request or Reply: at most 512 bytes. With revision 2, the enhanced data
+    /// reduces the limit to 508 bytes. [`ib_semantics`](Self::ib_semantics) reduces the limit by 12 more
+    /// bytes. Default: empty.
     pub private_data: ArrayVec<u8, MAX_PRIVATE_DATA>,
     /// Maximum number of the peer's Reads that are served at a time (IRD). Default: 128.
     pub responder_resources: u16,
@@ -88,8 +88,9 @@ pub struct ConnParam {
     /// When accepting: the lowest acceptable ORD. A peer that serves fewer Reads is rejected, and the Reply
     /// contains this number (RFC 6581 section 9.1). Default: 0.
     pub min_initiator_depth: u16,
-    /// When connecting: both depths are negotiated in the private data (the Request has the value 0x3fff).
-    /// Known peers read this value as a depth. Default: `false`.
+    /// When connecting: the two programs negotiate the depths in the private data, so the Request has the
+    /// value 0x3fff in place of each depth. Other known implementations read this value as a depth.
+    /// Default: `false`.
     pub depths_left_to_ulp: bool,
     /// Requests markers from the peer, which make it possible to place out-of-order FPDUs. siw rejects such a
     /// Request. Default: `false`.
@@ -102,8 +103,8 @@ pub struct ConnParam {
     /// Default: Write and Read.
     pub rtr: RtrKinds,
     /// If a peer closes without an answer to a Request of revision 2, tries once more with revision 1 (RFC
-    /// 6581 section 10). Then the ULP has to negotiate the depths, and which side sends first.
-    /// `Established::fell_back` reports this case. Default: `false`.
+    /// 6581 section 10). With revision 1, the programs have to negotiate the depths, and which side sends
+    /// first. `Established::fell_back` reports the second attempt. Default: `false`.
     pub fallback: bool,
     /// When connecting without peer-to-peer setup: tolerates FPDUs that the responder sends before it has
     /// received an FPDU. siw sends such FPDUs, against RFC 5044 section 7.1.2. Default: `true`.
@@ -114,7 +115,7 @@ pub struct ConnParam {
     pub await_first_fpdu: bool,
     /// Offers InfiniBand's semantics where they go beyond iWARP's, or agrees to them when accepting. They are
     /// in effect if both peers ask for them (`Established::ib_semantics`), and never with a peer that runs
-    /// another implementation:
+    /// another implementation. With them:
     ///
     /// - Immediate Data completes a receive request with [`WorkCompletion::immediate`]. The request's buffer
     ///   is not changed, and may be empty.
@@ -122,17 +123,17 @@ pub struct ConnParam {
     /// - A Send or Immediate Data of the peer that finds no receive request does not end the stream. Once
     ///   there is a receive request, the peer sends this message and all later messages again. The peer may
     ///   abort the message after a time ([`rnr_retry`](Self::rnr_retry)). While the message waits, our Reads
-    ///   and atomics are answered, and our requests complete. If we close, the close does not wait for the
-    ///   message. The message is then lost. It is also lost if the peer closes.
+    ///   and atomics are answered, and our requests complete. If one side closes, the close does not wait for
+    ///   the message, and the message is lost.
     ///
     /// - A Send or Write completes when the peer has accepted it: a Send when the message is in the buffer of
     ///   a receive request, a Write when its data is in the memory of the peer. The peer reports this by a
     ///   TCP acknowledgement, which it sends in the poll that places the bytes or in the next poll. Requests
     ///   after a message that waits for a receive request complete after that message. If the peer refuses a
     ///   request, exactly this request fails. A message that arrives after the peer's close resets the
-    ///   connection. A Send completes before an answer to it is received. A graceful close waits until the
-    ///   peer has posted receive requests for our messages, for at most the engine's `close_timeout`. After
-    ///   that time the remaining requests are flushed.
+    ///   connection. A Send completes before an answer to it is received. A graceful close waits for at most
+    ///   the engine's `close_timeout` until the peer has posted receive requests for our messages. After that
+    ///   time the remaining requests are flushed.
     ///
     /// If a proxy on the path terminates the TCP connection, the proxy's acknowledgements say nothing about
     /// the peer. Both peers detect such a proxy by TCP's initial sequence numbers, and then do not agree.
@@ -157,14 +158,14 @@ pub struct ConnParam {
     /// InfiniBand from 0 to 31 (`min_rnr_timer`). Code 1 is 10 us, 31 is 491.52 ms, and 0 is 655.36 ms.
     /// Default: 0.
     pub min_rnr_timer: u8,
-    /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays when the peer ends the connection, as
-    /// on InfiniBand, where no message reports the end. The queue pair's receives wait. A send that is open
-    /// or posted later completes with [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded)
-    /// after the retry time ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)). If no
-    /// connection is made because the peer is unreachable or rejects it, sends complete with this status at
-    /// once. A peer that has died ends the queue pair in any case. If one of our requests fails here, for
-    /// instance because its memory is invalid, the connection ends without a message to the peer.
-    /// Default: `false`.
+    /// With [`ib_semantics`](Self::ib_semantics): the queue pair stays usable when the peer ends the
+    /// connection. On InfiniBand, no message reports the end of a connection. The queue pair's receives wait.
+    /// A send that is open or posted later completes with
+    /// [`WcStatus::RetryExceeded`](crate::verbs::WcStatus::RetryExceeded) after the retry time
+    /// ([`QueuePair::set_retry_time`](crate::verbs::QueuePair::set_retry_time)). If no connection is made
+    /// because the peer is unreachable or rejects it, sends complete with this status at once. A peer that
+    /// has died ends the queue pair in any case. If one of our requests fails here, for instance because its
+    /// memory is invalid, the connection ends without a message to the peer. Default: `false`.
     pub outlives_peer: bool,
     /// Maximum time for TCP and MPA startup together; when accepting, maximum time for the RTR. The error of
     /// a timeout is TCP's during the TCP handshake, and
@@ -393,7 +394,7 @@ pub struct ListenOptions {
     /// Terminate, and a Terminate of the peer. Beyond the limit, SYNs of the address get no answer for the
     /// rest of the second. After that second, another host behind the same address can connect. Default: 32.
     pub failures_per_address: Option<u32>,
-    /// Maximum number of TCP connections that are not established; `None`: only the
+    /// Maximum number of TCP connections that are not established; `None`: no limit other than
     /// [`Limits::backlog`](tcp_lite::Limits::backlog) of the engine, which applies in any case.
     /// Default: `None`.
     pub half_open: Option<usize>,

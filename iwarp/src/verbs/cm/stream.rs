@@ -18,7 +18,7 @@ use super::{CmId, ConnParam, ResponderOptions, StreamOptions};
 /// send.
 pub(crate) struct PlainBytes {
     buffers: Mutex<Buffers>,
-    /// Whether the engine was notified and has not handled the notification yet.
+    /// Whether the engine was notified and has not checked the buffers since.
     notified: AtomicBool,
 }
 
@@ -29,7 +29,7 @@ struct Buffers {
     /// in the user's stream.
     taken: u64,
     limits: StreamOptions,
-    /// Whether the peer has closed: then no bytes follow those in `recv`.
+    /// Whether the peer has closed, so that no bytes follow those in `recv`.
     ended: bool,
     /// Whether `StreamReadable` was reported for the bytes in `recv`.
     announced: bool,
@@ -74,7 +74,7 @@ impl PlainBytes {
         self.notified.store(false, Ordering::Release);
     }
 
-    /// Adds as many received bytes as fit, for the user. Returns their number.
+    /// Adds as many received bytes as fit into the user's buffer. Returns their number.
     pub(crate) fn fill(&self, bytes: &[u8]) -> usize {
         let mut buffers = self.buffers();
         let taken = bytes.len().min(buffers.limits.recv_bytes - buffers.recv.len());
@@ -183,7 +183,7 @@ impl CmId {
     /// streaming mode as well.
     ///
     /// # Errors
-    /// [`VerbsError`]: a parameter is out of range, there is no engine.
+    /// [`VerbsError`]: a parameter is out of range, or there is no engine.
     pub fn connect_stream(
         &self,
         remote: SocketAddr,
@@ -234,11 +234,11 @@ impl CmId {
     /// Starts MPA as initiator on a connection in streaming mode. The Request follows the bytes sent so far,
     /// and no more bytes can be sent in streaming mode. The events are those of [`connect`](Self::connect).
     /// Each side has to know that the other side starts MPA now: if the peer sends more bytes in streaming
-    /// mode, they end the connection (code 4).
+    /// mode, these bytes end the connection (code 4).
     ///
     /// # Errors
-    /// [`VerbsError`]: some bytes of the peer are unread, the queue pair is not idle, a parameter is out of
-    /// range.
+    /// [`VerbsError`]: some bytes of the peer are unread, the queue pair is not idle, or a parameter is out
+    /// of range.
     pub fn start_initiator(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();
@@ -267,7 +267,8 @@ impl CmId {
     /// peer belong to the Request. A `ConnectRequest` or `ConnectError` event follows.
     ///
     /// # Errors
-    /// [`VerbsError`]: `last_message` does not fit the send buffer as a whole, a parameter is out of range.
+    /// [`VerbsError`]: `last_message` does not fit the send buffer as a whole, or a parameter is out of
+    /// range.
     pub fn start_responder(&self, last_message: &[u8], options: &ResponderOptions) -> Result<(), VerbsError> {
         options.check()?;
         let mut state = self.shared.state();

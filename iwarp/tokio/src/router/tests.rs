@@ -99,7 +99,7 @@ impl Completions for LateQueue {
     }
 }
 
-/// A completion that arrives after the last poll causes an event.
+/// A completion that arrives after the last poll of the queue causes an event.
 #[test]
 fn no_completion_comes_between_the_last_look_and_the_next_event() {
     for first in [0, 1, BATCH] {
@@ -113,7 +113,8 @@ fn no_completion_comes_between_the_last_look_and_the_next_event() {
     }
 }
 
-/// A message wakes all waiting futures: one of them may be dropped before it takes the message.
+/// A message wakes all waiting futures, since one of these futures may be dropped before it takes the
+/// message.
 #[tokio::test(crate = "crate::limited")]
 async fn a_message_wakes_all_that_wait() {
     let (client, server) = endpoints();
@@ -148,7 +149,7 @@ async fn a_message_wakes_all_that_wait() {
     assert!(router.state().receivers.is_empty());
 }
 
-/// Polls a future until it sleeps: it polls the engine first.
+/// Polls a future until the future sleeps: before that, the future polls the engine.
 async fn sleep_by(mut future: Pin<&mut impl Future>, waker: &Waker, router: &Router) {
     let before = sleeping(router);
     while sleeping(router) == before {

@@ -12,7 +12,8 @@ pub(crate) enum Direction {
 }
 
 /// For each direction, the last task that polled it, if the task waits. By the contract of tokio's traits,
-/// earlier tasks need not be woken. So a stream that is passed from task to task leaves no wakers behind.
+/// earlier tasks need not be woken. So the router keeps at most one waker per direction, even if the stream
+/// is passed from task to task.
 #[derive(Default)]
 pub(super) struct Waiters([Option<Waker>; 2]);
 

@@ -60,8 +60,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Returns the credit to give to the peer, once enough credit has accumulated. (The receive of a Write is
-    /// posted again as soon as the Write was handled.)
+    /// Returns the credit to give to the peer, or `None` while too little credit has accumulated. (The
+    /// receive of a Write is posted again as soon as the Write was handled.)
     pub(super) fn credit_due(&self) -> Option<Progress> {
         let writes = self.arrived.writes - self.credited.writes;
         let bytes = self.read - self.credited.bytes;

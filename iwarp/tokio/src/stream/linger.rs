@@ -28,7 +28,8 @@ impl Linger {
         Self { step, steps: STEPS, before: None }
     }
 
-    /// How long to wait from now on, for a peer that has taken this much. `None`: stop waiting.
+    /// Returns how long to wait for more progress of the peer, which has now accepted `taken`. `None` means
+    /// to stop waiting.
     pub(super) fn next(&mut self, taken: Progress) -> Option<Duration> {
         self.steps = self.steps.checked_sub(1)?;
         let is_stuck = self.before.replace(taken) == Some(taken);

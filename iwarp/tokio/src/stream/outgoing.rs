@@ -28,7 +28,7 @@ pub(super) struct Outgoing {
     end: End,
 }
 
-/// Whether the program has ended its direction, and whether the peer knows.
+/// Whether the program has ended its direction, and whether the end message was sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Open,
@@ -87,7 +87,7 @@ impl Outgoing {
         Ok((self.written - before) as usize)
     }
 
-    /// The free bytes of the ring, up to its end.
+    /// Returns the number of contiguous free bytes of the ring, at the position of the next byte.
     fn room(&self) -> usize {
         let size = self.peer_ring.len;
         let free = size - (self.written - self.credited.bytes);

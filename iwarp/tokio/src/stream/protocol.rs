@@ -2,10 +2,10 @@
 //!
 //! | message | bytes |
 //! |---|---|
-//! | hello | 1, the ring ([`RemoteRegion::to_bytes`]), the receive requests (u32) |
-//! | credit | 2, all bytes of the ring that were read (u64), all Writes that were taken (u64) |
+//! | hello | 1, the ring ([`RemoteRegion::to_bytes`]), the number of receive requests (u32) |
+//! | credit | 2, the number of bytes that were read from the ring so far (u64), the number of Writes that were received so far (u64) |
 //! | end | 3 |
-//! | Immediate Data | the bytes of the Write (u64) |
+//! | Immediate Data | the number of bytes of the Write (u64) |
 //!
 //! Numbers are in network byte order.
 

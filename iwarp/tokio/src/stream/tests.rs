@@ -1,4 +1,4 @@
-//! A stream whose connection ends while it is read, step by step.
+//! Streams whose connection ends while they are read: the tests drive them step by step.
 
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -44,7 +44,7 @@ async fn a_refused_credit_does_not_end_the_stream() {
     .await;
 }
 
-/// The peer acknowledges, but never reads. This keeps the stream and its memory alive only until the limit.
+/// The peer acknowledges, but never reads. The stream and its memory then stay only until the time limit.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_gives_up_a_peer_that_takes_nothing() {
     in_time(async {

@@ -133,7 +133,7 @@ async fn the_oldest_request_comes_first() {
     }
 }
 
-/// The peer has gone, and the event of this is not handled yet: a loop that accepts continues.
+/// The peer has gone, and the event for its end is not handled yet. A loop that accepts requests continues.
 #[tokio::test(crate = "crate::limited")]
 async fn a_request_of_a_peer_that_has_just_gone_is_passed_over() {
     let (client, server) = endpoints();
@@ -154,7 +154,8 @@ async fn a_request_of_a_peer_that_has_just_gone_is_passed_over() {
     assert_eq!(b.peer_addr(), a.local_addr());
 }
 
-/// An event that is being handed out while its listener is dropped leaves nothing.
+/// The listener accepts no more requests, but still has its route. A request that arrives now is rejected,
+/// and leaves nothing behind.
 #[tokio::test(crate = "crate::limited")]
 async fn a_listener_that_is_gone_takes_no_requests() {
     let (client, server) = endpoints();

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::{PORT, RING, SERVER, connected, endpoints, in_time, options, step_back, streams};
 use crate::{Connection, Error, Listener, Stream};
 
-/// The peer's task does something else before it reads.
+/// How long the peer's task does something else before it reads.
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[tokio::test(crate = "crate::limited")]
@@ -101,7 +101,7 @@ async fn a_write_behind_another_hands_over() {
     .await;
 }
 
-/// Waits until a stream has no bytes in flight, and its thread has stepped back.
+/// Waits until a stream has no bytes in flight, and the thread of its engine has stepped back.
 async fn leave_alone(stream: &Stream) {
     while stream.connection().queue_pair().has_open_sends() {
         sleep(Duration::from_millis(1)).await;

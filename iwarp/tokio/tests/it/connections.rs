@@ -105,7 +105,7 @@ async fn an_end_has_its_cause_for_all_that_wait() {
     }
 }
 
-/// The engine of the server is gone, as if its process had died.
+/// The engine of the server ends, as if the server's process had died.
 #[tokio::test(crate = "crate::limited")]
 async fn a_server_that_dies_is_noticed() {
     let (client, server) = endpoints();
@@ -137,7 +137,7 @@ async fn a_dropped_connect_leaves_nothing() {
     assert!(waited.is_ok(), "{:?} are left of {before:?}", used(&client));
 }
 
-/// Queue pairs, regions and completion queues.
+/// Returns the numbers of queue pairs, regions and completion queues that are in use.
 fn used(endpoint: &Endpoint) -> [usize; 3] {
     let usage = endpoint.context().usage();
     [usage.qp, usage.mr, usage.cq].map(|usage| usage.used)

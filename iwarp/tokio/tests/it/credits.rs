@@ -14,7 +14,7 @@ fn credit(bytes: u64, writes: u64) -> Vec<u8> {
     [&[2][..], &bytes.to_be_bytes(), &writes.to_be_bytes()].concat()
 }
 
-/// A stream, its peer with its own ring, and the ring of the stream.
+/// Returns a stream, its peer, the peer's own ring, and the ring of the stream.
 async fn stream_and_peer(options: &ConnectionOptions) -> (Stream, Connection, Region, RemoteRegion) {
     let (a, b) = connected(options).await;
     let own = b.register(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
@@ -27,7 +27,7 @@ async fn stream_and_peer(options: &ConnectionOptions) -> (Stream, Connection, Re
     (stream, b, own, ring)
 }
 
-/// Credit that shrinks, in bytes or in Writes: the free part of the ring would be longer than the ring.
+/// A credit that is smaller than an earlier credit, in bytes or in Writes, ends the stream.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_takes_credit_back_ends_the_stream() {
     for (bytes, writes) in [(9, 1), (10, 0), (0, 0)] {

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::{PORT, SERVER};
 
-/// An endpoint whose event channel has this limit.
+/// Returns an endpoint whose event channel has this limit.
 fn endpoint(port: Box<dyn Port>, address: &str, max_cm_events: usize) -> Endpoint {
     let config = EngineConfig::new(&*port, &[address]).unwrap();
     let mut options = EndpointOptions::default();
@@ -21,7 +21,7 @@ fn endpoint(port: Box<dyn Port>, address: &str, max_cm_events: usize) -> Endpoin
     Endpoint::on_queues(vec![port], &config, &options).unwrap()
 }
 
-/// A client with this limit, and a server.
+/// Returns a client whose event channel has this limit, and a server.
 fn endpoints(max_cm_events: usize) -> (Endpoint, Endpoint) {
     let (a, b) = pair(&LinkConfig::default());
     (endpoint(a, "10.0.0.1/24", max_cm_events), endpoint(b, "10.0.0.2/24", 512))

@@ -19,13 +19,13 @@ use iwarp_tokio::{Connection, ConnectionOptions, Endpoint, Listener};
 const PORT: u16 = 7471;
 const SERVER: &str = "10.0.0.2:7471";
 
-/// A client and a server.
+/// Returns a client and a server.
 fn endpoints() -> (Endpoint, Endpoint) {
     let (a, b) = pair(&LinkConfig::default());
     (Endpoint::on_port(a, &["10.0.0.1/24"]).unwrap(), Endpoint::on_port(b, &["10.0.0.2/24"]).unwrap())
 }
 
-/// A connection of a client and a server, with these options at both.
+/// Returns the client's and the server's side of a connection with these options.
 async fn connected(options: &ConnectionOptions) -> (Connection, Connection) {
     let (client, server) = endpoints();
     let listener = Listener::bind(&server, PORT).unwrap();

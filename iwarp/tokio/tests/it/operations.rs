@@ -160,7 +160,8 @@ async fn a_refused_request_ends_the_connection_with_the_peers_error() {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
-/// The request takes a place in the send queue before it asks for its buffer.
+/// The request reserves a place in the send queue before it asks for a buffer. Without a buffer, the place
+/// becomes free again.
 #[tokio::test(crate = "crate::limited")]
 async fn a_request_without_a_buffer_takes_no_place() {
     let (a, b) = pair(&LinkConfig::default());
@@ -188,8 +189,8 @@ async fn a_request_without_a_buffer_takes_no_place() {
     assert_eq!(b.recv().await.unwrap().data, [7; 1000]);
 }
 
-/// A Write with Immediate Data completes a receive, whose message has no bytes, with InfiniBand's semantics
-/// and without.
+/// With InfiniBand's semantics and without, a Write with Immediate Data completes a receive, and the received
+/// message has no bytes.
 #[tokio::test(crate = "crate::limited")]
 async fn immediate_data_comes_without_bytes() {
     for ib_semantics in [true, false] {

@@ -6,9 +6,8 @@ use iwarp_tokio::ConnectionOptions;
 
 use super::connected;
 
-/// A program may use any `wr_id`, even a number that this crate uses internally. No future takes the
-/// completion of such a request for the completion of its own request, and such a completion frees no
-/// reserved place.
+/// A program may use any `wr_id`, even a number that this crate uses internally. The completion of such a
+/// request completes no future of this crate, and frees no reserved place.
 #[tokio::test(crate = "crate::limited")]
 async fn requests_of_the_program_complete_to_nobody() {
     let options = ConnectionOptions { send_depth: 4, recv_depth: 8, ..ConnectionOptions::default() };
@@ -20,7 +19,7 @@ async fn requests_of_the_program_complete_to_nobody() {
         let wr_id = wr_ids[round as usize % wr_ids.len()];
         let own = SendRequest::empty(wr_id, SendOp::Send).flags(SendFlags::SIGNALED);
         qp.post_send(&own).unwrap();
-        // This has the key of the program's request, if that key is 0.
+        // This request gets key 0, which is also the key in some of the program's `wr_id`s.
         let remote = word.remote();
         let (before, received) = tokio::join!(a.fetch_add(&remote, 1), b.recv());
         assert_eq!((before.unwrap(), received.unwrap().data.len()), (round, 0));
@@ -28,7 +27,7 @@ async fn requests_of_the_program_complete_to_nobody() {
             tokio::task::yield_now().await;
         }
     }
-    // At most as many requests are in flight as the queue has places: a further request waits, and is not
+    // At most as many requests are in flight as the queue has places. A further request waits, and is not
     // refused.
     let sends = (0..32_u8).map(|number| {
         let a = a.clone();

@@ -14,7 +14,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// 9.2).
 const REQUEST: [u8; 24] = *b"MPA ID Req Frame\x50\x02\0\x04\x80\x08\x80\x08";
 
-/// A peer that sends its Request, and then nothing: it lives as long as this.
+/// Connects as a peer that sends its Request, and then nothing. The peer exists as long as the returned
+/// identifier.
 async fn silent(client: &Endpoint) -> CmId {
     let channel = client.context().create_event_channel().unwrap();
     let id = client.context().create_id(&channel);
@@ -30,14 +31,14 @@ async fn silent(client: &Endpoint) -> CmId {
     id
 }
 
-/// The loop is that of the documentation: it accepts one connection after the other.
+/// The loop of the documentation accepts one connection after the other. Silent peers do not delay the loop.
 #[tokio::test(crate = "crate::limited")]
 async fn silent_peers_do_not_hold_up_a_loop_that_accepts() {
     for accepts_by_request in [false, true] {
         let (client, server) = endpoints();
         let listener = Listener::bind(&server, PORT).unwrap();
         let accepting = tokio::spawn(async move {
-            // A wait for a silent peer would take this long.
+            // If the loop waited for a silent peer, the wait would take an hour.
             let options = ConnectionOptions::default().timeout(HOUR);
             let mut accepted = Vec::new();
             loop {
@@ -79,7 +80,8 @@ async fn a_silent_peer_is_given_up() {
     drop(silent);
 }
 
-/// What an accepted connection reports before the peer has confirmed it is still true afterwards.
+/// An accepted connection knows the agreed parameters before the peer has confirmed the connection, and
+/// reports the same afterwards.
 #[tokio::test(crate = "crate::limited")]
 async fn an_accepted_connection_knows_what_was_agreed_on() {
     for (offers, wants) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -109,8 +111,8 @@ async fn an_accepted_connection_knows_what_was_agreed_on() {
     }
 }
 
-/// A server that closes right after accepting, with or without a message sent, closes gracefully: it waits
-/// for the peer.
+/// A server closes right after it has accepted a connection, or right after its first message. It closes
+/// gracefully, since it waits for the peer.
 #[tokio::test(crate = "crate::limited")]
 async fn a_connection_that_is_closed_at_once_closes_gracefully() {
     for sends in [false, true] {

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::connected;
 
-/// Writes ten bytes at a time.
+/// Writes `data`, ten bytes at a time.
 pub(super) async fn write_shortly(stream: &mut Stream, data: &[u8]) {
     for short in data.chunks(10) {
         stream.write_all(short).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_peer_that_is_gone_needs_no_end() {
     }
 }
 
-/// Bytes that were written before the drop arrive, even if they are more than fit the ring.
+/// Bytes that were written before the drop arrive, even if there are more bytes than fit into the ring.
 #[tokio::test(crate = "crate::limited")]
 async fn a_dropped_stream_has_sent_what_was_written() {
     let (mut a, mut b) = streams().await;
@@ -101,8 +101,8 @@ async fn a_dropped_stream_has_sent_what_was_written() {
     assert!(received == expected);
 }
 
-/// The peer does not read short writes. They accumulate when the peer's receives are used up, and no write
-/// waits for the peer.
+/// The peer does not read. Short writes accumulate once the peer's receives are used up, and no write waits
+/// for the peer.
 #[tokio::test(crate = "crate::limited")]
 async fn short_writes_gather_while_there_is_no_credit() {
     let (mut a, mut b) = streams().await;
@@ -204,8 +204,8 @@ async fn a_peer_that_is_no_stream_is_refused() {
     assert!(matches!(made, Err(Error::Protocol(_))), "{made:?}");
 }
 
-/// Credit for what was not sent, an unknown or a cut message, a Write longer than the ring, or one behind the
-/// end.
+/// A peer must not give credit for what was not sent, send an unknown or shortened message, write more than
+/// the ring holds, or write after its end message.
 #[tokio::test(crate = "crate::limited")]
 async fn a_peer_that_breaks_the_rules_of_a_stream_ends_it() {
     let credit = |writes: u64| [&[2][..], &0u64.to_be_bytes(), &writes.to_be_bytes()].concat();
@@ -235,7 +235,7 @@ fn ring_bytes() -> u64 {
     ConnectionOptions::default().stream_bytes as u64
 }
 
-/// The stream fails, and goes on to.
+/// Checks that the stream fails, and that later calls also fail.
 pub(super) async fn breaks(stream: &mut Stream) {
     let failed = async {
         // The message may still be on its way to the stream.
@@ -249,7 +249,7 @@ pub(super) async fn breaks(stream: &mut Stream) {
     assert!(stream.write_all(b"x").await.is_err());
 }
 
-/// A stream, its peer, and an empty part of the stream's ring.
+/// Returns a stream, its peer, and a range of length 0 at the start of the stream's ring.
 async fn stream_and_peer() -> (Stream, Connection, RemoteRegion) {
     let (a, b) = connected(&ConnectionOptions::default()).await;
     let peer = async {
@@ -262,7 +262,7 @@ async fn stream_and_peer() -> (Stream, Connection, RemoteRegion) {
     (stream, b, ring.slice(..0).unwrap())
 }
 
-/// A server and a client of hyper, which know nothing of RDMA.
+/// The server and the client are hyper's, which know nothing of RDMA.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2, crate = "crate::limited")]
 async fn hyper_speaks_http_over_a_stream() {
     use http_body_util::{BodyExt, Full};

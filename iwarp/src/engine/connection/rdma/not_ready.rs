@@ -2,8 +2,8 @@
 //! ([`ib_profile`](crate::stream::ib_profile)). This file limits how long such messages wait.
 //!
 //! InfiniBand counts the retries of such a message, and the receiver announces the time between two retries.
-//! Here the sender waits instead, at most as long as these retries would take. Then its request fails with
-//! [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
+//! Here the sender waits instead, at most as long as these retries would take. After this time, the message's
+//! request fails with [`WcStatus::RnrRetryExceeded`](crate::queues::WcStatus), and the connection is reset.
 //!
 //! The receiver may have its own time limit, after which the message is an error. Without the agreement, a
 //! message that finds no receive request is an error at once.
@@ -56,8 +56,8 @@ impl Rdma {
         base.schedule_tx(state);
     }
 
-    /// Called when a message of the peer has waited for too long. Sends the Terminate that is sent at once
-    /// without the agreement.
+    /// Called when a message of the peer has waited for too long. Fails the stream with the Terminate that a
+    /// stream without the agreement sends at once.
     pub(super) fn on_rnr_timeout(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         match self.stream.stop_waiting() {
             Some(failure) => self.fail(base, state, failure),
@@ -67,8 +67,8 @@ impl Rdma {
 
     /// Checks whether our waiting message has waited for too long.
     pub(super) fn on_time(&mut self, base: &mut Base, state: &mut EngineState) {
-        // In the meantime, the peer may have reported a receive request. A connection that is ending has
-        // other deadlines.
+        // A message waits only while the peer has not reported a receive request. The time does not apply to
+        // a connection that is ending, which has other deadlines.
         if self.rnr.take_peer_due(state.now)
             && self.stream.awaits_peer()
             && matches!(self.stage, RdmaStage::Open)

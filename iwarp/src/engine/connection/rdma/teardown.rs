@@ -44,9 +44,10 @@ impl Rdma {
         base.schedule_tx(state);
     }
 
-    /// Called when nothing can be sent now. In a graceful close, sends FIN if everything is sent. Otherwise
-    /// the next request waits because of a fence or ORD, or only answers to Reads are missing. Then sets a
-    /// deadline, since the peer may never send these answers.
+    /// Called when nothing can be sent now; acts only in a graceful close. Sends a limit if the peer waits
+    /// for one, and otherwise FIN if all requests are finished. If neither is possible, the next request
+    /// waits (because of a fence, ORD or a missing receive request), or answers to Reads are missing. In this
+    /// case, sets a deadline, since the peer may never send what is missing.
     pub(super) fn close_or_await(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = self else { return Next::Same };
         // The limit is sent so that the accepted requests of the peer succeed, since no later message
@@ -75,8 +76,8 @@ impl Rdma {
         Next::Same
     }
 
-    /// Called when the deadline for an answer to a Read, or for space, has passed: aborts the connection if
-    /// there was no progress.
+    /// Called when the deadline for an answer to a Read, or for space in TCP's send buffer, has passed:
+    /// aborts the connection if there was no progress.
     pub(super) fn await_answers(&mut self, base: &mut Base, state: &mut EngineState) -> Next {
         let Self { stream, stage: RdmaStage::Draining { progress }, .. } = &*self else { return Next::Same };
         if !stream.awaits_answers() && !stream.may_await_peer() {
@@ -138,9 +139,8 @@ impl Rdma {
         }
     }
 
-    /// Called when TCP is closed. If TCP has lost the stream, puts the queue pair into the state of a lost
-    /// connection, unless the user has aborted the stream, a request has failed, or the queue pair outlives
-    /// the connection.
+    /// Called when TCP is closed. Puts the queue pair into the state of a lost connection if the loss has
+    /// ended the stream ([`is_lost`](Self::is_lost)).
     pub(super) fn lose(self: Box<Self>, base: &mut Base, state: &mut EngineState) -> Closing {
         // RFC 5041 section 6.2.2 (DDP-155): the loss of the connection is a fatal error of the queue pair.
         // The state is set before `end`, which drops the stream.
@@ -151,8 +151,9 @@ impl Rdma {
         self.end(base, state)
     }
 
-    /// Whether TCP has lost the stream. The user or an error has not ended it, and the queue pair does not
-    /// outlive the loss.
+    /// Whether the loss of the TCP connection has ended the stream. Returns `false` if something else has
+    /// ended the stream: an earlier failure, an abort by the user, or a message that has waited for too long.
+    /// Also returns `false` if no error was reported, or if the queue pair outlives the connection.
     fn is_lost(&self, base: &Base) -> bool {
         let others = [ConnectionError::Tcp(CloseReason::Aborted), ConnectionError::ReceiverNotReady];
         !self.is_terminating()

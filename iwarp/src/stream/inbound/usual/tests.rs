@@ -102,8 +102,8 @@ impl World {
     }
 }
 
-/// Random ULPDUs, valid and invalid, until the first failure: the completions, the memory, the counters, the
-/// queues and the failure are the same.
+/// Passes random ULPDUs, valid and invalid, to both paths until the first failure. The completions, the
+/// memory, the counters, the queues and the failure are the same.
 #[test]
 fn both_paths_have_the_same_result() {
     let (mut usual, mut others, mut failures) = (0, 0, 0);

@@ -95,8 +95,8 @@ fn request(dice: &mut Dice, lkey: u32, wr_id: u64) -> SendRequest {
     SendRequest { wr_id, op, sg_list: elements.into_iter().take(count).collect(), flags }
 }
 
-/// Random requests, whose memory may go before they are sent: the segments, the completions, the counters,
-/// the queues and the failure are the same.
+/// Sends random requests on both paths; some of their memory is revoked before it is sent. The segments, the
+/// completions, the counters, the queues and the failure are the same.
 #[test]
 fn both_paths_send_the_same() {
     let (mut usual, mut failures) = (0, 0);
