@@ -92,8 +92,8 @@ fn the_text_follows_its_format_and_the_rules_for_names() {
         let base = base.unwrap_or(name);
         let is_part = ["_count", "_sum", "_bucket", "_info"].iter().any(|part| base.ends_with(part));
         assert!(!is_part, "{name} ends as a part of another metric");
-        // The unit ends the name: the name of a metric ends in `_bytes` if the metric counts bytes, and only
-        // then.
+        // A unit is the end of a name: the name of a metric ends in `_bytes` if the metric counts bytes, and
+        // only then.
         let counted = family.help.strip_prefix("Number of ").unwrap_or(&family.help);
         let mut words = counted.split([' ', ',']).take_while(|&word| word != "of" && word != "that");
         let counts_bytes = words.any(|word| word.eq_ignore_ascii_case("bytes"));

@@ -84,7 +84,7 @@ fn the_offer_takes_twelve_bytes_of_private_data() {
     );
 }
 
-/// A peer of another implementation, which does not know the offer and echoes the private data, has not
+/// A peer of another implementation, which does not know the offer and only echoes the private data, has not
 /// agreed.
 #[test]
 fn an_echo_of_the_offer_is_no_consent() {
@@ -106,7 +106,7 @@ fn an_echo_of_the_offer_is_no_consent() {
 
 /// Immediate Data, alone or behind a Write, completes a receive request without a buffer. If the receive
 /// request has a buffer, the buffer does not change. A Send with Immediate causes one completion at each
-/// peer. Solicited events occur for solicited requests only.
+/// peer. Only messages that were posted as solicited cause solicited events.
 #[test]
 fn immediate_data_leaves_the_buffer_alone() {
     for shared in [false, true] {

@@ -255,7 +255,7 @@ fn every_wrong_answer_ends_the_stream() {
     assert_eq!((peer.wc().status, word(&local, 0)), (WcStatus::Success, 7));
 }
 
-/// A peer without atomics answers with Unexpected Opcode, which the application can read.
+/// A peer without atomics answers with Unexpected Opcode. The application can read this error.
 // Proves EXT-003, EXT-163, EXT-165.
 #[test]
 fn an_unexpected_opcode_reaches_the_application() {

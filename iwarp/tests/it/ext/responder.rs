@@ -230,8 +230,8 @@ fn opcodes_belong_to_one_queue() {
     }
 }
 
-/// The STag is invalidated after the request has arrived and before it is executed. The Terminate is that of
-/// a Read under way, without the request's own header.
+/// The STag is invalidated after the request has arrived and before it is executed. The Terminate is the same
+/// as for a Read that is being answered, without the request's own header.
 // Proves EXT-148, EXT-155.
 #[test]
 fn a_word_revoked_before_its_turn_is_not_touched() {
@@ -266,7 +266,7 @@ fn an_atomic_is_carried_out_in_its_turn() {
     let mut waited = 0;
     assert!(peer.pair.until(10_000_000, |pair| {
         let fetched = pair.engine.counters().tx_fetched_bytes;
-        // The data source fetches 12 bytes for the first answer, then those of the Read Response.
+        // The data source fetches 12 bytes for the first answer, and then the bytes of the Read Response.
         let expected = if fetched < 12 + u64::from(LONG) { u64::from(fetched > 0) } else { 3 };
         assert!(word(&words, 0) <= expected, "{fetched} bytes fetched");
         waited += u32::from(fetched > 12 && expected == 1);

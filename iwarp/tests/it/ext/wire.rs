@@ -107,7 +107,7 @@ fn numbers_are_those_of_the_registries() {
     assert_eq!(numbers, [0, 1, 2, 3]);
 }
 
-/// FetchAdd and CmpSwap are enabled together. Swap has a separate switch.
+/// The extensions have one switch for FetchAdd and CmpSwap together, and a separate switch for Swap.
 // Proves EXT-160, EXT-188.
 #[test]
 fn atomics_come_together() {

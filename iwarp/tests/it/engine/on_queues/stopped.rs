@@ -7,8 +7,8 @@ use super::{ConnParam, Engines, Hosts, PORT, local_port};
 
 const ENGINES: usize = 4;
 
-/// Connections of each engine at the beginning. Connections that share an engine at A also share an engine at
-/// B.
+/// Number of connections of each engine at the beginning. Connections that share an engine at A also share an
+/// engine at B.
 const EACH: usize = 4;
 
 /// Connects `EACH` connections for each engine, numbered from `first` on.
