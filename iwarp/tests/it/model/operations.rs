@@ -325,7 +325,8 @@ fn part(
         None => quiet_place(dice, model, len, fits)?,
     };
     let grant = model.memory.grant(name);
-    // The chosen range may extend beyond the window, because the region does so.
+    // Sometimes the range extends beyond the window, into bytes of the region that the window does not
+    // expose.
     if matches!(name, Name::Binding(_)) && dice.one_in(FAULT_EVERY / 8) {
         at = grant.end() - len.min(grant.len) + 1 + dice.index(8);
     }

@@ -17,7 +17,8 @@ fn asks(frame: &[u8]) -> bool {
     frame[16] & 0x40 != 0
 }
 
-/// Connection parameters that change each setting of an application once.
+/// Returns the default connection parameters, and parameters in which one setting of an application is
+/// changed.
 fn settings() -> Vec<ConnParam> {
     let with = |change: fn(&mut ConnParam)| {
         let mut param = ConnParam::default();

@@ -338,8 +338,8 @@ fn a_slow_reader_stops_its_peer() {
         stalled = if taken == 0 { stalled + 1 } else { 0 };
         s.pair.run_us(1000);
     }
-    // The sum of the reader's window, the same amount in the sender's TCP, and the bytes that both sides
-    // buffer.
+    // The limit is the sum of the reader's window, the same amount in the sender's TCP, and the bytes that
+    // both sides buffer.
     assert!(sent < 2 * window + 100_000, "{sent}");
     let mut got: Vec<u8> = Vec::new();
     let (a, b) = (s.a.clone(), s.b.clone());
@@ -409,8 +409,8 @@ fn payload_at(frame: &Mbuf) -> Option<usize> {
     (at < end).then_some(at)
 }
 
-/// A frame that has only these bytes of the TCP payload, as a middlebox would make it. The frame's checksum
-/// is marked as already verified.
+/// Returns a frame with only the bytes `range` of the TCP payload, as a middlebox would make it. The frame's
+/// checksum is marked as already verified.
 fn part(port: &dyn Port, frame: &Mbuf, range: std::ops::Range<usize>) -> Mbuf {
     let at = payload_at(frame).unwrap();
     let mut bytes = vec![0; frame.len()];

@@ -1,5 +1,5 @@
-//! What a listener admits: limits for all connections and for each address, which are counted and readable.
-//! Also which resources a stranger can reserve.
+//! What a listener admits: the limits for all connections and for each address, the counters of refusals, and
+//! the resources that a stranger can reserve.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn each_bound_refuses_and_is_counted() {
     }
 }
 
-/// The limit of connections per second of an address also bounds peers that connect and leave at once. A
+/// A limit of connections per second for each address also bounds peers that connect and leave at once. A
 /// limit of concurrent connections does not bound such peers.
 #[test]
 fn an_address_begins_so_many_connections_a_second() {

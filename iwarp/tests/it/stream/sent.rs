@@ -110,7 +110,7 @@ fn requests_leave_in_order_as_one_message_each() {
     }
 }
 
-/// The parts that all messages have in common, and the parts that depend on the kind of message.
+/// Checks the control bytes that all messages have in common, and those that depend on the kind of message.
 // Proves MPA-297, RDMAP-001, RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079,
 // RDMAP-083, RDMAP-084, RDMAP-085, RDMAP-086, RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092,
 // RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: the test has an assertion for each rule about the control
