@@ -135,8 +135,8 @@ pub(crate) struct Memory {
     pub(crate) bindings: Vec<Binding>,
     pub(crate) effects: Vec<Effect>,
     now: u64,
-    /// Number of checked bytes that had exactly one allowed value; `checked` is the number of all checked
-    /// bytes.
+    /// Number of checked bytes that had exactly one allowed value. The field `checked` is the number of all
+    /// checked bytes.
     pub(crate) exact: u64,
     pub(crate) checked: u64,
 }

@@ -1,4 +1,5 @@
-//! Each completion of an ended connection contains the cause of the end, as do its queue pair and its event.
+//! The cause of a connection's end is in each of its completions, in its queue pair, and in the event of the
+//! end.
 
 use std::time::Duration;
 
@@ -215,7 +216,7 @@ fn a_close_by_the_peer() {
     }
 }
 
-/// The side whose user ends the connection sees no cause, but its peer sees one.
+/// The side whose user ends the connection gets no cause, and the peer gets a cause.
 #[test]
 fn an_end_by_our_own_user() {
     type End = fn(&QueuePair, &CmId);

@@ -16,7 +16,7 @@ const LEN: usize = 5000;
 /// Number of Sends in a test.
 const SENDS: usize = 6;
 
-/// The segment that is lost, as often as it is sent: the first segment of sufficient length.
+/// Which segment is lost each time it is sent: the first segment with a long payload.
 #[derive(Debug, Default)]
 enum Withheld {
     #[default]

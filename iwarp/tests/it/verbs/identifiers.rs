@@ -1,5 +1,6 @@
 //! What identifiers keep alive. A connection stays open as long as its queue pair exists, even without
-//! identifiers. A setup that only a user could continue ends with the last handle.
+//! identifiers. A connection attempt that needs another call of the user ends with the last handle of its
+//! identifier.
 
 use crate::common::{Connected, Pair, remote_addr};
 use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};

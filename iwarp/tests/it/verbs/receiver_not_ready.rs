@@ -120,8 +120,9 @@ fn nothing_waits_without_an_agreement() {
     }
 }
 
-/// A sender that is far ahead of its receiver waits. The receiver holds nothing in this time, and all bytes
-/// arrive. The test runs with markers and without, on wires that lose, reorder and repeat frames.
+/// A sender is far ahead of its receiver, and has to wait. The receiver holds no bytes in this time, and all
+/// bytes arrive in the end. The test runs with markers and without, on wires that lose, reorder and repeat
+/// frames.
 #[test]
 fn a_fast_sender_waits_for_its_receiver() {
     const COUNT: usize = 60;
@@ -150,8 +151,8 @@ fn a_fast_sender_waits_for_its_receiver() {
         pair.run_us(3_000_000);
         assert_eq!(held(&pair.b), 0);
         assert!(pair.a.cq.query().waiting < COUNT, "the sender is held up");
-        // The receives are posted one after the other, then several at once, and some before their messages
-        // arrive.
+        // Receives are first posted one after the other, then several at once, and finally some before their
+        // messages arrive.
         let mut posted = 0;
         for (round, count) in [1, 1, 1, 5, 1, 20, 1, 30].into_iter().enumerate() {
             for _ in 0..count {
@@ -275,7 +276,7 @@ fn a_close_behind_a_message_that_nobody_takes_ends() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// The user has posted more messages than TCP's window accepts, so the FIN waits behind unsent messages. The
+/// The user has posted more messages than TCP's window accepts, so the FIN waits behind unsent messages. This
 /// close also ends in an error.
 #[test]
 fn a_close_with_more_to_send_than_the_peer_takes_ends() {

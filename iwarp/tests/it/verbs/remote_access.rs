@@ -90,7 +90,8 @@ fn without_bytes_no_right_is_needed() {
     }
 }
 
-/// A right counts when the message arrives. The next call of `set_remote_access` can restore the right.
+/// The engine checks a right when the message arrives. The next call of `set_remote_access` can restore a
+/// right.
 #[test]
 fn rights_may_change_while_connected() {
     let (mut pair, c, regions) = connected();

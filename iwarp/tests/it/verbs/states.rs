@@ -308,7 +308,7 @@ fn a_fence_holds_inline_bytes_of_the_caller() {
     assert_eq!(read_bytes(&local, 0, 5), b"fresh");
 }
 
-/// A queue pair whose requests have no elements refuses a request with an element.
+/// A queue pair whose requests may have at most 0 elements refuses a request with an element.
 #[test]
 fn no_element_is_a_limit() {
     let (pair, c) = Pair::connected();
@@ -320,7 +320,7 @@ fn no_element_is_a_limit() {
     assert!(matches!(refused, VerbsError::TooManySge { got: 1, max: 0 }), "{refused}");
 }
 
-/// Each limit of a queue pair allows exactly its value, and the query shows it.
+/// Each limit of a queue pair allows exactly its value, and the query returns this value.
 #[test]
 fn limits_of_a_queue_pair() {
     let context = Context::new(ContextConfig::default()).unwrap();

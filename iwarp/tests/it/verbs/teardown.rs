@@ -14,7 +14,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::{CloseReason, Instant};
 
-/// The RTR forms of a Request, as bits of IRD and ORD.
+/// The peer offers a Send without bytes as its RTR. These are the bits in IRD and ORD of its Request.
 const OFFER_SEND: [u8; 2] = [0xc0, 0];
 const OFFER_WRITE: [u8; 2] = [0x80, 0x80];
 
@@ -41,7 +41,7 @@ fn setup() -> Setup<'static> {
     }
 }
 
-/// Like [`setup`], with this Request.
+/// Like [`setup`], but with `request` as the peer's Request.
 fn accepted(request: Vec<u8>, accept: ConnParam) -> Served {
     Setup { request, accept, ..setup() }.accepted()
 }
@@ -146,8 +146,8 @@ fn an_rtr_by_send_has_the_first_number() {
     }
 }
 
-/// A peer reads no more bytes, and so not even the Terminate, while its TCP still answers. The end does not
-/// wait for the peer, whether the stream has failed or its user has begun to close.
+/// A peer's application reads no more bytes, and so not even the Terminate, while the peer's TCP still
+/// answers. The end does not wait for the peer, whether the stream has failed or its user has begun to close.
 #[test]
 fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     for closes in [false, true] {
@@ -282,8 +282,8 @@ fn an_engine_that_goes_tells_once() {
     assert!(matches!(kinds[..], [CmEventKind::ConnectError { .. }]), "{kinds:?}");
 }
 
-/// A request that cannot be executed fails itself. A Read that still waits does not get the error of that
-/// request.
+/// A request that cannot be executed fails with its own error. A Read that still waits does not get this
+/// error.
 #[test]
 fn a_local_fault_is_blamed_on_its_request() {
     for invalidates in [false, true] {

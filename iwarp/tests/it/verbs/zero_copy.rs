@@ -109,8 +109,8 @@ fn memory_may_change_when_its_request_completes_and_every_byte_arrives() {
     }
 }
 
-/// Requests complete in the order posted, although a copied request is done earlier. No request completes
-/// before its acknowledgement.
+/// Requests complete in the order posted, although the memory of a copied request is free earlier. A request
+/// that is not copied does not complete before its acknowledgement.
 #[test]
 fn a_request_completes_with_the_acknowledgement_and_in_order() {
     let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
