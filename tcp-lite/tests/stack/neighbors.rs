@@ -324,7 +324,7 @@ fn an_advertisement_without_an_address_confirms_a_neighbour() {
                 tap.inject(&answer);
             }
         }
-        // The peer answers no SYN, so the stack doubts that it is reachable.
+        // The peer answers no SYN, so the stack doubts that the peer is reachable.
         assert!(unicast >= 2, "{unicast}");
         assert_eq!(multicast == 0, answers, "{multicast} by multicast");
     }

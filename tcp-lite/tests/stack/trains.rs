@@ -333,7 +333,8 @@ fn trains_of_external_memory_fit_the_buffers_of_the_port() {
     }
 }
 
-/// Streams of both address families, in both directions, over every kind of wire.
+/// Sends streams of both address families, in both directions, over every kind of wire, and checks their
+/// bytes.
 #[test]
 fn exchanges_are_what_they_were() {
     for tso in [LinkTso::Cut, LinkTso::Whole] {
