@@ -236,7 +236,7 @@ fn a_word_is_checked_in_order() {
         // The rights are checked before the alignment.
         assert_eq!(fault(&registration, 4, ME), Some(expected.unwrap_or(Fault::Misaligned)));
     }
-    // The tagged offsets of this region start at 4: only the alignment of the memory counts.
+    // The tagged offsets of this region start at 4: the check uses only the alignment of the memory.
     let options = RegisterOptions {
         pd: ME.pd,
         stream: None,

@@ -101,7 +101,8 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     reader.revalidate(1, BOTH).unwrap();
     refused(try_register(&strict, &region, 1, WRITE), 1);
     drop((first, reader));
-    // Prepared memory counts before it is registered. A region for windows counts before a window is bound.
+    // The table also considers prepared memory that is not registered yet, and regions for windows to which
+    // no window is bound yet.
     let prepared = strict.prepare(Arc::clone(&region), &prepare).unwrap();
     refused(try_register(&strict, &region, 1, WRITE), 1);
     drop(prepared);

@@ -160,7 +160,7 @@ fn messages_of_the_control_queues_are_not_mixed() {
     assert_eq!(peer.bytes(0, 8), [0xEE; 8]);
 }
 
-// Proves DDP-088, DDP-110, DDP-202: each queue counts separately, in both directions.
+// Proves DDP-088, DDP-110, DDP-202: each queue numbers its messages separately, in both directions.
 #[test]
 fn queues_count_for_themselves() {
     let mut peer = setup().ready();

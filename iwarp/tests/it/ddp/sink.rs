@@ -24,7 +24,7 @@ enum Delivery {
     Untagged { qn: u32, msn: u32, len: u32, rsvd_ulp: [u8; 5], buffer: Vec<u8> },
 }
 
-/// The receive side of one stream: the three kinds of `Arrival` of `ddp`, with the crate's own checks.
+/// The receive side of one stream. Makes the crate's own checks for each of the three kinds of `Arrival`.
 struct Sink {
     participant: Participant,
     queues: BTreeMap<u32, (UntaggedQueue, VecDeque<Vec<u8>>)>,

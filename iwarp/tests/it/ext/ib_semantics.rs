@@ -220,8 +220,8 @@ fn immediate_data_stays_with_its_message_on_a_bad_wire() {
     }
 }
 
-/// Without an agreement, Send with Immediate is refused, and nothing is posted. With an agreement, Immediate
-/// Data that a peer could mistake for that of a Send is refused.
+/// Without an agreement, Send with Immediate is refused, and nothing is posted. With an agreement, separate
+/// Immediate Data is refused if a peer could mistake it for the first part of a Send with Immediate.
 #[test]
 fn what_the_ends_have_not_agreed_to_is_refused() {
     let marked = [1, 2, 3, 4, 0xff, 0xff, 0xff, 0xff];
@@ -264,8 +264,8 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
         assert_eq!(pair.wc_a().status, WcStatus::LocalQpOperationError);
         assert!(c.qp_a.error().is_some());
     }
-    // The request contains Immediate Data, so a queue pair without the extension for Immediate Data refuses
-    // the request, too.
+    // A queue pair without the extension for Immediate Data also refuses the request, because the request
+    // contains Immediate Data.
     let (mut pair, _listener) = Pair::listening();
     let init = QpInit { extensions: Extensions::ATOMICS, ..QpInit::new(&pair.a.cq) };
     let (qp_a, qp_b) = (pair.a.pd.create_qp(&init).unwrap(), pair.b.qp());

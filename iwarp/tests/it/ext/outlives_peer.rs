@@ -344,7 +344,8 @@ fn one_that_its_user_has_ended_does_not_outlive_its_peer() {
     }
 }
 
-/// As soon as the peer has ended, other connections can use the slots for the peer's Reads.
+/// As soon as the peer has ended, other connections can use the slots that were reserved for the peer's
+/// Reads.
 #[test]
 fn without_a_peer_it_has_no_read_slots() {
     let (mut pair, c) = connected_with(&outliving());

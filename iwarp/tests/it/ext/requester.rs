@@ -60,8 +60,8 @@ fn requests_are_sent_to_the_byte() {
     }
     let ids = [&heard[1], &heard[2], &heard[3]].map(|segment| id_of(segment));
     assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
-    // The answers in order. The third answer on queue 3 completes the third atomic; the Read does not count
-    // on queue 3.
+    // The answers arrive in order. The third answer on queue 3 completes the third atomic: the answer to the
+    // Read has no number on queue 3.
     peer.send_all(&[
         &read_response(&local, 0),
         &atomic_response(1, ids[0], 101),

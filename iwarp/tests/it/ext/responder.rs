@@ -22,8 +22,8 @@ fn terminate_of(codes: [u8; 2], segment: &[u8]) -> Vec<u8> {
     [&codes[..], &[0xc0, 0, 0, segment.len() as u8], &segment[..header]].concat()
 }
 
-/// Every request is answered in the order asked, on queue 3, whose MSNs count atomics only. Each answer has
-/// the identifier of its request.
+/// Every request is answered in the order of arrival, on queue 3. The MSNs of this queue count only atomics.
+/// Each answer has the identifier of its request.
 // Proves EXT-005, EXT-019, EXT-021, EXT-025, EXT-060, EXT-061, EXT-070, EXT-090, EXT-093 to EXT-097, EXT-102,
 // EXT-113, EXT-168, EXT-175: three requests get three answers, each with the 12 bytes of the response header,
 // byte for byte.

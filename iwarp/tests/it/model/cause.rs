@@ -1,5 +1,5 @@
-//! The causes that end a stream, and the codes and statuses that each endpoint may then report. This file
-//! repeats the table of the RFCs independently of the engine.
+//! The causes that end a stream, and the codes and statuses that each endpoint may then report. The table of
+//! codes and statuses is derived from the RFCs, and not from the engine.
 
 use iwarp::verbs::{StreamError, WcStatus};
 

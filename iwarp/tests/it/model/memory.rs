@@ -345,8 +345,8 @@ impl Memory {
                 .iter()
                 .filter(|&&&(index, ..)| {
                     let effect = &self.effects[index];
-                    // An effect does not make itself outdated. Most effects begin before they settle, but a
-                    // store begins and settles at the same time.
+                    // The values of an effect are outdated only by another effect. An effect cannot outdate
+                    // its own values, although the application's stores begin and settle at the same time.
                     !settled(effect).is_some_and(|since| {
                         over.iter().any(|&&(other, ..)| {
                             let other_effect = &self.effects[other];

@@ -134,7 +134,7 @@ impl Sabotage {
         self.defect == Defect::Leak
     }
 
-    /// Whether the wire may end streams.
+    /// Whether the model allows that the wire ends streams.
     pub(crate) fn is_known_wire(&self) -> bool {
         self.defect == Defect::WireUnderCrc
     }

@@ -399,8 +399,8 @@ impl World {
         found.ended.into_iter().try_for_each(|name| self.gone(name))
     }
 
-    /// Checks that each queue pair's state only moves from that of an established connection toward that of
-    /// an ended connection.
+    /// Checks that the state of each queue pair never goes back, and that it is `Error` after the end of the
+    /// stream.
     fn states(&mut self) -> Done {
         for live_end in &mut self.live_ends {
             let Some(qp) = &live_end.qp else { continue };

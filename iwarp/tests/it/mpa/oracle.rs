@@ -165,7 +165,7 @@ fn the_deframer_agrees_in_any_order() {
     assert!(early > 300, "{early} FPDUs placed early");
 }
 
-// Tested with markers and without. Segments that were discarded are sent again, cut as before, and are
+// The test runs with markers and without. Segments that were discarded are sent again, cut as before, and are
 // delivered exactly once. Segments that were placed are not needed again.
 #[test]
 fn what_was_given_up_and_comes_again_arrives_once() {

@@ -9,9 +9,9 @@ use iwarp::verbs::{
     SrqInit, VerbsError, WcStatus,
 };
 
-// Proves SEC-045, SEC-051, SEC-103: by default, streams without common objects cannot access anything of each
-// other: no STag, receive buffer, completion or Read. A stream that tries to do so is ended, and the other
-// stream continues.
+// Proves SEC-045, SEC-051, SEC-103: by default, streams without common objects cannot access each other's
+// STags, receive buffers, completions and Reads. A stream that tries to do so is ended, and the other stream
+// continues.
 #[test]
 fn streams_share_nothing_by_default() {
     for attack in 0..3 {

@@ -73,7 +73,7 @@ impl Streams {
         })
     }
 
-    /// Starts MPA. If `b_responds`, B is the responder, otherwise A is.
+    /// Starts MPA. If `b_responds`, B is the responder; otherwise A is the responder.
     fn start(&mut self, b_responds: bool, param: &ConnParam) -> (QueuePair, QueuePair) {
         let (qp_a, qp_b) = (self.pair.a.qp(), self.pair.b.qp());
         let ends = [(self.a.clone(), &qp_a, false), (self.b.clone(), &qp_b, true)];
@@ -96,7 +96,8 @@ impl Streams {
     }
 }
 
-/// A wire that loses `ppm` frames in a million, repeats half as many, and delays others.
+/// A wire that loses `ppm` frames in a million, repeats `ppm / 2` frames in a million, and delays other
+/// frames.
 fn bad_wire(ppm: u32) -> LinkPlan {
     LinkPlan {
         drop_ppm: ppm,

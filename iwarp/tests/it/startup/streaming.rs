@@ -239,8 +239,8 @@ impl Hooks for Between {
     }
 }
 
-/// The user closes while the engine receives the reject. The close counts, and the connection does not return
-/// to streaming mode.
+/// The user closes while the engine receives the reject. The close takes effect, and the connection does not
+/// return to streaming mode.
 #[test]
 fn a_close_at_the_time_of_a_reject_is_a_close() {
     let once = Once::default();

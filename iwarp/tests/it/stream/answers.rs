@@ -10,7 +10,8 @@ use super::peer::{
 use crate::common::ALL;
 use crate::common::raw::fpdu;
 
-/// The peer's sink. The engine copies these values and does not interpret them.
+/// The STag and the tagged offset of the peer's sink. The engine copies both values and does not interpret
+/// them.
 const SINK: (u32, u64) = (0xdead_beef, 0x7f00_0000_1003);
 
 /// Responses are sent in the order of the requests. Each response is complete, names the sink of its request,

@@ -166,8 +166,8 @@ fn control_bytes_say_what_a_message_is() {
 
 /// A Write consists of control bytes, STag, tagged offset and payload, and nothing else.
 // Proves RDMAP-057, RDMAP-070, RDMAP-110, RDMAP-116, RDMAP-196, RDMAP-205, RDMAP-398: the header contains the
-// requested STag and offset, and the payload the requested bytes. Empty Writes are sent, too. Each Write
-// completes once.
+// requested STag and offset, and the payload contains the requested bytes. Empty Writes are also sent. Each
+// Write completes once.
 #[test]
 fn a_write_is_a_tagged_message_of_the_users_bytes() {
     let told = each_alone(|op| matches!(op, SendOp::Write { .. }));

@@ -87,7 +87,7 @@ fn a_receive_request_fails_with_its_message() {
     }
 }
 
-/// The length of an atomic's buffer is checked late, too.
+/// The length of an atomic's buffer is also checked late.
 #[test]
 fn an_atomic_of_a_wrong_length_fails_in_its_turn() {
     for length in [4, 9] {

@@ -67,7 +67,7 @@ fn late_sends_are_flushed_behind_all_others() {
             let opcodes = [WcOpcode::Read, WcOpcode::Send, WcOpcode::Immediate, WcOpcode::Send];
             let expected: Vec<_> = (1..).zip(opcodes).map(|(wr_id, of)| (wr_id, FLUSHED, of)).collect();
             assert_eq!(done, expected, "{last:?}");
-            // Each later send is flushed, too.
+            // The engine also flushes each later send.
             for wr_id in 10..20 {
                 served.post(&send(&served, wr_id));
                 served.run(1_000);

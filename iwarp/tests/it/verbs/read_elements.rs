@@ -236,8 +236,8 @@ fn the_peer_may_refuse_any_part() {
     }
 }
 
-/// If the memory of a part is revoked before its response arrives, its request fails, and the request before
-/// it does not.
+/// If the memory of a part is revoked before the response arrives, the request of this part fails, and the
+/// request before it succeeds.
 #[test]
 fn memory_that_is_revoked_fails_its_own_request() {
     let mut asked = Asked::new(8);

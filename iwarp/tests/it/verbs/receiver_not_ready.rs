@@ -103,7 +103,7 @@ fn messages_wait_for_receives() {
     pair.run_us(1000);
     recv(&c.qp_b, 11, &remote, 2048, 64);
     assert_eq!((pair.wc_b().wr_id, c.qp_a.error(), c.qp_b.error()), (11, None, None));
-    // A message that waits counts once, when it is received.
+    // The receiver counts the FPDUs of a message that has waited once, when the message is received.
     assert_eq!(pair.b.engine.counters().rx_fpdus, pair.a.engine.counters().tx_fpdus);
 }
 

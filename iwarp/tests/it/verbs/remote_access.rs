@@ -29,7 +29,7 @@ fn connected() -> (Pair, Connected, [MemoryRegion; 2]) {
 }
 
 /// Posts `op` and returns its status. If `op` completes before the peer refuses it, returns the status of the
-/// next request.
+/// next request, which gets the error.
 fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], op: SendOp) -> WcStatus {
     for wr_id in [8, 9] {
         c.qp_b.post_recv(&RecvRequest::new(wr_id, target.sge(16, 8))).unwrap();

@@ -358,7 +358,8 @@ fn limits_of_a_queue_pair() {
     let sge = |count: usize| {
         std::iter::repeat_n(memory.sge(0, 8), count).collect::<arrayvec::ArrayVec<Sge, MAX_SGE>>()
     };
-    // A queue pair in `Error` accepts requests after all checks of a post, and flushes them.
+    // A queue pair in `Error` makes all checks of a post. If a request passes these checks, the queue pair
+    // accepts and flushes the request.
     qp.modify(QpState::Error).unwrap();
     let send = |count, flags| {
         qp.post_send(&SendRequest { sg_list: sge(count), ..SendRequest::empty(1, SendOp::Send) }.flags(flags))
@@ -369,7 +370,7 @@ fn limits_of_a_queue_pair() {
     assert!(matches!(recv(2), Err(VerbsError::TooManySge { got: 2, max: 1 })));
     let long = SendRequest::new(1, SendOp::Send, memory.sge(0, 17)).flags(SendFlags::INLINE);
     assert!(matches!(qp.post_send(&long), Err(VerbsError::TooLong { got: 17, max: 16 })));
-    // Queue depths: a request counts until its completion is polled.
+    // A request uses an entry of its queue until its completion is polled.
     send(1, SendFlags::empty()).unwrap();
     send(0, SendFlags::empty()).unwrap();
     assert!(matches!(send(1, SendFlags::empty()), Err(VerbsError::QueueFull("send"))));

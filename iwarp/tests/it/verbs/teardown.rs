@@ -50,8 +50,8 @@ fn brief(wc: WorkCompletion) -> (u64, WcStatus) {
     (wc.wr_id, wc.status)
 }
 
-/// A Send that has begun holds a receive request. If we close before the Send ends, this request is flushed,
-/// too.
+/// A Send that has begun holds a receive request. If we close before the Send ends, the close also flushes
+/// this request.
 #[test]
 fn a_receive_under_way_is_flushed_when_we_close() {
     let mut c = setup().ready();

@@ -183,7 +183,7 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     drop(user);
 
     let no_checksums = LinkConfig { checksum_offload: false, tso: LinkTso::Off, ..whole.clone() };
-    // A TCP segment is 52 bytes shorter than the packet, with timestamps.
+    // With timestamps, a TCP segment has 52 bytes less payload than its packet has bytes.
     let mtu = |emss: u16| LinkConfig { mtu: emss + 52, ..whole.clone() };
     for (link, markers, crc, expected) in [
         (&whole, false, false, LONG as u64 - 64),
