@@ -383,7 +383,7 @@ fn trusted_memory_has_no_guard() {
 #[test]
 #[ignore = "parts of other tests, each in a process of its own"]
 fn the_parts() {
-    // Only the tests above run this test, in a new process.
+    // This test does something only in the processes that the tests above start.
     let Ok(part) = std::env::var(PART) else { return };
     // The signal action that was installed before the guard.
     match part.as_str() {

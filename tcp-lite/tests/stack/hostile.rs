@@ -253,7 +253,7 @@ fn a_packet_longer_than_its_frame_is_malformed() {
         ),
     ] {
         let mut tap = Tap::new(config(MAC_A, 1));
-        // One frame has too few bytes of header, and the other frame too few bytes of payload.
+        // The header of one frame is incomplete, and the other frame has too few bytes of payload.
         let macs = [MAC_B, MAC_A];
         for payload in [&[][..], &[7; 20]] {
             let whole = craft::answer(macs, (src, 9), (dst, 4000), TcpControl::Syn, (7, None), payload);

@@ -364,8 +364,9 @@ fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
     assert!(seq(syn_ack).wrapping_sub(used) > 0, "{} after {used}", seq(syn_ack));
 }
 
-/// If a SYN cannot be answered, the old connection must not end, because its peer may have to retransmit its
-/// FIN. A cookie cannot be the answer, because the old connection may have used the cookie's sequence number.
+/// If a SYN cannot be answered, it must not end the old connection, because the peer may have to retransmit
+/// its FIN. A cookie cannot be the answer, because the old connection may have used the cookie's sequence
+/// number.
 #[test]
 fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
     for syn_cookies in [false, true] {

@@ -345,8 +345,8 @@ fn the_reserved_bytes_of_one_segment_count() {
 }
 
 // Proves DDP-145, DDP-146, RDMAP-321: the stream and its TCP connection end together, whether our
-// application, the peer's application or TCP ends them. After that, our posts and the peer's segments have no
-// effect.
+// application, the peer's application or TCP causes the end. After that, our posts and the peer's segments
+// have no effect.
 #[test]
 fn after_teardown_nothing_is_sent_or_placed() {
     for by in ["ours", "peer", "reset"] {

@@ -77,8 +77,8 @@ fn a_connection_is_set_up_across_pauses() {
     let _event = told!(responder.event(), ConnectRequest { .. });
 }
 
-/// After a pause, the peer has one more second to answer, even if its time was nearly over before: the peer
-/// may be waiting for lost segments.
+/// After a pause, the peer has one more second to answer, even if the time for the answer was nearly over
+/// before the pause: the peer may be waiting for lost segments.
 #[test]
 fn a_peer_has_a_second_to_answer_after_a_pause() {
     for answers in [true, false] {

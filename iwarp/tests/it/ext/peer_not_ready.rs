@@ -201,7 +201,8 @@ fn the_peer_tells_how_often_it_is_tried() {
     }
 }
 
-/// A message that is longer than the peer's window is never sent completely, and fails as well.
+/// A message that is longer than the peer's window is never sent completely. Its request also fails after the
+/// tries.
 #[test]
 fn a_message_that_is_still_sent_fails_too() {
     let (mut pair, c) = connected();

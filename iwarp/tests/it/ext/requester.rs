@@ -1,5 +1,5 @@
-//! The Atomic Requests and Immediate Data that our engine sends, byte for byte, and how it handles the
-//! answers.
+//! The Atomic Requests and Immediate Data that our engine sends, byte for byte, and the engine's handling of
+//! the answers.
 
 use crate::common::ext::{ADD_ONE, atomic_response, cas, piece, set_word, tagged, untagged, word};
 use crate::common::served::{Served, Setup};

@@ -26,7 +26,8 @@ fn each_is_read_with_the_numbers_it_was_sent_for() {
         // gets the numbers in this order.
         let order = if order == "siw" { BitOrder::Siw } else { BitOrder::Standard };
         assert_eq!(terminate.bit_order, order, "{cause}");
-        // The header in the Terminate is the header of the refused message.
+        // A Terminate of more than four bytes contains the header of the refused message. For a Read, it also
+        // contains the Read Request.
         let bare = payload.len() == 4;
         assert_eq!(terminate.ddp_header.is_none(), bare, "{cause}");
         assert_eq!(terminate.read_request.is_some(), cause.starts_with("Read"), "{cause}");

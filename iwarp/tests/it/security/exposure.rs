@@ -46,7 +46,7 @@ impl Exposure {
         self.reads(remote, 0);
     }
 
-    /// A posts a request for which B ends the stream with these codes.
+    /// Posts a request at A. Checks that B ends the stream with the given layer, type and code.
     fn refused(mut self, op: SendOp, (layer, etype, code): (u8, u8, u8)) {
         self.post(op, 8);
         expect_terminate(&mut self.pair, &self.c, layer, etype, code);

@@ -120,7 +120,7 @@ fn program(crc: bool) -> Vec<String> {
     told
 }
 
-// Proves MPA-084: a program sees exactly the same with CRCs and without.
+// Proves MPA-084: a program sees the same results and events with CRCs and without.
 #[test]
 fn applications_do_not_see_whether_crcs_are_used() {
     let with = program(true);

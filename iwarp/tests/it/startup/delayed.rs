@@ -63,7 +63,7 @@ impl Streams {
         bytes
     }
 
-    /// The next event, except for events about received bytes or space to send.
+    /// Returns the next event. Drops events about received bytes or space to send.
     fn event(&mut self, at_b: bool) -> CmEvent {
         self.pair.until(|pair| {
             let channel = if at_b { &pair.b.channel } else { &pair.a.channel };

@@ -1,5 +1,5 @@
 //! MPA startup on the wire, with the engine as the initiator: the bytes that the engine sends before its
-//! first message, and its reaction to each Reply.
+//! first message, and the engine's reaction to each Reply.
 
 use crate::common::connect_error;
 use crate::common::ulpdu::from_hex;

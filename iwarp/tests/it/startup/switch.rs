@@ -33,7 +33,7 @@ fn client_server() -> ConnParam {
     ConnParam { peer_to_peer: false, ..ConnParam::default() }
 }
 
-/// The next event that is not about received bytes or space to send.
+/// Returns the next event. Drops events about received bytes or space to send.
 fn next_event(pair: &mut RawPair, channel: &EventChannel, us: i64) -> Option<CmEvent> {
     loop {
         let event = pair.next_event(channel, us)?;

@@ -29,8 +29,8 @@ fn reads_are_answered_whole_and_in_order() {
     peer.region.write_at(0, &data).unwrap();
     peer.cq.req_notify(false).unwrap();
     let stag = peer.region.rkey();
-    // The reads are: a long one, one of one byte, one of no bytes from invalid memory, and one that ends at
-    // the last byte.
+    // The four Reads: a long Read, a Read of one byte, a Read of no bytes from invalid memory, and a Read
+    // that ends at the last byte of the region.
     let reads = [
         (SINK, 10_000, (stag, peer.to(5)), 5..10_005),
         ((SINK.0, 3), 1, (stag, peer.to(7)), 7..8),

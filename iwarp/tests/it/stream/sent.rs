@@ -1,4 +1,4 @@
-//! Posted requests on the wire: their bytes, and when they are sent.
+//! Posted requests on the wire: the bytes of their messages, and the time at which these are sent.
 
 use crate::common::{ALL, read_bytes};
 use iwarp::verbs::{
@@ -421,8 +421,8 @@ fn a_fence_waits_for_reads() {
     }
 }
 
-/// A Send or Write completes when TCP has accepted its bytes, and a Read when it is answered. Each completes
-/// once, in order.
+/// A Send or Write completes when TCP has accepted its bytes. A Read completes when it is answered. Each
+/// request completes once, in order.
 // Proves RDMAP-041, RDMAP-044, RDMAP-067, RDMAP-073, RDMAP-227, RDMAP-274, RDMAP-286, RDMAP-287, RDMAP-291,
 // RDMAP-294.
 #[test]

@@ -295,7 +295,7 @@ fn an_engine_that_stops_before_it_begins() {
     }
 }
 
-/// If a connection cannot be established, its requests have the reason as their cause.
+/// If a connection cannot be established, the cause of its flushed requests is the reason of the failure.
 #[test]
 fn a_connection_that_is_refused_or_rejected() {
     let (mut pair, listener) = Pair::listening();

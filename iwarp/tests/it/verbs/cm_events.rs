@@ -1,5 +1,5 @@
-//! The limit of an event channel: which events the channel may lose if nobody reads it, and which events it
-//! never loses.
+//! The limit of an event channel that nobody reads: the events that the channel may lose, and the events that
+//! it never loses.
 
 use std::time::Duration;
 

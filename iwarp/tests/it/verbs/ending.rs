@@ -54,8 +54,8 @@ fn phase(served: &mut Served) -> ConnectionPhase {
     status.engines[0].connections[0].phase
 }
 
-/// Segments behind the error that ended a stream change nothing: they are dropped, the state stays that of
-/// the error, and the deadline of the Terminate stays.
+/// Segments that arrive behind the error that ended a stream change nothing: they are dropped, and the state
+/// of the queue pair and the deadline of the Terminate stay as they are.
 #[test]
 fn nothing_revives_a_stream_that_has_failed() {
     type Act = fn(&mut Served);
@@ -172,8 +172,8 @@ fn other_messages_of_the_peer_do_not_hold_up_a_close() {
     assert_eq!(served.bytes(0, 8), [7; 8], "they are received");
 }
 
-/// After the Read is answered, only TCP limits the time for the waiting requests. If the peer reads nothing
-/// but acknowledges probes, the requests may take longer than the timeout of a close.
+/// After the Read is answered, only TCP limits the time for the waiting requests. If the peer reads nothing,
+/// but still acknowledges probes, the requests may take longer than the timeout of a close.
 #[test]
 fn what_waited_for_an_answer_has_the_time_of_tcp() {
     let mut served = Served::new();

@@ -96,7 +96,8 @@ fn messages_wait_for_receives() {
         assert_eq!((wc.wr_id, wc.status), (number as u64 + 1, WcStatus::Success));
     }
     assert_eq!((held(&pair.b), read_bytes(&remote, 0, 5)), (0, b"three".to_vec()));
-    // The connection continues, with a receive that is posted in advance, and without one.
+    // The connection continues: one message finds a receive that was posted in advance, and the next message
+    // waits for its receive.
     recv(&c.qp_b, 10, &remote, 2048, 64);
     c.qp_a.post_send_list(&[send(6, &local, 0, 3), send(7, &local, 0, 3)]).unwrap();
     assert_eq!(pair.wc_b().wr_id, 10);

@@ -264,8 +264,8 @@ fn inline_data_is_taken_at_the_post() {
     }
 }
 
-/// A fenced request waits for the Reads before it, and sends the bytes that they have read. A request without
-/// a fence does not wait.
+/// A fenced request waits for the Reads before it, and sends the bytes that these Reads have placed. A
+/// request without a fence does not wait.
 #[test]
 fn a_fence_waits_for_reads() {
     for fenced in [false, true] {

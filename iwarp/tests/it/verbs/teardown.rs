@@ -66,7 +66,8 @@ fn a_receive_under_way_is_flushed_when_we_close() {
     assert_eq!(c.completions(), [(0, WcStatus::WrFlushError), (1, WcStatus::WrFlushError)]);
 }
 
-/// A connection that ends at its deadline gets its event, although another connection uses its slot at once.
+/// If a connection ends at its deadline, the user gets the event of the end, although another connection uses
+/// the slot of the ended connection at once.
 #[test]
 fn an_end_is_told_though_another_takes_the_place() {
     let mut pair = Testbed::new().peer();
@@ -306,7 +307,8 @@ fn a_local_fault_is_blamed_on_its_request() {
     }
 }
 
-/// The call refuses private data that is too long for some peers, so a peer always gets its reject.
+/// The call that rejects a connection refuses private data that is too long for some peers. Therefore a peer
+/// always gets its reject.
 #[test]
 fn a_reject_takes_what_every_reply_can_carry() {
     let (mut pair, _listener) = Pair::listening();
