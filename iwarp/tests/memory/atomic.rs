@@ -67,8 +67,8 @@ fn a_revoked_word_is_not_changed() {
 }
 
 /// The caller's code computes the new value. In this test, the caller's code also ends the registration of
-/// the word, which frees the memory, and then registers other memory, which may get the same slot and the
-/// same address.
+/// the word, which frees the memory. Then the code registers other memory, which may get the same slot and
+/// the same address.
 #[test]
 fn a_change_that_ends_its_registration_writes_nowhere() {
     let ends: [fn(Registration, &MemoryTable) -> Registration; 4] = [

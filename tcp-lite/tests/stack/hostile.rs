@@ -268,8 +268,8 @@ fn a_packet_longer_than_its_frame_is_malformed() {
     }
 }
 
-/// An answer to a segment that belongs to no connection is due at once, so a host that sleeps until the next
-/// deadline does not delay it.
+/// An answer to a segment that belongs to no connection is due at once. Therefore a host that sleeps until
+/// the next deadline does not delay the answer.
 #[test]
 fn an_answer_that_belongs_to_no_connection_is_due_at_once() {
     let (a, b) = (Ipv4Address::new(10, 0, 0, 1), Ipv4Address::new(10, 0, 0, 2));

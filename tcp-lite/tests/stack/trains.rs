@@ -1,5 +1,5 @@
-//! Several segments in one frame, for ports that cut such frames into segments (TSO), and for wires that pass
-//! them uncut. Each segment arrives with the boundaries with which it was pushed, even if it is
+//! One frame may contain several segments: a port cuts such a frame into segments (TSO), or a wire passes the
+//! frame uncut. Each segment arrives with the boundaries with which it was pushed, even if it is
 //! retransmitted. Segments with external memory are tested in the same way, on every port.
 
 use std::collections::BTreeSet;

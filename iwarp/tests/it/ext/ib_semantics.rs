@@ -410,8 +410,8 @@ fn immediate_data_in_front_of_a_send_takes_no_receive() {
     assert_eq!(served.qp.error(), None);
 }
 
-/// Immediate Data that belongs to a Send must be followed by this Send. Immediate Data of another length is
-/// refused, however large the receive buffer is.
+/// Immediate Data that belongs to a Send must be followed by this Send. Immediate Data whose length is not
+/// eight bytes is refused, however large the receive buffer is.
 #[test]
 fn immediate_data_without_its_send_ends_the_stream() {
     let second = |data: &[u8]| vec![raw_immediate(1, JOINED), raw_immediate(2, data)];

@@ -205,7 +205,8 @@ pub(crate) struct Found {
 }
 
 impl Model {
-    /// Whether the send queue accepts a request, because its local memory is valid.
+    /// Whether the send queue accepts a request with the local memory `local`: all of this memory has to be
+    /// valid.
     pub(crate) fn takes(&self, local: &[Span]) -> bool {
         local.iter().all(|span| self.memory.regions[span.region].life != Validity::Gone)
     }

@@ -1,5 +1,5 @@
-//! Frames that header prediction passes to the general path, and conditions in which it passes all frames to
-//! the general path, one by one.
+//! Cases for the general path: single frames that header prediction does not handle, and conditions of a
+//! connection in which header prediction handles no frame.
 
 use std::sync::Arc;
 
