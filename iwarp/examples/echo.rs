@@ -1,5 +1,5 @@
-//! An echo over Sends. The client's private data contains the length of the client's messages. The server
-//! posts receives of this length, and sends each message back.
+//! A client sends messages, and a server echoes them with Sends. The client's private data contains the
+//! length of the client's messages. The server posts receives of this length, and sends each message back.
 //!
 //! `cargo run -p iwarp --no-default-features --example echo`
 

@@ -1,6 +1,6 @@
 //! A ticket counter: two clients draw numbers from one word in the memory of the server, and no number is
-//! drawn twice. When one client is done, it sends Immediate Data; the server's program waits only for this
-//! message.
+//! drawn twice. A client that has drawn its numbers sends Immediate Data. The server's program waits for
+//! these messages only.
 //!
 //! `cargo run -p iwarp --no-default-features --example tickets`
 
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         clients.push((qp, remote, [id, request.id], server_qp));
     }
 
-    // The clients draw alternately: the original value of the counter is the ticket.
+    // The clients draw alternately. The ticket is the value of the counter before the atomic adds 1.
     let draw = AtomicOp::FetchAdd { add: 1, mask: 0 };
     for n in 0..6 {
         let (qp, remote, ..) = &clients[n % 2];

@@ -1,4 +1,5 @@
-//! A one-sided Write and a one-sided Read to a listener, whose program does nothing.
+//! A client writes to the memory of a server, and reads the bytes back. The server's program takes no part in
+//! either operation.
 //!
 //! `cargo run -p iwarp --no-default-features --example write_read`
 
@@ -21,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config_b = EngineConfig::new(&*port_b, &["10.0.0.2/24"])?;
     let mut engines = [Engine::new(&client, port_a, config_a)?, Engine::new(&server, port_b, config_b)?];
 
-    // The memory of the server that the server's peers may use, and the server's listener.
+    // The server's memory that its peers may access, and the server's listener.
     let server_pd = server.alloc_pd()?;
     let lent = server_pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?;
     let server_cq = server.create_cq(16, None)?;

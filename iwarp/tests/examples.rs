@@ -1,5 +1,4 @@
-//! The examples run, and print what their documentation says. `cargo test` builds the examples together with
-//! the tests.
+//! Runs each example, and compares its output. `cargo test` builds the examples together with the tests.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Engines of two processes on a local wire, each in its own thread. In one test a process is killed, in the
-//! other test an engine sleeps.
+//! Two processes have engines on a local wire, each in its own thread. In one test a process is killed; in
+//! the other test an engine sleeps.
 //!
 //! The second process is this test program, which is started with the name of the ignored test.
 #![cfg(target_os = "linux")]
@@ -23,8 +23,8 @@ use testkit::idle::are_idle;
 const FOLDER: &str = "IWARP_TEST_FOLDER";
 const PORT: u16 = 7174;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Shorter than the ten seconds after which keepalives and retransmissions detect a dead peer, and longer
-/// than a thread waits for a processor on a busy machine.
+/// A time that is shorter than the ten seconds after which keepalives and retransmissions detect a dead peer,
+/// and longer than a thread waits for a processor on a busy machine.
 const SOON: Duration = Duration::from_secs(8);
 
 /// A wire for one test. The wire is removed when the test ends.

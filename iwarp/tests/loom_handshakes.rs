@@ -1,10 +1,10 @@
-//! Every interleaving of the lock-free handshakes: arming and completing, sleeping and waking, ringing and
-//! answering a doorbell, adding to a ring and removing from it, and handing the polling over to another
+//! Tries every interleaving of the lock-free handshakes: arming and completing, sleeping and waking, ringing
+//! and answering a doorbell, adding to a ring and removing from it, and handing the polling over to another
 //! thread.
 //!
-//! The source files of the crate are compiled here with loom's atomics, so that these tests run with all
-//! others. Each handshake has a copy without its fences. Loom has to find the defect of this copy, because
-//! otherwise the test would prove nothing.
+//! The source files of the crate are compiled here with loom's atomics, so that `cargo test` runs these tests
+//! together with the others. Each handshake has a copy without its fences. Loom has to find the defect of
+//! this copy, because otherwise the test would prove nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -334,9 +334,9 @@ fn run(part: &str) -> ExitStatus {
     Command::new(program).args(test).env(PART, part).output().unwrap().status
 }
 
-/// A fault that is not a guarded access goes to the handler that was installed before the guard, with either
-/// signature. Without such a handler, the process dies. Without such a handler, the process also dies of a
-/// signal that was sent to it.
+/// A fault that is not a guarded access goes to the handler that was installed before the guard, whichever
+/// signature the handler has. Without such a handler, the process dies of the fault, and also of a signal
+/// that was sent to it.
 #[test]
 fn other_faults_are_passed_on() {
     assert_eq!(run("nothing").code(), Some(0));
@@ -358,9 +358,9 @@ fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_again").code(), Some(0));
 }
 
-/// A handler is installed after the guard. After the next registration, the guard gets each signal first, and
-/// then this handler. The order does not depend on whether the handler passes signals on to the guard. The
-/// handler from before the guard gets each signal that is passed on once.
+/// A handler is installed after the guard. After the next registration, the guard gets each signal before
+/// this handler, whether or not the handler passes signals on to the guard. If the handler passes a signal
+/// on, the handler that was installed before the guard gets the signal once.
 #[test]
 fn a_handler_from_after_the_first_registration_does_not_disarm() {
     assert_eq!(run("later").code(), Some(42));
@@ -383,7 +383,7 @@ fn trusted_memory_has_no_guard() {
 #[test]
 #[ignore = "parts of other tests, each in a process of its own"]
 fn the_parts() {
-    // Only the tests above run this test, in a new process.
+    // This test does something only in the processes that the tests above start.
     let Ok(part) = std::env::var(PART) else { return };
     // The signal action that was installed before the guard.
     match part.as_str() {

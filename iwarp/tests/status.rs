@@ -1,4 +1,4 @@
-//! The status of processes: two contexts that serve it, their sockets, and dead processes.
+//! The status that processes report: two contexts that serve their status, their sockets, and dead processes.
 #![cfg(all(feature = "status", target_os = "linux"))]
 
 use std::fs;
@@ -306,8 +306,8 @@ impl Drop for Orphan {
     }
 }
 
-/// Starts a process that leaves a socket at `path` to its child, and ends. Returns the process ID of the dead
-/// process, and the child.
+/// Starts a process that binds a socket at `path`, starts a child that inherits the socket, and ends. Returns
+/// the process ID of the dead process, and the child.
 fn die_with_inherited_socket(path: &Path) -> (u32, Orphan) {
     let mut dying = Command::new(std::env::current_exe().unwrap());
     dying.args(["--exact", "sockets_of_dead_processes_are_removed", "--nocapture"]);
@@ -337,8 +337,8 @@ fn sockets_of_dead_processes_are_removed() {
     status::processes(&folder.sockets()).unwrap();
     assert!(!path.exists(), "found by a client");
     // The socket of a dead process. A child of the dead process still has the descriptor, and answers
-    // nothing. The socket identifies the process. The name of the socket has the process ID of this process,
-    // as the name of a process in another PID namespace may.
+    // nothing. The peer credentials of the socket are those of the dead process. The name of the socket has
+    // the process ID of this process, as the name of a process in another PID namespace may.
     let path = folder.sockets().join(format!("{}-7.status", std::process::id()));
     let (pid, orphan) = die_with_inherited_socket(&path);
     assert!(path.exists(), "{pid}");

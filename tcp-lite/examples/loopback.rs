@@ -1,4 +1,4 @@
-//! Measures the speed of one stream through two stacks on a wire in memory, with both stacks on one core.
+//! Measures the speed of one stream between two stacks on a wire in memory. Both stacks run on one core.
 //!
 //! `cargo run --release -p tcp-lite --no-default-features --example loopback [MEGABYTES]`
 

@@ -1,5 +1,5 @@
-//! Buffers lent to clients that do not trust the server or each other, as RFC 5042 appendix A requires of a
-//! server:
+//! A server lends buffers to clients. The clients do not trust the server or each other. RFC 5042 appendix A
+//! requires of such a server:
 //!
 //! | | appendix A | here |
 //! |---|---|---|
@@ -35,7 +35,7 @@ pub(crate) struct Loan {
 pub(crate) enum Return {
     /// The client has invalidated the STag.
     Given,
-    /// The client has not invalidated the STag; the server has.
+    /// The server has invalidated the STag, because the client has not done so.
     Taken,
 }
 
@@ -80,7 +80,7 @@ impl Lender {
         loan: Loan,
         done: &WorkCompletion,
     ) -> Result<(Vec<u8>, Return), VerbsError> {
-        // RFC 5042 appendix A (SEC-177): the STag is invalid before the server reads the bytes.
+        // RFC 5042 appendix A (SEC-177): the STag becomes invalid before the server reads the bytes.
         let given = done.invalidated == Some(loan.name()) && !loan.window.is_bound();
         // `drop` returns when no engine uses the window any more.
         drop(loan.window);
@@ -89,7 +89,7 @@ impl Lender {
         Ok((bytes, if given { Return::Given } else { Return::Taken }))
     }
 
-    /// The bytes of a buffer.
+    /// Returns the bytes of a buffer.
     pub(crate) fn look(&self, buffer: usize) -> Result<Vec<u8>, VerbsError> {
         let mut bytes = vec![0; self.bytes];
         self.region.read_at(buffer * self.bytes, &mut bytes)?;

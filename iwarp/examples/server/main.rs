@@ -2,7 +2,7 @@
 //! valid on the client's stream only and covers zeroed memory. The server reads only bytes that the client
 //! can no longer change (`lending.rs`).
 //!
-//! What RFC 5042 appendix A requires of a server, and the code that does so:
+//! The requirements of RFC 5042 appendix A for a server, and the code that meets each of them:
 //!
 //! | rule for a server | here |
 //! |---|---|

@@ -11,7 +11,9 @@
 //! | `model` | long random runs against a model |
 //!
 //! Some tests need a program of their own: `memory` (`scripts/asan` runs this test), `memory_guard` (handles
-//! signals of the whole process), `loom_handshakes` (compiles sources again), `examples` and `layout`.
+//! signals of the whole process), `loom_handshakes` (compiles sources again), `local_wire` and `status`
+//! (start further processes), `metrics` (installs the recorder of its program), and `examples` (starts the
+//! example programs).
 
 #[macro_use]
 mod common;

@@ -1,5 +1,4 @@
-//! Atomics on words of registered memory. The checks run first, and then a word changes in one step or not at
-//! all.
+//! Atomics on words of registered memory. After all checks, a word changes in one step or not at all.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -67,8 +66,9 @@ fn a_revoked_word_is_not_changed() {
     assert_eq!(words.memory().load_u64_acquire(0), Ok(1));
 }
 
-/// The caller's code computes the new value. Here this code ends the registration of the word, which frees
-/// the memory. Then the code registers other memory, which may get the same slot and the same address.
+/// The caller's code computes the new value. In this test, the caller's code also ends the registration of
+/// the word, which frees the memory. Then the code registers other memory, which may get the same slot and
+/// the same address.
 #[test]
 fn a_change_that_ends_its_registration_writes_nowhere() {
     let ends: [fn(Registration, &MemoryTable) -> Registration; 4] = [
@@ -236,7 +236,7 @@ fn a_word_is_checked_in_order() {
         // The rights are checked before the alignment.
         assert_eq!(fault(&registration, 4, ME), Some(expected.unwrap_or(Fault::Misaligned)));
     }
-    // The tagged offsets of this region start at 4: only the alignment of the memory counts.
+    // The tagged offsets of this region start at 4: the check uses only the alignment of the memory.
     let options = RegisterOptions {
         pd: ME.pd,
         stream: None,

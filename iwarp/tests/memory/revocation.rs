@@ -1,4 +1,5 @@
-//! Revocation while engines place and read. When the call returns, only the owner accesses the memory.
+//! Revocation while engines place and read. When the call that revokes returns, only the owner accesses the
+//! memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +32,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Places and reads through the advertised STag until it is stopped. Returns how many placements succeeded
+/// Places and reads through the advertised STag until `stop` is set. Returns how many placements succeeded
 /// and failed.
 fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, byte: u8) -> (u64, u64) {
     let participant = table.join();

@@ -101,7 +101,8 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     reader.revalidate(1, BOTH).unwrap();
     refused(try_register(&strict, &region, 1, WRITE), 1);
     drop((first, reader));
-    // Prepared memory counts before it is registered. A region for windows counts before a window is bound.
+    // The table also considers prepared memory that is not registered yet, and regions for windows to which
+    // no window is bound yet.
     let prepared = strict.prepare(Arc::clone(&region), &prepare).unwrap();
     refused(try_register(&strict, &region, 1, WRITE), 1);
     drop(prepared);
@@ -130,7 +131,7 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     assert_eq!((one.other_writers(), two.other_writers()), (1, 1));
 }
 
-/// Guesses succeed only as often as by chance, because 24 bits are unpredictable. STags are spread over the
+/// Guesses succeed only as often as by chance, because an STag has 24 random bits. STags are spread over the
 /// whole space, and the neighbours of a valid STag are not valid more often than by chance.
 // Proves SEC-029, SEC-176, RDMAP-357, RDMAP-358.
 #[test]
@@ -145,7 +146,8 @@ fn names_are_as_hard_to_guess_as_they_are_many() {
         let valid = |n: &u32| epoch.check_read(Stag::new(guess(*n), 0), 0, 1, accessor(1)).is_ok();
         (0..count).filter(valid).count() as u32
     };
-    // Steps evenly over all indices: with 2^20 guesses of 2^24 indices, 625 hits are expected, with sigma 25.
+    // The guesses step evenly over all indices: with 2^20 guesses of 2^24 indices, 625 hits are expected,
+    // with sigma 25.
     let guessed = hits(&|n| n.wrapping_mul(0x9e_3779) % Stag::INDICES, 1 << 20);
     assert!((500..750).contains(&guessed), "{guessed}");
     // Neighbours of valid STags: 10^4 * 10^4 / 2^24 = 6 hits are expected on each side.

@@ -31,7 +31,7 @@ fn register_shared(table: &MemoryTable, region: &Arc<Region>) -> Registration {
 }
 
 /// 10^5 registrations are created and dropped. No STag is 0, every bit of the index is fair, consecutive
-/// STags are unrelated, and an index is reused late or never.
+/// STags are unrelated, and no index is used twice.
 // Proves SEC-060, SEC-092.
 #[test]
 fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
@@ -168,7 +168,7 @@ fn both_kinds_of_association() {
     }
 }
 
-/// The three ways in which tagged offsets may start, and a range that ends at 2^64, whose last byte cannot be
+/// Tagged offsets may start in three ways. A range may end at 2^64, and its last byte then cannot be
 /// accessed.
 // Proves DDP-005, DDP-185.
 #[test]

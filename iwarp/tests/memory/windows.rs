@@ -78,7 +78,8 @@ fn a_window_opens_its_range_to_its_scope() {
             region.memory().read_at(0, &mut bytes).unwrap();
             let changed: Vec<_> = (0..LEN).filter(|&at| bytes[at] != 0).collect();
             assert_eq!(changed, (100..150).collect::<Vec<_>>());
-            // The scope: a window of type 1 belongs to the domain, a window of type 2 to the stream.
+            // The scope of a window of type 1 is the domain, and the scope of a window of type 2 is the
+            // stream.
             let sibling = if kind == WindowKind::Type1 { Ok(()) } else { Err(Fault::NotAssociated) };
             assert_eq!(read(&epoch, stag, base, SIBLING), sibling);
             assert_eq!(read(&epoch, stag, base, STRANGER), Err(Fault::NotAssociated));

@@ -2,9 +2,8 @@
 
 use super::*;
 
-/// A request of a send queue may also create STags for memory of the caller, with a fast registration or with
-/// windows of both types. An access through such an STag to unmapped memory fails with an error and does not
-/// crash.
+/// A request of a send queue may create STags for memory of the caller, by a fast registration or by windows
+/// of both types. An access through such an STag to unmapped memory fails with an error and does not crash.
 #[test]
 fn memory_that_a_request_opens_is_guarded() {
     let table = table();

@@ -1,5 +1,5 @@
-//! The stack under test and its clock: exchanges frames with the stack, and reports its frames and events in
-//! the script's notation.
+//! The stack under test and its clock. Passes frames to the stack, and reports the stack's frames and events
+//! in the script's notation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! One of the peers that the script plays. Converts the script's sequence numbers to those on the wire, and
-//! records what the stack has sent to this peer.
+//! One of the peers that the script plays. Converts the script's sequence numbers to the numbers on the wire,
+//! and records what the stack has sent to this peer.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
 #[derive(Clone, Copy)]
 struct Piece {
     bytes: u32,
-    /// Whether the segment was pushed with these boundaries, or was sent with them before.
+    /// Whether the script pushed a segment with these boundaries, or the stack has already sent one.
     known: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Peer {
     latest: u32,
     /// Timestamps of the peer that our segments may echo.
     clocks: Vec<u32>,
-    /// The segments by sequence number, as they were pushed or have been split since.
+    /// The segments by sequence number: as the script pushed them, or as the stack has split them since.
     segments: BTreeMap<i64, Piece>,
     /// Number of pushed bytes.
     pushed: u64,

@@ -229,7 +229,7 @@ impl Runner {
         }
     }
 
-    /// Checks that one event, or several consecutive events, delivered these bytes.
+    /// Checks that one event, or several consecutive events, delivered the bytes `from..to` of the stream.
     fn received(&mut self, peer: u8, from: u64, to: u64, ahead: bool) -> Result<(), String> {
         let mut at = from;
         while at < to {

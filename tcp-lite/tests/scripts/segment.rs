@@ -1,5 +1,5 @@
-//! TCP segments in the notation of scripts, which is packetdrill's. Numbers are relative to the SYN of their
-//! side. `wire.rs` converts the segments to bytes.
+//! TCP segments in the notation of packetdrill, which the scripts use. Numbers are relative to the SYN of
+//! their side. `wire.rs` converts the segments to bytes.
 
 use std::fmt;
 
@@ -61,7 +61,7 @@ pub(crate) struct Segment {
     pub(crate) window: Option<u16>,
     pub(crate) urgent: Option<u16>,
     pub(crate) options: Option<Options>,
-    /// The segment is a part of a segment that the application pushed.
+    /// The segment is a part of a longer segment that the application pushed.
     pub(crate) cut: bool,
 }
 

@@ -1,5 +1,5 @@
-//! The closed window of a peer that is alive and reads nothing. The peer's acknowledgements have the form
-//! that header prediction accepts.
+//! A peer is alive, but its application reads nothing, so its window stays closed. The peer's
+//! acknowledgements have the form that header prediction accepts.
 
 use dp::link::LinkConfig;
 

@@ -89,7 +89,7 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     }
     crowd.say(small_hole, 0, 1000);
     assert_eq!(crowd.received(small_hole), 5000);
-    // Bytes that the stack discarded are sent again, and the stream checks them.
+    // The peers send the bytes that the stack discarded once more. The stream checks the bytes.
     for at in 0..60 {
         crowd.say(3, 200 * at, 200 * (at + 1));
     }

@@ -1,5 +1,5 @@
-//! Neighbours whose Ethernet address is derived from their IP address, and neighbours whose end a port
-//! reports.
+//! Neighbours whose Ethernet address is derived from their IP address, and neighbours that have gone
+//! according to a port.
 
 use dp::Checksum;
 use tcp_lite::facade::EthernetAddress;
@@ -68,7 +68,8 @@ fn the_connections_of_a_neighbor_that_is_gone_end_at_once_and_no_others() {
     assert_eq!(relay.b.host.streams[0].closed, Some(CloseReason::LinkDown));
 }
 
-/// Connections in TIME-WAIT also end with their neighbour, because another process may use its address later.
+/// Connections in TIME-WAIT also end with their neighbour, because another process may use the neighbour's
+/// address later.
 #[test]
 fn nothing_is_left_of_a_neighbor_that_is_gone() {
     let mut relay = connected();

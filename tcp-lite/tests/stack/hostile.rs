@@ -253,7 +253,7 @@ fn a_packet_longer_than_its_frame_is_malformed() {
         ),
     ] {
         let mut tap = Tap::new(config(MAC_A, 1));
-        // One frame has too few bytes of header, and the other frame too few bytes of payload.
+        // The header of one frame is incomplete, and the other frame has too few bytes of payload.
         let macs = [MAC_B, MAC_A];
         for payload in [&[][..], &[7; 20]] {
             let whole = craft::answer(macs, (src, 9), (dst, 4000), TcpControl::Syn, (7, None), payload);
@@ -268,8 +268,8 @@ fn a_packet_longer_than_its_frame_is_malformed() {
     }
 }
 
-/// An answer to a segment that belongs to no connection is due at once, so a host that sleeps until the next
-/// deadline does not delay it.
+/// An answer to a segment that belongs to no connection is due at once. Therefore a host that sleeps until
+/// the next deadline does not delay the answer.
 #[test]
 fn an_answer_that_belongs_to_no_connection_is_due_at_once() {
     let (a, b) = (Ipv4Address::new(10, 0, 0, 1), Ipv4Address::new(10, 0, 0, 2));

@@ -1,4 +1,4 @@
-//! Many connections, and what happens at each limit.
+//! Many connections, and the behaviour of the stack at each limit.
 
 use dp::link::LinkConfig;
 use smoltcp::wire::{ArpOperation, TcpControl};
@@ -278,8 +278,8 @@ fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connect
     tap.inject(&send(TcpControl::Fin, next, 17, b""));
     tap.inject(&send(TcpControl::None, next, 11, b"second"));
     assert!(tap.frames().is_empty(), "no RST");
-    // A segment without bytes, and a segment whose acknowledgement number is from another time, do not belong
-    // to such a connection.
+    // Bytes may arrive before the acknowledgement of the cookie. But a segment without bytes, and a segment
+    // whose acknowledgement number is far from the cookie, get an RST.
     tap.inject(&send(TcpControl::None, next, 11, b""));
     tap.inject(&send(TcpControl::None, next.map(|ack| ack.wrapping_add(1 << 29)), 11, b"second"));
     assert_eq!(tap.frames().iter().filter(|frame| flags(frame) == RST).count(), 2);
@@ -364,8 +364,9 @@ fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
     assert!(seq(syn_ack).wrapping_sub(used) > 0, "{} after {used}", seq(syn_ack));
 }
 
-/// If a SYN cannot be answered, the old connection must not end, because its peer may have to retransmit its
-/// FIN. A cookie cannot be the answer, because the old connection may have used the cookie's sequence number.
+/// If a SYN cannot be answered, it must not end the old connection, because the peer may have to retransmit
+/// its FIN. A cookie cannot be the answer, because the old connection may have used the cookie's sequence
+/// number.
 #[test]
 fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
     for syn_cookies in [false, true] {

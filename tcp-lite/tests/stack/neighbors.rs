@@ -58,9 +58,9 @@ fn a_connection_without_an_answer_knows_which_one_is_missing() {
     }
 }
 
-/// The answer to address resolution is changed on its way, without a trace, so SYNs are sent to an address
-/// that no host has. After the SYNs stay unanswered, the stack probes the neighbour, and then asks by
-/// broadcast. The connection is then established.
+/// On its way, the answer to address resolution gets a wrong Ethernet address, which no checksum detects. The
+/// SYNs are therefore sent to an address that no host has. After the SYNs stay unanswered, the stack probes
+/// the neighbour, and then asks by broadcast. The connection is then established.
 #[test]
 fn a_wrong_answer_is_found_out_while_connecting() {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
@@ -324,7 +324,7 @@ fn an_advertisement_without_an_address_confirms_a_neighbour() {
                 tap.inject(&answer);
             }
         }
-        // The peer answers no SYN, so the stack doubts that it is reachable.
+        // The peer answers no SYN, so the stack doubts that the peer is reachable.
         assert!(unicast >= 2, "{unicast}");
         assert_eq!(multicast == 0, answers, "{multicast} by multicast");
     }

@@ -32,7 +32,7 @@ enum Step {
     PeerSends(usize),
     /// The hosts send this many bytes.
     HostsSend(usize),
-    /// The oldest frames of the peer arrive in one burst. Each frame has one of these fates.
+    /// The oldest frames of the peer arrive in one burst. Each entry says what happens to one frame.
     Arrive(Vec<FrameDelivery>),
     /// After `after` more arriving frames, the next `frames` frames of the hosts are lost or arrive after
     /// later frames.
@@ -479,7 +479,7 @@ impl Twins {
     }
 }
 
-/// Delivers a frame according to its fate: appends it to the burst, or puts it back on the wire.
+/// Delivers a frame as `fate` says: appends it to the burst, or puts it back on the wire.
 fn meet(mut frame: Vec<u8>, fate: &FrameDelivery, burst: &mut Vec<Vec<u8>>, wire: &mut Vec<Vec<u8>>) {
     match *fate {
         FrameDelivery::Arrives => {}

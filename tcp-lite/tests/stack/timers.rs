@@ -1,4 +1,4 @@
-//! When timers run, for a poller that asks for the next deadline after each poll, and for a poller that never
+//! When timers run: for a poller that asks for the next deadline after each poll, and for a poller that never
 //! asks. For the second poller, the stack sets timers later.
 
 use dp::Burst;

@@ -1,5 +1,5 @@
-//! Several segments in one frame, for ports that cut such frames into segments (TSO), and for wires that pass
-//! them uncut. Each segment arrives with the boundaries with which it was pushed, even if it is
+//! One frame may contain several segments: a port cuts such a frame into segments (TSO), or a wire passes the
+//! frame uncut. Each segment arrives with the boundaries with which it was pushed, even if it is
 //! retransmitted. Segments with external memory are tested in the same way, on every port.
 
 use std::collections::BTreeSet;
@@ -333,7 +333,8 @@ fn trains_of_external_memory_fit_the_buffers_of_the_port() {
     }
 }
 
-/// Streams of both address families, in both directions, over every kind of wire.
+/// Sends streams of both address families, in both directions, over every kind of wire, and checks their
+/// bytes.
 #[test]
 fn exchanges_are_what_they_were() {
     for tso in [LinkTso::Cut, LinkTso::Whole] {

@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 /// smallest address space.
 static NEXT: AtomicUsize = AtomicUsize::new(0x20_0000_0000);
 
-/// Maps `bytes` bytes for this test alone. `bytes` is a multiple of the page size.
+/// Maps `bytes` bytes for this test alone, and returns their address. `bytes` is a multiple of the page size.
 ///
 /// # Panics
 ///

@@ -1,6 +1,6 @@
 //! The catalogue of attacks: for each resource of RFC 5042 section 2.2, the messages that attack the
-//! resource, and the answer to each message. RDMAP always runs above DDP here, so DDP alone needs no second
-//! catalogue.
+//! resource, and the answer to each message. In this crate, DDP is used only below RDMAP, so there is no
+//! second catalogue for DDP alone.
 
 use iwarp::rdmap::TerminateError;
 
@@ -92,7 +92,7 @@ pub(crate) struct Names {
     pub(crate) unreadable: Name,
 }
 
-/// A message that ends its own stream.
+/// A message that the engine must refuse. The refusal ends the stream on which the message was sent.
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
     pub(crate) on: Resource,

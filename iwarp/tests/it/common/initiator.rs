@@ -7,7 +7,7 @@ use super::PORT;
 use super::raw::RawPair;
 use super::testbed::Testbed;
 
-/// The peer has received the Request, which is the beginning of `pair.inbox`.
+/// The engine that connects, after the peer has received the Request. `pair.inbox` begins with the Request.
 pub(crate) struct Initiator {
     pub(crate) pair: RawPair,
     pub(crate) cq: CompletionQueue,

@@ -1,4 +1,4 @@
-//! The reference models, which run as subprocesses, and helpers for tests that use the models.
+//! Runs the reference models as subprocesses.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -34,12 +34,13 @@ pub(crate) struct RawPair {
     pub(crate) peer_closed: bool,
     /// Number of connections that the engine has made to this peer's listener.
     pub(crate) accepted: usize,
-    /// If set, a router on the path drops the engine's packets that are longer, and reports the drops by
-    /// ICMP.
+    /// If set, a router on the path drops packets of the engine that are longer than this number of bytes,
+    /// and reports each drop by ICMP.
     pub(crate) path_mtu: Option<u16>,
     /// If set, frames of the engine are lost.
     pub(crate) deaf: bool,
-    /// If set, the peer's application reads nothing: its window closes, but its TCP continues to work.
+    /// If set, the peer's application reads nothing: the peer's window closes, but the peer's TCP continues
+    /// to work.
     pub(crate) stopped_reading: bool,
     /// Engines of other hosts, which are polled together with `engine`.
     pub(crate) beside: Vec<Engine>,
@@ -111,7 +112,7 @@ impl RawPair {
         self.stack.listen(PORT).unwrap();
     }
 
-    /// Whether there was a connection, opened by either side.
+    /// Whether a connection was opened, by either side.
     #[allow(dead_code, reason = "for the fuzzing targets")]
     pub(crate) fn has_connection(&self) -> bool {
         self.conn.is_some()
@@ -126,8 +127,8 @@ impl RawPair {
         self.poll_before(i64::MAX);
     }
 
-    /// Polls once and advances the time, but not beyond `limit_us`. Returns `true` if nothing will ever be
-    /// due.
+    /// Polls once and advances the time, but not beyond `limit_us`. Returns `true` if the poll had nothing to
+    /// do and no timer is set.
     fn poll_before(&mut self, limit_us: i64) -> bool {
         let now = Instant::from_micros(self.now_us);
         let mut busy = self.engine.poll_at(now);
@@ -325,8 +326,8 @@ pub(crate) fn fpdu(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Removes the complete FPDUs from `bytes`, and returns their ULPDUs. Checks that every byte is as `theirs`
-/// frames the ULPDU.
+/// Removes the complete FPDUs from `bytes`, and returns their ULPDUs. Frames each ULPDU again with `theirs`,
+/// and checks that the bytes are equal.
 pub(crate) fn ulpdus(theirs: &mut Framer, bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let mut ulpdus = Vec::new();
     loop {

@@ -1,5 +1,5 @@
-//! A connection that an engine has accepted from a bare TCP peer, with one of each object. The peer sends
-//! and checks exact bytes.
+//! A connection that an engine has accepted from a bare TCP peer, and one object of each kind for it. The
+//! peer sends and checks exact bytes.
 
 use std::time::Duration;
 

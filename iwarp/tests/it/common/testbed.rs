@@ -12,8 +12,8 @@
 //! Other tests use other wires. The ports of the simulator and of `tests/src/placement` show every frame. The
 //! victim of `tests/src/attack` has a router and the processor's clock. The tests in `tests/src/scenes` need
 //! a device. The wire in `tests/src/target/in_memory.rs` runs the cases of `iwprobe`. The code in `benches`
-//! returns errors where a test panics, and counts the memory of each host. The fuzzing targets use `RawPair`s
-//! with small limits and pools that outlive a run.
+//! returns an error where a test would panic, and counts the memory of each host. The fuzzing targets use
+//! `RawPair`s with small limits and pools that outlive a run.
 
 use dp::Port;
 use dp::link::{LinkConfig, LinkControl, pair_with_control};

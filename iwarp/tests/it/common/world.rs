@@ -58,7 +58,7 @@ pub(crate) const SHARED_UNTRUSTED: Model = Model {
     single_stream: true,
     hostile_inside: true,
 };
-/// Streams that trust each other share objects. The hostile client has its own objects.
+/// Streams that trust each other share objects. The hostile client's stream has separate objects.
 pub(crate) const SHARED_TRUSTED: Model =
     Model { one_receive_queue: Some(SLOTS), single_stream: false, hostile_inside: false, ..SHARED_UNTRUSTED };
 
@@ -131,8 +131,8 @@ impl World {
         let listener = raw.context.create_id(&channel);
         listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
         let domain = raw.context.alloc_pd().unwrap();
-        // The size suffices for all requests that can be outstanding. `strict` makes the queue check its
-        // size.
+        // The size suffices for all requests that can be outstanding. `strict` makes the queue refuse queue
+        // pairs that could overflow it.
         let size = cqe_for([128; HONEST + 1]) + cqe_for([SLOTS]) + cqe_for([128; HONEST + 1]);
         let cq =
             raw.context.create_cq_with(&CqOptions { strict: Some(true), ..CqOptions::new(size) }).unwrap();
@@ -210,7 +210,7 @@ impl World {
         end.id = Some(id);
     }
 
-    /// Connects the hostile client again, until the stream is in full operation.
+    /// Connects the hostile client again, and sends the first FPDU.
     pub(crate) fn connect_hostile(&mut self) -> (End, Framer) {
         self.raw.connect();
         self.raw.send(&request(true));
@@ -224,8 +224,8 @@ impl World {
         (end, framer)
     }
 
-    /// An honest client checks that the server's memory contains the bytes that it wrote last. Then the
-    /// client writes and reads new bytes, and sends a message.
+    /// An honest client checks that the server's memory contains the bytes of the client's last Write. Then
+    /// the client writes and reads new bytes, and sends a message.
     pub(crate) fn exchange(&mut self, client: usize, round: u64) {
         let honest = &mut self.honest[client];
         let mut bytes = vec![0; REGION];
@@ -312,7 +312,8 @@ impl World {
         );
     }
 
-    /// The virtual time that the Writes of one client take, one Write at a time.
+    /// Returns the virtual time for 500 Writes of one honest client. Each Write completes before the next one
+    /// is posted.
     pub(crate) fn speed(&mut self) -> i64 {
         let start = self.raw.now_us;
         let honest = &self.honest[0];

@@ -67,7 +67,7 @@ fn an_stag_serves_many_messages_and_a_buffer_one() {
 }
 
 // Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all bytes are placed, but the message is delivered
-// only when the segment with L=1 has arrived. The message's length is where this segment ends.
+// only when the segment with L=1 has arrived. The end of this segment determines the message's length.
 #[test]
 fn the_last_flag_delivers() {
     let mut peer = setup().ready();
@@ -142,9 +142,9 @@ fn an_untagged_message_has_no_gaps() {
     }
 }
 
-/// Messages follow each other (RFC 5041 section 5.3). A segment for another queue in the middle of a message
-/// ends the stream with an invalid MO. The sink does not treat this segment as the rest of the current
-/// message, and does not treat it as a new message.
+/// Messages follow each other (RFC 5041 section 5.3). If a segment for another queue arrives in the middle of
+/// a message, it ends the stream with an invalid MO. The sink does not treat this segment as the rest of the
+/// current message or as a new message.
 #[test]
 fn messages_of_the_control_queues_are_not_mixed() {
     let mut peer = setup().ready();
@@ -160,7 +160,7 @@ fn messages_of_the_control_queues_are_not_mixed() {
     assert_eq!(peer.bytes(0, 8), [0xEE; 8]);
 }
 
-// Proves DDP-088, DDP-110, DDP-202: each queue counts separately, in both directions.
+// Proves DDP-088, DDP-110, DDP-202: each queue numbers its messages separately, in both directions.
 #[test]
 fn queues_count_for_themselves() {
     let mut peer = setup().ready();
@@ -253,8 +253,8 @@ fn an_error_ends_reception_and_is_told_once() {
     }
 }
 
-// Proves DDP-155, DDP-159: when the TCP connection is lost, each outstanding request, begun or not, completes
-// once, in error.
+// Proves DDP-155, DDP-159: when the TCP connection is lost, each outstanding request completes once, in
+// error, whether its message was partly sent or not sent at all.
 #[test]
 fn a_lost_connection_completes_all_that_is_outstanding() {
     let mut peer = setup().ready();
@@ -311,9 +311,9 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
     }
 }
 
-// Proves DDP-084: if segments of a message differ in the bytes that DDP reserves for its ULP, the bytes of
-// one segment count. In this test, two segments have the STags of two regions, and exactly one region is
-// invalidated.
+// Proves DDP-084: if segments of a message differ in the bytes that DDP reserves for its ULP, the sink uses
+// the bytes of one segment. In this test, two segments have the STags of two regions, and exactly one region
+// is invalidated.
 #[test]
 fn the_reserved_bytes_of_one_segment_count() {
     for alike in [true, false] {
@@ -345,8 +345,8 @@ fn the_reserved_bytes_of_one_segment_count() {
 }
 
 // Proves DDP-145, DDP-146, RDMAP-321: the stream and its TCP connection end together, whether our
-// application, the peer's application or TCP ends them. After that, our posts and the peer's segments have no
-// effect.
+// application, the peer's application or TCP causes the end. After that, our posts and the peer's segments
+// have no effect.
 #[test]
 fn after_teardown_nothing_is_sent_or_placed() {
     for by in ["ours", "peer", "reset"] {

@@ -1,5 +1,5 @@
-//! DDP's data sink against the reference model, with segments in any order, and every error of the error
-//! table.
+//! Compares DDP's data sink with the reference model, for segments in any order. Also causes every error of
+//! the error table.
 //!
 //! `Sink` below calls the checks in the order in which the engine calls them; `reference/ddp_ref.py` has the
 //! expected result.
@@ -24,7 +24,7 @@ enum Delivery {
     Untagged { qn: u32, msn: u32, len: u32, rsvd_ulp: [u8; 5], buffer: Vec<u8> },
 }
 
-/// The receive side of one stream: the three kinds of `Arrival` of `ddp`, with the crate's own checks.
+/// The receive side of one stream. Makes the crate's own checks for each of the three kinds of `Arrival`.
 struct Sink {
     participant: Participant,
     queues: BTreeMap<u32, (UntaggedQueue, VecDeque<Vec<u8>>)>,
@@ -145,7 +145,7 @@ impl Sink {
         Ok(())
     }
 
-    /// The lines that `DRIVER` prints for the same stream.
+    /// Returns the lines that `DRIVER` prints for the same stream.
     fn report(&self) -> String {
         let mut text = String::new();
         for delivery in &self.delivered {
@@ -502,7 +502,8 @@ fn the_msn_window_wraps() {
     assert!(queue.post(UntaggedQueue::MAX_POSTED) && !queue.post(1));
 }
 
-/// The window of valid MSNs moves at its start with each message, and at its end with each buffer.
+/// Each delivered message moves the start of the window of valid MSNs, and each posted buffer moves the
+/// window's end.
 // Proves DDP-175.
 #[test]
 fn the_msn_window_moves() {
@@ -568,7 +569,8 @@ fn a_message_is_delivered_without_gaps() {
     }
 }
 
-/// Ten thousand random strings as segments of a live sink cause an error or a placement, and never a panic.
+/// Ten thousand random strings arrive at one sink as segments. Each string causes an error or a placement,
+/// and never a panic.
 #[test]
 fn random_segments_never_panic() {
     let mut dice = Dice::split_mix(0xDD);

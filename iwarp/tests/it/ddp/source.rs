@@ -209,7 +209,8 @@ fn tcp_segments_hold_whole_fpdus() {
         }
         peer.pair.until(1_000_000, |_| false);
         let bytes = std::mem::take(&mut peer.pair.inbox);
-        // The end of each FPDU, computed from the lengths. A marker in front of an FPDU belongs to the FPDU.
+        // The end of each FPDU is computed from the lengths. A marker in front of an FPDU belongs to the
+        // FPDU.
         let (mut at, mut ends) = (0, vec![0]);
         while at < bytes.len() {
             let header = if markers && at % 512 == 0 { at + 4 } else { at };
@@ -248,8 +249,8 @@ fn mulpdu_follows_the_path() {
             assert!(payload == data, "markers {markers}");
             (heard.iter().map(Vec::len).collect::<Vec<_>>(), std::mem::take(&mut peer.pair.segments))
         };
-        // With markers, all FPDUs except the last have the same length on the wire. A ULPDU with fewer
-        // markers is not longer, and a ULPDU with more markers is shorter.
+        // With markers, all FPDUs except the last have the same length on the wire. The lengths of their
+        // ULPDUs differ by at most four bytes, because an FPDU may have one more marker.
         let all_but_the_last_have = |most: usize, (ulpdus, segments): (Vec<usize>, Vec<usize>)| {
             let sizes = if markers { most - 4..=most } else { most..=most };
             let full = &ulpdus[..ulpdus.len() - 1];
@@ -265,8 +266,8 @@ fn mulpdu_follows_the_path() {
     }
 }
 
-// Proves DDP-107: a request of 2^32 bytes is refused because of its length; a request of one byte less is
-// not.
+// Proves DDP-107: a request of 2^32 bytes is refused because of its length. A request that is one byte
+// shorter is not refused for this reason.
 #[test]
 fn a_message_has_less_than_2_to_the_32_bytes() {
     let mut peer = setup().ready();
@@ -324,8 +325,8 @@ fn markers_are_sent_to_peers_that_ask_for_them() {
     }
 }
 
-// Proves MPA-021, MPA-077, MPA-078, MPA-081, MPA-082, MPA-085, MPA-088, MPA-298: every FPDU has a CRC, even
-// if the peer does not ask for CRCs, unless the administrator has switched CRCs off.
+// Proves MPA-021, MPA-077, MPA-078, MPA-081, MPA-082, MPA-085, MPA-088, MPA-298: every FPDU has a CRC, unless
+// the administrator has switched CRCs off and the peer does not ask for CRCs.
 #[test]
 fn crc_is_used_unless_both_say_no() {
     for (ours, theirs, used) in

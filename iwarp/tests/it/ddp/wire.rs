@@ -7,7 +7,8 @@ use iwarp::rdmap::Opcode;
 use proptest::prelude::*;
 use testkit::dice::Dice;
 
-/// A tagged and an untagged message of 10000 bytes with a MULPDU of 1454 bytes, byte for byte.
+/// Compares the segments of a tagged and an untagged message of 10000 bytes, at a MULPDU of 1454 bytes, with
+/// golden headers.
 // Proves DDP-045, DDP-055, DDP-057, DDP-060, DDP-077, DDP-096, RDMAP-090, DDP-044, DDP-046, DDP-085, DDP-094.
 #[test]
 fn ten_thousand_bytes_are_cut_as_the_golden_headers_say() {
@@ -104,8 +105,8 @@ fn too_small_a_mulpdu_cuts_nothing() {
     assert_eq!(segmenter.next(u32::MAX).map(|c| (c.offset, c.len, c.last)), Some((1, 2, true)));
 }
 
-/// Segments that are shorter than the header that their T bit announces are refused. Wrong versions are
-/// refused, too.
+/// Segments that are shorter than the header that their T bit announces are refused. Segments with a wrong
+/// version are also refused.
 // Proves DDP-058, DDP-098.
 #[test]
 fn runts_and_versions_are_refused() {

@@ -53,7 +53,8 @@ fn an_acknowledgement_that_a_request_waits_for_is_due_at_once() {
     assert!(pair.a.cq.poll_one().is_some(), "at once");
 }
 
-/// If many queue pairs begin to send, each poll serves sixteen queue pairs, and none is forgotten.
+/// If many queue pairs begin to send, each poll serves sixteen queue pairs, and every queue pair is served in
+/// the end.
 #[test]
 fn sixteen_queue_pairs_begin_to_send_in_a_poll() {
     let (mut pair, connections, regions) = connections(Testbed::new().hosts(), 40, 64);
@@ -179,7 +180,7 @@ impl Hooks for Stuck {
 }
 
 /// If an engine's port accepts no frames, or its pool has no buffers, the engine asks to be polled again
-/// soon. The engine does not ask to be polled all the time, and does not wait for a timer of TCP.
+/// soon. The engine does not ask for polls without a pause, and does not wait for a timer of TCP.
 #[test]
 fn a_refusal_is_tried_again_soon() {
     for by_the_port in [false, true] {
@@ -242,8 +243,8 @@ fn busy_polls_are_those_with_work() {
     assert_eq!(counts(&pair), (polls + 2, busy + 1));
 }
 
-/// While the port refuses frames, the engine offers no more frames. TCP keeps what is posted or retransmitted
-/// in this time.
+/// While the port refuses frames, the engine does not offer it further frames. TCP keeps what is posted or
+/// retransmitted in this time.
 #[test]
 fn a_port_that_refuses_frames_is_offered_no_more() {
     let (stuck, most) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());

@@ -94,7 +94,8 @@ fn a_station_that_is_not_there_is_unreachable_at_once() {
     assert_eq!((qp.state(), pair.a.engine.stack_usage().connections), (QpState::Error, 0));
 }
 
-/// The caller of a sleep may have work of its own when the time limit ends, even if no frame has arrived.
+/// A sleep ends at its time limit even if no frame has arrived, because the caller may have other work at
+/// this time.
 #[test]
 fn a_sleep_takes_no_longer_than_its_limit_where_frames_wake() {
     let wire = Wire::new();

@@ -1,6 +1,6 @@
-//! A process that does not run for longer than any timeout: it is stopped by a signal or a debugger, or its
-//! machine is suspended or migrated. The engine is not polled during that time, and no connection ends
-//! because of the pause.
+//! Pauses of a process that are longer than any timeout: a signal or a debugger stops the process, or its
+//! machine is suspended or migrated. The engine is not polled during a pause, and no connection ends because
+//! of the pause.
 
 use std::time::Duration;
 
@@ -77,8 +77,8 @@ fn a_connection_is_set_up_across_pauses() {
     let _event = told!(responder.event(), ConnectRequest { .. });
 }
 
-/// After a pause, the peer has one more second to answer, even if its time was nearly over before: the peer
-/// may be waiting for lost segments.
+/// After a pause, the peer has one more second to answer, even if the time for the answer was nearly over
+/// before the pause: the peer may be waiting for lost segments.
 #[test]
 fn a_peer_has_a_second_to_answer_after_a_pause() {
     for answers in [true, false] {
@@ -127,11 +127,11 @@ fn a_link_that_was_down_before_a_pause_may_come_back_after_it() {
     }
 }
 
-/// Either the host that waits pauses, or the host for which it waits.
+/// A Send waits for a receive request when both hosts pause. Neither host counts the pause as waiting time.
 #[test]
 fn a_message_waits_for_its_receive_across_a_pause() {
     let mut pair = Testbed::new().hosts();
-    // A waits for six tries of 655 ms. B waits for 3.5 s, which is a little less.
+    // A waits for six tries of 655 ms. B lets a message wait for 3.5 s, which is a little less.
     let rnr_timeout = Some(Duration::from_millis(3500));
     let param = ConnParam { min_rnr_timer: 0, rnr_retry: 6, rnr_timeout, ..agreeing() };
     let c = pair.connect(&param);
@@ -160,13 +160,13 @@ fn an_idle_connection_outlives_a_pause() {
     }
     pair.run_us(5_000_000);
     goes_on(&mut pair, &c);
-    // The connection ends when it really is idle for this time.
+    // The connection ends when it is idle for 30 seconds without a pause.
     pair.run_us(31_000_000);
     told!(pair.event_a(), Disconnected { error: Some(_), .. });
 }
 
-/// One of two engines is not polled. Frames of the other engine become due by the clock that both ports
-/// share.
+/// For eight seconds, only B is polled. The wire delivers B's frames by the clock that both ports share, and
+/// not by the time at which A was last polled.
 #[test]
 fn a_wire_goes_by_the_clock_and_not_by_the_time_of_one_engine() {
     let delay = || LinkPlan { delay_us: 200, ..LinkPlan::default() };

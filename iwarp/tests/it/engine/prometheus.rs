@@ -82,18 +82,18 @@ fn the_text_follows_its_format_and_the_rules_for_names() {
         assert!(name.starts_with("uwarp_"), "{name} has no prefix of the program");
         assert_eq!(family.samples, 2, "{name}: one for each engine or context");
         assert!(family.help.ends_with('.') && family.help.len() > 5, "{name}: {}", family.help);
-        // The name of a counter ends in `_total`, and no other name does.
+        // The name of a metric ends in `_total` if the metric is a counter, and only then.
         let base = name.strip_suffix("_total");
         assert_eq!(family.kind == "counter", base.is_some(), "{name} is a {}", family.kind);
         // In OpenMetrics, the family of a counter has the name without `_total`, so no gauge may have this
         // name.
         assert!(base.is_none_or(|base| !families.contains_key(base)), "{name} has the name of a gauge");
-        // Parts of histograms and summaries have these endings.
+        // The endings below are reserved for parts of histograms and summaries.
         let base = base.unwrap_or(name);
         let is_part = ["_count", "_sum", "_bucket", "_info"].iter().any(|part| base.ends_with(part));
         assert!(!is_part, "{name} ends as a part of another metric");
-        // The unit ends the name: the name of a metric ends in `_bytes` if the metric counts bytes, and only
-        // then.
+        // The name of a metric ends in `_bytes` if the metric counts bytes, and only then. A help text that
+        // refers to another metric does not name the unit, and is not checked.
         let counted = family.help.strip_prefix("Number of ").unwrap_or(&family.help);
         let mut words = counted.split([' ', ',']).take_while(|&word| word != "of" && word != "that");
         let counts_bytes = words.any(|word| word.eq_ignore_ascii_case("bytes"));

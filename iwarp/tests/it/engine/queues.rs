@@ -237,7 +237,7 @@ fn a_device_without_queues_or_with_too_many_is_refused() {
     }
 }
 
-/// Writes 64 bytes with `qp` from the memory of `from` to the memory of `to`, and checks them.
+/// Writes 64 bytes with `qp` from the memory of `from` to the memory of `to`, and checks the bytes there.
 fn write_once(from: &End, to: &End, qp: &QueuePair, mut poll: impl FnMut()) {
     from.memory.write_at(0, &[7; 64]).unwrap();
     to.memory.write_at(0, &[0; 64]).unwrap();

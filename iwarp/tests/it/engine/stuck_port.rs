@@ -34,7 +34,7 @@ fn post(pair: &mut Pair, c: &Connected, writes: u64) -> [MemoryRegion; 2] {
     [local, remote]
 }
 
-/// Polls only A, so that nobody empties the ring at B. Returns A's event, the time until the event, and the
+/// Polls only A, so that the ring at B stays full. Returns A's event, the time until the event, and the
 /// number of A's polls.
 fn alone(pair: &mut Pair) -> (CmEventKind, i64, u64) {
     let (start_us, before) = (pair.now_us, pair.a.engine.counters().polls);

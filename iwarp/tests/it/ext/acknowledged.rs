@@ -62,7 +62,8 @@ fn an_answer_in_time_needs_no_frame_for_the_acknowledgement() {
     assert_eq!(frames(&pair) - before, 50);
 }
 
-/// An engine that may not be polled again acknowledges in the same poll.
+/// With `acknowledge_at_once`, an engine sends the acknowledgement in the poll in which the request arrives,
+/// because the engine may not be polled again.
 #[test]
 fn one_poll_of_the_peer_is_enough_if_it_is_told_so() {
     for (at_once, polls) in [(true, 1), (false, 2)] {
@@ -100,7 +101,8 @@ fn a_send_completes_before_its_answer() {
     }
 }
 
-/// The request that the peer refuses fails. Earlier requests succeed, and later requests are flushed.
+/// The request that the peer refuses fails with its own error. Earlier requests succeed, and later requests
+/// are flushed.
 #[test]
 fn a_refused_request_is_named() {
     for refused in 0..6 {
@@ -220,9 +222,9 @@ fn requests_complete_in_order_on_a_bad_wire() {
     }
 }
 
-/// The copy of a frame makes TCP acknowledge at once, before the Terminate is sent. This acknowledgement says
-/// that the peer has not accepted the bytes, so the request does not complete until the Terminate arrives
-/// with the reason.
+/// The wire delivers each frame twice. TCP answers the duplicate with an immediate acknowledgement, before
+/// the Terminate is sent. This acknowledgement does not cover the refused bytes, so the request does not
+/// complete until the Terminate arrives with the reason.
 #[test]
 fn a_refused_write_that_comes_twice_fails() {
     let twice = LinkPlan { duplicate_ppm: 1_000_000, ..LinkPlan::default() };
@@ -359,7 +361,8 @@ fn a_send_that_is_taken_succeeds_although_a_later_one_is_refused() {
     assert_eq!(run(&sent).1, expected);
 }
 
-/// The peer closes. A request that was posted before the peer's FIN arrived is not accepted.
+/// The peer closes. A Write that was posted before the peer's FIN arrived is not accepted by the peer, and is
+/// flushed.
 #[test]
 fn a_write_that_arrives_after_the_peers_close_fails() {
     let (mut pair, c) = Pair::agreeing();

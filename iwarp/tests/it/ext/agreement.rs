@@ -1,5 +1,5 @@
-//! The agreement on InfiniBand's semantics, between peers that began in streaming mode, and between peers of
-//! different versions.
+//! The agreement on InfiniBand's semantics between peers of different versions, and on connections that begin
+//! in streaming mode.
 
 use iwarp::mpa::StartupFault;
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpInit, ResponderOptions, StreamOptions};

@@ -205,8 +205,7 @@ fn an_stag_of_another_stream_is_refused() {
     assert_eq!(word(&words, 0), 0);
 }
 
-/// A peer needs the right to atomics, or the rights to read and to write: both together include the right to
-/// atomics.
+/// A peer needs the right to atomics, or both the right to read and the right to write.
 // Proves EXT-153.
 #[test]
 fn reading_and_writing_amount_to_atomics() {
@@ -285,8 +284,8 @@ fn invalid_atomics_are_refused_when_posted() {
     no_swap.qp_a.post_send(&SendRequest::new(1, add, local.sge(0, 8))).unwrap();
 }
 
-/// A peer without atomics answers with a Terminate with the error Unexpected Opcode, which the application
-/// can read.
+/// A peer without atomics answers with a Terminate with the error Unexpected Opcode. The application can read
+/// this error.
 // Proves EXT-003, EXT-027, EXT-067, EXT-160, EXT-163, EXT-165, EXT-188, EXT-190.
 #[test]
 fn a_peer_without_the_extension_refuses() {
@@ -352,8 +351,8 @@ fn reads_and_atomics_share_the_depth() {
     }
 }
 
-/// Each compare-and-swap of a chain depends on the result of the previous one. The chain is posted at once
-/// and is executed in the order sent.
+/// Each compare-and-swap of a chain depends on the result of the previous one. The whole chain is posted at
+/// once, and is executed in the order sent.
 // Proves EXT-089, EXT-112, EXT-141, EXT-201.
 #[test]
 fn a_chain_posted_at_once_is_carried_out_in_order() {
@@ -386,8 +385,8 @@ fn a_fence_waits_for_atomics() {
     pair.until(|_| (word(&words, 0) == 41).then_some(()));
 }
 
-/// Completions arrive in post order: a request that was posted after an atomic completes after the atomic's
-/// answer.
+/// Completions arrive in post order: a request that was posted after an atomic does not complete before the
+/// atomic's answer arrives.
 // Proves EXT-100, EXT-111.
 #[test]
 fn completions_keep_the_order_of_posting() {

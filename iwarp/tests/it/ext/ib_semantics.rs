@@ -84,7 +84,7 @@ fn the_offer_takes_twelve_bytes_of_private_data() {
     );
 }
 
-/// A peer of another implementation, which does not know the offer and echoes the private data, has not
+/// A peer of another implementation, which does not know the offer and only echoes the private data, has not
 /// agreed.
 #[test]
 fn an_echo_of_the_offer_is_no_consent() {
@@ -106,7 +106,7 @@ fn an_echo_of_the_offer_is_no_consent() {
 
 /// Immediate Data, alone or behind a Write, completes a receive request without a buffer. If the receive
 /// request has a buffer, the buffer does not change. A Send with Immediate causes one completion at each
-/// peer. Solicited events occur for solicited requests only.
+/// peer. Only messages that were posted as solicited cause solicited events.
 #[test]
 fn immediate_data_leaves_the_buffer_alone() {
     for shared in [false, true] {
@@ -220,8 +220,8 @@ fn immediate_data_stays_with_its_message_on_a_bad_wire() {
     }
 }
 
-/// Without an agreement, Send with Immediate is refused, and nothing is posted. With an agreement, Immediate
-/// Data that a peer could mistake for that of a Send is refused.
+/// Without an agreement, Send with Immediate is refused, and nothing is posted. With an agreement, separate
+/// Immediate Data is refused if a peer could mistake it for the first part of a Send with Immediate.
 #[test]
 fn what_the_ends_have_not_agreed_to_is_refused() {
     let marked = [1, 2, 3, 4, 0xff, 0xff, 0xff, 0xff];
@@ -264,8 +264,8 @@ fn what_the_ends_have_not_agreed_to_is_refused() {
         assert_eq!(pair.wc_a().status, WcStatus::LocalQpOperationError);
         assert!(c.qp_a.error().is_some());
     }
-    // The request contains Immediate Data, so a queue pair without the extension for Immediate Data refuses
-    // the request, too.
+    // A queue pair without the extension for Immediate Data also refuses the request, because the request
+    // contains Immediate Data.
     let (mut pair, _listener) = Pair::listening();
     let init = QpInit { extensions: Extensions::ATOMICS, ..QpInit::new(&pair.a.cq) };
     let (qp_a, qp_b) = (pair.a.pd.create_qp(&init).unwrap(), pair.b.qp());
@@ -410,8 +410,8 @@ fn immediate_data_in_front_of_a_send_takes_no_receive() {
     assert_eq!(served.qp.error(), None);
 }
 
-/// Immediate Data that belongs to a Send must be followed by this Send. Immediate Data of another length is
-/// refused, however large the receive buffer is.
+/// Immediate Data that belongs to a Send must be followed by this Send. Immediate Data whose length is not
+/// eight bytes is refused, however large the receive buffer is.
 #[test]
 fn immediate_data_without_its_send_ends_the_stream() {
     let second = |data: &[u8]| vec![raw_immediate(1, JOINED), raw_immediate(2, data)];

@@ -68,8 +68,8 @@ fn a_write_is_placed_before_its_immediate_data_completes() {
             source.write_at(0, &data).unwrap();
             c.qp_b.post_recv(&RecvRequest::new(n, buffer.sge(0, 8))).unwrap();
             let op = SendOp::WriteImmediate { remote: remote_addr(&target, 0), data: n.to_be_bytes() };
-            // For an even number, one Write with Immediate is posted. For an odd number, a Write and then an
-            // Immediate are posted.
+            // In even rounds, one Write with Immediate is posted. In odd rounds, a Write and then a separate
+            // message of Immediate Data are posted.
             if n % 2 == 0 {
                 c.qp_a.post_send(&SendRequest::new(n, op, source.sge(0, len))).unwrap();
             } else {
@@ -261,7 +261,7 @@ fn pieces_make_eight_bytes() {
     }
 }
 
-/// Faults in segments of Immediate Data are those that DDP and RDMAP find in any message of queue 0.
+/// In segments of Immediate Data, DDP and RDMAP find the same faults as in any other message of queue 0.
 // Proves EXT-009, EXT-020, EXT-149, EXT-151.
 #[test]
 fn faults_of_segments_are_found() {

@@ -1,4 +1,5 @@
-//! Messages that arrive between the segments of another message, and how our own messages count.
+//! Messages that arrive between the segments of another message, and the counter of placed bytes for an
+//! atomic.
 
 use crate::common::ext::{ADD_ONE, atomic_response, piece, untagged, word};
 use crate::common::served::Served;
@@ -28,8 +29,8 @@ fn a_terminate_ends_a_request_that_is_half_there() {
     }
 }
 
-/// The opcode of the last segment counts (RFC 5041 section 4.3, DDP-083 and DDP-084), because a sink need not
-/// compare the segments of a message.
+/// If the segments of a message have different opcodes, the opcode of the last segment counts (RFC 5041
+/// section 4.3, DDP-083 and DDP-084), because a sink need not compare the segments.
 #[test]
 fn the_last_segment_says_what_a_message_is() {
     let mut peer = Served::new();
@@ -46,7 +47,8 @@ fn the_last_segment_says_what_a_message_is() {
     assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::RecvImmediate, 8, Some([3; 8])));
 }
 
-/// The value that an atomic returns is placed into registered memory, and `rx_placed_bytes` counts it.
+/// The value that an atomic returns is placed in registered memory, and `rx_placed_bytes` includes its eight
+/// bytes.
 #[test]
 fn the_value_of_an_atomic_counts_as_placed() {
     let mut peer = Served::new();

@@ -87,7 +87,8 @@ fn a_silent_peer_fails_the_oldest_request() {
     }
 }
 
-/// A peer that resets the connection has ended it: all requests are flushed, whether they were sent or not.
+/// If the peer resets the connection, all requests are flushed, whether they were sent or not: the peer has
+/// ended the connection and does not count as lost.
 #[test]
 fn a_reset_flushes_all_requests() {
     for is_begun in [true, false] {

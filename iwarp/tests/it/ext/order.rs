@@ -1,7 +1,7 @@
 //! The ordering table of RFC 7306 section 7, row by row. The wires keep order, or lose and reorder frames,
 //! with early placement and without.
 //!
-//! A posts two operations. The test checks the guarantees after every poll.
+//! A posts two operations, and the test checks the row's guarantees after every poll.
 
 use crate::common::ext::{ADD_ONE, ALL, atomic, set_word, word};
 use crate::common::{Connected, Pair, pattern, read_bytes, remote_addr};
@@ -224,8 +224,8 @@ fn where_nothing_is_promised_all_ends_well() {
     }
 }
 
-/// Whatever frame is lost, an atomic is not executed before everything before it is placed, even if the bytes
-/// of its word are placed earlier. The atomic adds to the value that the Write has placed.
+/// Whatever frame is lost, an atomic is not executed until all bytes before it are placed, even if the bytes
+/// of its own word were placed early. The atomic adds to the value that the Write has placed.
 // Proves EXT-107, EXT-109, EXT-143, EXT-196.
 #[test]
 fn an_atomic_waits_for_all_before_it() {

@@ -141,10 +141,10 @@ fn retrying() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// The peer accepts one Send, and ends before the next Send arrives. The next Send is posted before the
-/// peer's end, or before or after this side knows the end. The first Send succeeds at once. The next Send
-/// fails when the time of its retries is over, so that a program that waits for other completions gets these
-/// first. Requests behind the failed Send are flushed.
+/// The peer accepts one Send and then ends. The next Send is posted before this side has received the peer's
+/// FIN or RST, or afterwards. The first Send succeeds at once. The next Send fails when the time of its
+/// retries is over, so that a program that waits for other completions gets these first. Requests behind the
+/// failed Send are flushed.
 #[test]
 fn a_send_to_a_peer_that_has_ended_is_retried() {
     let (flushed, failed) = (WcStatus::WrFlushError, WcStatus::RetryExceeded);
@@ -230,8 +230,8 @@ fn retries_end_with_their_user() {
     }
 }
 
-/// A queue pair ends with its connection if the peer has not agreed, if `outlives_peer` is not set, or after
-/// an error of the stream.
+/// A queue pair ends with its connection if the peer has not agreed on InfiniBand's semantics, if
+/// `outlives_peer` is not set, or after an error of the stream.
 #[test]
 fn otherwise_it_ends_with_its_peer() {
     let plain = ConnParam { ib_semantics: false, ..outliving() };
@@ -314,8 +314,9 @@ fn a_peer_that_does_not_answer_can_be_given_up() {
     assert_eq!(c.qp_a.state(), QpState::Rts);
 }
 
-/// The user has ended the queue pair before the peer ends. The queue pair is over as any other, and
-/// outstanding requests are flushed, whether the engine has already seen the user's command or not.
+/// The user has ended the queue pair before the peer ends. The queue pair then ends like a queue pair without
+/// `outlives_peer`, and outstanding requests are flushed, whether the engine has already seen the user's
+/// command or not.
 #[test]
 fn one_that_its_user_has_ended_does_not_outlive_its_peer() {
     for own_end in [QpState::Closing, QpState::Error] {
@@ -343,7 +344,8 @@ fn one_that_its_user_has_ended_does_not_outlive_its_peer() {
     }
 }
 
-/// As soon as the peer has ended, other connections can use the slots for the peer's Reads.
+/// As soon as the peer has ended, other connections can use the slots that were reserved for the peer's
+/// Reads.
 #[test]
 fn without_a_peer_it_has_no_read_slots() {
     let (mut pair, c) = connected_with(&outliving());
@@ -379,8 +381,8 @@ fn a_connection_that_was_given_up_does_not_come_about() {
     assert_eq!(pair.wc_a().status, WcStatus::WrFlushError);
 }
 
-/// A request fails at this side, before it is sent or because of its response. This failure ends the
-/// connection without a message to the peer, whose queue pair stays usable.
+/// A request fails at this side, either before it is sent or because of its response. This failure ends the
+/// connection without a message to the peer, and the peer's queue pair stays usable.
 #[test]
 fn a_request_that_fails_at_home_leaves_the_peer_alone() {
     for is_atomic in [true, false] {

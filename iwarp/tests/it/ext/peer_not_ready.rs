@@ -33,7 +33,7 @@ fn completed(pair: &mut Pair) -> Vec<(u64, WcStatus)> {
     std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| outcome(&wc)).collect()
 }
 
-/// Two connected queue pairs, whose waits take a multiple of [`TIMER_US`].
+/// Returns two connected queue pairs. Each wait for a receive request takes a multiple of [`TIMER_US`].
 fn connected() -> (Pair, Connected) {
     let mut pair = Testbed::new().hosts();
     let c = pair.connect(&ConnParam { min_rnr_timer: TIMER, ..agreeing() });
@@ -162,8 +162,8 @@ fn each_message_has_the_whole_time() {
     assert!((30_500..31_500).contains(&took), "{took} us");
 }
 
-/// As in InfiniBand's connection manager, the peer may announce the number of tries for its messages. A
-/// number that our user sets takes precedence.
+/// As in InfiniBand's connection manager, the peer may announce the number of tries for the messages that it
+/// receives. A number that our user sets takes precedence.
 #[test]
 fn the_peer_tells_how_often_it_is_tried() {
     for (own, told, fails) in [(None, 7, false), (None, 1, true), (Some(7), 1, false), (Some(1), 7, true)] {
@@ -201,7 +201,8 @@ fn the_peer_tells_how_often_it_is_tried() {
     }
 }
 
-/// A message that is longer than the peer's window is never sent completely, and fails as well.
+/// A message that is longer than the peer's window is never sent completely. Its request also fails after the
+/// tries.
 #[test]
 fn a_message_that_is_still_sent_fails_too() {
     let (mut pair, c) = connected();
@@ -214,10 +215,11 @@ fn a_message_that_is_still_sent_fails_too() {
     assert_eq!(completed(&mut pair), [(1, FLUSHED)]);
 }
 
-/// The frames that both hosts send while they exchange messages. Each message takes one frame, which also
-/// acknowledges the other host's message. A acknowledges each answer separately, since its user posts the
-/// next message later. A message that waits is sent twice. Such a message also takes a frame for each of
-/// three reports: there is no receive request, this report has arrived, and there is a receive request.
+/// Compares the number of frames that both hosts send while they exchange messages. Each message takes one
+/// frame, which also acknowledges the other host's message. A acknowledges each answer separately, since its
+/// user posts the next message later. A message that waits is sent twice, and needs three more frames: for
+/// the report that there is no receive request, for the confirmation of this report, and for the report that
+/// there is a receive request.
 #[test]
 fn only_a_message_that_waits_takes_more_frames() {
     let (mut pair, c) = connected();
@@ -249,8 +251,8 @@ fn only_a_message_that_waits_takes_more_frames() {
     assert_eq!(exchange(&mut pair, false), [40, 20]);
 }
 
-/// Messages of both sides wait. Each side learns which of its messages the other side has accepted, although
-/// the other side's message that precedes this report is not accepted.
+/// Messages of both sides wait. Each side gets the reports about its own messages, although the messages of
+/// the other side that were sent before these reports are not accepted yet.
 #[test]
 fn messages_of_both_ends_may_wait() {
     let (mut pair, c) = connected();
@@ -381,7 +383,8 @@ fn a_close_waits_for_receives_of_the_peer() {
     }
 }
 
-/// A close with more data than the peer accepts has a deadline of its own. The tries do not count any more.
+/// A close with more data than the peer accepts has a separate deadline, and is no longer limited by the
+/// number of tries.
 #[test]
 fn a_close_outlasts_the_tries() {
     let (mut pair, c) = connected();
@@ -477,7 +480,7 @@ fn no_request_is_done_before_its_receive_on_a_bad_wire() {
     }
 }
 
-/// On a bad wire, too, the time of a limited number of tries is long enough: a message that is accepted in
+/// The time of a limited number of tries is long enough also on a bad wire: a message that is accepted in
 /// time does not fail, although the report of the acceptance may be lost.
 #[test]
 fn lost_news_fail_no_request() {

@@ -1,5 +1,5 @@
-//! The Atomic Requests and Immediate Data that our engine sends, byte for byte, and how it handles the
-//! answers.
+//! The Atomic Requests and Immediate Data that our engine sends, byte for byte, and the engine's handling of
+//! the answers.
 
 use crate::common::ext::{ADD_ONE, atomic_response, cas, piece, set_word, tagged, untagged, word};
 use crate::common::served::{Served, Setup};
@@ -60,8 +60,8 @@ fn requests_are_sent_to_the_byte() {
     }
     let ids = [&heard[1], &heard[2], &heard[3]].map(|segment| id_of(segment));
     assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
-    // The answers in order. The third answer on queue 3 completes the third atomic; the Read does not count
-    // on queue 3.
+    // The answers arrive in order. The third answer on queue 3 completes the third atomic: the answer to the
+    // Read has no number on queue 3.
     peer.send_all(&[
         &read_response(&local, 0),
         &atomic_response(1, ids[0], 101),
@@ -255,7 +255,7 @@ fn every_wrong_answer_ends_the_stream() {
     assert_eq!((peer.wc().status, word(&local, 0)), (WcStatus::Success, 7));
 }
 
-/// A peer without atomics answers with Unexpected Opcode, which the application can read.
+/// A peer without atomics answers with Unexpected Opcode. The application can read this error.
 // Proves EXT-003, EXT-163, EXT-165.
 #[test]
 fn an_unexpected_opcode_reaches_the_application() {

@@ -22,8 +22,8 @@ fn terminate_of(codes: [u8; 2], segment: &[u8]) -> Vec<u8> {
     [&codes[..], &[0xc0, 0, 0, segment.len() as u8], &segment[..header]].concat()
 }
 
-/// Every request is answered in the order asked, on queue 3, whose MSNs count atomics only. Each answer has
-/// the identifier of its request.
+/// Every request is answered in the order of arrival, on queue 3. The MSNs of this queue count only atomics.
+/// Each answer has the identifier of its request.
 // Proves EXT-005, EXT-019, EXT-021, EXT-025, EXT-060, EXT-061, EXT-070, EXT-090, EXT-093 to EXT-097, EXT-102,
 // EXT-113, EXT-168, EXT-175: three requests get three answers, each with the 12 bytes of the response header,
 // byte for byte.
@@ -230,8 +230,8 @@ fn opcodes_belong_to_one_queue() {
     }
 }
 
-/// The STag is invalidated after the request has arrived and before it is executed. The Terminate is that of
-/// a Read under way, without the request's own header.
+/// The STag is invalidated after the request has arrived and before it is executed. The Terminate is the same
+/// as for a Read that is being answered, without the request's own header.
 // Proves EXT-148, EXT-155.
 #[test]
 fn a_word_revoked_before_its_turn_is_not_touched() {
@@ -266,7 +266,7 @@ fn an_atomic_is_carried_out_in_its_turn() {
     let mut waited = 0;
     assert!(peer.pair.until(10_000_000, |pair| {
         let fetched = pair.engine.counters().tx_fetched_bytes;
-        // The data source fetches 12 bytes for the first answer, then those of the Read Response.
+        // The data source fetches 12 bytes for the first answer, and then the bytes of the Read Response.
         let expected = if fetched < 12 + u64::from(LONG) { u64::from(fetched > 0) } else { 3 };
         assert!(word(&words, 0) <= expected, "{fetched} bytes fetched");
         waited += u32::from(fetched > 12 && expected == 1);

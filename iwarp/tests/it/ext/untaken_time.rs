@@ -43,7 +43,8 @@ fn acknowledgements_of_later_requests_give_a_message_no_more_time() {
     assert!((TIME_US..TIME_US + 5000).contains(&took_us), "{took_us} us");
 }
 
-/// The number of tries that the queue pair has set counts, not the number that the peer's program announces.
+/// If the queue pair has set a number of tries, this number is used, and not the number that the peer's
+/// program announces.
 #[test]
 fn a_number_of_tries_of_the_queue_pair_counts() {
     let mut pair = Testbed::new().hosts();

@@ -107,7 +107,7 @@ fn numbers_are_those_of_the_registries() {
     assert_eq!(numbers, [0, 1, 2, 3]);
 }
 
-/// FetchAdd and CmpSwap are enabled together. Swap has a separate switch.
+/// The extensions have one switch for FetchAdd and CmpSwap together, and a separate switch for Swap.
 // Proves EXT-160, EXT-188.
 #[test]
 fn atomics_come_together() {
@@ -141,7 +141,7 @@ fn terminates_of_atomics_are_built_to_the_byte() {
     }
 }
 
-/// Reserved and unused fields are ignored. Only the four low bits of the AOpCode field count.
+/// Reserved and unused fields are ignored. Of the AOpCode field, only the four low bits are used.
 // Proves EXT-065, EXT-069, EXT-077, EXT-079, EXT-081.
 #[test]
 fn reserved_and_unused_fields_are_ignored() {

@@ -1,5 +1,5 @@
-//! The causes that end a stream, and the codes and statuses that each endpoint may then report. This file
-//! repeats the table of the RFCs independently of the engine.
+//! The causes that end a stream, and the codes and statuses that each endpoint may then report. The table of
+//! codes and statuses is derived from the RFCs, and not from the engine.
 
 use iwarp::verbs::{StreamError, WcStatus};
 
@@ -45,7 +45,7 @@ struct Trace {
     /// Allowed statuses, at the finder, of its oldest request or of the request that causes the error.
     finder_send: Statuses,
     finder_recv: Statuses,
-    /// Allowed statuses of these requests at the peer.
+    /// Allowed statuses, at the peer, of its oldest request or of the request that causes the error.
     peer_send: Statuses,
 }
 
@@ -71,7 +71,7 @@ impl Cause {
                 (&[(1, 1, 0), (0, 0, 0)], &[LocalProtectionError], &[], either)
             }
             Self::Receive => (&[(0, 0, 0)], &[], &[LocalProtectionError], &[RemoteOperationError]),
-            // A close may cut off Reads of the other endpoint. Only the other endpoint reports MPA's
+            // A close may cut off Reads of the other endpoint. Only the other endpoint then reports MPA's
             // "connection lost".
             Self::Close | Self::Abort => (&[(2, 0, 1)], &[], &[], &[]),
             Self::Wire => (&[(2, 0, 1), (2, 0, 2), (2, 0, 3)], &[], &[], &[RemoteOperationError]),

@@ -135,8 +135,8 @@ pub(crate) struct Memory {
     pub(crate) bindings: Vec<Binding>,
     pub(crate) effects: Vec<Effect>,
     now: u64,
-    /// Number of checked bytes that had exactly one allowed value; `checked` is the number of all checked
-    /// bytes.
+    /// Number of checked bytes that had exactly one allowed value. The field `checked` is the number of all
+    /// checked bytes.
     pub(crate) exact: u64,
     pub(crate) checked: u64,
 }
@@ -345,8 +345,8 @@ impl Memory {
                 .iter()
                 .filter(|&&&(index, ..)| {
                     let effect = &self.effects[index];
-                    // An effect does not make itself outdated. Most effects begin before they settle, but a
-                    // store begins and settles at the same time.
+                    // The values of an effect are outdated only by another effect. An effect cannot outdate
+                    // its own values, although the application's stores begin and settle at the same time.
                     !settled(effect).is_some_and(|since| {
                         over.iter().any(|&&(other, ..)| {
                             let other_effect = &self.effects[other];
@@ -374,7 +374,7 @@ impl Memory {
     }
 
     /// Records that the bytes of `spans` change. An effect that reads these bytes may get old or new values,
-    /// except the effects that `spared` selects. The targets of such effects change in the same way.
+    /// unless `spared` selects the effect. The targets of such effects change in the same way.
     fn mix(&mut self, spans: &[Span], spared: impl Fn(&Effect) -> bool) {
         let mut open: Vec<(Span, bool)> = spans.iter().map(|&span| (span, true)).collect();
         while let Some((span, direct)) = open.pop() {
@@ -407,10 +407,11 @@ impl Effect {
         }
     }
 
-    /// Whether this effect happens only after `reader` has fetched its bytes. Both effects belong to the same
-    /// request, or this effect is later in the same stream and has one of these reasons: it is fenced behind
-    /// an answered request; it is the answer to a request that was sent after `reader`'s payload; or it is
-    /// the change of a request that is executed after `reader` was answered.
+    /// Whether this effect happens only after `reader` has fetched its bytes. This is so if both effects
+    /// belong to the same request, or if this effect is later in the same stream for one of three reasons.
+    /// Either the effect is fenced behind an answered request, or it is the answer to a request that was sent
+    /// after `reader`'s payload, or it is the change of a request that is executed after `reader` was
+    /// answered.
     fn comes_after(&self, reader: &Effect) -> bool {
         let ordered = match self.flow {
             Flow::Out => self.fenced && reader.flow != Flow::Out,
@@ -430,7 +431,7 @@ impl Effect {
                 let mut start = first + from.at.max(span.at) - from.at;
                 let mut end = first + from.end().min(span.end()) - from.at;
                 if self.flow == Flow::Change {
-                    // The result is a number, each of whose bytes depends on all bytes that were read.
+                    // The result is a number. Each of its bytes depends on all bytes that were read.
                     (start, end) = (0, self.values.len());
                 }
                 let values = &mut self.values[start..end];

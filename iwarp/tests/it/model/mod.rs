@@ -1,4 +1,4 @@
-//! Long random runs of two engines, compared with a simple model of what the engines owe their users.
+//! Long random runs of two engines, compared with a simple model of the results that users may see.
 //!
 //! | file | what |
 //! |---|---|
@@ -12,8 +12,9 @@
 //! | `wire.rs` | bits that the wire flips |
 //! | `sabotage.rs` | deliberate defects, which must be found |
 //!
-//! One number determines a run. A run that fails is reduced to few steps, and prints the command that repeats
-//! it. `UWARP_MODEL_SEED=n` runs the run with the number `n`; `UWARP_MODEL_SEEDS=n` runs the first `n` runs.
+//! One number determines a run. When a run fails, its steps are reduced to a few that still fail, and the
+//! command that repeats the run is printed. `UWARP_MODEL_SEED=n` runs the run with the number `n`;
+//! `UWARP_MODEL_SEEDS=n` runs the first `n` runs.
 
 mod cause;
 mod memory;
@@ -32,13 +33,13 @@ use steps::Step;
 use testkit::dice::Dice;
 use world::{Setting, World};
 
-/// Number of runs of `cargo test`.
+/// Number of runs when `cargo test` is called without an environment variable.
 const SEEDS: u64 = 60;
 
 /// Number of runs in which each deliberate defect must be found.
 const SEEDS_OF_DEFECTS: u64 = 40;
 
-/// Number of lines of a failing run's log that are printed.
+/// Maximum number of lines of a failing run's log that are printed.
 const TAIL: usize = 60;
 
 /// Counts of a run that passed.
@@ -135,8 +136,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Runs random posts, revocations, closes and losses. Bytes, order, statuses and ends equal those of the
-/// model. The engines' invariants and limits hold, and the hosts hold no objects at the end.
+/// Runs random posts, revocations, closes and losses. Bytes, order, statuses and ends have to be among those
+/// that the model allows. The engines' invariants and limits hold, and the hosts hold no objects at the end.
 // Proves RDMAP-007, RDMAP-044, RDMAP-045, RDMAP-064, RDMAP-076, RDMAP-239, RDMAP-269, RDMAP-270, RDMAP-277,
 // RDMAP-287, RDMAP-307, RDMAP-407, RDMAP-412, RDMAP-413, RDMAP-416, RDMAP-421: over wires that lose and
 // reorder frames, the model finds completions out of order (RDMAP-007, RDMAP-044, RDMAP-239, RDMAP-287,
@@ -165,7 +166,7 @@ fn random_runs() {
     assert!(count < SEEDS || succeeded > 20 * count && failed > count, "{succeeded} and {failed} requests");
 }
 
-/// Each deliberate defect is found within few runs, which shows that the model can fail.
+/// The runs find each deliberate defect, which shows that the model can fail.
 #[test]
 fn deliberate_defects_are_found() {
     for defect in Defect::ALL {

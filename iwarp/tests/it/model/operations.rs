@@ -1,5 +1,5 @@
-//! The requests of the send queue: how each request is drawn, and what it means. A new operation is added
-//! only here.
+//! The requests of the send queue: how each request is chosen at random, and what it means. To add an
+//! operation to the model, only this file has to be changed.
 //!
 //! Requests that only bind, register and invalidate are in `operations/local.rs`. Requests that use the
 //! peer's memory without the right to do so are in `operations/misuse.rs`.
@@ -21,7 +21,7 @@ pub(crate) struct Drawn {
     pub(crate) meaning: Semantics,
 }
 
-/// Draws a request for `by`. Returns `None` if there is no memory for the request.
+/// Chooses a request for `by` at random. Returns `None` if there is no memory for the request.
 type Draw = fn(&mut Dice, &Model, StreamEnd, u64) -> Option<Drawn>;
 
 /// Every operation, with its relative frequency.
@@ -240,7 +240,8 @@ fn pieces(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Acce
             if spans.len() < 2 && left > 3 && dice.one_in(4) { 1 + dice.index(left - 1) } else { left };
         let span = (0..8).find_map(|_| {
             let span = place(dice, model, by, take, right)?;
-            // The pieces of one buffer must not overlap, because the order of their placement is undefined.
+            // The pieces of one buffer must not overlap, because bytes may be placed in the pieces in any
+            // order.
             let apart = |other: &Span| {
                 span.region != other.region || span.at >= other.end() || other.at >= span.end()
             };
@@ -252,7 +253,7 @@ fn pieces(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Acce
     Some(spans)
 }
 
-/// `len` bytes of a region of `by`'s host. Mostly no effect is under way on these bytes.
+/// Returns `len` bytes of a region of `by`'s host: usually bytes on which no effect is under way.
 fn place(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Access) -> Option<Span> {
     let fits = |name: Name| {
         let Name::Region(region) = name else { return false };
@@ -260,7 +261,7 @@ fn place(dice: &mut Dice, model: &Model, by: StreamEnd, len: usize, right: Acces
         let usable = grant.life == Validity::Ending || grant.is_there_for(by);
         grant.host == by.1 && usable && !model.memory.regions[region].left && holds(model, name, len, right)
     };
-    // The drawn request follows the request that invalidates the name.
+    // The new request follows the request that invalidates the name.
     let taken = |name: Name| fits(name) && model.memory.grant(name).is_taken_by(by);
     if let Some(name) = pick(dice, model, taken).filter(|_| dice.one_in(FAULT_EVERY / 10)) {
         let Grant { region, at, .. } = model.memory.grant(name);
@@ -274,7 +275,8 @@ fn holds(model: &Model, name: Name, len: usize, right: Access) -> bool {
     grant.access.contains(right) && grant.len >= len
 }
 
-/// `len` bytes that a name selected by `fits` grants. Mostly no effect is under way on these bytes.
+/// Returns a name that `fits` selects, and `len` bytes that the name grants: usually bytes on which no effect
+/// is under way.
 fn quiet_place(
     dice: &mut Dice,
     model: &Model,
@@ -325,7 +327,8 @@ fn part(
         None => quiet_place(dice, model, len, fits)?,
     };
     let grant = model.memory.grant(name);
-    // The chosen range may extend beyond the window, because the region does so.
+    // Sometimes the range extends beyond the window, into bytes of the region that the window does not
+    // expose.
     if matches!(name, Name::Binding(_)) && dice.one_in(FAULT_EVERY / 8) {
         at = grant.end() - len.min(grant.len) + 1 + dice.index(8);
     }

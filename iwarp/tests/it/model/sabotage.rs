@@ -1,4 +1,4 @@
-//! Deliberate defects between the stack and the model, which the model has to find.
+//! Deliberate defects between the stack and the model. The model has to find each defect.
 
 use iwarp::verbs::{WcOpcode, WcStatus, WorkCompletion};
 
@@ -6,7 +6,8 @@ use super::memory::{Region, Span};
 use super::names::Validity;
 use super::world::Registered;
 
-/// A defect. Each defect happens once, at the sixth opportunity, except the defects of the wire.
+/// A deliberate defect. A defect of the wire lasts for the whole run, and any other defect happens once:
+/// `Leak` at the end, and the others at the sixth opportunity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
     None,
@@ -133,7 +134,7 @@ impl Sabotage {
         self.defect == Defect::Leak
     }
 
-    /// Whether the wire may end streams.
+    /// Whether the model allows that the wire ends streams.
     pub(crate) fn is_known_wire(&self) -> bool {
         self.defect == Defect::WireUnderCrc
     }

@@ -192,7 +192,7 @@ pub(crate) struct Model {
     pub(crate) streams: Vec<Stream>,
     /// The shared receive queue of each host.
     pub(crate) shared: [SharedQueue; 2],
-    /// Number of successful completions; `failed` is the number of others.
+    /// Number of successful completions. The field `failed` is the number of all other completions.
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
 }
@@ -205,7 +205,8 @@ pub(crate) struct Found {
 }
 
 impl Model {
-    /// Whether the send queue accepts a request, because its local memory is valid.
+    /// Whether the send queue accepts a request with the local memory `local`: all of this memory has to be
+    /// valid.
     pub(crate) fn takes(&self, local: &[Span]) -> bool {
         local.iter().all(|span| self.memory.regions[span.region].life != Validity::Gone)
     }
@@ -392,7 +393,7 @@ impl Model {
                 if grant.life != Validity::Valid {
                     self.may_end(stream, Cause::Invalidate, 1 - side, false);
                 }
-                // The request invalidates memory of the peer. No earlier Read places bytes in this memory.
+                // The request invalidates memory of the peer. Earlier Reads place no bytes in this memory.
                 self.ending(name, Some(Asker { op, by, fenced: false }));
             } else {
                 self.may_end(stream, Cause::Invalidate, 1 - side, true);
@@ -401,7 +402,8 @@ impl Model {
         }
     }
 
-    /// Pairs message number `n` to `side` with receive request number `n` there, as soon as both exist.
+    /// Pairs message number `n` that is sent to `side` with receive request number `n` of `side`, as soon as
+    /// both exist.
     fn pair(&mut self, stream: usize, side: usize, n: usize) {
         let end = &self.streams[stream].ends[side];
         // No message arrives after the receives were flushed.

@@ -14,8 +14,8 @@ const HEADERS: usize = 100;
 const ETHERTYPE: std::ops::Range<usize> = 12..14;
 const ARP: [u8; 2] = [0x08, 0x06];
 
-/// Flips one bit in `ppm` of a million frames. The bit is anywhere behind the Ethernet header. If `unseen`,
-/// the bit is in the payload, and the checksum is reported as correct.
+/// Flips one bit in each of `ppm` frames per million. The bit is anywhere behind the Ethernet header. If
+/// `unseen`, the bit is in the payload, and the checksum is reported as correct.
 pub(crate) struct BitFlips {
     dice: Dice,
     ppm: usize,

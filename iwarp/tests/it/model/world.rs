@@ -36,7 +36,7 @@ pub(crate) const SLOTS: usize = 2;
 /// close.
 const REST_US: i64 = 400_000_000;
 
-/// Maximum number of polls in this time, since an engine without work is idle.
+/// Maximum number of polls within `REST_US`: an engine without work needs few polls.
 const REST_POLLS: u64 = 100_000;
 
 /// If nothing is due for this time, only keepalives are due later.
@@ -142,8 +142,8 @@ impl World {
         let bed = bed.configure(|config| {
             config.crc = setting.crc;
             config.quantum_bytes = setting.quantum_bytes;
-            // Such a wire may lose a segment and all its retransmissions. RFC 9293's R2 allows for more
-            // retransmissions, even after a slow handshake.
+            // A wire with these faults may lose a segment and all its retransmissions. RFC 9293's R2 allows
+            // for more retransmissions, even after a slow handshake.
             config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
@@ -399,8 +399,8 @@ impl World {
         found.ended.into_iter().try_for_each(|name| self.gone(name))
     }
 
-    /// Checks that each queue pair's state only moves from that of an established connection toward that of
-    /// an ended connection.
+    /// Checks that the state of each queue pair never goes back, and that it is `Error` after the end of the
+    /// stream.
     fn states(&mut self) -> Done {
         for live_end in &mut self.live_ends {
             let Some(qp) = &live_end.qp else { continue };

@@ -9,7 +9,7 @@ use testkit::dice::Dice;
 /// Position of the first byte of the stream.
 const START: u64 = 40;
 
-/// Returns the stream of these ULPDUs, and the position where each FPDU ends.
+/// Returns the stream of the FPDUs of `ulpdus`, and the position where each FPDU ends.
 fn stream(markers: bool, crc: bool, ulpdus: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
     let mut framer = Framer::new(markers, crc);
     let mut wire = Vec::new();
@@ -48,7 +48,7 @@ fn imitations() -> Vec<Vec<u8>> {
         b"MPA ID Rep Frame\x40\x01\x00\x00".to_vec(),
         fpdu(&mut framer, b"hello"),
         [fpdu(&mut framer, &[0; 600]), fpdu(&mut framer, &[1; 30])].concat(),
-        // Markers with different pointers, so that one is at every marker position.
+        // Markers with different pointers, repeated so that each marker position has one of them.
         [[0, 0, 0, 0], [0, 0, 0, 4], [0, 0, 2, 0], [0xff; 4]].concat().repeat(80),
         vec![0; 700],
         vec![0xff; 700],

@@ -1,4 +1,5 @@
-//! Any received bytes lead to a result or to an error of MPA, without a panic, and no buffer stays held.
+//! Any received bytes lead to a result or to an error of MPA, without a panic, and all buffers are freed at
+//! the end.
 
 use super::support::Receiver;
 use dp::Mempool;

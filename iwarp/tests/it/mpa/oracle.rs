@@ -1,4 +1,4 @@
-//! The framer and the deframer against the independent reference (`reference/mpa_ref.py`).
+//! Compares the framer and the deframer with the independent reference (`reference/mpa_ref.py`).
 
 use super::support::{DECODE, ENCODE, Receiver, reference};
 use crate::common::oracle::hex;
@@ -165,7 +165,7 @@ fn the_deframer_agrees_in_any_order() {
     assert!(early > 300, "{early} FPDUs placed early");
 }
 
-// Tested with markers and without. Segments that were discarded are sent again, cut as before, and are
+// The test runs with markers and without. Segments that were discarded are sent again, cut as before, and are
 // delivered exactly once. Segments that were placed are not needed again.
 #[test]
 fn what_was_given_up_and_comes_again_arrives_once() {
@@ -247,9 +247,9 @@ fn decode(
     (sink.ulpdus, code, sink.early.into_values().collect())
 }
 
-// Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: with one wrong bit, the ULPDUs in order and
-// the error code are those of the reference, in any order of arrival. Every ULPDU that was placed early had
-// been sent.
+// Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: with one wrong bit, the delivered ULPDUs are
+// those of the reference, in any order of arrival. The error code is also that of the reference, or 3 if the
+// segments arrive out of order. Every ULPDU that was placed early had been sent.
 #[test]
 fn a_wrong_bit_is_met_at_the_frontier_only() {
     let mut dice = Dice::split_mix(3);
@@ -271,7 +271,7 @@ fn a_wrong_bit_is_met_at_the_frontier_only() {
         let code: u8 = words.next().unwrap().parse().unwrap();
         let expected: Vec<Vec<u8>> = words.map(from_hex).collect();
         let mut segments = cut(&mut dice, wire.len(), 300, 1460);
-        // If the segments arrive in order, the result is exactly that of the reference.
+        // If the segments arrive in order, the ULPDUs and the error code are exactly those of the reference.
         let (got, our_code, _) = decode(wire, &segments, *markers, true);
         assert!(got == expected, "case {case}");
         // The streams of the cases without CRC contain no CRCs, so their first FPDU causes code 2.

@@ -184,7 +184,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Passes the same bytes to the deframer a second time. Our TCP never does so, but another TCP might.
+    /// Passes the same bytes to the deframer a second time. Our TCP passes each byte once, but another TCP
+    /// might do this.
     pub(crate) fn again(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MpaError> {
         let frontier = self.frontier();
         if offset >= frontier {

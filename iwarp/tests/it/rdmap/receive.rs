@@ -1,5 +1,5 @@
-//! RDMAP's receive checks against the reference model: which segments are accepted, and the exact Terminate
-//! for each refused segment.
+//! Compares RDMAP's receive checks with the reference model: which segments are accepted, and the exact
+//! Terminate for each refused segment.
 //!
 //! `Receiver` below calls the checks in the order in which the engine calls them; `reference/rdmap_ref.py`
 //! has the expected result.
@@ -244,8 +244,9 @@ fn every_answer_is_the_models() {
     }
 }
 
-/// Makes two answers equal where either conforms. If MO equals the buffer's size, this model says "invalid
-/// MO", and DDP's own model, which the engine follows, says "too long". RFC 5041 sets no precedence.
+/// Returns the same text for two answers that both conform to RFC 5041, which sets no precedence. If MO
+/// equals the buffer's size, this model says "invalid MO", and DDP's own model, which the engine follows,
+/// says "too long".
 fn normal(answer: &str, segment: &str) -> String {
     let untagged = !matches!(segment.as_bytes()[0], b'8'..=b'9' | b'a'..=b'f');
     if untagged && (answer.starts_with("1204") || answer.starts_with("1205")) {

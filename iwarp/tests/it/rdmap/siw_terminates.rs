@@ -1,8 +1,8 @@
 //! Parses every Terminate that Linux's siw sends in our captures.
 //!
-//! All rows of `terminates.csv` but the last three are from `terminates.pcap` in the same folder. In this
-//! capture, our verbs post requests that siw has to refuse. `tests/siw-peer/README.md` explains siw's bit
-//! order, and when it cannot be recognised.
+//! The last three rows of `terminates.csv` are from other captures. All other rows are from `terminates.pcap`
+//! in the same folder: in this capture, our verbs post requests that siw has to refuse.
+//! `tests/siw-peer/README.md` explains siw's bit order, and when it cannot be recognised.
 
 use iwarp::rdmap::{BitOrder, Terminate};
 
@@ -23,10 +23,11 @@ fn each_is_read_with_the_numbers_it_was_sent_for() {
         let numbers = [layer, etype, code].map(|number| number.parse::<u8>().unwrap());
         assert_eq!([terminate.layer, terminate.etype, terminate.code], numbers, "{cause}");
         // If the bit order cannot be recognised, the parser assumes the RFC's bit order, and the application
-        // sees these numbers.
+        // gets the numbers in this order.
         let order = if order == "siw" { BitOrder::Siw } else { BitOrder::Standard };
         assert_eq!(terminate.bit_order, order, "{cause}");
-        // The header in the Terminate is the header of the refused message.
+        // A Terminate of more than four bytes contains the header of the refused message. For a Read, it also
+        // contains the Read Request.
         let bare = payload.len() == 4;
         assert_eq!(terminate.ddp_header.is_none(), bare, "{cause}");
         assert_eq!(terminate.read_request.is_some(), cause.starts_with("Read"), "{cause}");
@@ -35,8 +36,8 @@ fn each_is_read_with_the_numbers_it_was_sent_for() {
     assert_eq!(rows, 17);
 }
 
-/// For a Send with a protection error, siw sets R although the Terminate contains no Read Request. The parser
-/// accepts only this case.
+/// For a Send with a protection error, siw sets R although the Terminate contains no Read Request. Only in
+/// this case does the parser accept that the Read Request is missing.
 #[test]
 fn a_read_request_is_missed_behind_its_own_header_alone() {
     let with_header = |opcode: u8| {

@@ -98,7 +98,7 @@ fn each_fault_of_a_peer_has_its_terminate() {
 }
 
 /// A hostile stack, and an application that misuses our stack, cause the same fault. The victim sees no
-/// difference.
+/// difference between the two.
 // Proves SEC-003.
 #[test]
 fn a_hostile_stack_and_a_misused_one_look_the_same_to_the_victim() {
@@ -134,7 +134,7 @@ fn a_hostile_stack_and_a_misused_one_look_the_same_to_the_victim() {
         assert_eq!(served.qp.error(), c.qp_b.error());
         let [mut by_stack, mut by_user] =
             [served.qp.terminate(), c.qp_b.terminate()].map(|it| it.unwrap().terminate.clone());
-        // The comparison omits STag and offset, which differ.
+        // The comparison omits STag and offset, because the two cases use different values.
         for told in [&mut by_stack, &mut by_user] {
             told.ddp_header.as_mut().unwrap().truncate(2);
         }

@@ -213,7 +213,8 @@ fn without_control(terminate: Terminate) -> Terminate {
     Terminate { control: None, ..terminate }
 }
 
-/// The Terminates that Linux's siw sends in our captures.
+/// The parser recognises siw's bit order in Terminates of our captures, unless the same bytes are valid in
+/// the RFC's bit order.
 #[test]
 fn siws_bit_order_is_recognised_where_it_can_be() {
     let with_header = |control: &str| from_hex(&format!("{control}0008c1401122334400000000000010000000"));
@@ -239,7 +240,7 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
     assert_eq!(read.read_request, Some(REQUEST));
 }
 
-/// Terminates in the zero-filled long form, with undefined numbers, or cut short at every byte.
+/// Parses Terminates in the zero-filled long form, with undefined numbers, and cut short at every byte.
 // Proves RDMAP-174, RDMAP-176, RDMAP-179, RDMAP-182, RDMAP-184.
 #[test]
 fn odd_terminates_are_parsed_by_their_bits() {
@@ -261,7 +262,8 @@ fn odd_terminates_are_parsed_by_their_bits() {
     }
 }
 
-/// RV, opcode, buffer model and queue, for all 256 control bytes on every queue and in tagged messages.
+/// Checks RV, opcode, buffer model and queue, for all 256 control bytes on every queue and in tagged
+/// messages.
 // Proves RDMAP-093, RDMAP-095, RDMAP-096, RDMAP-099, RDMAP-108.
 #[test]
 fn every_control_byte_in_every_place() {

@@ -1,6 +1,6 @@
-//! A hostile client that follows the protocol, or nearly so, and keeps the server busy. The tests check how
-//! much honest clients on the same engine can transfer, what the hostile client costs, and how much memory
-//! the hostile client holds (RFC 5042 sections 2.2.8 and 6.4).
+//! A hostile client keeps the server busy, and follows the protocol or breaks it only slightly. The tests
+//! check how much honest clients on the same engine can transfer, how much work the hostile client causes,
+//! and how much memory the hostile client holds (RFC 5042 sections 2.2.8 and 6.4).
 
 use crate::common::ext::read_request;
 use crate::common::raw::{EMPTY_WRITE, fpdu, request};
@@ -181,9 +181,9 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
     [counters.port.rx_frames, counters.rx_fpdus, counters.rx_placed_bytes]
 }
 
-/// A hostile peer sends anything that does not end its stream. An honest client completes at least half of
-/// the transfers that it completes alone in as many polls. No byte is processed twice, no answer is larger
-/// than what arrived, and every limit holds.
+/// A hostile peer sends anything that does not end its stream. In the same number of polls, an honest client
+/// completes at least half of the transfers that it completes without the hostile peer. No byte is processed
+/// twice, no answer is larger than what arrived, and every limit holds.
 // Proves SEC-119, SEC-153: the floods are empty Writes and Reads, split FPDUs, doubled and late frames, and
 // connects. A simulated poll costs the same for any amount of work. The transfers therefore show that no
 // client waits for the flood, and the operations show the flood's cost: each FPDU and byte is processed once,

@@ -46,14 +46,15 @@ impl Exposure {
         self.reads(remote, 0);
     }
 
-    /// A posts a request for which B ends the stream with these codes.
+    /// Posts a request at A. Checks that B ends the stream with the given layer, type and code.
     fn refused(mut self, op: SendOp, (layer, etype, code): (u8, u8, u8)) {
         self.post(op, 8);
         expect_terminate(&mut self.pair, &self.c, layer, etype, code);
     }
 }
 
-/// Memory that the library allocates is zero for its first reader, even where another region was before.
+/// Memory that the library allocates is zero for its first reader, even where another region was stored
+/// before.
 // Proves SEC-105, SEC-106, SEC-179.
 #[test]
 fn fresh_regions_show_nothing_of_what_was_there() {
@@ -109,8 +110,8 @@ fn bytes_stored_after_an_invalidation_are_not_readable() {
 
 /// If memory is exposed for writing only, a Read and an atomic are refused. A Read of no bytes is answered,
 /// with the STag of this memory and with an invalid STag, and the stream continues.
-// Proves SEC-111 to SEC-113: rights are separate flags. iwperf registers memory for writing only where its
-// peer only writes.
+// Proves SEC-111 to SEC-113: rights are separate flags. If iwperf's peer only writes, iwperf registers its
+// memory without the right to read.
 #[test]
 fn memory_for_writing_shows_nothing() {
     let mut x = Exposure::new();

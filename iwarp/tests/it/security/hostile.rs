@@ -1,5 +1,5 @@
-//! Hostile or faulty peers, which send invalid startup frames or Terminates, or nothing. Random streams are
-//! in `tests/fuzz`. The worst effect is the end of the peer's own connection.
+//! Hostile or faulty peers, which send invalid startup frames, FPDUs or Terminates, or nothing. Random
+//! streams are in `tests/fuzz`. The worst effect is the end of the peer's own connection.
 
 use crate::common::{ALL, Testbed, read_bytes, remote_addr};
 use std::time::Duration;

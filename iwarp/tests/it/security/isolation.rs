@@ -9,9 +9,9 @@ use iwarp::verbs::{
     SrqInit, VerbsError, WcStatus,
 };
 
-// Proves SEC-045, SEC-051, SEC-103: by default, streams without common objects cannot access anything of each
-// other: no STag, receive buffer, completion or Read. A stream that tries to do so is ended, and the other
-// stream continues.
+// Proves SEC-045, SEC-051, SEC-103: by default, streams without common objects cannot access each other's
+// STags, receive buffers, completions and Reads. A stream that tries to do so is ended, and the other stream
+// continues.
 #[test]
 fn streams_share_nothing_by_default() {
     for attack in 0..3 {
@@ -116,12 +116,12 @@ fn contexts_share_nothing() {
 }
 
 // Proves SEC-080, SEC-079, DDP-248, MPA-258, RDMAP-382: a path loses all frames for longer than a key
-// exchange takes, as when a security association below TCP was deleted. The stream does not end, because lost
-// segments are retransmitted.
+// exchange takes, for example because a security association below TCP was deleted. The stream does not end,
+// because lost segments are retransmitted.
 #[test]
 fn a_silent_path_ends_no_stream() {
-    // After a tail loss probe, the intervals between retransmissions grow from about 50 ms. The plan loses
-    // enough retransmissions.
+    // After a tail loss probe, the intervals between retransmissions grow from about 50 ms. The loss of 18
+    // frames in succession lasts for more than five seconds.
     let lost: Vec<u64> = (20..38).collect();
     let plan = LinkPlan { drop_exactly: lost, ..LinkPlan::default() };
     let mut pair = Pair::new(&LinkConfig { a_to_b: plan, ..LinkConfig::default() });

@@ -6,7 +6,7 @@ use crate::common::world::{NOTHING_SHARED, REGION, SHARED_TRUSTED, SHARED_UNTRUS
 use crate::common::{ALL, remote_addr};
 use iwarp::verbs::{MrOptions, QpInit, SendOp, SendRequest, VerbsError, WcStatus};
 
-/// Streams share nothing, which is the default. A partially trusted peer makes no difference.
+/// Streams share nothing, which is the default. The result is the same for a partially trusted peer.
 // Proves SEC-007, SEC-010, SEC-192, SEC-193.
 #[test]
 fn nothing_shared() {

@@ -17,7 +17,8 @@ fn asks(frame: &[u8]) -> bool {
     frame[16] & 0x40 != 0
 }
 
-/// Connection parameters that change each setting of an application once.
+/// Returns the default connection parameters, and parameters in which one setting of an application is
+/// changed.
 fn settings() -> Vec<ConnParam> {
     let with = |change: fn(&mut ConnParam)| {
         let mut param = ConnParam::default();
@@ -119,7 +120,7 @@ fn program(crc: bool) -> Vec<String> {
     told
 }
 
-// Proves MPA-084: a program sees exactly the same with CRCs and without.
+// Proves MPA-084: a program sees the same results and events with CRCs and without.
 #[test]
 fn applications_do_not_see_whether_crcs_are_used() {
     let with = program(true);

@@ -63,7 +63,7 @@ impl Streams {
         bytes
     }
 
-    /// The next event, except for events about received bytes or space to send.
+    /// Returns the next event. Drops events about received bytes or space to send.
     fn event(&mut self, at_b: bool) -> CmEvent {
         self.pair.until(|pair| {
             let channel = if at_b { &pair.b.channel } else { &pair.a.channel };
@@ -73,7 +73,7 @@ impl Streams {
         })
     }
 
-    /// Starts MPA. If `b_responds`, B is the responder, otherwise A is.
+    /// Starts MPA. If `b_responds`, B is the responder; otherwise A is the responder.
     fn start(&mut self, b_responds: bool, param: &ConnParam) -> (QueuePair, QueuePair) {
         let (qp_a, qp_b) = (self.pair.a.qp(), self.pair.b.qp());
         let ends = [(self.a.clone(), &qp_a, false), (self.b.clone(), &qp_b, true)];
@@ -96,7 +96,8 @@ impl Streams {
     }
 }
 
-/// A wire that loses `ppm` frames in a million, repeats half as many, and delays others.
+/// A wire that loses `ppm` frames in a million, repeats `ppm / 2` frames in a million, and delays other
+/// frames.
 fn bad_wire(ppm: u32) -> LinkPlan {
     LinkPlan {
         drop_ppm: ppm,
@@ -338,8 +339,8 @@ fn a_slow_reader_stops_its_peer() {
         stalled = if taken == 0 { stalled + 1 } else { 0 };
         s.pair.run_us(1000);
     }
-    // The sum of the reader's window, the same amount in the sender's TCP, and the bytes that both sides
-    // buffer.
+    // The limit is the sum of the reader's window, the same amount in the sender's TCP, and the bytes that
+    // both sides buffer.
     assert!(sent < 2 * window + 100_000, "{sent}");
     let mut got: Vec<u8> = Vec::new();
     let (a, b) = (s.a.clone(), s.b.clone());
@@ -409,8 +410,8 @@ fn payload_at(frame: &Mbuf) -> Option<usize> {
     (at < end).then_some(at)
 }
 
-/// A frame that has only these bytes of the TCP payload, as a middlebox would make it. The frame's checksum
-/// is marked as already verified.
+/// Returns a frame with only the bytes `range` of the TCP payload, as a middlebox would make it. The frame's
+/// checksum is marked as already verified.
 fn part(port: &dyn Port, frame: &Mbuf, range: std::ops::Range<usize>) -> Mbuf {
     let at = payload_at(frame).unwrap();
     let mut bytes = vec![0; frame.len()];

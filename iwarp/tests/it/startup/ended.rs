@@ -28,7 +28,7 @@ impl Hooks for StartAtReset {
     }
 }
 
-/// If the connection ends while its user starts MPA, the queue pair ends, too.
+/// If the connection ends while its user starts MPA, the queue pair also ends.
 #[test]
 fn a_start_whose_connection_is_gone_ends_its_queue_pair() {
     let armed = Arc::new(Mutex::new(None));

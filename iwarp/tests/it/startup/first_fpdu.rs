@@ -1,5 +1,5 @@
-//! What a responder does before the first FPDU of its peer arrives, and when it arrives (RFC 5044 section
-//! 7.1.2, RFC 6581 section 9.2).
+//! What a responder does before the first FPDU of its peer arrives, and what it does with this FPDU (RFC 5044
+//! section 7.1.2, RFC 6581 section 9.2).
 
 use dp::link::LinkConfig;
 use iwarp::mpa::RtrKinds;

@@ -1,5 +1,5 @@
 //! MPA startup on the wire, with the engine as the initiator: the bytes that the engine sends before its
-//! first message, and its reaction to each Reply.
+//! first message, and the engine's reaction to each Reply.
 
 use crate::common::connect_error;
 use crate::common::ulpdu::from_hex;
@@ -140,8 +140,8 @@ fn terms_that_cannot_be_met_are_terminated() {
     }
 }
 
-// Proves MPA2-069, MPA2-089: after code 6, a connect with larger depths succeeds. After code 7, a connect
-// without RTR succeeds.
+// Proves MPA2-069, MPA2-089: after code 6, the user's next connect with larger depths succeeds. After code 7,
+// the user's next connect without RTR succeeds.
 #[test]
 fn another_try_with_other_terms_is_the_users() {
     let more = ConnParam { responder_resources: 200, ..client_server() };
@@ -484,8 +484,8 @@ fn the_user_may_refuse_what_the_reply_says() {
     assert!(matches!(d.event().kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
-// Proves MPA-057: whether the peer is to send markers is a setting of the receiver, which the M bit of its
-// Request or Reply announces.
+// Proves MPA-057: the receiver decides whether the peer has to send markers. The M bit of the receiver's
+// Request or Reply announces this setting.
 #[test]
 fn the_markers_bit_is_the_receivers_setting() {
     for markers in [false, true] {
@@ -553,7 +553,7 @@ fn mpa_begins_behind_the_handshake() {
 }
 
 /// After a Reply that rejects, the user gets no more events of the connection, and the identifier no longer
-/// belongs to it. A call on the identifier does not disturb the close.
+/// belongs to the connection. A call on the identifier does not disturb the close.
 #[test]
 fn an_identifier_is_over_when_its_connection_is_rejected() {
     let mut d = Initiator::answered(&client_server(), &reply(0x70, 2, &[0, 8, 0, 8]));

@@ -1,5 +1,5 @@
-//! What a listener admits: limits for all connections and for each address, which are counted and readable.
-//! Also which resources a stranger can reserve.
+//! What a listener admits: the limits for all connections and for each address, the counters of refusals, and
+//! the resources that a stranger can reserve.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -90,7 +90,7 @@ fn each_bound_refuses_and_is_counted() {
     }
 }
 
-/// The limit of connections per second of an address also bounds peers that connect and leave at once. A
+/// A limit of connections per second for each address also bounds peers that connect and leave at once. A
 /// limit of concurrent connections does not bound such peers.
 #[test]
 fn an_address_begins_so_many_connections_a_second() {
@@ -117,8 +117,9 @@ fn an_address_begins_so_many_connections_a_second() {
     assert_eq!(pair.b.engine.counters().connections_refused, 6);
 }
 
-/// An address that fails repeatedly is blocked for the rest of the second. The peer retransmits its SYN after
-/// that second, and the connection is established. Ends that are not the peer's fault do not count.
+/// An address whose connections fail repeatedly is blocked for the rest of the second. The peer retransmits
+/// its SYN after that second, and the connection is established. A connection that ends without the peer's
+/// fault is not counted as a failure.
 #[test]
 fn an_address_may_fail_so_often_in_a_second() {
     let mut d = Responder::with(|options| options.failures_per_address = Some(3));
@@ -196,8 +197,8 @@ fn half_open_connections_are_bounded() {
     }
 }
 
-// Proves SEC-123: the context's usage counts connections in startup, with their limits. A connection counts
-// from its first SYN until it is accepted, rejected or ended.
+// Proves SEC-123: the context's usage has the number of connections in startup, and the limits of this
+// number. It includes each connection from its first SYN until it is accepted, rejected or ended.
 #[test]
 fn connections_on_their_way_in_show_in_the_usage() {
     let mut d = Responder::with(|options| {
@@ -298,8 +299,8 @@ impl Hooks for Midway {
     }
 }
 
-/// The user decides in the poll in which the decision timeout ends. The decision counts, and there is no
-/// other event of an end.
+/// The user decides in the poll in which the decision timeout ends. The decision takes effect, and there is
+/// no other event of an end.
 #[test]
 fn a_decision_in_the_last_poll_before_the_timeout_counts() {
     const TIMEOUT: Duration = Duration::from_secs(3);
@@ -449,7 +450,7 @@ fn keepalive_is_the_connections() {
     }
 }
 
-/// An engine that is created after `listen` listens, too.
+/// An engine that is created after the call of `listen` also listens.
 #[test]
 fn engines_made_later_join() {
     let d = Responder::new();

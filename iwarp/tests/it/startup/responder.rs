@@ -1,5 +1,5 @@
-//! MPA startup on the wire, with the engine as the responder: its reaction to each Request, and what it waits
-//! for and sends.
+//! MPA startup on the wire, with the engine as the responder: the engine's reaction to each Request, the
+//! bytes for which it waits, and the bytes that it sends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -184,7 +184,7 @@ fn a_read_as_rtr_is_answered() {
     assert_eq!(d.pair.inbox[reply + 16..][..4], [0x69, 0x75, 0xd6, 0xca]);
 }
 
-// Proves MPA2-138: if a peer promises an RTR and does not send it, its connection ends.
+// Proves MPA2-138: if a peer promises an RTR and does not send it, the connection ends.
 #[test]
 fn a_missing_rtr_is_given_up() {
     let mut d = Responder::new();
@@ -318,7 +318,8 @@ fn terminates_of_startup_are_understood() {
     }
 }
 
-/// Bytes behind a Request and before its Reply end startup, even if they arrived before the Request.
+/// If bytes follow a Request before the Reply is sent, startup ends, even if these bytes arrived before the
+/// Request.
 #[test]
 fn what_came_ahead_of_a_request_and_follows_it_ends_startup() {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());

@@ -1,5 +1,5 @@
-//! Connections in streaming mode with a bare TCP peer: when they are idle, how they end, and how a start of
-//! MPA ends.
+//! Connections in streaming mode with a bare TCP peer: the idle timeout, the end of a connection, and the end
+//! of a start of MPA.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Dialed {
         self.pair.until(us, |_| false);
     }
 
-    /// The next event, except for events about received bytes or space to send.
+    /// Returns the next event. Drops events about received bytes or space to send.
     fn event(&mut self) -> CmEvent {
         next_event(&mut self.pair, &self.channel)
     }
@@ -163,8 +163,8 @@ fn a_start_of_mpa_is_not_idle() {
     }
 }
 
-/// An idle connection was closed, and its peer has not yet closed its own half. MPA is started too late: the
-/// start fails with the reason of the close, and an initiator's queue pair ends.
+/// The idle timeout has closed a connection, and the peer has not yet closed its own half. MPA is started too
+/// late: the start fails with the reason of the close, and an initiator's queue pair ends.
 #[test]
 fn a_start_behind_the_idle_timeout_fails() {
     for initiates in [true, false] {
@@ -239,8 +239,8 @@ impl Hooks for Between {
     }
 }
 
-/// The user closes while the engine receives the reject. The close counts, and the connection does not return
-/// to streaming mode.
+/// The user closes while the engine receives the reject. The close takes effect, and the connection does not
+/// return to streaming mode.
 #[test]
 fn a_close_at_the_time_of_a_reject_is_a_close() {
     let once = Once::default();

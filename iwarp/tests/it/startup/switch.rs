@@ -33,7 +33,7 @@ fn client_server() -> ConnParam {
     ConnParam { peer_to_peer: false, ..ConnParam::default() }
 }
 
-/// The next event that is not about received bytes or space to send.
+/// Returns the next event. Drops events about received bytes or space to send.
 fn next_event(pair: &mut RawPair, channel: &EventChannel, us: i64) -> Option<CmEvent> {
     loop {
         let event = pair.next_event(channel, us)?;
@@ -103,7 +103,8 @@ fn a_start_does_not_overtake_the_reply_of_a_reject() {
     }
 }
 
-/// The user has chosen to refuse markers. A Request for markers is rejected, and the user gets an event.
+/// The user has chosen to refuse markers. An MPA Request that asks for markers is rejected, and the user gets
+/// an event.
 #[test]
 fn a_request_for_markers_that_are_refused_is_reported() {
     let (mut d, id) = streaming();
@@ -118,8 +119,8 @@ fn a_request_for_markers_that_are_refused_is_reported() {
     expect_error(&mut d.pair, &d.channel, 1_000_000, expected);
 }
 
-/// If an initiator's connection began in streaming mode, the initiator's keepalive replaces that of streaming
-/// mode.
+/// If an initiator's connection began in streaming mode, the keepalive setting of the initiator replaces the
+/// setting of streaming mode.
 #[test]
 fn the_keepalive_of_the_initiator_replaces_that_of_streaming_mode() {
     let (mut d, id) = streaming();
@@ -163,7 +164,7 @@ impl StreamDialer {
     }
 }
 
-/// The idle timeout of streaming mode counts again after a reject.
+/// After a reject, the idle timeout of streaming mode applies again.
 #[test]
 fn streaming_mode_has_its_idle_timeout_again_after_a_reject() {
     let param = ConnParam { idle_timeout: Some(Duration::from_secs(1)), ..ConnParam::default() };

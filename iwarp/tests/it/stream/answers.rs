@@ -10,7 +10,8 @@ use super::peer::{
 use crate::common::ALL;
 use crate::common::raw::fpdu;
 
-/// The peer's sink. The engine copies these values and does not interpret them.
+/// The STag and the tagged offset of the peer's sink. The engine copies both values and does not interpret
+/// them.
 const SINK: (u32, u64) = (0xdead_beef, 0x7f00_0000_1003);
 
 /// Responses are sent in the order of the requests. Each response is complete, names the sink of its request,
@@ -28,8 +29,8 @@ fn reads_are_answered_whole_and_in_order() {
     peer.region.write_at(0, &data).unwrap();
     peer.cq.req_notify(false).unwrap();
     let stag = peer.region.rkey();
-    // The reads are: a long one, one of one byte, one of no bytes from invalid memory, and one that ends at
-    // the last byte.
+    // The four Reads: a long Read, a Read of one byte, a Read of no bytes from invalid memory, and a Read
+    // that ends at the last byte of the region.
     let reads = [
         (SINK, 10_000, (stag, peer.to(5)), 5..10_005),
         ((SINK.0, 3), 1, (stag, peer.to(7)), 7..8),

@@ -1,5 +1,5 @@
-//! Bytes that change without an effect, in a repeated TCP segment, and in a buffer to which its user stores
-//! while a request uses it (RFC 5040 section 5.5, RFC 5044 appendix A.3).
+//! Bytes that change in a repeated TCP segment have no effect. Bytes that change in a buffer while a request
+//! uses it affect only the contents of the message (RFC 5040 section 5.5, RFC 5044 appendix A.3).
 
 use crate::common::{ALL, Pair, Testbed, read_bytes, remote_addr};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ const HEADERS: usize = 34;
 /// Values of payload bytes that occur in no header and no marker of these FPDUs.
 const PAYLOAD: std::ops::RangeInclusive<u8> = 0x51..=0x53;
 
-/// Loses `to_lose` long frames, and delivers each later long frame twice. The copy has different payload,
-/// with the right CRC and TCP checksum.
+/// Loses `to_lose` long frames, and delivers each later long frame twice. The duplicate has different
+/// payload, with the right CRC and TCP checksum.
 #[derive(Default)]
 struct Copier {
     to_lose: AtomicU64,
@@ -62,7 +62,8 @@ fn change(frame: &mut [u8]) {
 }
 
 /// Each TCP segment arrives twice, the second time with different payload and right checksums. The segments
-/// arrive in order, or behind a hole, where the first copy was placed at once. Placed bytes do not change.
+/// arrive in order, or behind a hole. Behind a hole, the bytes of the first arrival are placed at once.
+/// Placed bytes do not change.
 // Proves MPA-275.
 #[test]
 fn a_copy_with_other_bytes_changes_nothing() {

@@ -29,7 +29,7 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() > 100_000));
     let bad = send(1, b"nobody receives");
     peer.pair.offer(&fpdu(&mut Framer::new(false, true), &bad));
-    // The number of FPDUs that are sent before the poll in which the error is found.
+    // The number of FPDUs that the engine sends before the poll in which it finds the error.
     let mut sent = 0;
     let is_found = peer.pair.until(1_000_000, |pair| {
         let is_found = peer.qp.error().is_some();

@@ -19,7 +19,7 @@ use crate::common::hooked::Hooks;
 use crate::common::raw::{EMPTY_WRITE, RawPair, fpdu};
 use crate::common::served::{Served, Setup};
 
-/// Loses the next long frame, and all retransmissions of its segment until `end`.
+/// Loses the next long frame, and all retransmissions of its segment until `end` is called.
 #[derive(Default)]
 struct Loss(AtomicU64);
 
@@ -58,7 +58,7 @@ impl Hooks for Arc<Loss> {
     }
 }
 
-/// Two hosts, and the control of the losses of the first host's frames.
+/// Returns two hosts, and the control of the losses of the first host's frames.
 fn losing() -> (Pair, Arc<Loss>) {
     let loss = Arc::new(Loss::default());
     (Testbed::new().hook_a(Arc::clone(&loss)).hosts(), loss)
@@ -68,7 +68,7 @@ fn poll_six_times(pair: &mut Pair) {
     for _ in 0..6 {
         let now_us = pair.now_us;
         pair.poll();
-        // The polls end before any timeout does.
+        // The time advances so little that no timer runs.
         pair.now_us = now_us + 1;
     }
 }

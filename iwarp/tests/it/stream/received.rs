@@ -60,8 +60,8 @@ fn a_message_of_several_segments_is_one() {
     assert_eq!([peer.bytes(100, 8), peer.bytes(200, 5)].concat(), b"hello w\0orld\0");
 }
 
-/// The two kinds of Send that ask for a solicited event cause one; the other kinds do not. The completion
-/// contains the invalidated STag if there is one.
+/// Only the two kinds of Send that ask for a solicited event cause this event. If a Send invalidates an STag,
+/// its completion contains the STag.
 // Proves RDMAP-005, RDMAP-012 to RDMAP-014, RDMAP-049, RDMAP-060, RDMAP-066, RDMAP-068, RDMAP-240, RDMAP-250.
 #[test]
 fn each_kind_of_send_tells_what_it_is() {

@@ -10,7 +10,7 @@ use crate::common::ALL;
 use crate::common::ext::atomic_request;
 use crate::common::served::{Served, Setup};
 
-/// The kind of the only asynchronous event, and the stream's error.
+/// Returns the kind of the only asynchronous event, and the stream's error.
 fn verdict(peer: &Served) -> (AsyncEventKind, Option<StreamError>) {
     let events = peer.events();
     let [event] = events[..] else { panic!("{events:?}") };

@@ -1,4 +1,4 @@
-//! Posted requests on the wire: their bytes, and when they are sent.
+//! Posted requests on the wire: the bytes of their messages, and the time at which these are sent.
 
 use crate::common::{ALL, read_bytes};
 use iwarp::verbs::{
@@ -110,7 +110,7 @@ fn requests_leave_in_order_as_one_message_each() {
     }
 }
 
-/// The parts that all messages have in common, and the parts that depend on the kind of message.
+/// Checks the control bytes that all messages have in common, and those that depend on the kind of message.
 // Proves MPA-297, RDMAP-001, RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079,
 // RDMAP-083, RDMAP-084, RDMAP-085, RDMAP-086, RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092,
 // RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: the test has an assertion for each rule about the control
@@ -166,8 +166,8 @@ fn control_bytes_say_what_a_message_is() {
 
 /// A Write consists of control bytes, STag, tagged offset and payload, and nothing else.
 // Proves RDMAP-057, RDMAP-070, RDMAP-110, RDMAP-116, RDMAP-196, RDMAP-205, RDMAP-398: the header contains the
-// requested STag and offset, and the payload the requested bytes. Empty Writes are sent, too. Each Write
-// completes once.
+// requested STag and offset, and the payload contains the requested bytes. Empty Writes are also sent. Each
+// Write completes once.
 #[test]
 fn a_write_is_a_tagged_message_of_the_users_bytes() {
     let told = each_alone(|op| matches!(op, SendOp::Write { .. }));
@@ -421,8 +421,8 @@ fn a_fence_waits_for_reads() {
     }
 }
 
-/// A Send or Write completes when TCP has accepted its bytes, and a Read when it is answered. Each completes
-/// once, in order.
+/// A Send or Write completes when TCP has accepted its bytes. A Read completes when it is answered. Each
+/// request completes once, in order.
 // Proves RDMAP-041, RDMAP-044, RDMAP-067, RDMAP-073, RDMAP-227, RDMAP-274, RDMAP-286, RDMAP-287, RDMAP-291,
 // RDMAP-294.
 #[test]

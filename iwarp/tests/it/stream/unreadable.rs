@@ -4,8 +4,8 @@ use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, StreamError};
 
 use super::peer::{served_with, untagged};
 
-/// The Terminate ends the stream as any other Terminate does. The error is always RDMAP's error that has no
-/// code of its own. The engine does not report anything as received that the peer did not send.
+/// The Terminate ends the stream as any other Terminate does. The reported error is always RDMAP's
+/// unspecified error (0/2/ff). The engine does not report anything as received that the peer did not send.
 // Proves RDMAP-259.
 #[test]
 fn what_the_peer_did_not_send_is_not_reported() {

@@ -1,6 +1,6 @@
-//! A connection allocates its memory while it is established. At both endpoints, the first message of each
-//! kind allocates as little as the thousandth. The allocations of the application's calls and of the engine
-//! are counted together.
+//! A connection allocates its memory before it is established. After that, messages allocate nothing at
+//! either endpoint, not even the first message of each kind. The allocations of the application's calls and
+//! of the engine are counted together.
 
 use crate::common::counting::{allocations, uncounted};
 use crate::common::ext::{ADD_ONE, ALL, atomic};

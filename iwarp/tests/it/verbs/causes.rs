@@ -1,4 +1,5 @@
-//! Each completion of an ended connection contains the cause of the end, as do its queue pair and its event.
+//! The cause of a connection's end is in each of its completions, in its queue pair, and in the event of the
+//! end.
 
 use std::time::Duration;
 
@@ -215,7 +216,7 @@ fn a_close_by_the_peer() {
     }
 }
 
-/// The side whose user ends the connection sees no cause, but its peer sees one.
+/// The side whose user ends the connection gets no cause, and the peer gets a cause.
 #[test]
 fn an_end_by_our_own_user() {
     type End = fn(&QueuePair, &CmId);
@@ -294,7 +295,7 @@ fn an_engine_that_stops_before_it_begins() {
     }
 }
 
-/// If a connection cannot be established, its requests have the reason as their cause.
+/// If a connection cannot be established, the cause of its flushed requests is the reason of the failure.
 #[test]
 fn a_connection_that_is_refused_or_rejected() {
     let (mut pair, listener) = Pair::listening();

@@ -40,8 +40,8 @@ fn a_close_takes_as_long_as_the_peer_takes_bytes() {
     assert_eq!(pair.b.engine.counters().rx_placed_bytes, BYTES as u64);
 }
 
-/// In streaming mode, too, a close is not reset as long as the peer acknowledges bytes. Bytes that TCP has
-/// not accepted yet are also sent.
+/// As in Full Operation, a close in streaming mode is not reset as long as the peer acknowledges bytes. Bytes
+/// that TCP has not accepted yet are also sent.
 #[test]
 fn a_close_in_streaming_mode_takes_as_long_as_the_peer_takes_bytes() {
     let options = StreamOptions { recv_bytes: BYTES, send_bytes: BYTES };
@@ -71,7 +71,7 @@ fn a_close_in_streaming_mode_takes_as_long_as_the_peer_takes_bytes() {
     told!(pair.event_a(), Disconnected { error: None, .. });
 }
 
-/// The timeout of a close is extended only for bytes that were acknowledged after it was set. If a peer
+/// Only bytes that are acknowledged after the start of a close's timeout extend the timeout. If a peer
 /// acknowledges the last bytes and then does not close, the close takes twice the timeout.
 #[test]
 fn a_close_is_extended_once_for_the_same_bytes() {

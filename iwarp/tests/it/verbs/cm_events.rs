@@ -1,5 +1,5 @@
-//! The limit of an event channel: which events the channel may lose if nobody reads it, and which events it
-//! never loses.
+//! The limit of an event channel that nobody reads: the events that the channel may lose, and the events that
+//! it never loses.
 
 use std::time::Duration;
 
@@ -25,8 +25,9 @@ fn connections(pair: &mut Pair, count: usize) -> Vec<Connected> {
     made
 }
 
-/// All connections of A end while nobody reads A's channel, whose limit is smaller. The channel has an event
-/// of the end, with its cause, for each connection.
+/// All connections of A end while nobody reads A's channel. The limit of the channel is smaller than the
+/// number of connections. Nevertheless the channel has an event of the end, with its cause, for each
+/// connection.
 #[test]
 fn no_end_is_lost_however_many_come_at_once() {
     for limit in [1, 2, 512] {
@@ -118,8 +119,8 @@ fn ends_of_connections_do_not_displace_a_request() {
     assert_eq!((qp.state(), accepting.state()), (QpState::Rts, QpState::Rts));
 }
 
-/// A program connects, drops all handles of the connection, and never reads its channel. The number of
-/// waiting events is limited, and lost events are counted.
+/// A program connects, drops all handles of the connection, and repeats this without reading its channel. The
+/// number of waiting events is limited, and lost events are counted.
 #[test]
 fn events_of_identifiers_that_nobody_holds_are_bounded() {
     const LIMIT: usize = 8;

@@ -105,7 +105,7 @@ fn an_overflow_by_sends_ends_the_stream_too() {
 }
 
 /// Posts as many requests as possible to the send queue and the receive queue (or shared receive queue) of a
-/// queue pair, and polls no completion.
+/// queue pair whose completion queue has `entries` entries. Polls no completion in this time.
 fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     const DEPTH: usize = 8;
     let (mut pair, _listener) = Pair::listening();
@@ -149,7 +149,7 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
 // Proves SEC-143, SEC-144, SEC-162, SEC-184, SEC-185: at exactly the computed size the queue does not
 // overflow, however much is posted and sent, and however late completions are polled. With one entry less,
 // the queue overflows. Posting beyond a declared limit is refused. No completion is polled until all requests
-// are posted, which is later than any pause of a second.
+// are posted: a program that pauses for a second polls earlier.
 #[test]
 fn the_computed_size_is_enough_and_no_more_than_that() {
     for with_srq in [false, true] {
@@ -411,8 +411,8 @@ fn arming_for_solicited_completions_leaves_one_for_all() {
             pair.run_us(1000);
             made.push(events());
         }
-        // The queue has one event for all completions, which the first completion of the requested kind
-        // causes.
+        // The queue generates one event for the two requests. The first completion of the requested kind
+        // causes the event.
         let plain = u64::from(plain_makes_one);
         assert_eq!(made, [plain, 1 - plain, 0], "{order:?}");
     }
@@ -435,8 +435,8 @@ fn a_failed_completion_is_solicited() {
 }
 
 // Proves SEC-032, SEC-039, RDMAP-071, RDMAP-074, RDMAP-197, RDMAP-210: Writes and Reads have no effect on the
-// target's completion queue and receive queue. The test sends a thousand of each on each path; a million
-// would take minutes.
+// target's completion queue and receive queue. The test sends a thousand Writes and a thousand Reads; a
+// million would take minutes.
 #[test]
 fn tagged_messages_complete_nothing_at_their_target() {
     let (mut pair, c) = Pair::connected();

@@ -58,8 +58,8 @@ fn a_handler_learns_which_queue_has_an_event() {
     assert_eq!(*called.lock().unwrap(), [sends.cq_num()]);
 }
 
-/// If a program has asked for the event of any completion, the next completion generates the event. A later
-/// request of the program does not change this.
+/// If a program has asked for the event of any completion, the next completion generates the event, even if
+/// the program asks for the event of a solicited completion afterwards.
 #[test]
 fn a_weaker_request_replaces_no_stronger_one() {
     let (mut pair, _listener) = Pair::listening();
@@ -91,7 +91,7 @@ fn two_of_one_entry(context: &Context, handler: &CqEventHandler) -> (CompletionQ
     (cq, qps)
 }
 
-/// An overflow is no event of the completion queue, because no program has requested such an event.
+/// An overflow does not call the handler, because no program has requested an event of this kind.
 #[test]
 fn an_overflow_calls_no_handler() {
     let context = Context::new(ContextConfig::default()).unwrap();

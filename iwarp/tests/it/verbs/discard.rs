@@ -20,9 +20,8 @@ fn numbers(cq: &CompletionQueue) -> Vec<(u32, u64, WcStatus)> {
 }
 
 /// Queue pairs are created and destroyed on a completion queue with space for a few completions. The queue
-/// pairs end in all the ways in which a queue pair ends without a connection. None of these queue pairs
-/// leaves a completion in the queue or causes an event. A queue pair that is kept gets all of its
-/// completions.
+/// pairs end in all the ways that are possible without a connection. None of these queue pairs leaves a
+/// completion in the queue or causes an event. A queue pair that is kept gets all of its completions.
 #[test]
 fn queue_pairs_that_come_and_go_leave_nothing() {
     let context = Context::new(ContextConfig::default()).unwrap();

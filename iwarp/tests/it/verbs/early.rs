@@ -1,5 +1,5 @@
-//! Sends behind a hole, with markers: they are placed early in the buffers that they will have in order, and
-//! they complete in order.
+//! Sends behind a hole, with markers: their bytes are placed early in the receive buffers that they would get
+//! without the hole, and the Sends complete in order.
 
 use crate::common::{Connected, Pair, Testbed, pattern, read_bytes};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ const LEN: usize = 5000;
 /// Number of Sends in a test.
 const SENDS: usize = 6;
 
-/// The segment that is lost, as often as it is sent: the first segment of sufficient length.
+/// Which segment is lost each time it is sent: the first segment with a long payload.
 #[derive(Debug, Default)]
 enum Withheld {
     #[default]

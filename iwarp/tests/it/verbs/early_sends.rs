@@ -230,7 +230,7 @@ fn a_second_attempt_keeps_the_requests() {
 }
 
 /// Whether Reads and atomics are allowed is known only when the connection is established. If a Read or
-/// atomic that was posted earlier is not allowed, it fails, and its stream fails, too.
+/// atomic that was posted earlier is not allowed, it fails and ends the stream.
 #[test]
 fn an_early_read_that_the_connection_does_not_allow_ends_it() {
     for is_read in [true, false] {

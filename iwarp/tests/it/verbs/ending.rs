@@ -1,4 +1,4 @@
-//! A connection is already ending when segments arrive or its user makes a call. Such events begin nothing
+//! Segments arrive, or the user makes a call, while a connection is already ending. Such events begin nothing
 //! new, and do not move a deadline.
 
 use std::time::Duration;
@@ -54,8 +54,8 @@ fn phase(served: &mut Served) -> ConnectionPhase {
     status.engines[0].connections[0].phase
 }
 
-/// Segments behind the error that ended a stream change nothing: they are dropped, the state stays that of
-/// the error, and the deadline of the Terminate stays.
+/// Segments that arrive behind the error that ended a stream change nothing: they are dropped, and the state
+/// of the queue pair and the deadline of the Terminate stay as they are.
 #[test]
 fn nothing_revives_a_stream_that_has_failed() {
     type Act = fn(&mut Served);
@@ -172,8 +172,8 @@ fn other_messages_of_the_peer_do_not_hold_up_a_close() {
     assert_eq!(served.bytes(0, 8), [7; 8], "they are received");
 }
 
-/// After the Read is answered, only TCP limits the time for the waiting requests. If the peer reads nothing
-/// but acknowledges probes, the requests may take longer than the timeout of a close.
+/// After the Read is answered, only TCP limits the time for the waiting requests. If the peer reads nothing,
+/// but still acknowledges probes, the requests may take longer than the timeout of a close.
 #[test]
 fn what_waited_for_an_answer_has_the_time_of_tcp() {
     let mut served = Served::new();
@@ -198,15 +198,15 @@ fn what_waited_for_an_answer_has_the_time_of_tcp() {
     assert_eq!((served.completions()[0], served.bytes(0, 8)), ((0, WcStatus::Success), vec![9; 8]));
 }
 
-/// A peer that sends the offer of InfiniBand's semantics byte by byte. Our side agrees, and lets a message
-/// wait for four seconds.
+/// Returns a connection from a peer that sends the offer of InfiniBand's semantics byte by byte. Our side
+/// agrees, and lets a message wait for four seconds.
 fn agreed() -> Served {
     let accept = ConnParam { rnr_timeout: Some(Duration::from_secs(4)), ..agreeing() };
     Setup { request: ib_request(), accept, ..Setup::default() }.ready()
 }
 
-/// A message of the peer waits for a receive, and then the user closes. From then on only the deadline of the
-/// close counts, not the deadline of the message and not the sum of both.
+/// A message of the peer waits for a receive, and then the user closes. From then on, only the deadline of
+/// the close applies: it is not added to the deadline of the message.
 #[test]
 fn a_close_does_not_begin_behind_the_deadline_of_a_message() {
     let mut served = agreed();
@@ -225,7 +225,8 @@ fn a_close_does_not_begin_behind_the_deadline_of_a_message() {
     assert!((4_900_000..5_100_000).contains(&took_us), "{took_us} us");
 }
 
-/// The deadline of a waiting message counts from the message's arrival, however often bytes arrive behind it.
+/// The time of a waiting message starts when the message arrives. Bytes that arrive behind the message do not
+/// extend the time.
 #[test]
 fn what_comes_behind_a_message_gives_it_no_more_time() {
     let mut served = agreed();
@@ -354,8 +355,8 @@ fn pieces_of_an_fpdu_do_not_keep_a_connection() {
     );
 }
 
-/// Connections on which MPA has not begun may discard bytes behind a hole in favour of others, as any
-/// connection may. Both connections continue when the bytes have arrived again.
+/// Two connections on which MPA has not begun hold bytes behind a hole. When memory runs out, one of them
+/// discards its bytes, as any connection may. Both connections continue when the bytes have arrived again.
 #[test]
 fn bytes_are_given_up_before_mpa_begins() {
     let (bed, control) = Testbed::with_control(&LinkConfig::default());
@@ -366,7 +367,7 @@ fn bytes_are_given_up_before_mpa_begins() {
         door.pair.until(2_000, |_| false);
         door.pair.conn
     });
-    // Without acknowledgements, the peer retransmits nothing at once.
+    // The engine's acknowledgements are lost, so the peer does not retransmit the bytes at once.
     door.pair.deaf = true;
     for (number, conn) in conns.into_iter().enumerate() {
         door.pair.conn = conn;

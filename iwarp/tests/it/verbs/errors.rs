@@ -94,7 +94,8 @@ fn a_send_needs_its_buffer() {
     assert_eq!((wc.wr_id, wc.status), (5, WcStatus::LocalLengthError));
 }
 
-/// After a Send with Invalidate, an STag of the same stream is invalid. Any other STag ends the stream.
+/// A peer's Send with Invalidate invalidates an STag of the same stream. If the Send names any other STag, it
+/// ends the stream.
 #[test]
 fn a_peer_invalidates_what_it_may() {
     let (mut pair, c) = Pair::connected();
@@ -116,7 +117,8 @@ fn a_peer_invalidates_what_it_may() {
 }
 
 /// Mistakes of the caller make the call fail, and nothing is posted.
-// Proves MPA-012, SEC-015: a request has only the rights of its memory, in its own domain.
+// Proves MPA-012, SEC-015: a request can use memory only within the rights of the memory, and only in the
+// domain of the memory.
 #[test]
 fn bad_requests_are_refused_when_posted() {
     let (mut pair, c) = Pair::connected();

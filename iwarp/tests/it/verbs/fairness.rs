@@ -1,5 +1,5 @@
-//! The number of bytes that a queue pair sends in one poll is limited, so that bulk traffic does not starve
-//! other bulk traffic.
+//! A queue pair sends a limited number of bytes in one poll, so that bulk traffic of one queue pair does not
+//! starve bulk traffic of other queue pairs.
 
 use crate::common::{Pair, remote_addr};
 use dp::link::LinkConfig;

@@ -35,9 +35,9 @@ fn end(pair: &mut Pair, connections: &mut Vec<Connected>) {
     while pair.b.cq.poll_one().is_some() {}
 }
 
-// Proves SEC-019: the memory of an idle connection does not depend on the number of connections, as the usage
-// reported by the context shows. All memory of the connections is freed when they end. The first round makes
-// tables grow to their final sizes.
+// Proves SEC-019: the memory of an idle connection does not depend on the number of connections, and the
+// usage that the context reports grows by the same amount for each connection. All memory of the connections
+// is freed when they end. The first round makes tables grow to their final sizes.
 #[test]
 fn idle_connections_hold_the_same_each_and_give_it_back() {
     const STEP: usize = 100;
@@ -54,7 +54,7 @@ fn idle_connections_hold_the_same_each_and_give_it_back() {
             each.push((held() - before) / STEP as i64);
             let [qps, reads] = reported(&pair);
             assert_eq!(qps.used, step * STEP);
-            // The number of Reads, and the same number of atomics.
+            // For each queue pair, the slots of its Reads and the same number of slots for atomics.
             assert_eq!(reads.used, nothing[1].used + step * STEP * 2 * 128);
         }
         if round > 0 {

@@ -79,8 +79,8 @@ fn nothing_starts_until_it_is_resumed() {
     }
 }
 
-/// The event arrives once. If no request is in progress, the event arrives at once, however many requests
-/// wait.
+/// The event of a drained send queue arrives once. If no request is in progress, the event arrives at once,
+/// however many requests wait.
 #[test]
 fn the_event_does_not_wait_for_what_is_held() {
     for waiting in 0..3 {
@@ -110,7 +110,8 @@ fn the_event_does_not_wait_for_what_is_held() {
     }
 }
 
-/// Without a hold, the event waits for requests that wait for a connection.
+/// If the queue is not held, the event of a drained send queue waits also for requests that wait for a
+/// connection.
 #[test]
 fn a_request_before_the_connection_is_not_drained() {
     let (mut pair, _listener) = Pair::listening();
@@ -128,8 +129,8 @@ fn a_request_before_the_connection_is_not_drained() {
     assert_eq!(event.kind, AsyncEventKind::SqDrained);
 }
 
-/// A message that is being sent, and Reads without an answer, are completed. The event arrives after the last
-/// of these requests.
+/// When a queue is held, a message that is being sent, and Reads without an answer, are completed. The event
+/// of the drained queue arrives after the last of these requests.
 #[test]
 fn what_is_under_way_goes_on_to_its_end() {
     for is_ib in [false, true] {
@@ -182,7 +183,7 @@ fn what_is_held_is_flushed_in_the_end() {
     }
 }
 
-/// A hold does not affect an event that was requested before the hold.
+/// If a user has called `drain` before the queue is held, the event of the drained queue still arrives.
 #[test]
 fn an_event_that_is_awaited_comes_also_where_the_queue_is_held_meanwhile() {
     let mut held = Held::new(false);

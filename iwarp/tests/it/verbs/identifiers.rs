@@ -1,11 +1,12 @@
 //! What identifiers keep alive. A connection stays open as long as its queue pair exists, even without
-//! identifiers. A setup that only a user could continue ends with the last handle.
+//! identifiers. A connection attempt that needs another call of the user ends with the last handle of its
+//! identifier.
 
 use crate::common::{Connected, Pair, remote_addr};
 use iwarp::verbs::{ConnParam, ConnectionError, QpState, SendOp, SendRequest, WcStatus};
 use tcp_lite::CloseReason;
 
-/// A connected pair without identifiers. The events, which contain identifiers, are dropped, too.
+/// A connected pair without identifiers. The events are also dropped, because they contain identifiers.
 fn without_identifiers() -> (Pair, iwarp::verbs::QueuePair, iwarp::verbs::QueuePair) {
     let (mut pair, c) = Pair::connected();
     let Connected { qp_a, qp_b, .. } = c;

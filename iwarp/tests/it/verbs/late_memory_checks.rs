@@ -35,7 +35,7 @@ fn a_send_request_fails_in_its_turn() {
             3 => SendOp::Atomic { remote: to, op: add },
             _ => SendOp::SendInvalidate { rkey: remote.rkey() },
         };
-        // An unknown key, memory beyond the region, and memory without the right to write.
+        // The cases are an unknown key, memory beyond the region, and memory without the right to write.
         let good = local.sge(0, 8);
         let mut wrong = vec![Sge { lkey: good.lkey ^ 1, ..good }, Sge { addr: good.addr + 60, ..good }];
         if matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. }) {
@@ -87,7 +87,7 @@ fn a_receive_request_fails_with_its_message() {
     }
 }
 
-/// The length of an atomic's buffer is checked late, too.
+/// The length of an atomic's buffer is also checked late.
 #[test]
 fn an_atomic_of_a_wrong_length_fails_in_its_turn() {
     for length in [4, 9] {

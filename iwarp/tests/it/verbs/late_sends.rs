@@ -22,7 +22,7 @@ fn taking() -> Served {
     Setup { make_qp: &make_qp, ..Setup::default() }.ready()
 }
 
-/// The user closes in any way and posts at any time: before the engine has processed the close, while the
+/// The user closes in every possible way, and posts before the engine has processed the close, while the
 /// close waits for an answer, and after the end. The connection ends in different ways.
 #[test]
 fn late_sends_are_flushed_behind_all_others() {
@@ -67,7 +67,7 @@ fn late_sends_are_flushed_behind_all_others() {
             let opcodes = [WcOpcode::Read, WcOpcode::Send, WcOpcode::Immediate, WcOpcode::Send];
             let expected: Vec<_> = (1..).zip(opcodes).map(|(wr_id, of)| (wr_id, FLUSHED, of)).collect();
             assert_eq!(done, expected, "{last:?}");
-            // Each later send is flushed, too.
+            // The engine also flushes each later send.
             for wr_id in 10..20 {
                 served.post(&send(&served, wr_id));
                 served.run(1_000);
@@ -92,7 +92,7 @@ fn sends_behind_the_peers_fin_are_flushed() {
     assert_eq!(served.statuses(), [(1, WcStatus::Success), (2, FLUSHED)]);
 }
 
-/// `take_late_sends` has no effect before the connection is established: a post is refused as without it.
+/// Before the connection is established, `take_late_sends` has no effect: a post is refused.
 #[test]
 fn sends_before_the_connection_are_no_late_ones() {
     let served = taking();

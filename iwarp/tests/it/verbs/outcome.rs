@@ -155,7 +155,8 @@ fn invalidate() -> Vec<u8> {
     ulpdu
 }
 
-/// A message without a receive buffer: the row of 1/2 without a posted receive.
+/// If a message arrives without a posted receive, the stream ends with error 1/2/02, and the event blames the
+/// peer.
 #[test]
 fn no_buffer_is_the_peers_fault() {
     let mut served = Served::new();
@@ -166,8 +167,8 @@ fn no_buffer_is_the_peers_fault() {
     assert_eq!(served.events()[0].kind, AsyncEventKind::QpRequestError);
 }
 
-// Proves RDMAP-323: TCP ends with a FIN in the middle of an FPDU, or with a reset. All requests are flushed,
-// and only the application is informed.
+// Proves RDMAP-323: TCP ends with a FIN while Reads wait, or with a reset. All requests are flushed. The
+// application gets the error, and the peer gets no Terminate.
 #[test]
 fn tcp_is_gone() {
     // The peer sends a FIN while Reads wait.
@@ -187,8 +188,8 @@ fn tcp_is_gone() {
     assert_eq!((served.qp.terminate(), at_once), (None, QpState::Error));
 }
 
-/// A request of our own user fails by its own fault, and later requests are flushed. In the second case, our
-/// user requests a Terminate.
+/// A request of our own user fails because of an error of its own, and all other requests are flushed. In the
+/// second case, our user requests a Terminate.
 #[test]
 fn local_errors() {
     let catastrophic = StreamError { layer: 0, etype: 0, code: 0, from_peer: false };

@@ -141,7 +141,7 @@ fn bytes_of_the_caller_may_be_late() {
     }
 }
 
-/// The flush of a queue pair without a connection generates the events of both of its completion queues.
+/// When a queue pair without a connection is flushed, both of its completion queues generate their events.
 #[test]
 fn a_flush_makes_the_events_of_both_queues() {
     let pair = Pair::new(&Default::default());
@@ -168,7 +168,8 @@ fn a_flush_makes_the_events_of_both_queues() {
         qp.modify(QpState::Error).unwrap();
         let counts = called.each_ref().map(|called| called.swap(0, Ordering::Relaxed));
         assert_eq!(counts, [sends, recvs]);
-        // A call that posts a later request flushes this request at once, and generates the event.
+        // A request that is posted later is flushed by the call that posts it. This call also generates the
+        // event.
         cqs.iter().for_each(|cq| while cq.poll_one().is_some() {});
         cqs.iter().for_each(|cq| cq.req_notify(false).unwrap());
         qp.post_recv(&RecvRequest::new(3, region.sge(0, 8))).unwrap();

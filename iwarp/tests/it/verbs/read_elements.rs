@@ -106,8 +106,8 @@ fn what_is_wrong_is_refused_whole() {
     assert_eq!(c.qp_a.query().send_outstanding, 0);
 }
 
-/// A peer that the test plays, which grants `ird`, and the Read Requests that the peer has received: sink,
-/// size, source and MSN.
+/// A connection to a bare TCP peer, and the Read Requests that the peer has received: each with its header
+/// (sink, size and source) and its MSN.
 struct Asked {
     served: Served,
     seen: Vec<(Vec<u8>, u32)>,
@@ -236,8 +236,8 @@ fn the_peer_may_refuse_any_part() {
     }
 }
 
-/// If the memory of a part is revoked before its response arrives, its request fails, and the request before
-/// it does not.
+/// If the memory of a part is revoked before the response arrives, the request of this part fails, and the
+/// request before it succeeds.
 #[test]
 fn memory_that_is_revoked_fails_its_own_request() {
     let mut asked = Asked::new(8);
@@ -278,7 +278,7 @@ fn a_fence_and_a_close_wait_for_all_parts() {
     assert_eq!(asked.served.completions(), [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success)));
 }
 
-/// If the queue resumes before it is drained, no event occurs, whatever ends later.
+/// If a held queue is resumed before it is drained, the event of the drained queue does not arrive later.
 #[test]
 fn an_event_that_is_not_wanted_any_more_does_not_come() {
     let mut asked = Asked::new(1);
@@ -297,7 +297,8 @@ fn open_sends(qp: &QueuePair) -> usize {
     qp.query().send_open
 }
 
-/// If the queue is held during a Read with several parts, it finishes the Read, and starts nothing else.
+/// If the queue is held during a Read with several parts, the Read is finished, and no other request is
+/// started.
 #[test]
 fn a_queue_that_open_sends_finishes_the_read_that_has_begun() {
     let mut asked = Asked::new(1);

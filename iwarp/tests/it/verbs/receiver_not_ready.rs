@@ -96,14 +96,15 @@ fn messages_wait_for_receives() {
         assert_eq!((wc.wr_id, wc.status), (number as u64 + 1, WcStatus::Success));
     }
     assert_eq!((held(&pair.b), read_bytes(&remote, 0, 5)), (0, b"three".to_vec()));
-    // The connection continues, with a receive that is posted in advance, and without one.
+    // The connection continues: one message finds a receive that was posted in advance, and the next message
+    // waits for its receive.
     recv(&c.qp_b, 10, &remote, 2048, 64);
     c.qp_a.post_send_list(&[send(6, &local, 0, 3), send(7, &local, 0, 3)]).unwrap();
     assert_eq!(pair.wc_b().wr_id, 10);
     pair.run_us(1000);
     recv(&c.qp_b, 11, &remote, 2048, 64);
     assert_eq!((pair.wc_b().wr_id, c.qp_a.error(), c.qp_b.error()), (11, None, None));
-    // A message that waits counts once, when it is received.
+    // The receiver counts the FPDUs of a message that has waited once, when the message is received.
     assert_eq!(pair.b.engine.counters().rx_fpdus, pair.a.engine.counters().tx_fpdus);
 }
 
@@ -120,8 +121,9 @@ fn nothing_waits_without_an_agreement() {
     }
 }
 
-/// A sender that is far ahead of its receiver waits. The receiver holds nothing in this time, and all bytes
-/// arrive. The test runs with markers and without, on wires that lose, reorder and repeat frames.
+/// A sender is far ahead of its receiver, and has to wait. The receiver holds no bytes in this time, and all
+/// bytes arrive in the end. The test runs with markers and without, on wires that lose, reorder and repeat
+/// frames.
 #[test]
 fn a_fast_sender_waits_for_its_receiver() {
     const COUNT: usize = 60;
@@ -150,8 +152,8 @@ fn a_fast_sender_waits_for_its_receiver() {
         pair.run_us(3_000_000);
         assert_eq!(held(&pair.b), 0);
         assert!(pair.a.cq.query().waiting < COUNT, "the sender is held up");
-        // The receives are posted one after the other, then several at once, and some before their messages
-        // arrive.
+        // Receives are first posted one after the other, then several at once, and finally some before their
+        // messages arrive.
         let mut posted = 0;
         for (round, count) in [1, 1, 1, 5, 1, 20, 1, 30].into_iter().enumerate() {
             for _ in 0..count {
@@ -275,7 +277,7 @@ fn a_close_behind_a_message_that_nobody_takes_ends() {
     pair.b.engine.check_invariants().unwrap();
 }
 
-/// The user has posted more messages than TCP's window accepts, so the FIN waits behind unsent messages. The
+/// The user has posted more messages than TCP's window accepts, so the FIN waits behind unsent messages. This
 /// close also ends in an error.
 #[test]
 fn a_close_with_more_to_send_than_the_peer_takes_ends() {

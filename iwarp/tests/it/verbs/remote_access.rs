@@ -29,7 +29,7 @@ fn connected() -> (Pair, Connected, [MemoryRegion; 2]) {
 }
 
 /// Posts `op` and returns its status. If `op` completes before the peer refuses it, returns the status of the
-/// next request.
+/// next request, which gets the error.
 fn status(pair: &mut Pair, c: &Connected, [local, target]: &[MemoryRegion; 2], op: SendOp) -> WcStatus {
     for wr_id in [8, 9] {
         c.qp_b.post_recv(&RecvRequest::new(wr_id, target.sge(16, 8))).unwrap();
@@ -90,7 +90,8 @@ fn without_bytes_no_right_is_needed() {
     }
 }
 
-/// A right counts when the message arrives. The next call of `set_remote_access` can restore the right.
+/// The engine checks a right when the message arrives. The next call of `set_remote_access` can restore a
+/// right.
 #[test]
 fn rights_may_change_while_connected() {
     let (mut pair, c, regions) = connected();

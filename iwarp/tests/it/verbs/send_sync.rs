@@ -55,7 +55,7 @@ const _: () = {
     error::<dp::packet::PacketError>();
 };
 
-/// Each channel gives its descriptor by either trait.
+/// Each channel implements both `AsFd` and `AsRawFd`, with the same descriptor.
 #[test]
 fn the_channels_have_a_descriptor() {
     use std::os::fd::{AsFd, AsRawFd};

@@ -270,8 +270,8 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     assert_eq!(kinds, [AsyncEventKind::LastWqeReached], "a FIN between two FPDUs is no error");
 }
 
-/// Requests whose completions are lost no longer count, like those whose completions were polled. The queue
-/// has space for as many new requests.
+/// Requests whose completions are lost use no entries of the queue any more, like requests whose completions
+/// were polled. The queue has space for as many new requests.
 #[test]
 fn lost_completions_take_nothing_from_the_queue() {
     const DEPTH: usize = 8;

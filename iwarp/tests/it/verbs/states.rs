@@ -264,8 +264,8 @@ fn inline_data_is_taken_at_the_post() {
     }
 }
 
-/// A fenced request waits for the Reads before it, and sends the bytes that they have read. A request without
-/// a fence does not wait.
+/// A fenced request waits for the Reads before it, and sends the bytes that these Reads have placed. A
+/// request without a fence does not wait.
 #[test]
 fn a_fence_waits_for_reads() {
     for fenced in [false, true] {
@@ -308,7 +308,7 @@ fn a_fence_holds_inline_bytes_of_the_caller() {
     assert_eq!(read_bytes(&local, 0, 5), b"fresh");
 }
 
-/// A queue pair whose requests have no elements refuses a request with an element.
+/// A queue pair whose requests may have at most 0 elements refuses a request with an element.
 #[test]
 fn no_element_is_a_limit() {
     let (pair, c) = Pair::connected();
@@ -320,7 +320,7 @@ fn no_element_is_a_limit() {
     assert!(matches!(refused, VerbsError::TooManySge { got: 1, max: 0 }), "{refused}");
 }
 
-/// Each limit of a queue pair allows exactly its value, and the query shows it.
+/// Each limit of a queue pair allows exactly its value, and the query returns this value.
 #[test]
 fn limits_of_a_queue_pair() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -358,7 +358,8 @@ fn limits_of_a_queue_pair() {
     let sge = |count: usize| {
         std::iter::repeat_n(memory.sge(0, 8), count).collect::<arrayvec::ArrayVec<Sge, MAX_SGE>>()
     };
-    // A queue pair in `Error` accepts requests after all checks of a post, and flushes them.
+    // A queue pair in `Error` makes all checks of a post. If a request passes these checks, the queue pair
+    // accepts and flushes the request.
     qp.modify(QpState::Error).unwrap();
     let send = |count, flags| {
         qp.post_send(&SendRequest { sg_list: sge(count), ..SendRequest::empty(1, SendOp::Send) }.flags(flags))
@@ -369,7 +370,7 @@ fn limits_of_a_queue_pair() {
     assert!(matches!(recv(2), Err(VerbsError::TooManySge { got: 2, max: 1 })));
     let long = SendRequest::new(1, SendOp::Send, memory.sge(0, 17)).flags(SendFlags::INLINE);
     assert!(matches!(qp.post_send(&long), Err(VerbsError::TooLong { got: 17, max: 16 })));
-    // Queue depths: a request counts until its completion is polled.
+    // A request uses an entry of its queue until its completion is polled.
     send(1, SendFlags::empty()).unwrap();
     send(0, SendFlags::empty()).unwrap();
     assert!(matches!(send(1, SendFlags::empty()), Err(VerbsError::QueueFull("send"))));

@@ -14,7 +14,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::{CloseReason, Instant};
 
-/// The RTR forms of a Request, as bits of IRD and ORD.
+/// The peer offers a Send without bytes as its RTR. These are the bits in IRD and ORD of its Request.
 const OFFER_SEND: [u8; 2] = [0xc0, 0];
 const OFFER_WRITE: [u8; 2] = [0x80, 0x80];
 
@@ -41,7 +41,7 @@ fn setup() -> Setup<'static> {
     }
 }
 
-/// Like [`setup`], with this Request.
+/// Like [`setup`], but with `request` as the peer's Request.
 fn accepted(request: Vec<u8>, accept: ConnParam) -> Served {
     Setup { request, accept, ..setup() }.accepted()
 }
@@ -50,8 +50,8 @@ fn brief(wc: WorkCompletion) -> (u64, WcStatus) {
     (wc.wr_id, wc.status)
 }
 
-/// A Send that has begun holds a receive request. If we close before the Send ends, this request is flushed,
-/// too.
+/// A Send that has begun holds a receive request. If we close before the Send ends, the close also flushes
+/// this request.
 #[test]
 fn a_receive_under_way_is_flushed_when_we_close() {
     let mut c = setup().ready();
@@ -66,7 +66,8 @@ fn a_receive_under_way_is_flushed_when_we_close() {
     assert_eq!(c.completions(), [(0, WcStatus::WrFlushError), (1, WcStatus::WrFlushError)]);
 }
 
-/// A connection that ends at its deadline gets its event, although another connection uses its slot at once.
+/// If a connection ends at its deadline, the user gets the event of the end, although another connection uses
+/// the slot of the ended connection at once.
 #[test]
 fn an_end_is_told_though_another_takes_the_place() {
     let mut pair = Testbed::new().peer();
@@ -146,8 +147,8 @@ fn an_rtr_by_send_has_the_first_number() {
     }
 }
 
-/// A peer reads no more bytes, and so not even the Terminate, while its TCP still answers. The end does not
-/// wait for the peer, whether the stream has failed or its user has begun to close.
+/// A peer's application reads no more bytes, and so not even the Terminate, while the peer's TCP still
+/// answers. The end does not wait for the peer, whether the stream has failed or its user has begun to close.
 #[test]
 fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     for closes in [false, true] {
@@ -282,8 +283,8 @@ fn an_engine_that_goes_tells_once() {
     assert!(matches!(kinds[..], [CmEventKind::ConnectError { .. }]), "{kinds:?}");
 }
 
-/// A request that cannot be executed fails itself. A Read that still waits does not get the error of that
-/// request.
+/// A request that cannot be executed fails with its own error. A Read that still waits does not get this
+/// error.
 #[test]
 fn a_local_fault_is_blamed_on_its_request() {
     for invalidates in [false, true] {
@@ -306,7 +307,8 @@ fn a_local_fault_is_blamed_on_its_request() {
     }
 }
 
-/// The call refuses private data that is too long for some peers, so a peer always gets its reject.
+/// The call that rejects a connection refuses private data that is too long for some peers. Therefore a peer
+/// always gets its reject.
 #[test]
 fn a_reject_takes_what_every_reply_can_carry() {
     let (mut pair, _listener) = Pair::listening();

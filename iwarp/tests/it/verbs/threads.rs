@@ -222,7 +222,7 @@ fn an_engine_thread_stops_at_once() {
     }
 }
 
-/// Two queue pairs share one completion queue. Errors name the limits of a queue pair and of the context.
+/// If a call asks for too many or too few entries, its error names the limit.
 #[test]
 fn limits_are_told() {
     let pair = Pair::new(&LinkConfig::default());

@@ -171,8 +171,8 @@ fn only_binds_of_type_1_are_posted_by_the_call_for_them() {
     assert!(!two.is_bound());
 }
 
-/// A bind, a transfer and an invalidation are posted in the send queue a hundred times without a pause, each
-/// time with another key. Accesses after an invalidation are refused.
+/// The test posts a bind, a transfer and an invalidation a hundred times in succession, each time with
+/// another key. Accesses after an invalidation are refused.
 // Proves SEC-099, SEC-108, SEC-155, RDMAP-077: the cost is not measured, because no benchmark binds or
 // registers in the queue.
 #[test]
@@ -328,7 +328,7 @@ fn local_requests_of_one_poll_are_bounded() {
         done += 1;
     }
     assert!((1..=50).contains(&done), "{done} in one poll");
-    // The other requests complete without a further call.
+    // The other requests complete without another post.
     for _ in done..100 {
         assert_eq!(x.pair.wc_b().status, WcStatus::Success);
     }

@@ -109,8 +109,8 @@ fn memory_may_change_when_its_request_completes_and_every_byte_arrives() {
     }
 }
 
-/// Requests complete in the order posted, although a copied request is done earlier. No request completes
-/// before its acknowledgement.
+/// Requests complete in the order posted, although the memory of a copied request is free earlier. A request
+/// that is not copied does not complete before its acknowledgement.
 #[test]
 fn a_request_completes_with_the_acknowledgement_and_in_order() {
     let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
@@ -183,7 +183,7 @@ fn payload_that_cannot_stay_where_it_is_is_copied() {
     drop(user);
 
     let no_checksums = LinkConfig { checksum_offload: false, tso: LinkTso::Off, ..whole.clone() };
-    // A TCP segment is 52 bytes shorter than the packet, with timestamps.
+    // With timestamps, a TCP segment has 52 bytes less payload than its packet has bytes.
     let mtu = |emss: u16| LinkConfig { mtu: emss + 52, ..whole.clone() };
     for (link, markers, crc, expected) in [
         (&whole, false, false, LONG as u64 - 64),

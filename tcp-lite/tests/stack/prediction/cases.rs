@@ -1,4 +1,5 @@
-//! Frames that leave the fast path, and conditions in which all frames leave it, one by one.
+//! Cases for the general path: single frames that header prediction does not handle, and conditions of a
+//! connection in which header prediction handles no frame.
 
 use std::sync::Arc;
 
@@ -164,7 +165,7 @@ fn wrong_checksums_take_the_general_way() {
     }
 }
 
-/// Sequences of steps that random runs seldom have.
+/// Runs sequences of steps that random runs seldom have.
 #[test]
 fn connections_in_another_condition_take_the_general_way() {
     use FrameDelivery::{Arrives, Late, Lost, Twice};
@@ -345,7 +346,7 @@ fn timers_that_ran_are_set_again_though_nothing_is_transmitted() {
     }
 }
 
-/// Unusual segments that the hosts send leave the fast path.
+/// Unusual segments that the hosts send are not on the fast path, and are the same for both hosts.
 #[test]
 fn what_hosts_send_in_unusual_conditions_is_the_same() {
     let trains = Offloads::TX_TSO | Offloads::TX_MULTI_SEGMENT | Offloads::TX_TCP_CHECKSUM;

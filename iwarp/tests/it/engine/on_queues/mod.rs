@@ -31,8 +31,8 @@ const AT_A_TIME: usize = 100;
 /// Maximum time that any step may take.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// The engines of a host. The test polls them in virtual time, or they run in threads, some of which may have
-/// ended.
+/// The engines of a host: either the test polls the engines in virtual time, or they run in threads, some of
+/// which may have ended.
 enum Engines {
     Polled(Vec<Engine>),
     Threads(Vec<Option<EngineThread>>),
@@ -68,7 +68,7 @@ struct Hosts {
     /// The endpoints by host and connection. At B, an endpoint is `None` until its connect request has
     /// arrived.
     ends: [Vec<Option<End>>; 2],
-    /// By host: the connection of the last event. The next event often belongs to the next connection.
+    /// For each host, the connection of the last event. The next event often belongs to the next connection.
     last: [usize; 2],
     /// Number of requests of all connections that have completed without a flush.
     carried_out: usize,
@@ -235,7 +235,7 @@ impl Hosts {
         end.qp.post_send(&SendRequest::new(number as u64, op, from.source.sge(at, SLOT))).unwrap();
     }
 
-    /// Writes new bytes on these connections in both directions, and checks each byte.
+    /// Writes new bytes on the connections `numbers` in both directions, and checks each byte.
     fn exchange(&mut self, numbers: &[usize], seed: u64) {
         let bytes = |host: usize, number: usize| pattern(seed + (2 * number + host) as u64, SLOT);
         let all = self.carried_out + 2 * numbers.len();

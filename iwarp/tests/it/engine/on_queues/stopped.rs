@@ -7,8 +7,8 @@ use super::{ConnParam, Engines, Hosts, PORT, local_port};
 
 const ENGINES: usize = 4;
 
-/// Connections of each engine at the beginning. Connections that share an engine at A also share an engine at
-/// B.
+/// Number of connections of each engine at the beginning. Connections that share an engine at A also share an
+/// engine at B.
 const EACH: usize = 4;
 
 /// Connects `EACH` connections for each engine, numbered from `first` on.
@@ -51,8 +51,8 @@ fn stop_engine_of_b(gone: usize) {
         hosts.exchange(&others, seed * 1000);
     }
 
-    // New connections arrive at all four queues. They use the host's IPv6 address, which is resolved for the
-    // first time.
+    // New connections to the host's IPv6 address arrive at all four queues. The address has not been resolved
+    // before.
     let [a, b] = ["fd00::1", "fd00::2"].map(|text| text.parse::<IpAddr>().unwrap());
     connect(&mut hosts, all.len(), b, a, Some((gone + 1) % ENGINES));
     let new: Vec<usize> = (all.len()..most).collect();

@@ -1,4 +1,4 @@
-//! Requests that send nothing, but make names valid or invalid, in their order in the send queue.
+//! Requests that send nothing, but make names valid or invalid when the send queue executes them in order.
 
 use iwarp::memory::{Access, Base, WindowKind};
 use iwarp::verbs::{BindWindow, FastRegister, SendOp, WcOpcode};
@@ -94,7 +94,7 @@ fn bind(dice: &mut Dice, model: &Model, by: StreamEnd, op: u64, window: WindowId
         let bindable = grant.access.contains(Access::MW_BIND);
         grant.host == by.1 && grant.is_there_for(by) && !left && known && associated && bindable != wrong
     };
-    // Sometimes the memory is valid on this stream only: the window then gives no other stream access.
+    // Sometimes the memory is valid on this stream only: the window then gives access to no other stream.
     let narrow = |name: Name| memory(name) && model.memory.grant(name).stream.is_some();
     let first = if dice.one_in(2) { None } else { pick(dice, model, narrow) };
     let name = first.or_else(|| pick(dice, model, memory))?;

@@ -1,5 +1,5 @@
-//! What the end of a name does: requests that use the name may fail. Also the results of requests that make
-//! names valid or invalid.
+//! The effects of the end of a name: requests that use the name may fail. The file also has the results of
+//! requests that make names valid or invalid.
 
 use iwarp::verbs::WcOpcode;
 
@@ -18,8 +18,9 @@ pub(crate) struct Asker {
 }
 
 impl Model {
-    /// `name` begins to end because of the request `asker`. Requests that use the name may fail. Reads before
-    /// a fenced `asker` do not fail, because `asker` is executed after the Reads have their bytes.
+    /// Records that `name` begins to end because of the request `asker`. Requests that use the name may fail.
+    /// Reads before a fenced `asker` do not fail, because `asker` is executed after the Reads have their
+    /// bytes.
     pub(crate) fn ending(&mut self, name: Name, asker: Option<Asker>) {
         let except = asker.map(|asker| asker.op);
         let waited_for = |by: StreamEnd, flow: Flow| {

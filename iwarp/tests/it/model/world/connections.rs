@@ -129,8 +129,8 @@ impl World {
         Ok(())
     }
 
-    /// A receiver may wait for bytes that never arrive, because the length of an FPDU was corrupted. Such a
-    /// stream ends only if a user ends it.
+    /// Drops the queue pairs of streams that have not ended. If the length of an FPDU was corrupted, a
+    /// receiver may wait for bytes that never arrive. Such a stream ends only if a user ends it.
     pub(super) fn give_up_stalled(&mut self) {
         for slot in 0..SLOTS {
             if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {

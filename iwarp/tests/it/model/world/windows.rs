@@ -106,7 +106,7 @@ impl World {
     }
 
     /// Records that `binding` is invalid. Checks that the bytes placed through `binding` have allowed values.
-    /// No more bytes are placed through it.
+    /// After that, no bytes are placed through `binding`.
     pub(super) fn unbound(&mut self, binding: BindingId) -> Done {
         let number = self.model.memory.bindings[binding].window;
         let is_last = self.model.memory.windows[number].bound == Some(binding);
