@@ -248,7 +248,7 @@ impl Endpoint {
     }
 
     fn established(&mut self, id: &CmId, remote: SocketAddr) -> Result<PrivateData, Error> {
-        // The connection has its own time limit. The limit here applies only if the event never comes.
+        // The connection has its own time limit. The limit here applies only if the event never arrives.
         let silence = self.timeout + Duration::from_secs(2);
         let id = id.clone();
         let failed = |reason| Error::Connect { remote, reason };

@@ -24,7 +24,7 @@ pub enum Error {
         /// The cause.
         reason: NotConnected,
     },
-    /// A peer has connected, but the connection was not established.
+    /// A peer has asked for a connection, but the connection was not established.
     #[error("the connection from {remote} was not established: {reason}")]
     Accept {
         /// The peer's address.

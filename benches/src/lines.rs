@@ -15,7 +15,7 @@ use crate::errors::Error;
 /// The name of a file that stands for standard output.
 pub const STDOUT: &str = "-";
 
-/// True if lines go to standard error, since standard output has a document.
+/// True if lines go to standard error, since a document is written to standard output.
 static ASIDE: AtomicBool = AtomicBool::new(false);
 
 /// The first error of standard output.

@@ -92,8 +92,8 @@ pub fn run(
     run_between(link::pair(&link), wire, params, unit, interrupt, on_row)
 }
 
-/// Runs the test `params` on several cores at once, with the queue pairs spread over the cores. A row is the
-/// sum of all cores.
+/// Runs the test `params` on several cores at once, with the queue pairs spread over the cores. Each row is
+/// the sum over all cores.
 ///
 /// # Errors
 /// Returns the first error of any end.

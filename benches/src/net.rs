@@ -43,7 +43,7 @@ pub struct Cores {
 }
 
 impl End {
-    /// The GID that siw puts into a destination: the MAC address, followed by zeros.
+    /// The GID of this end in a destination: the MAC address, followed by zeros, as with siw.
     pub fn gid(&self) -> [u8; 16] {
         let mut gid = [0; 16];
         gid[..6].copy_from_slice(&self.mac);

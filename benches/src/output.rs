@@ -351,7 +351,7 @@ fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// The spread of repeated runs.
+/// Lines with the spread of repeated runs.
 fn repeat_lines(rows: &[Row], unit: Unit) -> Vec<String> {
     let line = |group: &Vec<&Row>| {
         let figure = |row: &&Row| match &row.figures {
@@ -372,7 +372,7 @@ fn repeat_lines(rows: &[Row], unit: Unit) -> Vec<String> {
     grouped(whole).iter().filter(|group| group.len() > 1).filter_map(line).collect()
 }
 
-/// How the work is spread over several engines.
+/// Lines that show how the work is spread over several engines.
 fn spread_lines(counters: &[EngineCounters]) -> Vec<String> {
     type Count = fn(&EngineCounters) -> u64;
     let line = |(name, count): (&str, Count)| {

@@ -5,8 +5,8 @@
 //! queue pair, the credit cell of Sends and the messages between two iwperfs ([`mark`]).
 //!
 //! Sends need credits, because iWARP ends a connection whose Send finds no receive. perftest on iWARP uses
-//! credits: from time to time the receiver writes the number of messages that it has received (32 bits, in
-//! the machine's byte order) to the address in the sender's [`Dest`].
+//! credits: from time to time the receiver writes the number of messages whose receives it has posted again
+//! (32 bits, in the machine's byte order) to the address in the sender's [`Dest`].
 
 mod layout;
 pub mod mark;

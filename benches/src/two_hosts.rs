@@ -204,7 +204,7 @@ pub struct TwoHosts {
     pub b: Host,
     config: Config,
     place: Place,
-    /// The next local port to try, if the device hashes.
+    /// The next local port to try, if the devices choose queues by a hash (RSS).
     next_port: u16,
     now_us: u64,
     clock: Clock,
@@ -291,8 +291,9 @@ impl TwoHosts {
         Self::connect_all(std::slice::from_mut(self), count)
     }
 
-    /// Calls [`connect`](Self::connect) for each of `all`. If the devices hash, the local ports are chosen so
-    /// that the frames of a connection arrive at the engines that have the connection.
+    /// Calls [`connect`](Self::connect) for each of `all`. If the devices choose queues by a hash (RSS), the
+    /// local ports are chosen so that the frames of a connection arrive at the engines that have the
+    /// connection.
     ///
     /// # Errors
     /// Returns [`Error::Verbs`] or [`Error::Connect`].

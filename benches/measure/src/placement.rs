@@ -30,7 +30,8 @@ pub(crate) struct PlacementOptions {
     /// Number of connections.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32))]
     connections: u16,
-    /// Load of all messages together, in percent of the wire's rate. Bulk transfers are also measured
+    /// Load of all messages together, in percent of the wire's rate. Each setting is measured with this load,
+    /// and with bulk transfers
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100))]
     load: u32,
     /// Traffic: write+send, write+imm, write, send [default: all]
@@ -73,7 +74,7 @@ fn time(text: &str) -> Result<u64, String> {
 /// Parses a size, and returns it in bytes.
 fn size(text: &str) -> Result<usize, String> {
     let bytes = number(text, &[("K", 1 << 10), ("M", 1 << 20), ("", 1)])? as usize;
-    // A message needs some length, since its last bytes have to identify it.
+    // A message needs a minimum length, since its last bytes have to identify it.
     if (16..=1 << 24).contains(&bytes) { Ok(bytes) } else { Err("from 16 bytes to 16M".into()) }
 }
 

@@ -19,7 +19,7 @@ use crate::perftest::wire::{self, Dest, Report};
 pub const MESSAGE_BYTES: usize = 256;
 
 /// Number of receives kept posted. perftest needs one receive. The other receives are for a peer that sends
-/// ahead.
+/// several messages without waiting for ours.
 const RECEIVES: usize = 4;
 
 /// Cache line size, as perftest announces it.

@@ -56,7 +56,7 @@ impl Scale {
         }
         Some(match self {
             Self::Linear => {
-                // A single value gets an axis as wide as the value.
+                // If all values are equal, the axis is as wide as the value.
                 let least = low.abs().max(high.abs()) * LEAST_SPAN;
                 let span = if high - low > least { high - low } else { high.abs().max(1.0) };
                 whole_steps(low, high.max(low + span))

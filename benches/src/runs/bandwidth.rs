@@ -69,7 +69,7 @@ impl Run {
         let row = BandwidthRow {
             bytes: u64::from(self.size),
             iterations: self.messages,
-            // A short run is a single part, which does not include the time of the confirmation.
+            // A run that is too short for a peak has only its average.
             peak: self.peak_bytes_per_s.max(average),
             average,
             messages_per_s,
@@ -100,16 +100,16 @@ impl Run {
 pub struct RunPlan {
     /// The role of this end.
     pub part: Part,
-    /// Number of messages of each queue pair. `None` means that the run ends by time.
+    /// Number of messages of each queue pair. `None` means that the run has a fixed duration.
     pub limit: Option<u64>,
-    /// How a run by time ends.
+    /// How a run of a fixed duration ends.
     pub ending: Ending,
     /// True if a signal may end the run in an orderly way, since the peer needs no message from this end to
     /// continue.
     pub can_conclude: bool,
 }
 
-/// How a run by time ends.
+/// How a run of a fixed duration ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The run ends after the duration in the parameters.
@@ -348,8 +348,9 @@ fn connection_ended(
 
 /// Finds the peak of a run: the shortest time in which a tenth of the run completed.
 ///
-/// perftest's peak is the shortest time from one post to its completion. With a send buffer between the two,
-/// this time would measure a copy. A tenth of the run, in contrast, is sent at the speed of the wire.
+/// perftest's peak is the shortest time from one post to its completion. Here a request completes when TCP's
+/// send buffer has accepted the data, so this time would measure a copy. A tenth of the run, in contrast, is
+/// sent at the speed of the wire.
 #[derive(Debug)]
 struct Meter {
     /// Number of messages of a tenth of the run, or 0 if the user wants no peak.

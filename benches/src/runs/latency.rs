@@ -54,7 +54,8 @@ pub fn run(
 enum Waited {
     /// The message arrived.
     Arrived,
-    /// A run by time is over, because our clock says so or because the peer sends on the control connection.
+    /// The duration of the run is over, because our clock says so or because the peer sends on the control
+    /// connection.
     Over,
 }
 

@@ -29,8 +29,8 @@ const FRAME: usize = 2048;
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// With these options, at most half a MiB is in flight, since a run by time waits at its end for the data in
-/// flight.
+/// With these options, at most half a MiB is in flight. A run of a fixed duration waits at its end for the
+/// data in flight, and this wait has to be short.
 const BULK: &str = "-s 64K -t 8 -Q 4";
 
 /// A load of 4 KiB messages at 20 Mb/s. The wire can carry this load despite its losses, so a completion

@@ -44,7 +44,7 @@ pub(crate) struct PairOptions {
     /// Duration of the measurement of both sides together
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// CPUs to run on. Only `cores_2`, `queues_2` and `stream_*` use more than the first
+    /// CPUs to run on. Only `cores_2` and `queues_2` use the second CPU. `stream_*` ignores this option
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cpus: Vec<usize>,
     /// Print details on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines
@@ -66,7 +66,7 @@ enum Id {
     /// 10,000 open queue pairs of which 64 are active, against 64 open queue pairs.
     #[value(name = "qps_10k")]
     Qps10k,
-    /// The slowest of 64 bulk queue pairs, against the fastest of these.
+    /// The slowest of 64 bulk queue pairs, against the fastest of these queue pairs.
     #[value(name = "fair_64")]
     Fair64,
     /// The median round trip of 64 B Writes beside 64 bulk queue pairs, against 150 us

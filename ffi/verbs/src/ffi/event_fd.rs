@@ -1,10 +1,10 @@
 //! A queue with a descriptor that is readable while the queue has an item.
 //!
 //! The kernel's verbs channels work like this: a program polls the descriptor, or sets `O_NONBLOCK` on it
-//! with `fcntl`, and reads one event with a call of the library. Here the descriptor is a semaphore
-//! (`EFD_SEMAPHORE`) that counts the items. The count and the items change together, under the lock of the
-//! items. So no call reads the descriptor while the queue is empty, and removing an object's items also
-//! lowers the count.
+//! with `fcntl`, and reads one event with a call of the library. In this library the descriptor is a
+//! semaphore (`EFD_SEMAPHORE`) that counts the items. The count and the items change together, under the lock
+//! of the items. So no call reads the descriptor while the queue is empty, and removing an object's items
+//! also lowers the count.
 //!
 //! Therefore a thread that waits for an item does not read the descriptor, but waits on a futex. Signals
 //! interrupt this wait like a read: after a handler with `SA_RESTART` the wait continues.

@@ -355,7 +355,8 @@ pub(crate) fn status_of(completion: &WorkCompletion) -> sys::ibv_wc_status {
     match completion.status {
         WcStatus::Success => sys::IBV_WC_SUCCESS,
         WcStatus::LocalQpOperationError => sys::IBV_WC_LOC_QP_OP_ERR,
-        // In verbs, failed operations on keys are memory management errors.
+        // A failed invalidation of a key is a memory management operation error, which has this name in
+        // libibverbs.
         WcStatus::LocalProtectionError if completion.opcode == WcOpcode::LocalInvalidate => {
             sys::IBV_WC_MW_BIND_ERR
         }

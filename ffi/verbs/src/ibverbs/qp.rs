@@ -472,8 +472,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             }
             Transition::ToReset => {
                 oob_connect::stop(this.process, this.number(), &mut attributes.oob);
-                // The lock is released before `reset`: events lock the table of queue pairs before the
-                // attributes.
+                // The attributes are unlocked before `reset`, which locks the table of queue pairs: a thread
+                // that handles an event locks this table first, and then the attributes.
                 drop(attributes);
                 this.reset()?;
                 this.set_state(&mut this.attributes(), sys::IBV_QPS_RESET);

@@ -54,8 +54,8 @@ impl BoundPorts {
         Ok(())
     }
 
-    /// Ends the sharing of a bound identifier that begins to listen. Fails if another identifier is bound to
-    /// the same address.
+    /// Records that a bound identifier begins to listen, and so no longer shares its address. Fails if
+    /// another identifier is bound to the same address.
     pub(crate) fn listen(&self, id: usize, port: u16) -> Outcome<()> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();

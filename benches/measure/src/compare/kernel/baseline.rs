@@ -45,7 +45,7 @@ impl Stream {
         Ok(Self { hosts, settings, tried, runs, sendfile })
     }
 
-    /// A stream with these settings over interfaces of `mtu`. No other settings are tried.
+    /// Sets up a stream with these settings over interfaces of `mtu`. No other settings are tried.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces.
@@ -130,7 +130,7 @@ impl Small {
         Ok(Self { hosts, settings })
     }
 
-    /// Small messages with these settings over interfaces of `mtu`. No other settings are tried.
+    /// Sets up small messages with these settings over interfaces of `mtu`. No other settings are tried.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces.

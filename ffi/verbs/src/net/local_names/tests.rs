@@ -92,7 +92,7 @@ fn a_listener_that_goes_may_come_again_while_its_process_lives() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A program may look up a name at any moment while another program reserves the name.
+/// A process can reserve a name even while other threads look up this name all the time.
 #[test]
 fn those_who_look_for_a_name_keep_nobody_from_taking_it() {
     let (folder, names) = names();
