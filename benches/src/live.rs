@@ -35,7 +35,7 @@ pub struct Live {
     bar: Option<ProgressBar>,
     unit: Unit,
     hz: u64,
-    /// Total number of messages, or 0 if the run has a fixed duration.
+    /// Total number of messages, or 0 if the number is not limited.
     total: u64,
     /// Cycles between two updates, or 0 if nothing is shown.
     period: u64,
@@ -71,8 +71,8 @@ impl Live {
         }
     }
 
-    /// The display of a run of `total` messages, or of a run of a fixed duration if `total` is 0. `hz` is the
-    /// number of cycles per second.
+    /// The display of a run of `total` messages. If `total` is 0, a clock or an interrupt ends the run. `hz`
+    /// is the number of cycles per second.
     pub fn new(label: &str, total: u64, unit: Unit, hz: u64) -> Self {
         // Events of `--log` would disturb a dashboard.
         let is_dashboard = std::io::stderr().is_terminal() && !log::is_on();
@@ -87,7 +87,8 @@ impl Live {
         Self { bar, unit, total, period, hz, ..Self::hidden() }
     }
 
-    /// Begins the display. A run of a fixed duration ends at `deadline`. For other runs, `deadline` is 0.
+    /// Begins the display. A run of a fixed duration ends at `deadline`. If `deadline` is not after `moment`,
+    /// the run has no fixed duration.
     pub fn start(&mut self, moment: Snapshot, deadline: u64) {
         if self.period == 0 {
             return;

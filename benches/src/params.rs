@@ -109,8 +109,8 @@ impl Params {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), self.rx_depth, self.qps)
         } else if self.iters > 0 {
-            // Both ends of perftest also limit their numbers in this way: the receiver sends a credit after a
-            // third of this depth, and the sender stops after this many messages without a credit.
+            // Both ends of perftest use the smaller number in the same way: the receiver sends a credit after
+            // a third of this many messages, and the sender stops after this many messages without a credit.
             self.rx_depth.min(self.iters)
         } else {
             self.rx_depth

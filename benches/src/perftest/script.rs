@@ -139,8 +139,8 @@ impl Script<'_> {
         let (params, with_iwperf) = (self.params(), self.with_iwperf);
         let iters = (params.iters > 0).then_some(u64::from(params.iters));
         let (limit, part) = (if warms_up { Some(params.warm_up_messages()) } else { iters }, self.part());
-        // This end must notice when an interrupted peer ends the run early. A target of Sends does not, if it
-        // counts the Sends or waits for the next size.
+        // The target has to notice if this end ends the run early. A target of Sends does not notice this if
+        // it is perftest, which counts the Sends, or if it waits for the next size (--all).
         let knows_the_end = !params.test.verb().uses_receives() || (with_iwperf && !params.all);
         let both_end = !params.bidirectional || (params.endless && with_iwperf);
         let course = RunPlan {

@@ -69,7 +69,8 @@ impl Run {
         let row = BandwidthRow {
             bytes: u64::from(self.size),
             iterations: self.messages,
-            // A run that is too short for a peak has only its average.
+            // No peak is measured if the run has fewer than ten messages or no limit. The average then takes
+            // its place.
             peak: self.peak_bytes_per_s.max(average),
             average,
             messages_per_s,
@@ -100,16 +101,16 @@ impl Run {
 pub struct RunPlan {
     /// The role of this end.
     pub part: Part,
-    /// Number of messages of each queue pair. `None` means that the run has a fixed duration.
+    /// Number of messages of each queue pair. `None` means that the number is not limited.
     pub limit: Option<u64>,
-    /// How a run of a fixed duration ends.
+    /// How a run without a limit ends.
     pub ending: Ending,
     /// True if a signal may end the run in an orderly way, since the peer needs no message from this end to
     /// continue.
     pub can_conclude: bool,
 }
 
-/// How a run of a fixed duration ends.
+/// How a run ends if its number of messages is not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The run ends after the duration in the parameters.
@@ -353,7 +354,8 @@ fn connection_ended(
 /// sent at the speed of the wire.
 #[derive(Debug)]
 struct Meter {
-    /// Number of messages of a tenth of the run, or 0 if the user wants no peak.
+    /// Number of messages of a tenth of the run. 0 means that no peak is measured: the run has no limit, or
+    /// fewer than ten messages.
     part: u64,
     /// Minimum number of messages between two samples.
     step: u64,

@@ -1,6 +1,6 @@
 //! `loss_01`: Writes over a wire of 200 Mb/s with a round trip of 10 ms. The wire loses a thousandth of the
-//! frames, which a seed chooses. The baseline is Linux to Linux over such a wire with the same seed. Both
-//! sides use CUBIC and no offloads.
+//! frames, which a seed chooses. The baseline is the TCP of two Linux hosts (`iperf3`) over such a wire with
+//! the same seed. Both stacks use CUBIC and no offloads.
 //!
 //! The wire is the program `bad-wire`, between raw sockets on veth pairs. No process is pinned, since there
 //! are three processes for two cores.
@@ -138,7 +138,7 @@ fn iwperf(session: &Session, seed: u64, options: &str) -> Result<Value> {
     serde_json::from_slice(&output).map_err(|error| lab_error!("iwperf's JSON: {error}"))
 }
 
-/// Measures the goodput in Mb/s of Linux to Linux.
+/// Measures the goodput in Mb/s of `iperf3` between two Linux hosts.
 fn linux(session: &Session, seed: u64) -> Result<f64> {
     let lab = Lab::new(session, seed)?;
     for (host, address) in lab.hosts.iter().zip(ADDRESSES) {

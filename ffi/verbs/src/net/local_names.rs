@@ -58,8 +58,8 @@ pub(crate) struct LocalNameLease {
     claim: Claim,
     /// The locked file. `None` until the name is published.
     file: Option<OwnFd>,
-    /// The lock that tells processes that reserve a wildcard that there are connections at the port. All
-    /// connections with such a claim share this lock.
+    /// A lock that all connections with such a claim share. The lock shows processes that reserve a wildcard
+    /// that the port has connections.
     _shared: Option<NameLock>,
     /// The lock of the name, which is released last.
     held: NameLock,

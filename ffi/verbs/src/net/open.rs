@@ -60,8 +60,8 @@ const CLOSE_TIMEOUT_OF_HOSTS: Duration = Duration::from_secs(2);
 fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     let folder = folder(name)?;
     let Wire { port, mut config, address } = iwarp_wire::open_local(spec, folder.clone()).map_err(text)?;
-    // A peer answers the close at once, unless it has stopped receiving. In that case the peer's program
-    // waits for the end of the connection.
+    // A peer answers the close at once, unless it has stopped receiving. If it has, the peer's program waits
+    // for the end of the connection, so the timeout is short.
     config.close_timeout = CLOSE_TIMEOUT;
     let names = LocalNames::new(&folder).map_err(|error| {
         let line = format!("{}: no folder for names can be made: {error}", folder.display());
@@ -93,8 +93,8 @@ fn on_a_network(wire: Wire) -> Opened {
     (port, config, Net::new(address, NameService::None))
 }
 
-/// Sets the keepalive timer and the user timeout. A killed process falls silent. Connections to a killed
-/// process are closed early enough for programs to notice within ten seconds.
+/// Sets the keepalive timer and the user timeout. The peer of a killed process receives no further segments.
+/// These timers close the connection early enough for the peer's program to notice within ten seconds.
 fn notice_silence(config: &mut EngineConfig) {
     config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(4));
     config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(8);

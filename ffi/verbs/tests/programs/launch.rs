@@ -204,8 +204,8 @@ fn no_links() -> Result<(), String> {
     }
 }
 
-/// Runs programs on rsockets. Such programs need the code of rdma-core's librdmacm, whose name is a link to
-/// our library.
+/// Runs programs on rsockets. Such programs need the code of rdma-core's librdmacm, although the name of this
+/// library is a link to our library.
 fn rsockets() -> Result<(), String> {
     for pair in pairs::all() {
         if ["rstream", "rcopy"].contains(&pair.name.as_str()) && pair.missing().is_empty() {
