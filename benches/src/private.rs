@@ -7,7 +7,7 @@
 //! |---|---|
 //! | 4 | `iwpf` |
 //! | 1 | format, 3 |
-//! | 1 | test, its place in [`Test::ALL`] |
+//! | 1 | test, as an index of [`Test::ALL`] |
 //! | 2 | flags |
 //! | 12 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst, rx_depth, recv_post_list |
 //! | 8 | seed |

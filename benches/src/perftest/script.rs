@@ -2,8 +2,7 @@
 //!
 //! | | before | for each size | after |
 //! |---|---|---|---|
-//! | write-bw, read-bw, atomic-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports)
-//! | sync, reports (not both ways), close |
+//! | write-bw, read-bw, atomic-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports) | sync, reports (not both ways), close |
 //! | send-bw, write-imm-bw | places, sync, places | sync, run, (both ways: reports), sync with `-a` | close |
 //! | write-lat | sync, places, places, sync | run | - |
 //! | read-lat, atomic-lat | sync, places, places, sync | run | close |

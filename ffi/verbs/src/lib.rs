@@ -12,7 +12,7 @@
 //!
 //! | layer | folder |
 //! |---|---|
-//! | the border to C, and to the process that the library is loaded into | `ffi` |
+//! | the boundary to C, and to the process into which the library is loaded | `ffi` |
 //! | the wire, and the addresses on it | `net` |
 //! | the state of the process: one wire, one engine, one context | `process` |
 //! | the functions of libibverbs | `ibverbs` |

@@ -6,7 +6,7 @@
 //! | `alternate.rs` | two rates measured alternately, and the result |
 //! | `traffic.rs` | Writes on queue pairs between two engines on a wire in memory |
 //! | `one_core.rs`, `qps.rs`, `beside_bulk.rs`, `cores.rs`, `queues.rs`, `await_cost.rs`, `stream.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
-//! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core`, `cores_2` and `queues_2` |
+//! | `copy_crc.rs` | a loop that copies and computes CRCs: the baseline of `one_core`, `cores_2` and `queues_2` |
 //! | `smoltcp_sockets/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
 //! | `heap.rs` | a counting allocator |
 //!

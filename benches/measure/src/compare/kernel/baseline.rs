@@ -105,7 +105,8 @@ impl Small {
         })
     }
 
-    /// Finds the settings with the highest rate of messages of `size` bytes over interfaces with the MTU `mtu`.
+    /// Finds the settings with the highest rate of messages of `size` bytes over interfaces with the MTU
+    /// `mtu`.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces.
@@ -130,7 +131,8 @@ impl Small {
         Ok(Self { hosts, settings })
     }
 
-    /// Sets up small messages with these settings over interfaces with the MTU `mtu`. No other settings are tried.
+    /// Sets up small messages with these settings over interfaces with the MTU `mtu`. No other settings are
+    /// tried.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces.
