@@ -256,7 +256,7 @@ pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
 /// Pins the calling thread to `cpu`.
 ///
 /// # Errors
-/// Returns [`Error::Usage`] if this process may not use that CPU.
+/// Returns [`Error::Usage`] if this process may not use `cpu`.
 #[cfg(target_os = "linux")]
 pub fn pin(cpu: usize) -> Result<(), Error> {
     use rustix::thread::{CpuSet, sched_setaffinity};

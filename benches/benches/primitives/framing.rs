@@ -3,7 +3,7 @@
 //!
 //! All cases run with and without CRC, since markers cut the bytes into runs of 508, which slows the CRC
 //! most. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their CRC
-//! in one pass. Here the ULPDU is copied from a slice.)
+//! in one pass. In these benchmarks the ULPDU is copied from a slice.)
 
 use std::hint::black_box;
 

@@ -72,7 +72,7 @@ pub fn run(
 /// waiting for a processor. A second signal ends the process at once.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 
-/// Ends the connections after an error, while their memory still exists, so that the peer learns of the end.
+/// After an error, ends the connections before their memory is freed, so that the peer notices the end.
 /// Returns the cause of the error.
 ///
 /// An end that fails resets all connections. An interrupted end closes the control connection gracefully,

@@ -349,9 +349,9 @@ fn connection_ended(
 
 /// Finds the peak of a run: the shortest time in which a tenth of the run completed.
 ///
-/// perftest's peak is the shortest time from one post to its completion. Here a request completes when TCP's
-/// send buffer has accepted the data, so this time would measure a copy. A tenth of the run, in contrast, is
-/// sent at the speed of the wire.
+/// perftest's peak is the shortest time from one post to its completion. With our TCP, a request completes
+/// when the send buffer has accepted the data, so this time would measure a copy. A tenth of the run, in
+/// contrast, is sent at the speed of the wire.
 #[derive(Debug)]
 struct Meter {
     /// Number of messages of a tenth of the run. 0 means that no peak is measured: the run has no limit, or
@@ -386,7 +386,8 @@ impl Meter {
 
     fn peak_messages_per_cycle(&self) -> f64 {
         let rate = |(i, &(from, before)): (usize, &(u64, u64))| {
-            // Completions are moderated and so come in groups. Therefore the part may be longer than a tenth.
+            // Only some messages request a completion, so messages complete in groups. Therefore the part may
+            // be longer than a tenth.
             let &(to, after) = self.samples[i..].iter().find(|(_, after)| after - before >= self.part)?;
             (to > from).then(|| (after - before) as f64 / (to - from) as f64)
         };

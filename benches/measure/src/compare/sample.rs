@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn the_median_is_that_of_the_ratios_not_of_the_figures() {
-        // The ratios are 2, 5, 3, 1 and 4. The median of `ours` would be 30, and that of `theirs` 10.
+        // The ratios are 2, 5, 3, 1 and 4. The median of `ours` would be 30, and the median of `theirs` would
+        // be 10.
         let pairs = vec![pair(20., 10.), pair(50., 10.), pair(30., 10.), pair(40., 40.), pair(4., 1.)];
         let sample = Sample::new(pairs.clone()).unwrap();
         assert_eq!((sample.median, sample.ratio()), (pair(30., 10.), 3.0));

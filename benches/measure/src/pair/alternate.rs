@@ -1,4 +1,4 @@
-//! Two rates measured alternately, so that a slow phase of the machine affects both.
+//! Two rates measured alternately, so that a slow phase of the machine affects both rates.
 
 use std::time::{Duration, Instant};
 

@@ -19,7 +19,7 @@ use crate::ffi::settings::{self, Key};
 /// An opened wire: its port, the engine's configuration, and the addresses on the wire.
 type Opened = (Box<dyn Port>, EngineConfig, Net);
 
-/// Opens the wire. If this fails, the error has one line that tells the user what to do.
+/// Opens the wire. If the wire cannot be opened, the error has one line that tells the user what to do.
 pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     let (port, mut config, mut net) = match &spec.kind {
         Kind::Local { name } => open_local(spec, name)?,

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 pub struct WireProcess {
     /// The name of the wire.
     pub wire: String,
-    /// The PID of the process, or 0 if this process cannot see it.
+    /// The PID of the process, or 0 if this process cannot see the PID.
     pub pid: i32,
     /// The name of the process, as the system reports it.
     pub program: String,

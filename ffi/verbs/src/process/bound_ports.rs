@@ -79,7 +79,7 @@ impl BoundPorts {
         }
     }
 
-    /// Releases the port of an identifier, if it has one.
+    /// Releases the port of an identifier, if the identifier is bound.
     pub(crate) fn release(&self, id: usize, port: u16) {
         let mut bound = self.bound();
         if let Some(owners) = bound.get_mut(&port) {

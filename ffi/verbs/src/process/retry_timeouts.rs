@@ -3,8 +3,8 @@
 //!
 //! On InfiniBand, if the peer's queue pair does not answer (for instance because it is not in RTR), a request
 //! is sent again `retry_cnt` times, each time after `4.096 us * 2^timeout`. Then the request and the queue
-//! pair fail. Here a request waits for the connection as long as all these retries would take. In a
-//! connection, TCP retransmits by its own rules.
+//! pair fail. In this library, a request waits for the connection as long as all these retries would take. In
+//! a connection, TCP retransmits by its own rules.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};

@@ -106,7 +106,7 @@ pub(crate) fn sink(port: &mut dyn Port) -> Result<ReceivedFrames> {
 /// microseconds.
 ///
 /// # Errors
-/// Fails if no peer starts, or if a frame does not come back.
+/// Fails if no peer starts, or if the peer does not return a frame.
 pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f64> {
     let maker =
         FrameBuilder::new(port, bytes)?.ok_or_else(|| lab_error!("{bytes} bytes do not fit a frame"))?;

@@ -47,7 +47,8 @@ fn a_name_is_known_while_its_listener_lives() {
     assert_eq!(names.find(at("[::1]:7471")).unwrap(), Lookup::At(wire));
     assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Lookup::NotFound);
     assert_eq!(listening(&folder), [("*:7471".to_owned(), wire)]);
-    // Here the names of one process do not exclude each other, since `BoundPorts` checks such names earlier.
+    // In `LocalNames`, the names of one process do not exclude each other, since `BoundPorts` checks such
+    // names earlier.
     let mut own = take(&names, "127.0.0.1:7471").unwrap();
     own.publish(at("100.64.0.8:1")).unwrap();
     assert_eq!(
