@@ -1,4 +1,4 @@
-//! Private data of MPA startup between two iwperfs. perftest ignores it.
+//! Private data of MPA startup between two iwperfs. perftest ignores these private data.
 //!
 //! The private data of a client's Request on the control connection is a [`Hello`], with all fields
 //! big-endian:

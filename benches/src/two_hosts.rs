@@ -90,7 +90,7 @@ impl Config {
 /// One of the two hosts.
 pub struct Host {
     /// The engine. The owner of the host polls the engine with [`poll_at`](Self::poll_at), or [`TwoHosts`]
-    /// polls it.
+    /// polls the engine.
     pub engine: Engine,
     /// The completion queue of all work queues.
     pub cq: CompletionQueue,

@@ -38,7 +38,8 @@ fn completed(words: &[&str]) -> Vec<String> {
         words[last],
         words[last - 1],
     );
-    // The script ends with a call of `complete`, which is not part of the function.
+    // The script defines the function `_iwperf`, and registers the function with `complete`. The added lines
+    // call the function.
     bash(&[], &format!("{script}\n{call}")).lines().map(str::to_owned).collect()
 }
 

@@ -15,13 +15,13 @@ pub(crate) struct PlacementOptions {
     /// Percentage of the frames that are lost in each direction.
     #[arg(long, default_value_t = 1.0, value_parser = percent)]
     loss: f64,
-    /// Rate of the wire in each direction: 10Gb/s, 200Mb/s.
+    /// Rate of the wire in each direction, for instance 10Gb/s or 200Mb/s.
     #[arg(long, default_value = "10Gb/s", value_parser = rate)]
     rate: u64,
-    /// Round-trip time of the empty wire: 100us, 10ms.
+    /// Round-trip time of the empty wire, for instance 100us or 10ms.
     #[arg(long, default_value = "100us", value_parser = time)]
     rtt: u64,
-    /// Bytes of a message: 64K, 1M.
+    /// Bytes of a message, for instance 64K or 1M.
     #[arg(long, default_value = "64K", value_parser = size)]
     message: usize,
     /// Number of messages of each connection in a run.

@@ -29,7 +29,7 @@ pub struct TestArgs {
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with_all = ["iters", "all"],
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub duration: Option<u32>,
-    /// Run all sizes from 2 to 2^23 bytes.
+    /// Run each power of two from 2 to 2^23 bytes.
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
     /// Send messages at this rate, even if earlier messages are late. The latency of a message is measured

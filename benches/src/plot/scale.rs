@@ -103,7 +103,7 @@ impl Scale {
 /// The smallest range around `low` and `high` that begins and ends at ticks of the range.
 fn whole_steps(low: f64, high: f64) -> (f64, f64) {
     let (mut from, mut to) = (low, high);
-    // A wider range may have a longer step, which happens at most twice in a row.
+    // A wider range may need a longer step. This happens at most twice in a row.
     for _ in 0..3 {
         let step = linear_step(to - from);
         (from, to) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);

@@ -30,7 +30,7 @@ pub struct Part {
     pub counts: bool,
 }
 
-/// A run that can still be prolonged.
+/// The result of a run. The caller can still move the end of the run ([`prolong`](Self::prolong)).
 #[derive(Debug)]
 pub struct Run {
     size: u32,

@@ -78,7 +78,7 @@ enum Role {
 }
 
 impl Role {
-    /// The side to which the work of this role counts in an `op`.
+    /// The side for which the work of this role counts, if the load posts `op`.
     fn side(self, op: Op) -> Side {
         if (self == Self::Requester) == (op == Op::Read) { Side::Received } else { Side::Sent }
     }

@@ -35,7 +35,8 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     if !matches!(spec.kind, Kind::Local { .. }) {
         net.show(&spec.to_string());
     }
-    // Programs may connect two queue pairs of one process.
+    // Programs may connect two queue pairs of one process, so the port also delivers frames that are sent to
+    // this process.
     let port = Box::new(match &spec.kind {
         // Other processes of the host may have the same Ethernet address, so the IP address decides.
         Kind::Packet { .. } => Loopback::of_address(port, net.address()),

@@ -240,7 +240,7 @@ mod tests {
     use iwarp::verbs::StreamError;
     use libc::{EADDRINUSE, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENOMEM, ETIMEDOUT};
 
-    /// The rows of the module's table that need no peer.
+    /// Checks the rows of the module's table that need no peer.
     #[test]
     fn each_error_has_its_event_and_its_status() {
         use sys::RDMA_CM_EVENT_UNREACHABLE as UNREACHABLE;

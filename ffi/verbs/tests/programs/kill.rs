@@ -109,7 +109,7 @@ fn victims() -> Vec<Victims> {
         let mut victims = Victims::new(tool, &command, &format!("{command} 127.0.0.1"));
         if tool == "ib_write_lat" {
             (victims.client_shows, victims.server_shows) = (LossSign::Clock, Some(LossSign::Clock));
-            // On busy processors, the clock may end the program before it has sent much.
+            // On busy processors, the clock may end the program before the program has sent much.
             victims.bytes = SECOND_CONNECTION;
         }
         all.push(victims);

@@ -49,9 +49,9 @@ enum Action {
     },
     /// Make a folder with libibverbs.so.1 and librdmacm.so.1, for images without rdma-core
     Libs {
-        /// The folder, which is made
+        /// The folder to make
         folder: PathBuf,
-        /// Copy the library, for a folder that needs nothing outside, and on another file system
+        /// Copy the library, so that the folder needs no file outside of it
         #[arg(long)]
         copy: bool,
     },
