@@ -92,7 +92,7 @@ pub struct Flow {
     /// Completed receives, which will be posted again together.
     taken: Vec<u32>,
     extra_in_flight: usize,
-    /// Number of atomics posted in earlier runs, which the peer's word has counted.
+    /// Number of atomics posted in earlier runs. The peer's word has counted these atomics.
     atomics_before: u64,
 }
 

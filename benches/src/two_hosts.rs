@@ -24,7 +24,7 @@ const POLL_US: u64 = 20;
 /// Maximum number of polls until two hosts are connected.
 const MAX_POLLS: u64 = 10_000;
 
-/// Number of connections that are set up at a time, which is smaller than a listener's backlog.
+/// Number of connections that are set up at a time. A listener's backlog is larger than this number.
 const AT_A_TIME: usize = 64;
 
 /// The port of the first engine's listener.
@@ -130,7 +130,7 @@ impl Host {
         self.engine.poll_at(Instant::from_micros(now_us as i64));
     }
 
-    /// The address of the beginning of this host's memory, which the other host uses.
+    /// The address of this host's memory, for requests of the other host.
     pub fn remote(&self) -> RemoteAddr {
         RemoteAddr { addr: self.memory.addr(), rkey: self.memory.rkey() }
     }

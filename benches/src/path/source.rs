@@ -284,7 +284,7 @@ impl Path {
         if self.params.validate { (number as usize).wrapping_mul(7919) % (room + 1) } else { 0 }
     }
 
-    /// The last byte of the message in the exposed half, which the peer's Write sets.
+    /// The last byte of the message in the exposed half. The peer's Write sets this byte.
     ///
     /// # Errors
     /// Returns [`Error::Verbs`].

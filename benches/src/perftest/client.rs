@@ -75,8 +75,8 @@ const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 /// After an error, ends the connections before their memory is freed, so that the peer notices the end.
 /// Returns the cause of the error.
 ///
-/// An end that fails resets all connections. An interrupted end closes the control connection gracefully,
-/// which another iwperf recognizes.
+/// An end that fails resets all connections. An interrupted end closes the control connection gracefully, so
+/// that another iwperf recognizes the interrupt.
 pub(super) fn leave(
     end: &mut Endpoint,
     control: &Control,

@@ -74,7 +74,7 @@ fn take(session: &Session, measure: &Measure) -> Result<Pair> {
     parse(measure, &run.args(["--seconds", &session.pace.seconds.to_string()]).check(LIMIT)?)
 }
 
-/// Parses the pair in the output of `measure pair`, which is the last line.
+/// Parses the last line of the output of `measure pair`. This line has the pair.
 fn parse(measure: &Measure, text: &str) -> Result<Pair> {
     let id = measure.id;
     let Line { id: said, ours, theirs, unit } =

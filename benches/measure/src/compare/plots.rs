@@ -51,7 +51,7 @@ pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<
     Ok(())
 }
 
-/// The note on all plots, which describes the machine.
+/// The note on all plots: a description of the machine.
 fn notes() -> Vec<String> {
     vec![MachineInfo::here().to_string()]
 }

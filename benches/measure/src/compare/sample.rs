@@ -54,7 +54,8 @@ impl Sample {
     }
 }
 
-/// The index of the worst sample by direction, which is the row's result.
+/// The index of the sample of the worst direction, or `None` if there is no sample. This sample is the row's
+/// result.
 pub(crate) fn worst(samples: &[(&'static str, Sample)], better: Direction) -> Option<usize> {
     (0..samples.len()).reduce(|worst, next| {
         if better.is_worse(samples[next].1.ratio(), samples[worst].1.ratio()) { next } else { worst }

@@ -128,7 +128,7 @@ impl Qp {
         unsafe { (*self.c.get()).qp_base.qp_num }
     }
 
-    /// Fails if the `handle` field is not that of this queue pair.
+    /// Fails if the `handle` field is not the handle with which this queue pair was made.
     pub(crate) fn check(&self) -> Outcome<()> {
         // SAFETY: nobody writes the field while a call uses the object.
         abi::check_handle(unsafe { (*self.c.get()).qp_base.handle }, self.number())

@@ -36,8 +36,8 @@ const PREFIX: &str = "uwarp/";
 const WIRE_BYTES: usize = 40;
 
 impl Presence {
-    /// Announces this process on a wire. Returns `None` if the system refuses the socket, which has no other
-    /// effect.
+    /// Announces this process on a wire. Returns `None` if the system refuses the socket. A refusal has no
+    /// other effect.
     pub(super) fn announce(wire: &str, address: IpAddr) -> Option<Self> {
         let wire: String = wire.chars().filter(char::is_ascii_graphic).take(WIRE_BYTES).collect();
         let name = format!("{PREFIX}{}/{address}/{wire}", std::process::id());

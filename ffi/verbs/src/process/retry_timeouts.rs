@@ -1,5 +1,5 @@
 //! Timeouts of queue pairs whose peer does not connect: requests fail after the time that the program has
-//! set.
+//! set, but not before a minimum time ([`LEAST`]).
 //!
 //! On InfiniBand, if the peer's queue pair does not answer (for instance because it is not in RTR), a request
 //! is sent again `retry_cnt` times, each time after `4.096 us * 2^timeout`. Then the request and the queue

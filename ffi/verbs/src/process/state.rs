@@ -143,8 +143,8 @@ fn failed(error: VerbsError) -> StartError {
     StartError::new(&error)
 }
 
-/// Makes the socket that serves `uwarp status`. Returns `None` if the system refuses the socket, which has no
-/// other effect.
+/// Makes the socket that serves `uwarp status`. Returns `None` if the system refuses the socket. A refusal is
+/// logged, and has no other effect.
 fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
     let poll = move || {
         if !has_thread && let Some(process) = started() {

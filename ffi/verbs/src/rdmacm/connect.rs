@@ -1,4 +1,4 @@
-//! Listens, connects, accepts and disconnects.
+//! Listening, connecting, accepting, rejecting and disconnecting.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -32,7 +32,7 @@ pub(crate) fn killed_peer() -> Result<(), String> {
     at_kernel_address("killed_peer")
 }
 
-/// Tests ports on an interface, which are UDP ports of the kernel.
+/// Tests binding to ports on an interface, where each port is a UDP port of the kernel.
 pub(crate) fn binds() -> Result<(), String> {
     at_kernel_address("binds")
 }

@@ -1,5 +1,5 @@
 //! Tests that programs leave no files behind when they end, and that programs which only list devices start
-//! nothing.
+//! nothing. Also tests `ibv_asyncwatch`, and `uwarp ls` on an interface.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Kills one end of a connection with `kill -9`. The other end has to end with an error.
+//! Kills one end of a connection with `kill -9`. The other end has to notice the kill: it exits, or prints a
+//! message. A program that only polls memory does not notice the kill, and has to end by its clock.
 
 use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::{Duration, Instant};

@@ -46,7 +46,7 @@ fn output(command: &mut Command) -> Result<Output, String> {
     command.output().map_err(|error| format!("{command:?}: {error}"))
 }
 
-/// Returns standard output and standard error of a command, which has to succeed.
+/// Returns standard output and standard error of a command. The command has to succeed.
 fn said(command: &mut Command) -> Result<String, String> {
     let output = output(command)?;
     let both = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());

@@ -1,5 +1,5 @@
-//! Tests of `uwarp status` with two connected programs, a killed program, and a program without an engine
-//! thread.
+//! Tests of `uwarp status` with connected, stopped and killed programs, with programs in PID namespaces, with
+//! `--watch`, and with a program without an engine thread.
 
 use std::collections::HashMap;
 use std::fs;
