@@ -277,7 +277,7 @@ impl Path {
     /// Polls the completion queues. Returns whether there was a completion.
     ///
     /// # Errors
-    /// Returns [`Error::Completion`] or [`Error::Verbs`].
+    /// Returns [`Error::Completion`], [`Error::Verbs`], or [`Error::Exchange`] for a wrong mark.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let moved = self.reap(true)? | self.reap(false)?;
         if self.params.test.has_credits() {

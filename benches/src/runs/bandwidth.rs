@@ -125,7 +125,7 @@ pub enum Ending {
 /// run covers the time until the error.
 ///
 /// # Errors
-/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`] or [`Error::Interrupted`].
+/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Interrupted`], or an error of [`Path::poll`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,
