@@ -2,7 +2,7 @@
 //!
 //! A process on a wire without a folder binds a Unix socket to a name in the abstract namespace. The name
 //! consists of the process's address and wire. Nobody connects to the socket. The system removes the name
-//! however the process ends, and lists the names of a network namespace.
+//! however the process ends, and lists the names of a network namespace in `/proc/net/unix`.
 
 use std::fs;
 use std::net::IpAddr;
