@@ -303,8 +303,8 @@ fn ending_note(
     }
 }
 
-/// The number of measured cycles. The last row of an endless run covers the rows before it, whose cycles are
-/// counted only once.
+/// The number of measured cycles. The last row of an endless run covers the earlier rows. Cycles that several
+/// rows cover are counted only once.
 fn measured_cycles(rows: &[Row]) -> u64 {
     let mut spans: Vec<_> = rows.iter().map(|row| row.span).collect();
     spans.sort_unstable();

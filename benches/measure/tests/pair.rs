@@ -16,7 +16,7 @@ fn measure(arguments: &[&str]) -> Output {
 /// each side several times.
 const SHORT: &str = "0.3";
 
-/// Seconds of a run whose figure is the ratio of six parts of the run.
+/// Seconds of a run that has six parts, and whose figure is a ratio of these parts.
 const OF_SIX_PARTS: &str = "1.5";
 
 /// The figures of both sides, after a short run on CPU 0.

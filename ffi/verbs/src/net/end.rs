@@ -42,7 +42,7 @@ pub(super) enum NameService {
     Hosts(Hosts),
 }
 
-/// A name that this process holds until the value is dropped, by the kind of wire.
+/// A name that this process holds until the value is dropped. The variant depends on the kind of wire.
 pub(crate) enum NameLease {
     /// A name on a `local` wire.
     Local(LocalNameLease),

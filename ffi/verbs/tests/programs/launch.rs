@@ -29,7 +29,7 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
 /// The names that programs open.
 const NAMES: [&str; 4] = ["libibverbs.so.1", "libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
 
-/// Compiles `c/opens.c` in the folder of a wire.
+/// Compiles `c/opens.c` in the folder of a wire, and returns the path of the program.
 fn opens(wire: &Wire) -> Result<String, String> {
     let program = wire.folder().join("opens");
     let source = format!("{}/tests/programs/c/opens.c", env!("CARGO_MANIFEST_DIR"));
@@ -139,7 +139,7 @@ fn another_is_told() -> Result<(), String> {
     }
 }
 
-/// The folders of links.
+/// Returns the folders of links that launchers have made for a wire.
 fn links_of(wire: &Wire) -> Result<Vec<PathBuf>, String> {
     let folder = wire.rendezvous().join(".links");
     let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
