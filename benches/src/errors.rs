@@ -78,7 +78,7 @@ pub enum Error {
     /// `--validate` found bytes that differ from the bytes that were sent.
     #[error("validation failed: {0}")]
     Validation(String),
-    /// The run was slower than `--limit_bw` or `--limit_msgrate` allow.
+    /// The run was slower than `--limit_bw` or `--limit_msgrate` allows.
     #[error("{0}")]
     Limit(String),
     /// Ctrl-C or SIGTERM ended this process.
