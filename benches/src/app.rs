@@ -139,7 +139,7 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
         port: args.port,
         core: None,
     };
-    // Without --cores, the system places both ends.
+    // Without --cores, the system chooses the CPUs of both ends.
     let cores: Vec<Option<u32>> =
         if args.cores.is_empty() { vec![None] } else { args.cores.iter().copied().map(Some).collect() };
     let mut runs = Vec::new();

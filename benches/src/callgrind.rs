@@ -135,7 +135,7 @@ fn by_file(profile: &str) -> BTreeMap<String, u64> {
     files
 }
 
-/// The costs in a line, which follow the position. Valgrind omits zeros at the end of a line.
+/// Parses the costs in a line, which begins with a position. Valgrind omits zeros at the end of a line.
 fn cost(line: &str) -> Executed {
     let mut costs = line.split(' ').skip(1).map(|cost| cost.parse().unwrap_or(0));
     let mut next = || costs.next().unwrap_or(0);

@@ -72,7 +72,7 @@ pub enum Command {
     /// rping's server.
     #[command(disable_version_flag = true)]
     Pong(PongArgs),
-    /// Print the completions of a shell, which you put into the file that the shell reads.
+    /// Print completions for a shell. Put them into the file from which the shell reads completions.
     #[command(disable_version_flag = true)]
     Completions {
         /// The shell.

@@ -53,8 +53,8 @@ pub fn together<S: Send, T: Send>(
     })
 }
 
-/// Returns the error that is the cause, if one of two results is an error. An end that was interrupted or has
-/// lost its peer only shows that the other end failed.
+/// If one of two results is an error, returns the error that is the cause. An end that was interrupted or has
+/// lost its peer is not the cause if the other end has an error of its own.
 pub fn first_cause<A, B>(ran: Result<A, Error>, served: Result<B, Error>) -> Result<(A, B), Error> {
     match (ran, served) {
         (

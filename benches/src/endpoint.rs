@@ -100,7 +100,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// Returns [`Error::Silent`] after `timeout` (`None` means that there is no limit),
-    /// [`Error::Interrupted`], or an error of `look`.
+    /// [`Error::Interrupted`], an error of `look`, or an error of the completion channel.
     pub fn wait<T>(
         &mut self,
         doing: &'static str,
@@ -164,7 +164,7 @@ impl Endpoint {
     /// limit.
     ///
     /// # Errors
-    /// Returns [`Error::Silent`] or [`Error::Interrupted`].
+    /// Returns the errors of [`wait`](Self::wait).
     pub fn request(&mut self, timeout: Option<Duration>) -> Result<Request, Error> {
         self.driver.set_wait_mode(WaitMode::Waiting);
         let request = self.wait("waiting for a connection", timeout, |end| {
@@ -184,7 +184,7 @@ impl Endpoint {
     /// Accepts `request` on `qp`.
     ///
     /// # Errors
-    /// Returns [`Error::Accept`] or [`Error::Silent`].
+    /// Returns [`Error::Accept`], [`Error::Verbs`], or an error of [`wait`](Self::wait).
     pub fn accept(&mut self, request: &Request, qp: &QueuePair, param: &ConnParam) -> Result<(), Error> {
         request.id.accept(qp, param)?;
         match self.established(&request.id, request.remote) {
@@ -198,7 +198,8 @@ impl Endpoint {
     /// again for its data connections, and may not listen yet.
     ///
     /// # Errors
-    /// Returns [`Error::Connect`], [`Error::Rejected`] or [`Error::Silent`].
+    /// Returns [`Error::Connect`], [`Error::Rejected`], [`Error::Verbs`], an error of `create_qp`, or an
+    /// error of [`wait`](Self::wait).
     pub fn connect(
         &mut self,
         mut create_qp: impl FnMut() -> Result<QueuePair, Error>,
@@ -227,7 +228,7 @@ impl Endpoint {
     /// Polls the engine for `time`.
     ///
     /// # Errors
-    /// Returns [`Error::Interrupted`].
+    /// Returns [`Error::Interrupted`], or an error of the completion channel.
     pub fn pause(&mut self, time: Duration) -> Result<(), Error> {
         let end = Instant::now() + time;
         self.wait("pausing", None, |_| Ok((Instant::now() >= end).then_some(())))
@@ -248,7 +249,7 @@ impl Endpoint {
     }
 
     fn established(&mut self, id: &CmId, remote: SocketAddr) -> Result<PrivateData, Error> {
-        // The connection has its own time limit. The limit here applies only if the event never comes.
+        // The connection has its own time limit. The limit here applies only if the event never arrives.
         let silence = self.timeout + Duration::from_secs(2);
         let id = id.clone();
         let failed = |reason| Error::Connect { remote, reason };

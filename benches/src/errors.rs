@@ -24,7 +24,7 @@ pub enum Error {
         /// The cause.
         reason: NotConnected,
     },
-    /// A peer has connected, but the connection was not established.
+    /// A peer has asked for a connection, but the connection was not established.
     #[error("the connection from {remote} was not established: {reason}")]
     Accept {
         /// The peer's address.
@@ -78,7 +78,7 @@ pub enum Error {
     /// `--validate` found bytes that differ from the bytes that were sent.
     #[error("validation failed: {0}")]
     Validation(String),
-    /// The run was slower than `--limit_bw` or `--limit_msgrate` allow.
+    /// The run was slower than `--limit_bw` or `--limit_msgrate` allows.
     #[error("{0}")]
     Limit(String),
     /// Ctrl-C or SIGTERM ended this process.

@@ -42,8 +42,8 @@ impl Interrupt {
         self.by_signal.load(Ordering::Relaxed) && !self.by_failure.load(Ordering::Relaxed)
     }
 
-    /// Returns the cause of `error`: if a signal came, an ended connection is only an effect of the signal,
-    /// and the cause is the interrupt.
+    /// Returns the cause of `error`: if a signal has arrived, an ended connection is only an effect of the
+    /// signal, and the cause is the interrupt.
     pub fn explain(&self, error: Error) -> Error {
         match error {
             Error::Disconnected { .. } | Error::PeerInterrupted { .. }

@@ -38,7 +38,7 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_early: Option<&'a str>,
     results: Vec<Entry>,
-    /// The profile of each row of the target, if both ends are in this process and are profiled.
+    /// The profile of each of the target's rows, if both ends are in this process and are profiled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     target_profiles: Vec<Breakdown>,
     validation: Option<Validation>,

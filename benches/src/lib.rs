@@ -2,9 +2,10 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `cli` | the command line |
+//! | `cli`, `app` | the command line, and the commands |
+//! | `errors`, `lines` | the errors that end a run, and lines of output |
 //! | `params` | a test with all defaults resolved |
-//! | `net`, `driver`, `endpoint`, `interrupt` | a port, the thread that polls its engine, connections and time limits, Ctrl-C |
+//! | `net`, `driver`, `endpoint`, `interrupt`, `silence` | a port, the thread that polls its engine, connections and time limits, Ctrl-C, silent peers |
 //! | `perftest` | the exchange of `ib_* -R`, as client and as server |
 //! | `private`, `private_report` | messages between two iwperfs |
 //! | `path`, `validate` | queue pairs, memory, credits; patterns and their check |
@@ -14,7 +15,7 @@
 //! | `cores`, `several` | a test on several cores at once; client and server on several queues of one device |
 //! | `table`, `description`, `json`, `output`, `live`, `profile`, `report` | the output |
 //! | `documents` | completions for shells, and man pages |
-//! | `machine`, `provenance` | the place, time and way of a measurement |
+//! | `machine`, `provenance` | the place, time and method of a measurement |
 //! | `shown`, `metrics` | the views of other programs on a run: `uwarp status`, `--metrics` |
 //! | `log` | `--log`: events on standard error |
 //! | `callgrind` | counts a program's instructions, for results that do not depend on the load of the machine |

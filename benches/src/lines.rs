@@ -15,7 +15,7 @@ use crate::errors::Error;
 /// The name of a file that stands for standard output.
 pub const STDOUT: &str = "-";
 
-/// True if lines go to standard error, since standard output has a document.
+/// True if lines go to standard error, since a document is written to standard output.
 static ASIDE: AtomicBool = AtomicBool::new(false);
 
 /// The first error of standard output.
@@ -29,7 +29,7 @@ pub fn say(line: &str) {
     if ASIDE.load(Ordering::Relaxed) {
         return tell(line);
     }
-    // The error is ignored here: a document that is printed later reports it.
+    // The error is ignored here: `print` has recorded it, and `check` returns it.
     let _ = print(format!("{line}\n").as_bytes());
 }
 

@@ -1,6 +1,6 @@
 //! The display of a run in progress. On a terminal the display is a small dashboard. Without a terminal, a
-//! run by time prints a line per second. Both displays go to standard error, so that other programs can parse
-//! the table.
+//! run of a fixed duration prints a line per second. Both displays go to standard error, so that other
+//! programs can parse the table.
 
 use std::io::IsTerminal;
 
@@ -35,13 +35,13 @@ pub struct Live {
     bar: Option<ProgressBar>,
     unit: Unit,
     hz: u64,
-    /// Total number of messages, or 0 if the run ends by time.
+    /// Total number of messages, or 0 if the number is not limited.
     total: u64,
     /// Cycles between two updates, or 0 if nothing is shown.
     period: u64,
     next: u64,
     started: u64,
-    /// Duration of the run in cycles, or 0 if the run does not end by time.
+    /// Duration of the run in cycles, or 0 if the run has no fixed duration.
     span: u64,
     before: Option<Snapshot>,
 }
@@ -71,8 +71,8 @@ impl Live {
         }
     }
 
-    /// The display of a run of `total` messages, or of a run by time if `total` is 0. `hz` is the number of
-    /// cycles per second.
+    /// The display of a run of `total` messages. If `total` is 0, a clock or an interrupt ends the run. `hz`
+    /// is the number of cycles per second.
     pub fn new(label: &str, total: u64, unit: Unit, hz: u64) -> Self {
         // Events of `--log` would disturb a dashboard.
         let is_dashboard = std::io::stderr().is_terminal() && !log::is_on();
@@ -87,8 +87,8 @@ impl Live {
         Self { bar, unit, total, period, hz, ..Self::hidden() }
     }
 
-    /// Begins the display. A run by time ends at `deadline`. If `deadline` is 0, the run does not end by
-    /// time.
+    /// Begins the display. A run of a fixed duration ends at `deadline`. If `deadline` is not after `moment`,
+    /// the run has no fixed duration.
     pub fn start(&mut self, moment: Snapshot, deadline: u64) {
         if self.period == 0 {
             return;

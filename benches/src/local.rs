@@ -92,8 +92,8 @@ pub fn run(
     run_between(link::pair(&link), wire, params, unit, interrupt, on_row)
 }
 
-/// Runs the test `params` on several cores at once, with the queue pairs spread over the cores. A row is the
-/// sum of all cores.
+/// Runs the test `params` on several cores at once, with the queue pairs spread over the cores. Each row is
+/// the sum over all cores.
 ///
 /// # Errors
 /// Returns the first error of any end.
@@ -143,7 +143,7 @@ pub fn run_between(
     let remote = SocketAddr::new(address(wire.ipv6, 1), wire.port);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
-            // When a signal comes, the client ends the test in an orderly way, so signals do not interrupt
+            // When a signal arrives, the client ends the test in an orderly way, so signals do not interrupt
             // the server.
             let told = interrupt.of_failures_only();
             let served = make_end(server_port, &config(1, None), &told).and_then(|mut end| {

@@ -44,7 +44,7 @@ pub fn start(option: Option<&str>) -> Result<(), Error> {
     subscriber.try_init().map_err(|error| Error::Usage(format!("{origin}: {error}")))
 }
 
-/// Refuses the option, since this build emits no events.
+/// Refuses the option, if the option is given, since this build emits no events.
 ///
 /// # Errors
 /// Returns [`Error::Usage`] with the command that builds a program with events.

@@ -26,7 +26,8 @@ impl MachineInfo {
         Self::described(&cpuinfo, &meminfo, &release, cores)
     }
 
-    /// The machine that these files in `/proc` describe. Missing values are unknown.
+    /// The machine that these files in `/proc` describe. A missing name is shown as unknown, and a missing
+    /// number is 0.
     fn described(cpuinfo: &str, meminfo: &str, release: &str, cores: usize) -> Self {
         let mut cpu = field(cpuinfo, "model name").unwrap_or("unknown processor").to_owned();
         if let (Some(family), Some(model)) = (field(cpuinfo, "cpu family"), field(cpuinfo, "model")) {

@@ -43,7 +43,7 @@ pub struct Cores {
 }
 
 impl End {
-    /// The GID that siw puts into a destination: the MAC address, followed by zeros.
+    /// The GID of this end in a destination: the MAC address, followed by zeros, as with siw.
     pub fn gid(&self) -> [u8; 16] {
         let mut gid = [0; 16];
         gid[..6].copy_from_slice(&self.mac);
@@ -112,7 +112,7 @@ impl<'a> EndConfig<'a> {
 /// Opens the device of `args` and creates an end on it.
 ///
 /// # Errors
-/// Returns [`Error::Usage`], [`Error::Port`] or [`Error::Verbs`].
+/// Returns [`Error::Usage`], [`Error::Port`], [`Error::System`] or [`Error::Verbs`].
 pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> Result<End, Error> {
     args.check()?;
     if let Some(node) = args.socket {
@@ -125,7 +125,7 @@ pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> R
 /// Opens the device of `args` with a queue for each of its cores, and creates an end on each queue.
 ///
 /// # Errors
-/// Returns [`Error::Usage`], [`Error::Port`] or [`Error::Verbs`].
+/// Returns [`Error::Usage`], [`Error::Port`], [`Error::System`] or [`Error::Verbs`].
 pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Cores, Error> {
     args.check()?;
     let mut allowed = allowed_cpus()?;
@@ -167,7 +167,7 @@ pub fn open_cores(args: &NetArgs, crc: bool, interrupt: &Interrupt) -> Result<Co
 /// Creates an end on `port`.
 ///
 /// # Errors
-/// Returns [`Error::System`] or [`Error::Verbs`].
+/// Returns [`Error::System`], [`Error::Usage`] or [`Error::Verbs`].
 pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interrupt) -> Result<End, Error> {
     let port: Box<dyn Port> =
         match config.pcap {
@@ -256,7 +256,7 @@ pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
 /// Pins the calling thread to `cpu`.
 ///
 /// # Errors
-/// Returns [`Error::Usage`] if this process may not use that CPU.
+/// Returns [`Error::Usage`] if this process may not use `cpu`.
 #[cfg(target_os = "linux")]
 pub fn pin(cpu: usize) -> Result<(), Error> {
     use rustix::thread::{CpuSet, sched_setaffinity};

@@ -303,8 +303,8 @@ fn ending_note(
     }
 }
 
-/// The number of measured cycles. The last row of an endless run covers the rows before it, whose cycles are
-/// counted only once.
+/// The number of measured cycles. The last row of an endless run covers the earlier rows. Cycles that several
+/// rows cover are counted only once.
 fn measured_cycles(rows: &[Row]) -> u64 {
     let mut spans: Vec<_> = rows.iter().map(|row| row.span).collect();
     spans.sort_unstable();
@@ -351,7 +351,7 @@ fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// The spread of repeated runs.
+/// Lines with the spread of repeated runs.
 fn repeat_lines(rows: &[Row], unit: Unit) -> Vec<String> {
     let line = |group: &Vec<&Row>| {
         let figure = |row: &&Row| match &row.figures {
@@ -372,7 +372,7 @@ fn repeat_lines(rows: &[Row], unit: Unit) -> Vec<String> {
     grouped(whole).iter().filter(|group| group.len() > 1).filter_map(line).collect()
 }
 
-/// How the work is spread over several engines.
+/// Lines that show how the work is spread over several engines.
 fn spread_lines(counters: &[EngineCounters]) -> Vec<String> {
     type Count = fn(&EngineCounters) -> u64;
     let line = |(name, count): (&str, Count)| {

@@ -109,8 +109,8 @@ impl Params {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), self.rx_depth, self.qps)
         } else if self.iters > 0 {
-            // Both ends of perftest do the same: a credit covers a third of this depth, and the sender stops
-            // after this many messages without a credit.
+            // Both ends of perftest use the smaller number in the same way: the receiver sends a credit after
+            // a third of this many messages, and the sender stops after this many messages without a credit.
             self.rx_depth.min(self.iters)
         } else {
             self.rx_depth
@@ -123,14 +123,15 @@ impl Params {
         self.tx_depth + EXTRA_SENDS + flushes
     }
 
-    /// Number of receives that are posted again at a time. The source has credits for the other receives, and
-    /// can send while these receives are posted.
+    /// Number of receives that the target posts again at a time. Meanwhile the source can send, since it has
+    /// credits for the other receives.
     pub fn receives_at_a_time(&self) -> u32 {
         self.recv_post_list.min(self.receives() / 2).max(1)
     }
 
     /// Number of messages of `size` bytes that have their own place in each half of a queue pair's buffer.
-    /// The number is 1 without validation, because only validation checks each message.
+    /// The number is 1 for latency tests, which have one message in flight, and without validation, because
+    /// only validation checks each message.
     pub fn slots(&self, size: u32) -> u32 {
         if !self.validate || self.test.is_latency() {
             1
@@ -142,8 +143,8 @@ impl Params {
     }
 
     /// Number of messages of each queue pair before the first measurement. The messages fill the queue a few
-    /// times, and take little time. The number is even: the last byte of a Write counts messages, and must
-    /// differ from that byte of the first measured message.
+    /// times, and take little time. The number is even, because the last byte of a Write counts messages from
+    /// 1: the last byte of the last warm-up message must differ from the 1 of the first measured message.
     pub fn warm_up_messages(&self) -> u64 {
         u64::from((4 * self.tx_depth).clamp(WARM_UP_MESSAGES[0], WARM_UP_MESSAGES[1]))
     }

@@ -5,8 +5,8 @@
 //! queue pair, the credit cell of Sends and the messages between two iwperfs ([`mark`]).
 //!
 //! Sends need credits, because iWARP ends a connection whose Send finds no receive. perftest on iWARP uses
-//! credits: from time to time the receiver writes the number of messages that it has received (32 bits, in
-//! the machine's byte order) to the address in the sender's [`Dest`].
+//! credits: from time to time the receiver writes the number of messages whose receives it has posted again
+//! (32 bits, in the machine's byte order) to the address in the sender's [`Dest`].
 
 mod layout;
 pub mod mark;
@@ -92,7 +92,7 @@ pub struct Flow {
     /// Completed receives, which will be posted again together.
     taken: Vec<u32>,
     extra_in_flight: usize,
-    /// Number of atomics posted in earlier runs, which the peer's word has counted.
+    /// Number of atomics posted in earlier runs. The peer's word has counted these atomics.
     atomics_before: u64,
 }
 
@@ -277,7 +277,7 @@ impl Path {
     /// Polls the completion queues. Returns whether there was a completion.
     ///
     /// # Errors
-    /// Returns [`Error::Completion`] or [`Error::Verbs`].
+    /// Returns [`Error::Completion`], [`Error::Verbs`], or [`Error::Exchange`] for a wrong mark.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let moved = self.reap(true)? | self.reap(false)?;
         if self.params.test.has_credits() {

@@ -3,7 +3,7 @@
 //! A control connection (port 18515) carries only Sends. The client sends first, and the two ends strictly
 //! alternate. On this connection the ends agree on versions, wait for each other while the data connections
 //! are made (to the same port), exchange the addresses of their memory, and report their results. The order
-//! is that of perftest 4.5+0.17 (Debian 12) and of captures of its connections.
+//! was taken from perftest 4.5+0.17 (Debian 12) and from captures of its connections.
 
 pub mod client;
 pub mod exchange;

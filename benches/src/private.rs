@@ -1,4 +1,4 @@
-//! Private data of MPA startup between two iwperfs. perftest ignores it.
+//! Private data of MPA startup between two iwperfs. perftest ignores these private data.
 //!
 //! The private data of a client's Request on the control connection is a [`Hello`], with all fields
 //! big-endian:
@@ -7,7 +7,7 @@
 //! |---|---|
 //! | 4 | `iwpf` |
 //! | 1 | format, 3 |
-//! | 1 | test, its place in [`Test::ALL`] |
+//! | 1 | test, as an index of [`Test::ALL`] |
 //! | 2 | flags |
 //! | 12 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst, rx_depth, recv_post_list |
 //! | 8 | seed |

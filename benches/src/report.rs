@@ -1,8 +1,9 @@
 //! `--report DIR`: the results as a page of plots.
 //!
-//! The plots depend on the results. If there are several message sizes, there are plots of bandwidth, message
-//! rate and latency over the message size. If distributions of latencies were recorded, there is a plot of
-//! the distributions.
+//! The plots depend on the results. If there are several numbers of queue pairs or of cores, there is a plot
+//! of the goodput over this number. Otherwise, if there are several message sizes, there are plots of
+//! bandwidth, message rate and latency over the message size. If distributions of latencies were recorded,
+//! there is a plot of the distributions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The measurements, which run between the messages by which the two ends wait for each other.
+//! The measurements of a test. Before and after each measurement, the two ends wait for each other.
 
 pub mod bandwidth;
 mod cpu_time;

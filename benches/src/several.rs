@@ -21,7 +21,7 @@ use crate::perftest::server::Server;
 use crate::rendezvous::Rendezvous;
 use crate::runs::Row;
 
-/// Runs the tests of `sweep` on all cores, with the queue pairs spread over them.
+/// Runs the tests of `sweep` on all cores, with the queue pairs spread over the cores.
 ///
 /// # Errors
 /// Returns the first error of any core.

@@ -24,7 +24,7 @@ const POLL_US: u64 = 20;
 /// Maximum number of polls until two hosts are connected.
 const MAX_POLLS: u64 = 10_000;
 
-/// Number of connections that are set up at a time, which is smaller than a listener's backlog.
+/// Number of connections that are set up at a time. A listener's backlog is larger than this number.
 const AT_A_TIME: usize = 64;
 
 /// The port of the first engine's listener.
@@ -90,7 +90,7 @@ impl Config {
 /// One of the two hosts.
 pub struct Host {
     /// The engine. The owner of the host polls the engine with [`poll_at`](Self::poll_at), or [`TwoHosts`]
-    /// polls it.
+    /// polls the engine.
     pub engine: Engine,
     /// The completion queue of all work queues.
     pub cq: CompletionQueue,
@@ -130,7 +130,7 @@ impl Host {
         self.engine.poll_at(Instant::from_micros(now_us as i64));
     }
 
-    /// The address of the beginning of this host's memory, which the other host uses.
+    /// The address of this host's memory, for requests of the other host.
     pub fn remote(&self) -> RemoteAddr {
         RemoteAddr { addr: self.memory.addr(), rkey: self.memory.rkey() }
     }
@@ -204,7 +204,7 @@ pub struct TwoHosts {
     pub b: Host,
     config: Config,
     place: Place,
-    /// The next local port to try, if the device hashes.
+    /// The next local port to try, if the devices choose queues by a hash (RSS).
     next_port: u16,
     now_us: u64,
     clock: Clock,
@@ -291,8 +291,9 @@ impl TwoHosts {
         Self::connect_all(std::slice::from_mut(self), count)
     }
 
-    /// Calls [`connect`](Self::connect) for each of `all`. If the devices hash, the local ports are chosen so
-    /// that the frames of a connection arrive at the engines that have the connection.
+    /// Calls [`connect`](Self::connect) for each of `all`. If the devices choose queues by a hash (RSS), the
+    /// local ports are chosen so that the frames of a connection arrive at the engines that have the
+    /// connection.
     ///
     /// # Errors
     /// Returns [`Error::Verbs`] or [`Error::Connect`].

@@ -9,7 +9,7 @@ fn iwperf(arguments: &[&str]) -> String {
     text(output.expect("the binary was built with this test"))
 }
 
-/// Returns the output of a program, which has to succeed and to print nothing on standard error.
+/// Returns the output of a program. The program has to succeed and to print nothing on standard error.
 fn text(output: Output) -> String {
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && told.is_empty(), "{}: {told}", output.status);
@@ -38,7 +38,8 @@ fn completed(words: &[&str]) -> Vec<String> {
         words[last],
         words[last - 1],
     );
-    // The script ends with a call of `complete`, which is not part of the function.
+    // The script defines the function `_iwperf`, and registers the function with `complete`. The added lines
+    // call the function.
     bash(&[], &format!("{script}\n{call}")).lines().map(str::to_owned).collect()
 }
 

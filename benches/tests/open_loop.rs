@@ -101,7 +101,8 @@ fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
         assert_eq!((row.messages, l.iterations, load.confirmed), (6000, 6000, true), "{test:?}");
         // In a closed loop only 16 messages would wait, which would not affect the 99th percentile.
         assert!(l.p99_us > 350_000.0 && l.p9999_us > 380_000.0, "{test:?}: {l:?}");
-        // The stall adds nothing to the latency of earlier messages. A busy machine has stalls of its own.
+        // The stall adds nothing to the latency of earlier messages. The limit is high, since a busy machine
+        // has stalls of its own.
         assert!(l.min_us < 200_000.0, "{test:?}: {l:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// Runs `iwperf` with `options`, which fails, and returns its output.
+/// Runs `iwperf` with `options`, which must fail with one line on standard error. Returns this line.
 fn told(options: &str) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_iwperf"))
         .args(options.split_whitespace())
@@ -15,7 +15,7 @@ fn told(options: &str) -> String {
     told
 }
 
-/// The name of a wire in memory that only this process uses.
+/// Returns the options for a wire in shared memory that only this process uses, and for a short timeout.
 fn wire() -> String {
     format!("--wire start-errors-{} --timeout 5", std::process::id())
 }

@@ -1,4 +1,4 @@
-//! The Internet checksum in software, for segments of a port without checksum offload.
+//! Times the Internet checksum in software, which a segment needs if its port has no checksum offload.
 
 use std::hint::black_box;
 

@@ -1,9 +1,9 @@
-//! Frames and deframes FPDUs, with and without markers. Framing inserts the markers, and deframing extracts
-//! the ULPDU from between the markers.
+//! Times framing and deframing of FPDUs, with and without markers. Framing inserts the markers, and deframing
+//! extracts the ULPDU from between the markers.
 //!
 //! All cases run with and without CRC, since markers cut the bytes into runs of 508, which slows the CRC
 //! most. (`crc32c.rs` times the send path, which copies bytes from registered memory and computes their CRC
-//! in one pass. Here the ULPDU is copied from a slice.)
+//! in one pass. In these benchmarks the ULPDU is copied from a slice.)
 
 use std::hint::black_box;
 
@@ -14,8 +14,8 @@ use iwarp::mpa::{Deframed, Deframer, Framer, HeldSlab};
 /// Lengths of ULPDUs that fill segments at MTU 1500 and at MTU 9000.
 const LENGTHS: [usize; 2] = [1402, 8862];
 
-/// Number of FPDUs of one size after which the position relative to the markers repeats, since there are 127
-/// times 4 bytes between two markers.
+/// After this many FPDUs of one size, the positions of the markers in the FPDUs repeat, since two markers are
+/// 127 times 4 bytes apart.
 const CYCLE: usize = 127;
 
 const WAYS: [(&str, bool, bool); 4] = [
@@ -75,7 +75,7 @@ pub(crate) fn deframe(criterion: &mut Criterion) {
 struct Receiver {
     deframer: Deframer,
     slab: HeldSlab,
-    /// The last ULPDU. The next field is the number of ULPDUs.
+    /// The last received ULPDU. The next field is the number of received ULPDUs.
     out: Vec<u8>,
     count: usize,
     offset: u64,
@@ -118,7 +118,8 @@ impl Receiver {
     }
 }
 
-/// Makes FPDUs that can be repeated without end, since only the position relative to the last marker matters.
+/// Returns a cycle of FPDUs. The cycle can be received again and again, since only the position of an FPDU
+/// relative to the last marker matters.
 fn cycle(ulpdu: &[u8], markers: bool, crc: bool) -> Vec<Mbuf> {
     let mut framer = Framer::new(markers, crc);
     let pool = Mempool::heap("fpdus", CYCLE, 16 << 10);

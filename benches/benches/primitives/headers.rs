@@ -1,4 +1,4 @@
-//! Writes and reads the headers of all layers.
+//! Times writing and parsing the headers of all layers.
 
 use std::hint::black_box;
 
@@ -39,7 +39,7 @@ fn ddp() -> [(&'static str, Header); 2] {
     ]
 }
 
-/// Three names, each with the Ethernet, IP and TCP headers of a segment without payload.
+/// The Ethernet, IP and TCP headers of a segment without payload, in three variants with their names.
 fn segments() -> [(&'static str, SegmentHeaders); 3] {
     let (none, all) =
         (config(Offloads::empty()), config(Offloads::TX_TCP_CHECKSUM | Offloads::TX_IPV4_CHECKSUM));
@@ -78,7 +78,7 @@ pub(crate) fn parse(criterion: &mut Criterion) {
         let bytes = headers.emit(&mut out);
         let frame = &out[..bytes];
         if parse_headers(frame).is_none() {
-            // Without the checksum, the IPv4 header is not valid.
+            // If the port computes the checksum, the IPv4 header is not valid yet and cannot be parsed.
             continue;
         }
         assert_eq!(parse_headers(frame), Some((49_152, bytes)));

@@ -59,7 +59,8 @@ fn batches(hosts: &mut TwoHosts, request: &SendRequest, count: u64, timed: Timed
         hosts.poll();
         let polling = Instant::now();
         for _ in 0..batch {
-            // A Write is complete when TCP has accepted it, and TCP has space for a whole batch.
+            // Each Write is complete here: a Write completes when TCP has accepted it, and TCP has space for
+            // a whole batch.
             let completion = black_box(hosts.a.cq.poll_one()).expect("a completion");
             assert_eq!(completion.status, WcStatus::Success);
         }

@@ -5,9 +5,10 @@
 //! | `compare/` | the table: uwarp next to the kernel's TCP and the machine's own limits (`scripts/compare`) |
 //! | `pair/` | one comparison that needs no device, as a line of JSON |
 //! | `fpdus.rs` | Writes as FPDUs in a byte stream, for the baselines that are not uwarp |
-//! | `pattern.rs` | distinguishable bytes, and pseudorandom numbers |
+//! | `pattern.rs` | distinguishable bytes |
 //! | `scaling/` | the number of cores for high rates, computed from a table |
-//! | `pacing.rs`, `reach.rs`, `placement.rs` | tables in virtual time, on the simulator's wire |
+//! | `pacing.rs`, `reach.rs` | tables in virtual time, on the simulator's wire |
+//! | `placement.rs` | tables in virtual time, and in real time on this machine |
 //!
 //! Only `compare` and the helper processes that it starts need DPDK or privileges.
 

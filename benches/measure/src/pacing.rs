@@ -1,5 +1,6 @@
-//! The effect of pacing on a path with a short queue: goodput, loss at the queue, and the time of short
-//! transfers, with and without pacing, on the simulator's clock. The table is equal on all machines.
+//! Measures the effect of pacing on a path with a short queue: goodput, loss at the queue, and the time of
+//! short transfers, each with and without pacing. Time is the simulator's clock, so the table is equal on all
+//! machines.
 use std::process::ExitCode;
 
 use clap::Args;
@@ -107,7 +108,8 @@ impl Case {
         let four = share(&self.transfer(4, bytes / 4)?);
         let mut times = Vec::new();
         for nr in 1..=SHORT {
-            // The lengths of the short transfers range from a few segments to four round trips.
+            // The shortest transfer has a few segments, and the longest transfer has as many bytes as the
+            // path carries in four round trips.
             let stats = self.transfer(1, 1448 * 4 + self.bdp() * 4 * nr / SHORT)?;
             times.push(stats.time_us * 100 / self.rtt_us);
         }

@@ -15,13 +15,13 @@ pub(crate) struct PlacementOptions {
     /// Percentage of the frames that are lost in each direction.
     #[arg(long, default_value_t = 1.0, value_parser = percent)]
     loss: f64,
-    /// Rate of the wire in each direction: 10Gb/s, 200Mb/s.
+    /// Rate of the wire in each direction, for instance 10Gb/s or 200Mb/s.
     #[arg(long, default_value = "10Gb/s", value_parser = rate)]
     rate: u64,
-    /// Round-trip time of the empty wire: 100us, 10ms.
+    /// Round-trip time of the empty wire, for instance 100us or 10ms.
     #[arg(long, default_value = "100us", value_parser = time)]
     rtt: u64,
-    /// Bytes of a message: 64K, 1M.
+    /// Bytes of a message, for instance 64K or 1M.
     #[arg(long, default_value = "64K", value_parser = size)]
     message: usize,
     /// Number of messages of each connection in a run.
@@ -30,7 +30,8 @@ pub(crate) struct PlacementOptions {
     /// Number of connections.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32))]
     connections: u16,
-    /// Load of all messages together, in percent of the wire's rate. Bulk transfers are also measured
+    /// Load of all messages together, in percent of the wire's rate. Each setting is measured with this load,
+    /// and with bulk transfers
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100))]
     load: u32,
     /// Traffic: write+send, write+imm, write, send [default: all]
@@ -73,7 +74,7 @@ fn time(text: &str) -> Result<u64, String> {
 /// Parses a size, and returns it in bytes.
 fn size(text: &str) -> Result<usize, String> {
     let bytes = number(text, &[("K", 1 << 10), ("M", 1 << 20), ("", 1)])? as usize;
-    // A message needs some length, since its last bytes have to identify it.
+    // A message needs a minimum length, since its last bytes have to identify it.
     if (16..=1 << 24).contains(&bytes) { Ok(bytes) } else { Err("from 16 bytes to 16M".into()) }
 }
 

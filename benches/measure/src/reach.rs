@@ -1,5 +1,5 @@
-//! The share of a wire that one connection reaches, with and without markers. The table is equal on all
-//! machines.
+//! Measures which share of a wire's rate one connection reaches, with and without markers. The table is equal
+//! on all machines.
 use std::process::ExitCode;
 
 use clap::Args;
@@ -10,7 +10,7 @@ use testing::reach::Path;
 const PATHS: [(u64, u64); 6] =
     [(200, 10_000), (200, 50_000), (600, 50_000), (1000, 10_000), (10_000, 1000), (10_000, 3000)];
 
-/// Prints the share of a wire that one connection reaches, with markers and without
+/// Prints the share of a wire's rate that one connection reaches, with markers and without
 #[derive(Debug, Args)]
 pub(crate) struct ReachOptions {
     /// Number of round trips before the measurement, and again during the measurement

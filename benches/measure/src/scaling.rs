@@ -2,8 +2,8 @@
 //! rates. The input is the results of `scripts/compare`.
 //!
 //! The results contain the goodput with one core at each end. The slower of these cores is always busy. So a
-//! core needs at most `payload bits / goodput` for each FPDU. Each further core is assumed to add as much as
-//! the second core adds in `cores_2`.
+//! core needs at most the time `payload bits / goodput` for each FPDU. Each further core is assumed to add as
+//! much as the second core adds in `cores_2`.
 
 mod results;
 mod table;

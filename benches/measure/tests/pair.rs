@@ -12,11 +12,11 @@ fn measure(arguments: &[&str]) -> Output {
         .expect("the binary was built with this test")
 }
 
-/// Seconds of a run. Each side gets several turns of the scheduler in this time, since other programs may
-/// also use CPU 0.
+/// Seconds of a run. Other programs may also use CPU 0, so the run is long enough for the scheduler to run
+/// each side several times.
 const SHORT: &str = "0.3";
 
-/// Seconds of a run whose figure is the ratio of six parts of the run.
+/// Seconds of a run that has six parts, and whose figure is a ratio of these parts.
 const OF_SIX_PARTS: &str = "1.5";
 
 /// The figures of both sides, after a short run on CPU 0.
@@ -30,7 +30,8 @@ fn both_sides(id: &str, unit: &str, seconds: &str) -> [f64; 2] {
     ["ours", "theirs"].map(|side| line[side].as_f64().unwrap())
 }
 
-/// Checks the figures: rates that no machine has, or impossible ratios, are errors of the measurement.
+/// Checks that both figures are within `bounds`, and that their ratio is possible. A rate that no machine has
+/// would be an error of the measurement.
 fn is_plausible(id: &str, sides: [f64; 2], bounds: [f64; 2]) {
     let [least, most] = bounds;
     for side in sides {

@@ -51,8 +51,8 @@ pub struct NetArgs {
     #[arg(long, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: Option<u16>,
     /// Receive descriptors, 1024 by default. Use few descriptors if a full ring makes the sender wait, as on
-    /// a vhost-user wire without a switch, so that the packet buffers stay in the cache. On other wires,
-    /// bursts need many descriptors.
+    /// a vhost-user wire without a switch: the packet buffers then stay in the cache. On other wires, bursts
+    /// need many descriptors.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(32..=32768))]
     pub rx_desc: Option<u16>,
     /// Offloads to use, if the device has them: tx-checksum, rx-checksum, tso, lro, multi-segment, scatter,

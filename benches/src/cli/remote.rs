@@ -73,7 +73,7 @@ impl FromStr for Remote {
             Some((name, port)) => (name, Some(port.parse().map_err(|_| WRONG)?)),
             None => (text, None),
         };
-        // The system's resolver would accept addresses in other notations. Here such addresses are errors.
+        // The system's resolver would accept addresses in other notations. iwperf refuses such addresses.
         let is_name = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_');
         let numeric = name.chars().all(|c| c.is_ascii_digit() || c == '.');
         if name.is_empty() || numeric || !name.chars().all(is_name) {

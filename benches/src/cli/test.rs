@@ -19,7 +19,7 @@ const PERFTEST_JSON: &str = "perftest_out.json";
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Test")]
 pub struct TestArgs {
-    /// Bytes of a message [default: 65536 for bandwidth, 2 for latency].
+    /// Bytes of a message [default: 65536 for bandwidth, 2 for latency, 8 for atomics].
     #[arg(short, long, value_parser = parse_size)]
     pub size: Option<u32>,
     /// Messages of each queue pair [default: 5000 for write-bw and write-imm-bw, otherwise 1000].
@@ -29,7 +29,7 @@ pub struct TestArgs {
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with_all = ["iters", "all"],
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub duration: Option<u32>,
-    /// Run all sizes from 2 to 2^23 bytes.
+    /// Run each power of two from 2 to 2^23 bytes.
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
     /// Send messages at this rate, even if earlier messages are late. The latency of a message is measured
@@ -231,7 +231,7 @@ impl TestArgs {
             rx_depth: self.rx_depth.unwrap_or(RX_DEPTH_SEND),
             recv_post_list: self.recv_post_list,
             atomic: self.atomic_type,
-            // At a given rate, the first messages are late, as they would be in real use.
+            // With a given rate there is no warm-up, since the first messages are slow in real use as well.
             warm_up: (self.all || self.perform_warm_up) && self.rate_limit.is_none(),
             endless: self.run_infinitely,
         };

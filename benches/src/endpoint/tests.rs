@@ -29,8 +29,8 @@ fn end(port: Box<dyn dp::Port>, last: u8) -> End {
     make_end(port, &config, &Interrupt::default()).unwrap()
 }
 
-/// Connects to a host on the same wire, which begins to listen when `listens_at` attempts have begun. Returns
-/// the outcome and the number of attempts.
+/// Connects to a host on the same wire. That host begins to listen when `listens_at` attempts have begun, or
+/// never listens if `listens_at` is `None`. Returns the outcome and the number of attempts.
 fn connect(remote: &str, listens_at: Option<u32>, patience: Duration) -> (Result<(), Error>, u32) {
     let (here, there) = link::pair(&LinkConfig::default());
     let is_over = Interrupt::default();
@@ -77,7 +77,7 @@ fn a_server_that_does_not_listen_yet_is_tried_again() {
     assert!((2..10).contains(&tries), "{tries} tries");
 }
 
-/// With more patience, attempts go on after the second ([`STARTING`]) that the first connection has.
+/// A caller with more patience than [`STARTING`] tries again for as long as its patience lasts.
 #[test]
 fn it_is_tried_again_as_long_as_its_caller_says() {
     let (connected, tries) = connect("10.0.0.1:4000", Some(15), Duration::from_secs(20));
@@ -93,7 +93,7 @@ fn a_server_that_never_listens_is_given_up() {
         let error = connected.unwrap_err();
         assert!(matches!(&error, Error::Connect { reason, .. } if reason.is_refused()), "{error}");
         assert!(error.to_string().contains("start the server first"), "{error}");
-        // The attempts end before a pause that would exceed the time.
+        // No attempt begins after the patience is over, so the last pause of 100 ms may be left out.
         let least = patience - Duration::from_millis(100);
         assert!(tries > 1 && begun.elapsed() >= least, "{tries} tries in {:?}", begun.elapsed());
     }

@@ -1,4 +1,4 @@
-//! Opens a DPDK port from the options: EAL, then the device.
+//! Opens the DPDK port that the options name: starts EAL, and then opens the device.
 
 use dp::Port;
 use dp::dpdk::{DeviceConfig, PortSpec};

@@ -1,4 +1,4 @@
-//! Opens a packet socket on an interface from the options.
+//! Opens a packet socket on the interface that the options name.
 
 use dp::Port;
 use dp::packet::PacketConfig;

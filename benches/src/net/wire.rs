@@ -1,4 +1,4 @@
-//! Opens a local wire between processes of this user from the options.
+//! Opens the local wire that the options name. The wire connects processes of this user.
 
 use std::net::Ipv4Addr;
 

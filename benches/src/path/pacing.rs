@@ -7,7 +7,8 @@
 //! the previous such Read. A peer that is not iwperf may allow no Reads. In that case a latency ends with the
 //! completion of the message.
 //!
-//! So a latency is a full round trip, plus the time that the message has waited before it could be posted.
+//! So, with iwperf at both ends, a latency is a full round trip, plus the time that the message has waited
+//! before it could be posted.
 
 use std::collections::VecDeque;
 
@@ -131,7 +132,8 @@ impl Path {
         self.paced.as_ref().is_none_or(|paced| paced.flows.iter().all(|flow| flow.due.is_empty()))
     }
 
-    /// Ends a run by time at `now`. The latency of a due message that was not posted is its wait so far.
+    /// Ends a run of a fixed duration at `now`. The latency of a due message that was not posted is its wait
+    /// so far.
     pub fn stop_pacing(&mut self, now: u64) {
         let Some(paced) = &mut self.paced else { return };
         while paced.schedule.is_due(now) {

@@ -1,4 +1,4 @@
-//! The source's part: posts messages, and records which of them the peer has received.
+//! The source's part: posts messages, and records which messages the peer has received.
 
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
 
@@ -246,7 +246,7 @@ impl Path {
             let flow = &mut self.flows[index];
             let mut cell = [0; 4];
             self.memory.control.read_at(ControlCell::Credit.at(index), &mut cell)?;
-            // The cell counts modulo 2^32. The cell never counts more messages than were posted.
+            // The cell counts modulo 2^32. A value that counts more messages than were posted is ignored.
             let ahead = u32::from_ne_bytes(cell).wrapping_sub(flow.confirmed as u32);
             if ahead > 0 && u64::from(ahead) <= flow.posted - flow.confirmed {
                 flow.confirmed += u64::from(ahead);
@@ -284,7 +284,7 @@ impl Path {
         if self.params.validate { (number as usize).wrapping_mul(7919) % (room + 1) } else { 0 }
     }
 
-    /// The last byte of the message in the exposed half, which the peer's Write sets.
+    /// The last byte of the message in the exposed half. The peer's Write sets this byte.
     ///
     /// # Errors
     /// Returns [`Error::Verbs`].

@@ -1,4 +1,4 @@
-//! The client, from connecting to the results.
+//! Runs the client of a test: connects, runs the test, and returns the results.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -72,11 +72,11 @@ pub fn run(
 /// waiting for a processor. A second signal ends the process at once.
 const LONGEST_GOODBYE: Duration = Duration::from_secs(5);
 
-/// Ends the connections after an error, while their memory still exists, so that the peer learns of the end.
+/// After an error, ends the connections before their memory is freed, so that the peer notices the end.
 /// Returns the cause of the error.
 ///
-/// An end that fails resets all connections. An interrupted end closes the control connection gracefully,
-/// which another iwperf recognizes.
+/// An end that fails resets all connections. An interrupted end closes the control connection gracefully, so
+/// that another iwperf recognizes the interrupt.
 pub(super) fn leave(
     end: &mut Endpoint,
     control: &Control,
@@ -102,8 +102,7 @@ pub(super) fn leave(
 }
 
 /// Finds the event with the reason, if the error shows only that a connection has ended. Only the end of the
-/// control connection shows whether the peer was interrupted. The end of a data connection does not show
-/// this.
+/// control connection shows whether the peer was interrupted.
 fn explained(end: &mut Endpoint, control: &Control, path: &Path, with_iwperf: bool, error: Error) -> Error {
     const TIME_LIMIT: Duration = Duration::from_millis(500);
     let doing = "measuring";
@@ -124,8 +123,8 @@ fn explained(end: &mut Endpoint, control: &Control, path: &Path, with_iwperf: bo
     error
 }
 
-/// Time in which perftest sees the completion of a Write whose data has arrived here, and closes the
-/// connection.
+/// Maximum time for perftest to notice that a Write is complete whose data has already arrived here, and to
+/// close the connection.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// Closes the connections, and reports the errors that validation found.

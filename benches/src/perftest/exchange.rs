@@ -19,7 +19,7 @@ use crate::perftest::wire::{self, Dest, Report};
 pub const MESSAGE_BYTES: usize = 256;
 
 /// Number of receives kept posted. perftest needs one receive. The other receives are for a peer that sends
-/// ahead.
+/// several messages without waiting for ours.
 const RECEIVES: usize = 4;
 
 /// Cache line size, as perftest announces it.
@@ -105,7 +105,7 @@ impl Control {
     /// Whether a message of the peer has arrived.
     ///
     /// # Errors
-    /// Returns [`Error::Completion`].
+    /// Returns [`Error::Completion`] or [`Error::Verbs`].
     pub fn has_message(&mut self) -> Result<bool, Error> {
         self.reap()?;
         Ok(!self.inbox.is_empty())
@@ -115,7 +115,8 @@ impl Control {
     /// first. Calls `serve` while it waits.
     ///
     /// # Errors
-    /// Returns [`Error::Silent`], [`Error::Disconnected`] or [`Error::Completion`].
+    /// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`], [`Error::Verbs`],
+    /// [`Error::Interrupted`], or an error of `serve`.
     pub fn exchange(&mut self, end: &mut Endpoint, ours: &[u8], serve: OnIdle<'_>) -> Result<Vec<u8>, Error> {
         if self.is_client {
             self.send(end, ours, serve)?;
@@ -129,7 +130,8 @@ impl Control {
     /// Exchanges perftest's first five messages: versions, cycle buffer, cache line and MTU.
     ///
     /// # Errors
-    /// Returns [`Error::Exchange`] if the peer sends something else.
+    /// Returns [`Error::Exchange`] if the peer sends something else, or an error of
+    /// [`exchange`](Self::exchange).
     pub fn prefix(&mut self, end: &mut Endpoint, mtu: u16) -> Result<(), Error> {
         let version = self.exchange(end, &wire::encode_version(), &mut nothing)?;
         wire::decode_version(&version)?;

@@ -2,8 +2,7 @@
 //!
 //! | | before | for each size | after |
 //! |---|---|---|---|
-//! | write-bw, read-bw, atomic-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports)
-//! | sync, reports (not both ways), close |
+//! | write-bw, read-bw, atomic-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports) | sync, reports (not both ways), close |
 //! | send-bw, write-imm-bw | places, sync, places | sync, run, (both ways: reports), sync with `-a` | close |
 //! | write-lat | sync, places, places, sync | run | - |
 //! | read-lat, atomic-lat | sync, places, places, sync | run | close |
@@ -39,7 +38,7 @@ pub struct Script<'a> {
     pub with_iwperf: bool,
     /// The unit of bandwidth in reports.
     pub unit: Unit,
-    /// The GID that siw puts into a destination: the MAC address, followed by zeros.
+    /// The GID of this end in a destination: the MAC address, followed by zeros, as with siw.
     pub gid: [u8; 16],
 }
 
@@ -139,7 +138,8 @@ impl Script<'_> {
         let (params, with_iwperf) = (self.params(), self.with_iwperf);
         let iters = (params.iters > 0).then_some(u64::from(params.iters));
         let (limit, part) = (if warms_up { Some(params.warm_up_messages()) } else { iters }, self.part());
-        // A target of Sends counts the Sends, or waits for the next size.
+        // The target has to notice if this end ends the run early. A target of Sends does not notice this if
+        // it is perftest, which counts the Sends, or if it waits for the next size (--all).
         let knows_the_end = !params.test.verb().uses_receives() || (with_iwperf && !params.all);
         let both_end = !params.bidirectional || (params.endless && with_iwperf);
         let course = RunPlan {
@@ -151,7 +151,7 @@ impl Script<'_> {
             },
             can_conclude: self.is_client() && both_end && knows_the_end,
         };
-        // With --all, the target does not know the size.
+        // With --all, a target does not know which size the peer has reached.
         let has_size = part.source || !params.all;
         let mut live = self.live(limit, warms_up || !part.source);
         let (run, ended) = bandwidth::run(self.end, self.control, self.path, &course, &mut live, on_row);
@@ -176,8 +176,8 @@ impl Script<'_> {
         Live::new(&label, total, self.unit, self.end.clock.hz())
     }
 
-    /// The sizes in order. Each size is marked true if its run is only a warm-up. An iwperf target knows of
-    /// the warm-up. perftest does not know of it, so with perftest only operations that need no action of the
+    /// The sizes in order. Each size is marked true if its run is only a warm-up. An iwperf target expects
+    /// the warm-up. A perftest target does not, so with perftest only operations that need no action of the
     /// target can be warmed up.
     fn courses(&self, target_acts: bool) -> Vec<(u32, bool)> {
         let sizes = self.params().sizes();

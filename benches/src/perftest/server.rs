@@ -1,4 +1,4 @@
-//! The server, from listening to the results.
+//! Runs the server of a test: listens, accepts clients, runs their tests, and returns the results.
 
 use iwarp::verbs::CmId;
 
@@ -43,8 +43,8 @@ impl Server {
     /// `fallback`.
     ///
     /// # Errors
-    /// Returns [`Error::Usage`] for a client that is not iwperf if there is no fallback, or a connection
-    /// error.
+    /// Returns [`Error::Usage`] for a client that is not iwperf if there is no fallback, [`Error::Exchange`]
+    /// for private data that iwperf cannot use, or a connection error.
     pub fn accept(&self, end: &mut End, fallback: Option<&Params>) -> Result<Client, Error> {
         let end = &mut end.endpoint;
         let request = end.request(None)?;

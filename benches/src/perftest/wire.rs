@@ -173,7 +173,8 @@ mod tests {
     const SIW_DEST: &str = "00000000 00000001 00000002 0065f8a2 73efaa00 00000000 000055fca48ec000 \
         5254009ac261 00000000000000000000 00000000 00000000";
 
-    /// Reports of the run of [`SIW_DEST`]: 8192 bytes, 5 messages, and then three doubles.
+    /// The report of the run of [`SIW_DEST`], from the same capture: the size (8192 bytes), the number of
+    /// iterations (5), and three doubles: peak bandwidth, average bandwidth and message rate.
     const SIW_REPORT: &str =
         "0000000000002000 0000000000000005 4053df06ec3746fe 404050cefd21850a 3f711bb381fb01d3";
 

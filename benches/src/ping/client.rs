@@ -1,4 +1,4 @@
-//! rping's client.
+//! The client of rping's protocol.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! rping's server.
+//! The server of rping's protocol.
 
 use iwarp::verbs::{CmId, RemoteAddr, SendOp, SendRequest};
 

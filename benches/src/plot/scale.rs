@@ -56,7 +56,7 @@ impl Scale {
         }
         Some(match self {
             Self::Linear => {
-                // A single value gets an axis as wide as the value.
+                // If all values are equal, the axis is as wide as the value.
                 let least = low.abs().max(high.abs()) * LEAST_SPAN;
                 let span = if high - low > least { high - low } else { high.abs().max(1.0) };
                 whole_steps(low, high.max(low + span))
@@ -103,7 +103,7 @@ impl Scale {
 /// The smallest range around `low` and `high` that begins and ends at ticks of the range.
 fn whole_steps(low: f64, high: f64) -> (f64, f64) {
     let (mut from, mut to) = (low, high);
-    // A wider range may have a longer step, which happens at most twice in a row.
+    // A wider range may need a longer step. This happens at most twice in a row.
     for _ in 0..3 {
         let step = linear_step(to - from);
         (from, to) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);

@@ -30,7 +30,7 @@ pub struct Part {
     pub counts: bool,
 }
 
-/// A run that can still be prolonged.
+/// The result of a run. The caller can still move the end of the run ([`prolong`](Self::prolong)).
 #[derive(Debug)]
 pub struct Run {
     size: u32,
@@ -69,7 +69,8 @@ impl Run {
         let row = BandwidthRow {
             bytes: u64::from(self.size),
             iterations: self.messages,
-            // A short run is a single part, which does not include the time of the confirmation.
+            // No peak is measured if the run has fewer than ten messages or no limit. The average then takes
+            // its place.
             peak: self.peak_bytes_per_s.max(average),
             average,
             messages_per_s,
@@ -100,16 +101,16 @@ impl Run {
 pub struct RunPlan {
     /// The role of this end.
     pub part: Part,
-    /// Number of messages of each queue pair. `None` means that the run ends by time.
+    /// Number of messages of each queue pair. `None` means that the number is not limited.
     pub limit: Option<u64>,
-    /// How a run by time ends.
+    /// How a run without a limit ends.
     pub ending: Ending,
     /// True if a signal may end the run in an orderly way, since the peer needs no message from this end to
     /// continue.
     pub can_conclude: bool,
 }
 
-/// How a run by time ends.
+/// How a run ends if its number of messages is not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The run ends after the duration in the parameters.
@@ -124,7 +125,7 @@ pub enum Ending {
 /// run covers the time until the error.
 ///
 /// # Errors
-/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`] or [`Error::Interrupted`].
+/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Interrupted`], or an error of [`Path::poll`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,
@@ -348,11 +349,13 @@ fn connection_ended(
 
 /// Finds the peak of a run: the shortest time in which a tenth of the run completed.
 ///
-/// perftest's peak is the shortest time from one post to its completion. With a send buffer between the two,
-/// this time would measure a copy. A tenth of the run, in contrast, is sent at the speed of the wire.
+/// perftest's peak is the shortest time from one post to its completion. With our TCP, a request completes
+/// when the send buffer has accepted the data, so this time would measure a copy. A tenth of the run, in
+/// contrast, is sent at the speed of the wire.
 #[derive(Debug)]
 struct Meter {
-    /// Number of messages of a tenth of the run, or 0 if the user wants no peak.
+    /// Number of messages of a tenth of the run. 0 means that no peak is measured: the run has no limit, or
+    /// fewer than ten messages.
     part: u64,
     /// Minimum number of messages between two samples.
     step: u64,
@@ -383,7 +386,8 @@ impl Meter {
 
     fn peak_messages_per_cycle(&self) -> f64 {
         let rate = |(i, &(from, before)): (usize, &(u64, u64))| {
-            // Completions are moderated and so come in groups. Therefore the part may be longer than a tenth.
+            // Only some messages request a completion, so messages complete in groups. Therefore the part may
+            // be longer than a tenth.
             let &(to, after) = self.samples[i..].iter().find(|(_, after)| after - before >= self.part)?;
             (to > from).then(|| (after - before) as f64 / (to - from) as f64)
         };

@@ -122,7 +122,8 @@ pub struct BandwidthRow {
     pub bytes: u64,
     /// Number of messages on all queue pairs.
     pub iterations: u64,
-    /// Bytes per second of the best part of the run, or 0 if the peak was not measured.
+    /// Bytes per second of the fastest tenth of the run, or the average if no peak was measured. With `-N`
+    /// the output shows 0.
     pub peak: f64,
     /// Bytes per second, averaged over the whole run.
     pub average: f64,

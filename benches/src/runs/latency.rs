@@ -24,7 +24,7 @@ const DOING: &str = "measuring";
 /// Runs one size on the only queue pair. If there is an error, the row covers the time until the error.
 ///
 /// # Errors
-/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`] or [`Error::Interrupted`].
+/// Returns [`Error::Silent`], [`Error::Disconnected`], [`Error::Interrupted`], or an error of [`Path::poll`].
 pub fn run(
     end: &mut Endpoint,
     control: &mut Control,
@@ -54,7 +54,8 @@ pub fn run(
 enum Waited {
     /// The message arrived.
     Arrived,
-    /// A run by time is over, because our clock says so or because the peer sends on the control connection.
+    /// The duration of the run is over, because our clock says so or because the peer sends on the control
+    /// connection.
     Over,
 }
 

@@ -6,12 +6,13 @@
 //! `LD_LIBRARY_PATH`. The launcher `uwarp` sets `LD_PRELOAD`, or makes such a folder. Programs may also be
 //! compiled with rdma-core's headers and linked with the library.
 //!
-//! Nothing starts when the library is loaded. The first call that opens a device or makes an event channel
-//! opens the wire that `UWARP_NET` names, and starts the engine's thread, which moves the data.
+//! Nothing starts when the library is loaded. The first call that needs the engine (usually the call that
+//! opens a device or makes an event channel) opens the wire that `UWARP_NET` names, and starts the engine's
+//! thread, which moves the data.
 //!
 //! | layer | folder |
 //! |---|---|
-//! | the border to C, and to the process that the library is loaded into | `ffi` |
+//! | the boundary to C, and to the process into which the library is loaded | `ffi` |
 //! | the wire, and the addresses on it | `net` |
 //! | the state of the process: one wire, one engine, one context | `process` |
 //! | the functions of libibverbs | `ibverbs` |

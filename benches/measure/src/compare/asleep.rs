@@ -1,5 +1,5 @@
-//! The rows of processes that sleep until a frame arrives, compared with a Unix socket: on a local wire, over
-//! vhost-user, and over packet sockets at both ends of a veth pair.
+//! The rows of processes that sleep until a frame arrives. The processes are connected by a local wire, by
+//! vhost-user, or by packet sockets at the two ends of a veth pair. The baseline is a Unix socket.
 //!
 //! A round trip needs two wake-ups.
 
@@ -18,8 +18,8 @@ const WAKES: &str = "500";
 /// The name of the network device in a namespace.
 const DEV: &str = "v0";
 
-/// A row, and the function that measures the row on these cores. The figure is the median round trip of 64
-/// bytes in us.
+/// A row, and the function that measures the row with its two processes on the given cores. The figure is the
+/// median round trip of 64 bytes in us.
 type Wake = (&'static str, fn(&Session, [usize; 2]) -> Result<f64>);
 
 const ROWS: [Wake; 3] =

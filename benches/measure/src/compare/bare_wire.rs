@@ -11,8 +11,8 @@ use dp::Port;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// One end of a wire. The source exits with 3 if the device does not accept such frames. The sink prints one
-/// line of JSON.
+/// One end of a wire. The source exits with status 3 if the device does not accept frames of the given
+/// length. The sink prints one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BareWireEnd {
     /// Sends frames of one length as fast as the device accepts them.

@@ -43,7 +43,7 @@ const PROCESS_BYTES: u64 = 12 << 20;
 /// The line printed when all connections are established.
 const DONE: &str = "done";
 
-/// Each row with the number of its connections, and the number of processes that make them.
+/// The rows: the name, the number of connections, and the number of processes that make the connections.
 const ROWS: [(&str, usize, usize); 2] = [("connect_10k", 10_000, 1), ("processes_1k", 1000, 1000)];
 
 /// One end of many connections that begin at once.
@@ -122,8 +122,8 @@ fn end(what: &str, place: &Path, count: usize) -> Result<Command> {
     Ok(command)
 }
 
-/// Waits for the line `word`. If a process fails, its output ends, or the process stays silent until its own
-/// time limit.
+/// Reads a line, which must be `word`. Fails if another line is read, or if the output ends, for instance
+/// because the process has failed or has reached its own time limit.
 fn hear(output: &mut impl BufRead, word: &str) -> Result<()> {
     let mut line = String::new();
     output.read_line(&mut line)?;

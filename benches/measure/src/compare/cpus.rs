@@ -18,7 +18,7 @@ pub(crate) fn two_cpus() -> Result<[usize; 2]> {
 /// Pins the calling thread to `cpu`.
 ///
 /// # Errors
-/// Fails if this process may not use that CPU.
+/// Fails if this process may not use `cpu`.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     if cpu < CpuSet::MAX_CPU {

@@ -159,8 +159,8 @@ mod tests {
             assert_eq!(ended.status.code(), Some(124), "{}", ended.text);
         }
         let switches = involuntary_switches().unwrap() - before;
-        // On an idle machine there are well over a hundred switches. If other programs use most of the half
-        // second, there are fewer switches.
+        // On an idle machine, the two programs cause well over a hundred switches. If other programs use most
+        // of the half second, there are fewer switches.
         assert!(switches > 5, "{switches}");
     }
 }

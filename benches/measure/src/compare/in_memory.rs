@@ -30,8 +30,8 @@ const IDS: [&str; 14] = [
     "vs_smoltcp",
 ];
 
-/// The heap of thousands of queue pairs is scattered. So glibc uses huge pages for the heap on both sides of
-/// a pair.
+/// The objects of thousands of queue pairs are scattered over the heap. So this variable makes glibc use huge
+/// pages for the heap, on both sides of a pair.
 const HUGE_HEAP: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
 /// Time limit for one pair.
@@ -74,7 +74,7 @@ fn take(session: &Session, measure: &Measure) -> Result<Pair> {
     parse(measure, &run.args(["--seconds", &session.pace.seconds.to_string()]).check(LIMIT)?)
 }
 
-/// Parses the pair in the output of `measure pair`, which is the last line.
+/// Parses the last line of the output of `measure pair`. This line has the pair.
 fn parse(measure: &Measure, text: &str) -> Result<Pair> {
     let id = measure.id;
     let Line { id: said, ours, theirs, unit } =

@@ -1,5 +1,5 @@
-//! One end of a connection with small messages over the kernel's TCP, which is the baseline of our small
-//! messages.
+//! One end of a connection with small messages over the kernel's TCP. Such connections are the baseline of
+//! our small messages.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! `loss_01`: Writes over a wire of 200 Mb/s with a round trip of 10 ms. The wire loses a thousandth of the
-//! frames, which a seed chooses. The baseline is Linux to Linux over such a wire with the same seed. Both
-//! sides use CUBIC and no offloads.
+//! frames. A seed chooses the lost frames. The baseline is the TCP of two Linux hosts (`iperf3`) over such a
+//! wire with the same seed. Both stacks use CUBIC and no offloads.
 //!
 //! The wire is the program `bad-wire`, between raw sockets on veth pairs. No process is pinned, since there
 //! are three processes for two cores.
@@ -29,8 +29,8 @@ const FRAME: usize = 2048;
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// With these options, at most half a MiB is in flight, since a run by time waits at its end for the data in
-/// flight.
+/// With these options, at most half a MiB is in flight. A run of a fixed duration waits at its end for the
+/// data in flight, and this wait has to be short.
 const BULK: &str = "-s 64K -t 8 -Q 4";
 
 /// A load of 4 KiB messages at 20 Mb/s. The wire can carry this load despite its losses, so a completion
@@ -138,7 +138,7 @@ fn iwperf(session: &Session, seed: u64, options: &str) -> Result<Value> {
     serde_json::from_slice(&output).map_err(|error| lab_error!("iwperf's JSON: {error}"))
 }
 
-/// Measures the goodput in Mb/s of Linux to Linux.
+/// Measures the goodput in Mb/s of `iperf3` between two Linux hosts.
 fn linux(session: &Session, seed: u64) -> Result<f64> {
     let lab = Lab::new(session, seed)?;
     for (host, address) in lab.hosts.iter().zip(ADDRESSES) {

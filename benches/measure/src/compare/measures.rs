@@ -54,7 +54,7 @@ pub(crate) struct Measure {
     pub(crate) better: Direction,
     /// The ratio that has to be reached.
     pub(crate) goal: f64,
-    /// The ratio that is the aim.
+    /// The ratio that is aimed for. The aim is at least as ambitious as the goal.
     pub(crate) aim: f64,
     /// How the pairs of the row are measured.
     pub(crate) taken: Sampling,

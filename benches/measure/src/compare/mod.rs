@@ -11,17 +11,18 @@
 //! | `disturbed` | runs whose pollers lost their CPU: counted and repeated |
 //! | `vhost`, `over_vhost` | two `iwperf` processes on a vhost-user wire, and the rows measured on it |
 //! | `over_local` | unmodified programs of libibverbs on a local wire, next to loopback and to `iwperf` |
-//! | `asleep` | processes that sleep until a frame comes |
-//! | `wake` | one of two processes that sleep: a process of its own |
-//! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, and small messages |
-//! | `kernel_tcp` | one end of a connection with small messages: a process of its own |
-//! | `kernel_iwarp` | one end of a connection with RDMA Writes over the kernel's sockets: a process of its own |
+//! | `asleep` | processes that sleep until a frame arrives |
+//! | `wake` | one of two processes that sleep, run as a separate process |
+//! | `kernel` | the kernel's TCP between two namespaces: `iperf3`, small messages, and RDMA Writes over sockets |
+//! | `burst` | many connections that are set up at the same time |
+//! | `kernel_tcp` | one end of a connection with small messages, run as a separate process |
+//! | `kernel_iwarp` | one end of a connection with RDMA Writes over the kernel's sockets, run as a separate process |
 //! | `in_memory` | rows measured by `measure pair` on a wire in memory |
 //! | `loss` | the row over a lossy wire, made by `bad-wire` |
 //! | `limits` | the limits of the wire and the memory: bare frames, copies and CRCs |
-//! | `bare_wire` | one end of a wire with bare frames: a process of its own |
-//! | `last_line` | the last line of a program's output |
-//! | `machine`, `table`, `json`, `plots` | the output |
+//! | `bare_wire` | one end of a wire with bare frames, run as a separate process |
+//! | `cpus`, `last_line` | the CPUs of the measurements, and the last line of a program's output |
+//! | `table`, `json`, `plots` | the output |
 //!
 //! `compare` runs programs, pins the programs to CPUs, and reads their output. `compare` contains no protocol
 //! and no data path.

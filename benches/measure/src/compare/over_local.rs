@@ -115,7 +115,7 @@ fn perftest(session: &Session, tool: &str, options: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// Waits until a program listens on the wire in `folder`. A program that listens has a name there.
+/// Waits until a program listens on the wire in `folder`: the wire has a name for each program that listens.
 fn wait_to_listen(server: &mut Process, folder: &Path) -> Result<()> {
     let names = folder.join("default/listen");
     let started = Instant::now();

@@ -82,7 +82,7 @@ fn validate(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// Number of messages whose bytes were checked at either end.
+/// Number of messages whose bytes were checked, added up over both ends. Fails if no message was checked.
 fn messages_checked(reports: &EndReports) -> Result<u64> {
     let checked = |at: &str| reports.client.pointer(at).and_then(Value::as_u64).unwrap_or(0);
     let checked =

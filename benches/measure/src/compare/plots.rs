@@ -51,7 +51,7 @@ pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<
     Ok(())
 }
 
-/// The note on all plots, which describes the machine.
+/// The note on all plots: a description of the machine.
 fn notes() -> Vec<String> {
     vec![MachineInfo::here().to_string()]
 }
@@ -74,8 +74,8 @@ fn by_size(session: &Session, [best, default]: &[Stream; 2]) -> Result<Chart> {
     let seconds = session.pace.seconds;
     let [mut ours, mut at_best, mut by_default] = [const { Vec::new() }; 3];
     for size in SIZES {
-        // The depth limits the bytes in flight, since a run by time waits at its end for the messages in
-        // flight.
+        // The depth limits the bytes in flight, since a run of a fixed duration waits at its end for the
+        // messages in flight.
         let depth = ((64 << 20) / size).clamp(16, 1024);
         let test = Test::new("write-bw", MTU, &format!("-s {size} -t {depth} -D {seconds}"));
         ours.push((f64::from(size), goodput(session, &test, SENDER)?));

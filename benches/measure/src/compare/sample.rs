@@ -54,7 +54,8 @@ impl Sample {
     }
 }
 
-/// The index of the worst sample by direction, which is the row's result.
+/// The index of the sample of the worst direction, or `None` if there is no sample. This sample is the row's
+/// result.
 pub(crate) fn worst(samples: &[(&'static str, Sample)], better: Direction) -> Option<usize> {
     (0..samples.len()).reduce(|worst, next| {
         if better.is_worse(samples[next].1.ratio(), samples[worst].1.ratio()) { next } else { worst }
@@ -106,7 +107,8 @@ mod tests {
 
     #[test]
     fn the_median_is_that_of_the_ratios_not_of_the_figures() {
-        // The ratios are 2, 5, 3, 1 and 4. The median of `ours` would be 30, and that of `theirs` 10.
+        // The ratios are 2, 5, 3, 1 and 4. The median of `ours` would be 30, and the median of `theirs` would
+        // be 10.
         let pairs = vec![pair(20., 10.), pair(50., 10.), pair(30., 10.), pair(40., 40.), pair(4., 1.)];
         let sample = Sample::new(pairs.clone()).unwrap();
         assert_eq!((sample.median, sample.ratio()), (pair(30., 10.), 3.0));

@@ -80,7 +80,7 @@ pub(crate) struct Row {
     pub(crate) measure: &'static Measure,
     /// Samples by direction. A row without directions has one sample, named `both`.
     pub(crate) directions: Vec<(&'static str, Sample)>,
-    /// The index of the worse direction, which is the row's result.
+    /// The index of the sample of the worse direction. This sample is the row's result.
     pub(crate) counts: usize,
     /// Further results, for the JSON.
     pub(crate) also: Map<String, Value>,

@@ -112,7 +112,7 @@ fn open(folder: &Path, station: u16) -> Result<LocalPort> {
     local::open(&config).map_err(|error| lab_error!("{error}"))
 }
 
-/// Sends messages back until it receives the message that is marked as the last.
+/// Returns each message to the sender, until a message is marked as the last.
 fn pong(port: &mut dyn Port) -> Result<()> {
     println!("{READY}");
     let (clock, own, mut burst) = (Clock::new(), port.info().mac, Burst::new());

@@ -1,11 +1,11 @@
-//! Two rates measured alternately, so that a slow phase of the machine affects both.
+//! Two rates measured alternately, so that a slow phase of the machine affects both rates.
 
 use std::time::{Duration, Instant};
 
 use benches::errors::Error;
 use serde::Serialize;
 
-/// Length of a slice, which is longer than the start of either side, and far shorter than a run.
+/// Duration of a slice: longer than either side needs to start, and far shorter than a run.
 const SLICE: Duration = Duration::from_millis(50);
 
 /// Time limit of each step that is not measured.

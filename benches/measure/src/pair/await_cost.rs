@@ -1,8 +1,8 @@
 //! `await_cost`: the time of a Read that a task awaits, compared with a Read whose completion a loop polls.
 //!
 //! Two hosts run on one CPU, and each host is connected to itself. One host uses `iwarp-tokio` with its
-//! defaults. The other host uses the verbs, and the loop polls its engine. The two hosts alternate, and each
-//! has at most one 64-byte Read outstanding.
+//! defaults. The other host uses the verbs, and a loop polls the engine of this host. The two hosts
+//! alternate, and each has at most one 64-byte Read outstanding.
 
 use std::time::{Duration, Instant};
 

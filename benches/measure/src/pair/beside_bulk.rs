@@ -105,7 +105,8 @@ fn ping_pong(hosts: &mut TwoHosts, time: Duration, done: &mut [usize]) -> Result
     let mut trips = Latencies::new(false);
     hosts.start_clock();
     let end = Instant::now() + time;
-    // The mark continues with the byte of the last round trip of an earlier call.
+    // In an earlier call, the last round trip left its mark in memory. The marks of this call continue after
+    // that mark.
     let mut mark = hosts.a.memory.load_u8(last)?;
     while Instant::now() < end {
         mark = mark.wrapping_add(1);

@@ -115,7 +115,7 @@ fn print_detail(idle: &Idle, growth: &[(Option<usize>, i64)], more: f64) {
 mod tests {
     use super::*;
 
-    /// An idle queue pair needs some memory, but less than its TCP and verbs objects could reasonably need.
+    /// Checks that the memory of an idle queue pair is plausible: at least 512 bytes, and less than 128 KiB.
     #[test]
     fn an_idle_queue_pair_takes_some_memory() {
         let counts = Counts { few: 64, many: 256, sample: 64 };

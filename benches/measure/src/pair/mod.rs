@@ -6,7 +6,7 @@
 //! | `alternate.rs` | two rates measured alternately, and the result |
 //! | `traffic.rs` | Writes on queue pairs between two engines on a wire in memory |
 //! | `one_core.rs`, `qps.rs`, `beside_bulk.rs`, `cores.rs`, `queues.rs`, `await_cost.rs`, `stream.rs`, `idle.rs`, `vs_smoltcp.rs` | the comparisons |
-//! | `copy_crc.rs` | a loop that copies and sums: the baseline of `one_core`, `cores_2` and `queues_2` |
+//! | `copy_crc.rs` | a loop that copies and computes CRCs: the baseline of `one_core`, `cores_2` and `queues_2` |
 //! | `smoltcp_sockets/` | smoltcp's own TCP sockets under MPA: the baseline of `vs_smoltcp` |
 //! | `heap.rs` | a counting allocator |
 //!
@@ -44,7 +44,7 @@ pub(crate) struct PairOptions {
     /// Duration of the measurement of both sides together
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// CPUs to run on. Only `cores_2`, `queues_2` and `stream_*` use more than the first
+    /// CPUs to run on. Only `cores_2` and `queues_2` use the second CPU. `stream_*` ignores this option
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cpus: Vec<usize>,
     /// Print details on standard error: sizes of allocations (`idle_qp_bytes`), counters of our engines
@@ -66,7 +66,7 @@ enum Id {
     /// 10,000 open queue pairs of which 64 are active, against 64 open queue pairs.
     #[value(name = "qps_10k")]
     Qps10k,
-    /// The slowest of 64 bulk queue pairs, against the fastest of these.
+    /// The slowest of 64 bulk queue pairs, against the fastest of these queue pairs.
     #[value(name = "fair_64")]
     Fair64,
     /// The median round trip of 64 B Writes beside 64 bulk queue pairs, against 150 us

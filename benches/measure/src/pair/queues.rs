@@ -17,7 +17,8 @@ const QPS: usize = 8;
 /// Numbers of engines that are compared with one engine.
 const ENGINES: [usize; 3] = [2, 4, 8];
 
-/// `queues_2`: like `cores_2`, but the cores have queues of one link, whose device hashes.
+/// `queues_2`: like `cores_2`, but the two cores use two queues of one link. The devices choose the queue of
+/// a received frame by a hash (RSS).
 ///
 /// # Errors
 /// Returns errors of the engines, or [`Error::Validation`].

@@ -135,7 +135,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// If `qp` is active, posts as many Writes on it as it may have in flight.
+    /// If `qp` is active, posts Writes on `qp` until the allowed number of Writes is in flight.
     fn post(&mut self, qp: usize) -> Result<(), Error> {
         let Some(place) = self.place[qp] else { return Ok(()) };
         let at = place as usize * self.load.bytes;

@@ -102,8 +102,8 @@ impl Baseline {
         text
     }
 
-    /// The allowed difference on `machine`, in percent. `None` if counts cannot be compared, since another
-    /// processor runs other code.
+    /// The allowed difference on `machine`, in percent. `None` means that the counts cannot be compared,
+    /// since `machine` has another processor, which may run other code.
     pub(crate) fn tolerance(&self, machine: &Machine) -> Option<f64> {
         if machine.cpu != self.machine.cpu {
             None
@@ -160,7 +160,7 @@ impl Baseline {
 }
 
 impl Verdict {
-    /// The reason for a failure.
+    /// The reason for a failure, or `None` if the row passes.
     pub(crate) fn words(self) -> Option<String> {
         match self {
             Self::Pass => None,

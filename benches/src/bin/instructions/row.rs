@@ -68,8 +68,8 @@ const LOCKED: [(&str, u32); 4] = [
     ("write-64-engines-16/received", 3),
 ];
 
-/// Pairs of loads that have to cost the same within [`SAME_PERCENT`] percent, since other engines must not
-/// raise an engine's cost.
+/// Pairs of loads whose rows have to cost the same within [`SAME_PERCENT`] percent, since the idle engines of
+/// a host must not raise the cost of its busy engine.
 const SAME: [(&str, &str); 3] = [
     ("write-1m-1500-engines-2/", "write-1m-1500/"),
     ("write-1m-1500-engines-4/", "write-1m-1500/"),
@@ -79,7 +79,7 @@ const SAME: [(&str, &str); 3] = [
 /// Maximum difference in percent of two rows that have to cost the same.
 pub(crate) const SAME_PERCENT: f64 = 1.0;
 
-/// The row that has to cost the same as `row`.
+/// The row that has to cost the same as `row`, or `None` if there is no such row.
 pub(crate) fn same_as(row: &str) -> Option<String> {
     SAME.iter().find_map(|(load, other)| Some(format!("{other}{}", row.strip_prefix(load)?)))
 }

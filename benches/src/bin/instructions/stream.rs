@@ -78,7 +78,7 @@ enum Role {
 }
 
 impl Role {
-    /// The side to which the work of this role counts in an `op`.
+    /// The side for which the work of this role counts, if the load posts `op`.
     fn side(self, op: Op) -> Side {
         if (self == Self::Requester) == (op == Op::Read) { Side::Received } else { Side::Sent }
     }
@@ -87,8 +87,8 @@ impl Role {
 /// A running load, in which host A posts the messages.
 struct Stream {
     hosts: TwoHosts,
-    /// The other engines of both hosts. The load polls these engines as often as its own, but does not count
-    /// them, as if they ran on other cores.
+    /// The other engines of both hosts. The load polls these engines as often as its own engine, but does not
+    /// count their instructions, as if these engines ran on other cores.
     others: Vec<TwoHosts>,
     /// The queue pairs of hosts A and B.
     qps: [QueuePair; 2],

@@ -1,10 +1,10 @@
 //! A queue with a descriptor that is readable while the queue has an item.
 //!
 //! The kernel's verbs channels work like this: a program polls the descriptor, or sets `O_NONBLOCK` on it
-//! with `fcntl`, and reads one event with a call of the library. Here the descriptor is a semaphore
-//! (`EFD_SEMAPHORE`) that counts the items. The count and the items change together, under the lock of the
-//! items. So no call reads the descriptor while the queue is empty, and removing an object's items also
-//! lowers the count.
+//! with `fcntl`, and reads one event with a call of the library. In this library the descriptor is a
+//! semaphore (`EFD_SEMAPHORE`) that counts the items. The count and the items change together, under the lock
+//! of the items. So no call reads the descriptor while the queue is empty, and removing an object's items
+//! also lowers the count.
 //!
 //! Therefore a thread that waits for an item does not read the descriptor, but waits on a futex. Signals
 //! interrupt this wait like a read: after a handler with `SA_RESTART` the wait continues.
@@ -70,7 +70,8 @@ impl<T> EventQueue<T> {
 
     /// Removes the oldest item, and returns the result of `take` for this item. If the queue is empty, the
     /// call waits, or fails with `EAGAIN` if the program has made the descriptor non-blocking. During the
-    /// call the engine runs on its own thread or in this thread. A signal ends the wait with `EINTR`.
+    /// wait, the engine's thread runs the engine. If the engine has no thread, this thread runs the engine. A
+    /// signal ends the wait with `EINTR`.
     ///
     /// `take` is called with the item while the queue is locked. So a thread that removes the items of an
     /// object either finds the item, or sees the effect of `take`.

@@ -126,7 +126,7 @@ impl Cq {
         got
     }
 
-    /// Fails if the `handle` field is not that of this queue.
+    /// Fails if the `handle` field is not the handle with which this queue was made.
     pub(crate) fn check(&self) -> Outcome<()> {
         // SAFETY: nobody writes the field while a call uses the object.
         abi::check_handle(unsafe { (*self.c.get()).handle }, self.cq.cq_num())
@@ -355,7 +355,7 @@ pub(crate) fn status_of(completion: &WorkCompletion) -> sys::ibv_wc_status {
     match completion.status {
         WcStatus::Success => sys::IBV_WC_SUCCESS,
         WcStatus::LocalQpOperationError => sys::IBV_WC_LOC_QP_OP_ERR,
-        // In verbs, failed operations on keys are memory management errors.
+        // A failed invalidation of a key is a memory management operation error (`IBV_WC_MW_BIND_ERR`).
         WcStatus::LocalProtectionError if completion.opcode == WcOpcode::LocalInvalidate => {
             sys::IBV_WC_MW_BIND_ERR
         }

@@ -80,7 +80,7 @@ impl OpenDevice {
         self.objects.inc();
     }
 
-    /// Subtracts an object of the context that was destroyed.
+    /// Subtracts a destroyed object of the context.
     pub(crate) fn remove(&self) {
         self.objects.dec();
     }

@@ -7,7 +7,7 @@
 //! | `pd.rs`, `mr.rs`, `mw.rs` | protection domains, memory regions and windows |
 //! | `comp_channel.rs`, `cq.rs`, `cq_ex.rs`, `cq_events.rs` | completion channels, completion queues and their events |
 //! | `srq.rs` | shared receive queues |
-//! | `qp.rs`, `qp_state.rs`, `engine_qps.rs` | queue pairs, their states, and the engine's queue pairs behind them |
+//! | `qp.rs`, `qp_state.rs`, `engine_qps.rs` | queue pairs, their states, and the engine's queue pairs behind each of them |
 //! | `oob_connect.rs` | connections that programs set up out of band |
 //! | `post.rs`, `work_request.rs` | posting work requests |
 //! | `qp_ex.rs`, `wr_batch.rs`, `critical_section.rs` | posting work requests call by call (`ibv_wr_start`) |

@@ -23,7 +23,7 @@ use crate::process::oob_connections::{Expected, MAX_PARKED, PARKED};
 /// whose messages these connections use.)
 const PORT: u16 = 7306;
 
-/// The maximum code of a timeout, which has five bits.
+/// The maximum code of a timeout. The code has five bits.
 const MAX_RNR_TIMER: u8 = 31;
 
 /// A queue pair's part of an out-of-band connection.

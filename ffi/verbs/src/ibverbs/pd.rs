@@ -98,7 +98,7 @@ impl Pd {
         unsafe { (*self.c.get()).context }
     }
 
-    /// Fails if the `handle` field is not that of this domain.
+    /// Fails if the `handle` field is not the handle with which this domain was made.
     pub(crate) fn check(&self) -> Outcome<()> {
         // SAFETY: nobody writes the field while a call uses the object.
         abi::check_handle(unsafe { (*self.c.get()).handle }, self.pd.pd_num())

@@ -128,7 +128,7 @@ impl Qp {
         unsafe { (*self.c.get()).qp_base.qp_num }
     }
 
-    /// Fails if the `handle` field is not that of this queue pair.
+    /// Fails if the `handle` field is not the handle with which this queue pair was made.
     pub(crate) fn check(&self) -> Outcome<()> {
         // SAFETY: nobody writes the field while a call uses the object.
         abi::check_handle(unsafe { (*self.c.get()).qp_base.handle }, self.number())
@@ -473,8 +473,8 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             }
             Transition::ToReset => {
                 oob_connect::stop(this.process, this.number(), &mut attributes.oob);
-                // The lock is released before `reset`: events lock the table of queue pairs before the
-                // attributes.
+                // The attributes are unlocked before `reset`, which locks the table of queue pairs: a thread
+                // that handles an event locks this table first, and then the attributes.
                 drop(attributes);
                 this.reset()?;
                 this.set_state(&mut this.attributes(), sys::IBV_QPS_RESET);

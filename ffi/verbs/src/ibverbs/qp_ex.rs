@@ -155,7 +155,8 @@ unsafe extern "C" fn wr_complete(qp: *mut sys::ibv_qp_ex) -> c_int {
     abi::status(|| {
         // SAFETY: the caller passes a queue pair that is valid during the call.
         let this = unsafe { Qp::of(qp.cast()) };
-        // No other thread posts before this guard is dropped, which is after the last request of the batch.
+        // The guard is dropped after the last request of the batch is posted. Until then no other thread
+        // posts.
         let mut batch = section(this)?.leave()?;
         let error = batch.error.take();
         let mut requests = std::mem::take(&mut batch.requests);

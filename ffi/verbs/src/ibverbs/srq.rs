@@ -31,7 +31,7 @@ impl Srq {
         unsafe { &*srq.cast::<Self>() }
     }
 
-    /// Fails if the `handle` field is not that of this queue.
+    /// Fails if the `handle` field is not the handle with which this queue was made.
     pub(crate) fn check(&self) -> Outcome<()> {
         // SAFETY: nobody writes the field while a call uses the object.
         abi::check_handle(unsafe { (*self.c.get()).handle }, self.srq.srq_num())

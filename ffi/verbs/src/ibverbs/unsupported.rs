@@ -1,5 +1,6 @@
-//! Calls that have no counterpart in iWARP: address handles, multicast, and objects that processes share.
-//! Each call fails at once, with an error number that programs know.
+//! Calls that have no counterpart in iWARP: address handles, multicast, objects that processes share, and
+//! InfiniBand's rates. Most of these calls fail at once with `EOPNOTSUPP`. The calls for `fork` succeed
+//! without effect.
 
 use std::sync::atomic::AtomicBool;
 
@@ -10,7 +11,7 @@ use crate::ffi::sys;
 use crate::process::identity;
 
 /// This function has the symbols of all functions that libibverbs exports for drivers. A program may be
-/// linked with drivers, but the drivers find no device, and so do not call this function.
+/// linked with drivers. The drivers find no device, so they do not call this function.
 #[unsafe(export_name = "uw_driver_call")]
 pub(crate) extern "C" fn driver_call() -> c_int {
     abi::status(|| Err(EOPNOTSUPP))

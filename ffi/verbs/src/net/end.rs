@@ -42,7 +42,7 @@ pub(super) enum NameService {
     Hosts(Hosts),
 }
 
-/// A name that this process holds until the value is dropped, by the kind of wire.
+/// A name that this process holds until the value is dropped. The variant depends on the kind of wire.
 pub(crate) enum NameLease {
     /// A name on a `local` wire.
     Local(LocalNameLease),
@@ -208,8 +208,9 @@ impl Net {
             NameService::Hosts(hosts) => match hosts.take(visible, claim.family_only) {
                 Ok(lease) => Ok(Some(NameLease::Hosts(lease))),
                 Err(error) => match NameError::of_bind(error, claim.address) {
-                    // The kernel does not say whether the owner of the port shares the address. Only a
-                    // listener needs to hold the name.
+                    // The kernel does not report whether the owner of the port shares the address. So an
+                    // identifier that shares its address is bound without the name, which only a listener
+                    // needs.
                     NameError::InUse | NameError::Overlaps if claim.reuses => Ok(None),
                     error => Err(error),
                 },

@@ -58,8 +58,8 @@ pub(crate) struct LocalNameLease {
     claim: Claim,
     /// The locked file. `None` until the name is published.
     file: Option<OwnFd>,
-    /// The lock that tells processes that reserve a wildcard that there are connections at the port. All
-    /// connections with such a claim share this lock.
+    /// A lock that all connections with such a claim share. The lock shows processes that reserve a wildcard
+    /// that the port has connections.
     _shared: Option<NameLock>,
     /// The lock of the name, which is released last.
     held: NameLock,
@@ -333,8 +333,8 @@ impl Entry {
     }
 }
 
-/// Writes the line of a file over the old line, which is at most as long. One write writes the whole line of
-/// about twenty bytes, so a reader never sees only a part of the line.
+/// Writes the line of a file over the old line. One write writes the whole line of about twenty bytes, so a
+/// reader never sees only a part of the line. If the old line was longer, the file is then cut.
 fn write_line(file: &File, wire: &str, claim: &Claim) -> io::Result<()> {
     let mut line = wire.to_owned();
     for (word, is_so) in [(ONLY, claim.family_only), (REUSE, claim.reuses)] {

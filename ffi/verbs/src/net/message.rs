@@ -1,7 +1,8 @@
 //! The datagrams with which hosts ask each other for the listener at an address ([`hosts`](super::hosts)).
 //!
 //! Questions and answers have the same length, so that questions with a forged source cannot be used for
-//! amplification. An answer repeats the random number of its question, which an attacker cannot know.
+//! amplification. An answer repeats the random number of its question. An attacker who does not see the
+//! question cannot know this number.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

@@ -8,7 +8,7 @@
 //! | `kernel.rs` | the addresses of the kernel's interfaces |
 //! | `local_names.rs`, `name_locks.rs` | the name service of a `local` wire, and its locks |
 //! | `message.rs`, `name_server.rs`, `hosts.rs` | names and addresses between hosts |
-//! | `end.rs` | this end of the wire, and the addresses under which programs see it |
+//! | `end.rs` | this end of the wire, and the addresses under which programs see this end |
 //! | `private_data.rs` | the data that two ends with this library exchange in MPA's private data |
 //! | `open.rs` | opening a wire with the crate `iwarp_wire` |
 //! | `list.rs` | the processes of this user on the wires of this host |

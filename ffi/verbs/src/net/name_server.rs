@@ -1,4 +1,4 @@
-//! The name server of a process, which answers questions of other hosts about the listener at an address.
+//! The name server of a process: answers questions of other hosts about the listener at an address.
 //!
 //! A name is a UDP socket of the kernel at the address that programs see. So only one process of the host can
 //! have a name. The kernel releases the name when the process ends, and refuses questions about names that no

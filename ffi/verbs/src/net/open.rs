@@ -19,7 +19,7 @@ use crate::ffi::settings::{self, Key};
 /// An opened wire: its port, the engine's configuration, and the addresses on the wire.
 type Opened = (Box<dyn Port>, EngineConfig, Net);
 
-/// Opens the wire. If this fails, the error has one line that tells the user what to do.
+/// Opens the wire. If the wire cannot be opened, the error has one line that tells the user what to do.
 pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     let (port, mut config, mut net) = match &spec.kind {
         Kind::Local { name } => open_local(spec, name)?,
@@ -35,7 +35,8 @@ pub(crate) fn open(spec: &Spec) -> Result<Opened, StartError> {
     if !matches!(spec.kind, Kind::Local { .. }) {
         net.show(&spec.to_string());
     }
-    // Programs may connect two queue pairs of one process.
+    // Programs may connect two queue pairs of one process, so the port also delivers frames that are sent to
+    // this process.
     let port = Box::new(match &spec.kind {
         // Other processes of the host may have the same Ethernet address, so the IP address decides.
         Kind::Packet { .. } => Loopback::of_address(port, net.address()),
@@ -60,8 +61,8 @@ const CLOSE_TIMEOUT_OF_HOSTS: Duration = Duration::from_secs(2);
 fn open_local(spec: &Spec, name: &str) -> Result<Opened, StartError> {
     let folder = folder(name)?;
     let Wire { port, mut config, address } = iwarp_wire::open_local(spec, folder.clone()).map_err(text)?;
-    // A peer answers the close at once, unless it has stopped receiving. In that case the peer's program
-    // waits for the end of the connection.
+    // A peer answers the close at once, unless it has stopped receiving. If it has, the peer's program waits
+    // for the end of the connection, so the timeout is short.
     config.close_timeout = CLOSE_TIMEOUT;
     let names = LocalNames::new(&folder).map_err(|error| {
         let line = format!("{}: no folder for names can be made: {error}", folder.display());
@@ -93,8 +94,8 @@ fn on_a_network(wire: Wire) -> Opened {
     (port, config, Net::new(address, NameService::None))
 }
 
-/// Sets the keepalive timer and the user timeout. A killed process falls silent. Connections to a killed
-/// process are closed early enough for programs to notice within ten seconds.
+/// Sets the keepalive timer and the user timeout. The peer of a killed process receives no further segments.
+/// These timers close the connection early enough for the peer's program to notice within ten seconds.
 fn notice_silence(config: &mut EngineConfig) {
     config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(4));
     config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(8);

@@ -2,7 +2,7 @@
 //!
 //! A process on a wire without a folder binds a Unix socket to a name in the abstract namespace. The name
 //! consists of the process's address and wire. Nobody connects to the socket. The system removes the name
-//! however the process ends, and lists the names of a network namespace.
+//! however the process ends, and lists the names of a network namespace in `/proc/net/unix`.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 pub struct WireProcess {
     /// The name of the wire.
     pub wire: String,
-    /// The PID of the process, or 0 if this process cannot see it.
+    /// The PID of the process, or 0 if this process cannot see the PID.
     pub pid: i32,
     /// The name of the process, as the system reports it.
     pub program: String,
@@ -36,8 +36,8 @@ const PREFIX: &str = "uwarp/";
 const WIRE_BYTES: usize = 40;
 
 impl Presence {
-    /// Announces this process on a wire. Returns `None` if the system refuses the socket, which has no other
-    /// effect.
+    /// Announces this process on a wire. Returns `None` if the system refuses the socket. A refusal has no
+    /// other effect.
     pub(super) fn announce(wire: &str, address: IpAddr) -> Option<Self> {
         let wire: String = wire.chars().filter(char::is_ascii_graphic).take(WIRE_BYTES).collect();
         let name = format!("{PREFIX}{}/{address}/{wire}", std::process::id());

@@ -1,14 +1,14 @@
 //! The ports to which identifiers of this process are bound. The kernel's rules decide which identifiers
 //! exclude each other (`cma_check_port` of `drivers/infiniband/core/cma.c`).
 //!
-//! | one | another at the same port | second call |
+//! | first identifier | second identifier at the same port | second call |
 //! |---|---|---|
-//! | any address | any address, or a specific one, of the same family | `EADDRNOTAVAIL` |
-//! | any address | an address of the other family, where not both are of one family only | `EADDRNOTAVAIL` |
-//! | any address | an address of the other family, where both are of one family only | succeeds |
+//! | any address | any address, or a specific address, of the same family | `EADDRNOTAVAIL` |
+//! | any address | an address of the other family, unless both claim only their own family | `EADDRNOTAVAIL` |
+//! | any address | an address of the other family, if both claim only their own family | succeeds |
 //! | an address | the same address | `EADDRINUSE` |
 //! | an address | another address | succeeds |
-//! | any of these | where both reuse their addresses, and none of them listens | succeeds |
+//! | any claim | any claim, if both reuse their addresses and neither identifier listens | succeeds |
 //!
 //! A listening identifier does not share its address: an identifier can listen only if no other identifier is
 //! bound to the address. By default an identifier with an IPv4 address claims one family, and an identifier
@@ -51,8 +51,8 @@ impl BoundPorts {
         Ok(())
     }
 
-    /// Ends the sharing of a bound identifier that begins to listen. Fails if another identifier is bound to
-    /// the same address.
+    /// Records that a bound identifier begins to listen, and so no longer shares its address. Fails if
+    /// another identifier is bound to the same address.
     pub(crate) fn listen(&self, id: usize, port: u16) -> Result<(), Conflict> {
         let mut bound = self.bound();
         let owners = bound.entry(port).or_default();
@@ -74,7 +74,7 @@ impl BoundPorts {
         }
     }
 
-    /// Releases the port of an identifier, if it has one.
+    /// Releases the port of an identifier, if the identifier is bound.
     pub(crate) fn release(&self, id: usize, port: u16) {
         let mut bound = self.bound();
         if let Some(owners) = bound.get_mut(&port) {

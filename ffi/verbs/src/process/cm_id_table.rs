@@ -104,8 +104,8 @@ mod tests {
         engine: Engine,
     }
 
-    /// A listener at port 7, and an identifier at the other end of the link that connects a queue pair to the
-    /// listener.
+    /// Makes two hosts, a listener at port 7 of one host, and an identifier of the other host that connects a
+    /// queue pair to the listener. Returns the hosts, the listener, the identifier and the queue pair.
     fn connecting() -> ([Host; 2], CmId, CmId, QueuePair) {
         let (left, right) = pair(&LinkConfig::default());
         let host = |port: Box<dyn dp::Port>, address| {

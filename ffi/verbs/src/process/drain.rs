@@ -1,4 +1,4 @@
-//! The end of queue pairs: TCP sends the bytes that it has accepted before a queue pair is destroyed.
+//! The end of queue pairs: before a queue pair is destroyed, TCP sends the bytes that it has accepted.
 //!
 //! In iWARP a Send or Write completes when TCP has accepted it. Programs end as soon as their requests are
 //! completed, and some programs end by `_exit`. After the end of its program, a TCP in user space sends

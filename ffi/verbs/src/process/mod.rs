@@ -1,7 +1,8 @@
 //! The state of the process that uses the library, and the function that starts it.
 //!
 //! [`get_or_start`] starts the engine and everything that it needs. Each call that may be a program's first
-//! call begins with [`get_or_start`]. Other calls use [`started`], or the [`Process`] of their object.
+//! use of the engine begins with [`get_or_start`]. Other calls use [`started`], or the [`Process`] of their
+//! object.
 //!
 //! | file | contents |
 //! |---|---|

@@ -48,7 +48,7 @@ impl QpTable {
         self.known().get(&number).map(|entry| entry.address)
     }
 
-    /// The engine queue pairs of all queue pairs.
+    /// The engine queue pair of each queue pair in the table.
     pub(crate) fn all(&self) -> Vec<QueuePair> {
         self.known().values().map(|entry| entry.qp.clone()).collect()
     }

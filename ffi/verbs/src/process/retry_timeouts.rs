@@ -1,10 +1,10 @@
 //! Timeouts of queue pairs whose peer does not connect: requests fail after the time that the program has
-//! set.
+//! set, but not before a minimum time ([`LEAST`]).
 //!
 //! On InfiniBand, if the peer's queue pair does not answer (for instance because it is not in RTR), a request
 //! is sent again `retry_cnt` times, each time after `4.096 us * 2^timeout`. Then the request and the queue
-//! pair fail. Here a request waits for the connection as long as all these retries would take. In a
-//! connection, TCP retransmits by its own rules.
+//! pair fail. In this library, a request waits for the connection as long as all these retries would take. In
+//! a connection, TCP retransmits by its own rules.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -62,8 +62,9 @@ fn tries_of(attr: &sys::ibv_qp_attr) -> Option<Duration> {
 }
 
 /// The time during which a request is retried after the peer has ended the connection. A program that ends
-/// first may leave requests of its peer without an answer. The peer's program ignores requests that fail
-/// after its last completion.
+/// first may leave the last requests of its peer without an answer. If these requests failed at once, the
+/// peer's program could see a failure before its last completions. A failure after the last completion is
+/// ignored.
 pub(crate) fn after_the_end(attr: &sys::ibv_qp_attr) -> Duration {
     tries_of(attr).map_or(MOST, |time| time.min(MOST))
 }
@@ -144,7 +145,7 @@ impl RetryTimeouts {
 }
 
 impl Unreached {
-    /// Sets `since` if a request has been posted since the last check.
+    /// Sets `since` to `now` if this is the first check that finds a posted request.
     fn look(mut self, now: Instant) -> Self {
         if self.since.is_none() && self.qp.query().send_open > 0 {
             self.since = Some(now);

@@ -2,7 +2,7 @@
 //!
 //! Nothing starts when the library is loaded or when a program lists devices. The reason is that some
 //! programs fork before they use verbs, and the child would have no thread of the library. In a child that is
-//! forked after the start, each call fails with `EIO`.
+//! forked after the start, each call that uses the engine fails with `EIO`.
 
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -28,8 +28,8 @@ use crate::ffi::settings::{self, Key};
 use crate::ffi::{fork, resources, signals};
 use crate::net::{self, Net};
 
-/// Two maximum times at the exit of the process: the wait without progress until peers have their data, and
-/// after that the wait for the engine's thread.
+/// Maximum time of each of two waits at the exit of the process: the wait without progress until peers have
+/// their data, and after that the wait for the engine's thread.
 const EXIT_LIMIT: Duration = Duration::from_millis(100);
 
 /// The library's state in a process.
@@ -63,7 +63,7 @@ static PROCESS: OnceLock<Result<Process, Errno>> = OnceLock::new();
 static STARTING: Mutex<()> = Mutex::new(());
 
 /// Returns the state of the process. The first call starts the engine. Each call that may be a program's
-/// first call begins here, and no other function starts the engine.
+/// first use of the engine begins here, and no other function starts the engine.
 pub(crate) fn get_or_start() -> Outcome<&'static Process> {
     match PROCESS.get() {
         Some(process) => process.as_ref().map_err(|errno| *errno),
@@ -144,8 +144,8 @@ fn failed(error: VerbsError) -> StartError {
     StartError::new(&error)
 }
 
-/// Makes the socket that serves `uwarp status`. Returns `None` if the system refuses the socket, which has no
-/// other effect.
+/// Makes the socket that serves `uwarp status`. Returns `None` if the system refuses the socket. A refusal is
+/// logged, and has no other effect.
 fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
     let poll = move || {
         if !has_thread && let Some(process) = started() {
@@ -159,7 +159,7 @@ fn show(context: &Context, has_thread: bool) -> Option<StatusSocket> {
     net::status_folder().and_then(show).inspect_err(refused).ok()
 }
 
-/// Passes the events of a poll to the program. Events that occur before the process has started wait.
+/// Passes the events of a poll to the program. Events that occur before the process has started stay queued.
 fn after_poll() {
     assert_none_locked();
     let Some(process) = started() else { return };

@@ -225,8 +225,8 @@ mod tests {
 
     use super::*;
 
-    /// Chooses a port for `address`. Each attempt has the result of `take`. Returns the result, and the
-    /// number of attempts.
+    /// Chooses a port for `address`. Each attempt calls `take`, which returns the result of the attempt.
+    /// Returns the final result, and the number of attempts.
     fn chosen(address: &str, take: impl Fn() -> Result<(), NameError>) -> (Outcome<SocketAddr>, usize) {
         let asked = Cell::new(0);
         let address = address.parse().unwrap();

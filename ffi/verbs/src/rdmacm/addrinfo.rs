@@ -79,7 +79,7 @@ unsafe fn entry(
     given(entry)
 }
 
-/// Copies a value to memory from `malloc`, which will belong to the program.
+/// Copies a value to memory from `malloc`. The memory will belong to the program.
 fn given<T>(value: T) -> Outcome<*mut T> {
     // SAFETY: `malloc` has no precondition.
     let place = unsafe { libc::malloc(size_of::<T>()) }.cast::<T>();

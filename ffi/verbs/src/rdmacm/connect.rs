@@ -1,4 +1,4 @@
-//! Listens, connects, accepts and disconnects.
+//! Listening, connecting, accepting, rejecting and disconnecting.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -296,8 +296,8 @@ pub(crate) unsafe extern "C" fn rdma_accept(
     })
 }
 
-/// The error number if the engine refuses to accept or reject a request. `ECONNRESET` means that the peer is
-/// gone: the program had neither accepted nor rejected the request before.
+/// The error number if the engine refuses to accept or reject a request. The result is `ECONNRESET` if the
+/// program had neither accepted nor rejected the request before: in this case the peer is gone.
 fn undecidable(error: VerbsError, was_undecided: bool) -> Errno {
     match error {
         VerbsError::Invalid(_) if was_undecided => ECONNRESET,

@@ -14,17 +14,17 @@
 //! | active | does not answer in time | `UNREACHABLE` -110 | `UNREACHABLE` -110 |
 //! | active | cannot be reached | `UNREACHABLE` -113 | `CONNECT_ERROR` |
 //! | active | sends a Reply that is wrong, or that asks for too much | `CONNECT_ERROR` -104 | `CONNECT_ERROR` |
-//! | passive | sends no whole Request, or a wrong one | nothing | nothing |
+//! | passive | sends no whole Request, or a wrong Request | nothing | nothing |
 //! | passive | sends a Request | `CONNECT_REQUEST` | `CONNECT_REQUEST` |
-//! | passive | is gone before the decision | nothing: the decision fails with `ECONNRESET` | the same |
+//! | passive | is gone before the program accepts or rejects | nothing: the program's call fails with `ECONNRESET` | the same |
 //! | passive | sends its first FPDU | `ESTABLISHED` | `ESTABLISHED` (without an RTR: when the request is accepted) |
-//! | passive | is gone before its first FPDU, or that one is wrong | `ESTABLISHED`, and `DISCONNECTED` | the same |
+//! | passive | is gone before its first FPDU, or its first FPDU is wrong | `ESTABLISHED`, and `DISCONNECTED` | the same |
 //! | both | ends an established connection | `DISCONNECTED` 0 | `DISCONNECTED` |
-//! | both | resets it, or sends or gets a Terminate | `DISCONNECTED` -104 | `DISCONNECTED` (siw: 0) |
-//! | both | falls silent | `DISCONNECTED` -110 | `DISCONNECTED` (siw: 0) |
+//! | both | resets an established connection, or sends or receives a Terminate | `DISCONNECTED` -104 | `DISCONNECTED` (siw: 0) |
+//! | both | stops answering | `DISCONNECTED` -110 | `DISCONNECTED` (siw: 0) |
 //!
-//! So an accepted request never leads to an event that a connection has failed. Many servers exit at such an
-//! event, so one bad client would end the service for all clients.
+//! So an accepted request never leads to an event that reports a failed connection. Many servers exit at such
+//! an event, so one bad client would end the service for all clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -240,7 +240,7 @@ mod tests {
     use iwarp::verbs::StreamError;
     use libc::{EADDRINUSE, ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENOMEM, ETIMEDOUT};
 
-    /// The rows of the module's table that need no peer.
+    /// Checks the rows of the module's table that need no peer.
     #[test]
     fn each_error_has_its_event_and_its_status() {
         use sys::RDMA_CM_EVENT_UNREACHABLE as UNREACHABLE;

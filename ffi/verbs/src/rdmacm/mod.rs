@@ -12,7 +12,7 @@
 //! | `endpoint.rs` | synchronous endpoints: `rdma_create_ep`, `rdma_get_request` |
 //! | `device.rs` | the list of devices, and the context that identifiers share |
 //! | `options.rs` | options, and calls that have no counterpart in iWARP |
-//! | `rsocket.rs` | rsockets, which are those of rdma-core's library |
+//! | `rsocket.rs` | rsockets, which run the code of rdma-core's library |
 
 mod address;
 mod addrinfo;

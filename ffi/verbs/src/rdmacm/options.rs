@@ -51,8 +51,9 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     })
 }
 
-/// Sets whether the identifier shares its address. As in the kernel, the program may only switch the option
-/// on while the identifier is bound, and cannot change the option while the identifier listens.
+/// Sets whether the identifier shares its address. As in the kernel, while the identifier is bound, the
+/// program can switch the option on but not off. While the identifier listens, the program cannot change the
+/// option.
 fn reuse_address(id: &Id, on: bool) -> Outcome<c_int> {
     let mut state = id.state();
     let bound = state.source;

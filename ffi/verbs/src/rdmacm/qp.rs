@@ -257,7 +257,7 @@ pub(crate) unsafe extern "C" fn rdma_create_srq(
     })
 }
 
-/// Implements `rdma_create_srq(3)`: XRC queues are refused.
+/// Implements `rdma_create_srq_ex`, which `rdma_create_srq(3)` describes. XRC queues are refused.
 ///
 /// # Safety
 /// The conditions of [`rdma_create_srq`].
@@ -295,7 +295,7 @@ pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut sys::rdma_cm_id) {
     });
 }
 
-/// Implements `rdma_init_qp_attr(3)`: the attributes for a program that calls `ibv_modify_qp` itself.
+/// Implements `rdma_init_qp_attr(3)`: returns the attributes for a program that calls `ibv_modify_qp` itself.
 ///
 /// # Safety
 /// `id` is valid, `attr` is readable and writable, `mask` is writable.

@@ -1,11 +1,11 @@
 //! rsockets: the code of the system's librdmacm, which runs on the functions of this library.
 //!
-//! A preloaded library precedes librdmacm for each symbol. So when librdmacm itself calls `rdma_*` and
-//! `ibv_*`, the calls reach this library, and librdmacm's rsockets work here. To be able to replace
-//! librdmacm, this library also exports the functions of rsockets, and forwards each call to the next library
-//! that has the function. If this library is loaded under librdmacm's name (`uwarp run`, `uwarp libs`), it
-//! loads the system's librdmacm for these calls. If there is no librdmacm, these calls fail with
-//! `EOPNOTSUPP`.
+//! The dynamic linker looks for each symbol in a preloaded library before it looks in librdmacm. So when
+//! librdmacm itself calls `rdma_*` and `ibv_*`, the calls reach this library, and librdmacm's rsockets run on
+//! this library. To be able to replace librdmacm, this library also exports the functions of rsockets, and
+//! forwards each call to the next library that has the function. If this library is loaded under librdmacm's
+//! name (`uwarp run`, `uwarp libs`), it loads the system's librdmacm for these calls. If there is no
+//! librdmacm, these calls fail with `EOPNOTSUPP`.
 
 use std::ffi::{CStr, CString, c_long, c_void};
 use std::fs;

@@ -58,7 +58,7 @@ pub(crate) fn run(name: &str) -> Result<(), String> {
     run_over(name, &Wire::new()?).map(drop)
 }
 
-/// `rdma_reject` sends the answer before it returns, even if no thread polls the engine.
+/// Checks that `rdma_reject` sends the answer before it returns, even if no thread polls the engine.
 pub(crate) fn rejects_without_thread() -> Result<(), String> {
     run_over("rejected", &Wire::new()?.with("UWARP_THREAD", "caller")).map(drop)
 }

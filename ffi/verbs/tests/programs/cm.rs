@@ -14,7 +14,7 @@ const CONTROL: &str = "6000";
 /// Maximum time that a program may take to start on a busy machine.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// A program with the library connects to a program that speaks MPA on kernel sockets, at the other end of
+/// Runs a program with the library against a program that speaks MPA on kernel sockets, at the other end of
 /// an interface.
 pub(crate) fn odd_peers() -> Result<(), String> {
     let (ends, kernel) = (Interfaces::new()?, Interfaces::kernel_address(1));
@@ -32,12 +32,12 @@ pub(crate) fn killed_peer() -> Result<(), String> {
     at_kernel_address("killed_peer")
 }
 
-/// Tests ports on an interface, which are UDP ports of the kernel.
+/// Tests binding to ports on an interface, where each port is a UDP port of the kernel.
 pub(crate) fn binds() -> Result<(), String> {
     at_kernel_address("binds")
 }
 
-/// Two contexts of one process get an event when the link of their port goes down.
+/// Checks that two contexts of one process get an event when the link of their port goes down.
 pub(crate) fn ports() -> Result<(), String> {
     let wire = Wire::between(Interfaces::new()?)?;
     let program = c::compile(&wire, "ports")?;

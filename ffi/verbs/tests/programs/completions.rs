@@ -15,7 +15,7 @@ fn script(shell: &str) -> Result<String, String> {
     said(launcher.args(["completions", shell]))
 }
 
-/// Returns the output of a program, which has to succeed and to print nothing on standard error.
+/// Returns the output of a program. The program has to succeed and to print nothing on standard error.
 fn said(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     let told = String::from_utf8_lossy(&output.stderr);

@@ -1,5 +1,6 @@
 //! The commands of `docs/container.md` between two containers. Each container has the namespaces and
-//! capabilities of a Docker container, and an interface `eth0`.
+//! capabilities of a Docker container. If the commands need a network, each container also has an interface
+//! `eth0`.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -106,7 +107,7 @@ impl<'a> Containers<'a> {
         Ok(Running { child: child.map_err(|error| error.to_string())?, output })
     }
 
-    /// Runs a server and its client, which has to print a bandwidth.
+    /// Runs a server and its client. The client has to print a bandwidth.
     fn measure(&self, server: &str, client: &str) -> Result<(), String> {
         let mut server = self.start(0, server)?;
         let begun = Instant::now();

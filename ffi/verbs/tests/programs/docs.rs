@@ -235,7 +235,7 @@ fn c_program() -> Result<(), String> {
     if ours > 0 { Ok(()) } else { Err(said) }
 }
 
-/// Whether the tests install all packages of a command.
+/// Checks that the tests install all packages of a command.
 fn is_installed_by_tests(packages: std::str::Split<'_, char>) -> Result<(), String> {
     let installs = text("../../scripts/install")?;
     let missing: Vec<&str> = packages.filter(|package| !installs.contains(package)).collect();

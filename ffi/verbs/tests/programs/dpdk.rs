@@ -11,7 +11,7 @@ use crate::wire::Wire;
 
 type MakeInterfaces = fn() -> Result<Interfaces, String>;
 
-/// The wires, and whether each wire needs namespaces.
+/// The wires: the name, whether the wire needs namespaces, and the function that makes its two ends.
 const WIRES: [(&str, bool, MakeInterfaces); 4] = [
     ("vhost", false, || Ok(Interfaces::sockets(["vhost:wire.sock", "virtio:wire.sock"]))),
     ("memif", false, || Ok(Interfaces::sockets(["memif:wire.sock,role=server", "memif:wire.sock"]))),

@@ -1,5 +1,5 @@
 //! Tests that programs leave no files behind when they end, and that programs which only list devices start
-//! nothing.
+//! nothing. Also tests `ibv_asyncwatch`, and `uwarp ls` on an interface.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub(crate) fn all() -> Vec<(&'static str, Test)> {
     ]
 }
 
-/// The files of a wire are removed when its processes end.
+/// Checks that the files of a wire are removed when its processes end.
 fn nothing_is_left() -> Result<(), String> {
     let wire = Wire::new()?;
     for run in 0..100 {
@@ -47,8 +47,8 @@ fn nothing_is_left() -> Result<(), String> {
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:?}")) }
 }
 
-/// Listing devices starts nothing. So a process that lists devices and then forks has not used verbs before
-/// the fork.
+/// Checks that listing devices starts nothing. So a process that lists devices and then forks has not used
+/// verbs before the fork.
 fn lists_devices() -> Result<(), String> {
     let wire = Wire::new()?;
     let mut devices = Running::start(&wire, "client", "ibv_devices")?;
@@ -62,7 +62,7 @@ fn lists_devices() -> Result<(), String> {
     Ok(())
 }
 
-/// `ibv_asyncwatch` waits for events, and prints that the link of its port has gone down.
+/// Checks that `ibv_asyncwatch` waits for events, and prints that the link of its port has gone down.
 pub(crate) fn asyncwatch_sees_a_lost_link() -> Result<(), String> {
     let wire = Wire::between(Interfaces::new()?)?;
     let _watch = Running::start(&wire, "server", "stdbuf -oL ibv_asyncwatch")?;
@@ -71,7 +71,7 @@ pub(crate) fn asyncwatch_sees_a_lost_link() -> Result<(), String> {
     wait_for(&wire, "IBV_EVENT_PORT_ERR")
 }
 
-/// `uwarp ls` lists a program on an interface while the program runs.
+/// Checks that `uwarp ls` lists a program on an interface while the program runs.
 pub(crate) fn interface_is_listed() -> Result<(), String> {
     let wire = Wire::between(Interfaces::hosts()?)?;
     let launcher = wire.launcher()?;

@@ -32,7 +32,7 @@ pub(crate) struct Interfaces {
 }
 
 impl Interfaces {
-    /// Makes two namespaces with one interface each, which are connected to each other.
+    /// Makes two namespaces with one interface each. The two interfaces are connected to each other.
     pub(crate) fn new() -> Result<Self, String> {
         let mut interfaces = Self::connected()?;
         interfaces.ends = [0, 1].map(|end| interfaces.inside(end, "packet:v"));

@@ -1,4 +1,5 @@
-//! Kills one end of a connection with `kill -9`. The other end has to end with an error.
+//! Kills one end of a connection with `kill -9`. The other end has to notice the kill: it exits, or prints a
+//! message. A program that only polls memory does not notice the kill, and has to end by its clock.
 
 use std::thread::{ScopedJoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
@@ -109,7 +110,7 @@ fn victims() -> Vec<Victims> {
         let mut victims = Victims::new(tool, &command, &format!("{command} 127.0.0.1"));
         if tool == "ib_write_lat" {
             (victims.client_shows, victims.server_shows) = (LossSign::Clock, Some(LossSign::Clock));
-            // On busy processors, the clock may end the program before it has sent much.
+            // On busy processors, the clock may end the program before the program has sent much.
             victims.bytes = SECOND_CONNECTION;
         }
         all.push(victims);

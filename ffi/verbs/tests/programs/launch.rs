@@ -29,7 +29,7 @@ pub(crate) fn all() -> Vec<(&'static str, bool, Test)> {
 /// The names that programs open.
 const NAMES: [&str; 4] = ["libibverbs.so.1", "libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
 
-/// Compiles `c/opens.c` in the folder of a wire.
+/// Compiles `c/opens.c` in the folder of a wire, and returns the path of the program.
 fn opens(wire: &Wire) -> Result<String, String> {
     let program = wire.folder().join("opens");
     let source = format!("{}/tests/programs/c/opens.c", env!("CARGO_MANIFEST_DIR"));
@@ -46,7 +46,7 @@ fn output(command: &mut Command) -> Result<Output, String> {
     command.output().map_err(|error| format!("{command:?}: {error}"))
 }
 
-/// Returns standard output and standard error of a command, which has to succeed.
+/// Returns standard output and standard error of a command. The command has to succeed.
 fn said(command: &mut Command) -> Result<String, String> {
     let output = output(command)?;
     let both = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
@@ -139,7 +139,7 @@ fn another_is_told() -> Result<(), String> {
     }
 }
 
-/// The folders of links.
+/// Returns the folders of links that launchers have made for a wire.
 fn links_of(wire: &Wire) -> Result<Vec<PathBuf>, String> {
     let folder = wire.rendezvous().join(".links");
     let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -204,8 +204,8 @@ fn no_links() -> Result<(), String> {
     }
 }
 
-/// Runs programs on rsockets. Such programs need the code of rdma-core's librdmacm, whose name is a link to
-/// our library.
+/// Runs programs on rsockets. Such programs need the code of rdma-core's librdmacm, although the name of this
+/// library is a link to our library.
 fn rsockets() -> Result<(), String> {
     for pair in pairs::all() {
         if ["rstream", "rcopy"].contains(&pair.name.as_str()) && pair.missing().is_empty() {

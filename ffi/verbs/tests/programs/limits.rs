@@ -1,5 +1,5 @@
-//! Programs that run out of descriptors or memory: the call fails with an error, and a line is printed if
-//! `UWARP_LOG` is set.
+//! Programs that run out of descriptors or memory: the call fails with an error, and the library prints a
+//! line. After the start of the engine, the line is printed only if `UWARP_LOG` is set.
 
 use crate::c;
 use crate::pair::is_installed;

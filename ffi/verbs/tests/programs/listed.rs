@@ -23,7 +23,7 @@ fn listed(wire: &Wire, variables: &[(&str, &str)]) -> Result<Vec<String>, String
     }
 }
 
-/// Three servers on two wires are listed by wire, each with the address at which it listens.
+/// Checks that three servers on two wires are listed by wire, each with the address at which it listens.
 fn each_process() -> Result<(), String> {
     let wire = Wire::new()?;
     let mut running = Vec::new();

@@ -1,7 +1,7 @@
 //! A network namespace for the programs on a `local` wire. Other programs do not use the loopback interface
 //! of this namespace.
 //!
-//! perftest, `ibv_rc_pingpong` and other tools exchange their parameters by the kernel's TCP. The port is
+//! perftest, `ibv_rc_pingpong` and other tools exchange their parameters over the kernel's TCP. The port is
 //! always 18515, so a program that an interrupted test run left behind would hold the port. Later tests would
 //! then fail without naming the cause.
 

@@ -1,5 +1,5 @@
-//! Unmodified RDMA programs from Debian's packages. The programs run in pairs over a `local` wire as an
-//! ordinary user without capabilities, and between interfaces of two network namespaces.
+//! Unmodified RDMA programs from Debian's packages, and C programs of our own. The programs run in pairs over
+//! a `local` wire as an ordinary user without capabilities, and between interfaces of two network namespaces.
 //!
 //! | file | contents |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `interface.rs` | wires other than `local`: interfaces in namespaces, and sockets of DPDK's devices |
 //! | `dpdk.rs` | pairs over DPDK's devices, in a build with the feature `dpdk` |
 //! | `loopback.rs` | a loopback interface that no program outside of the test uses |
-//! | `wire.rs` | a wire of its own for each test, and the user that owns it |
+//! | `wire.rs` | a wire of its own for each test, and the user that owns the wire |
 //! | `built.rs` | the launcher and the library that are tested |
 //! | `refused.rs` | mistakes in the settings |
 //! | `launch.rs` | how programs find the library that the launcher sets up, and the output of the launcher |
@@ -19,7 +19,7 @@
 //! | `docs.rs` | the commands of the README and the guide, the man pages, and the device's attributes |
 //! | `completions.rs` | the completions of shells |
 //! | `c.rs` | programs in C of our own |
-//! | `cm.rs` | C programs that need interfaces: odd and dead peers of the connection manager, links that go down |
+//! | `cm.rs` | C programs that need interfaces: peers that violate the protocol, killed peers, links that go down |
 //! | `end.rs` | files that programs leave behind |
 //! | `listed.rs` | `uwarp ls` |
 //! | `migrate.rs` | a guest of QEMU that moves to another QEMU |

@@ -23,7 +23,8 @@ pub(crate) fn missing() -> Vec<&'static str> {
     programs.into_iter().filter(|(program, _)| !is_installed(program)).map(|(_, package)| package).collect()
 }
 
-/// Each rank sends messages of several lengths to every other rank, and checks the messages that it receives.
+/// Runs a program in which each rank sends messages of several lengths to every other rank, and checks the
+/// messages that it receives.
 pub(crate) fn on_one_host(ranks: usize) -> Result<(), String> {
     run(&Wire::new()?, "", ranks)
 }

@@ -194,8 +194,8 @@ impl Running {
         Err(format!("{} has no connection of {least_bytes} bytes", self.name))
     }
 
-    /// Whether `uwarp status` shows an engine of the program, or of a child of the program, for which `holds`
-    /// returns true.
+    /// Whether `uwarp status` shows an engine for which `holds` returns true, and which belongs to the
+    /// program or to a child of the program.
     fn has_engine_that(&self, wire: &Wire, holds: impl Fn(&Value) -> bool) -> Result<bool, String> {
         let pid = self.child.id();
         let pids = [descendants(pid), vec![pid]].concat();

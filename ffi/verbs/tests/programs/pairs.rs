@@ -26,7 +26,7 @@ impl Pair {
         }
     }
 
-    /// A program that a test has built.
+    /// Makes a pair whose server and client are programs that a test has built.
     pub(crate) fn of_test(name: &str, server: &str, client: &str) -> Self {
         Self::new(name, "", server, client)
     }

@@ -90,7 +90,7 @@ fn devices() -> Result<(), String> {
     Ok(())
 }
 
-/// A refused call prints a line if `UWARP_LOG` is set, and otherwise prints nothing.
+/// Checks that a refused call prints a line if `UWARP_LOG` is set, and otherwise prints nothing.
 fn log() -> Result<(), String> {
     for (value, is_told) in [("1", true), ("", false)] {
         let text = c::run_over("posts", &Wire::new()?.with("UWARP_LOG", value))?;

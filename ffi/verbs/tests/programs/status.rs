@@ -1,5 +1,5 @@
-//! Tests of `uwarp status` with two connected programs, a killed program, and a program without an engine
-//! thread.
+//! Tests of `uwarp status` with connected, stopped and killed programs, with programs in PID namespaces, with
+//! `--watch`, and with a program without an engine thread.
 
 use std::collections::HashMap;
 use std::fs;
@@ -185,7 +185,7 @@ fn has_sent_more(lines: impl Iterator<Item = String>) -> Result<bool, String> {
     Ok(false)
 }
 
-/// The socket of a killed program is removed, and the output still shows the other program.
+/// Checks that the socket of a killed program is removed, and that the output still shows the other program.
 fn killed() -> Result<(), String> {
     let stage = Stage { wire: Wire::new()? };
     let [server, mut client] = stage.start()?;
@@ -207,7 +207,8 @@ fn killed() -> Result<(), String> {
     }
 }
 
-/// If an engine has no thread, `uwarp status` gets an answer even while the program makes no call.
+/// Checks that `uwarp status` gets an answer from an engine without a thread, even while the program makes no
+/// call.
 fn without_thread() -> Result<(), String> {
     let stage = Stage { wire: Wire::new()?.with("UWARP_THREAD", "caller") };
     let _running = stage.start()?;

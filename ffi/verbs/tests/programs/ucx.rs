@@ -1,6 +1,6 @@
 //! UCX: the transports of `ucx_perftest` below UCP, with a device that reports itself as an InfiniBand
-//! device. UCX opens a device only if `/dev/infiniband` has a node for it. For an ordinary user, the node is
-//! made in a mount namespace.
+//! device. UCX opens a device only if `/dev/infiniband` has a node for the device. For an ordinary user, the
+//! node is made in a mount namespace.
 
 use std::fs;
 use std::path::Path;

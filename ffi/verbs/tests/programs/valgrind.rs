@@ -15,8 +15,9 @@ const VALGRIND: &str =
 const KINDS: [&str; 5] =
     ["Invalid ", "Conditional jump", "Use of uninitialised", "Syscall param", "definitely lost in"];
 
-/// A function of rustix for system calls that return new descriptors. Valgrind does not notice that the
-/// kernel has set the register that this function compares with -1, so reports about it are ignored.
+/// A function of rustix for system calls that return new descriptors. This function compares a register with
+/// -1. Valgrind does not notice that the kernel has set this register, so reports about the function are
+/// ignored.
 const NEW_DESCRIPTOR: &str = "ret_owned_fd";
 
 pub(crate) fn rping_has_no_errors() -> Result<(), String> {

@@ -98,7 +98,7 @@ impl Wire {
         {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
         }
-        // A program refuses a wire if its folder or an ancestor of it belongs to another user.
+        // A program refuses a wire if the wire's folder, or a folder above it, belongs to another user.
         if is_root() && self.privileges() != Privileges::All {
             chown(&self.folder, Some(NOBODY), Some(NOBODY))?;
             chown(self.rendezvous(), Some(NOBODY), Some(NOBODY))?;

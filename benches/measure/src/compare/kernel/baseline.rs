@@ -24,7 +24,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Finds the best settings over interfaces of `mtu`.
+    /// Finds the best settings over interfaces with the MTU `mtu`.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces, or without `iperf3`.
@@ -45,7 +45,7 @@ impl Stream {
         Ok(Self { hosts, settings, tried, runs, sendfile })
     }
 
-    /// A stream with these settings over interfaces of `mtu`. No other settings are tried.
+    /// Sets up a stream with these settings over interfaces with the MTU `mtu`. No other settings are tried.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces.
@@ -105,7 +105,8 @@ impl Small {
         })
     }
 
-    /// Finds the settings with the highest rate of messages of `size` bytes over interfaces of `mtu`.
+    /// Finds the settings with the highest rate of messages of `size` bytes over interfaces with the MTU
+    /// `mtu`.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces.
@@ -130,7 +131,8 @@ impl Small {
         Ok(Self { hosts, settings })
     }
 
-    /// Small messages with these settings over interfaces of `mtu`. No other settings are tried.
+    /// Sets up small messages with these settings over interfaces with the MTU `mtu`. No other settings are
+    /// tried.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces.

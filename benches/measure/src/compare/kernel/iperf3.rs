@@ -64,8 +64,9 @@ impl StreamLoad {
 /// The defaults of `iperf3`, of the system and of the interfaces. Most users keep these defaults.
 pub(crate) const DEFAULT: StreamSettings = StreamSettings { options: "", shape: Shape::Plain };
 
-/// The settings to try for the best stream. The kernel copies the sender's bytes, as we copy ours into
-/// packets. The system's default congestion control may pace the stream.
+/// The settings to try for the best stream. With each setting, the kernel copies the sender's bytes, as we
+/// copy ours into packets. `-C cubic` replaces the system's default congestion control, which may pace the
+/// stream.
 pub(crate) const COPYING: [StreamSettings; 7] = [
     StreamSettings { options: "-C cubic -l 1M", shape: Shape::Plain },
     DEFAULT,
@@ -84,7 +85,7 @@ pub(crate) const SENDFILE: [StreamSettings; 3] = [
     StreamSettings { options: "-C cubic -Z -l 1M", shape: Shape::Steered },
 ];
 
-/// Number of settings that a quick run tries, counted from the first.
+/// A quick run tries this many settings: the first settings of the list.
 pub(crate) const QUICK: usize = 2;
 
 /// Measures the goodput in Gb/s of all connections together at the receiver. The interfaces have to be set up

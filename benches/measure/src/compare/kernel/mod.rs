@@ -112,9 +112,9 @@ impl<T> Measured<T> {
     }
 }
 
-/// Tries all `candidates` in each of `rounds` rounds, so that a slow phase of the machine affects all of
-/// them, and a single good or bad run decides nothing. Returns the candidate with the best median, and all
-/// figures. Candidates that fail once are omitted.
+/// Tries all `candidates` in each of `rounds` rounds. So a slow phase of the machine affects all candidates,
+/// and a single good or bad run does not decide. Returns the candidate with the best median, and all figures.
+/// Candidates that fail once are omitted.
 ///
 /// # Errors
 /// Returns the error of the last candidate if all candidates fail.

@@ -57,8 +57,8 @@ pub(crate) fn round_trips(hosts: &KernelHosts, size: u32, count: u32) -> Result<
     last_line(&client)
 }
 
-/// Measures the rate at the receiver of messages of `size` bytes, each sent with one call. The interfaces
-/// have to be set up already.
+/// Measures the rate of messages of `size` bytes at the receiver. Each message is sent with one call. The
+/// interfaces have to be set up already.
 ///
 /// # Errors
 /// Fails if a program fails.

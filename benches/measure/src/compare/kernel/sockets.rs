@@ -21,8 +21,8 @@ const BULK: u32 = 1 << 20;
 enum FpduBytes {
     /// The FPDU fits a TCP segment, as RFC 5044 section 5.1 recommends.
     Segment,
-    /// The longest FPDU that MPA allows. Such FPDUs need fewer CRCs and headers, and work since the receiver
-    /// places bytes in order.
+    /// The longest FPDU that MPA allows. Such FPDUs need fewer CRCs and headers. The receiver can handle such
+    /// FPDUs, since it places bytes in order.
     Longest,
 }
 
@@ -40,8 +40,8 @@ impl WriteSettings {
         format!("FPDUs of {fpdus}{}", self.shape.name())
     }
 
-    /// Number of bytes of the segment into which an FPDU has to fit, over interfaces of `mtu`: the MTU less
-    /// the IP and TCP headers, with timestamps.
+    /// Number of bytes of the segment into which an FPDU has to fit, over interfaces with the MTU `mtu`. This
+    /// is the MTU less the IP header and the TCP header with timestamps.
     fn emss(&self, mtu: u16) -> usize {
         let headers = if self.shape == Shape::BigTcp { 40 + 32 } else { 20 + 32 };
         match self.fpdus {
@@ -60,7 +60,7 @@ const SETTINGS: [WriteSettings; 5] = [
     WriteSettings { fpdus: FpduBytes::Longest, shape: Shape::BigTcp },
 ];
 
-/// Number of settings that a quick run tries, counted from the first.
+/// A quick run tries this many settings: the first settings of the list.
 const QUICK: usize = 2;
 
 /// The settings to try for the round trip of one small FPDU.
@@ -81,7 +81,7 @@ pub(crate) struct SocketWrites {
 }
 
 impl SocketWrites {
-    /// Finds the settings with the highest goodput over interfaces of `mtu`.
+    /// Finds the settings with the highest goodput over interfaces with the MTU `mtu`.
     ///
     /// # Errors
     /// Fails without the privilege to create namespaces.

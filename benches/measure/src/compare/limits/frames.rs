@@ -47,7 +47,7 @@ const HEADER: [u8; 54] = {
 pub(crate) enum Sent {
     /// The source sent frames.
     Frames,
-    /// The device does not accept such frames.
+    /// The device does not accept frames of this length.
     NotOffered,
 }
 
@@ -61,7 +61,8 @@ pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Resul
     let (started, mut burst) = (Instant::now(), Burst::new());
     while started.elapsed() < time {
         while !burst.is_full() {
-            // Without a frame, no buffer is free. Buffers are returned after the peer has received frames.
+            // If there is no frame, no buffer is free. Buffers are returned after the peer has received
+            // frames.
             let Some(frame) = maker.frame() else { break };
             burst.push(frame);
         }
@@ -106,7 +107,7 @@ pub(crate) fn sink(port: &mut dyn Port) -> Result<ReceivedFrames> {
 /// microseconds.
 ///
 /// # Errors
-/// Fails if no peer starts, or if a frame does not come back.
+/// Fails if no peer starts, or if the peer does not return a frame.
 pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f64> {
     let maker =
         FrameBuilder::new(port, bytes)?.ok_or_else(|| lab_error!("{bytes} bytes do not fit a frame"))?;
@@ -171,7 +172,7 @@ struct FrameBuilder {
 }
 
 impl FrameBuilder {
-    /// Makes a builder, or returns `None` if the device does not accept such frames.
+    /// Makes a builder, or returns `None` if the device does not accept frames of `bytes` bytes.
     fn new(port: &dyn Port, bytes: usize) -> Result<Option<Self>> {
         let info = port.info();
         let payload =

@@ -30,7 +30,7 @@ fn check(from: &[u8], _to: &mut [u8]) {
 /// Measures the bytes per second of `work` on `cpu`.
 ///
 /// # Errors
-/// Fails if this process may not use that CPU.
+/// Fails if this process may not use `cpu`.
 pub(crate) fn bytes_per_s(cpu: usize, work: Work) -> Result<f64> {
     let worker = std::thread::spawn(move || pin(cpu).map(|()| measure(work)));
     worker.join().map_err(|_| lab_error!("the worker panicked"))?

@@ -31,7 +31,7 @@ const ROUND_TRIP: u32 = 150;
 /// Time limit of one run, including its start.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Exit status of `bare-wire` if the device does not accept such frames.
+/// Exit status of `bare-wire` if the device does not accept frames of the requested length.
 pub(crate) const NOT_OFFERED: u8 = 3;
 
 /// Measures all limits: Gb/s by direction and frame, the round trip by direction, and GB/s of memory. Prints
@@ -93,7 +93,8 @@ fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Optio
     figures.get(runs / 2).copied().map(Some).ok_or_else(|| lab_error!("no run"))
 }
 
-/// Gb/s of bare frames from `sender`, or `None` if the sender's device does not accept such frames.
+/// Gb/s of bare frames from `sender`, or `None` if the sender's device does not accept frames of `bytes`
+/// bytes.
 fn frames_per_run(session: &Session, sender: SendingEnd, bytes: u32, mtu: u16) -> Result<Option<f64>> {
     let scratch = Scratch::new()?;
     let source = ["source", "--bytes", &bytes.to_string(), "--ms", &SEND_MS.to_string()].map(str::to_owned);

@@ -1,5 +1,5 @@
-//! FPDUs in the buffers of a socket: they are framed into the socket's send buffer, and placed from its
-//! receive buffer, without a further copy.
+//! FPDUs in the buffers of a socket. FPDUs are framed directly into the socket's send buffer, and placed
+//! directly from the socket's receive buffer.
 
 use benches::errors::Error;
 use smoltcp::socket::tcp::Socket;

@@ -5,11 +5,11 @@
 //! |---|---|
 //! | `buffers.rs` | FPDUs in the buffers of a socket, without a copy |
 //!
-//! The program is as fast as a user of smoltcp can make it. Frames are built and read in packet buffers.
-//! FPDUs are framed while they are copied into the socket's send buffer, which also computes the CRC, and are
-//! checked and placed from the receive buffer. There are no timestamps, no Nagle and no congestion control
-//! (no segment is lost), and the buffers have the fastest of the tried sizes. There are no queue pairs,
-//! completions or registered memory.
+//! The program is as fast as a user of smoltcp can make it. Frames are built and read in packet buffers. The
+//! client frames FPDUs and computes their CRCs while it copies the message into the socket's send buffer. The
+//! server checks and places FPDUs directly from the socket's receive buffer. There are no timestamps, no
+//! Nagle and no congestion control (no segment is lost), and the buffers have the fastest of the tried sizes.
+//! There are no queue pairs, completions or registered memory.
 
 mod buffers;
 
@@ -36,7 +36,7 @@ const PORT: u16 = 7471;
 /// the fastest, by a third, since larger buffers exceed the second-level cache.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Number of polls of the engines between two reads of the clock.
+/// Number of polls of the hosts between two reads of the clock.
 const POLLS: usize = 16;
 
 /// An interface with one socket.

@@ -49,9 +49,9 @@ enum Action {
     },
     /// Make a folder with libibverbs.so.1 and librdmacm.so.1, for images without rdma-core
     Libs {
-        /// The folder, which is made
+        /// The folder to make
         folder: PathBuf,
-        /// Copy the library, for a folder that needs nothing outside, and on another file system
+        /// Copy the library, so that the folder needs no file outside of it
         #[arg(long)]
         copy: bool,
     },
@@ -219,7 +219,7 @@ const STAND_INS: [(&str, &[u8]); 2] = [
 /// names of libibverbs and librdmacm, and the linker finds the stub libraries with which programs are linked.
 ///
 /// Unless `is_copy`, the library in the folder is a hard link to `library`, or a symbolic link if a hard link
-/// is impossible. So a process that finds both loads the library once.
+/// is impossible. So a process that finds both paths loads the library once.
 fn libs(folder: &Path, is_copy: bool) -> Result<(), String> {
     let library = library(None)?;
     let failed = |error: io::Error| format!("{}: {error}", folder.display());

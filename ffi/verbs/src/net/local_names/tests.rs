@@ -47,7 +47,8 @@ fn a_name_is_known_while_its_listener_lives() {
     assert_eq!(names.find(at("[::1]:7471")).unwrap(), Lookup::At(wire));
     assert_eq!(names.find(at("127.0.0.1:7472")).unwrap(), Lookup::NotFound);
     assert_eq!(listening(&folder), [("*:7471".to_owned(), wire)]);
-    // Here the names of one process do not exclude each other, since `BoundPorts` checks such names earlier.
+    // In `LocalNames`, the names of one process do not exclude each other, since `BoundPorts` checks such
+    // names earlier.
     let mut own = take(&names, "127.0.0.1:7471").unwrap();
     own.publish(at("100.64.0.8:1")).unwrap();
     assert_eq!(
@@ -92,7 +93,7 @@ fn a_listener_that_goes_may_come_again_while_its_process_lives() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A program may look up a name at any moment while another program reserves the name.
+/// A process can reserve a name even while other threads look up this name all the time.
 #[test]
 fn those_who_look_for_a_name_keep_nobody_from_taking_it() {
     let (folder, names) = names();
