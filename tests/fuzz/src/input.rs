@@ -6,12 +6,12 @@ pub struct Input<'a> {
 }
 
 impl<'a> Input<'a> {
-    /// Starts at the first of `bytes`.
+    /// Returns an input that begins at the first of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    /// Whether the rest of the input consists of zeros.
+    /// Whether all bytes have been read, so that every further read returns zeros.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }

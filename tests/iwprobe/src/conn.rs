@@ -54,7 +54,7 @@ impl Conn {
         }
     }
 
-    /// Waits for the next bytes or the end of the connection. Returns `Nothing` if neither arrives until
+    /// Waits for the next bytes or the end of the connection. Returns `Nothing` if neither arrives before
     /// `deadline`.
     pub fn receive(&mut self, deadline: Instant) -> ReadResult {
         if let Some(end) = self.end {

@@ -31,7 +31,7 @@ pub enum ReadResult {
     Bytes(Vec<u8>),
     /// The end of the connection.
     End(End),
-    /// No bytes until the deadline.
+    /// No bytes arrived before the deadline.
     Nothing,
 }
 

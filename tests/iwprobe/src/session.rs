@@ -176,7 +176,7 @@ impl Session {
         self.send(&Segment::send(msn, payload));
     }
 
-    /// Returns a Read Request with the next MSN. Its sink is STag `0bad_cafe`, with the same tagged offset as
+    /// Returns a Read Request with the next MSN. Its sink is `READ_SINK`, with the same tagged offset as
     /// the source.
     pub fn read_request(&mut self, stag: u32, to: u64, size: u32) -> Segment {
         let msn = self.next_msn(1);
@@ -367,7 +367,7 @@ impl Session {
         }
     }
 
-    /// Sends FIN, and waits until the endpoint ends the connection too.
+    /// Sends FIN, and waits until the endpoint also ends the connection.
     pub fn close(mut self) {
         self.conn.finish();
         let deadline = self.conn.after(self.timeout);

@@ -370,7 +370,7 @@ enum Pace {
     Free(u64),
 }
 
-/// Time limit of an honest connect, longer than any should take.
+/// Time limit of an honest connect, longer than any honest connect should take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An attacker that sends nothing.

@@ -2,9 +2,9 @@
 //!
 //! Half of the reports concern honest connections, with guessed sequence numbers; the victim ignores all
 //! these reports. The other half concern connections with bytes in flight, as if the attacker saw these
-//! bytes, and each report has a slightly smaller MTU than the previous one. The victim's segments never get
-//! smaller than the MTU that every path carries, and no report makes the victim send more bytes than the
-//! report invalidates.
+//! bytes, and each report has a slightly smaller MTU than the previous one. The victim does not reduce its
+//! segment size below the MTU that every path carries, and no report makes the victim send more bytes than
+//! the report invalidates.
 
 use std::net::SocketAddrV4;
 

@@ -11,7 +11,7 @@ use super::check;
 use super::crafted_peer::{CraftedPeer, PeerOptions, REPLY, Stage};
 use super::crafted_peers::CraftedPeers;
 
-/// Length of an FPDU's length field.
+/// Length of an FPDU's length field, bytes.
 const LENGTH: usize = 2;
 const CRC: usize = 4;
 /// Length of an untagged DDP header, bytes.
@@ -39,7 +39,7 @@ pub struct Ended {
     pub reset: bool,
 }
 
-/// A fixed number of connections at a time; each one that ends is replaced.
+/// A fixed number of connections at a time. A new connection replaces each connection that ends.
 pub struct Reconnects {
     /// The peers.
     pub crafted: CraftedPeers,
@@ -145,7 +145,7 @@ impl Reconnects {
         self.wrong.get_or_insert_with(text);
     }
 
-    /// Returns whether all answers so far were as specified.
+    /// Checks that all answers so far were as specified.
     ///
     /// # Errors
     /// The first answer that was not as specified.

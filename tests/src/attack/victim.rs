@@ -202,7 +202,7 @@ impl Victim {
     }
 }
 
-/// The listener's time limit for a Request, in tests that do not wait for it.
+/// The default time limit for the Request of a connection to the listener.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the processor time of this thread, in nanoseconds.

@@ -1,4 +1,4 @@
-//! Arbitrary frames into a stack with a listener: both families, ARP and neighbour discovery, ICMP,
+//! Delivers arbitrary frames to a stack with a listener: IPv4 and IPv6, ARP and neighbour discovery, ICMP,
 //! fragments, and TCP to ports with and without a listener. Some frames answer the stack's own frames, so
 //! that connections are established.
 //!
@@ -38,7 +38,7 @@ struct Run {
     /// The last frame that the stack sent, and the last TCP frame that it sent.
     heard: Vec<u8>,
     heard_tcp: Option<(Vec<u8>, Tcp)>,
-    /// Received frames, to be repeated, whole or in fragments.
+    /// Received frames, which may be delivered again, whole or in fragments.
     came: Vec<Vec<u8>>,
     sent: usize,
     alive: Vec<ConnId>,

@@ -36,7 +36,7 @@ fn stage(p: &Probe, scene: &str) -> Result<Session, CaseError> {
     p.stage(scene)
 }
 
-/// Whether a completion reports the eight bytes in one of the two ways that stacks use.
+/// Whether a completion reports the eight bytes of [`DATA`], as Immediate Data or as a received message.
 fn is_data(completion: &Completion) -> bool {
     match completion.kind.as_str() {
         "I" => (completion.length == 0 && completion.crc == 0x0102_0304) || completion.crc == crc32c(&DATA),

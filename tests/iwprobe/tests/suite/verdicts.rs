@@ -1,5 +1,5 @@
-//! Tests of the verdicts: a small endpoint without a flaw conforms, and exactly the cases that check for a
-//! flaw find it.
+//! Tests of the verdicts. Without a flaw, the small endpoint conforms. With a flaw, exactly the cases that
+//! check for this flaw report a deviation.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;

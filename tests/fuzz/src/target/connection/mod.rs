@@ -59,7 +59,7 @@ struct Run {
     ahead: bool,
     /// Number of the stack's next frames that will be lost.
     losses: usize,
-    /// Delivered frames, to be repeated, whole or in fragments.
+    /// Delivered frames, which may be delivered again, whole or in fragments.
     frames: Vec<Vec<u8>>,
     /// The identification of the next fragmented packet.
     fragmented: u16,
@@ -300,7 +300,7 @@ impl Run {
         match input.below(18) {
             0..=3 => self.segment(input),
             4 | 5 => {
-                // Regular traffic for a while.
+                // The peer sends some regular segments.
                 let (count, bytes) = (1 + input.below(6), input.pick(&[1460, 100, 536, 1]));
                 for _ in 0..count {
                     let from = self.peer.written;

@@ -14,7 +14,8 @@ pub(super) fn bytes(input: &mut Input<'_>, request: bool) -> Vec<u8> {
     let flags = if two { flags & 0xe0 | 0x10 } else { flags & 0xe0 };
     let mut private = if two { vec![input.u8(), input.u8(), input.u8(), input.u8()] } else { Vec::new() };
     if two && input.one_in(2) {
-        // Depths within limits, whatever the control bits are.
+        // Clears the upper bits of both depths, so that the depths are within the limits whatever the control
+        // bits are.
         (private[0], private[2]) = (private[0] & 0xc0, private[2] & 0xc0);
     }
     private.extend(input.bytes(24));

@@ -23,7 +23,7 @@ const SINK: u32 = 0x7000_0000;
 
 static SERIAL: AtomicU32 = AtomicU32::new(0x101);
 
-/// Whether the endpoint connects again.
+/// How a connection ended: for a time, after which the endpoint connects again, or for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disconnect {
     Temporary,
@@ -541,7 +541,7 @@ impl<'a> End<'a> {
     }
 }
 
-/// Returns a sum in which no carry passes a bit that is set in `mask`.
+/// Returns `a + b`, where no carry passes a bit that is set in `mask`.
 fn fetch_add(a: u64, b: u64, mask: u64) -> u64 {
     let (mut sum, mut carry) = (0, 0);
     for bit in 0..64 {
