@@ -2,7 +2,7 @@
 //! machine, `iwperf`'s command line, the contents of streams, and the simulator ([`sim`]).
 //!
 //! This crate is not part of the library, and it does not touch the host's own network: every device is in a
-//! namespace that is created for one test and removed after it.
+//! namespace that is created for a test or a suite and removed after it.
 #![forbid(unsafe_code)]
 
 /// Defines a test for each scenario by its name, and a test that finds scenarios without a test. `$judge`

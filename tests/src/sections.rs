@@ -273,8 +273,8 @@ mod tests {
         );
     }
 
-    /// `scripts/test` finds a test by the first two cells of its line. It would never find a line in another
-    /// form, or a line with a section that does not exist.
+    /// `scripts/test` finds a test by the first two cells of its line. A line in another form, or with a
+    /// section that does not exist, would have no effect.
     #[test]
     fn each_line_of_the_register_names_a_test_and_its_section() {
         let register = fs::read_to_string(root().join("tests/flaky.md")).unwrap();

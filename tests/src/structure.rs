@@ -232,7 +232,8 @@ impl Seen {
         self.types.entry(name.to_string()).or_default().0 += fields;
     }
 
-    /// Counts a pattern, or the patterns of one match.
+    /// Counts one place if any of these patterns, which belong to one `match` or other construct, names a
+    /// phase.
     fn patterns(&mut self, patterns: &[&syn::Pat]) {
         let mut phase = NamesPhase { is_self: self.is_of_phase, found: false };
         patterns.iter().for_each(|pattern| phase.visit_pat(pattern));

@@ -1,5 +1,5 @@
-//! Tries a mutation: runs the tests that name its rows on the mutated tree. For each row, one of these tests
-//! has to fail.
+//! Tries a mutation: runs the tests that name its rows on the mutated tree. For each row, at least one of
+//! these tests has to fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -114,7 +114,7 @@ impl Requirements {
     fn failures<'a>(&self, batch: &'a Batch) -> Result<Vec<&'a Test>> {
         let program = self.build(batch)?;
         let package = self.tree.path().join(&batch.package);
-        // cargo does not run the program, since a hanging test has to be killed by its own process id. `env`
+        // The program is not run by cargo, since a hanging test has to be killed by its own process id. `env`
         // replaces itself by the program.
         let running = Run::new("env")
             .arg("-C")

@@ -1,4 +1,4 @@
-//! The evidence of a failed test: the frames on the wire, and the status of this user's programs in every
+//! The evidence of a failed test: the frames on the wire, and the status of this user's programs once a
 //! second.
 //!
 //! A failure that occurs once in a hundred runs cannot be repeated at will. Therefore every run gathers the

@@ -81,8 +81,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Turns off the offloads of a device. With them, the kernel would send superframes and unfilled
-    /// checksums through a veth or tap, and a raw socket or DPDK at the other side would receive these.
+    /// Turns off the offloads of a device. With offloads, the kernel would send superframes and unfilled
+    /// checksums through a veth or tap to a raw socket or DPDK at the other side.
     ///
     /// # Errors
     /// If `ethtool` fails, with its output.

@@ -78,7 +78,8 @@ pub fn verbs_target() -> Result<PathBuf> {
     BUILT.get_or_init(|| build().map_err(|error: LabError| error.0)).clone().map_err(LabError)
 }
 
-/// Returns the reason why the target over libibverbs cannot be built (a missing header), or `None`.
+/// Returns the reason why the target over libibverbs cannot be built (a missing header); `None` if it can be
+/// built.
 pub fn verbs_target_missing() -> Option<String> {
     let missing = |header: &&str| !Path::new("/usr/include").join(header).exists();
     let header = ["infiniband/verbs.h", "rdma/rdma_cma.h"].into_iter().find(missing)?;

@@ -25,7 +25,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates the folder, below the folder `UWARP_SCRATCH` if that variable is set.
+    /// Creates the folder below the folder that the environment variable `UWARP_SCRATCH` names, or below the
+    /// system's folder for temporary files.
     ///
     /// # Errors
     /// If the system reports an error.

@@ -73,7 +73,7 @@ impl Tree {
     /// Runs cargo on the copy.
     ///
     /// # Errors
-    /// If cargo does not end within `limit`.
+    /// If cargo cannot be started, or does not end within `limit`.
     pub fn cargo(&self, command: &str, arguments: &[&str], limit: Duration) -> Result<Ended> {
         let run = Run::new("cargo").args([command, "--quiet", "--manifest-path"]);
         let run = run.arg(self.path.join("Cargo.toml")).args(arguments);

@@ -1,6 +1,7 @@
-//! Measures out-of-order placement: with markers, the payload after a hole is in the application's memory
-//! before the hole is filled (RFC 5044 section 4.3, appendix B.2). The results are the share of this payload,
-//! the memory that is held until the hole is filled, and the benefit.
+//! Measures out-of-order placement: with markers, a receiver can place the payload after a hole in the
+//! application's memory before the hole is filled (RFC 5044 section 4.3, appendix B.2). The results are the
+//! share of all payload that arrives after a hole, the part of this payload that is placed early, the memory
+//! that is held until the hole is filled, and the benefit: the time that is saved when the hole is filled.
 //!
 //! There are two engines, of which one sends. The measurements are external: a parser of this module reads
 //! the stream from the wire, and an FPDU counts as placed when its bytes are in the receiver's memory. Only

@@ -274,7 +274,7 @@ impl Link {
         self.next_us().is_none()
     }
 
-    /// Carries a frame that the sender sends now. Returns what happens because of it.
+    /// Carries a frame that the sender sends now. Returns what happens because of the frame.
     pub fn carry(&mut self, now_us: u64, bytes: Vec<u8>) -> Outcome {
         let frame = Frame { bytes, damage: Damage::None };
         let mut joined = Vec::new();
@@ -320,7 +320,7 @@ impl Link {
             outcome.arrivals.push((now_us + self.plan.delay_us, frame));
             return;
         };
-        // This precedes all faults, so that the rules count every segment that was sent.
+        // The rules look at the segment before any fault, so that they count every segment that was sent.
         let offset = self.offset(&tcp);
         let selected = self.is_selected(&tcp, offset);
         self.forge(now_us, &frame, &tcp, offset, outcome);

@@ -11,9 +11,9 @@
 //! first transmission of a byte (of either side) to its acknowledgement. `S` therefore covers the last wait
 //! for a timer, since the timer runs from the time when the oldest unacknowledged byte was sent. The next
 //! wait may be twice as long, since a timer stays backed off when a retransmission is acknowledged (RFC 6298
-//! section 5). A second wait is never needed: either the retransmission arrives, or another fault has
-//! occurred, even if that is only a full queue. (Pacing delays a segment by at most a smoothed round trip,
-//! which is less than a timeout.)
+//! section 5). A second wait is not needed: either the retransmission arrives, or there has been another
+//! fault (a full queue is also a fault). (Pacing delays a segment by at most a smoothed round trip, which is
+//! less than a timeout.)
 //!
 //! If both sides use timestamps, the bound is `min(rto_max, 6 (S + R)) + R`. The echo of a delayed
 //! acknowledgement then counts as a round trip (RFC 7323 section 4.1). After a measurement of `S`, the

@@ -29,8 +29,8 @@ const SILENCE_US: u64 = 3_000_000;
 /// Maximum duration of a run, microseconds.
 const END_US: u64 = 7_200_000_000;
 
-/// Maximum number of polls without work that a host may ask for: a constant, and in addition a number for
-/// each poll with work.
+/// Maximum number of polls without work that a host may ask for: `IDLE_POLLS`, and in addition
+/// `IDLE_POLLS_PER_BUSY` for each poll with work.
 const IDLE_POLLS: u64 = 1000;
 const IDLE_POLLS_PER_BUSY: u64 = 4;
 

@@ -18,7 +18,7 @@ use tests::device::DeviceArgs;
 use tests::lab::Result;
 use tests::scenes::{Lab, Role};
 
-/// The result of a scene: text for its line, or `None`.
+/// The result of a scene: text for its line; `None` if the line has only the name.
 type Found = Result<Option<String>>;
 
 struct Scene {

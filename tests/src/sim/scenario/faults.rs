@@ -463,7 +463,7 @@ pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
         dice.pick(&all)(dice, setup);
     }
     for link in &mut setup.links {
-        // If segments were joined before a link with a smaller MTU, they could not pass it, whatever their
+        // Segments that are joined before a link with a smaller MTU could not pass this link, whatever their
         // sender does.
         if !link.small_mtus.is_empty() {
             link.join = None;

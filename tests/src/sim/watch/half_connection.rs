@@ -259,9 +259,10 @@ impl HalfConnection {
         }
     }
 
-    /// Whether the bytes are a path MTU probe: they have been acknowledged before. (A host may also
-    /// retransmit acknowledged bytes within one segment, if it could not process the acknowledgement since it
-    /// was in an old segment.)
+    /// Whether the bytes `start..end` are a path MTU probe: a probe repeats bytes whose acknowledgement has
+    /// arrived. An ordinary retransmission may also do this if the host could not process the
+    /// acknowledgement, which came in an old segment. So bytes inside one original segment count as a probe
+    /// only if the host had to process their acknowledgement.
     fn is_probe(&self, start: u64, end: u64) -> bool {
         let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
         end <= self.ack_arrived.min(self.high) && (!inside || end <= self.ack_processed)

@@ -322,7 +322,7 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Reads, writes, closes, aborts. Returns whether anything was done.
+    /// Reads, writes, closes or aborts if it is time to do so. Returns whether anything was done.
     fn work(&mut self, number: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
         let now = Instant::from_micros(now_us as i64);
         let Some(conn) = self.conns[number] else {

@@ -168,8 +168,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Checks bytes at `at` that may have been placed but were never delivered. They have to be correct too,
-    /// since no bytes are placed before their CRC is checked.
+    /// Checks bytes at `at` that may have been placed but were never delivered. These bytes also have to be
+    /// correct, since no bytes are placed before their CRC is checked.
     pub(super) fn check_undelivered(&self, at: usize, bytes: usize, pattern: Pattern) -> Result<(), String> {
         if self.spent.contains(&(at, bytes)) {
             return Ok(());

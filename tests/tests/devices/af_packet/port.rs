@@ -209,8 +209,8 @@ fn superframes_pass_whole() -> Result<()> {
     let (_hosts, mut ports) = pair(1500, true)?;
     ensure!(ports[0].info().offloads.contains(Offloads::TX_TSO | Offloads::RX_LRO), "superframes");
     let mac = ports[1].info().mac;
-    // These lengths are: some that fit a slot, some close to the size of a slot, some for which the port uses
-    // the socket, and the longest.
+    // Some of these lengths fit a slot, some are close to the size of a slot, and for some the port uses the
+    // socket. The last length is the maximum.
     for payload in [1449, 5000, 8000, 8010, 8020, 8030, 8040, 8050, 8200, 20_000, 64_000, 65_495] {
         let (sent, offload) = superframe(&ports[0], mac, None, payload);
         let (small, plain) = segment(&ports[0], mac, ADDRESSES[1], None, 10);
