@@ -11,10 +11,10 @@
 //! |---|---|
 //! | `hosts.rs` | two engines, and their connections |
 //! | `reader.rs` | the FPDUs of a sender's stream, and the places of their payload |
-//! | `follow.rs` | the bytes of one connection that have arrived, those behind a hole, and when they were placed |
-//! | `flow.rs` | one connection's messages, from due to delivered |
+//! | `follow.rs` | the bytes of one connection that have arrived, the FPDUs after a hole, and when each FPDU was placed |
+//! | `flow.rs` | one connection's messages: when each is due, posted, placed and delivered |
 //! | `run.rs`, `wire.rs` | a run in virtual time, on a wire with seeded losses |
-//! | `fill.rs` | in real time: the work left at a receiver when a hole is filled |
+//! | `fill.rs` | in real time: the work that is left at a receiver when a hole is filled |
 //! | `tally.rs` | means and percentiles |
 
 mod fill;

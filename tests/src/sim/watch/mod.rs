@@ -2,7 +2,7 @@
 //!
 //! | rule | where |
 //! |---|---|
-//! | a retransmission is the frozen segment, or a split that the stack has counted | `half_connection.rs` |
+//! | a retransmission is a segment as it was first sent, or a part of it after a split that the stack has counted | `half_connection.rs` |
 //! | acknowledged bytes are sent again only as path MTU probes that the stack has counted | `half_connection.rs` |
 //! | FPDUs end where segments end; markers and CRCs are right | `fpdu.rs` |
 //! | nothing is sent beyond the peer's window, after the FIN or the RST, or before the SYN | `half_connection.rs`, here |
@@ -10,10 +10,10 @@
 //! | only bytes that arrived are acknowledged, selectively or not | here |
 //! | selectively acknowledged bytes are not retransmitted before a timeout | `half_connection.rs` |
 //! | no frame is longer than the MTU | here |
-//! | bare segments are limited | `half_connection.rs` |
+//! | the number of bare segments is limited | `half_connection.rs` |
 //! | congestion marks are echoed (ECE), and the echo is answered (CWR) | `ecn.rs` |
 //! | only packets with new bytes are ECN-capable, and only after negotiation (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
-//! | a connection that replaces one in TIME-WAIT begins above the sequence numbers of the latter | `earlier.rs` |
+//! | a connection that replaces a connection in TIME-WAIT begins above the sequence numbers of the old connection | `earlier.rs` |
 //! | no SYN that may be old replaces a connection in TIME-WAIT, and no RST ends TIME-WAIT (RFC 6191, RFC 1337) | `earlier.rs` |
 //! | the negotiated limit of outstanding Reads and atomics | here, `fpdu.rs` |
 

@@ -4,7 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `flaw` | the flaws |
-//! | `startup` | MPA's frames, either end |
+//! | `startup` | MPA startup frames, in both roles |
 //! | `end` | a connection in full operation: received and sent segments |
 //! | `judge` | the checks of received segments |
 //! | `target` | memory, receives and operations, and the report on them |
