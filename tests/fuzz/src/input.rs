@@ -85,10 +85,10 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Chooses an offset from a position: a [`size`](Self::size) with either sign.
+    /// Chooses a positive or negative distance, as long as a [`size`](Self::size).
     pub fn delta(&mut self) -> i64 {
         match self.u8() {
-            // Mostly 0.
+            // 0 in three of eight cases.
             0..=95 => 0,
             96..=175 => i64::from(self.size()),
             _ => -i64::from(self.size()),

@@ -118,7 +118,7 @@ impl Actor for Tiny {
                 Some(peer.data(seq, &[0xbd]))
             }
             Kind::SmallMss => {
-                // The peers send one Read at a time, and acknowledgements of its response.
+                // The peers send one Read at a time, and acknowledgements of the Read Response.
                 if self.whole <= round / 64 {
                     self.whole += 1;
                     let size = if self.whole > 4 { 0 } else { 4096_u32.min(LENT as u32) };

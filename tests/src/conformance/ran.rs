@@ -81,8 +81,8 @@ impl Ran {
     }
 }
 
-/// Whether the runner of `test` names it by `path`. Between the module of the file and the test there may be
-/// modules inside the file, such as `tests`.
+/// Whether the runner of `test` reports this test by the name `path`. Between the module of the file and the
+/// test there may be a module `tests` inside the file.
 pub(super) fn is_path_of(path: &str, test: &Test) -> bool {
     let Some((_, module)) = place(&test.file) else { return false };
     let inner = path.strip_prefix(&module).and_then(|path| path.strip_suffix(&test.name));

@@ -22,7 +22,8 @@ use crate::ensure;
 /// removal of devices waits for the kernel's RCU grace periods.
 const TOOL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A network namespace whose loopback device is up. To drop it kills its processes and removes its devices.
+/// A network namespace whose loopback device is up. When the value is dropped, the namespace's processes are
+/// killed and its devices are removed.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,

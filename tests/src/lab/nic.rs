@@ -51,7 +51,7 @@ pub struct NicConfig {
     pub iommu: bool,
 }
 
-/// A running machine. To drop it stops the machine.
+/// A running machine, which is stopped when the value is dropped.
 #[derive(Debug)]
 pub struct NicMachine {
     name: &'static str,

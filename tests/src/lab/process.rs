@@ -176,7 +176,7 @@ impl Captured {
     }
 }
 
-/// A running program. To drop it kills the process by its id.
+/// A running program. When the value is dropped, the process is killed by its id.
 pub struct Process {
     child: Child,
     what: String,

@@ -17,8 +17,8 @@ pub(super) fn ordinal() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A new folder. To drop the value removes the folder and its contents. The path is short, since the path of
-/// a unix socket has at most 107 bytes.
+/// A new folder. When the value is dropped, the folder and its contents are removed. The path is short, since
+/// the path of a unix socket has at most 107 bytes.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,

@@ -28,7 +28,7 @@ pub struct SiwConfig {
     pub params: Vec<String>,
 }
 
-/// A running machine. To drop it stops the machine.
+/// A running machine, which is stopped when the value is dropped.
 #[derive(Debug)]
 pub struct Siw {
     name: String,

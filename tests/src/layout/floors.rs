@@ -4,8 +4,8 @@
 //! use of a name that another floor re-exports (`pub use`) is also an arrow to that other floor. Links in
 //! comments do not count.
 //!
-//! The methods of a type have to be on the type's floor. Otherwise lower floors could call the `impl` of
-//! another floor without a path that shows this.
+//! The methods of a type have to be on the type's floor. Otherwise lower floors could call the methods of
+//! another floor's `impl`, and no path in the source would show this use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -15,14 +15,14 @@ pub struct Layout {
 pub enum Floors {
     /// Only cycles are checked.
     None,
-    /// The floors are folders. Unit tests obey them too.
+    /// The floors are folders. Unit tests also obey the floors.
     Folders(&'static [Folder]),
     /// The floors are in files that have a table `| floor | modules | what |` at their head. A module uses
     /// only modules of lower floors; tests may use all modules.
     Heads(&'static [&'static str]),
 }
 
-/// A folder, without those of its subfolders that are in the table too.
+/// A folder, without those of its subfolders that are also in the table.
 pub struct Folder {
     /// The path of the folder in the crate.
     pub path: &'static str,

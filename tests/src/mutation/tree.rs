@@ -19,8 +19,8 @@ pub struct Tree {
     /// Cargo's build folder, shared with the work tree. Dependencies have been built there, and the crates of
     /// the copy get other file names because of their paths.
     built: PathBuf,
-    /// The folder of the copy's finished programs. It is separate, since programs of the work tree have the
-    /// same names and could replace a program of the copy before it is started.
+    /// The folder of the copy's finished programs. The folder is separate, since programs of the work tree
+    /// have the same names: a program of the copy could be replaced before it is started.
     programs: PathBuf,
     /// The lock on the copy: no other process applies mutations to it.
     _lock: File,

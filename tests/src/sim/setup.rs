@@ -48,7 +48,7 @@ pub struct HostSetup {
     pub backlog: usize,
     /// The queues of the host's device. Each queue has an engine.
     pub steering: SteeringPlan,
-    /// Whether the MTU of the path from this host becomes smaller, so that its EMSS may become smaller too.
+    /// Whether the MTU of the path from this host becomes smaller, so that its EMSS may also become smaller.
     pub path_shrinks: bool,
 }
 

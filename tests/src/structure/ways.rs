@@ -1,6 +1,6 @@
 //! Counts the files through which a received frame and a post pass, by the list `tests/ways`. The list is
-//! compared with the sources. Each listed function has to be where the list says, and a function before it on
-//! the list has to call it.
+//! compared with the sources: each listed function has to be where the list says, and a function before it on
+//! the list has to call it, unless the list marks the function as called from elsewhere (`>`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

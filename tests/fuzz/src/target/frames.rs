@@ -277,7 +277,7 @@ impl Run {
         packet::fragment(&packet, id, at, bytes, input.one_in(2)).unwrap_or(packet)
     }
 
-    /// Changes some bytes, may cut the frame short, and may recompute the checksums.
+    /// May change some bytes, cut the frame short, and recompute the checksums.
     fn deform(&self, input: &mut Input<'_>, frame: &mut Vec<u8>) {
         if !input.one_in(3) {
             return;

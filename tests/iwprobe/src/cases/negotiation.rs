@@ -39,7 +39,8 @@ pub(super) fn crcs_both_ways(session: &mut Session) -> Check {
 /// Checks that the endpoint sends markers: the first one at the start of its stream, and one at each later
 /// marker position.
 pub(super) fn markers_come(session: &mut Session) -> Check {
-    // Each answer has 18 bytes, or 20 in an FPDU without its CRC, so 30 answers go beyond the second marker.
+    // Each answer is a ULPDU of 18 bytes, which is an FPDU of 20 bytes without its CRC, so 30 answers go
+    // beyond the second marker.
     for _ in 0..30 {
         session.ping()?;
     }

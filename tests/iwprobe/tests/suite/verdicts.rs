@@ -83,7 +83,7 @@ fn found(flaws: &[Found]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Checks that the case deviates with this flaw; other cases may deviate too.
+/// Checks that the case deviates with this flaw. Other cases may also deviate.
 #[track_caller]
 fn found_by(role: Role, flaw: Flaw, name: &str) {
     let outcomes = outcomes(role, flaw, &[name]);

@@ -385,9 +385,9 @@ fn stall(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> 
     setup.may_cut = true;
 }
 
-/// Returns the time by which all connections are established if there are no faults. This takes two requests
-/// and answers, one after the other, for all connections together. On a slow wire, their transmission takes
-/// longer than the wire's delay.
+/// Returns the time by which all connections are established if there are no faults. Establishing takes two
+/// requests and answers, one after the other, for all connections together. On a slow wire, the transmission
+/// of these frames takes longer than the wire's delay.
 fn connected_us(setup: &Setup) -> u64 {
     /// Length of the longest frame of a handshake, and the number of other frames: address announcements and
     /// ARP or NDP requests.

@@ -54,10 +54,10 @@ impl EarlierConnection {
         isn.zip(self.used[side]).is_some_and(|(isn, used)| isn.wrapping_sub(used) as i32 <= 0)
     }
 
-    /// Checks the answer of host `side` to the SYN with the number `isn`, which has a timestamp or not. In
-    /// TIME-WAIT a host may answer only new SYNs, and the answers must have numbers above the earlier ones
-    /// (RFC 9293 section 3.6.1). A host that has kept no state, after a RST or because of a cookie, does not
-    /// know the earlier numbers.
+    /// Checks the answer of host `side` to a SYN, which is given by its number `isn` and by whether it has a
+    /// timestamp. In TIME-WAIT a host may answer only new SYNs, and the answers must have numbers above the
+    /// earlier numbers (RFC 9293 section 3.6.1). A host that has kept no state, after a RST or because of a
+    /// cookie, does not know the earlier numbers.
     pub(super) fn check_answer(
         &self,
         now_us: u64,

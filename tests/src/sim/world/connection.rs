@@ -64,7 +64,7 @@ pub struct RdmaPlan {
     /// The side that connects.
     pub opener: usize,
     /// The engine at the host that connects; `None`: the engine with the fewest connections. At the other
-    /// host, the engine is the one that the SYN reaches.
+    /// host, the SYN determines the engine: the engine at whose queue it arrives.
     pub engine: Option<usize>,
     /// Whether each side asks for markers.
     pub markers: [bool; 2],
@@ -392,7 +392,7 @@ impl Connection {
             let posted = request(number as u64, &operation, places, own, peer, counter);
             let qp = self.ends[side].qp.as_ref().ok_or("the queue pair is missing")?;
             if let Err(error) = qp.post_send(&posted) {
-                // The peer closed early, and its FIN has ended sending on this side too.
+                // The peer closed early, and its FIN has also ended sending on this side.
                 if self.may_fail && matches!(error, VerbsError::InvalidState(QpState::Closing)) {
                     self.ends[side].closing = true;
                     return Ok(busy);

@@ -205,7 +205,7 @@ impl LiteHost {
                         |number: &usize| self.ends[*number].port == port && self.conns[*number].is_none();
                     let next = (0..self.ends.len()).find(is_next);
                     let Some(number) = next else {
-                        // A cookie may be acknowledged once more after its connection is over.
+                        // The acknowledgement of a cookie may arrive again after the connection is over.
                         let over = |end: &End| end.port == port && end.over.is_some();
                         if !self.ends.iter().any(over) || self.stack.counters().rx_syn_cookies == 0 {
                             return Err(format!("connection {port} is accepted twice"));

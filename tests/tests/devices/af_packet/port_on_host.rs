@@ -87,7 +87,7 @@ fn a_name_has_up_to_15_bytes() -> Result<()> {
     let mut ports = [open(&hosts[0], &longest)?, open(&hosts[1], &config(1))?];
     ensure!(ports[0].info().name == format!("packet:{NAME}"), "{:?}", ports[0].info());
     passes(&mut ports)?;
-    // The port asks for the carrier of an interface with this name too, and waits for its link.
+    // The port also asks for the carrier of an interface with this name, and waits for its link.
     hosts[1].ip(["link", "set", "v0", "down"])?;
     waits_for(&mut ports[0], LinkState::Down)?;
     hosts[0].ip(["link", "set", NAME, "mode", "dormant"])?;
@@ -111,7 +111,8 @@ fn the_interface_lets_in_our_address_and_groups() -> Result<()> {
         mac: Some([2, 0, 0, 0, 0x65, 1]),
         ..PacketConfig::new("v0", [IpAddr::from([0xfd65, 0, 0, 0, 0, 1, 2, 3])])
     };
-    // The last group belongs to the IP address. The kernel has joined the group of all nodes too.
+    // The last group belongs to the IP address. The kernel has already joined the second group, that of all
+    // nodes.
     let ours = ["02:00:00:00:65:01", "33:33:00:00:00:01", "33:33:ff:02:00:03"];
     let before = let_in(&hosts[0])?;
     ensure!(!before.contains(ours[0]) && !before.contains(ours[2]), "{before}");

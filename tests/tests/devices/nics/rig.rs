@@ -243,7 +243,8 @@ impl NicPair {
     }
 }
 
-/// A server of `iwperf`. To drop it ends the server, and waits until the NIC is free.
+/// A server of `iwperf`. When the value is dropped, the server is ended, and the drop waits until the NIC is
+/// free.
 pub(crate) struct NicServer<'a> {
     machine: &'a NicMachine,
     process: Process,

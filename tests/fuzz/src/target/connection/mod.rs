@@ -489,7 +489,8 @@ impl Run {
         let back = input.below(self.frames.len().max(1));
         let Some(mut frame) = self.frames.iter().rev().nth(back).cloned() else { return };
         if !packet::is_whole_tcp(&frame) {
-            // The frame was damaged before; its fragments would differ.
+            // The frame is damaged, so its fragments could not be reassembled to the same frame. It is
+            // repeated whole.
             return self.arrive(&frame, &[], false);
         }
         if let Some(tcp) = parse(&frame).filter(|tcp| tcp.has(flag::ACK)) {
