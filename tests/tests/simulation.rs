@@ -81,8 +81,8 @@ tests::scenario_tests! {
     everything "everything"
 }
 
-/// Runs that failed because of a rule of that time or because of the simulator itself, although tcp-lite was
-/// right. (Runs that found a defect of tcp-lite are in `tests/sim-defects`.)
+/// Runs that failed because of a mistake in a rule or in the simulator, which has been corrected since then.
+/// tcp-lite was right in these runs. (Runs that found a defect of tcp-lite are in `tests/sim-defects`.)
 const WRONGLY_ACCUSED: &[(&str, u64)] = &[
     // A byte and its timer had waited since a time before the acknowledgement of other bytes.
     ("everything", 47_840),

@@ -22,7 +22,7 @@ const MAX_ABSENCES: u32 = 3;
 /// hangs still accepts TCP connections.
 const MAX_FAILURES: u32 = 6;
 /// The time within which an endpoint that is the initiator has to connect again. A target that does not
-/// notice the end of a connection keeps it for 20 s (TARGET.md).
+/// notice the end of a connection keeps this connection for 20 s (TARGET.md).
 const RECONNECT: Duration = Duration::from_secs(25);
 
 /// The kind of Request for a case without special needs: the first kind that the endpoint accepted.

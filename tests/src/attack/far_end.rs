@@ -1,6 +1,6 @@
 //! The port of a host under attack. Received frames wait in buffers of the host's own pool, as with a device.
-//! The host uses no processor time until it reads them. A frame is lost if no buffer is free or the ring is
-//! full.
+//! The host uses no processor time for these frames until it reads them. A frame is lost if no buffer is free
+//! or the ring is full.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -7,8 +7,8 @@
 //! *place* is a comment in the code that names the row that the code below it obeys ([`place`]).
 //!
 //! [`Ledger`] joins these data, finds contradictions, and renders `CONFORMANCE.md`. All data are read from
-//! source text. No test is linked or run, so the report needs neither DPDK nor privileges. [`ran`] compares
-//! the proofs with the record of the tests that ran.
+//! files of the repository. No test is linked or run, so the report needs neither DPDK nor privileges.
+//! [`ran`] compares the proofs with the record of the tests that ran.
 
 pub mod case;
 pub mod claim;

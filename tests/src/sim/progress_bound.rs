@@ -27,8 +27,8 @@
 //! original segment and shows no loss (section 6.2, step 2).
 //!
 //! A port that accepts no frames, a pool without buffers and a stopped host count as faults for as long as
-//! they last. Frames that wait for the port of their own host are not lost, so the sender must not split
-//! segments for a smaller path because of them.
+//! they last. Frames that wait for the port of their own host are not lost, so the sender must not take them
+//! for lost and split segments for a smaller path.
 //!
 //! If a SYN reuses ports and its sequence number is not above those of the earlier connection, the SYN waits
 //! until TIME-WAIT is over, unless both hosts use timestamps (RFC 6191 section 2). No RST ends TIME-WAIT (RFC

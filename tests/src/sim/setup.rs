@@ -189,8 +189,8 @@ impl Setup {
         }
     }
 
-    /// Returns the longest time that an answer may take without a fault, microseconds. It consists of delays,
-    /// full queues, delayed acknowledgements, and pauses of users.
+    /// Returns the longest time that an answer may take without a fault, microseconds. The time consists of
+    /// delays, full queues, delayed acknowledgements, and pauses of users.
     pub fn pause_us(&self) -> u64 {
         let wire = |plan: &Plan| {
             let held = plan.join.map_or(0, |(_, hold_us)| hold_us);

@@ -2,8 +2,8 @@
 //! fragments, and TCP to ports with and without a listener. Some frames answer the stack's own frames, so
 //! that connections are established.
 //!
-//! Rules: nothing panics; sent frames are well-formed; a received frame causes at most a few sent frames;
-//! limits are kept; at the end the stack holds nothing.
+//! Rules: nothing panics; sent frames are well-formed; the number of frames that a received frame causes is
+//! limited; limits are kept; at the end the stack holds nothing.
 
 use dp::Checksum;
 use tcp_lite::{ConnId, Duration, Event, Limits, ListenerId, TcpConfig};

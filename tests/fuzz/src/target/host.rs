@@ -17,8 +17,8 @@ const BUFFER_BYTES: usize = 1600;
 const REST_POLLS: usize = 20_000;
 
 thread_local! {
-    /// Packet buffers that are kept between executions; each execution has to return all of them. Only the
-    /// old contents of buffers remain, and no code may read a buffer before writing it.
+    /// Packet buffers that are kept between executions; each execution has to return all of them. A buffer
+    /// keeps its old contents, and no code may read a buffer before writing it.
     static POOL: Mempool = Mempool::heap("fuzz", BUFFERS, BUFFER_BYTES);
 }
 

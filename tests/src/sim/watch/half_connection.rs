@@ -209,8 +209,8 @@ impl HalfConnection {
     }
 
     /// Records that the receiver's SACK block `start..end` has arrived at the sender, which has had
-    /// `timeouts` timeouts. The block covers segments that are wholly inside it (RFC 2018 section 5). It does
-    /// not cover the parts of other segments that are split later.
+    /// `timeouts` timeouts. The block covers segments that are wholly inside it (RFC 2018 section 5). If
+    /// another segment is split later, the block does not cover the parts of this segment.
     pub(super) fn on_sack_arrival(&mut self, start: i64, end: i64, timeouts: u64) {
         if start < self.ack_arrived as i64 || start >= end {
             return;

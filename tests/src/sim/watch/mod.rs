@@ -494,7 +494,7 @@ impl Connection {
         let in_window = is_new && offset <= peer.right_edge.max(peer.acked) as i64;
         let time = tcp.timestamp(frame);
         // The host does not process a segment with an old timestamp (RFC 7323 section 5). If both sides use
-        // timestamps, it does not process a segment without a timestamp either (section 3.2).
+        // timestamps, the host also does not process a segment without a timestamp (section 3.2).
         let older = match (time, peer.latest_timestamp) {
             (Some(time), Some(latest)) => is_older(time, latest),
             (None, Some(_)) => own.latest_timestamp.is_some(),

@@ -66,8 +66,8 @@ pub(super) fn open_both(hosts: &[Namespace; 2], configs: [&PacketConfig; 2]) -> 
     Ok(ports)
 }
 
-/// Returns the frame of a TCP segment over IPv4 from a port. The IPv4 checksum is correct; the field of the
-/// TCP checksum has the sum of the pseudo-header.
+/// Returns a frame that `from` can send: a TCP segment over IPv4, with its offload. The IPv4 checksum is
+/// correct; the field of the TCP checksum has the sum of the pseudo-header.
 pub(super) fn segment(
     from: &PacketPort,
     to: [u8; 6],

@@ -1,8 +1,8 @@
 //! The commands of the chapter on NICs (`docs/NIC.md`), in both machines.
 //!
-//! The commands run as written, with these changes. The address and the Linux driver (`ixgbe`) are replaced
-//! by those of the NIC here. The machines have 800 MiB in hugepages instead of 1 GiB, and only NUMA node 0. A
-//! client sends only a few messages. Packages are not installed, but have to be in `scripts/install`.
+//! The commands run as written, with these changes. The address and the Linux driver (`ixgbe` in the chapter)
+//! are those of the emulated NIC. The machines have 800 MiB in hugepages instead of 1 GiB, and only NUMA node
+//! 0. A client sends only a few messages. Packages are not installed, but have to be in `scripts/install`.
 
 use std::path::Path;
 use std::time::Duration;

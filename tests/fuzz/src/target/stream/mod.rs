@@ -5,7 +5,8 @@
 //!
 //! Rules: only lent memory changes; the engine sends valid FPDUs, byte by byte, and nothing after its
 //! Terminate; an error that the engine detects causes a Terminate with codes from the RFCs' tables, and the
-//! user gets the same codes; every request completes once; at the end the engine holds nothing.
+//! user gets the same codes; every request that is not silent (`ledger.rs`) completes exactly once; at the
+//! end the engine holds nothing.
 
 mod memory;
 mod peer;

@@ -2,9 +2,9 @@
 //! engines on a wire in memory. Two queue pairs are connected at the beginning; the input decides everything
 //! else.
 //!
-//! Rules: no call panics; every limit is kept; every request completes or is flushed exactly once; after the
-//! users have dropped everything, no object is held. This target does not check the contents of memory: the
-//! random runs of `iwarp/tests/it/model` do.
+//! Rules: no call panics; every limit is kept; every request that is not silent (`ledger.rs`) completes or is
+//! flushed exactly once; after the users have dropped everything, no object is held. This target does not
+//! check the contents of memory: the random runs of `iwarp/tests/it/model` do.
 
 mod side;
 mod work;
