@@ -214,7 +214,7 @@ fn is_zero_copy(line: &str) -> bool {
     line.contains("zero copy") || line.contains("without a copy") || line.contains("zerocopy")
 }
 
-/// The types and matches of a file. Those of its test modules are left out.
+/// The types and matches of a file, without those of its test modules.
 #[derive(Default)]
 struct Seen {
     /// For each type, the number of fields or variants, and of methods.

@@ -10,7 +10,7 @@ use crate::lab::Result;
 use crate::lab_error;
 use testkit::packet::{Tcp, flag, parse};
 
-/// The counts of one side. Its text consists of words `name=value` on one line.
+/// The counts of one side. As text, they are words `name=value` on one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Number of segments with payload.

@@ -99,7 +99,8 @@ const WRONGLY_ACCUSED: &[(&str, u64)] = &[
     // A SYN of the earlier connection arrived after the RST of another connection had ended TIME-WAIT, and
     // the SYN was answered.
     ("again", 167_482),
-    // A host was stopped before all hosts had connected to it, since connecting took long on a slow wire.
+    // A host was stopped before all connections to it were established, since connecting took long on a slow
+    // wire.
     ("stopped", 24_640),
     // A port joined a marked segment to a segment that had arrived unmarked.
     ("everything", 25_815),

@@ -12,7 +12,7 @@ use tests::attack::measure::{Figures, Plan, measure};
 use tests::attack::stag_guess::guess_many;
 use tests::attack::{SCENARIOS, Scenario};
 
-/// Attacks on an engine in memory, on one core, with as many attack frames as honest ones.
+/// Attacks on an engine in memory, on one core, with as many attack frames as honest frames.
 #[derive(Parser)]
 struct Options {
     /// List the scenarios.

@@ -89,7 +89,7 @@ struct Options {
     /// Ask for markers in what we receive (the endpoint may refuse)
     #[arg(long)]
     markers: bool,
-    /// Cases that are known to deviate, one name a line: any other difference is an error
+    /// Cases that are known to deviate, one name on each line: any other difference is an error
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
     /// Write the outcomes as JSON; - is standard output, instead of the table

@@ -39,7 +39,7 @@ impl Conn {
         self.net.now() + time
     }
 
-    /// Waits, so that TCP does not put bytes sent before the pause and bytes sent after it into one segment.
+    /// Waits, so that TCP does not put bytes that are sent before and after the pause into one segment.
     pub fn pause(&self, time: Duration) {
         self.net.sleep(time);
     }

@@ -298,7 +298,7 @@ impl Probe {
         Ok(session)
     }
 
-    /// As the responder, receives the endpoint's RTR if both sides agreed on one, and the stage if the
+    /// As the responder, receives the endpoint's RTR if both sides agreed on an RTR, and the stage if the
     /// endpoint has a target.
     ///
     /// # Errors

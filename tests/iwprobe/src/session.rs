@@ -59,7 +59,7 @@ pub struct Session {
     /// The endpoint's startup frame.
     pub frame: Startup,
     /// Maximum number of the probe's Reads that the endpoint serves at a time; `None` if the endpoint did not
-    /// announce it.
+    /// announce this number.
     pub peer_ird: Option<u16>,
 }
 

@@ -28,8 +28,8 @@ pub enum NextTo {
 impl NextTo {
     const BOTH: [Self; 2] = [Self::Attack, Self::Harmless];
 
-    /// Returns the name of the function. It is a part of the mangled name, and the first word of the line
-    /// that the counted process prints.
+    /// Returns the name of the function. This name is a part of the mangled name, and the first word of the
+    /// line that the counted process prints.
     const fn function(self) -> &'static str {
         match self {
             Self::Attack => "poll_beside_an_attack",

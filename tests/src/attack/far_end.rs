@@ -89,7 +89,7 @@ impl FarEnd {
         counters.rx_frames + counters.tx_frames
     }
 
-    /// Returns the number of packet buffers that the host holds, without those in the rings.
+    /// Returns the number of packet buffers that the host holds, without the buffers in the rings.
     pub fn held(&self) -> usize {
         let rings = lock(&self.rings);
         self.pool.capacity() - self.pool.available() - rings.rx.len() - rings.tx.len()

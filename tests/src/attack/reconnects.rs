@@ -64,7 +64,7 @@ pub trait ReconnectingAttacker: Actor {
     fn reconnects(&mut self) -> &mut Reconnects;
 }
 
-/// Begins no further connection, and waits until those in progress have ended.
+/// Begins no further connection, and waits until the connections in progress have ended.
 ///
 /// # Errors
 /// If a connection does not end, or an answer was not as specified.

@@ -20,7 +20,7 @@ pub const INSIDE: Scenario = Scenario {
     attack: |arena| SackStorm::attack(arena, Kind::Inside),
 };
 
-/// Each block covers one segment. The blocks cover every second segment, from the last one to the first,
+/// Each block covers one segment. The blocks cover every second segment, from the last segment to the first,
 /// again and again.
 pub const FRAGMENTS: Scenario = Scenario {
     name: "sack-fragments",

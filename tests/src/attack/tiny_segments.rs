@@ -42,7 +42,7 @@ pub const SMALL_MSS: Scenario = Scenario {
 const PEERS: u32 = 8;
 /// Payload of a Write, bytes.
 const PAYLOAD: usize = 256;
-/// Number of bytes that a peer sends at falling positions, before it sends them again.
+/// Number of bytes that a peer sends at falling positions, before it sends the same bytes again.
 const FALLING_BYTES: u32 = 50_000;
 /// The smallest segment payload to which a peer's MSS can reduce the victim, bytes.
 const SMALLEST: usize = 64;

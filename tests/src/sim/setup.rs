@@ -93,7 +93,7 @@ impl HostSetup {
         for (what, held, most) in [
             ("connections", connections, limits.connections),
             ("connections with holes", holes, connections),
-            // A connection that has no segment may allocate one even if the limit is reached.
+            // A connection that has no segment may allocate a segment even if the limit is reached.
             ("segments to send", tx_segments, limits.tx_segments + connections),
             ("buffers of segments to send", tx_buffers, self.mbufs / 2),
             ("neighbours", neighbors, limits.neighbors),
@@ -141,7 +141,8 @@ pub enum StallKind {
     PortStuck,
     /// The host's pool has no free buffer.
     NoBuffers,
-    /// The host is not polled, and its clock jumps when it continues. At most this many frames wait for it.
+    /// The host is not polled, and its clock jumps when it continues. At most this many frames wait for the
+    /// host.
     Stopped(usize),
 }
 

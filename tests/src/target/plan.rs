@@ -96,7 +96,7 @@ impl Plan {
         self.markers.then_some("--markers").into_iter().chain(case.into_iter().flatten()).collect()
     }
 
-    /// Checks that each case conforms, except those listed as not applicable.
+    /// Checks that each case conforms, except the cases that are listed as not applicable.
     ///
     /// # Errors
     /// If a case has another outcome, or if a case was not run.

@@ -1,5 +1,5 @@
-//! Seeded random numbers. Tests have recorded seeds, and a change of a sequence makes the seeds that use it
-//! useless.
+//! Seeded random numbers. Tests have recorded seeds. If a sequence changes, the seeds that were recorded for
+//! this sequence are useless.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};

@@ -13,8 +13,8 @@ pub fn cpu_time(id: u32) -> Result<Duration> {
     sum_of_threads(id, "schedstat", first).map(Duration::from_nanos)
 }
 
-/// Returns the number of times that the threads of process `id` have given up their processor to wait, so
-/// far.
+/// Returns how many times the threads of process `id` have given up their processor to wait. The count begins
+/// at the start of the process.
 ///
 /// # Errors
 /// If the process has ended.

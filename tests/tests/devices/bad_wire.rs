@@ -129,7 +129,7 @@ fn compare(known: &Goodput, fault: Fault) -> Result<()> {
 
 /// Sends one stream from the left to the right. Returns its goodput, megabits per second.
 fn bulk(fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
-    // All programs are built before the first one starts, so that none waits for a build.
+    // All programs are built before the first program starts, so that no program waits for a build.
     programs::own("bad-wire")?;
     let (scratch, middle) = (Scratch::new()?, Namespace::new()?);
     let hosts = [Namespace::new()?, Namespace::new()?];

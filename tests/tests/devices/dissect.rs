@@ -78,7 +78,7 @@ impl Frame {
 
 fn dissect(capture: &std::path::Path) -> Result<Vec<Frame>> {
     // TShark recognises MPA by its startup frames. It must not guess a protocol above MPA, since the payload
-    // of our Sends has none.
+    // of our Sends has no such protocol.
     let text = Run::new("tshark")
         .arg("-r")
         .arg(capture)

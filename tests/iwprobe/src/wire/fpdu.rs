@@ -24,7 +24,7 @@ pub struct Fault {
 pub struct Framer {
     /// Whether the receiver asked for markers.
     pub markers: bool,
-    /// Whether CRCs are in use. Without them, the CRC field is filled with 0xdeadbeef.
+    /// Whether CRCs are in use. Without CRCs, the CRC field is filled with 0xdeadbeef.
     pub crc: bool,
     /// Number of bytes since the startup frame.
     pub position: u64,

@@ -12,7 +12,8 @@ const INTERVAL: u64 = 512;
 enum Reading {
     /// The startup frame, with the bytes read so far.
     Startup(Vec<u8>),
-    /// FPDUs. `body` is the current FPDU without its markers, and `covered` is the current FPDU with them.
+    /// FPDUs. `body` is the current FPDU without its markers, and `covered` is the current FPDU with its
+    /// markers.
     Fpdus { start: u64, header: u64, body: Vec<u8>, covered: Vec<u8>, marker: Vec<u8> },
 }
 

@@ -28,7 +28,7 @@ pub(super) enum Boundaries {
 pub(super) struct HalfConnection {
     /// Initial sequence number, once the SYN was seen.
     pub(super) isn: Option<u32>,
-    /// Window scale that the sender offers. It is used only if both SYNs offer one.
+    /// Window scale that the sender offers. The scale is used only if both SYNs offer a window scale.
     pub(super) scale: Option<u8>,
     /// The offset after the highest byte that was sent.
     pub(super) high: u64,
@@ -36,8 +36,8 @@ pub(super) struct HalfConnection {
     pub(super) fin: Option<u64>,
     /// Whether the sender has sent a RST.
     pub(super) reset: bool,
-    /// Other initial sequence numbers of the sender's SYN-ACKs, until one is acknowledged: SYN cookies change
-    /// with time (RFC 4987 section 3.6).
+    /// Other initial sequence numbers of the sender's SYN-ACKs, until one of these numbers is acknowledged:
+    /// SYN cookies change with time (RFC 4987 section 3.6).
     pub(super) cookies: Vec<u32>,
     /// Whether a segment of either side relies on one of the sender's SYNs.
     pub(super) syn_confirmed: bool,
@@ -131,7 +131,7 @@ impl HalfConnection {
         }
     }
 
-    /// Returns the stream offset of a sequence number that is near those in use.
+    /// Returns the stream offset of a sequence number that is near the sequence numbers in use.
     pub(super) fn offset(&self, seq: u32) -> i64 {
         self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
     }
@@ -153,7 +153,7 @@ impl HalfConnection {
     }
 
     /// Records that a segment relies on the initial sequence number `isn`. If there are several SYN-ACKs, the
-    /// one with this number is valid.
+    /// SYN-ACK with this number is valid.
     pub(super) fn confirm_syn(&mut self, isn: u32) {
         if self.cookies.contains(&isn) {
             self.isn = Some(isn);

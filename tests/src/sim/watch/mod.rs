@@ -50,8 +50,8 @@ pub enum Framing {
 pub struct Condition {
     /// Whether the host runs tcp-lite.
     pub is_ours: bool,
-    /// Whether the host may process frames in another order than that of their arrival, since its engines
-    /// hand some frames to each other.
+    /// Whether the host may process frames in an order other than the order of their arrival, since its
+    /// engines hand some frames to each other.
     pub reorders: bool,
     /// Number of retransmission timeouts so far.
     pub timeouts: u64,
@@ -547,7 +547,7 @@ impl Connection {
     }
 }
 
-/// Whether a timestamp is older than another one (RFC 7323 section 5.2).
+/// Whether timestamp `time` is older than timestamp `other` (RFC 7323 section 5.2).
 fn is_older(time: u32, other: u32) -> bool {
     (time.wrapping_sub(other) as i32) < 0
 }

@@ -230,7 +230,7 @@ impl Connection {
         end.qp.as_ref().ok_or("the queue pair is missing")?.post_recv(&receive).map_err(text)
     }
 
-    /// Posts the receive for the peer's next message, if it is time. Returns whether it was posted.
+    /// Posts the receive for the peer's next message, if it is time. Returns whether a receive was posted.
     fn post_late(&mut self, side: usize, now_us: u64, late_us: u64) -> Result<bool, String> {
         let End { awaited: (from, posted), received, receive_at_us, .. } = &mut self.ends[side];
         let next = self.plan.operations[1 - side][*from..].iter().position(Operation::is_message);
@@ -484,7 +484,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Checks the memory into which payload may have been placed that was never delivered.
+    /// Checks memory that may contain payload that was placed but never delivered.
     fn check_undelivered(&self) -> Result<(), String> {
         for side in [0, 1] {
             for (number, operation) in self.plan.operations[side].iter().enumerate() {

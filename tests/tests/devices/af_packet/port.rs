@@ -165,7 +165,7 @@ fn frames_of_all_lengths() -> Result<()> {
         ensure!(ports.iter().all(|port| port.info().mtu == mtu), "the MTU of the interface");
         for round in 0..60 {
             let (from, to) = (round % 2, 1 - round % 2);
-            // A whole burst of frames with different lengths, one of which is the longest.
+            // A whole burst of frames with different lengths, one of which is the maximum length.
             let longest = usize::from(mtu) - 40;
             let lengths: Vec<usize> =
                 (0..64).map(|nr| longest - (round * 64 + nr) * longest / (60 * 64)).collect();
@@ -343,8 +343,8 @@ fn own_mac() -> Result<()> {
     silence(&mut ports[0])
 }
 
-/// Two ports are on one interface. Each port receives what the other port sends to it, including superframes,
-/// and never what it sends itself.
+/// Two ports are on one interface. Each port receives the frames that the other port sends to it, including
+/// superframes, and does not receive its own frames.
 fn ports_of_one_host_reach_each_other() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let neighbour = [10, 65, 0, 7];

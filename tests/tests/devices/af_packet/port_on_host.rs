@@ -103,8 +103,8 @@ fn let_in(host: &Namespace) -> Result<String> {
     host.run("bridge").args(["fdb", "show", "dev", "v0"]).check(LIMIT)
 }
 
-/// The interface accepts the port's own Ethernet address and the groups of Neighbor Discovery, also after it
-/// was deleted and created again.
+/// The interface accepts the port's own Ethernet address and the groups of Neighbor Discovery, also after the
+/// interface was deleted and created again.
 fn the_interface_lets_in_our_address_and_groups() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let own = PacketConfig {
@@ -169,8 +169,8 @@ fn a_frame_finds_that_the_link_is_there_again() -> Result<()> {
     Ok(())
 }
 
-/// The first burst finds that the link is down. The port drops all of its frames, and counts them as dropped
-/// for this reason.
+/// The first burst finds that the link is down. The port drops all frames of the burst, and counts them as
+/// dropped for this reason.
 fn a_burst_into_a_link_that_is_down() -> Result<()> {
     let (hosts, mut ports) = pair(1500, true)?;
     let (sent, offload) = segment(&ports[0], ports[1].info().mac, ADDRESSES[1], None, 100);
@@ -201,7 +201,8 @@ fn what_came_before_the_link_went_down() -> Result<()> {
     Ok(())
 }
 
-/// The kernel's queue of the interface is slow, so frames wait in it and occupy the memory for sending.
+/// The kernel's queue of the interface is slow, so frames wait in this queue and occupy the memory for
+/// sending.
 fn a_full_send_queue_leaves_frames_with_the_caller() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let small = PacketConfig { tx_bytes: 32 << 10, ..config(0) };
@@ -258,7 +259,7 @@ fn a_burst_is_bounded_in_bytes() -> Result<()> {
 }
 
 /// The socket has no memory for a superframe, but has memory for the next superframe before the port reads
-/// the slot of the lost one.
+/// the slot of the lost superframe.
 fn a_lost_superframe_is_not_taken_for_the_next() -> Result<()> {
     let hosts = hosts(1500, true)?;
     let small = PacketConfig { rx_bytes: 0, ..config(1) };

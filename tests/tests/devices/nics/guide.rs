@@ -34,7 +34,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &SharedPair, binding: Binding) {
     suite.add_with(&needs, format!("{}_igb_guide", binding.name()), move || {
         shared.with(binding, |pair| {
             let ran = Guide::new(pair).and_then(|guide| guide.run(binding));
-            // The NIC is bound again, since the next tests need it as it was.
+            // The NIC is bound again, since the next tests need a bound NIC.
             let bound = pair.machines().into_iter().try_for_each(|machine| {
                 machine.shell(&format!("nic-bind {}", pair.address(Nic::Igb))).map(drop)
             });

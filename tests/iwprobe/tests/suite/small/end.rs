@@ -229,7 +229,7 @@ impl<'a> End<'a> {
         segments.iter().try_for_each(|segment| self.send(segment))
     }
 
-    /// Cuts a message into pieces. Returns each piece with its offset, and whether it is the last one.
+    /// Cuts a message into pieces. Returns each piece with its offset, and whether it is the last piece.
     fn pieces<'o>(&self, bytes: &'o [u8]) -> Vec<(usize, &'o [u8], bool)> {
         let pieces: Vec<&[u8]> = if bytes.is_empty() { vec![&[]] } else { bytes.chunks(ROOM).collect() };
         let count = pieces.len();
