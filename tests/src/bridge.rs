@@ -29,7 +29,7 @@ pub struct Passed {
     pub lost: [u64; 2],
     /// Lost because the other device's ring was full, which is not part of the plan.
     pub stuck: [u64; 2],
-    /// Delayed, so that other frames overtake them.
+    /// Delayed, so that later frames arrive first.
     pub reordered: [u64; 2],
     /// Split into several frames.
     pub cut: [u64; 2],
@@ -88,7 +88,7 @@ impl Bridge {
         self.passed
     }
 
-    /// Receives frames from the port at `side`. Returns whether there were any.
+    /// Receives frames from the port at `side`. Returns whether any frame was received.
     fn take(&mut self, side: usize) -> bool {
         let mut frames = Burst::new();
         let now_us = self.clock.now_us();

@@ -61,7 +61,8 @@ fn only(lines: Vec<String>) -> Result<String, String> {
 mod tests {
     use super::NicGuide;
 
-    /// Checks this early, since the tests that run these commands need virtual machines and run late.
+    /// Reads the chapter early in the test run, since the tests that run these commands need virtual machines
+    /// and run late.
     #[test]
     fn every_command_of_the_chapter_has_its_group() {
         let guide = NicGuide::read().unwrap();

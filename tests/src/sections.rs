@@ -148,8 +148,8 @@ impl Command {
         self.targets.is_empty() || self.targets.contains(&("doctest", None))
     }
 
-    /// Returns the enabled features, as `(package, feature)`: those of the command, those of dependencies,
-    /// and the features that these enable.
+    /// Returns the enabled features, as `(package, feature)`: the features of the command and of
+    /// dependencies, and the features that these features enable.
     fn features<'a>(&'a self, packages: &'a [Package]) -> BTreeSet<(&'a str, &'a str)> {
         let find = |name: &str| packages.iter().find(|package| package.name == name);
         let (mut on, mut todo) = (BTreeSet::new(), Vec::new());

@@ -60,7 +60,7 @@ pub struct Honest {
 }
 
 impl Served {
-    /// Accepts a client, in its own protection domain.
+    /// Accepts a client. The region and the queue pair for the client are in `domain`.
     pub fn accept(domain: &ProtectionDomain, cq: CompletionQueue, id: CmId) -> Self {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = domain.reg_mr(SLOTS * SLOT, access).expect("a region");

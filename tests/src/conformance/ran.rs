@@ -1,5 +1,5 @@
 //! The tests that ran (from the record that `scripts/test` writes), and the required tests that are not in
-//! it.
+//! this record.
 //!
 //! The record has a line for each test: the runner, the test's path and its outcome, separated by tabs. A
 //! runner is the crate or test target as cargo names its program, with its root file (`iwarp src/lib.rs`, `it

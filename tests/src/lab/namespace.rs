@@ -277,7 +277,7 @@ fn sweep_dead_runs() {
     });
 }
 
-/// Returns the process id in a namespace's name, or `None` if it is not a namespace of these tests.
+/// Returns the process id in a namespace's name, or `None` if the namespace does not belong to these tests.
 fn owner(name: &str) -> Option<u32> {
     let (run, rest) = name.strip_prefix("uw")?.split_once('-')?;
     run.parse::<u32>().ok()?;

@@ -160,7 +160,7 @@ impl NicMachine {
         self.shell("true").is_ok()
     }
 
-    /// Returns the text on the machine's console. It is available even if the machine does not answer.
+    /// Returns the text on the machine's console. The text is available even if the machine does not answer.
     ///
     /// # Errors
     /// If `nic-lab` does not know the machine.

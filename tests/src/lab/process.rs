@@ -277,8 +277,8 @@ impl Process {
         Ok(Ended { what: self.what.clone(), status, text: self.text(), waited })
     }
 
-    /// Sleeps until the program ends, but at most for `limit`. To poll every few milliseconds instead would
-    /// take processor time from measured programs.
+    /// Sleeps until the program ends, but at most for `limit`. Polling every few milliseconds would take
+    /// processor time from measured programs.
     fn await_end(&self, limit: Duration) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         let ended =

@@ -26,8 +26,8 @@ pub enum Floors {
 pub struct Folder {
     /// The path of the folder in the crate.
     pub path: &'static str,
-    /// The folders that the files of this folder may use. They come before it in the table, so there is no
-    /// cycle.
+    /// The folders that the files of this folder may use. These folders come before this folder in the table,
+    /// so there is no cycle.
     pub knows: &'static [&'static str],
 }
 

@@ -38,8 +38,8 @@ pub enum Traffic {
     WriteSend,
     /// An RDMA Write with Immediate Data.
     WriteImmediate,
-    /// An RDMA Write without an announcement. It counts as delivered when all its bytes have been received in
-    /// order.
+    /// An RDMA Write without an announcement. The Write counts as delivered when all its bytes have been
+    /// received in order.
     Write,
     /// A Send.
     Send,

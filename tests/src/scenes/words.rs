@@ -17,7 +17,8 @@ pub struct StagWord {
 /// The stage message: the objects that a target has set up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stage {
-    /// The region for each `mr` of the scene, in order; `None` if the target's stack does not support it.
+    /// The region for each `mr` of the scene, in order; `None` if the target's stack does not support such a
+    /// region.
     pub regions: Vec<Option<StagWord>>,
 }
 

@@ -125,7 +125,7 @@ pub struct Plan {
     /// Probability that a segment is split.
     pub split_ppm: u32,
     /// If segments are joined: the maximum payload of a joined segment, and the time for which a segment
-    /// waits for the next one, microseconds.
+    /// waits for the next segment, microseconds.
     pub join: Option<(usize, u64)>,
     /// Smaller MTUs.
     pub small_mtus: Vec<SmallMtu>,
@@ -211,8 +211,8 @@ pub struct Link {
     /// so far.
     found: HashMap<(usize, u16, u16), (i64, i64, u32)>,
     reneged: Vec<Reneged>,
-    /// The time until which the wire is busy. It is in nanoseconds, since a frame takes 1.2 microseconds at
-    /// 10 Gb/s.
+    /// The time until which the wire is busy. The time is in nanoseconds, since a frame takes 1.2
+    /// microseconds at 10 Gb/s.
     busy_until_ns: u64,
     coverage: Coverage,
 }

@@ -109,7 +109,7 @@ struct Run {
     last_fault_us: u64,
     /// The last time at which a host was stalled, microseconds.
     stalled_us: u64,
-    /// Number of tail loss probes, and the time of the last one.
+    /// Number of tail loss probes, and the time of the last probe.
     probed: (u64, u64),
     /// For each host that is stopped, the maximum number of frames that may wait for it.
     stopped: [Option<usize>; 2],
@@ -479,7 +479,8 @@ impl Run {
         for (number, last) in self.last_progress.iter_mut().enumerate() {
             let progress = self.world.progress(number);
             let port = self.world.port(number);
-            // The RSTs of this connection count, and those of the earlier connections for which it waits.
+            // RSTs of this connection count, and RSTs of the earlier connections for which this connection
+            // waits.
             let ports = || {
                 successors(Some(number), |&number| self.world.before(number))
                     .map(|number| self.world.port(number))

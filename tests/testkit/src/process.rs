@@ -13,8 +13,7 @@ pub fn cpu_time(id: u32) -> Result<Duration> {
     sum_of_threads(id, "schedstat", first).map(Duration::from_nanos)
 }
 
-/// Returns how many times the threads of process `id` have given up their processor to wait. The count begins
-/// at the start of the process.
+/// Returns how many times the current threads of process `id` have given up their processor to wait.
 ///
 /// # Errors
 /// If the process has ended.
