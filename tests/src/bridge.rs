@@ -1,5 +1,5 @@
-//! A wire with loss and delay between two devices, for kernels without netem. It runs the simulator's link
-//! between real ports, by the machine's clock.
+//! A wire with loss and delay between two devices, for kernels without netem. This module runs the
+//! simulator's link between real ports, by the machine's clock.
 
 use std::thread;
 use std::time::Duration;

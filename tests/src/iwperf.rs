@@ -227,7 +227,7 @@ pub fn client(
 /// Waits until both sides of a validated test have ended, and returns the client's results.
 ///
 /// # Errors
-/// If one side fails or exceeds its time limit, or if the results are not those of a completed test.
+/// If one side fails or exceeds its time limit, or if the results do not show a completed test.
 pub fn conclude(client: Process, server: Process, json: &Path) -> Result<Value> {
     client
         .finish(TEST_TIMEOUT)

@@ -1,8 +1,8 @@
 //! Compares the sections of `scripts/test` with cargo's targets, since a test that no section runs proves
 //! nothing.
 //!
-//! `scripts/test --list` prints the commands. This module parses each `cargo test` in them. A feature counts
-//! as tested if a section tests its package with the feature enabled.
+//! `scripts/test --list` prints the commands. This module parses each `cargo test` in this output. A feature
+//! counts as tested if a section tests its package with the feature enabled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -226,7 +226,7 @@ fn the_faults_of_a_scenario_happen() {
 }
 
 /// Returns the numbers of segments that were joined and split in runs of a scenario. Counts only iWARP runs:
-/// with `markers`, those in which some direction has markers; otherwise those without markers.
+/// with `markers`, the runs in which some direction has markers; otherwise the runs without markers.
 fn recut(name: &str, markers: bool) -> (u64, u64) {
     let scenario = scenario(name);
     let of_iwarp = |seed: &u64| match scenario.setup(*seed).work {

@@ -29,7 +29,7 @@ struct Options {
     /// Number of honest batches in a round.
     #[arg(long, default_value_t = 400)]
     batches: u64,
-    /// Number of guesses of STags in addition to those of the scenarios; 0: none.
+    /// Number of guesses of STags in addition to the guesses of the scenarios; 0: none.
     #[arg(long, default_value_t = 1_000_000)]
     guesses: u64,
 }

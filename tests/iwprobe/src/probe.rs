@@ -13,8 +13,8 @@ use crate::session::{Incoming, Patience, Session};
 use crate::watch::Watch;
 use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, describe, flag, opcode};
 
-/// Number of Reads that the probe offers to serve at a time. The probe asks for as many outstanding Reads of
-/// its own.
+/// Number of Reads that the probe offers to serve at a time. The probe also asks for this number of
+/// outstanding Reads of its own.
 const DEPTH: u16 = 16;
 /// Number of consecutive failed TCP connections after which the probe considers the endpoint gone.
 const MAX_ABSENCES: u32 = 3;

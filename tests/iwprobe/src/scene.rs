@@ -96,7 +96,7 @@ pub struct Completion {
     pub status: u32,
     /// Number of transferred bytes.
     pub length: u64,
-    /// CRC32c of these bytes.
+    /// CRC32c of the transferred bytes.
     pub crc: u32,
 }
 
@@ -109,7 +109,7 @@ pub struct Change {
     pub offset: usize,
     /// Number of bytes from the first to the last that differs.
     pub length: usize,
-    /// CRC32c of these bytes.
+    /// CRC32c of the bytes from the first to the last that differs.
     pub crc: u32,
 }
 

@@ -176,8 +176,8 @@ impl Session {
         self.send(&Segment::send(msn, payload));
     }
 
-    /// Returns a Read Request with the next MSN. Its sink is `READ_SINK`, with the same tagged offset as
-    /// the source.
+    /// Returns a Read Request with the next MSN. The sink of the Read is `READ_SINK`, with the same tagged
+    /// offset as the source.
     pub fn read_request(&mut self, stag: u32, to: u64, size: u32) -> Segment {
         let msn = self.next_msn(1);
         let request =

@@ -196,7 +196,8 @@ impl Attack for AckStorm {
             format!("{most} bytes were sent for {acknowledged} acknowledged ones, the limit is {allowed}")
         })?;
         check(most >= 1460, || "nothing was in flight".into())?;
-        // The number of retransmissions also has a limit: a few, and in addition those that timeouts cause.
+        // The number of retransmissions also has a limit: a few retransmissions, and in addition the
+        // retransmissions that timeouts cause.
         let timeouts = elapsed_us / 50_000 + 1;
         let allowed = peers * (2 * allowed / 1460 + 4 * timeouts);
         check(answers <= allowed, || format!("{answers} frames in answer, the limit is {allowed}"))?;

@@ -29,7 +29,7 @@ const FRAMES_SHOWN: usize = 40;
 /// Maximum duration of a command that writes evidence.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The evidence of the running test. It is deleted when the value is dropped, unless it was
+/// The evidence of the running test. The evidence is deleted when the value is dropped, unless it was
 /// [kept](Self::keep).
 pub struct Evidence {
     folder: PathBuf,

@@ -93,7 +93,7 @@ impl Run {
             argv.extend(["setpriv", "--pdeathsig", "KILL", "--"].map(OsString::from));
         }
         if let Some(name) = &self.namespace {
-            // `ip netns exec` replaces itself by the program, so the process id remains that of the child.
+            // `ip netns exec` replaces itself by the program, so the program has the process id of the child.
             argv.extend(["ip", "netns", "exec", name].map(OsString::from));
         }
         if let Some(cpu) = self.cpu {

@@ -61,8 +61,8 @@ pub fn own(name: &'static str) -> Result<PathBuf> {
     program(name, &["--bin", name], &["--package", "tests"])
 }
 
-/// Returns the path of iwprobe's target over libibverbs, which runs in siw's machine. Its sources are in
-/// `tests/iwprobe/c`.
+/// Returns the path of iwprobe's target over libibverbs, which runs in siw's machine. The sources of the
+/// target are in `tests/iwprobe/c`.
 ///
 /// # Errors
 /// If the target does not build.

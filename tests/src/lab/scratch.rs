@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Result;
 
-/// Returns the name of this run, a prefix of the names of all its namespaces. `scripts/test` sets the name,
-/// and uses it to remove the namespaces. Without `scripts/test`, the name consists of the process id.
+/// Returns the name of this run. The names of all namespaces of the run begin with this name. `scripts/test`
+/// sets the name, and uses it to remove the namespaces. Without `scripts/test`, the name consists of the
+/// process id.
 pub fn run_name() -> String {
     std::env::var("UWARP_LAB").unwrap_or_else(|_| format!("uw{}", std::process::id()))
 }

@@ -22,7 +22,7 @@ pub enum Floors {
     Heads(&'static [&'static str]),
 }
 
-/// A folder, without those of its subfolders that are also in the table.
+/// A folder, without the subfolders that have their own entries in the table.
 pub struct Folder {
     /// The path of the folder in the crate.
     pub path: &'static str,

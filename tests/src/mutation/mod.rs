@@ -1,5 +1,5 @@
-//! Mutations: edits that break the code on purpose, to check that tests find them. They are applied one at a
-//! time, in a copy of the tree.
+//! Mutations: edits that break the code on purpose, to check that tests find them. The edits are applied one
+//! at a time, in a copy of the tree.
 //!
 //! | file | what |
 //! |---|---|

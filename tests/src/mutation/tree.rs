@@ -38,8 +38,8 @@ impl Tree {
         Self::of(root, path, built)
     }
 
-    /// Updates the copy at `path` from the work tree at `root`, with all files that git tracks or would
-    /// track. Unchanged files keep their time stamps, so that cargo does not build them again.
+    /// Updates the copy at `path` from the work tree at `root`, with all files that git tracks or does not
+    /// ignore. Unchanged files keep their time stamps, so that cargo does not build them again.
     fn of(root: &Path, path: PathBuf, built: PathBuf) -> Result<Self> {
         let listed = Run::new("git")
             .arg("-C")

@@ -31,7 +31,7 @@ pub struct Completion {
     pub status: u32,
     /// Number of bytes received or read.
     pub length: usize,
-    /// The CRC32c of these bytes.
+    /// The CRC32c of the received or read bytes.
     pub crc: u32,
 }
 
@@ -51,7 +51,7 @@ pub struct Change {
     pub offset: usize,
     /// Number of bytes from the first to the last that changed.
     pub length: usize,
-    /// The CRC32c of these bytes.
+    /// The CRC32c of the bytes from the first to the last that changed.
     pub crc: u32,
 }
 

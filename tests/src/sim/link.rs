@@ -36,13 +36,13 @@ pub struct Burst {
 /// The segments that a loss rule selects. In each connection, segments are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selector {
-    /// The segment with new bytes that has this number.
+    /// The segment with this number, among the segments with new bytes.
     Data(u64),
     /// Any segment that contains this offset of the stream.
     Offset(u64),
-    /// The segment with payload but without new bytes that has this number.
+    /// The segment with this number, among the segments with payload but without new bytes.
     Retransmission(u64),
-    /// The segment without payload, SYN and FIN that has this number.
+    /// The segment with this number, among the segments without payload, SYN and FIN.
     Ack(u64),
     /// Any SYN.
     Syn,
@@ -82,7 +82,8 @@ pub struct SmallMtu {
     pub span: Span,
     /// Maximum length of an IP packet, bytes.
     pub mtu: u16,
-    /// Whether a router reports a dropped packet to the sender (ICMP), or drops it silently.
+    /// Whether a router reports a dropped packet to the sender (ICMP). Otherwise it drops the packet
+    /// silently.
     pub reported: bool,
 }
 
@@ -179,7 +180,7 @@ pub struct Outcome {
 /// Bytes on which a receiver reneges.
 #[derive(Clone, Copy, Debug)]
 pub struct Reneged {
-    /// Source port and destination port of the segments that acknowledge these bytes.
+    /// Source port and destination port of the segments that acknowledge the bytes.
     ports: (u16, u16),
     /// Sequence numbers of the bytes.
     block: (u32, u32),

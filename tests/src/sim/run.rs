@@ -325,7 +325,8 @@ impl Run {
         (us, spans().any(|span| span.holds(self.now_us)))
     }
 
-    /// Whether host `side` has no space for this frame. This applies to all frames, not only to TCP frames.
+    /// Whether host `side` has no space for this frame. The limit applies to all frames, not only to TCP
+    /// frames.
     fn is_refused(&mut self, side: usize, frame: &Frame) -> bool {
         let reason = match self.stopped[side] {
             Some(most) if self.waiting[side].len() >= most => Occurrence::LostAtStopped,

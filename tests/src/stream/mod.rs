@@ -58,7 +58,7 @@ pub struct Task {
 pub struct Report {
     /// Number of bytes sent or received.
     pub bytes: u64,
-    /// CRC32C of these bytes.
+    /// CRC32C of the bytes sent or received.
     pub crc: u32,
     /// Time from the opening of the connection to the last acknowledgement of its FIN.
     pub elapsed: Duration,

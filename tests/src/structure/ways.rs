@@ -18,7 +18,7 @@ pub struct Way {
     pub name: String,
     /// Number of functions on the path.
     pub functions: usize,
-    /// Number of different files that contain these functions.
+    /// Number of different files that contain the functions on the path.
     pub files: usize,
     /// Number of times that the path returns to a file that it had left.
     pub returns: usize,

@@ -38,7 +38,7 @@ const LISTENS: Plan = Plan {
 };
 const CONNECTS: Plan = Plan { name: "listen_plain", listens: false, ..LISTENS };
 
-/// All configurations. Their names begin with the probe's command.
+/// All configurations. Each name begins with the probe's command.
 pub const PLANS: [Plan; 7] = [
     LISTENS,
     Plan { name: "connect_markers_both_ways", markers: true, ..LISTENS },

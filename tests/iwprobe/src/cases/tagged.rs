@@ -76,7 +76,7 @@ pub(super) const CASES: &[Case] = &[
             let region = session.region(0)?;
             session.send(&Segment::write(region.stag, region.to + 32, b"back").not_last());
             session.send(&Segment::write(region.stag, region.to, b"front"));
-            // The sink may detect the error or not, since a correct source never sends such a message.
+            // The sink need not detect the error, since a correct source never sends such a message.
             let ping = session.read_request(0, 0, 0);
             session.send(&ping);
             match session.receive() {

@@ -90,7 +90,7 @@ const THEIRS: &[RefusedRequest] = &[
     request("fetch_add", "mr=4096:rw", 8, (2, 0, 0x06), |s| {
         Ok(SendOp::Atomic { remote: at(s, 0)?, op: FETCH_ADD })
     }),
-    // siw first reports the error only by the completion of the receive. It sends this Terminate when its
+    // siw first reports the error only by the completion of the receive. siw sends this Terminate when its
     // application disconnects.
     request("invalidate_unknown", "recv=1x64 close", 64, (0, 2, 0x09), |_| invalidate(UNKNOWN)),
     request("invalidate_other_domain", "mr=4096:w:x recv=1x64 close", 64, (0, 1, 0x09), |s| {

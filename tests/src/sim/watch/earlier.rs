@@ -48,8 +48,8 @@ impl EarlierConnection {
         self.was_reset |= self.over[side].is_none();
     }
 
-    /// Whether the sequence number of a SYN from host `side` is not above those of the earlier connection.
-    /// Without timestamps, TIME-WAIT cannot tell that such a SYN is new (RFC 6191 section 2).
+    /// Whether the sequence number of a SYN from host `side` is not above the sequence numbers of the earlier
+    /// connection. Without timestamps, TIME-WAIT cannot tell that such a SYN is new (RFC 6191 section 2).
     pub(super) fn syn_looks_old(&self, side: usize, isn: Option<u32>) -> bool {
         isn.zip(self.used[side]).is_some_and(|(isn, used)| isn.wrapping_sub(used) as i32 <= 0)
     }

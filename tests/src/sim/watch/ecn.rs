@@ -12,7 +12,8 @@ const MAX_SEGMENTS_WITHOUT_CWR: u32 = 256;
 /// The ECN state of one host on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Ecn {
-    /// The SYNs and SYN-ACKs that the host has sent. `received`: those of the peer that have arrived.
+    /// The SYNs and SYN-ACKs that the host has sent. `received`: the SYNs and SYN-ACKs of the peer that have
+    /// arrived.
     sent: Setup,
     received: Setup,
     /// Whether the host has sent a packet that routers may mark. From then on it has to answer echoes (RFC

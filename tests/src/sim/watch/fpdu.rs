@@ -26,7 +26,7 @@ pub(super) struct Parser {
     asked: Option<(bool, bool)>,
     /// Number of Read Requests and Atomic Requests so far (RFC 5040 section 4.1, RFC 7306 section 4).
     requests: u64,
-    /// Number of these requests that were sent before each message to queue 0, by the MSN of the message.
+    /// Number of Read Requests and Atomic Requests before each message to queue 0, by the MSN of the message.
     before: BTreeMap<u32, u64>,
     /// The MSNs of the peer's messages for which there was no receive request. Each such message and all
     /// later requests are dropped.

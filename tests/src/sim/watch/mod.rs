@@ -215,7 +215,7 @@ impl Watch {
     }
 
     /// Whether a connection that reuses `port` has a SYN that is not answered yet and whose sequence number
-    /// is not above those of the earlier connection.
+    /// is not above the sequence numbers of the earlier connection.
     pub fn syn_looks_old(&self, port: u16) -> bool {
         let Some(Connection { earlier: Some(earlier), halves, .. }) = self.connections.get(&port) else {
             return false;

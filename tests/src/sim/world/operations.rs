@@ -229,7 +229,8 @@ pub(super) fn faulty(number: u64, fault: Fault, own: &Memory, peer: &Memory) -> 
     SendRequest::new(number, op, own.sge(0, 8))
 }
 
-/// Returns the request of `operation`, which the owner of `own` posts. Its peer is the owner of `peer`.
+/// Returns the request of `operation`, which the owner of `own` posts. The peer of the request is the owner
+/// of `peer`.
 pub(super) fn request(
     number: u64,
     operation: &Operation,

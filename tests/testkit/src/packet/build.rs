@@ -63,7 +63,7 @@ pub struct TcpHeader<'a> {
     pub window: u16,
     /// Urgent pointer.
     pub urgent: u16,
-    /// Options, of which the first 40 bytes are used. They are padded to a multiple of four bytes.
+    /// Options, of which the first 40 bytes are used. These bytes are padded to a multiple of four bytes.
     pub options: &'a [u8],
 }
 

@@ -510,8 +510,8 @@ fn the_interface_goes_and_comes() -> Result<()> {
     let mac = ports[1].info().mac;
     let (sent, offload) = segment(&ports[0], mac, ADDRESSES[1], None, 100);
 
-    // The interface is set down. Its port notices this when it sends its first frame, and the other interface
-    // loses its carrier.
+    // The interface is set down. The port of this interface notices the change when it sends its first frame,
+    // and the other interface loses its carrier.
     hosts[0].ip(["link", "set", "v0", "down"])?;
     send(&mut ports[0], &sent, offload)?;
     ensure!(ports[0].counters().tx_link_down == 1, "{:?}", ports[0].counters());

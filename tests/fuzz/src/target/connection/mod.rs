@@ -430,8 +430,8 @@ impl Run {
         }
     }
 
-    /// Stops the rules on the wire: the peer has acknowledged bytes that it does not have, and the stack may
-    /// retransmit these bytes or not.
+    /// Stops the rules on the wire: the peer has acknowledged bytes that it does not have, and the stack need
+    /// not retransmit these bytes.
     fn stop_rules_on_wire(&mut self) {
         self.watch = None;
     }
@@ -489,7 +489,7 @@ impl Run {
         let back = input.below(self.frames.len().max(1));
         let Some(mut frame) = self.frames.iter().rev().nth(back).cloned() else { return };
         if !packet::is_whole_tcp(&frame) {
-            // The frame is damaged, so its fragments could not be reassembled to the same frame. It is
+            // The frame is damaged, so its fragments could not be reassembled to the same frame. The frame is
             // repeated whole.
             return self.arrive(&frame, &[], false);
         }

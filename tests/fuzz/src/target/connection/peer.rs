@@ -91,8 +91,9 @@ impl Peer {
         }
     }
 
-    /// Returns the offset up to which the peer has to acknowledge. It is the end of the bytes that arrived or
-    /// of the bytes that the peer once claimed to have, whichever is higher, plus one for a received FIN.
+    /// Returns the offset up to which the peer has to acknowledge. This offset is the end of the bytes that
+    /// arrived, or the end of the bytes that the peer once claimed to have, whichever is higher. A received
+    /// FIN adds one.
     pub(super) fn received_to(&self) -> u64 {
         let frontier = self.received.frontier().max(self.acked_to);
         frontier + u64::from(self.heard_fin == Some(frontier))

@@ -15,8 +15,7 @@ pub(super) fn access(input: &mut Input<'_>) -> Access {
     }
 }
 
-/// Returns local memory. It is in a region, in a fast region or in a window (which is an error), or is not
-/// registered.
+/// Returns local memory: in a region, in a fast region, in a window (which is an error), or not registered.
 fn sge(input: &mut Input<'_>, side: &Side) -> Sge {
     let bytes = input.size() % 3000;
     let at = input.delta();
@@ -36,7 +35,7 @@ fn sge(input: &mut Input<'_>, side: &Side) -> Sge {
     }
 }
 
-/// Returns memory of the peer. It is in a region, in a window or in a fast region, or is not registered.
+/// Returns memory of the peer: in a region, in a window, in a fast region, or not registered.
 fn remote(input: &mut Input<'_>, peer: &Side) -> RemoteAddr {
     let at = input.delta() as u64;
     match input.below(8) {
