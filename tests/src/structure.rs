@@ -1,6 +1,6 @@
-//! Statistics of the sources: their size, their largest types, the number of places that repeat one decision,
-//! and the number of files through which a packet passes. `scripts/structure` prints the statistics of any
-//! checkout, so that a change can be compared with the state before it.
+//! Statistics of the sources, such as their size, their largest types, the number of places that repeat one
+//! decision, and the number of files through which a packet passes. `scripts/structure` prints the statistics
+//! of any checkout, so that a change can be compared with the state before it.
 
 pub mod records;
 pub mod ways;

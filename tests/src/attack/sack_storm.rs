@@ -189,7 +189,7 @@ impl Attack for SackStorm {
         let longest = self.flights.values().flatten().map(|(start, end)| end.wrapping_sub(*start)).max();
         check(longest <= Some(u32::from(MSS)), || format!("a segment of {longest:?} bytes"))?;
         let (sent, answers) = (self.sent, self.answers);
-        // Newly sacked bytes allow the victim to send as many bytes; all other frames are sent by timeouts.
+        // For newly sacked bytes, the victim may send as many bytes. Timeouts cause all other frames.
         let in_flight: usize = self.flights.values().map(Vec::len).sum();
         let timeouts = (arena.now_us() / 50_000 + 1) as usize;
         let allowed = 2 * in_flight + PEERS as usize * 4 * timeouts;

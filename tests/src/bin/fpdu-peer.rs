@@ -43,7 +43,7 @@ struct Options {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Behaviour {
-    /// Sends only a keepalive each second, which the peer has to answer, and continues after this pause.
+    /// Is idle for a while, but sends a keepalive each second, which the peer has to answer. Then continues.
     Idle,
     /// Sends Writes, in each of which a different byte is urgent, and reads the written bytes.
     Urgent,

@@ -1,8 +1,8 @@
 //! The evidence of a failed test: the frames on the wire, and the status of this user's programs once a
 //! second.
 //!
-//! A failure that occurs once in a hundred runs cannot be repeated at will. Therefore every run gathers the
-//! evidence, and deletes it when the test has passed.
+//! A failure that occurs once in a hundred runs cannot be repeated at will. Therefore a test gathers the
+//! evidence in every run, and deletes it when the test has passed.
 
 use std::collections::VecDeque;
 use std::fs;

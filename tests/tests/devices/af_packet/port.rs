@@ -484,8 +484,8 @@ pub(super) fn passes(ports: &mut [PacketPort; 2]) -> Result<()> {
     Ok(())
 }
 
-/// The kernel lets frames pass only some time after an interface was set up. A port that is opened during
-/// this time reports at once that its link is up, and its frames pass.
+/// After an interface was set up, some time passes before the kernel lets frames pass. A port that is opened
+/// during this time reports at once that its link is up, and its frames pass.
 fn a_new_interface_is_waited_for() -> Result<()> {
     let hosts = [Namespace::new()?, Namespace::new()?];
     // If both interfaces have the same index, the kernel waits up to a second (`linkwatch_urgent_event`).
