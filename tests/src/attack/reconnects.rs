@@ -92,8 +92,8 @@ impl Reconnects {
         }
     }
 
-    /// Returns the next frame that a peer sends by itself. Begins a new connection if there are fewer than the
-    /// fixed number, and repeats unanswered SYNs.
+    /// Returns the next frame that a peer sends by itself. Begins a new connection if fewer than `size`
+    /// connections exist, and repeats unanswered SYNs.
     pub fn frame(&mut self, now_us: u64) -> Option<Vec<u8>> {
         if let Some(frame) = self.crafted.frame() {
             return Some(frame);

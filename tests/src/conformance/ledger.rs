@@ -15,7 +15,7 @@ use super::{PLACES, Result, RowId, case};
 pub enum RowState<'a> {
     /// Tests prove the row.
     Proved(&'a BTreeSet<Test>),
-    /// No test proves the row, for a reason; or the code deliberately deviates from the row.
+    /// A claim says why no test proves the row, or that the code deliberately deviates from the row.
     Claimed(&'a Claim),
     /// Neither a test nor a claim concerns the row.
     Open,

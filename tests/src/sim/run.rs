@@ -35,7 +35,7 @@ const IDLE_POLLS: u64 = 1000;
 const IDLE_POLLS_PER_BUSY: u64 = 4;
 
 /// Number of additional idle polls for each millisecond in which the host's port accepts no frame or its pool
-/// has no buffer. The stack, the engine and the user check this often whether the stall is over.
+/// has no buffer. With these polls, the stack, the engine and the user check whether the stall is over.
 const IDLE_POLLS_PER_STALLED_MS: u64 = 3;
 
 /// Maximum number of polls at one moment of virtual time.

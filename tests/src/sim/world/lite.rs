@@ -253,8 +253,9 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Memory is low: drops the bytes furthest ahead, unless they were placed. Bytes that are in order now
-    /// are kept, even if the event that reports them has not been handled yet.
+    /// Memory is low: drops the bytes furthest ahead of the next expected byte, unless these bytes were
+    /// placed. Bytes that are in order now are kept, even if the event that reports them has not been handled
+    /// yet.
     fn give_up(&mut self, conn: ConnId, bytes: u64) -> Result<(), String> {
         let number = self.number(conn)?;
         let end = &mut self.ends[number];

@@ -9,7 +9,7 @@ use iwarp::verbs::{
 
 use crate::pattern::Pattern;
 
-/// Value with which a completed target is overwritten, so that a later write to it is visible.
+/// Value with which a completed target is overwritten, so that a later write to this target is visible.
 const SPENT: u8 = 0xa5;
 
 /// Initial value of memory. The value must not change where no bytes may be placed.

@@ -1,8 +1,9 @@
 //! The commands of the chapter on NICs (`docs/NIC.md`), in both machines.
 //!
 //! The commands run as written, with these changes. The address and the Linux driver (`ixgbe` in the chapter)
-//! are those of the emulated NIC. The machines have 800 MiB in hugepages instead of 1 GiB, and only NUMA node
-//! 0. A client sends only a few messages. Packages are not installed, but have to be in `scripts/install`.
+//! are those of the emulated NIC. The machines have a single NUMA node, and 800 MiB in hugepages instead of
+//! 1 GiB. A client sends only a few messages. Packages are not installed, but have to be in
+//! `scripts/install`.
 
 use std::path::Path;
 use std::time::Duration;
