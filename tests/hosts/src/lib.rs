@@ -45,7 +45,7 @@ pub struct Host<E = Engine> {
 }
 
 impl Host {
-    /// Creates a host with `addresses` on `port`, whose completion queue has `cqe` entries.
+    /// Creates a host with `addresses` on `port`. The completion queue of the host has `cqe` entries.
     ///
     /// # Panics
     /// If the port, an address or the configuration is not usable.

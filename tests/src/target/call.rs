@@ -198,7 +198,8 @@ impl Steps for Caller {
 }
 
 impl Current {
-    /// Executes the scene until the connection has ended. Returns whether anything was done.
+    /// Makes one step of the scene, and ends the connection when the scene asks for it or a time limit has
+    /// passed. Returns whether there were any completions.
     fn look_after(&mut self, now: Instant) -> Result<bool, Error> {
         let moved = self.stage.poll()?;
         if moved {

@@ -118,7 +118,7 @@ fn flaws_that_leave_no_connection_are_found() {
     found_by(InitiatingTarget, Flaw::OneCode, "initiator-no-common-rtr");
 }
 
-/// Every case that waits for a Terminate detects a missing or wrong Terminate.
+/// The cases named here wait for a Terminate, and detect a missing or wrong Terminate.
 #[test]
 fn terminates_that_are_missing_or_wrong_are_found() {
     for name in

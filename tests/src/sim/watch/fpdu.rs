@@ -71,7 +71,8 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Returns whether this side's startup frame asks for markers and for CRCs.
+    /// Returns whether this side's startup frame asks for markers and for CRCs; `None` until the frame is
+    /// complete.
     pub(super) fn asked(&self) -> Option<(bool, bool)> {
         self.asked
     }
