@@ -1,5 +1,6 @@
 //! Frames as tests see them: Ethernet, IPv4 or IPv6 without extension headers, TCP. This module has its own
-//! parser and builders, so that it shares no defect with the stack under test.
+//! parser and builders, so that it does not share their defects with the stack under test. Only the checksums
+//! of IPv4 and TCP come from `dp`.
 
 mod build;
 
