@@ -75,7 +75,7 @@ pub(super) fn reorder(dice: &mut Dice, setup: &mut Setup) {
         link.reorder_ppm = dice.scaled(2000, 500_000) as u32;
         link.reorder_us = dice.scaled(10, 100_000);
         if dice.one_in(3) {
-            // Most frames are delayed by more than a timeout, so the timeout is spurious.
+            // Most frames are delayed, many of them for longer than the RTO, so timeouts are spurious.
             link.reorder_ppm = 900_000;
             link.reorder_us = dice.scaled(100_000, 1_000_000);
         }

@@ -315,7 +315,8 @@ impl LiteHost {
             self.held[number] += bytes;
         }
         if !slow && end.plan.holds && frontier > before {
-            // Bytes that have become in-order count as held since they arrived ahead of a hole.
+            // Bytes that arrived ahead of a hole and are in order now have counted as held since they
+            // arrived.
             let passed = frontier - before - if ahead { 0 } else { bytes };
             self.stack.release(conn, passed as usize);
             self.held[number] -= passed;

@@ -165,7 +165,8 @@ fn frames_of_all_lengths() -> Result<()> {
         ensure!(ports.iter().all(|port| port.info().mtu == mtu), "the MTU of the interface");
         for round in 0..60 {
             let (from, to) = (round % 2, 1 - round % 2);
-            // A whole burst of frames with different lengths, one of which is the maximum length.
+            // Each round sends a whole burst of frames with different lengths. The first length of the first
+            // round is the maximum.
             let longest = usize::from(mtu) - 40;
             let lengths: Vec<usize> =
                 (0..64).map(|nr| longest - (round * 64 + nr) * longest / (60 * 64)).collect();

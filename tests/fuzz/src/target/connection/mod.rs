@@ -566,7 +566,8 @@ impl Run {
 
     /// Behaves as an honest peer until both streams are complete and closed.
     fn settle(&mut self) {
-        // Bytes that have long been unacknowledged may time out before their acknowledgement arrives.
+        // If bytes have long been unacknowledged, the user timeout may pass before their acknowledgement
+        // arrives.
         let waits = self.user.closing || self.user.sent > self.peer.received_to();
         self.user.slow = false;
         self.user.release(&mut self.host.stack, usize::MAX);
