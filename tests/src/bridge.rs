@@ -25,7 +25,7 @@ pub struct Passed {
     pub taken: [u64; 2],
     /// Sent to the right and to the left.
     pub given: [u64; 2],
-    /// Lost according to the plan, or because its queue was full.
+    /// Lost according to the plan, or because the queue of the link was full.
     pub lost: [u64; 2],
     /// Lost because the other device's ring was full, which is not part of the plan.
     pub stuck: [u64; 2],

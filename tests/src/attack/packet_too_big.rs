@@ -47,7 +47,7 @@ const PEERS: u32 = 4;
 /// The quoted payload of a full segment.
 const PAYLOAD: [u8; 1448] = [0; 1448];
 /// The MTU that every IPv4 path carries (RFC 791), minus the headers of a segment with timestamps. The victim
-/// cuts no segment below this size.
+/// does not reduce its segment size below this number.
 const LEAST: usize = 576 - 20 - 32;
 /// Maximum number of bytes in flight at the start of a connection (RFC 6928).
 const INITIAL_WINDOW: u64 = 10 * 1460;

@@ -28,7 +28,7 @@ struct LastAck {
     window: u16,
     /// Window scale of the SYN that preceded the segment.
     scale: u8,
-    /// Number of bare segments after this segment with the same acknowledgement and window.
+    /// Number of bare segments that followed with the same acknowledgement and window.
     duplicates: u32,
 }
 
