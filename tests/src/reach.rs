@@ -1,5 +1,5 @@
-//! Measures the share of a wire that one connection reaches, in virtual time. One engine sends RDMA
-//! Writes to another engine, back to back. Frames are lost when the queue in front of the wire is full, or at random.
+//! Measures the share of a wire that one connection reaches, in virtual time. One engine sends RDMA Writes to
+//! another engine, back to back. Frames are lost when the queue in front of the wire is full, or at random.
 //!
 //! There are two shares: the share of time in which a frame is on the wire, and the rate of placed payload
 //! relative to the wire's rate. Both shares are measured in the second half of a run, after slow start. The
